@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.config import inventory, registry
 from rlhf_lab.config.build import build_kind
 from rlhf_lab.config.registry import register
 from rlhf_lab.config.root import to_values
 from rlhf_lab.config.section import Section, section
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import CheckedSettings, Ge, NotEmpty
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
 
 
 @dataclass(frozen=True)
-class AgentSettings:
+class AgentSettings(CheckedSettings):
     """Common to every agent.
 
     Class attributes:
@@ -56,14 +57,8 @@ class PlanExecute(AgentSettings):
         step_turns: most turns for a step that is a sentence and no call: a part of its own calls tools for it.
     """
 
-    steps: int = 12
-    step_turns: int = 6
-
-    def __post_init__(self) -> None:
-        require(
-            (self.steps >= 1, f"steps={self.steps} must be at least 1"),
-            (self.step_turns >= 1, f"step_turns={self.step_turns} must be at least 1"),
-        )
+    steps: Annotated[int, Ge(1)] = 12
+    step_turns: Annotated[int, Ge(1)] = 6
 
 
 @register("agent", "multi_agent")
@@ -76,14 +71,8 @@ class MultiAgent(AgentSettings):
         executor_turns: most turns of an executor.
     """
 
-    queries: int = 4
-    executor_turns: int = 8
-
-    def __post_init__(self) -> None:
-        require(
-            (self.queries >= 1, f"queries={self.queries} must be at least 1"),
-            (self.executor_turns >= 1, f"executor_turns={self.executor_turns} must be at least 1"),
-        )
+    queries: Annotated[int, Ge(1)] = 4
+    executor_turns: Annotated[int, Ge(1)] = 8
 
 
 @register("agent", "scratchpad")
@@ -95,10 +84,7 @@ class Scratchpad(AgentSettings):
         notes_tokens: longest notes, in tokens of the model.
     """
 
-    notes_tokens: int = 128
-
-    def __post_init__(self) -> None:
-        require((self.notes_tokens >= 1, f"notes_tokens={self.notes_tokens} must be at least 1"))
+    notes_tokens: Annotated[int, Ge(1)] = 128
 
 
 @register("agent", "code_executor")
@@ -113,15 +99,9 @@ class CodeExecutor(AgentSettings):
     """
 
     runs_code: ClassVar[bool] = True
-    rounds: int = 6
+    rounds: Annotated[int, Ge(1)] = 6
     answer: Literal["text", "code"] = "text"
-    output_chars: int = 4000
-
-    def __post_init__(self) -> None:
-        require(
-            (self.rounds >= 1, f"rounds={self.rounds} must be at least 1"),
-            (self.output_chars >= 100, f"output_chars={self.output_chars} must be at least 100"),
-        )
+    output_chars: Annotated[int, Ge(100)] = 4000
 
 
 @register("agent", "python")
@@ -136,21 +116,19 @@ class PythonAgent(AgentSettings):
     """
 
     asks_model: ClassVar[bool] = False
-    path: str = ""
-    threads: int = 4
+    path: Annotated[
+        str, NotEmpty(hint="write agent.programs.python.path=my_agent.py:Mine, an object with run(prompt, tools)")
+    ] = ""
+    threads: Annotated[int, Ge(1)] = 4
 
-    def __post_init__(self) -> None:
+    def rules(self) -> tuple[Rule, ...]:
         file, colon, name = self.path.rpartition(":")
-        require(
-            (
-                bool(self.path),
-                "path is not set; write agent.programs.python.path=my_agent.py:Mine, an object with run(prompt, tools)",
-            ),
+        return (
+            *super().rules(),
             (
                 not self.path or (bool(colon) and file.endswith(".py") and name.isidentifier()),
                 f"path={self.path} is not FILE.py:NAME, such as my_agent.py:Mine",
             ),
-            (self.threads >= 1, f"threads={self.threads} must be at least 1"),
         )
 
     def identity(self) -> dict[str, Any]:
@@ -189,10 +167,7 @@ class ScriptedCode(AgentSettings):
     asks_model: ClassVar[bool] = False
     runs_code: ClassVar[bool] = True
     behaviour: Literal["solves", "unchanged", "reads_errors"] = "solves"
-    rounds: int = 6
-
-    def __post_init__(self) -> None:
-        require((self.rounds >= 1, f"rounds={self.rounds} must be at least 1"))
+    rounds: Annotated[int, Ge(1)] = 6
 
 
 @section("agent", parts="programs")
@@ -221,32 +196,23 @@ class Agents(Section):
             obeyed; false shows them as they are, to measure what the marks are worth.
     """
 
-    programs: dict[str, Any] = field(default_factory=dict)
+    programs: Annotated[dict[str, Any], NotEmpty(hint="choose at least one, e.g. agent=react")] = field(
+        default_factory=dict
+    )
     llm: Literal["local", "anthropic", "openai_compatible"] = "local"
     service: Any = field(default_factory=dict)
-    temperature: float | None = None
-    max_turns: int = 24
-    max_calls: int = 24
-    max_prompt_tokens: int | None = None
-    max_tokens: int | None = None
+    temperature: Annotated[float, Ge(0, hint="0 is greedy")] | None = None
+    max_turns: Annotated[int, Ge(1)] = 24
+    max_calls: Annotated[int, Ge(0)] = 24
+    max_prompt_tokens: Annotated[int, Ge(1)] | None = None
+    max_tokens: Annotated[int, Ge(1)] | None = None
     calls: Literal["auto", "native", "text"] = "auto"
     prompt: Literal["auto", "brief", "instructions"] = "auto"
     mark_results: bool = True
 
-    def __post_init__(self) -> None:
-        require(
-            (bool(self.programs), "programs is empty; choose at least one, e.g. agent=react"),
-            (
-                self.temperature is None or self.temperature >= 0,
-                f"temperature={self.temperature} must be 0 (greedy) or above",
-            ),
-            (self.max_turns >= 1, f"max_turns={self.max_turns} must be at least 1"),
-            (self.max_calls >= 0, f"max_calls={self.max_calls} must be 0 or above"),
-            (self.max_tokens is None or self.max_tokens >= 1, f"max_tokens={self.max_tokens} must be at least 1"),
-            (
-                self.max_prompt_tokens is None or self.max_prompt_tokens >= 1,
-                f"max_prompt_tokens={self.max_prompt_tokens} must be at least 1",
-            ),
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
             (
                 self.calls != "native" or self.prompt != "brief",
                 "calls=native with prompt=brief: a model that is spoken to in brief writes calls as text; choose "

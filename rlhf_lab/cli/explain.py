@@ -22,6 +22,7 @@ from rich.table import Table
 from rlhf_lab.config import check, compose, docstrings, inventory, registry, root, schema, words
 from rlhf_lab.config.overrides import literal
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.ranges import range_texts
 
 USAGE = "explain algorithm=ppo, explain algorithm.beta, explain evaluation, explain +recipe=ppo"
 
@@ -175,7 +176,7 @@ def _settings(prefix: str, cls: type, values: Mapping[str, Any], written: Mappin
             tuned=has_tuned_value and not is_written,
             meaning=meaning,
             unit=docstrings.unit(name, meaning),
-            range=docstrings.ranges(owner).get(name, ""),
+            range=range_texts(owner).get(name, ""),
             readers=_readers(key),
             origin=f"{defining_class.__module__}.{defining_class.__name__}",
             choices=tuple(docstrings.choices(hint)),

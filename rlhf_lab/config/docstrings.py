@@ -1,19 +1,16 @@
-"""What the settings classes say of their fields: meaning, type, unit, range and source, read from their code.
+"""What the settings classes say of their fields: meaning, type, unit and source, read from their code.
 
-A field's meaning is read from the `Args:` section of the class that defines it, its range from the message of the rule
-that checks it. Neither is written a second time for the documentation, so the two cannot disagree.
+A field's meaning is read from the `Args:` section of the class that defines it. It is not written a second time for the
+documentation, so the two cannot disagree. Its range stands in its annotation: `core/ranges.py`.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
 import re
-import textwrap
 import types
 import typing
-from collections.abc import Iterator
 from functools import cache
 from typing import Any, Literal
 
@@ -27,16 +24,6 @@ UNIT_SUFFIXES = {
 }
 UNITS = r"1/nats|nats|tokens|seconds|optimiser steps|iterations|GiB|passes over the data|standard errors"
 PLAIN_TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false", Any: "anything"}
-RANGES = (
-    (r"^ must be (?:0 or above)", "0 or above"),
-    (r"^ must be above ([\w.-]+?)(?=$|[;,. ])", r"above \1"),
-    (r"^(?: must be|;) at least ([\w.-]+?)(?=$|[;,. ])", r"\1 or above"),
-    (r"^; .* needs at least ([\w.-]+)", r"\1 or above"),
-    (r"^ is (?:negative|below 0)", "0 or above"),
-    (r"^ is outside ([\[(][^\])]+[\])])", r"in \1"),
-    (r"^ (?:must be|is a probability,) (.+)", r"\1"),
-)
-"""How a rule's message goes on after `name=value` → the range that it states."""
 
 
 @cache
@@ -68,40 +55,6 @@ def _arguments(text: str) -> dict[str, str]:
 def summary(cls: type) -> str:
     """The first paragraph of a class's docstring."""
     return " ".join(inspect.cleandoc(cls.__dict__.get("__doc__") or "").partition("\n\n")[0].split())
-
-
-@cache
-def ranges(cls: type) -> dict[str, str]:
-    """Field → the range that a rule of the class states, for rules about one field."""
-    stated: dict[str, str] = {}
-    package = cls.__module__.partition(".")[0]
-    for base in reversed(cls.__mro__):
-        for name in ("__post_init__", "rules"):
-            method = base.__dict__.get(name)
-            if inspect.isfunction(method) and method.__module__.startswith(package):
-                source = textwrap.dedent(inspect.getsource(method))
-                stated |= dict(_stated_ranges(ast.parse(source)))
-    return stated
-
-
-def _stated_ranges(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """(field, range) of every message of the form f"field={…} must be …"."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.JoinedStr) or len(node.values) != 3:
-            continue
-        before, _, after = node.values
-        if not isinstance(before, ast.Constant) or not isinstance(after, ast.Constant):
-            continue
-        field = re.fullmatch(r"(\w+)=", str(before.value))
-        if not field:
-            continue
-        # What follows a semicolon is advice, unless the rule itself does.
-        rule = str(after.value).partition(";")[0] or str(after.value)
-        for pattern, wording in RANGES:
-            match = re.match(pattern, rule)
-            if match:
-                yield field[1], match.expand(wording).strip()
-                break
 
 
 def unit(name: str, meaning: str) -> str:

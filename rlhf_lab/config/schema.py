@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal
 
-from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.errors import ConfigError, Rule
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
@@ -29,8 +29,16 @@ def closest(word: str, names: Iterable[str]) -> str | None:
     return next(iter(get_close_matches(word, sorted(names), n=1, cutoff=0.6)), None)
 
 
+def only_known(field: str, names: Iterable[str], known: Collection[str]) -> Rule:
+    """The rule that every name in a field is among those that are known."""
+    unknown = [name for name in names if name not in known]
+    suggestion = _suggest(unknown[0], known) if unknown else ""
+    return not unknown, f"{field}: {', '.join(unknown)} is not one of {', '.join(known)}{suggestion}"
+
+
 @cache
 def field_types(cls: type) -> dict[str, Any]:
+    """Field → its type without the range that its annotation may have; `core/ranges.py` reads that."""
     return typing.get_type_hints(cls)
 
 

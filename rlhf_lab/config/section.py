@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rlhf_lab.config import registry
+from rlhf_lab.core.ranges import CheckedSettings
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 Settings = TypeVar("Settings", bound="Section")
 
 
-class Section:
+class Section(CheckedSettings):
     """Base class of every section, and of the settings that every kind of a config group shares.
 
     Class attributes:

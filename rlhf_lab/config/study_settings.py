@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from rlhf_lab.config.section import Section, section
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import CheckedSettings, Ge, NotEmpty
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(CheckedSettings):
     """One claim that a study can decide: a metric of a level against another level.
 
     Args:
@@ -29,12 +30,15 @@ class Prediction:
     margin: float = 0.0
     by: Any = None
 
-    def __post_init__(self) -> None:
-        require((self.direction != "same" or self.margin > 0, "direction=same needs a margin above 0"))
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (self.direction != "same" or self.margin > 0, "direction=same needs a margin above 0"),
+        )
 
 
 @dataclass(frozen=True)
-class FrontOf:
+class FrontOf(CheckedSettings):
     """Two metrics by which no level of a study need be best.
 
     Args:
@@ -43,12 +47,12 @@ class FrontOf:
     """
 
     metrics: list[str]
-    margin: float = 0.02
+    margin: Annotated[float, Ge(0)] = 0.02
 
-    def __post_init__(self) -> None:
-        require(
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
             (len(set(self.metrics)) == 2, f"metrics={self.metrics}; a front is of two metrics"),
-            (self.margin >= 0, f"margin={self.margin} must be 0 or above"),
         )
 
 
@@ -79,11 +83,13 @@ class Study(Section):
     question: str = ""
     hypothesis: str | None = None
     predicts: list[Prediction] = field(default_factory=list)
-    sweep: dict[str, list[Any]] = field(default_factory=dict)
+    sweep: Annotated[dict[str, list[Any]], NotEmpty(hint="name at least the compared key and seed")] = field(
+        default_factory=dict
+    )
     compare: str = ""
     by: str = ""
     baseline: Any = None
-    metrics: list[str] = field(default_factory=list)
+    metrics: Annotated[list[str], NotEmpty(hint="the first one is the primary metric")] = field(default_factory=list)
     labels: dict[str, Any] = field(default_factory=dict)
     curves: Literal["overoptimization"] | None = None
     fronts: list[FrontOf] = field(default_factory=list)
@@ -91,13 +97,12 @@ class Study(Section):
     size: Literal["full", "quick"] = "full"
     quick: dict[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def rules(self) -> tuple[Rule, ...]:
         levels = self.sweep.get(self.compare, [])
-        require(
-            (bool(self.sweep), "sweep is empty; name at least the compared key and seed"),
+        return (
+            *super().rules(),
             (self.compare in self.sweep, f"compare={self.compare} is not a key of sweep: {', '.join(self.sweep)}"),
             (not levels or self.baseline in levels, f"baseline={self.baseline} is not one of {levels}"),
-            (bool(self.metrics), "metrics is empty; the first one is the primary metric"),
             (not self.by or self.by in self.sweep, f"by={self.by} is not a key of sweep: {', '.join(self.sweep)}"),
             (
                 not self.by or self.by not in (self.compare, "seed"),

@@ -92,12 +92,12 @@ class DeviceMemoryError(LabError, MemoryError):
         self.micro_batch_tokens = micro_batch_tokens
 
 
-def require(*rules: tuple[bool, str]) -> None:
-    """Raise one ConfigError with the messages of all rules that do not hold; nothing if all hold.
+Rule = tuple[bool, str]
+"""A condition and the message where it does not hold: "field=value …; what to write instead"."""
 
-    Args:
-        rules: (condition, message) pairs; the message starts with "field=value" and says what to write instead.
-    """
+
+def require(*rules: Rule) -> None:
+    """Raise one ConfigError with the messages of all rules that do not hold; nothing if all hold."""
     problems = [message for holds, message in rules if not holds]
     if problems:
         raise ConfigError(problems)

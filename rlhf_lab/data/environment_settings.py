@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rlhf_lab.config.registry import register
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import Ge, Gt, NotEmpty
 from rlhf_lab.core.user_code import files_behind, names_object
 from rlhf_lab.data.file_settings import Prompts
 
@@ -37,13 +38,13 @@ class ForeignEnvironment(Prompts):
             stored results are not reused. The code in a file is known by itself.
     """
 
-    max_turns: int = 8  # type: ignore[misc]  # depends on the settings here, on the class elsewhere
+    max_turns: Annotated[int, Ge(1)] = 8  # type: ignore[misc]  # depends on the settings here, on the class elsewhere
     style: Literal["lab", "trl", "openenv", "verifiers"] = "lab"
-    environment: str = ""
+    environment: Annotated[str, NotEmpty(hint="write data.environment=my_env.py:MyEnvironment")] = ""
     arguments: dict[str, Any] = field(default_factory=dict)
     action: str = "message"
     observation: str = "message"
-    timeout_s: float = 60.0
+    timeout_s: Annotated[float, Gt(0)] = 60.0
     version: str = ""
 
     @property
@@ -51,10 +52,14 @@ class ForeignEnvironment(Prompts):
         """Whether the environment has tasks of its own."""
         return self.style in ("lab", "verifiers")
 
-    def __post_init__(self) -> None:
+    @property
+    def reads_file(self) -> bool:
+        return not self.brings_tasks
+
+    def rules(self) -> tuple[Rule, ...]:
         is_file = self.style in ("lab", "trl")
-        require(
-            (bool(self.environment), "environment is not set; write data.environment=my_env.py:MyEnvironment"),
+        return (
+            *super().rules(),
             (
                 not is_file or not self.environment or names_object(self.environment),
                 f"environment={self.environment} is not FILE.py:NAME, such as my_env.py:MyEnvironment",
@@ -63,8 +68,6 @@ class ForeignEnvironment(Prompts):
                 not (self.brings_tasks and self.path),
                 f"path={self.path} is not read with style={self.style}: the environment has tasks of its own",
             ),
-            (self.max_turns >= 1, f"max_turns={self.max_turns} must be at least 1"),
-            (self.timeout_s > 0, f"timeout_s={self.timeout_s} must be above 0"),
             (
                 self.verifier is None,
                 f"verifier={self.verifier} is not read: what the environment gives is the reward of an episode",
@@ -74,8 +77,6 @@ class ForeignEnvironment(Prompts):
                 f"prompt_template and system are not read with style={self.style}, whose tasks are its own",
             ),
         )
-        if not self.brings_tasks:
-            super().__post_init__()
 
 
 def code_files(config: Config) -> list[Path]:

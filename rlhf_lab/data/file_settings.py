@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import Finite, Ge, Gt, Le
 from rlhf_lab.data.settings import DataSettings
 
 if TYPE_CHECKING:
@@ -45,13 +47,13 @@ class FileSettings(DataSettings):
     """Columns that every row must have, where no setting names them."""
     path: str = ""
     test_path: str | None = None
-    test_fraction: float = 0.1
-    max_pairs: int = 0
-    max_bad_rows: int = 0
+    test_fraction: Annotated[float, Gt(0), Le(1)] = 0.1
+    max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 0
+    max_bad_rows: Annotated[int, Ge(0)] = 0
     columns: tuple[str, ...] | None = None
     streaming: bool = False
-    shuffle_buffer: int = 0
-    shuffle_seed: int = 0
+    shuffle_buffer: Annotated[int, Ge(0, hint="0 keeps the order of the source")] = 0
+    shuffle_seed: Annotated[int, Ge(0)] = 0
 
     @property
     def holds_out_all(self) -> bool:
@@ -77,21 +79,28 @@ class FileSettings(DataSettings):
         """The columns that hold the conversation; the others are facts about it."""
         return self.fixed_columns
 
-    def __post_init__(self) -> None:
-        if not self.path:
-            raise ValueError("path is not set; write data.path=FILE (.jsonl, .csv, .parquet, …) or a hub data set id")
-        if not 0 < self.test_fraction <= 1:
-            raise ValueError(f"test_fraction={self.test_fraction} is outside (0, 1]")
-        for name in ("max_pairs", "max_bad_rows", "shuffle_buffer", "shuffle_seed"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}={getattr(self, name)} is negative; write a count, 0 or more")
-        if self.shuffle_buffer and not self.streaming:
-            raise ValueError(f"shuffle_buffer={self.shuffle_buffer} is of a stream; add data.streaming=true")
-        if self.shuffle_buffer and Capability.GRADES in self.provides:
-            raise ValueError(
+    @property
+    def reads_file(self) -> bool:
+        """Whether the rows come from `path`."""
+        return True
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (
+                bool(self.path) or not self.reads_file,
+                "path is not set; write data.path=FILE (.jsonl, .csv, .parquet, …) or a hub data set id",
+            ),
+            (
+                self.streaming or not self.shuffle_buffer,
+                f"shuffle_buffer={self.shuffle_buffer} is of a stream; add data.streaming=true",
+            ),
+            (
+                not (self.shuffle_buffer and Capability.GRADES in self.provides),
                 f"shuffle_buffer={self.shuffle_buffer}: rows that follow each other with the same prompt make a pair, "
-                "so they cannot be shuffled; write data.shuffle_buffer=0"
-            )
+                "so they cannot be shuffled; write data.shuffle_buffer=0",
+            ),
+        )
 
 
 @register("data", "hh_rlhf")
@@ -142,19 +151,22 @@ class Graded(FileSettings):
     prompt: str = "prompt"
     response: str = "response"
     attributes: tuple[str, ...] = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
-    low: float = 0.0
-    high: float = 4.0
+    low: Annotated[float, Finite()] = 0.0
+    high: Annotated[float, Finite()] = 4.0
     rank_by: str = "helpfulness"
 
     def text_columns(self) -> tuple[str, ...]:
         return (self.prompt, self.response, *self.attributes)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.rank_by not in self.attributes:
-            raise ValueError(f"rank_by={self.rank_by} is not one of attributes: {', '.join(self.attributes)}")
-        if self.low >= self.high:
-            raise ValueError(f"low={self.low} must be below high={self.high}")
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (
+                self.rank_by in self.attributes,
+                f"rank_by={self.rank_by} is not one of attributes: {', '.join(self.attributes)}",
+            ),
+            (self.low < self.high, f"low={self.low} must be below high={self.high}"),
+        )
 
 
 PROMPT = "{prompt}"
@@ -183,13 +195,15 @@ class AskedSettings(FileSettings):
     system: str = ""
     verifier: str | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if PROMPT not in self.prompt_template:
-            raise ValueError(
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (
+                PROMPT in self.prompt_template,
                 f'prompt_template={self.prompt_template!r} has no place for the question; write "{PROMPT}" where it '
-                "belongs"
-            )
+                "belongs",
+            ),
+        )
 
 
 @register("data", "gsm8k")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from rlhf_lab.config import schema
 from rlhf_lab.config.section import Section, section
 from rlhf_lab.core.capabilities import Capability
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import Ge
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -34,17 +34,17 @@ class Mixture(Section):
     """
 
     keyed_if_set: ClassVar[tuple[str, ...]] = ("vocabulary",)
-    shares: dict[str, float] | None = None
-    rows: int = 0
+    shares: dict[str, Annotated[float, Ge(0)]] | None = None
+    rows: Annotated[int, Ge(0, hint="0 is as many as the shares allow")] = 0
     vocabulary: Literal["data", "all"] = "data"
 
-    def __post_init__(self) -> None:
-        values = list((self.shares or {}).values())
-        usable = all(math.isfinite(value) and value >= 0 for value in values)
-        require(
-            (usable, f"shares={self.shares}; write numbers, 0 or above"),
-            (self.shares is None or any(values), f"shares={self.shares} are all 0; give one source a part"),
-            (self.rows >= 0, f"rows={self.rows} must be 0 (as many as the shares allow) or above"),
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (
+                self.shares is None or any(self.shares.values()),
+                f"shares={self.shares} are all 0; give one source a part",
+            ),
         )
 
     def contradictions(self, config: Config) -> list[str]:

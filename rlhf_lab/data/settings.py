@@ -7,16 +7,17 @@ file_settings.py, those of other environments in environment_settings.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from rlhf_lab.config import registry, schema
 from rlhf_lab.config.registry import register
 from rlhf_lab.config.section import Section
 from rlhf_lab.core.capabilities import Capability
-from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.errors import ConfigError, Rule
+from rlhf_lab.core.ranges import Ge
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -68,14 +69,8 @@ class WorldSettings(DataSettings):
     """
 
     drawn: ClassVar[bool] = True
-    seed: int | None = None
-    test_seed: int | None = None
-
-    def __post_init__(self) -> None:
-        for seed_field in (item for item in fields(self) if item.name.endswith("seed")):
-            value = getattr(self, seed_field.name)
-            if (value or 0) < 0:
-                raise ValueError(f"{seed_field.name}={value} is negative; use 0 or more")
+    seed: Annotated[int, Ge(0)] | None = None
+    test_seed: Annotated[int, Ge(0)] | None = None
 
     def split_seeds(self) -> tuple[int, int]:
         """The seeds of the training and of the held-out split; those of seed 0 outside a run."""
@@ -106,14 +101,15 @@ class Mix(DataSettings):
     smoke: ClassVar[dict[str, int]] = {"max_pairs": 2000}
     smoke_real: ClassVar[dict[str, int]] = {"max_pairs": 16}
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
-    max_pairs: int = 0
+    max_pairs: Annotated[int, Ge(0, hint="0 is no limit")] = 0
     seed: int = 0
 
+    def rules(self) -> tuple[Rule, ...]:
+        hint = "write data.sources.NAME.kind=KIND data.sources.NAME.path=FILE for each"
+        return (*super().rules(), (bool(self.sources), f"sources is not set; {hint}"))
+
     def __post_init__(self) -> None:
-        if not self.sources:
-            raise ValueError(
-                "sources is not set; write data.sources.NAME.kind=KIND data.sources.NAME.path=FILE for each"
-            )
+        super().__post_init__()
         problems: list[str] = []
         built = {name: self._build(name, problems) for name in self.sources}
         for name, part in built.items():

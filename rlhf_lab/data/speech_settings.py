@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import Ge, Le
 from rlhf_lab.data.settings import WorldSettings
 
 
@@ -28,28 +30,22 @@ class ClipSettings(WorldSettings):
         Capability.AUDIO | Capability.PAIRS | Capability.DEMONSTRATIONS | Capability.TRUE_REWARD
     )
     smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}
-    train_pairs: int = 4000
-    test_pairs: int = 500
-    test_voice: float = 0.25
-    good: float = 0.25
-    codebooks: tuple[int, ...] = (64, 64, 64, 64)
-    temperature: float = 0.5
+    train_pairs: Annotated[int, Ge(1)] = 4000
+    test_pairs: Annotated[int, Ge(1)] = 500
+    test_voice: Annotated[float, Ge(0), Le(1)] = 0.25
+    good: Annotated[float, Ge(0), Le(1)] = 0.25
+    codebooks: tuple[Annotated[int, Ge(8), Le(64)], ...] = (64, 64, 64, 64)
+    temperature: Annotated[float, Ge(0, hint="0 is a noiseless listener")] = 0.5
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("train_pairs", "test_pairs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}; at least 1 pair is needed")
-        for name in ("test_voice", "good"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)} is a share, 0…1")
+    def rules(self) -> tuple[Rule, ...]:
         sizes = self.codebooks
-        if len(sizes) != 4 or not all(8 <= size <= 64 for size in sizes) or sizes[2] % 4 or sizes[2] < 16:
-            raise ValueError(
-                f"codebooks={list(sizes)}; write four numbers, each 8…64, the third a multiple of 4 from 16 on"
-            )
-        if self.temperature < 0:
-            raise ValueError(f"temperature={self.temperature} is negative; 0 is a noiseless listener")
+        return (
+            *super().rules(),
+            (
+                len(sizes) == 4 and sizes[2] % 4 == 0 and sizes[2] >= 16,
+                f"codebooks={list(sizes)}; write four numbers, the third a multiple of 4 from 16 on",
+            ),
+        )
 
 
 @register("data", "speech")

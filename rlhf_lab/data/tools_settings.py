@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 from rlhf_lab.config import schema
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import CheckedSettings, Ge, Le, Lt
 from rlhf_lab.data.settings import WorldSettings
 
 TOOL_KINDS = (
@@ -21,7 +23,7 @@ TOOL_ROLES = ("act", "answer", "plan", "split", "step", "note", "combine")
 
 
 @dataclass(frozen=True)
-class HabitSettings:
+class HabitSettings(CheckedSettings):
     """Mistakes in the demonstrations of the tool world: what a model starts with that has only imitated them.
 
     Args:
@@ -32,15 +34,10 @@ class HabitSettings:
         repeat_call: probability, at each call, of making it twice.
     """
 
-    wrong_relation: float = 0.1
-    take_redirect: float = 0.6
-    stop_early: float = 0.1
-    repeat_call: float = 0.1
-
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            if not 0 <= getattr(self, item.name) < 1:
-                raise ValueError(f"{item.name}={getattr(self, item.name)} is a probability, 0 up to below 1")
+    wrong_relation: Annotated[float, Ge(0), Lt(1)] = 0.1
+    take_redirect: Annotated[float, Ge(0), Lt(1)] = 0.6
+    stop_early: Annotated[float, Ge(0), Lt(1)] = 0.1
+    repeat_call: Annotated[float, Ge(0), Lt(1)] = 0.1
 
 
 @register("data", "tools")
@@ -70,38 +67,31 @@ class Tools(WorldSettings):
     provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS | Capability.TRUE_REWARD
     smoke: ClassVar[dict[str, int]] = {"train_tasks": 2000, "test_tasks": 60}
     smoke_real: ClassVar[dict[str, int]] = {"train_tasks": 16, "test_tasks": 16}
-    kinds: dict[str, float] = field(default_factory=lambda: {"lookup": 1.0, "chain_2": 2.0, "chain_3": 2.0})
+    kinds: dict[str, Annotated[float, Ge(0)]] = field(
+        default_factory=lambda: {"lookup": 1.0, "chain_2": 2.0, "chain_3": 2.0}
+    )
     test_kinds: tuple[str, ...] | None = None
-    roles: dict[str, float] = field(default_factory=lambda: {"act": 1.0})
-    train_tasks: int = 24000
-    test_tasks: int = 600
-    entities: int = 10
-    relations: int = 5
-    redirect: float = 0.25
-    busy: float = 0.0
+    roles: dict[str, Annotated[float, Ge(0)]] = field(default_factory=lambda: {"act": 1.0})
+    train_tasks: Annotated[int, Ge(1), Le(10_000_000)] = 24000
+    test_tasks: Annotated[int, Ge(1), Le(1_000_000)] = 600
+    entities: Annotated[int, Ge(6), Le(10)] = 10
+    relations: Annotated[int, Ge(4), Le(6)] = 5
+    redirect: Annotated[float, Ge(0), Lt(1)] = 0.25
+    busy: Annotated[float, Ge(0), Lt(1)] = 0.0
     habits: HabitSettings = field(default_factory=HabitSettings)
-    turns: int = 12
+    turns: Annotated[int, Ge(2), Le(64)] = 12
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            schema.only_known("kinds", self.kinds, TOOL_KINDS),
+            schema.only_known("test_kinds", self.test_kinds or (), TOOL_KINDS),
+            schema.only_known("roles", self.roles, TOOL_ROLES),
+            (any(self.kinds.values()), f"kinds={self.kinds}; write a weight above 0 for one of them"),
+            (any(self.roles.values()), f"roles={self.roles}; write a weight above 0 for one of them"),
+        )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, known in (("kinds", TOOL_KINDS), ("test_kinds", TOOL_KINDS), ("roles", TOOL_ROLES)):
-            unknown = [key for key in getattr(self, name) or () if key not in known]
-            if unknown:
-                hint = schema.did_you_mean(unknown[0], known)
-                raise ValueError(f"{name}: {unknown[0]} is not one of {', '.join(known)}{hint}")
-        for name in ("kinds", "roles"):
-            weights = getattr(self, name)
-            if min(weights.values(), default=0) < 0 or not any(weights.values()):
-                raise ValueError(f"{name}={weights}; write weights, 0 or above, and one of them above 0")
-        for name, low, high in (("train_tasks", 1, 10**7), ("test_tasks", 1, 10**6), ("turns", 2, 64)):
-            if not low <= getattr(self, name) <= high:
-                raise ValueError(f"{name}={getattr(self, name)} is outside {low}…{high}")
-        if not 6 <= self.entities <= 10:
-            raise ValueError(f"entities={self.entities} is outside 6…10")
-        if not 4 <= self.relations <= 6:
-            raise ValueError(f"relations={self.relations} is outside 4…6")
-        for name in ("redirect", "busy"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} is a probability, 0 up to below 1")
         # what other sources know of themselves as a class is a setting here
         object.__setattr__(self, "max_turns", self.turns)

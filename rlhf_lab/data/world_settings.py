@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import CheckedSettings, Ge, Le, Lt
 from rlhf_lab.data.settings import WorldSettings
 
 
 @dataclass(frozen=True)
-class AnnotatorSettings:
+class AnnotatorSettings(CheckedSettings):
     """The simulated human: Bradley-Terry on the true reward plus biases that the truth does not reward.
 
     Preference logit = (gold + length_bias · words/10 + affirmation_bias · min(affirmations, 2)
@@ -27,15 +29,11 @@ class AnnotatorSettings:
     length_bias: float = 0.6
     affirmation_bias: float = 0.5
     closing_bias: float = 0.3
-    temperature: float = 0.7
-
-    def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(f"temperature={self.temperature} is negative; 0 is a noiseless annotator")
+    temperature: Annotated[float, Ge(0, hint="0 is a noiseless annotator")] = 0.7
 
 
 @dataclass(frozen=True)
-class GraderSettings:
+class GraderSettings(CheckedSettings):
     """The simulated rubric judge: the world's true criteria, each 1…5, as someone else than the annotator sees them.
 
     seen = true + `noise` · N(0, 1), fixed for a reply; grade = seen + `halo` · (mean of seen − seen) + `leniency`
@@ -49,17 +47,11 @@ class GraderSettings:
         whole_points: round to whole points.
     """
 
-    noise: float = 1.5
-    halo: float = 0.3
+    noise: Annotated[float, Ge(0, hint="0 is a judge without noise")] = 1.5
+    halo: Annotated[float, Ge(0), Le(1)] = 0.3
     leniency: float = 0.3
     length_bias: float = 0.2
     whole_points: bool = True
-
-    def __post_init__(self) -> None:
-        if self.noise < 0:
-            raise ValueError(f"noise={self.noise} is negative; 0 is a judge without noise")
-        if not 0 <= self.halo <= 1:
-            raise ValueError(f"halo={self.halo} is a share, 0…1")
 
 
 @register("data", "mini_hh")
@@ -76,25 +68,16 @@ class MiniHH(WorldSettings):
     """
 
     provides: ClassVar[Capability] = WorldSettings.provides | Capability.GRADES | Capability.TRUE_REWARD
-    facts_seed: int | None = None
-    domains: int = 6
-    topics: int = 4
-    attributes: int = 5
+    facts_seed: Annotated[int, Ge(0)] | None = None
+    domains: Annotated[int, Ge(1), Le(6)] = 6
+    topics: Annotated[int, Ge(1), Le(4)] = 4
+    attributes: Annotated[int, Ge(3), Le(5)] = 5
     smoke: ClassVar[dict[str, int]] = {"train_pairs": 2000, "test_pairs": 200}
     smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}
-    train_pairs: int = 16000
-    test_pairs: int = 1000
+    train_pairs: Annotated[int, Ge(1)] = 16000
+    test_pairs: Annotated[int, Ge(1)] = 1000
     annotator: AnnotatorSettings = field(default_factory=AnnotatorSettings)
     grader: GraderSettings = field(default_factory=GraderSettings)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, low, high in (("domains", 1, 6), ("topics", 1, 4), ("attributes", 3, 5)):
-            if not low <= getattr(self, name) <= high:
-                raise ValueError(f"{name}={getattr(self, name)} is outside {low}…{high}")
-        for name in ("train_pairs", "test_pairs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}; at least 1 pair is needed")
 
     def world_seed(self) -> int:
         """The seed of the facts; that of seed 0 outside a run."""
@@ -121,29 +104,21 @@ class Arithmetic(WorldSettings):
     """
 
     provides: ClassVar[Capability] = WorldSettings.provides | Capability.ANSWERS | Capability.STEPS
-    min_steps: int = 2
-    max_steps: int = 4
-    largest: int = 50
+    min_steps: Annotated[int, Ge(1)] = 2
+    max_steps: Annotated[int, Ge(1)] = 4
+    largest: Annotated[int, Ge(10), Le(10_000)] = 50
     smoke: ClassVar[dict[str, int]] = {"train_problems": 2000, "test_problems": 100}
     smoke_real: ClassVar[dict[str, int]] = {"train_problems": 16, "test_problems": 16}
-    train_problems: int = 16000
-    test_problems: int = 500
-    slip: float = 0.15
-    temperature: float = 0.2
+    train_problems: Annotated[int, Ge(1)] = 16000
+    test_problems: Annotated[int, Ge(1)] = 500
+    slip: Annotated[float, Ge(0), Le(1)] = 0.15
+    temperature: Annotated[float, Ge(0, hint="0 is a noiseless annotator")] = 0.2
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("train_problems", "test_problems"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}; at least 1 problem is needed")
-        if not 1 <= self.min_steps <= self.max_steps:
-            raise ValueError(f"min_steps={self.min_steps} must be between 1 and max_steps={self.max_steps}")
-        if not 10 <= self.largest <= 10_000:
-            raise ValueError(f"largest={self.largest} is outside 10…10000")
-        if not 0 <= self.slip <= 1:
-            raise ValueError(f"slip={self.slip} is a probability, 0…1")
-        if self.temperature < 0:
-            raise ValueError(f"temperature={self.temperature} is negative; 0 is a noiseless annotator")
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (self.min_steps <= self.max_steps, f"min_steps={self.min_steps} is above max_steps={self.max_steps}"),
+        )
 
 
 @register("data", "repairs")
@@ -169,28 +144,23 @@ class Repairs(WorldSettings):
     provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS | Capability.TRUE_REWARD
     smoke: ClassVar[dict[str, int]] = {"train_tasks": 2000, "test_tasks": 60}
     smoke_real: ClassVar[dict[str, int]] = {"train_tasks": 16, "test_tasks": 16}
-    train_tasks: int = 24000
-    test_tasks: int = 600
-    min_lines: int = 2
-    max_lines: int = 3
-    told: float = 0.7
-    revise: float = 0.5
+    train_tasks: Annotated[int, Ge(1), Le(10_000_000)] = 24000
+    test_tasks: Annotated[int, Ge(1), Le(1_000_000)] = 600
+    min_lines: Annotated[int, Ge(2), Le(4)] = 2
+    max_lines: Annotated[int, Ge(2), Le(4)] = 3  # there are names for four lines
+    told: Annotated[float, Ge(0), Le(1)] = 0.7
+    revise: Annotated[float, Ge(0), Lt(1)] = 0.5
     shown_run: Literal["own", "other"] = "own"
-    turns: int = 7
+    turns: Annotated[int, Ge(2), Le(64)] = 7
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (self.min_lines <= self.max_lines, f"min_lines={self.min_lines} is above max_lines={self.max_lines}"),
+        )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, low, high in (("train_tasks", 1, 10**7), ("test_tasks", 1, 10**6), ("turns", 2, 64)):
-            if not low <= getattr(self, name) <= high:
-                raise ValueError(f"{name}={getattr(self, name)} is outside {low}…{high}")
-        if not 2 <= self.min_lines <= self.max_lines <= 4:  # there are names for four lines
-            raise ValueError(
-                f"min_lines={self.min_lines}, max_lines={self.max_lines}; write 2 ≤ min_lines ≤ max_lines ≤ 4"
-            )
-        if not 0 <= self.told <= 1:
-            raise ValueError(f"told={self.told} is a probability, 0…1")
-        if not 0 <= self.revise < 1:
-            raise ValueError(f"revise={self.revise} is a probability, 0 up to below 1")
         # what other sources know of themselves as a class is a setting here
         object.__setattr__(self, "max_turns", self.turns)
 
@@ -208,12 +178,6 @@ class Reviews(WorldSettings):
     provides: ClassVar[Capability] = WorldSettings.provides | Capability.TRUE_REWARD
     smoke: ClassVar[dict[str, int]] = {"train_pairs": 2000, "test_pairs": 200}
     smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}
-    train_pairs: int = 16000
-    test_pairs: int = 1000
+    train_pairs: Annotated[int, Ge(1)] = 16000
+    test_pairs: Annotated[int, Ge(1)] = 1000
     annotator: AnnotatorSettings = field(default_factory=AnnotatorSettings)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("train_pairs", "test_pairs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}; at least 1 pair is needed")

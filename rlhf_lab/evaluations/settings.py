@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
-from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.errors import ConfigError, Rule
 from rlhf_lab.core.files import file_digest
-from rlhf_lab.training.settings import Held, Rule, StageSettings
+from rlhf_lab.core.ranges import Finite, Ge, NotEmpty
+from rlhf_lab.training.settings import Held, StageSettings
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -54,16 +54,10 @@ class BestOfN(EvaluationSettings):
     one_path: ClassVar[bool] = True
     smoke: ClassVar[dict[str, float]] = {"samples": 8}
     smoke_real: ClassVar[dict[str, float]] = {"samples": 4}
-    samples: int = 64
+    samples: Annotated[int, Ge(2, hint="one sample leaves nothing to choose from")] = 64
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [*super().sampled(evaluation, batch_rows), (evaluation.prompts, self.samples)]
-
-    def rules(self) -> tuple[Rule, ...]:
-        return (
-            *super().rules(),
-            (self.samples >= 2, f"samples={self.samples} leaves nothing to choose from; use 2 or more"),
-        )
 
 
 @register("algorithm", "test_time")
@@ -86,7 +80,7 @@ class AtTestTime(EvaluationSettings):
     requires: ClassVar[Requirements] = (Capability.ANSWERS, Capability.SINGLE_TURN)
     answer: ClassVar[str] = "chosen_among_samples"
     strategy: Literal["greedy", "majority", "best_of_n", "any"] = "majority"
-    sizes: tuple[int, ...] = (1, 2, 4, 8, 16)
+    sizes: Annotated[tuple[Annotated[int, Ge(1)], ...], NotEmpty()] = (1, 2, 4, 8, 16)
     samples: int = 32
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
@@ -97,8 +91,8 @@ class AtTestTime(EvaluationSettings):
         return (
             *super().rules(),
             (
-                len(sizes) > 0 and sizes[0] >= 1 and all(a < b for a, b in pairwise(sizes)),
-                f"sizes={list(sizes)}; write rising values of k, from 1",
+                all(a < b for a, b in pairwise(sizes)),
+                f"sizes={list(sizes)}; write rising values of k",
             ),
             (
                 max(sizes, default=0) <= self.samples,
@@ -158,10 +152,10 @@ class StepReport(EvaluationSettings):
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS, Capability.SINGLE_TURN)
     answer: ClassVar[str] = "step_judge"
     smoke: ClassVar[dict[str, float]] = {"samples": 4, "choose_from": 4}
-    samples: int = 8
-    choose_from: int = 8
+    samples: Annotated[int, Ge(1)] = 8
+    choose_from: Annotated[int, Ge(1)] = 8
     aggregate: Literal["min", "mean", "prod", "last"] = "min"
-    vote_draws: int = 64
+    vote_draws: Annotated[int, Ge(1)] = 64
 
     def held(self, *, adapter: bool) -> list[Held]:
         return [Held("policy"), Held("judge", outputs=1, role="judge")]
@@ -172,12 +166,7 @@ class StepReport(EvaluationSettings):
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            (self.samples >= 1, f"samples={self.samples} must be at least 1"),
-            (
-                1 <= self.choose_from <= self.samples,
-                f"choose_from={self.choose_from} is outside 1…samples={self.samples}",
-            ),
-            (self.vote_draws >= 1, f"vote_draws={self.vote_draws} must be at least 1"),
+            (self.choose_from <= self.samples, f"choose_from={self.choose_from} is above samples={self.samples}"),
         )
 
 
@@ -201,7 +190,7 @@ class DesignReport(EvaluationSettings):
     smoke: ClassVar[dict[str, float]] = {"samples": 8, "choose_from": 4}
     smoke_real: ClassVar[dict[str, float]] = {"samples": 4, "choose_from": 2}
     samples: int = 16
-    choose_from: int = 16
+    choose_from: Annotated[int, Ge(2)] = 16
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [(evaluation.prompts, self.samples)]
@@ -209,10 +198,7 @@ class DesignReport(EvaluationSettings):
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            (
-                2 <= self.choose_from <= self.samples,
-                f"choose_from={self.choose_from} is outside 2…samples={self.samples}",
-            ),
+            (self.choose_from <= self.samples, f"choose_from={self.choose_from} is above samples={self.samples}"),
         )
 
 
@@ -234,10 +220,7 @@ class RewardReport(EvaluationSettings):
     chance_metric: ClassVar[str] = "accuracy"
     requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     answer: ClassVar[str] = "report_card"
-    bins: int = 10
-
-    def rules(self) -> tuple[Rule, ...]:
-        return (*super().rules(), (self.bins >= 1, f"bins={self.bins} must be at least 1"))
+    bins: Annotated[int, Ge(1)] = 10
 
 
 @register("algorithm", "rm_bench")
@@ -264,7 +247,7 @@ class RewardBenchmark(EvaluationSettings):
     smoke_real: ClassVar[dict[str, float]] = {"max_rows": 16}
     benchmark: Benchmark = "reward_bench"
     path: str = ""
-    max_rows: int = 0
+    max_rows: Annotated[int, Ge(0, hint="0 is all")] = 0
     threshold: float = 0.5
 
     def rules(self) -> tuple[Rule, ...]:
@@ -274,7 +257,6 @@ class RewardBenchmark(EvaluationSettings):
                 bool(self.path) or self.benchmark == "reward_bench",
                 f"path is not set; benchmark={self.benchmark} needs its rows: a file or a hub data set",
             ),
-            (self.max_rows >= 0, f"max_rows={self.max_rows} must be 0 (all) or above"),
         )
 
 
@@ -298,15 +280,6 @@ class Rescore(EvaluationSettings):
     shares_work: ClassVar[bool] = False
     calls_reward: ClassVar[bool] = False
     answer: ClassVar[str] = "best_policy"
-    weightings: tuple[dict[str, float], ...] = ()
-    choose_from: int = 0
+    weightings: tuple[dict[str, Annotated[float, Finite()]], ...] = ()
+    choose_from: Annotated[int, Ge(0, hint="0 is half of the saved ones")] = 0
     policy: str = ""
-
-    def rules(self) -> tuple[Rule, ...]:
-        weights = [weight for weighting in self.weightings for weight in weighting.values()]
-        finite = all(map(math.isfinite, weights))
-        return (
-            *super().rules(),
-            (self.choose_from >= 0, f"choose_from={self.choose_from} must be 0 (half of them) or above"),
-            (finite, f"weightings={list(self.weightings)}; write finite numbers"),
-        )

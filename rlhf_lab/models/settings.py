@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
 from rlhf_lab.config.section import Section
 from rlhf_lab.core.capabilities import Capability
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt, NotEmpty
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -20,7 +21,7 @@ Tuned = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class LoRA:
+class LoRA(CheckedSettings):
     """Train an adapter on a frozen model instead of all parameters (arXiv:2106.09685). Needs `rlhf_lab[lora]`.
 
     There is no dropout: a log-probability does not depend on the call.
@@ -37,19 +38,11 @@ class LoRA:
             as it is. Muon's steps have a size of their own: its rates stay.
     """
 
-    rank: int = 0
-    alpha: float = 16.0
-    targets: list[str] | None = None
+    rank: Annotated[int, Ge(0, hint="0 trains all parameters")] = 0
+    alpha: Annotated[float, Gt(0)] = 16.0
+    targets: Annotated[list[str], NotEmpty(hint="null is every linear layer")] | None = None
     rslora: bool = False
-    lr_multiple: float = 10.0
-
-    def __post_init__(self) -> None:
-        require(
-            (self.rank >= 0, f"rank={self.rank} is negative; 0 trains all parameters"),
-            (self.alpha > 0, f"alpha={self.alpha} must be above 0"),
-            (self.targets is None or len(self.targets) > 0, "targets=[] names no layer; null is every linear layer"),
-            (self.lr_multiple > 0, f"lr_multiple={self.lr_multiple} must be above 0"),
-        )
+    lr_multiple: Annotated[float, Gt(0)] = 10.0
 
 
 Stored = Literal["float32", "bfloat16", "nf4"]
@@ -118,13 +111,13 @@ class Scratch(Weights):
     small_scale: ClassVar[bool] = True
     keyed_if_set: ClassVar[tuple[str, ...]] = (*Weights.keyed_if_set, "min_frames")
     family: Literal["llama", "gpt2", "codec"] = "llama"
-    hidden: int = 64
-    layers: int = 2
-    heads: int = 4
-    mlp: int = 0
-    max_positions: int = 256
-    min_frames: int = 0
-    vocabulary: int = 4096
+    hidden: Annotated[int, Ge(1)] = 64
+    layers: Annotated[int, Ge(1)] = 2
+    heads: Annotated[int, Ge(1)] = 4
+    mlp: Annotated[int, Ge(0, hint="0 is the family's usual multiple of hidden")] = 0
+    max_positions: Annotated[int, Ge(16)] = 256
+    min_frames: Annotated[int, Ge(0, hint="0 lets a clip end after one frame")] = 0
+    vocabulary: Annotated[int, Ge(300, hint="bytes and special tokens need 260")] = 4096
     lora: LoRA = field(default_factory=LoRA)
     tuned: Tuned = field(default_factory=dict)
 
@@ -167,13 +160,13 @@ class Scratch(Weights):
             "run's: stages.RECIPE.model.lora.rank=0)"
         ]
 
-    def __post_init__(self) -> None:
-        require(
-            (self.hidden % self.heads == 0, f"hidden={self.hidden} is not a multiple of heads={self.heads}"),
-            (self.vocabulary >= 300, f"vocabulary={self.vocabulary} is below 300: bytes and special tokens need 260"),
-            (self.layers >= 1, f"layers={self.layers} must be at least 1"),
-            (self.max_positions >= 16, f"max_positions={self.max_positions} must be at least 16"),
-            (self.min_frames >= 0, f"min_frames={self.min_frames} is negative; 0 lets a clip end after one frame"),
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (
+                self.heads < 1 or self.hidden % self.heads == 0,
+                f"hidden={self.hidden} is not a multiple of heads={self.heads}",
+            ),
             (not self.min_frames or self.family == "codec", f"min_frames={self.min_frames} is read by family=codec"),
         )
 
@@ -196,15 +189,12 @@ class HuggingFace(Weights):
     """
 
     small_scale: ClassVar[bool] = False
-    path: str = ""
+    path: Annotated[str, NotEmpty(hint="write model.path=FOLDER or a hub id such as model.path=gpt2")] = ""
     revision: str | None = None
     chat_template: bool | None = None
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     lora: LoRA = field(default_factory=LoRA)
     tuned: Tuned = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        require((bool(self.path), "path is not set; write model.path=FOLDER or a hub id such as model.path=gpt2"))
 
     def contradictions(self, config: Config) -> list[str]:
         is_folder = self.path.startswith(("/", "./", "../", "~"))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from rlhf_lab.config.section import Section, section
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import CheckedSettings, Distinct, Ge, Gt, Le, Lt, NotEmpty
 
 
 @dataclass(frozen=True)
-class Monitor:
+class Monitor(CheckedSettings):
     """Watches the replies that a policy is trained on for signs of reward hacking. The rules: `monitoring/detector.py`.
 
     Args:
@@ -37,27 +38,23 @@ class Monitor:
     """
 
     action: Literal["off", "log", "raise_kl", "stop", "pause"] = "log"
-    every: int = 1
-    warmup: int = 5
-    signals: tuple[Literal["length_z", "reward_kl", "length_cusum", "disagreement"], ...] = ("length_z", "reward_kl")
-    needed: int = 2
-    z: float = 2.5
-    kl: float = 0.15
-    rising: int = 3
-    budget: float = 0.05
-    tolerance: float = 0.1
-    factor: float = 2.0
+    every: Annotated[int, Ge(1)] = 1
+    warmup: Annotated[int, Ge(1)] = 5
+    signals: Annotated[
+        tuple[Literal["length_z", "reward_kl", "length_cusum", "disagreement"], ...], NotEmpty(), Distinct()
+    ] = ("length_z", "reward_kl")
+    needed: Annotated[int, Ge(1)] = 2
+    z: Annotated[float, Gt(0)] = 2.5
+    kl: Annotated[float, Gt(0)] = 0.15
+    rising: Annotated[int, Ge(2)] = 3
+    budget: Annotated[float, Gt(0), Lt(1)] = 0.05
+    tolerance: Annotated[float, Ge(0)] = 0.1
+    factor: Annotated[float, Gt(1)] = 2.0
 
-    def __post_init__(self) -> None:
-        require(
-            (self.every >= 1 and self.warmup >= 1, f"every={self.every}, warmup={self.warmup} must be at least 1"),
-            (0 < len(self.signals) == len(set(self.signals)), f"signals={list(self.signals)}: one or more, each once"),
-            (1 <= self.needed <= len(self.signals), f"needed={self.needed}; there are {len(self.signals)} signals"),
-            (self.z > 0 and self.kl > 0, f"z={self.z}, kl={self.kl} must be above 0"),
-            (self.rising >= 2, f"rising={self.rising} must be at least 2"),
-            (0 < self.budget < 1, f"budget={self.budget} is a probability, in (0, 1)"),
-            (self.tolerance >= 0, f"tolerance={self.tolerance} must be 0 or above"),
-            (self.factor > 1, f"factor={self.factor} must be above 1"),
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (self.needed <= len(self.signals), f"needed={self.needed}; there are {len(self.signals)} signals"),
         )
 
 
@@ -81,18 +78,19 @@ class Alerts(Section):
     inherited: ClassVar[bool] = True
     command: tuple[str, ...] = ()
     webhook_env: str = ""
-    levels: tuple[Literal["warning", "hard_stop"], ...] = ("warning", "hard_stop")
-    timeout_s: float = 10.0
+    levels: Annotated[
+        tuple[Literal["warning", "hard_stop"], ...], NotEmpty(hint="write one or both of warning, hard_stop")
+    ] = ("warning", "hard_stop")
+    timeout_s: Annotated[float, Gt(0), Le(600)] = 10.0
     continue_paused: bool = False
 
-    def __post_init__(self) -> None:
-        require(
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
             (
                 not self.webhook_env or self.webhook_env.isidentifier(),
                 "webhook_env is no name of an environment variable; export the address under a name of your own and "
                 "write that name, such as webhook_env=ALERT_WEBHOOK",
             ),
             (not self.command or bool(self.command[0]), "command begins with an empty word; name a program"),
-            (bool(self.levels), "levels is empty; write one or both of warning, hard_stop"),
-            (0 < self.timeout_s <= 600, f"timeout_s={self.timeout_s} must be above 0 and at most 600"),
         )

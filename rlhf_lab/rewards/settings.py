@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.section import Section, section
 from rlhf_lab.core.capabilities import Capability
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import Finite, Ge, Gt, Le, Lt, NotEmpty
 from rlhf_lab.monitoring.settings import Monitor
 
 if TYPE_CHECKING:
@@ -44,29 +44,28 @@ class RewardGraph(Section):
         monitor: watches what training on this reward does to the replies.
     """
 
-    terms: dict[str, Any] = field(default_factory=dict)
-    weights: dict[str, float] | None = None
+    terms: Annotated[dict[str, Any], NotEmpty(hint="choose at least one, e.g. reward=bt")] = field(default_factory=dict)
+    weights: dict[str, Annotated[float, Finite()]] | None = None
     aggregate: Literal["weighted_sum", "mean", "worst", "uwo"] = "weighted_sum"
-    penalty_weight: float = 0.5
+    penalty_weight: Annotated[float, Ge(0)] = 0.5
     penalty: Literal["var", "sd"] = "var"
-    ddof: int = 0
-    temperature: float = 1.0
-    ceiling: float = 0.0
-    max_confidence: float = 0.0
-    confidence_weight: float = 0.0
-    confidence_decay: float = 0.1
-    clip: float = 0.0
+    ddof: Annotated[int, Ge(0), Le(1)] = 0
+    temperature: Annotated[float, Gt(0)] = 1.0
+    ceiling: Annotated[float, Ge(0, hint="0 is off")] = 0.0
+    max_confidence: Annotated[float, Ge(0, hint="0 is off"), Lt(1)] = 0.0
+    confidence_weight: Annotated[float, Ge(0, hint="0 is off")] = 0.0
+    confidence_decay: Annotated[float, Ge(0), Le(1)] = 0.1
+    clip: Annotated[float, Ge(0, hint="0 is off")] = 0.0
     monitor: Monitor = field(default_factory=Monitor)
 
-    def __post_init__(self) -> None:
+    def rules(self) -> tuple[Rule, ...]:
         weighed, total = self.aggregate in ("weighted_sum", "mean"), sum(self.weighting.values())
         unknown = [name for name in self.weights or {} if name not in self.terms]
         reserved = [name for name in ("aggregate", "confidence") if name in self.terms]
-        require(
-            (bool(self.terms), "terms is empty; choose at least one, e.g. reward=bt"),
+        return (
+            *super().rules(),
             (not reserved, f"terms: {', '.join(reserved)} is the name of another node"),
             (not unknown, f"weights: {', '.join(unknown)} is not one of the terms {', '.join(self.terms)}"),
-            (all(map(math.isfinite, self.weighting.values())), f"weights={self.weights}; write finite numbers"),
             (self.weights is None or weighed, f"weights are not read by aggregate={self.aggregate}"),
             (
                 not (self.terms and weighed) or any(self.weighting.values()),
@@ -75,20 +74,10 @@ class RewardGraph(Section):
             (self.aggregate != "mean" or total != 0, f"aggregate=mean divides by the sum of weights, {total}"),
             (self.aggregate != "uwo" or len(self.terms) > 1, "aggregate=uwo needs two terms or more"),
             (
-                all(map(math.isfinite, (self.ceiling, self.clip, self.temperature, self.confidence_weight))),
-                "ceiling, clip, temperature and confidence_weight must be finite; 0 turns a bound off",
-            ),
-            (self.penalty_weight >= 0, f"penalty_weight={self.penalty_weight} must be 0 or above"),
-            (self.ddof in (0, 1), f"ddof={self.ddof} must be 0 or 1"),
-            (self.temperature > 0, f"temperature={self.temperature} must be above 0"),
-            (self.ceiling >= 0 and self.clip >= 0, f"ceiling={self.ceiling}, clip={self.clip}: 0 (off) or above"),
-            (
-                self.max_confidence == 0 or 0.5 < self.max_confidence < 1,
-                f"max_confidence={self.max_confidence} must be 0 (off) or in (0.5, 1)",
+                self.max_confidence == 0 or self.max_confidence > 0.5,
+                f"max_confidence={self.max_confidence} must be 0 (off) or above 0.5",
             ),
             (not (self.ceiling and self.max_confidence), "ceiling and max_confidence are two ways to say one thing"),
-            (self.confidence_weight >= 0, f"confidence_weight={self.confidence_weight} must be 0 (off) or above"),
-            (0 <= self.confidence_decay <= 1, f"confidence_decay={self.confidence_decay} is outside [0, 1]"),
         )
 
     @property

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from rlhf_lab.core.capabilities import Capability, Requirements
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import CheckedSettings, Finite, Ge, Gt
 
 
 @dataclass(frozen=True)
-class TermSettings:
+class TermSettings(CheckedSettings):
     """Common to every term of the reward graph.
 
     Args:
@@ -40,13 +40,13 @@ class TermSettings:
     asks_judge: ClassVar[bool] = False
     runs_code: ClassVar[bool] = False
     verifies: ClassVar[bool] = False
-    weight: float = 1.0
+    weight: Annotated[float, Finite()] = 1.0
     standardise: Literal["none", "fixed", "corpus"] = "none"
-    mean: float = 0.0
-    sd: float = 1.0
+    mean: Annotated[float, Finite()] = 0.0
+    sd: Annotated[float, Gt(0)] = 1.0
     transform: Literal["none", "sigmoid"] = "none"
     on_error: Literal["stop", "abstain"] = "stop"
-    timeout_s: float = 0.0
+    timeout_s: Annotated[float, Ge(0, hint="0 waits without limit")] = 0.0
 
     @property
     def outcome(self) -> bool:
@@ -56,14 +56,11 @@ class TermSettings:
         """
         return False
 
-    def __post_init__(self) -> None:
-        require(
-            (math.isfinite(self.weight), f"weight={self.weight}; write a finite number"),
-            (math.isfinite(self.mean), f"mean={self.mean}; write a finite number"),
-            (math.isfinite(self.sd) and self.sd > 0, f"sd={self.sd} must be above 0"),
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
             (
                 self.standardise == "fixed" or (self.mean, self.sd) == (0.0, 1.0),
                 f"mean={self.mean}, sd={self.sd} are read by standardise=fixed only",
             ),
-            (self.timeout_s >= 0, f"timeout_s={self.timeout_s} must be 0 (wait) or above"),
         )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.config.section import Section
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import Ge, Gt, Le, Lt
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -39,30 +40,24 @@ class Local(Section):
     tuned_by_model: ClassVar[tuple[str, ...]] = ("max_new_tokens", "max_prompt_tokens")
     at_small_scale: ClassVar[dict[str, int]] = {"max_new_tokens": 80, "max_prompt_tokens": 48}
     smoke_real: ClassVar[dict[str, int]] = {"max_new_tokens": 32, "max_prompt_tokens": 96}
-    temperature: float = 1.0
-    max_new_tokens: int = 256
-    max_prompt_tokens: int = 256
-    batch_rows: int = 512
-    top_k: int = 0
-    top_p: float = 1.0
+    temperature: Annotated[float, Ge(0, hint="0 is greedy")] = 1.0
+    max_new_tokens: Annotated[int, Ge(1)] = 256
+    max_prompt_tokens: Annotated[int, Ge(1)] = 256
+    batch_rows: Annotated[int, Ge(1)] = 512
+    top_k: Annotated[int, Ge(0, hint="0 keeps all tokens")] = 0
+    top_p: Annotated[float, Gt(0), Le(1, hint="1 keeps all tokens")] = 1.0
     allowed_tokens: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
-    max_episode_tokens: int = 0
+    max_episode_tokens: Annotated[int, Ge(0, hint="0 is automatic")] = 0
     dtype: Literal["model", "float32", "bfloat16"] = "model"
 
     def parts(self, config: Config) -> list[tuple[str, Any]]:
         return [("rollout", self)] if "rollout" in config.algorithm.uses else []
 
-    def __post_init__(self) -> None:
-        require(
-            (self.temperature >= 0, f"temperature={self.temperature} is negative; 0 is greedy"),
-            (self.max_new_tokens >= 1, f"max_new_tokens={self.max_new_tokens} must be at least 1"),
-            (self.max_prompt_tokens >= 1, f"max_prompt_tokens={self.max_prompt_tokens} must be at least 1"),
-            (self.batch_rows >= 1, f"batch_rows={self.batch_rows} must be at least 1"),
-            (self.top_k >= 0, f"top_k={self.top_k} is negative; 0 keeps all tokens"),
-            (0 < self.top_p <= 1, f"top_p={self.top_p} is outside (0, 1]; 1 keeps all tokens"),
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
             (all(self.stop), "stop has an empty text, which would end every reply at once"),
-            (self.max_episode_tokens >= 0, f"max_episode_tokens={self.max_episode_tokens} is negative; 0 is automatic"),
         )
 
     def most_tokens(self, max_turns: int) -> int:
@@ -103,25 +98,20 @@ class Vllm(Local):
     unkeyed: ClassVar[tuple[str, ...]] = ("urls", "tensor_parallel", "context_tokens", "weights_folder", "timeout_s")
     keyed_if_set: ClassVar[tuple[str, ...]] = ("adapters",)
     mode: Literal["colocate", "server", "spawn"] = "colocate"
-    gpu_memory_utilization: float = 0.3
+    gpu_memory_utilization: Annotated[float, Gt(0), Lt(1)] = 0.3
     host: str = "127.0.0.1"
     port: int = 8000
     urls: tuple[str, ...] = ()
-    tensor_parallel: int = 1
-    context_tokens: int = 0
+    tensor_parallel: Annotated[int, Ge(1)] = 1
+    context_tokens: Annotated[int, Ge(0, hint="0 is automatic")] = 0
     weights_folder: str = ""
-    timeout_s: float = 1800.0
+    timeout_s: Annotated[float, Gt(0)] = 1800.0
     adapters: Literal["auto", "swapped", "merged"] = "auto"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        share = self.gpu_memory_utilization
+    def rules(self) -> tuple[Rule, ...]:
         spelled = [_spelled(url) for url in self.urls if _is_url(url)]
-        require(
-            (0 < share < 1, f"gpu_memory_utilization={share} is outside (0, 1)"),
-            (self.tensor_parallel >= 1, f"tensor_parallel={self.tensor_parallel} must be at least 1"),
-            (self.context_tokens >= 0, f"context_tokens={self.context_tokens} is negative; 0 is automatic"),
-            (self.timeout_s > 0, f"timeout_s={self.timeout_s} must be above 0"),
+        return (
+            *super().rules(),
             *(
                 (_is_url(url), f"urls: {url} is no address of a server such as http://127.0.0.1:8000")
                 for url in self.urls

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.config.section import Section, section
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.ranges import Ge, Gt
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -31,21 +31,12 @@ class Sandboxing(Section):
 
     inherited: ClassVar[bool] = True
     level: Literal["auto", "namespaces+seccomp", "container", "namespaces", "rlimits"] = "auto"
-    timeout_s: float = 10.0
-    memory_mib: int = 512
-    disk_mib: int = 16
-    processes: int = 16
-    output_kib: int = 256
+    timeout_s: Annotated[float, Gt(0)] = 10.0
+    memory_mib: Annotated[int, Ge(32, hint="the interpreter alone needs 32")] = 512
+    disk_mib: Annotated[int, Ge(1)] = 16
+    processes: Annotated[int, Ge(1)] = 16
+    output_kib: Annotated[int, Ge(1)] = 256
     image: str = "python:3.11-slim"
-
-    def __post_init__(self) -> None:
-        require(
-            (self.timeout_s > 0, f"timeout_s={self.timeout_s} must be above 0"),
-            (self.memory_mib >= 32, f"memory_mib={self.memory_mib}; the interpreter alone needs 32"),
-            (self.disk_mib >= 1, f"disk_mib={self.disk_mib} must be at least 1"),
-            (self.processes >= 1, f"processes={self.processes} must be at least 1"),
-            (self.output_kib >= 1, f"output_kib={self.output_kib} must be at least 1"),
-        )
 
     @property
     def limits(self) -> dict[str, float]:

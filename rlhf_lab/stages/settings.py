@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from rlhf_lab.config import schema
 from rlhf_lab.config.section import Section, section
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
 
 
 @section("artifacts")
@@ -27,6 +28,5 @@ class Artifacts(Section):
     code: Literal["check", "ignore"] = "check"
     distinct: list[str] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        unknown = [name for name in self.distinct if name not in ("sharding", "runtime")]
-        require((not unknown, f"distinct={unknown}; choose from sharding, runtime"))
+    def rules(self) -> tuple[Rule, ...]:
+        return (*super().rules(), schema.only_known("distinct", self.distinct, ("sharding", "runtime")))

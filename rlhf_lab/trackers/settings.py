@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.config.section import Section
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import NotEmpty
 
 
 @register("tracker", "files")
@@ -32,15 +33,15 @@ class Shared(Section):
     """
 
     inherited: ClassVar[bool] = True
-    project: str = "rlhf_lab"
+    project: Annotated[str, NotEmpty(hint="write a name, e.g. rlhf_lab")] = "rlhf_lab"
     group: str = ""
     tags: list[str] = field(default_factory=list)
     swept: dict[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def rules(self) -> tuple[Rule, ...]:
         forbidden = sorted(set(self.project) & set("/\\#?%:"))  # W&B refuses these in the name of a project
-        require(
-            (bool(self.project), "project is empty; write a name, e.g. rlhf_lab"),
+        return (
+            *super().rules(),
             (not forbidden, f"project={self.project} has {' '.join(forbidden)} in it; use letters, digits, - and _"),
         )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from rlhf_lab.config.section import Section, section
 from rlhf_lab.core.capabilities import Capability
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import Ge, Gt
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -32,26 +33,22 @@ class Evaluation(Section):
     smoke: ClassVar[dict[str, int]] = {"prompts": 48, "samples_per_prompt": 2, "pairs": 100}
     smoke_real: ClassVar[dict[str, int]] = {"prompts": 6, "pairs": 12}
     keyed_if_set: ClassVar[tuple[str, ...]] = ("pass_at", "clips")
-    prompts: int = 384
-    samples_per_prompt: int = 4
-    pairs: int = 500
+    prompts: Annotated[int, Ge(2, hint="an interval over prompts needs two")] = 384
+    samples_per_prompt: Annotated[int, Ge(1)] = 4
+    pairs: Annotated[int, Ge(2)] = 500
     seed: int = 0
-    pass_at: tuple[int, ...] = ()
-    clips: int = 12
+    pass_at: tuple[Annotated[int, Ge(1)], ...] = ()
+    clips: Annotated[int, Ge(0, hint="0 keeps no audio")] = 12
 
-    def __post_init__(self) -> None:
+    def rules(self) -> tuple[Rule, ...]:
         most = max(self.pass_at, default=1)
-        require(
-            (min(self.pass_at, default=1) >= 1, f"pass_at={list(self.pass_at)}; k starts at 1"),
+        return (
+            *super().rules(),
             (
                 most <= self.samples_per_prompt,
                 f"pass_at={list(self.pass_at)} needs at least {most} samples per prompt; set samples_per_prompt={most} "
                 f"or higher (it is {self.samples_per_prompt})",
             ),
-            (self.prompts >= 2, f"prompts={self.prompts}; an interval over prompts needs at least 2"),
-            (self.samples_per_prompt >= 1, f"samples_per_prompt={self.samples_per_prompt} must be at least 1"),
-            (self.pairs >= 2, f"pairs={self.pairs} must be at least 2"),
-            (self.clips >= 0, f"clips={self.clips} is negative; 0 keeps no audio"),
         )
 
     def contradictions(self, config: Config) -> list[str]:
@@ -90,16 +87,10 @@ class Runtime(Section):
     inherited: ClassVar[bool] = True
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "bfloat16"] = "float32"
-    threads: int = 0
-    stages_at_once: int = 0
-    memory_gib: float | None = None
+    threads: Annotated[int, Ge(0)] = 0
+    stages_at_once: Annotated[int, Ge(0, hint="1 is one by one")] = 0
+    memory_gib: Annotated[float, Gt(0)] | None = None
     fit: Literal["auto", "none"] | None = None
-
-    def __post_init__(self) -> None:
-        require(
-            (self.memory_gib is None or self.memory_gib > 0, f"memory_gib={self.memory_gib} must be above 0"),
-            (self.stages_at_once >= 0, f"stages_at_once={self.stages_at_once} must be 0 or above; 1 is one by one"),
-        )
 
 
 @section("checkpoint")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from rlhf_lab.config.section import Section
 from rlhf_lab.core.capabilities import Capability, Requirements, reads
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import Ge, Gt, Le, Lt
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
     from rlhf_lab.core.types import Pair
     from rlhf_lab.training.run_settings import Evaluation
 
-Rule = tuple[bool, str]
 SMALL = {"optimizer": "muon", "max_length": 128}
 """What every algorithm takes for models of 0.1–1M parameters that are trained from scratch."""
 
@@ -126,13 +126,6 @@ class StageSettings(Section):
     smoke: ClassVar[dict[str, float]] = {}
     smoke_real: ClassVar[dict[str, float]] = {}
 
-    def __post_init__(self) -> None:
-        require(*self.rules())
-
-    def rules(self) -> tuple[Rule, ...]:
-        """(condition, message) pairs; an algorithm adds its own, so that all broken ones are reported together."""
-        return ()
-
     def completed(self, config: Config) -> Self:
         """These settings with what follows from other sections of the config filled in, where it is not written."""
         return self
@@ -232,37 +225,28 @@ class TrainingSettings(StageSettings):
     smoke: ClassVar[dict[str, float]] = {"epochs": 1.0}
     smoke_real: ClassVar[dict[str, float]] = {"batch_size": 4, "max_length": 128}
     optimizer: Literal["adamw", "muon", "adamw_8bit"] = "adamw"
-    lr: float = 1e-5
-    muon_lr: float | None = None
-    weight_decay: float = 0.0
-    adam_betas: tuple[float, ...] = (0.9, 0.95)
-    adam_eps: float = 1e-8
-    epochs: float = 1.0
-    batch_size: int = 16
-    micro_batch_tokens: int = 0
-    warmup_fraction: float = 0.05
-    final_lr_fraction: float = 0.02
-    max_grad_norm: float = 1.0
-    max_length: int = 512
-    length_bucket_batches: int = 16
-    log_every_steps: int = 10
-    eval_every_steps: int = 0
+    lr: Annotated[float, Gt(0)] = 1e-5
+    muon_lr: Annotated[float, Gt(0)] | None = None
+    weight_decay: Annotated[float, Ge(0)] = 0.0
+    adam_betas: tuple[Annotated[float, Ge(0), Lt(1)], ...] = (0.9, 0.95)
+    adam_eps: Annotated[float, Gt(0)] = 1e-8
+    epochs: Annotated[float, Gt(0)] = 1.0
+    batch_size: Annotated[int, Ge(1)] = 16
+    micro_batch_tokens: Annotated[int, Ge(0, hint="0 is the whole batch")] = 0
+    warmup_fraction: Annotated[float, Ge(0), Lt(1)] = 0.05
+    final_lr_fraction: Annotated[float, Ge(0), Le(1)] = 0.02
+    max_grad_norm: Annotated[float, Gt(0, hint="use 1e9 for no clipping")] = 1.0
+    max_length: Annotated[int, Ge(8)] = 512
+    length_bucket_batches: Annotated[int, Ge(1, hint="1 turns it off")] = 16
+    log_every_steps: Annotated[int, Ge(1)] = 10
+    eval_every_steps: Annotated[int, Ge(0, hint="0 evaluates at the end only")] = 0
 
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            (self.lr > 0, f"lr={self.lr} must be above 0"),
             (
                 self.optimizer != "muon" or self.muon_lr is not None,
                 "optimizer=muon needs muon_lr; try 0.02, or use optimizer=adamw",
             ),
-            (self.epochs > 0, f"epochs={self.epochs} must be above 0"),
-            (self.batch_size >= 1, f"batch_size={self.batch_size} must be at least 1"),
-            (self.max_length >= 8, f"max_length={self.max_length} must be at least 8 tokens"),
-            (0 <= self.warmup_fraction < 1, f"warmup_fraction={self.warmup_fraction} is outside [0, 1)"),
-            (0 <= self.final_lr_fraction <= 1, f"final_lr_fraction={self.final_lr_fraction} is outside [0, 1]"),
-            (self.max_grad_norm > 0, f"max_grad_norm={self.max_grad_norm} must be above 0; use 1e9 for no clipping"),
-            (self.length_bucket_batches >= 1, f"length_bucket_batches={self.length_bucket_batches}; 1 turns it off"),
-            (self.log_every_steps >= 1, f"log_every_steps={self.log_every_steps} must be at least 1"),
             (len(self.adam_betas) == 2, f"adam_betas={self.adam_betas} needs two numbers"),
         )

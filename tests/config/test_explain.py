@@ -68,12 +68,12 @@ def test_what_is_known_of_a_setting() -> None:
     settings = explain.catalogue(["+recipe=ppo", "model=micro"])
     beta = settings["algorithm.beta"]
     assert (beta.default, beta.now, beta.tuned) == (0.2, checked("ppo", "model=micro").algorithm.beta, True)
-    assert (beta.type, beta.range) == ("number", "0 or above")
+    assert (beta.type, beta.range) == ("number", "at least 0")
     assert {"algorithm=ppo", "algorithm=grpo", "algorithm=dpo"} <= {*beta.readers}
     assert "algorithm=sft" not in beta.readers
     assert beta.origin.endswith("policy_gradient.settings.OnPolicySettings")
-    assert settings["algorithm.warmup_fraction"].range == "in [0, 1)"
-    assert settings["evaluation.prompts"].range == "2 or above"
+    assert settings["algorithm.warmup_fraction"].range == "at least 0 and below 1"
+    assert settings["evaluation.prompts"].range == "at least 2"
     assert settings["runtime.memory_gib"].unit == "GiB"
     assert settings["algorithm.optimizer"].type == "adamw | muon | adamw_8bit"
     assert "arXiv:2502.16982" in docstrings.sources(settings["algorithm.optimizer"].meaning)
@@ -105,11 +105,11 @@ def test_every_option_of_every_group_is_explained(option: str) -> None:
         ([], ["evaluation", "sharding", "seed"]),
         (["algorithm=ppo"], ["algorithm.critic_warmup", "0.4 (model.tuned)", "arXiv:1909.08593"]),
         (["algorithm.beta"], ["per nat", "1/nats", "dpo_iterative"]),
-        (["algorithm=ppo", "algorithm.beta", "+recipe=ppo"], ["0.4 (model.tuned)", "algorithm=", "0 or above"]),
+        (["algorithm=ppo", "algorithm.beta", "+recipe=ppo"], ["0.4 (model.tuned)", "algorithm=", "at least 0"]),
         (["reward=bt"], ["reward.terms.bt.ensemble", "uwo"]),
         (["reward"], ["reward.monitor.action", "reward=verifier"]),
         (["model=hf"], ["model.path", "hub id or folder"]),
-        (["evaluation"], ["evaluation.samples_per_prompt", "1 or above"]),
+        (["evaluation"], ["evaluation.samples_per_prompt", "at least 1"]),
         (["study"], ["study.baseline", "the level that the others are compared with"]),
         (["study", "+recipe=study/buffers"], ["algorithm.buffer"]),
         (["seed"], ["of initialisation, sampling and data order"]),

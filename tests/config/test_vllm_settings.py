@@ -25,7 +25,7 @@ SPAWN = ("rollout=vllm", "rollout.mode=spawn")
         ("grpo", (*SERVER[:2], "rollout.urls=[http://a:1,http://a:1]"), "names a server twice"),
         ("grpo", (*SERVER[:2], "rollout.urls=[http://LocalHost:08001,http://127.0.0.1:8001/]"), "names a server twice"),
         ("grpo", (*SPAWN, "rollout.tensor_parallel=0"), "tensor_parallel=0 must be at least 1"),
-        ("grpo", (*SPAWN, "rollout.context_tokens=-1"), "context_tokens=-1 is negative"),
+        ("grpo", (*SPAWN, "rollout.context_tokens=-1"), "context_tokens=-1 must be at least 0; 0 is automatic"),
         ("grpo", (*SPAWN, "rollout.timeout_s=0"), "timeout_s=0.0 must be above 0"),
         ("grpo", (*SPAWN, "model=codec", "data=mini_tts"), "vLLM does not know the lab's model of audio codes"),
     ],

@@ -129,7 +129,7 @@ def test_the_reward_trains_a_policy_on_the_world(workplace):
     )
     assert "gold" in out
     wrong = lab(workplace, "algorithm=unlikelihood", "data=counting", "algorithm.alpha=-1", status=2)
-    assert "algorithm.alpha=-1.0 must be 0 or above" in wrong
+    assert "algorithm.alpha=-1.0 must be at least 0" in wrong
 
 
 @pytest.mark.slow

@@ -144,5 +144,5 @@ def test_nothing_starts_from_a_stage_without_a_model():
 def test_other_algorithms_still_know_their_roles():
     with pytest.raises(ConfigError, match=r"needs\.dpo is not used by algorithm=best_of_n"):
         checked("best_of_n", "+needs.dpo=dpo")
-    with pytest.raises(ConfigError, match=r"samples=1 leaves nothing to choose from"):
+    with pytest.raises(ConfigError, match=r"samples=1 must be at least 2; one sample leaves nothing to choose from"):
         checked("best_of_n", "algorithm.samples=1")

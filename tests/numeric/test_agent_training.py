@@ -247,7 +247,7 @@ def test_a_bonus_can_be_had_without_solving_anything():
 def test_replies_of_the_data_are_unscored():
     batch = ToolCallsReward(ToolCalls()).score_episodes([Episode(TASK, TASK.prompt, ANSWER)])
     assert np.isnan(batch.total_N[0]) and batch.turns == [[]]
-    with pytest.raises(ValueError, match="cost=-1; write a finite number, 0 or above"):
+    with pytest.raises(ValueError, match="cost=-1 must be at least 0"):
         ToolCalls(cost=-1)
 
 

@@ -211,7 +211,7 @@ def test_the_kl_is_of_the_policy_that_drew(policy, tmp_path):
 def test_settings_of_staleness():
     with pytest.raises(ConfigError, match="staleness=60 draws every iteration's replies with the weights of the start"):
         planned("grpo", "algorithm.staleness=60", "algorithm.iterations=60")
-    with pytest.raises(ConfigError, match="staleness=-1 must be 0"):
+    with pytest.raises(ConfigError, match="staleness=-1 must be at least 0"):
         planned("grpo", "algorithm.staleness=-1")
     assert planned("grpo", "algorithm.staleness=0", "algorithm.correction=auto").key == planned("grpo").key
     assert planned("grpo", "algorithm.staleness=1", "algorithm.correction=token").config.algorithm.staleness == 1

@@ -27,10 +27,10 @@ def key(*overrides: str) -> str:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("rank=-1", "rank=-1 is negative"),
+        ("rank=-1", "rank=-1 must be at least 0; 0 trains all parameters"),
         ("rank=4.5", "rank=4.5 is a number, expected a whole number"),
         ("alpha=0", "alpha=0.0 must be above 0"),
-        ("targets=[]", "targets=.. names no layer"),
+        ("targets=[]", "targets is empty; null is every linear layer"),
         ("lr_multiple=0", "lr_multiple=0.0 must be above 0"),
         ("ranks=4", "ranks"),
     ],

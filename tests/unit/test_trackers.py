@@ -228,7 +228,7 @@ def test_settings():
     assert marked(Files(), group="buffers") == Files()
     with pytest.raises(ConfigError, match=r"project=a/b has / in it"):
         Tensorboard(project="a/b")
-    with pytest.raises(ConfigError, match="project is empty"):
+    with pytest.raises(ConfigError, match="project is not set"):
         Wandb(project="")
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
+from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.files import file_digest
+from rlhf_lab.core.ranges import Ge, Gt, Le
 from rlhf_lab.evaluations.settings import content_digest
 from rlhf_lab.evaluations.suite.suite_file import read_suite
-from rlhf_lab.training.settings import Held, Rule, StageSettings
+from rlhf_lab.training.settings import Held, StageSettings
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -50,19 +52,16 @@ class Curate(StageSettings):
     against: tuple[Literal["held_out", "safety"], ...] = ("held_out", "safety")
     suite: str = ""
     files: tuple[str, ...] = ()
-    share: float | None = None
-    n: int = 8
-    max_overlap: float = 0.9
-    min_words: int = 1
-    max_words: int = 1000
+    share: Annotated[float, Gt(0), Le(1)] | None = None
+    n: Annotated[int, Ge(1)] = 8
+    max_overlap: Annotated[float, Gt(0), Le(1)] = 0.9
+    min_words: Annotated[int, Ge(0)] = 1
+    max_words: Annotated[int, Ge(0)] = 1000
 
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            (self.share is None or 0 < self.share <= 1, f"share={self.share} is outside (0, 1]"),
-            (self.n >= 1, f"n={self.n} must be at least 1"),
-            (0 < self.max_overlap <= 1, f"max_overlap={self.max_overlap} is outside (0, 1]"),
-            (0 <= self.min_words <= self.max_words, f"min_words={self.min_words} is outside 0…{self.max_words}"),
+            (self.min_words <= self.max_words, f"min_words={self.min_words} is above max_words={self.max_words}"),
         )
 
     def completed(self, config: Config) -> Self:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
-from rlhf_lab.core.errors import require
-from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt, Le
+from rlhf_lab.training.settings import SMALL, Held, TrainingSettings
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -17,7 +18,7 @@ WITHOUT_MARGINS = ("all", "random")
 
 
 @dataclass(frozen=True)
-class Selection:
+class Selection(CheckedSettings):
     """Which of the corpus's training pairs a stage trains on.
 
     m is the margin r(chosen) − r(rejected) that `needs.margins` (`algorithm=crossfit`) has for a pair.
@@ -35,19 +36,21 @@ class Selection:
     """
 
     by: Literal["all", "random", "margin", "agreement", "length_matched", "difficulty"] | None = None
-    keep: float = 1.0
+    keep: Annotated[float, Gt(0), Le(1)] = 1.0
     source: Literal["crossfit", "in_sample"] = "crossfit"
-    cycle: int = 0
+    cycle: Annotated[int, Ge(0, hint="0 is the last cycle")] = 0
 
-    def __post_init__(self) -> None:
-        require(
-            (0 < self.keep <= 1, f"keep={self.keep} is outside (0, 1]"),
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
             (
                 self.by is not None or self.keep == 1,
                 f"keep={self.keep} chooses nothing without by; write selection.by=random, or what else ranks the pairs",
             ),
-            (self.cycle >= 0, f"cycle={self.cycle} must be 0 (the last) or above"),
         )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.by is None:
             object.__setattr__(self, "by", "all")
         if not self.reads_margins:  # settings that decide nothing do not make another stage
@@ -61,14 +64,13 @@ class Selection:
         return self.by not in WITHOUT_MARGINS
 
 
-def selection_rules(max_pairs: int, selection: Selection, *, beta: bool) -> tuple[Rule, ...]:
+def selection_rules(selection: Selection, *, beta: bool) -> tuple[Rule, ...]:
     """Rules of a stage that chooses pairs.
 
     Args:
         beta: whether the stage's optimum is DPO's at some β, which `difficulty` is relative to.
     """
     return (
-        (max_pairs >= 0, f"max_pairs={max_pairs} must be 0 (all) or above"),
         (
             beta or selection.by != "difficulty",
             "selection.by=difficulty is relative to the β of DPO's optimum; it needs algorithm=dpo, loss=sigmoid or "
@@ -114,8 +116,8 @@ class CrossFit(TrainingSettings):
     answer: ClassVar[str] = "cross_fitted"
     smoke: ClassVar[dict[str, float]] = {**TrainingSettings.smoke, "folds": 2}
     at_small_scale: ClassVar[dict[str, Any]] = {**SMALL, "lr": 1e-2, "muon_lr": 5e-3, "batch_size": 32}
-    folds: int = 5
-    centering: float = 0.001
+    folds: Annotated[int, Ge(2, hint="one fold leaves nothing to train on")] = 5
+    centering: Annotated[float, Ge(0)] = 0.001
     selection: Selection = field(default_factory=Selection)
 
     def held(self, *, adapter: bool) -> list[Held]:
@@ -126,8 +128,6 @@ class CrossFit(TrainingSettings):
         source = self.selection.source
         return (
             *super().rules(),
-            (self.folds >= 2, f"folds={self.folds} leaves nothing to train on; use 2 or more"),
-            (self.centering >= 0, f"centering={self.centering} must be 0 or above"),
             (
                 by in ("all", "random", "margin") and source == "crossfit",
                 f"selection.by={by}, source={source} would let the labels of a fold choose what the model that scores "

@@ -6,12 +6,14 @@ Both share one core (`on_policy.py`). They differ in how a reply's reward is cre
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
-from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings, policy_and_reference
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import Ge, Gt, Le
+from rlhf_lab.training.settings import SMALL, Held, TrainingSettings, policy_and_reference
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -131,41 +133,41 @@ class OnPolicySettings(TrainingSettings):
     adam_betas: tuple[float, ...] = (0.9, 0.999)
     adam_eps: float = 1e-5
     length_bucket_batches: int = 1
-    iterations: int = 60
-    prompts_per_iteration: int = 64
-    group_size: int = 1
-    token_budget: int = 0
-    beta: float = 0.2
+    iterations: Annotated[int, Ge(1)] = 60
+    prompts_per_iteration: Annotated[int, Ge(1)] = 64
+    group_size: Annotated[int, Ge(1)] = 1
+    token_budget: Annotated[int, Ge(0, hint="0 is no limit")] = 0
+    beta: Annotated[float, Ge(0)] = 0.2
     log_kl: bool = True
     kl_in: Literal["reward", "loss"] = "reward"
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     kl_controller: Literal["fixed", "adaptive", "none"] = "fixed"
-    kl_target: float = 6.0
-    kl_horizon: float = 10000.0
+    kl_target: Annotated[float, Gt(0)] = 6.0
+    kl_horizon: Annotated[float, Gt(0)] = 10000.0
     advantage: str = ""
     policy_loss: Literal["ppo_clip", "dapo", "gspo", "cispo"] = "ppo_clip"
-    clip_low: float | None = None
-    clip_high: float | None = None
+    clip_low: Annotated[float, Ge(0)] | None = None
+    clip_high: Annotated[float, Ge(0)] | None = None
     aggregation: Literal["token_mean", "sequence_mean", "constant"] | None = None
-    overlong_tokens: int | None = None
-    dual_clip: float = 0.0
-    log_ratio_clamp: float = 20.0
-    target_kl: float = 0.0
-    missing_eos_penalty: float = 1.0
+    overlong_tokens: Annotated[int, Ge(0, hint="0 is off")] | None = None
+    dual_clip: Annotated[float, Ge(0, hint="0 is off")] = 0.0
+    log_ratio_clamp: Annotated[float, Gt(0)] = 20.0
+    target_kl: Annotated[float, Ge(0, hint="0 is off")] = 0.0
+    missing_eos_penalty: Annotated[float, Ge(0, hint="0 is off")] = 1.0
     reward_scaling: Literal["none", "running_sd"] = "none"
-    reward_clip: float = 0.0
+    reward_clip: Annotated[float, Ge(0, hint="0 is off")] = 0.0
     old_logps: Literal["auto", "recompute", "sampler"] = "auto"
     correction: Literal["auto", "none", "token", "sequence"] = "auto"
-    correction_cap: float = 2.0
-    staleness: int = 0
-    ptx_weight: float = 0.0
+    correction_cap: Annotated[float, Ge(1, hint="ratios are about 1")] = 2.0
+    staleness: Annotated[int, Ge(0, hint="0 samples with the current weights")] = 0
+    ptx_weight: Annotated[float, Ge(0, hint="0 is off")] = 0.0
     condition: Literal["tokens", "surprise"] = "tokens"
-    inter_weight: float = 0.5
-    dynamic_sampling: int = 0
+    inter_weight: Annotated[float, Ge(0), Le(1)] = 0.5
+    dynamic_sampling: Annotated[int, Ge(0, hint="0 is off")] = 0
     rollout_filter: Literal["none", "best", "best_random", "best_worst"] = "none"
     filter_pool: int = 0
     curriculum: Literal["uniform", "edge"] = "uniform"
-    curriculum_explore: float = 0.5
+    curriculum_explore: Annotated[float, Ge(0), Le(1)] = 0.5
     whiten_advantages: bool = False
 
     def __post_init__(self) -> None:
@@ -247,32 +249,12 @@ class OnPolicySettings(TrainingSettings):
         advantage = self.advantage
         return (
             *super().rules(),
-            *(
-                (getattr(self, name) >= 1, f"{name}={getattr(self, name)} must be at least 1")
-                for name in ("iterations", "prompts_per_iteration", "group_size")
-            ),
-            *(
-                (getattr(self, name) >= 0, f"{name}={getattr(self, name)} must be 0 (off) or above")
-                for name in (
-                    "token_budget",
-                    "overlong_tokens",
-                    "target_kl",
-                    "reward_clip",
-                    "ptx_weight",
-                    "missing_eos_penalty",
-                    "clip_low",
-                    "clip_high",
-                )
-                if getattr(self, name) is not None
-            ),
-            (self.epochs == round(self.epochs), f"epochs={self.epochs} must be a whole number"),
+            (self.epochs % 1 == 0, f"epochs={self.epochs} must be a whole number"),
             (
-                self.replies % batch_size == 0,
+                batch_size < 1 or self.replies % batch_size == 0,
                 f"batch_size={batch_size} does not divide prompts_per_iteration · group_size = {self.replies}; set a "
                 "divisor",
             ),
-            (self.beta >= 0, f"beta={self.beta} must be 0 or above"),
-            (self.kl_target > 0 and self.kl_horizon > 0, "kl_target and kl_horizon must be above 0"),
             (
                 not (self.kl_controller == "adaptive" and self.beta == 0),
                 "kl_controller=adaptive multiplies beta=0 and never leaves it; start from beta=0.2",
@@ -296,8 +278,6 @@ class OnPolicySettings(TrainingSettings):
                 self.dual_clip == 0 or self.policy_loss != "cispo",
                 "dual_clip has no meaning for policy_loss=cispo; set it to 0",
             ),
-            (self.log_ratio_clamp > 0, f"log_ratio_clamp={self.log_ratio_clamp} must be above 0"),
-            (self.correction_cap >= 1, f"correction_cap={self.correction_cap} must be at least 1: ratios are about 1"),
             (
                 self.correction in ("auto", "none") or self.old_logps != "sampler",
                 f"correction={self.correction} compares the sampler with training; old_logps=sampler takes the "
@@ -308,19 +288,15 @@ class OnPolicySettings(TrainingSettings):
                 "target_kl compares with old_logps=sampler, which with staleness is an older policy: an iteration may "
                 "begin beyond it and learn nothing; use old_logps=auto",
             ),
-            (self.staleness >= 0, f"staleness={self.staleness} must be 0 (the same weights) or above"),
-            (self.dynamic_sampling >= 0, f"dynamic_sampling={self.dynamic_sampling} must be 0 (off) or above"),
             (
                 self.dynamic_sampling == 0 or advantage not in ("gae", "remax"),
                 f"dynamic_sampling compares replies of a group; advantage={advantage} does not",
             ),
             *self._filter_rules(),
-            (0 <= self.curriculum_explore <= 1, f"curriculum_explore={self.curriculum_explore} is a share, 0…1"),
             (
                 self.inter_weight > 0 or advantage != "canon" or self.group_size >= 4,
                 f"inter_weight=0 compares halves within themselves; group_size={self.group_size} has one reply in each",
             ),
-            (0 <= self.inter_weight <= 1, f"inter_weight={self.inter_weight} is outside [0, 1]"),
         )
 
     def _filter_rules(self) -> tuple[Rule, ...]:
@@ -369,14 +345,14 @@ class PPO(OnPolicySettings):
     epochs: float = 4.0
     advantage: str = "gae"
     whiten_advantages: bool = True
-    gamma: float = 1.0
-    lam: float = 0.95
-    value_lam: float = 0.95
+    gamma: Annotated[float, Ge(0), Le(1)] = 1.0
+    lam: Annotated[float, Ge(0), Le(1)] = 0.95
+    value_lam: Annotated[float, Ge(0), Le(1)] = 0.95
     critic: Literal["reward_model", "zero", "shared"] | None = None
-    critic_lr: float = 1e-5
-    critic_warmup: int = 3
-    value_weight: float = 0.1
-    value_clip: float = 0.2
+    critic_lr: Annotated[float, Gt(0)] = 1e-5
+    critic_warmup: Annotated[int, Ge(0)] = 3
+    value_weight: Annotated[float, Gt(0)] = 0.1
+    value_clip: Annotated[float, Ge(0, hint="0 is off")] = 0.2
 
     @property
     def trl_refusal(self) -> str:
@@ -416,12 +392,6 @@ class PPO(OnPolicySettings):
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            *(
-                (0 <= getattr(self, name) <= 1, f"{name}={getattr(self, name)} is outside [0, 1]")
-                for name in ("gamma", "lam", "value_lam")
-            ),
-            (self.critic_lr > 0, f"critic_lr={self.critic_lr} must be above 0"),
-            (self.critic_warmup >= 0, f"critic_warmup={self.critic_warmup} must be 0 or above"),
             (
                 self.critic != "shared" or self.critic_warmup == 0,
                 "critic=shared has no critic of its own to warm up; set critic_warmup=0",
@@ -432,8 +402,6 @@ class PPO(OnPolicySettings):
                 f"algorithm.critic_warmup={max(0, self.iterations - 1)} or lower, or algorithm.iterations="
                 f"{self.critic_warmup + 1} or higher",
             ),
-            (self.value_weight > 0, f"value_weight={self.value_weight} must be above 0"),
-            (self.value_clip >= 0, f"value_clip={self.value_clip} must be 0 (off) or above"),
         )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
-from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings, policy_and_reference
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import Ge, Gt, Le, Lt
+from rlhf_lab.training.settings import SMALL, Held, TrainingSettings, policy_and_reference
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -64,16 +66,16 @@ class PreferenceSettings(TrainingSettings):
     chance_metric: ClassVar[str] = "implicit_accuracy"
     tuned_by_model: ClassVar[tuple[str, ...]] = (*TrainingSettings.tuned_by_model, "beta")
     lr: float = 5e-7
-    beta: float = 0.1
+    beta: Annotated[float, Gt(0, hint="try 0.1")] = 0.1
     loss: Literal[
         "sigmoid", "robust", "ipo", "hinge", "apo_zero", "apo_down", "kto", "simpo", "orpo", "cpo", "inpo"
     ] = "sigmoid"
     logps: Literal["sum", "mean", "per_codebook"] = "sum"
-    label_smoothing: float | None = None
+    label_smoothing: Annotated[float, Ge(0), Lt(0.5)] | None = None
     gamma_beta_ratio: float | None = None
-    nll_weight: float | None = None
-    desirable_weight: float | None = None
-    undesirable_weight: float | None = None
+    nll_weight: Annotated[float, Ge(0)] | None = None
+    desirable_weight: Annotated[float, Ge(0)] | None = None
+    undesirable_weight: Annotated[float, Ge(0)] | None = None
 
     def held(self, *, adapter: bool) -> list[Held]:
         return policy_and_reference(adapter=adapter)
@@ -87,14 +89,8 @@ class PreferenceSettings(TrainingSettings):
         return coefficients
 
     def rules(self) -> tuple[Rule, ...]:
-        epsilon = self.label_smoothing
-        weights = (self.desirable_weight, self.undesirable_weight)
         return (
             *super().rules(),
-            (self.beta > 0, f"beta={self.beta} must be above 0; try 0.1"),
-            (epsilon is None or 0 <= epsilon < 0.5, f"label_smoothing={epsilon} is outside [0, 0.5)"),
-            (all(w is None or w >= 0 for w in weights), f"desirable_weight, undesirable_weight={weights} are below 0"),
-            (self.nll_weight is None or self.nll_weight >= 0, f"nll_weight={self.nll_weight} is below 0"),
             (
                 self.loss != "kto" or self.batch_size >= 2,
                 f"batch_size={self.batch_size} leaves loss=kto no other prompt to estimate its KL with; use 2 or more",
@@ -152,7 +148,7 @@ class DPO(PreferenceSettings):
         "batch_size": 32,
         "beta": 0.3,
     }
-    max_pairs: int = 0
+    max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 0
     selection: Selection = field(default_factory=Selection)
 
     @property
@@ -177,7 +173,7 @@ class DPO(PreferenceSettings):
         return (
             *super().rules(),
             (self.loss != "inpo", rounds_only),
-            *selection_rules(self.max_pairs, self.selection, beta=self.loss in ("sigmoid", "robust")),
+            *selection_rules(self.selection, beta=self.loss in ("sigmoid", "robust")),
         )
 
 
@@ -226,14 +222,14 @@ class IterativeDPO(PreferenceSettings):
     smoke: ClassVar[dict[str, float]] = {"rounds": 2, "prompts_per_round": 96}
     smoke_real: ClassVar[dict[str, float]] = {**TrainingSettings.smoke_real, "prompts_per_round": 2}
     final_lr_fraction: float = 1.0
-    rounds: int = 3
-    prompts_per_round: int = 700
-    samples_per_prompt: int = 4
+    rounds: Annotated[int, Ge(1)] = 3
+    prompts_per_round: Annotated[int, Ge(1)] = 700
+    samples_per_prompt: Annotated[int, Ge(2, hint="one sample leaves nothing to compare")] = 4
     buffer: Literal["current", "rolling", "full"] = "current"
-    window: int = 2
-    corpus_fraction: float = 0.75
-    updates_per_pair: float = 1.0
-    reference_share: float | None = None
+    window: Annotated[int, Ge(1)] = 2
+    corpus_fraction: Annotated[float, Ge(0), Lt(1)] = 0.75
+    updates_per_pair: Annotated[float, Gt(0)] = 1.0
+    reference_share: Annotated[float, Gt(0), Le(1)] | None = None
     consistency: Literal["none", "cream"] = "none"
 
     @property
@@ -247,16 +243,3 @@ class IterativeDPO(PreferenceSettings):
         if not config.reward.confidence_weight:
             return []
         return ["reward.confidence_weight needs a running mean of rewards; use algorithm=ppo or algorithm=grpo"]
-
-    def rules(self) -> tuple[Rule, ...]:
-        group, share = self.samples_per_prompt, self.reference_share
-        return (
-            *super().rules(),
-            (self.rounds >= 1, f"rounds={self.rounds} must be at least 1"),
-            (self.prompts_per_round >= 1, f"prompts_per_round={self.prompts_per_round} must be at least 1"),
-            (group >= 2, f"samples_per_prompt={group} leaves nothing to compare; use 2 or more"),
-            (self.window >= 1, f"window={self.window} must be at least 1 round"),
-            (0 <= self.corpus_fraction < 1, f"corpus_fraction={self.corpus_fraction} is outside [0, 1)"),
-            (self.updates_per_pair > 0, f"updates_per_pair={self.updates_per_pair} must be above 0"),
-            (share is None or 0 < share <= 1, f"reference_share={share} is outside (0, 1]"),
-        )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
 from rlhf_lab.config.registry import kind_of, register
 from rlhf_lab.core.capabilities import Capability, Requirements
-from rlhf_lab.training.settings import SMALL, Held, Rule, StageSettings, TrainingSettings
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import Finite, Ge, Gt, Le, Lt, NotEmpty
+from rlhf_lab.training.settings import SMALL, Held, StageSettings, TrainingSettings
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -48,8 +49,8 @@ class StepSettings(TrainingSettings):
     }
     smoke: ClassVar[dict[str, float]] = {**TrainingSettings.smoke, "problems": 200, "trajectories": 2}
     smoke_real: ClassVar[dict[str, float]] = {**TrainingSettings.smoke_real, "problems": 8, "trajectories": 1}
-    problems: int = 3000
-    trajectories: int = 3
+    problems: Annotated[int, Ge(1)] = 3000
+    trajectories: Annotated[int, Ge(0)] = 3
     demonstrations: bool = True
 
     @property
@@ -63,12 +64,12 @@ class StepSettings(TrainingSettings):
         return [(batch_rows, max(1, self.trajectories))]
 
     def rules(self) -> tuple[Rule, ...]:
-        count = self.trajectories
         return (
             *super().rules(),
-            (self.problems >= 1, f"problems={self.problems} must be at least 1"),
-            (count >= 0, f"trajectories={count} must be 0 or above"),
-            (count > 0 or self.demonstrations, "trajectories=0 and demonstrations=false leave nothing to train on"),
+            (
+                self.trajectories > 0 or self.demonstrations,
+                "trajectories=0 and demonstrations=false leave nothing to train on",
+            ),
         )
 
 
@@ -97,7 +98,7 @@ class ProcessModel(StepSettings):
     smoke: ClassVar[dict[str, float]] = {**StepSettings.smoke, "rollouts": 2}
     labels: Literal["annotated", "perturbed", "monte_carlo"] = "annotated"
     up_to_first_error: bool = True
-    rollouts: int = 4
+    rollouts: Annotated[int, Ge(1)] = 4
     estimate: Literal["soft", "hard"] = "soft"
 
     def contradictions(self, config: Config) -> list[str]:
@@ -112,7 +113,6 @@ class ProcessModel(StepSettings):
         perturbed = self.labels == "perturbed"
         return (
             *super().rules(),
-            (self.rollouts >= 1, f"rollouts={self.rollouts} must be at least 1"),
             (not perturbed or self.demonstrations, "labels=perturbed starts from demonstrations; leave them in"),
             (not perturbed or self.trajectories > 0, "labels=perturbed with trajectories=0 has no wrong solution"),
         )
@@ -174,20 +174,20 @@ class RewardModel(TrainingSettings):
     }
     smoke_real: ClassVar[dict[str, float]] = {**TrainingSettings.smoke_real, "members": 2}
     context: Literal["conversation", "last_turn"] = "conversation"
-    centering: float = 0.001
+    centering: Annotated[float, Ge(0)] = 0.001
     margin: float = 0.0
-    on_policy_fraction: float = 0.25
-    members: int = 1
-    member_fraction: float = 1.0
+    on_policy_fraction: Annotated[float, Ge(0), Lt(1)] = 0.25
+    members: Annotated[int, Ge(1)] = 1
+    member_fraction: Annotated[float, Gt(0), Le(1)] = 1.0
     shared_trunk: bool = False
-    head_noise: float = 1.0
+    head_noise: Annotated[float, Ge(0)] = 1.0
     length_head: bool = False
-    length_weight: float = 1.0
-    orthogonal_weight: float = 1.0
-    confidence_weight: float = 0.0
-    sure: tuple[str, ...] = tuple(f"Confidence: {n}." for n in (8, 9, 10))
-    unsure: tuple[str, ...] = tuple(f"Confidence: {n}." for n in (0, 1, 2))
-    max_pairs: int = 0
+    length_weight: Annotated[float, Ge(0)] = 1.0
+    orthogonal_weight: Annotated[float, Ge(0)] = 1.0
+    confidence_weight: Annotated[float, Ge(0, hint="0 is off")] = 0.0
+    sure: Annotated[tuple[str, ...], NotEmpty()] = tuple(f"Confidence: {n}." for n in (8, 9, 10))
+    unsure: Annotated[tuple[str, ...], NotEmpty()] = tuple(f"Confidence: {n}." for n in (0, 1, 2))
+    max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 0
     selection: Selection = field(default_factory=Selection)
 
     def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
@@ -219,22 +219,12 @@ class RewardModel(TrainingSettings):
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            (self.centering >= 0, f"centering={self.centering} must be 0 or above"),
-            (0 <= self.on_policy_fraction < 1, f"on_policy_fraction={self.on_policy_fraction} is outside [0, 1)"),
-            (self.members >= 1, f"members={self.members} must be at least 1"),
-            (0 < self.member_fraction <= 1, f"member_fraction={self.member_fraction} is outside (0, 1]"),
             (not self.shared_trunk or self.members > 1, "shared_trunk=true is for an ensemble; set members=3"),
-            (self.head_noise >= 0, f"head_noise={self.head_noise} must be 0 or above"),
             (
                 self.head_noise > 0 or not (self.length_head or self.shared_trunk),
                 "head_noise=0: heads on one trunk that start alike stay alike; use a value above 0",
             ),
-            *(
-                (getattr(self, name) >= 0, f"{name}={getattr(self, name)} must be 0 or above")
-                for name in ("length_weight", "orthogonal_weight", "confidence_weight")
-            ),
-            (bool(self.sure) and bool(self.unsure), "sure and unsure need a sentence each"),
-            *selection_rules(self.max_pairs, self.selection, beta=False),
+            *selection_rules(self.selection, beta=False),
         )
 
 
@@ -272,9 +262,9 @@ class RubricRM(TrainingSettings):
     answer: ClassVar[str] = "pair_ranking"
     at_small_scale: ClassVar[dict[str, Any]] = {**SMALL, "lr": 1e-2, "muon_lr": 5e-3, "batch_size": 32}
     target: Literal["scalar", "attributes"] = "scalar"
-    weights: dict[str, float] | None = None
-    on_policy_fraction: float = 0.25
-    max_pairs: int = 0
+    weights: dict[str, Annotated[float, Finite()]] | None = None
+    on_policy_fraction: Annotated[float, Ge(0), Lt(1)] = 0.25
+    max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 0
     selection: Selection = field(default_factory=Selection)
 
     def held(self, *, adapter: bool) -> list[Held]:
@@ -296,13 +286,13 @@ class RubricRM(TrainingSettings):
         ]
 
     def rules(self) -> tuple[Rule, ...]:
-        weights = (self.weights or {}).values()
         return (
             *super().rules(),
-            (all(map(math.isfinite, weights)), f"weights={self.weights}; write finite numbers"),
-            (self.weights is None or any(weights), f"weights={self.weights} are all 0; null weighs all equally"),
-            (0 <= self.on_policy_fraction < 1, f"on_policy_fraction={self.on_policy_fraction} is outside [0, 1)"),
-            *selection_rules(self.max_pairs, self.selection, beta=False),
+            (
+                self.weights is None or any(self.weights.values()),
+                f"weights={self.weights} are all 0; null weighs all equally",
+            ),
+            *selection_rules(self.selection, beta=False),
         )
 
 
@@ -332,17 +322,9 @@ class Grade(StageSettings):
     smoke_real: ClassVar[dict[str, float]] = {"max_pairs": 16, "heldout_pairs": 8}
     rubric: str = ""
     reference: str = ""
-    max_tokens: int = 512
-    max_pairs: int = 0
-    heldout_pairs: int = 1000
+    max_tokens: Annotated[int, Ge(1)] = 512
+    max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 0
+    heldout_pairs: Annotated[int, Ge(0, hint="0 is none")] = 1000
 
     def held(self, *, adapter: bool) -> list[Held]:
         return []
-
-    def rules(self) -> tuple[Rule, ...]:
-        return (
-            *super().rules(),
-            (self.max_tokens >= 1, f"max_tokens={self.max_tokens} must be at least 1"),
-            (self.max_pairs >= 0, f"max_pairs={self.max_pairs} must be 0 (all) or above"),
-            (self.heldout_pairs >= 0, f"heldout_pairs={self.heldout_pairs} must be 0 (none) or above"),
-        )

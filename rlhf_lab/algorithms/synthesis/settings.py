@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from rlhf_lab.algorithms.synthesis.constitution import constitution_path, content_digest, load_constitution
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
-from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.training.settings import Held, Rule, StageSettings
+from rlhf_lab.core.errors import ConfigError, Rule
+from rlhf_lab.core.ranges import Ge, Gt, Le
+from rlhf_lab.training.settings import Held, StageSettings
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -44,22 +45,10 @@ class SynthesisSettings(StageSettings):
     answer: ClassVar[str] = "corpus_made"
     smoke: ClassVar[dict[str, float]] = {"prompts": 200}
     smoke_real: ClassVar[dict[str, float]] = {"prompts": 16}
-    prompts: int = 4000
-    max_overlap: float | None = None
-    max_words: int = 400
-    max_tokens: int = 1024
-
-    def rules(self) -> tuple[Rule, ...]:
-        return (
-            *super().rules(),
-            (self.prompts >= 1, f"prompts={self.prompts} must be at least 1"),
-            (
-                self.max_overlap is None or 0 < self.max_overlap <= 1,
-                f"max_overlap={self.max_overlap} is outside (0, 1]",
-            ),
-            (self.max_words >= 1, f"max_words={self.max_words} must be at least 1"),
-            (self.max_tokens >= 1, f"max_tokens={self.max_tokens} must be at least 1"),
-        )
+    prompts: Annotated[int, Ge(1)] = 4000
+    max_overlap: Annotated[float, Gt(0), Le(1)] | None = None
+    max_words: Annotated[int, Ge(1)] = 400
+    max_tokens: Annotated[int, Ge(1)] = 1024
 
     def completed(self, config: Config) -> Self:
         if self.max_overlap is not None:
@@ -172,15 +161,13 @@ class SelfInstruct(SynthesisSettings):
     uses: ClassVar[tuple[str, ...]] = ("model",)
     prompts: int = 500
     seeds: int = 64
-    examples: int = 6
-    per_request: int = 8
+    examples: Annotated[int, Ge(1)] = 6
+    per_request: Annotated[int, Ge(1)] = 8
 
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            (self.examples >= 1, f"examples={self.examples} must be at least 1"),
             (self.seeds >= self.examples, f"seeds={self.seeds} is fewer than examples={self.examples}"),
-            (self.per_request >= 1, f"per_request={self.per_request} must be at least 1"),
         )
 
 
@@ -207,7 +194,7 @@ class Trajectories(SynthesisSettings):
     # a policy of that size succeeds at nothing, and stages after this one need rows
     smoke: ClassVar[dict[str, float]] = {**SynthesisSettings.smoke, "only_successes": False}
     teacher: Literal["world", "policy"] = "world"
-    attempts: int = 4
+    attempts: Annotated[int, Ge(1)] = 4
     only_successes: bool = True
 
     def held(self, *, adapter: bool) -> list[Held]:
@@ -215,9 +202,6 @@ class Trajectories(SynthesisSettings):
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [(batch_rows, self.attempts)] if self.teacher == "policy" else []
-
-    def rules(self) -> tuple[Rule, ...]:
-        return (*super().rules(), (self.attempts >= 1, f"attempts={self.attempts} must be at least 1"))
 
     def contradictions(self, config: Config) -> list[str]:
         problems = super().contradictions(config)
@@ -263,24 +247,16 @@ class AttemptPairs(SynthesisSettings):
     }
     smoke_real: ClassVar[dict[str, float]] = {**SynthesisSettings.smoke_real, "attempts": 2, "heldout_tasks": 8}
     prompts: int = 2400
-    attempts: int = 8
-    pairs_per_task: int = 3
+    attempts: Annotated[int, Ge(2, hint="one attempt has nothing to be compared with")] = 8
+    pairs_per_task: Annotated[int, Ge(1)] = 3
     demonstrate: bool = False
-    heldout_tasks: int = 300
+    heldout_tasks: Annotated[int, Ge(0, hint="0 is none")] = 300
 
     def held(self, *, adapter: bool) -> list[Held]:
         return [Held("policy (attempts)")]
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [(batch_rows, self.attempts)]
-
-    def rules(self) -> tuple[Rule, ...]:
-        return (
-            *super().rules(),
-            (self.attempts >= 2, f"attempts={self.attempts} must be at least 2, to be compared"),
-            (self.pairs_per_task >= 1, f"pairs_per_task={self.pairs_per_task} must be at least 1"),
-            (self.heldout_tasks >= 0, f"heldout_tasks={self.heldout_tasks} must be 0 (none) or above"),
-        )
 
     def contradictions(self, config: Config) -> list[str]:
         problems = super().contradictions(config)

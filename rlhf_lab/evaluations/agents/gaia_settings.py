@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import CheckedSettings, Distinct, Ge, Le, NotEmpty
 from rlhf_lab.evaluations.agents.web_search import SERVICES
-from rlhf_lab.training.settings import Rule
 
 LEVELS = (1, 2, 3)
 SAFE_URL = re.compile(r"https://\S+|http://(?:localhost|127\.0\.0\.1|\[::1\])(?::\d+)?(?:/\S*)?")
 
 
 @dataclass(frozen=True)
-class GaiaChoices:
+class GaiaChoices(CheckedSettings):
     """Which questions of GAIA are asked, and which web there is.
 
     Args:
@@ -32,25 +33,22 @@ class GaiaChoices:
     source: Literal["mini", "official"] = "mini"
     path: str = ""
     split: Literal["validation", "test"] = "validation"
-    levels: tuple[int, ...] = LEVELS
-    limit: int = 0
+    levels: Annotated[
+        tuple[Annotated[int, Ge(1), Le(3)], ...], NotEmpty(hint="write some of 1, 2 and 3"), Distinct()
+    ] = LEVELS
+    limit: Annotated[int, Ge(0, hint="0 is all")] = 0
     search: Literal["own", "none", "tavily", "brave", "serper"] = "own"
     search_key_env: str = ""
     search_url: str = ""
-    search_results: int = 5
+    search_results: Annotated[int, Ge(1), Le(20)] = 5
 
     def rules(self) -> tuple[Rule, ...]:
         is_mini = self.source == "mini"
         is_live = self.search in SERVICES
-        levels = set(self.levels)
         return (
+            *super().rules(),
             (is_mini or bool(self.path), "source=official needs path=FOLDER, FILE or a hub id (gaia-benchmark/GAIA)"),
             (not (is_mini and self.path), f"path={self.path} is read with source=official only"),
-            (
-                bool(levels) and levels <= set(LEVELS) and len(levels) == len(self.levels),
-                f"levels={list(self.levels)}: expected some of 1, 2 and 3, each once",
-            ),
-            (self.limit >= 0, f"limit={self.limit} must be 0 (all) or above"),
             (
                 not (is_mini and self.search != "own"),
                 f"search={self.search}: the questions of source=mini are answered by their own web; use search=own",
@@ -67,5 +65,4 @@ class GaiaChoices:
                 not self.search_url or SAFE_URL.fullmatch(self.search_url) is not None,
                 f"search_url={self.search_url}: the key goes there, so use https, or http on this machine",
             ),
-            (1 <= self.search_results <= 20, f"search_results={self.search_results} is outside 1…20"),
         )

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from rlhf_lab.agents.settings import CodeExecutor
 from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.files import file_digest
+from rlhf_lab.core.ranges import Distinct, Ge, NotEmpty
 from rlhf_lab.data.gaia import source_digest
 from rlhf_lab.environments.gaia.mini import fixture_digests
 from rlhf_lab.environments.tools.bench.templates import files_digest
 from rlhf_lab.evaluations.agents.gaia_settings import GaiaChoices
 from rlhf_lab.evaluations.settings import EvaluationSettings, content_digest
-from rlhf_lab.training.settings import Rule
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -41,10 +42,7 @@ class AgentStage(EvaluationSettings):
     calls_reward: ClassVar[bool] = False
     shares_work: ClassVar[bool] = False
     answer: ClassVar[str] = "agents"
-    attempts: int = 1
-
-    def rules(self) -> tuple[Rule, ...]:
-        return (*super().rules(), (self.attempts >= 1, f"attempts={self.attempts} must be at least 1"))
+    attempts: Annotated[int, Ge(1)] = 1
 
 
 @register("algorithm", "agent_bench")
@@ -63,11 +61,11 @@ class AgentBench(AgentStage):
     """
 
     smoke: ClassVar[dict[str, float]] = {"limit": 6, "siblings": 1, "inject": 4}
-    tasks: tuple[TaskSetName, ...] = ("mini",)
-    categories: tuple[Category, ...] = ("tool_use", "multi_step", "failure_recovery")
-    siblings: int = 2
-    limit: int = 0
-    inject: int = 0
+    tasks: Annotated[tuple[TaskSetName, ...], NotEmpty(), Distinct()] = ("mini",)
+    categories: Annotated[tuple[Category, ...], NotEmpty(), Distinct()] = ("tool_use", "multi_step", "failure_recovery")
+    siblings: Annotated[int, Ge(1)] = 2
+    limit: Annotated[int, Ge(0, hint="0 is all")] = 0
+    inject: Annotated[int, Ge(0, hint="0 is no attack")] = 0
     regressions: str = ""
 
     def contents(self) -> dict[str, str]:
@@ -85,22 +83,6 @@ class AgentBench(AgentStage):
             return ["algorithm.tasks: world are the held-out tasks of data=tools; add data=tools, or leave world out"]
         return []
 
-    def rules(self) -> tuple[Rule, ...]:
-        return (
-            *super().rules(),
-            (
-                0 < len(set(self.tasks)) == len(self.tasks),
-                f"tasks={list(self.tasks)}: one or more of mini, generated and world, each once",
-            ),
-            (
-                0 < len(set(self.categories)) == len(self.categories),
-                f"categories={list(self.categories)}: one or more, each once",
-            ),
-            (self.siblings >= 1, f"siblings={self.siblings} must be at least 1"),
-            (self.limit >= 0, f"limit={self.limit} must be 0 (all) or above"),
-            (self.inject >= 0, f"inject={self.inject} must be 0 (no attack) or above"),
-        )
-
 
 @register("algorithm", "gaia")
 @dataclass(frozen=True)
@@ -116,9 +98,6 @@ class Gaia(AgentStage, GaiaChoices):
             return fixture_digests()
         digest = source_digest(self.path, self.split)
         return {"path": digest} if digest else {}
-
-    def rules(self) -> tuple[Rule, ...]:
-        return (*AgentStage.rules(self), *GaiaChoices.rules(self))
 
 
 @register("algorithm", "code_bench")
@@ -139,10 +118,10 @@ class CodeBench(AgentStage):
 
     smoke: ClassVar[dict[str, float]] = {"limit": 3}
     tasks: Literal["own", "data"] = "own"
-    tiers: tuple[Tier, ...] = (1, 2, 3)
-    limit: int = 0
-    pass_at: tuple[int, ...] = (1,)
-    rounds_at: tuple[int, ...] = (1, 2, 6)
+    tiers: Annotated[tuple[Tier, ...], NotEmpty(), Distinct()] = (1, 2, 3)
+    limit: Annotated[int, Ge(0, hint="0 is all")] = 0
+    pass_at: tuple[Annotated[int, Ge(1)], ...] = (1,)
+    rounds_at: Annotated[tuple[Annotated[int, Ge(1)], ...], NotEmpty()] = (1, 2, 6)
 
     def contradictions(self, config: Config) -> list[str]:
         return [
@@ -155,16 +134,7 @@ class CodeBench(AgentStage):
         return (
             *super().rules(),
             (
-                0 < len(set(self.tiers)) == len(self.tiers),
-                f"tiers={list(self.tiers)}: one or more of 1, 2 and 3, each once",
-            ),
-            (self.limit >= 0, f"limit={self.limit} must be 0 (all) or above"),
-            (
-                all(1 <= k <= self.attempts for k in self.pass_at),
-                f"pass_at={list(self.pass_at)}: values from 1 to attempts={self.attempts}",
-            ),
-            (
-                bool(self.rounds_at) and all(most >= 1 for most in self.rounds_at),
-                f"rounds_at={list(self.rounds_at)}: one or more numbers from 1 on",
+                all(k <= self.attempts for k in self.pass_at),
+                f"pass_at={list(self.pass_at)} has a value above attempts={self.attempts}",
             ),
         )

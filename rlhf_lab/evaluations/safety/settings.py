@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import Distinct, Ge
 from rlhf_lab.evaluations.settings import EvaluationSettings, content_digest
-from rlhf_lab.training.settings import Held, Rule
+from rlhf_lab.training.settings import Held
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -51,9 +53,9 @@ class Safety(EvaluationSettings):
     path: str = ""
     classifier: Literal["auto", "rules", "judge"] = "auto"
     sycophancy: bool = True
-    many_shot: tuple[int, ...] = ()
-    shot_tokens: int = 0
-    attempts: int = 0
+    many_shot: Annotated[tuple[Annotated[int, Ge(0)], ...], Distinct()] = ()
+    shot_tokens: Annotated[int, Ge(0)] = 0
+    attempts: Annotated[int, Ge(0, hint="0 is no red-teaming")] = 0
     attacker: Literal["templates", "policy", "judge"] = "templates"
     regressions: str = ""
 
@@ -90,14 +92,9 @@ class Safety(EvaluationSettings):
         return problems
 
     def rules(self) -> tuple[Rule, ...]:
-        shots = list(self.many_shot)
         return (
             *super().rules(),
             ((self.source == "file") == bool(self.path), f"source={self.source}, path={self.path!r}: a path goes "
              "with source=file"),
-            (all(count >= 0 for count in shots), f"many_shot={shots}: numbers of demonstrations, 0 or above"),
-            (len(set(shots)) == len(shots), f"many_shot={shots} names a number twice"),
-            (self.shot_tokens >= 0, f"shot_tokens={self.shot_tokens} must be 0 or above"),
-            (self.attempts >= 0, f"attempts={self.attempts} must be 0 (no red-teaming) or above"),
             (self.attacker == "templates" or self.attempts > 0, f"attacker={self.attacker} needs attempts above 0"),
         )  # fmt: skip

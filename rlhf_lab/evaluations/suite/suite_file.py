@@ -14,18 +14,18 @@ Paths are relative to the suite's file. Every mistake is reported at once, with 
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 
 from rlhf_lab.config import schema
-from rlhf_lab.core.errors import ConfigError, require
+from rlhf_lab.core.errors import ConfigError, Rule
 from rlhf_lab.core.files import file_digest
+from rlhf_lab.core.ranges import CheckedSettings, Finite, Ge, Gt, Lt
 
 CHECKS = ("exact", "contains", "regex", "number", "refusal", "gold", "reward")
 SCORED = ("gold", "reward")
@@ -33,7 +33,7 @@ SCORED = ("gold", "reward")
 
 
 @dataclass(frozen=True)
-class Demand:
+class Demand(CheckedSettings):
     """What is demanded of a number.
 
     Args:
@@ -43,18 +43,17 @@ class Demand:
         compare: whether it is compared with the accepted run.
     """
 
-    min: float | None = None
-    max: float | None = None
-    margin: float = 0.0
+    min: Annotated[float, Finite()] | None = None
+    max: Annotated[float, Finite()] | None = None
+    margin: Annotated[float, Ge(0)] = 0.0
     better: Literal["", "higher", "lower"] = ""
     compare: bool = True
 
-    def __post_init__(self) -> None:
+    def rules(self) -> tuple[Rule, ...]:
         bounds = [bound for bound in (self.min, self.max) if bound is not None]
-        require(
-            (all(map(math.isfinite, bounds)), f"min={self.min}, max={self.max}; write finite numbers"),
+        return (
+            *super().rules(),
             (len(bounds) < 2 or bounds[0] <= bounds[1], f"min={self.min} is above max={self.max}"),
-            (self.margin >= 0, f"margin={self.margin} must be 0 or above"),
         )
 
 
@@ -80,17 +79,16 @@ class GoldenSet(Demand):
     check: Literal["exact", "contains", "regex", "number", "refusal", "gold", "reward"] = "contains"
     pattern: str = ""
     at_least: float | None = None
-    most: int = 0
+    most: Annotated[int, Ge(0, hint="0 is all")] = 0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
             (bool(self.path) != bool(self.prompts), "write path=FILE or prompts=test, one of them"),
             (not self.prompts or self.check in SCORED, f"prompts=test has no answers for check={self.check}; use gold"),
             ((self.check in SCORED) == (self.at_least is not None), f"at_least goes with check={' or '.join(SCORED)}"),
             (not self.pattern or self.check == "regex", "pattern goes with check=regex"),
             (_is_pattern(self.pattern), f"pattern={self.pattern!r} is no regular expression"),
-            (self.most >= 0, f"most={self.most} must be 0 (all) or above"),
         )
 
 
@@ -124,17 +122,13 @@ class HarnessTask(Demand):
 
     task: str = ""
     metric: str = "acc"
-    limit: int = 0
+    limit: Annotated[int, Ge(0, hint="0 is all")] = 0
     shots: int | None = None
     include: str = ""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require((self.limit >= 0, f"limit={self.limit} must be 0 (all) or above"))
-
 
 @dataclass(frozen=True)
-class Suite:
+class Suite(CheckedSettings):
     """A suite with the paths in it resolved.
 
     Attributes:
@@ -145,17 +139,17 @@ class Suite:
     """
 
     suite: str
-    alpha: float = 0.05
+    alpha: Annotated[float, Gt(0), Lt(1)] = 0.05
     undecided: Literal["pass", "fail"] = "pass"
     golden: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     harness: dict[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def rules(self) -> tuple[Rule, ...]:
         names = [*self.golden, *self.metrics, *self.harness]
-        require(
+        return (
+            *super().rules(),
             (bool(re.fullmatch(r"[\w.-]+", self.suite)), f"suite={self.suite!r}; write letters, digits, - and _"),
-            (0 < self.alpha < 1, f"alpha={self.alpha} is a probability, in (0, 1)"),
             (bool(names), "there is nothing to check; write golden, metrics or harness"),
         )
 

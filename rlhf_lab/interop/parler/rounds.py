@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlhf_lab.core.errors import DataError, LabError, NumericError, require
+from rlhf_lab.core.errors import DataError, LabError, NumericError
 from rlhf_lab.core.media import Audio
+from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt
 from rlhf_lab.interop.parler.client import Parler, Prompt, SpokenClip
 from rlhf_lab.losses.preference import PairLogps, dpo
 
@@ -28,7 +29,7 @@ class NoPairs(LabError, RuntimeError):
 
 
 @dataclass(frozen=True)
-class DpoSettings:
+class DpoSettings(CheckedSettings):
     """Rounds of DPO.
 
     Args:
@@ -45,29 +46,16 @@ class DpoSettings:
         seed: of sampling and of the order of pairs.
     """
 
-    rounds: int = 3
-    clips: int = 4
-    beta: float = 0.1
-    lr: float = 1e-5
-    epochs: int = 1
-    pairs_per_step: int = 4
+    rounds: Annotated[int, Ge(1)] = 3
+    clips: Annotated[int, Ge(2, hint="the best and the worst clip make a pair")] = 4
+    beta: Annotated[float, Gt(0)] = 0.1
+    lr: Annotated[float, Gt(0)] = 1e-5
+    epochs: Annotated[int, Ge(1)] = 1
+    pairs_per_step: Annotated[int, Ge(1)] = 4
     length: Literal["sum", "mean"] = "sum"
-    temperature: float = 1.0
-    max_grad_norm: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        require(
-            (self.rounds > 0, f"rounds={self.rounds} must be 1 or more"),
-            (self.clips > 1, f"clips={self.clips} must be 2 or more: the best and the worst make a pair"),
-            (self.beta > 0, f"beta={self.beta} must be above 0"),
-            (self.lr > 0, f"lr={self.lr} must be above 0"),
-            (self.epochs > 0, f"epochs={self.epochs} must be 1 or more"),
-            (self.pairs_per_step > 0, f"pairs_per_step={self.pairs_per_step} must be 1 or more"),
-            (self.temperature > 0, f"temperature={self.temperature} must be above 0"),
-            (self.max_grad_norm > 0, f"max_grad_norm={self.max_grad_norm} must be above 0"),
-            (self.seed >= 0, f"seed={self.seed} must be 0 or above"),
-        )
+    temperature: Annotated[float, Gt(0)] = 1.0
+    max_grad_norm: Annotated[float, Gt(0)] = 1.0
+    seed: Annotated[int, Ge(0)] = 0
 
 
 class ClipPair(NamedTuple):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
 from rlhf_lab.config.section import Section
 from rlhf_lab.core.capabilities import Capability, Requirements
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import Ge, Gt, Le, NotEmpty
 from rlhf_lab.judges.rubric import content_digest
 from rlhf_lab.models.model_files import model_identity
 
@@ -153,28 +154,23 @@ class Simulated(JudgeSettings):
     requires: ClassVar[Requirements] = (Capability.TRUE_REWARD,)
     reads_truth: ClassVar[bool] = True
     believes: Literal["gold", "annotator"] = "gold"
-    noise: float = 0.0
+    noise: Annotated[float, Ge(0)] = 0.0
     position_bias: float = 0.0
     length_bias: float = 0.0
     self_preference: float = 0.0
     author: str = ""
-    tie_margin: float = 0.0
-    unusable: float = 0.0
-    skill: float = 0.5
-    misses: float = 0.2
-    false_alarms: float = 0.05
-    repairs: float = 0.8
-    copies: float = 0.1
+    tie_margin: Annotated[float, Ge(0)] = 0.0
+    unusable: Annotated[float, Ge(0), Le(1)] = 0.0
+    skill: Annotated[float, Ge(0), Le(1)] = 0.5
+    misses: Annotated[float, Ge(0), Le(1)] = 0.2
+    false_alarms: Annotated[float, Ge(0), Le(1)] = 0.05
+    repairs: Annotated[float, Ge(0), Le(1)] = 0.8
+    copies: Annotated[float, Ge(0), Le(1)] = 0.1
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        require(
-            (self.noise >= 0, f"noise={self.noise} must be 0 or above"),
-            (self.tie_margin >= 0, f"tie_margin={self.tie_margin} must be 0 or above"),
-            *(
-                (0 <= getattr(self, name) <= 1, f"{name}={getattr(self, name)} is a share, 0…1")
-                for name in ("unusable", "skill", "misses", "false_alarms", "repairs", "copies")
-            ),
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
             (
                 not self.self_preference or bool(self.author),
                 f"self_preference={self.self_preference} favours no one; name the policy in author",
@@ -212,22 +208,22 @@ class Service(JudgeSettings):
     model: str = ""
     base_url: str = ""
     api_key_env: str = ""
-    parallel: int = 8
-    requests_per_minute: int = 0
-    tokens_per_minute: int = 0
-    retries: int = 4
-    request_timeout_s: float = 120.0
+    parallel: Annotated[int, Ge(1)] = 8
+    requests_per_minute: Annotated[int, Ge(0, hint="0 is no limit")] = 0
+    tokens_per_minute: Annotated[int, Ge(0, hint="0 is no limit")] = 0
+    retries: Annotated[int, Ge(0)] = 4
+    request_timeout_s: Annotated[float, Gt(0)] = 120.0
     batches: bool = False
-    batch_requests: int = 1000
-    poll_s: float = 30.0
-    budget_usd: float | None = None
-    input_usd: float | None = None
-    output_usd: float | None = None
+    batch_requests: Annotated[int, Ge(1)] = 1000
+    poll_s: Annotated[float, Gt(0)] = 30.0
+    budget_usd: Annotated[float, Ge(0)] | None = None
+    input_usd: Annotated[float, Ge(0)] | None = None
+    output_usd: Annotated[float, Ge(0)] | None = None
     store: str = ""
 
-    def __post_init__(self) -> None:
-        prices = (self.input_usd, self.output_usd)
-        require(
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
             (
                 not self.base_url or urlsplit(self.base_url).scheme in ("http", "https"),
                 "base_url is not an http address; write one such as http://127.0.0.1:8000/v1",
@@ -243,17 +239,9 @@ class Service(JudgeSettings):
                 "api_key_env is no name of an environment variable in capitals, such as MY_KEY; write the variable's "
                 "name, never the key itself",
             ),
-            (self.parallel >= 1, f"parallel={self.parallel} must be at least 1"),
-            (self.requests_per_minute >= 0, f"requests_per_minute={self.requests_per_minute}; 0 is no limit"),
-            (self.tokens_per_minute >= 0, f"tokens_per_minute={self.tokens_per_minute}; 0 is no limit"),
-            (self.retries >= 0, f"retries={self.retries} must be 0 or above"),
-            (self.request_timeout_s > 0, f"request_timeout_s={self.request_timeout_s} must be above 0"),
-            (self.batch_requests >= 1, f"batch_requests={self.batch_requests} must be at least 1"),
-            (self.poll_s > 0, f"poll_s={self.poll_s} must be above 0"),
-            (self.budget_usd is None or self.budget_usd >= 0, f"budget_usd={self.budget_usd} must be 0 or above"),
             (
-                (prices[0] is None) == (prices[1] is None) and all(price is None or price >= 0 for price in prices),
-                f"input_usd={prices[0]}, output_usd={prices[1]}: write both, 0 or above, or neither",
+                (self.input_usd is None) == (self.output_usd is None),
+                f"input_usd={self.input_usd}, output_usd={self.output_usd}: write both or neither",
             ),
         )
 
@@ -305,18 +293,10 @@ class LocalModel(JudgeSettings):
     """
 
     deciding: ClassVar[tuple[str, ...]] = ("version", "path", "temperature", "max_prompt_tokens")
-    path: str = ""
-    temperature: float = 0.0
-    max_prompt_tokens: int = 2048
-    batch_rows: int = 32
-
-    def __post_init__(self) -> None:
-        require(
-            (bool(self.path), "path is not set; write the folder or hub id of a model, judge.path=…"),
-            (self.temperature >= 0, f"temperature={self.temperature} must be 0 (greedy) or above"),
-            (self.max_prompt_tokens >= 1, f"max_prompt_tokens={self.max_prompt_tokens} must be at least 1"),
-            (self.batch_rows >= 1, f"batch_rows={self.batch_rows} must be at least 1"),
-        )
+    path: Annotated[str, NotEmpty(hint="write the folder or hub id of a model, judge.path=…")] = ""
+    temperature: Annotated[float, Ge(0, hint="0 is greedy")] = 0.0
+    max_prompt_tokens: Annotated[int, Ge(1)] = 2048
+    batch_rows: Annotated[int, Ge(1)] = 32
 
     def key_material(self, config: Config) -> dict[str, Any]:
         material = super().key_material(config)

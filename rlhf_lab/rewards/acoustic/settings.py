@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from rlhf_lab.config import schema
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import Finite, Ge, Gt, Le
 from rlhf_lab.rewards.term import TermSettings
 
 HAND_WEIGHTS = {
@@ -36,11 +36,7 @@ class Listening(TermSettings):
     """
 
     requires: ClassVar[Requirements] = (Capability.AUDIO,)
-    silent: float = SILENT
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require((math.isfinite(self.silent), f"silent={self.silent}; write a finite number"))
+    silent: Annotated[float, Finite()] = SILENT
 
 
 @register("reward", "acoustic")
@@ -56,14 +52,14 @@ class HandWeighted(Listening):
         clips: of the training data, on which features are standardised; both replies of the first pairs.
     """
 
-    weights: dict[str, float] = field(default_factory=lambda: dict(HAND_WEIGHTS))
-    clips: int = 512
+    weights: dict[str, Annotated[float, Finite()]] = field(default_factory=lambda: dict(HAND_WEIGHTS))
+    clips: Annotated[int, Ge(2, hint="a standard deviation needs 2 or more")] = 512
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            *weight_rules(self.weights),
-            (self.clips >= 2, f"clips={self.clips}; a standard deviation needs 2 or more"),
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            schema.only_known("weights", self.weights, FEATURES),
+            (any(self.weights.values()), f"weights={self.weights} are all 0; give one feature a weight"),
         )
 
 
@@ -92,11 +88,7 @@ class SpeechEncoder(Listening):
 
     needs_role: ClassVar[str | None] = "wav2vec2"
     reads_folder: ClassVar[bool] = True
-    batch_seconds: float = 60.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require((self.batch_seconds > 0, f"batch_seconds={self.batch_seconds} must be above 0"))
+    batch_seconds: Annotated[float, Gt(0)] = 60.0
 
 
 @register("reward", "intelligibility")
@@ -118,22 +110,5 @@ class Intelligibility(TermSettings):
     needs_role: ClassVar[str | None] = "recogniser"
     reads_folder: ClassVar[bool] = True
     requires: ClassVar[Requirements] = (Capability.AUDIO, Capability.PHONES)
-    floor: float | None = None
-    below: float = -3.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            (self.floor is None or self.floor <= 0, f"floor={self.floor} is a negative phone error rate; write -0.5"),
-            (math.isfinite(self.below), f"below={self.below}; write a finite number"),
-        )
-
-
-def weight_rules(weights: Mapping[str, float]) -> tuple[tuple[bool, str], ...]:
-    """Rules of hand weights: known features, finite numbers, not all 0."""
-    unknown = [name for name in weights if name not in FEATURES]
-    return (
-        (not unknown, f"weights: {', '.join(unknown)} is not one of {', '.join(FEATURES)}"),
-        (all(map(math.isfinite, weights.values())), f"weights={weights}; write finite numbers"),
-        (any(weights.values()), f"weights={weights} are all 0; give one feature a weight"),
-    )
+    floor: Annotated[float, Le(0, hint="it is a negative phone error rate, such as -0.5")] | None = None
+    below: Annotated[float, Finite()] = -3.0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Requirements
-from rlhf_lab.core.errors import ConfigError, require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import Ge, NotEmpty
 from rlhf_lab.rewards.term import TermSettings
 
 
@@ -32,12 +33,14 @@ class PythonCallable(TermSettings):
     function: str = ""
     name: str = ""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.function and self.name:
-            raise ConfigError(f"function={self.function} and name={self.name} are two rewards; write one of them")
+    def rules(self) -> tuple[Rule, ...]:
         file, colon, name = self.function.rpartition(":")
-        require(
+        return (
+            *super().rules(),
+            (
+                not (self.function and self.name),
+                f"function={self.function} and name={self.name} are two rewards; write one of them",
+            ),
             (
                 bool(self.function or self.name),
                 "function is not set; write reward.terms.callable.function=my_rewards.py:brevity, or the name of an "
@@ -67,24 +70,20 @@ class Remote(TermSettings):
             results are not reused.
     """
 
-    url: str = ""
-    batch_size: int = 64
-    retries: int = 2
-    request_timeout_s: float = 60.0
+    url: Annotated[str, NotEmpty(hint="write the address of the service, such as http://127.0.0.1:8000/reward")] = ""
+    batch_size: Annotated[int, Ge(1)] = 64
+    retries: Annotated[int, Ge(0)] = 2
+    request_timeout_s: Annotated[float, Ge(0, hint="0 waits without limit")] = 60.0
     send_references: bool = False
     version: str = ""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            (bool(self.url), "url is not set; write the address of the service, such as http://127.0.0.1:8000/reward"),
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
             (
                 not self.url or _is_http(self.url),
                 f"url={self.url} is not an http address; write the whole of it, such as http://127.0.0.1:8000/reward",
             ),
-            (self.batch_size >= 1, f"batch_size={self.batch_size} must be at least 1"),
-            (self.retries >= 0, f"retries={self.retries} must be 0 or above"),
-            (self.request_timeout_s >= 0, f"request_timeout_s={self.request_timeout_s} must be 0 (wait) or above"),
         )
 
 
@@ -137,8 +136,4 @@ class Judge(TermSettings):
     mode: Literal["grade", "compare"] = "grade"
     rubric: str = ""
     reference: str = ""
-    max_tokens: int = 512
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require((self.max_tokens >= 1, f"max_tokens={self.max_tokens} must be at least 1"))
+    max_tokens: Annotated[int, Ge(1)] = 512

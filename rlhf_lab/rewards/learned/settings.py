@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import Finite, Ge, Le, NotEmpty
 from rlhf_lab.rewards.term import TermSettings
 
 
@@ -32,16 +32,9 @@ class BradleyTerry(TermSettings):
     needs_role: ClassVar[str | None] = "reward"
     batch_tokens: int = 16384
     ensemble: Literal["mean", "worst", "uwo", "warm"] = "mean"
-    penalty_weight: float = 0.5
+    penalty_weight: Annotated[float, Ge(0)] = 0.5
     penalty: Literal["var", "sd"] = "var"
-    ddof: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            (self.penalty_weight >= 0, f"penalty_weight={self.penalty_weight} must be 0 or above"),
-            (self.ddof in (0, 1), f"ddof={self.ddof} must be 0 or 1"),
-        )
+    ddof: Annotated[int, Ge(0), Le(1)] = 0
 
 
 @register("reward", "rubric")
@@ -75,18 +68,20 @@ class FollowUpLikelihood(TermSettings):
     """
 
     needs_role: ClassVar[str | None] = "follow_up"
-    positive: tuple[str, ...] = ("Thank you, that is what I needed.", "Great, that helps.")
-    negative: tuple[str, ...] = ("That is not what I asked.", "No, that is wrong.", "I do not understand.")
-    max_length: int = 512
+    positive: Annotated[tuple[str, ...], NotEmpty()] = ("Thank you, that is what I needed.", "Great, that helps.")
+    negative: Annotated[tuple[str, ...], NotEmpty()] = (
+        "That is not what I asked.",
+        "No, that is wrong.",
+        "I do not understand.",
+    )
+    max_length: Annotated[int, Ge(8)] = 512
     batch_tokens: int = 16384
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def rules(self) -> tuple[Rule, ...]:
         texts = (*self.positive, *self.negative)
-        require(
-            (bool(self.positive and self.negative), "positive, negative: name at least one follow-up of each"),
+        return (
+            *super().rules(),
             (all(text.strip() for text in texts), "positive, negative: a follow-up is empty"),
-            (self.max_length >= 8, f"max_length={self.max_length} must be at least 8 tokens"),
         )
 
 
@@ -107,12 +102,8 @@ class Process(TermSettings):
 
     needs_role: ClassVar[str | None] = "prm"
     aggregate: Literal["min", "mean", "prod", "last"] = "min"
-    no_step: float = 0.0
+    no_step: Annotated[float, Finite()] = 0.0
     batch_tokens: int = 16384
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require((math.isfinite(self.no_step), f"no_step={self.no_step}; write a finite number"))
 
 
 @register("reward", "orm", implementation="rlhf_lab.rewards.learned.process")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from rlhf_lab.config import schema
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import Finite, Ge, Gt, NotEmpty
 from rlhf_lab.rewards.term import TermSettings
 
 AFFIRMATIONS = (
@@ -63,15 +64,9 @@ class ToolCalls(TermSettings):
     """
 
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.TURNS)
-    cost: float = 0.02
-    progress: float = 0.0
-    bonus: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("cost", "progress", "bonus"):
-            value = getattr(self, name)
-            require((math.isfinite(value) and value >= 0, f"{name}={value}; write a finite number, 0 or above"))
+    cost: Annotated[float, Ge(0)] = 0.02
+    progress: Annotated[float, Ge(0)] = 0.0
+    bonus: Annotated[float, Ge(0)] = 0.0
 
 
 @register("reward", "verifier")
@@ -88,20 +83,18 @@ class Verifier(TermSettings):
     """
 
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS)
-    right: float = 1.0
-    wrong: float = 0.0
-    format_bonus: float = 0.0
+    right: Annotated[float, Finite()] = 1.0
+    wrong: Annotated[float, Finite()] = 0.0
+    format_bonus: Annotated[float, Finite()] = 0.0
     lenient: bool = False
 
     @property
     def outcome(self) -> bool:
         return not self.format_bonus  # which is earned by any answer
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        values = (self.right, self.wrong, self.format_bonus)
-        require(
-            (all(map(math.isfinite, values)), f"right, wrong, format_bonus={values}; write finite numbers"),
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
             (self.right > self.wrong, f"right={self.right} must be above wrong={self.wrong}"),
         )
 
@@ -120,15 +113,14 @@ class Programmatic(TermSettings):
     """
 
     mode: Literal["binary", "continuous"] = "binary"
-    short_words: float | None = None
+    short_words: Annotated[float, Gt(0)] | None = None
     long_words: float | None = None
     affirmations: tuple[str, ...] = AFFIRMATIONS
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def rules(self) -> tuple[Rule, ...]:
         low, high = self.short_words, self.long_words
-        require(
-            (low is None or low > 0, f"short_words={low} must be above 0"),
+        return (
+            *super().rules(),
             (low is None or high is None or high > low, f"long_words={high} must be above short_words={low}"),
         )
 
@@ -144,12 +136,7 @@ class Calculator(TermSettings):
         no_equation: reward of a reply without an equation; None leaves it unscored.
     """
 
-    no_equation: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        value = self.no_equation
-        require((value is None or math.isfinite(value), f"no_equation={value}; write a finite number or null"))
+    no_equation: Annotated[float, Finite()] | None = None
 
 
 CODE_CHECKS = ("used_imports", "used_names", "documented", "line_length", "named_errors", "reachable")
@@ -168,19 +155,12 @@ class CodeQuality(TermSettings):
         no_code: reward of a reply without a ``` block; None leaves it unscored.
     """
 
-    checks: tuple[str, ...] = CODE_CHECKS
-    max_line: int = 100
-    no_code: float | None = None
+    checks: Annotated[tuple[str, ...], NotEmpty(hint="name at least one")] = CODE_CHECKS
+    max_line: Annotated[int, Ge(1)] = 100
+    no_code: Annotated[float, Finite()] | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        unknown = [name for name in self.checks if name not in CODE_CHECKS]
-        require(
-            (not unknown, f"checks: {', '.join(unknown)} is not one of {', '.join(CODE_CHECKS)}"),
-            (bool(self.checks), "checks is empty; name at least one"),
-            (self.max_line >= 1, f"max_line={self.max_line} must be at least 1"),
-            (self.no_code is None or math.isfinite(self.no_code), f"no_code={self.no_code}; a finite number or null"),
-        )
+    def rules(self) -> tuple[Rule, ...]:
+        return (*super().rules(), schema.only_known("checks", self.checks, CODE_CHECKS))
 
 
 @register("reward", "length")
@@ -192,8 +172,4 @@ class Length(TermSettings):
         per_words: words that are worth one unit of reward; a negative weight makes length a cost.
     """
 
-    per_words: float = 10.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require((self.per_words > 0, f"per_words={self.per_words} must be above 0"))
+    per_words: Annotated[float, Gt(0)] = 10.0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import Ge, Gt, Lt
 from rlhf_lab.rewards.term import TermSettings
 
 
@@ -37,15 +38,11 @@ class Math(VerifierSettings):
     column: str = "answer"
     lenient: bool = False
     equivalence: Literal["symbolic", "exact"] = "symbolic"
-    answer_timeout_s: float = 5.0
+    answer_timeout_s: Annotated[float, Gt(0)] = 5.0
 
     @property
     def outcome(self) -> bool:
         return True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require((self.answer_timeout_s > 0, f"answer_timeout_s={self.answer_timeout_s} must be above 0"))
 
 
 @register("reward", "ifeval")
@@ -91,12 +88,11 @@ class Json(VerifierSettings):
     column: str = "schema"
     schema: str = ""
     fenced: Literal["allow", "require", "refuse"] = "allow"
-    parses: float = 0.0
+    parses: Annotated[float, Ge(0), Lt(1, hint="a valid reply scores 1")] = 0.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            (0 <= self.parses < 1, f"parses={self.parses} must be in [0, 1): a valid reply scores 1"),
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
             (_is_json_object(self.schema), f"schema={self.schema!r} is no JSON object; write a schema as JSON text"),
         )
 

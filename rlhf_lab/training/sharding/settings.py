@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
 from rlhf_lab.config.section import Section
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.ranges import Ge
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -33,15 +33,12 @@ class Single(Section):
     """
 
     inherited: ClassVar[bool] = True
-    processes: int = 0
+    processes: Annotated[int, Ge(0, hint="0 is one for each GPU")] = 0
     checkpointing: bool = False
     reference: Literal["resident", "offload"] = "resident"
 
     def contradictions(self, config: Config) -> list[str]:
         return _sharding_problems(config)
-
-    def __post_init__(self) -> None:
-        require((self.processes >= 0, f"processes={self.processes} is negative; 0 is one for each GPU"))
 
 
 @register("sharding", "ddp")

@@ -127,7 +127,7 @@ def test_the_world_gives_held_out_questions_away_in_longer_conversations(tmp_pat
 def test_settings_and_keys(tmp_path):
     assert checked("curate").algorithm.share == 1.0
     assert Curate().share is None
-    with pytest.raises(ConfigError, match=r"share=2\.0 is outside"):
+    with pytest.raises(ConfigError, match=r"share=2\.0 must be above 0 and at most 1"):
         checked("curate", "algorithm.share=2")
     with pytest.raises(ConfigError, match=r"algorithm\.files=nowhere\.jsonl: there is no such file"):
         assert planned("curate", "algorithm.files=[nowhere.jsonl]").settings_key

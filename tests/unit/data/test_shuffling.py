@@ -131,5 +131,5 @@ def test_what_cannot_be_shuffled_is_refused() -> None:
         Pairs(path="a.jsonl", shuffle_buffer=10)
     with pytest.raises(ValueError, match="follow each other"):
         Graded(path="a.jsonl", streaming=True, shuffle_buffer=10)
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="shuffle_buffer=-1 must be at least 0"):
         Pairs(path="a.jsonl", streaming=True, shuffle_buffer=-1)

@@ -97,26 +97,26 @@ def test_a_task_is_scored_from_its_facts_alone() -> None:
     [
         ({"source": "official", "search": "none"}, "source=official needs path="),
         ({"path": "x"}, "read with source=official only"),
-        ({"levels": ()}, "expected some of 1, 2 and 3"),
-        ({"levels": (1, 4)}, "expected some of 1, 2 and 3"),
-        ({"levels": (1, 1)}, "each once"),
+        ({"levels": ()}, "levels is empty; write some of 1, 2 and 3"),
+        ({"levels": (1, 4)}, r"levels\[1\]=4 must be at least 1 and at most 3"),
+        ({"levels": (1, 1)}, "must be without repeats"),
         ({"limit": -1}, "limit=-1"),
         ({"search": "tavily"}, "answered by their own web"),
         ({"search": "none"}, "answered by their own web"),
         ({"source": "official", "path": "x"}, "knows nothing of the official questions"),
         ({"search_key_env": "KEY"}, "belong to a live service"),
         ({"source": "official", "path": "x", "search": "brave", "search_url": "http://far.example"}, "so use https"),
-        ({"search_results": 0}, "outside 1…20"),
+        ({"search_results": 0}, "search_results=0 must be at least 1 and at most 20"),
     ],
 )
 def test_settings_that_contradict_each_other(values: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        require(*replace(MINI, **values).rules())
+        replace(MINI, **values)
 
 
 @pytest.mark.parametrize("url", ["https://x.example/search", "http://localhost:8080/s", "http://127.0.0.1:1"])
 def test_addresses_that_may_have_the_key(url: str) -> None:
-    require(*GaiaChoices(source="official", path="x", search="serper", search_url=url).rules())
+    assert GaiaChoices(source="official", path="x", search="serper", search_url=url).search_url == url
 
 
 def test_a_live_service_needs_its_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ def test_columns_of_the_pairs_stand_for_gold_and_without_any_nobody_validates(ma
     [
         ({"features": "best"}, "features=best is none of all, five, validated, hand"),
         ({"features": ("hnr", "jitter")}, "features: jitter is not one of"),
-        ({"features": ("hnr", "hnr")}, "names one of them twice"),
+        ({"features": ("hnr", "hnr")}, "must be without repeats"),
         ({"features": ()}, "features is empty"),
         ({"hidden": -1}, "hidden=-1"),
         ({"mos": "predictor"}, "write FILE.py:FUNCTION"),

@@ -85,7 +85,7 @@ def test_given_data_have_no_seed(tmp_path):
 
 
 def test_negative_seeds_are_refused():
-    with pytest.raises(ConfigError, match=r"test_seed=-1 is negative"):
+    with pytest.raises(ConfigError, match=r"test_seed=-1 must be at least 0"):
         jobs("data.test_seed=-1")
     with pytest.raises(ConfigError, match=r"seed=-1 is negative"):
         compose.check_command(["+recipe=dpo", "seed=-1"])

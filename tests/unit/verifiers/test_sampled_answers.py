@@ -79,7 +79,7 @@ def test_settings():
     assert Evaluation(pass_at=(1, 4)).pass_at == (1, 4)
     with pytest.raises(ConfigError, match=r"pass_at=\[1, 8\] needs at least 8 samples per prompt; set samples_per_"):
         Evaluation(pass_at=(1, 8))
-    with pytest.raises(ConfigError, match="k starts at 1"):
+    with pytest.raises(ConfigError, match=r"pass_at\[0\]=0 must be at least 1"):
         Evaluation(pass_at=(0,))
     with pytest.raises(ConfigError, match=r"evaluation.pass_at=\[1, 4\] needs replies that can be checked"):
         checked("grpo", "evaluation.pass_at=[1,4]")

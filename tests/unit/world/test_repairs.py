@@ -379,11 +379,11 @@ def test_the_fingerprint_changes_with_content_and_settings():
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"min_lines": 5, "max_lines": 4}, "write 2 ≤ min_lines ≤ max_lines ≤ 4"),
-        ({"told": 1.5}, "told=1.5 is a probability"),
-        ({"revise": 1.0}, "revise=1.0 is a probability"),
-        ({"turns": 1}, r"turns=1 is outside 2…64"),
-        ({"train_tasks": 0}, "train_tasks=0 is outside"),
+        ({"min_lines": 5, "max_lines": 4}, "min_lines=5 must be at least 2 and at most 4"),
+        ({"told": 1.5}, "told=1.5 must be at least 0 and at most 1"),
+        ({"revise": 1.0}, "revise=1.0 must be at least 0 and below 1"),
+        ({"turns": 1}, "turns=1 must be at least 2 and at most 64"),
+        ({"train_tasks": 0}, "train_tasks=0 must be at least 1"),
     ],
 )
 def test_settings_that_make_no_world_are_refused(settings, problem):

@@ -414,21 +414,21 @@ def test_the_prompts_of_roles():
     ("settings", "problem"),
     [
         ({"kinds": {"chain_99": 1.0}}, r"kinds: chain_99 is not one of lookup, .*did you mean chain_9"),
-        ({"kinds": {"lookup": 0.0}}, "one of them above 0"),
-        ({"kinds": {}}, "one of them above 0"),
+        ({"kinds": {"lookup": 0.0}}, "write a weight above 0 for one of them"),
+        ({"kinds": {}}, "write a weight above 0 for one of them"),
         ({"test_kinds": ("chains",)}, "test_kinds: chains is not one of"),
         ({"roles": {"act": 1.0, "sing": 1.0}}, "roles: sing is not one of act"),
-        ({"entities": 40}, r"entities=40 is outside 6…10"),
-        ({"relations": 2}, r"relations=2 is outside 4…6"),
-        ({"turns": 1}, r"turns=1 is outside 2…64"),
-        ({"redirect": 1.0}, "redirect=1.0 is a probability"),
-        ({"train_tasks": 0}, "train_tasks=0 is outside"),
+        ({"entities": 40}, "entities=40 must be at least 6 and at most 10"),
+        ({"relations": 2}, "relations=2 must be at least 4 and at most 6"),
+        ({"turns": 1}, "turns=1 must be at least 2 and at most 64"),
+        ({"redirect": 1.0}, "redirect=1.0 must be at least 0 and below 1"),
+        ({"train_tasks": 0}, "train_tasks=0 must be at least 1"),
     ],
 )
 def test_settings_that_make_no_world_are_refused(settings, problem):
     with pytest.raises(ValueError, match=problem):
         Tools(**settings)
-    with pytest.raises(ValueError, match="repeat_call=1 is a probability"):
+    with pytest.raises(ValueError, match="repeat_call=1 must be at least 0 and below 1"):
         HabitSettings(repeat_call=1)
 
 

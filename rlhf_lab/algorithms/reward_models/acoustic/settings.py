@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from rlhf_lab.config import schema
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
-from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.errors import ConfigError, Rule
+from rlhf_lab.core.ranges import Distinct, Ge, Gt, Lt, NotEmpty
 from rlhf_lab.core.user_code import files_behind, names_object
 from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.rewards.acoustic.settings import FEATURES, HAND_WEIGHTS
-from rlhf_lab.training.settings import Held, Rule, StageSettings
+from rlhf_lab.training.settings import Held, StageSettings
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -56,12 +58,12 @@ class PairwiseReward(ListeningStage):
 
     chance_metric: ClassVar[str] = "accuracy"
     answer: ClassVar[str] = "pair_ranking"
-    max_pairs: int = 1500
-    heldout_pairs: int = 500
-    epochs: float = 30.0
-    batch_size: int = 32
-    lr: float = 1e-2
-    weight_decay: float = 1e-2
+    max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 1500
+    heldout_pairs: Annotated[int, Ge(2)] = 500
+    epochs: Annotated[float, Gt(0)] = 30.0
+    batch_size: Annotated[int, Ge(1)] = 32
+    lr: Annotated[float, Gt(0)] = 1e-2
+    weight_decay: Annotated[float, Ge(0)] = 1e-2
     mos: str = ""
 
     def contents(self) -> dict[str, str]:
@@ -70,12 +72,6 @@ class PairwiseReward(ListeningStage):
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            (self.max_pairs >= 0, f"max_pairs={self.max_pairs} must be 0 (all) or above"),
-            (self.heldout_pairs >= 2, f"heldout_pairs={self.heldout_pairs} must be at least 2"),
-            (self.epochs > 0, f"epochs={self.epochs} must be above 0"),
-            (self.batch_size >= 1, f"batch_size={self.batch_size} must be at least 1"),
-            (self.lr > 0, f"lr={self.lr} must be above 0"),
-            (self.weight_decay >= 0, f"weight_decay={self.weight_decay} must be 0 or above"),
             (not self.mos or names_object(self.mos), f"mos={self.mos}; write FILE.py:FUNCTION"),
         )
 
@@ -98,9 +94,9 @@ class AcousticReward(PairwiseReward):
 
     smoke: ClassVar[dict[str, float]] = {"max_pairs": 200, "heldout_pairs": 60}
     smoke_real: ClassVar[dict[str, float]] = {"max_pairs": 16, "heldout_pairs": 8}
-    features: str | tuple[str, ...] = "all"
-    min_spearman: float = 0.10
-    hidden: int = 8
+    features: str | Annotated[tuple[str, ...], NotEmpty(), Distinct()] = "all"
+    min_spearman: Annotated[float, Ge(0), Lt(1)] = 0.10
+    hidden: Annotated[int, Ge(0, hint="0 is a linear model")] = 8
 
     @property
     def named_features(self) -> Sequence[str] | None:
@@ -119,7 +115,6 @@ class AcousticReward(PairwiseReward):
 
     def rules(self) -> tuple[Rule, ...]:
         names = () if isinstance(self.features, str) else self.features
-        unknown = [name for name in names if name not in FEATURES]
         known_set = not isinstance(self.features, str) or self.features in SETS
         return (
             *super().rules(),
@@ -127,11 +122,7 @@ class AcousticReward(PairwiseReward):
                 known_set,
                 f"features={self.features} is none of {', '.join(SETS)}; write one of them, or a list of names",
             ),
-            (not unknown, f"features: {', '.join(unknown)} is not one of {', '.join(FEATURES)}"),
-            (self.features != (), "features is empty; name at least one"),
-            (len(set(names)) == len(names), f"features={list(names)} names one of them twice"),
-            (0 <= self.min_spearman < 1, f"min_spearman={self.min_spearman} is outside [0, 1)"),
-            (self.hidden >= 0, f"hidden={self.hidden} must be 0 (linear) or above"),
+            schema.only_known("features", names, FEATURES),
         )
 
 
@@ -155,20 +146,13 @@ class Wav2Vec2Reward(PairwiseReward):
     epochs: float = 3.0
     batch_size: int = 8
     lr: float = 1e-5
-    head_lr: float = 1e-3
+    head_lr: Annotated[float, Gt(0)] = 1e-3
     trunk: str = ""
     frozen: bool = False
-    batch_seconds: float = 60.0
+    batch_seconds: Annotated[float, Gt(0)] = 60.0
 
     def contents(self) -> dict[str, str]:
         return {**super().contents(), "trunk": model_identity(self.trunk) if self.trunk else ""}
-
-    def rules(self) -> tuple[Rule, ...]:
-        return (
-            *super().rules(),
-            (self.head_lr > 0, f"head_lr={self.head_lr} must be above 0"),
-            (self.batch_seconds > 0, f"batch_seconds={self.batch_seconds} must be above 0"),
-        )
 
 
 @register("algorithm", "recogniser")
@@ -188,15 +172,8 @@ class RecogniserStage(ListeningStage):
     answer: ClassVar[str] = "phones_heard"
     smoke: ClassVar[dict[str, float]] = {"max_clips": 200, "heldout_pairs": 60}
     smoke_real: ClassVar[dict[str, float]] = {"max_clips": 16, "heldout_pairs": 8}
-    max_clips: int = 1000
-    heldout_pairs: int = 300
-
-    def rules(self) -> tuple[Rule, ...]:
-        return (
-            *super().rules(),
-            (self.max_clips >= 0, f"max_clips={self.max_clips} must be 0 (all) or above"),
-            (self.heldout_pairs >= 2, f"heldout_pairs={self.heldout_pairs} must be at least 2"),
-        )
+    max_clips: Annotated[int, Ge(0, hint="0 is all")] = 1000
+    heldout_pairs: Annotated[int, Ge(2)] = 300
 
 
 def digest_of_code(function: str) -> str:

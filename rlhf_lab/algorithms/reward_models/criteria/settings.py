@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
-from rlhf_lab.training.settings import Held, Rule, StageSettings
+from rlhf_lab.core.ranges import Ge, Lt
+from rlhf_lab.training.settings import Held, StageSettings
 
 
 @register("algorithm", "criteria_reward")
@@ -39,21 +40,11 @@ class CriteriaRewardSettings(StageSettings):
     smoke: ClassVar[dict[str, float]] = {"max_pairs": 200, "heldout_pairs": 60}
     smoke_real: ClassVar[dict[str, float]] = {"max_pairs": 16, "heldout_pairs": 8}
     design: Literal["hand", "calibrated", "fitted"] = "fitted"
-    max_pairs: int = 0
-    validation_pairs: int = 200
-    min_agreement: float = 0.10
-    precision: float = 0.1
-    heldout_pairs: int = 1000
+    max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 0
+    validation_pairs: Annotated[int, Ge(2)] = 200
+    min_agreement: Annotated[float, Ge(0), Lt(1)] = 0.10
+    precision: Annotated[float, Ge(0)] = 0.1
+    heldout_pairs: Annotated[int, Ge(2)] = 1000
 
     def held(self, *, adapter: bool) -> list[Held]:
         return []
-
-    def rules(self) -> tuple[Rule, ...]:
-        return (
-            *super().rules(),
-            (self.max_pairs >= 0, f"max_pairs={self.max_pairs} must be 0 (all) or above"),
-            (self.validation_pairs >= 2, f"validation_pairs={self.validation_pairs} must be at least 2"),
-            (0 <= self.min_agreement < 1, f"min_agreement={self.min_agreement} is outside [0, 1)"),
-            (self.precision >= 0, f"precision={self.precision} must be 0 or above"),
-            (self.heldout_pairs >= 2, f"heldout_pairs={self.heldout_pairs} must be at least 2"),
-        )
