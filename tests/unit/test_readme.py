@@ -140,6 +140,7 @@ def test_a_command_that_does_not_compose_is_found(tmp_path: Path, monkeypatch: p
             check_commands("page.md", tmp_path, begun)
 
 
+@pytest.mark.slow
 def test_the_kept_question_runs(own_recipe: Path) -> None:
     command = next(line for line in commands("README.md") if "--config-dir mine" in line)
     levels = ("data.annotator.length_bias=0.75,0.0", "seed=0")
