@@ -11,7 +11,10 @@ from support import check_each, checked
 
 from rlhf_lab.config import compose, inventory, registry, root, schema
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.redaction import redacted
+from rlhf_lab.memory.plan import plan_stage
 from rlhf_lab.stages import artifacts
+from rlhf_lab.sweeps.sweep import check_fronts
 
 AT_LEAST = {"algorithm": 4, "data": 5, "model": 6, "reward": 2, "rollout": 1, "sharding": 7, "tracker": 4}
 RECIPES = sorted(inventory.recipes())
@@ -148,6 +151,34 @@ def test_a_checked_config_survives_the_round_trip():
             assert root.check(root.to_values(job)) == job
 
     check_each(RECIPES, check)
+
+
+def test_every_recipe_has_a_memory_plan():
+    def check(name: str) -> None:
+        for stage in artifacts.plan(command_of(name).configs[0], name).upstream():
+            found = plan_stage(stage)
+            holds_models = bool(stage.config.algorithm.held(adapter=False))  # what only asks a judge holds none
+            assert holds_models <= found.floor <= found.peak
+            assert bool(found.lines) == holds_models and found.phases
+
+    check_each(RECIPES, check)
+
+
+def test_no_setting_of_a_recipe_reads_as_a_secret():
+    def check(name: str) -> None:
+        values = root.to_values(command_of(name).configs[0])
+        assert redacted(values) == values
+
+    check_each([name for name in RECIPES if not name.startswith("study/")], check)
+
+
+def test_fronts_of_recipes_have_directions():
+    fronts = 0
+    for name in RECIPES:
+        if study := command_of(name).study:
+            check_fronts(study.fronts)
+            fronts += len(study.fronts)
+    assert fronts == 2
 
 
 @pytest.mark.parametrize("model", ["tiny", "small", "tiny_gpt2", "gpt2", "qwen2.5_0.5b"])

@@ -33,7 +33,7 @@ FAMILIES = {
     "judging and synthesis": "cai_reward_model",
     "study": "study/rubric_vs_bt",
 }
-"""Recipes that `make test` runs whole, one of each family, with all that they start from; `make test-all` has the rest."""
+"""The recipe of each family that `make test` runs whole, with what it starts from; `make test-all` runs the rest."""
 
 
 def study_folder(lab, out: str) -> Path:
