@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from browser import INSTALLED, Browser
+from rlhf_lab.reports.attempts.view import MAX_TEXT, attempts_view
 from scripted_agents import Capitals, Scripted, guesses, looks_up, questions, run_in, simple_score
 
 from rlhf_lab.evaluations.agents.benchmark import Benchmark
-from rlhf_lab.reports.attempts.view import MAX_TEXT, attempts_view
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.results.rundir import read_run
 
