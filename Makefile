@@ -6,8 +6,8 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 # Without stored bytecode each process that a test starts compiles torch and transformers again: 11 s instead of 4.
-TESTS := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup \
-	--no-loadscope-reorder
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+TESTS := $(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --ignore=tests/lint
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all smoke check format bench faults mutants coverage recipes path mirror wheel clean
@@ -29,10 +29,11 @@ test-all: $(STAMPS)/dev ## run the slow tests that `make test` leaves out: Slurm
 smoke: $(STAMPS)/dev ## run the quick tests: unit, numeric, config
 	@$(TESTS) -m 'not slow' tests/unit tests/numeric tests/config
 
-check: $(STAMPS)/dev ## lint, formatting and types
+check: $(STAMPS)/dev ## lint, formatting, types, and the rules of this repository in tests/lint
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(PYTEST) tests/lint
 
 format: $(STAMPS)/dev ## apply what `make check` asks of lint and formatting
 	@$(BIN)/ruff check --fix .

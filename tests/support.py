@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,23 @@ def checked(recipe: str, *overrides: str) -> Config:
 
 def planned(recipe: str, *overrides: str) -> artifacts.Stage:
     return artifacts.plan(checked(recipe, *overrides), recipe)
+
+
+def check_each(cases: Iterable[Any], check: Callable[[Any], object]) -> None:
+    """Run a check on every case, and fail once with the name and the error of each case that fails.
+
+    For checks of many files or options that are alike: one test instead of hundreds, which cost more than the checks.
+    """
+    names, errors = [], []
+    for case in cases:
+        names.append(str(case))
+        try:
+            check(case)
+        except Exception as error:
+            errors.append(f"{case}: {type(error).__name__}: {error}")
+    assert names, "there is nothing to check"
+    if errors:
+        pytest.fail(f"{len(errors)} of {len(names)} fail\n" + "\n".join(errors), pytrace=False)
 
 
 def once(folder: Path, make: Callable[[Path], object]) -> Path:

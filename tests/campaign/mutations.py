@@ -2,7 +2,7 @@
 
 A fault is worth its place when a careful developer could make it, when it does not crash, and when the numbers that
 come out look plausible. `anchors.py` finds the place of each in the syntax tree; where there is none, or more than one,
-the campaign and tests/unit/test_mutants.py refuse the row.
+the campaign and tests/lint/test_mutations.py refuse the row.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ def run(outputs: Path, recipe: str, *changed: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_grpo_and_the_stages_before_it(outputs):
     out = run(outputs, "grpo")
     assert "proxy" in out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,20 @@ RUNS = [name for name in RECIPES if not name.startswith("study/")]
 STUDIES = [name for name in RECIPES if name.startswith("study/")]
 ASKED = ("safety_eval", "eval_suite", "domain_assistant", "agent_bench", "code_bench", "gaia")
 """Recipes that ask policies, or agents, what a suite, a safety evaluation or a benchmark asks."""
-QUICK_STUDIES = ("study/model_scale", "study/rubric_vs_bt")
-"""Those that `make test` runs; a study takes seconds, and all of them take minutes."""
+FAMILIES = {
+    "supervised": "sft_mixed",
+    "preference": "dpo_iterative",
+    "policy gradient": "ppo",
+    "reward model": "prm",
+    "pair selection": "pair_margins",
+    "evaluation": "rm_report",
+    "speech": "tts_dpo",
+    "agents": "grpo_agent",
+    "code": "grpo_repairs",
+    "judging and synthesis": "cai_reward_model",
+    "study": "study/rubric_vs_bt",
+}
+"""The recipe of each family that `make test` runs whole, with what it starts from; `make test-all` runs the rest."""
 
 
 def study_folder(lab, out: str) -> Path:
@@ -30,10 +43,20 @@ def study_folder(lab, out: str) -> Path:
 
 def test_the_glob_finds_the_recipes():
     assert len(RUNS) >= 4
-    assert set(QUICK_STUDIES) < set(STUDIES)
+    assert set(FAMILIES.values()) < set(RECIPES)
 
 
-@pytest.mark.parametrize("name", RUNS)
+def some(names: Sequence[str]) -> list[Any]:
+    """Parameters of recipes: those of `FAMILIES` are fast, and any worker may take one of the others.
+
+    All workers share the store of the session, which builds a stage once.
+    """
+    rest = [name for name in names if name not in FAMILIES.values()]
+    slow = [pytest.param(name, marks=(pytest.mark.slow, pytest.mark.xdist_group(name))) for name in rest]
+    return [*(name for name in names if name in FAMILIES.values()), *slow]
+
+
+@pytest.mark.parametrize("name", some(RUNS))
 def test_recipe(lab, sized, name):
     out = lab.inside(f"+recipe={name}", *sized(name))
     result = lab.result(out, name)
@@ -79,12 +102,7 @@ def test_a_second_run_reuses_and_gives_the_same_numbers(lab, sized):
     assert before["policies"][0]["metrics"]["kl"]["mean"] == 0.0
 
 
-def slow(name: str) -> Any:
-    """A study that any worker may take: the store of the session is shared, and builds a stage once."""
-    return pytest.param(name, marks=(pytest.mark.slow, pytest.mark.xdist_group(name)))
-
-
-@pytest.mark.parametrize("name", [name if name in QUICK_STUDIES else slow(name) for name in STUDIES])
+@pytest.mark.parametrize("name", some(STUDIES))
 def test_study(lab, sized, name):
     run = lab.run if name == "study/buffers" else lab.inside  # in processes of their own, and here
     more = [] if name == "study/buffers" else ["study.processes=1"]

@@ -75,7 +75,7 @@ def test_the_commands_of_the_page_run_until_training(workplace):
     code = (
         "from pathlib import Path\n"
         "import pytest\n"
-        "from test_readme import before_training, check_commands\n"
+        "from page_commands import before_training, check_commands\n"
         "with pytest.MonkeyPatch.context() as patch:\n"
         "    print(check_commands('CONTRIBUTING.md', Path.cwd(), before_training(patch)))\n"
     )

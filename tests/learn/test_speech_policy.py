@@ -53,6 +53,7 @@ def test_the_first_clip_of_each_prompt_can_be_heard(stage):
         assert row["audio_seconds"] == pytest.approx(frames / 25)
 
 
+@pytest.mark.slow
 def test_each_codebook_by_itself_trains_another_policy(folder, stage):
     other = built(folder, "algorithm.logps=per_codebook")
     assert other.key != stage.key and other.needs["policy"].key == stage.needs["policy"].key
@@ -62,6 +63,7 @@ def test_each_codebook_by_itself_trains_another_policy(folder, stage):
     assert texts[0] != texts[1]
 
 
+@pytest.mark.slow
 def test_no_clip_is_shorter_than_the_model_allows(folder):
     least = built(folder, "model.min_frames=7")
     rows = read_jsonl(least.folder / "evaluation.jsonl")

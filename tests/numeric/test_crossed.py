@@ -78,6 +78,7 @@ def test_the_freedom_is_between_that_of_runs_and_of_prompts():
     assert comparison.freedom == pytest.approx(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("of_run", "prompts"), [(1.0, 30), (0.2, 500)])
 def test_three_runs_cover_other_runs_and_prompts(of_run: float, prompts: int):
     # Satterthwaite's degrees of freedom cover .92 of both.

@@ -485,6 +485,7 @@ def test_samplers_of_one_stage_share_their_servers():
     assert number and servers_of(options).sent_s == []
 
 
+@pytest.mark.slow
 def test_a_server_is_started_when_it_is_needed_and_ended():
     model = random_model(CONFIGS["llama"])  # its config has never been saved, which changes it
     options = Vllm(mode="spawn", timeout_s=60, max_new_tokens=12, max_prompt_tokens=64, context_tokens=200)

@@ -168,6 +168,7 @@ Benchmark(run_in(Path({folder!r})), agents, questions(), 1, simple_score).finish
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torn", [b"", b'{"key": "torn'])
 def test_killed_with_kill_9_the_next_start_ends_with_the_same_files(tmp_path, torn):
     code = KILLED.format(tests=str(TESTS), folder=str(tmp_path / "run"))

@@ -128,19 +128,30 @@ def test_an_edit_while_a_process_runs_is_noticed(toy, tmp_path):
     assert edited(labels) == ["toy/late.py"]
 
 
-def keys_after_edit(monkeypatch, fresh, file: str, old: str, new: str) -> dict[str, str]:
-    """Stage → key of dpo_iterative, with a line of the lab's own source read as another."""
+def keys() -> dict[str, str]:
+    """Stage → key of dpo_iterative and of all that it starts from."""
+    return {stage.recipe: stage.key for stage in planned("dpo_iterative", "data=mini_hh_small").upstream()}
+
+
+def keys_after_edit(monkeypatch, file: str, old: str, new: str) -> dict[str, str]:
+    """The same, with a line of the lab's own source read as another. All other files stay as this process read them."""
     path = code_digest.PACKAGE / file
     text = path.read_text(encoding="utf-8")
     assert old in text, f"{file} has no line {old!r}"
     original = Path.read_bytes
     edited_text = text.replace(old, new).encode()
+    module = "rlhf_lab." + file.removesuffix(".py").replace("/", ".")
+
+    def forget_file() -> None:
+        if module in code_digest._READ:
+            code_digest.forget(module)
+
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", lambda self: edited_text if self == path else original(self))
-        fresh()
-        stages = {s.recipe: s.key for s in planned("dpo_iterative", "data=mini_hh_small").upstream()}
-    fresh()
-    return stages
+        forget_file()
+        edited_keys = keys()
+    forget_file()
+    return edited_keys
 
 
 @pytest.mark.parametrize(
@@ -164,11 +175,9 @@ def keys_after_edit(monkeypatch, fresh, file: str, old: str, new: str) -> dict[s
         ("rewards/external/judge.py", "return ", "return 0 or ", set()),
     ],
 )
-def test_an_edit_of_the_lab_rebuilds_what_it_decides_and_what_starts_from_that(
-    monkeypatch, fresh, file, old, new, changed
-):
-    before = {s.recipe: s.key for s in planned("dpo_iterative", "data=mini_hh_small").upstream()}
-    after = keys_after_edit(monkeypatch, fresh, file, old, new)
+def test_an_edit_of_the_lab_rebuilds_what_it_decides_and_what_starts_from_that(monkeypatch, file, old, new, changed):
+    before = keys()
+    after = keys_after_edit(monkeypatch, file, old, new)
     assert {name for name in before if before[name] != after[name]} == changed
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from support import checked, planned
 
-from rlhf_lab.config import compose, inventory
+from rlhf_lab.config import compose
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Pair
 from rlhf_lab.data.mixture_settings import Mixture
@@ -86,19 +86,6 @@ def test_the_vocabulary_is_in_the_key_only_where_it_is_set():
 def test_a_vocabulary_that_is_given_cannot_be_chosen():
     with pytest.raises(ConfigError, match=r"mixture\.vocabulary=all: the model that this stage starts from"):
         checked("mixed_reward_model", "mixture.vocabulary=all")
-
-
-def test_fronts_of_recipes_have_directions():
-    from rlhf_lab.sweeps.sweep import check_fronts
-
-    fronts = 0
-    for name in inventory.recipes():
-        if not name.startswith("study/"):
-            continue
-        study = compose.check_command([f"+recipe={name}"]).study
-        check_fronts(study.fronts)
-        fronts += len(study.fronts)
-    assert fronts == 2
 
 
 def test_the_study_has_the_shares_of_its_question():

@@ -1,10 +1,8 @@
-"""The table of the mutation campaign keeps up with the code and its page: each fault has one place in the code."""
+"""The mutation campaign finds the place of a fault, keeps outcomes that still hold, and writes its page."""
 
 from __future__ import annotations
 
-import ast
 import importlib.util
-import json
 import re
 import sys
 from pathlib import Path
@@ -27,29 +25,6 @@ def _campaign(name):
 
 sys.modules["anchors"] = anchors = _campaign("anchors")  # the table imports it by this name
 MUTANTS = _campaign("mutations").MUTANTS
-PAGE = ROOT / "docs" / "results" / "mutants.md"
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_has_one_place_and_changes_code(mutant):
-    text = (ROOT / mutant.file).read_text(encoding="utf-8")
-    mutated = mutant.apply(text)
-    assert ast.dump(ast.parse(mutated)) != ast.dump(ast.parse(text))
-    assert mutated.count("\n") == text.count("\n")
-
-
-def test_names_are_distinct():
-    names = [mutant.name for mutant in MUTANTS]
-    assert len(set(names)) == len(names) >= 197
-
-
-def test_the_page_has_a_row_for_each_mutant():
-    rows = re.findall(r"^\| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)[1:]
-    assert sorted(rows) == sorted(mutant.name for mutant in MUTANTS)
-    noticed, count = map(int, re.search(r"\*\*(\d+) of (\d+) noticed", PAGE.read_text(encoding="utf-8")).groups())
-    assert count == len(MUTANTS)
-    outcomes = json.loads(PAGE.with_suffix(".json").read_text(encoding="utf-8"))
-    assert noticed <= sum(outcome["noticed_by"] is not None for outcome in outcomes)
 
 
 CODE = """

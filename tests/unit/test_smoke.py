@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import checked, command_inside, planned
+from support import check_each, checked, command_inside, planned
 
 from rlhf_lab.config import compose, inventory, registry
 from rlhf_lab.config.smoke import NOTICE
@@ -60,36 +60,42 @@ def jobs(recipe: str, *overrides: str) -> list[artifacts.Stage]:
     return [artifacts.plan(config, recipe) for config in command.configs]
 
 
-@pytest.mark.parametrize("recipe", list(inventory.recipes()))
-def test_every_recipe_is_small(recipe):
-    stages = jobs(recipe)
-    assert len(stages) <= 12
-    for stage in (part for job in stages for part in job.upstream()):
-        assert stage.config.size == "smoke"
-        assert trained_tokens(stage) <= TOKENS["scratch"], stage.recipe
-        assert sampled_tokens(stage) <= TOKENS["scratch"], stage.recipe
-    assert len({stage.config.seed for stage in stages}) == 1
+def test_every_recipe_is_small():
+    def check(recipe: str) -> None:
+        stages = jobs(recipe)
+        assert len(stages) <= 12
+        for stage in (part for job in stages for part in job.upstream()):
+            assert stage.config.size == "smoke"
+            assert trained_tokens(stage) <= TOKENS["scratch"], stage.recipe
+            assert sampled_tokens(stage) <= TOKENS["scratch"], stage.recipe
+        assert len({stage.config.seed for stage in stages}) == 1
+
+    check_each(inventory.recipes(), check)
 
 
-@pytest.mark.parametrize("recipe", [name for name in inventory.recipes() if not name.startswith("study/")])
-def test_every_recipe_is_small_with_a_real_model(recipe, tmp_path, monkeypatch):
+def test_every_recipe_is_small_with_a_real_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("pairs.jsonl", "problems.jsonl"):
         Path(name).write_text("{}\n")
+    # the shipped suites ask for gold, which real data do not know
+    Path("suite.yaml").write_text("metrics: {safety/attack_success: {run: safety}}\n")
     # an environment comes with its tasks: it stays with any model
     replaced = {"arithmetic": ANSWERS, "tools": (), "repairs": (), "speech": ()}
-    data = replaced.get(registry.kind_of("data", checked(recipe).data), PAIRS)
-    if "rubric" in recipe or "attribute" in recipe:
-        data = ("data=graded", "data.path=pairs.jsonl")
-    labels = ("algorithm.labels=perturbed",) if recipe == "prm" else ()
-    labels += ("++stages.prm.algorithm.labels=perturbed",) if recipe == "step_report" else ()
-    if recipe in ("eval_suite", "domain_assistant"):  # the shipped suites ask for gold, which real data do not know
-        Path("suite.yaml").write_text("metrics: {safety/attack_success: {run: safety}}\n")
-        labels += ("algorithm.suite=suite.yaml",)
-    settings = ("model=gpt2", "judge=openai_compatible", *data, *labels)  # the simulated judge knows no real data
-    for stage in (part for job in jobs(recipe, *settings) for part in job.upstream()):
-        assert trained_tokens(stage) <= TOKENS["hf"], stage.recipe
-        assert sampled_tokens(stage) <= TOKENS["hf"], stage.recipe
+
+    def check(recipe: str) -> None:
+        data = replaced.get(registry.kind_of("data", checked(recipe).data), PAIRS)
+        if "rubric" in recipe or "attribute" in recipe:
+            data = ("data=graded", "data.path=pairs.jsonl")
+        labels = ("algorithm.labels=perturbed",) if recipe == "prm" else ()
+        labels += ("++stages.prm.algorithm.labels=perturbed",) if recipe == "step_report" else ()
+        if recipe in ("eval_suite", "domain_assistant"):
+            labels += ("algorithm.suite=suite.yaml",)
+        settings = ("model=gpt2", "judge=openai_compatible", *data, *labels)  # the simulated judge knows no real data
+        for stage in (part for job in jobs(recipe, *settings) for part in job.upstream()):
+            assert trained_tokens(stage) <= TOKENS["hf"], stage.recipe
+            assert sampled_tokens(stage) <= TOKENS["hf"], stage.recipe
+
+    check_each([name for name in inventory.recipes() if not name.startswith("study/")], check)
 
 
 def test_what_is_written_stays():

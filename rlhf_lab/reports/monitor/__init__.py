@@ -1,1 +1,4 @@
-"""Sections about reward hacking: held-out signs (lights.py), what the monitor saw during training (panels.py)."""
+"""Sections about signs of reward hacking.
+
+Begin with lights.py: the signs of reward hacking at a glance; panels.py shows the monitor during training.
+"""

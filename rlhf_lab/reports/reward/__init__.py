@@ -1,1 +1,4 @@
-"""Sections about rewards: report card and benchmark (card.py), what a reward is made of (parts.py)."""
+"""Sections about rewards.
+
+Begin with card.py: the report card of a reward; parts.py shows what a reward is made of.
+"""

@@ -1,1 +1,4 @@
-"""Sections about speech: what a reward of speech is made of (parts.py)."""
+"""Sections about speech.
+
+Begin with parts.py: what a reward of speech is made of.
+"""

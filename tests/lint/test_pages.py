@@ -1,0 +1,126 @@
+"""The documentation and the files beside it agree: links, make targets, the table of recipes, the README's numbers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import recipe_table
+from support import check_each
+
+from rlhf_lab.config import inventory
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and path.name != "outputs" and path.name[0] != "."]
+FILES = [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))]
+PAGES = sorted(page.relative_to(ROOT).as_posix() for page in FILES)
+DESIGN = "docs/design/"
+"""Pages that tell of the past too, and may name what is no more."""
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", MAKEFILE, re.M))
+
+
+def slug(heading: str) -> str:
+    """A heading's anchor as GitHub writes it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def test_the_table_of_recipes_is_what_the_recipes_say() -> None:
+    text = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
+    assert text == recipe_table.page(text), "run `make recipes`"
+    named = re.findall(r"^\| \[`([^`]+)`\]", text, re.M)
+    assert named == list(dict.fromkeys(named)), "a recipe has two rows"
+    assert set(named) == set(inventory.recipes())
+
+
+def test_a_recipe_opens_with_what_a_reader_asks() -> None:
+    def check(name: str) -> None:
+        text = inventory.recipes()[name].read_text(encoding="utf-8")
+        for line, word in zip(text.splitlines(), ("Question", "Source", "Command", "Cost", "Expect"), strict=False):
+            assert line.startswith(f"# {word}:"), line
+        says = recipe_table.header(text)
+        assert {"question", "source", "command", "cost", "expect"} <= says.keys()
+        assert says["command"].startswith(f"python -m rlhf_lab +recipe={name}")
+
+    check_each(inventory.recipes(), check)
+
+
+def test_the_readme_is_short_enough_to_be_read() -> None:
+    assert len(README.split()) <= 1500
+
+
+def test_the_demo_of_the_readme_has_the_numbers_of_its_page() -> None:
+    """The answer's sentence, and the mean of each policy in the rows that the page has too, rounded."""
+    shown = README.split("<!-- result -->")[1].split("<!-- /result -->")[0]
+    page = (ROOT / "docs" / "results" / "dpo_iterative.md").read_text(encoding="utf-8")
+    sentence = re.search(r"\*\*(.+?)\*\*", page)
+    assert sentence and " ".join(sentence[1].split()) in " ".join(shown.split())
+    table = page[page.index("| policy |") :].split("\n\n")[0].splitlines()
+    header = [cell.strip() for cell in table[0].split("|")[1:-1]]
+    rows = [[cell.strip().replace("−", "-") for cell in line.split("|")[1:-1]] for line in table[2:]]
+    columns = {"gold": "gold reward", "proxy": "proxy reward", "KL (nats)": "KL, nats", "tokens": "tokens"}
+    for name, title in columns.items():
+        line = next(line for line in shown.splitlines() if line.startswith(name))
+        means = [float(value) for value in re.findall(r"(-?[\d.]+) ±", line)]
+        expected = [float(row[header.index(title)].split()[0]) for row in rows]
+        assert means == pytest.approx(expected, abs=0.0501 if name == "tokens" else 0.00501), name
+
+
+def test_make_targets_exist() -> None:
+    def check(page: str) -> None:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        pairs = re.findall(r"`make ([a-z][a-z-]*)`|^make ([a-z][a-z-]*)", text, re.M)
+        unknown = {name for pair in pairs for name in pair if name} - make_targets()
+        assert not unknown, f"Makefile has no target {', '.join(sorted(unknown))}"
+
+    pages = [page for page in PAGES if not page.startswith(DESIGN) and page != "CHANGELOG.md"]
+    check_each([*pages, ".ci/run", ".pre-commit-config.yaml"], check)
+
+
+def test_every_make_target_has_a_help_line() -> None:
+    helped = set(re.findall(r"^([a-z-]+):.*## .+", MAKEFILE, re.M))
+    assert helped == make_targets()
+    phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.M)
+    assert phony and set(phony[1].split()) == helped
+
+
+def test_the_two_test_commands_and_check_are_the_whole_suite() -> None:
+    commands = dict(re.findall(r"^(test|test-all):.*\n\t@\$\(TESTS\) (.*)$", MAKEFILE, re.M))
+    assert commands == {"test": "-m 'not slow' tests", "test-all": "-m slow tests"}
+    assert all(f"make {name}" in README for name in commands)
+    left_out = re.findall(r"--ignore=(\S+)", MAKEFILE)
+    assert left_out == ["tests/lint"]
+    check = re.search(r"^check:.*\n((?:\t.*\n)+)", MAKEFILE, re.M)
+    assert check and "$(PYTEST) tests/lint" in check[1]
+
+
+def test_ci_runs_the_commands_of_the_readme_in_its_order_in_one_clone() -> None:
+    """The tests have to pass beside what the demo left in `outputs/`, which a clone that ran no demo does not have."""
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    targets = [name for line in re.findall(r"^make (.*) \|\|", script, re.M) for name in re.findall(r"[a-z-]+", line)]
+    targets = [name for name in targets if not name.startswith("-") and name in make_targets()]
+    assert targets == ["demo", "test", "check", "test-all"]
+    assert README.index("make demo") < README.index("make test")
+    assert script.index("git clone") < script.index(" demo ")
+
+
+def test_links_resolve() -> None:
+    def check(page: str) -> None:
+        path = ROOT / page
+        text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.S | re.M)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if target.startswith(("http://", "https://", "mailto:")):
+                continue
+            name, _, anchor = target.partition("#")
+            file = (path.parent / name) if name else path
+            assert file.exists(), f"links to {target}"
+            if anchor:
+                headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.M)
+                assert anchor in map(slug, headings), f"links to {target}"
+
+    check_each(PAGES, check)
