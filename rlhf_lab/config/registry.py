@@ -10,6 +10,7 @@ of the settings class.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -34,6 +35,16 @@ class RegisteredSection:
     parts: str = ""
 
 
+OLD_NAMES = {
+    "data": (
+        *("preferences", "answers", "graded", "demonstrations", "unpaired"),
+        *("steps", "audio", "phones", "true_reward"),
+    ),
+    "algorithm": ("needs_preferences", "needs_demonstrations", "needs_audio", "needs_answers", "takes_turns"),
+    "reward": ("reads",),
+}
+"""Class attributes that `provides` and `requires` have replaced."""
+
 _settings: dict[tuple[str, str], type] = {}
 _implementations: dict[tuple[str, str], str] = {}
 _sections: dict[str, RegisteredSection] = {}
@@ -48,6 +59,7 @@ def register(group: str, kind: str, implementation: str | None = None) -> Callab
     """
 
     def decorate(cls: type[Settings]) -> type[Settings]:
+        _refuse_old_names(group, kind, cls)
         _settings[group, kind] = cls
         package, _, module = cls.__module__.rpartition(".")
         is_settings = module == "settings" or (package.startswith("rlhf_lab.") and module.endswith("_settings"))
@@ -56,6 +68,18 @@ def register(group: str, kind: str, implementation: str | None = None) -> Callab
         return cls
 
     return decorate
+
+
+def _refuse_old_names(group: str, kind: str, cls: type) -> None:
+    """Raise ConfigError for class attributes that were read up to version 0.15 and would be ignored now."""
+    fields = {item.name for item in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
+    old = [name for name in OLD_NAMES.get(group, ()) if name in vars(cls) and name not in fields]
+    if old:
+        new = "provides" if group == "data" else "requires"
+        raise ConfigError(
+            f"{group}={kind}: {cls.__name__}.{', '.join(old)} is not read any more; write {new}: ClassVar with "
+            "flags of rlhf_lab.Capability"
+        )
 
 
 def add_section(name: str, cls: type, parts: str = "") -> None:

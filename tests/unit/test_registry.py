@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 
@@ -28,3 +29,21 @@ def test_a_plug_in_kind_is_built_from_its_own_module(monkeypatch):
     assert registry.kind_of("reward", Plugged()) == "plugged"
     monkeypatch.setattr("json.build", lambda settings, *args: (settings.weight, *args), raising=False)
     assert registry.build("reward", Plugged(), "run") == (1.0, "run")
+
+
+def test_attributes_that_are_not_read_any_more_are_refused():
+    """Ignored without a word, they would make every source one of preference pairs."""
+
+    @dataclass(frozen=True)
+    class Old:
+        preferences: ClassVar[bool] = False
+
+    with pytest.raises(ConfigError, match=r"data=old: Old\.preferences is not read any more; write provides"):
+        registry.register("data", "old")(Old)
+
+    @dataclass(frozen=True)
+    class New:
+        steps: int = 3  # a setting of that name is fine
+
+    registry.register("data", "new")(New)
+    del registry._settings["data", "new"], registry._implementations["data", "new"]
