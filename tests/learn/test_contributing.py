@@ -99,6 +99,20 @@ def test_a_check_imports_no_torch(workplace):
 
 
 @pytest.mark.slow
+def test_the_pack_contributes_a_command_an_answer_a_rule_and_checks(workplace):
+    assert "3 words" in lab(workplace, "count", "three", "short", "words")
+    assert "count TEXT …: the number of words of a text." in " ".join(lab(workplace, "list").split())
+    command = ("+recipe=grpo", "data=counting", "data.most=99", "reward=brevity", "needs.reward=null")
+    refused = lab(workplace, *command, "rollout.max_new_tokens=8", status=2)
+    assert "data.most is longer than rollout.max_new_tokens; raise the latter" in refused
+    code = (
+        "from rlhf_lab.core.packs import contributed, load, named\n"
+        "print(*(check.name for check in contributed('doctor')), load(named('answers')['ranked']).__name__)\n"
+    )
+    assert python(workplace, "-c", code).stdout.split() == ["sandbox", "counting", "ranked"]
+
+
+@pytest.mark.slow
 def test_options_without_a_file_are_explained(workplace):
     assert "algorithm.clip" in lab(workplace, "explain", "algorithm=ppo")
     assert "Unlikelihood training on preference pairs." in lab(workplace, "explain", "algorithm")
@@ -150,6 +164,7 @@ def test_a_further_measure_of_the_environment_is_shown_everywhere(workplace):
         for name in ("last_words", "measure/turns_used"):
             mine = [row[name] for row in rows if row["policy"] == policy["name"]]
             assert policy["metrics"][name]["mean"] == pytest.approx(sum(mine) / len(mine))
+    assert "words per response." in (folder / "report.html").read_text()
     for page in ("table.md", "report.html"):
         text = (folder / page).read_text()
         assert "last reply, words" in text and "measure/turns used" in text
