@@ -603,7 +603,7 @@ class Store:
             yield
         except (sqlite3.OperationalError, OSError) as error:
             advice = "make it writable, or write judge.store=FILE"
-            if "full" in str(error):
+            if "disk is full" in str(error):  # SQLite: "database or disk is full"; a path may hold the word too
                 advice = "free space there"
             elif "locked" in str(error):
                 advice = f"another process has held it for {BUSY_S:.0f} s"

@@ -36,9 +36,9 @@ RUN = (
 )
 STUDY = (
     "rlhf_lab.reports.study.header:header",
-    "rlhf_lab.reports.study.metrics:primary",
+    "rlhf_lab.reports.study.metric_tables:primary",
     "rlhf_lab.reports.study.paths:paths",
-    "rlhf_lab.reports.study.metrics:exploratory",
+    "rlhf_lab.reports.study.metric_tables:exploratory",
     "rlhf_lab.reports.study.policies:policies",
     "rlhf_lab.reports.study.fronts:fronts",
     "rlhf_lab.reports.study.curves:curves",

@@ -32,6 +32,8 @@ NEUTRAL = (
     # Around a stage: commands, files, processes, errors. They decide whether there is a result, not its numbers.
     *(f"core.{name}" for name in ("errors", "files", "seal", "signals", "machine", "invocation", "console", "imports")),
     "core.redaction",
+    # What numbers are called in tables and reports.
+    "core.metrics",
     *("main", "cli", "notebook", "stages", "sweeps", "memory", "doctor"),
     # Whatever reads a result.
     *("trackers", "results", "studies", "figures", "reports", "monitoring.silence"),

@@ -200,9 +200,9 @@ def test_pass_at_k_is_over_draws_and_clustered_by_task():
     ("overrides", "problem"),
     [
         (("agent.programs.coder.answer=text",), "write agent.programs.coder.answer=code"),
-        (("algorithm.pass_at=[2]",), "pass_at=[2]: values from 1 to attempts=1"),
-        (("algorithm.tiers=[]",), "tiers=[]: one or more of 1, 2 and 3"),
-        (("algorithm.rounds_at=[0]",), "rounds_at=[0]: one or more numbers from 1 on"),
+        (("algorithm.pass_at=[2]",), "pass_at=[2] has a value above attempts=1"),
+        (("algorithm.tiers=[]",), "algorithm.tiers is empty"),
+        (("algorithm.rounds_at=[0]",), "rounds_at[0]=0 must be at least 1"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(overrides, problem):

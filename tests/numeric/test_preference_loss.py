@@ -302,7 +302,7 @@ def test_losses_without_a_reference():
         ({"loss": "sigmoid", "desirable_weight": 1.0}, "it belongs to loss=kto"),
         ({"loss": "kto", "batch_size": 1}, "batch_size=1 leaves loss=kto no other prompt"),
         ({"loss": "inpo"}, "use algorithm=dpo_iterative"),
-        ({"loss": "robust", "label_smoothing": 0.5}, "outside"),
+        ({"loss": "robust", "label_smoothing": 0.5}, "must be at least 0 and below 0.5"),
     ],
 )
 def test_a_setting_that_the_loss_does_not_read_is_an_error(settings, message):

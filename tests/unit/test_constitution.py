@@ -110,7 +110,7 @@ def test_defaults_follow_from_the_data(tmp_path):
     [
         ("synthetic_sft", ("algorithm.drafts=policy",), "name it: .needs.policy=sft"),
         ("synthetic_sft", ("+needs.policy=sft",), "algorithm.drafts=policy only"),
-        ("synthetic_sft", ("algorithm.max_overlap=0",), "outside"),
+        ("synthetic_sft", ("algorithm.max_overlap=0",), "must be above 0 and at most 1"),
         ("self_instruct", ("algorithm.seeds=2",), "fewer than examples"),
         ("synthetic_sft", ("data=arithmetic",), "judge=simulated needs a true reward"),
     ],

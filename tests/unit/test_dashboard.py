@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rlhf_lab.cli.table import dashboard_command
+from rlhf_lab.cli.commands import dashboard_command
 from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.core.metrics import declared

@@ -10,7 +10,7 @@ import pytest
 from statsmodels.stats.multitest import multipletests
 
 from rlhf_lab.reports.report import write_study_report
-from rlhf_lab.reports.study.metrics import level_dots
+from rlhf_lab.reports.study.metric_tables import level_dots
 from rlhf_lab.statistics.inference import paired_difference
 from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.frame import read_study
