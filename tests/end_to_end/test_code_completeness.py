@@ -20,7 +20,6 @@ HARMLESS = {
     "rlhf_lab/core/ranks.py",
     "rlhf_lab/training/peak_memory.py",
     "rlhf_lab/training/checkpoint.py",
-    "rlhf_lab/config/sections.py",
 }
 """Files of which a stage also runs code that has no say in its numbers: measuring, saving, checking settings."""
 
