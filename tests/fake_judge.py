@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlhf_lab.core.errors import JudgeUnavailable
-from rlhf_lab.judges.requests import Reply, Request
+from rlhf_lab.packs.judging.judges.requests import Reply, Request
 
 
 def says(**answer: Any) -> Reply:

@@ -661,7 +661,7 @@ MODELS = {"anthropic": "claude-haiku-4-5", "openai_compatible": "gpt-4.1-mini"}
 
 def question(number: int, **fields: Any) -> Any:
     """A request that no other number makes."""
-    from rlhf_lab.judges.requests import Request
+    from rlhf_lab.packs.judging.judges.requests import Request
 
     values = {"system": "You judge replies.", "max_tokens": 64} | fields
     return Request(({"role": "user", "content": f"question {number}"},), **values)
@@ -669,10 +669,10 @@ def question(number: int, **fields: Any) -> Any:
 
 def connect(url: str, kind: str, outputs: Any, account: str = "run", pause_s: float = 0.01, **settings: Any) -> Any:
     """A client with one of the real SDKs, whose pauses are short; `url` is the server's."""
-    from rlhf_lab.judges.backends import anthropic, openai_compatible
-    from rlhf_lab.judges.backends.settings import Anthropic, OpenAICompatible
-    from rlhf_lab.judges.caller import Caller
-    from rlhf_lab.judges.client import Client
+    from rlhf_lab.packs.judging.judges.backends import anthropic, openai_compatible
+    from rlhf_lab.packs.judging.judges.backends.settings import Anthropic, OpenAICompatible
+    from rlhf_lab.packs.judging.judges.caller import Caller
+    from rlhf_lab.packs.judging.judges.client import Client
 
     base_url = url if kind == "anthropic" else f"{url}/v1"
     values = {"model": MODELS[kind], "base_url": base_url, "poll_s": 0.01, "request_timeout_s": 10.0} | settings
@@ -686,7 +686,7 @@ def connect(url: str, kind: str, outputs: Any, account: str = "run", pause_s: fl
 
 def assert_ledger_is_the_servers(client: Any, server: JudgeServer, kind: str) -> None:
     """Requests, tokens and USD, each counted by the server on its own."""
-    from rlhf_lab.judges.requests import Usage
+    from rlhf_lab.packs.judging.judges.requests import Usage
 
     ledger = client.ledger
     assert ledger.requests == server.billed_requests

@@ -12,11 +12,11 @@ from typing import Any
 
 from support import prompt_text
 
-from rlhf_lab.agents.agent import Assignment, OnDone
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.tools import Tool, call_tool, text_tool
-from rlhf_lab.core.trajectory import AgentTrajectory, Turn
-from rlhf_lab.evaluations.agents.attempts import Question
+from rlhf_lab.packs.agents.benchmarks.attempts import Question
+from rlhf_lab.packs.agents.harness.agent import Assignment, OnDone
+from rlhf_lab.packs.agents.trajectory import AgentTrajectory, Turn
 
 FACTS = {"Oslo": "Norway", "Lima": "Peru", "Cairo": "Egypt", "Quito": "Ecuador", "Hanoi": "Vietnam", "Accra": "Ghana"}
 

@@ -105,80 +105,6 @@ def compare_command(arguments: Sequence[str]) -> None:
     console.print(f"comparison: {comparison.page}", soft_wrap=True)
 
 
-def label_command(arguments: Sequence[str]) -> None:
-    """`label RUN_OR_FILE [items=N …]`: a page on which people say which of two replies is better.
-
-    RUN_OR_FILE is a run directory, judgements.jsonl or a folder that holds it, or a file of pairs ({prompt, chosen,
-    rejected} or {prompt, first, second}). The order of replies is drawn, and what a judge said is not shown before.
-    `policies='A,B'` compares these two of a run; without it its first and its last.
-    `items=N` takes N comparisons, in an order drawn by `seed` (0). `annotator=NAME` keeps the labels of several apart.
-    `to=FILE.sqlite` is where labels are kept; without it beside the source. The same command goes on where it ended.
-    `port=N` is the page's, without it a free one; `open=true` opens the browser.
-    `export=FILE.jsonl` writes the labels instead: as preference pairs for data=pairs, or with `format=labels` all
-    labels, ties too.
-    """
-    from rlhf_lab.cli.label import run
-
-    run(arguments)
-
-
-def judge_command(arguments: Sequence[str]) -> None:
-    """`judge A [B] [judge=… judge.model=… …]`: which of two runs or files has the better replies; grades of one.
-
-    A and B are run directories, or JSONL files with the columns prompt and response; their replies are matched by
-    prompt, and every comparison is asked in both orders. A alone is graded on a rubric.
-    `policy=NAME` is the policy of both runs, `policy='OF A,OF B'` one of each; without it the run's own.
-    `items=N` draws N at random with `seed`; `reference=COLUMN` is an answer that is taken as right; `rubric=FILE` has
-    the criteria; `max_tokens` bounds an answer. `to=FOLDER` is where it is written; without it judgements/A-vs-B in
-    `outputs=FOLDER`, or in the outputs that A lies in.
-    `--dry-run` says how many requests that is, and what they may cost. The same command goes on where it stopped.
-    The simulated judge reads the truth of the run's world; for files, name it: `data=mini_hh data.seed=0`.
-    """
-    from rlhf_lab.cli.judge import run
-
-    run(arguments)
-
-
-def leaderboard_command(arguments: Sequence[str]) -> None:
-    """`leaderboard FILE_OR_FOLDER … [to=FOLDER] [truth=FILE] [baseline=NAME]`: ranks who wrote the replies.
-
-    Reads judgements.jsonl; writes leaderboard.json and leaderboard.html to `to`, or to leaderboards/NAME in
-    `outputs=FOLDER` (without it ./outputs). `truth` is a file of people's labels of some
-    of the comparisons: agreement, biases against people, corrected win rates. `judge=NAME` is the player whose model
-    is also the judge. `prior=4` rates players that never lost or never won, by a Gaussian prior with that standard
-    deviation, in logits.
-    """
-    names = ("to", "outputs", "truth", "baseline", "judge", "prior")
-    # A folder's name may contain an equals sign.
-    sources = [item for item in arguments if "=" not in item or Path(item).exists()]
-    options = dict(item.split("=", 1) for item in arguments if item not in sources)
-    if unknown := [name for name in options if name not in names]:
-        hints = [f"{name} is not an option of leaderboard{did_you_mean(name, names)}" for name in unknown]
-        raise ConfigError(hints)
-    if not sources:
-        raise ConfigError(
-            "leaderboard takes files or folders of judgements: leaderboard outputs/runs/A/judgements.jsonl"
-        )
-    prior = yaml.safe_load(options["prior"]) if "prior" in options else None
-    if prior is not None and (not isinstance(prior, (int, float)) or isinstance(prior, bool) or not prior > 0):
-        raise ConfigError(
-            f"prior={options['prior']} must be a number above 0: a standard deviation in logits, such as 4"
-        )
-    from rlhf_lab.reports.leaderboard.report import leaderboard, printed
-
-    written = leaderboard(
-        sources,
-        to=options.get("to"),
-        outputs=options.get("outputs", "outputs"),
-        truth=options.get("truth"),
-        baseline=options.get("baseline"),
-        judge=options.get("judge"),
-        prior_sd=None if prior is None else float(prior),
-    )
-    console.print(printed(written.view))
-    console.print(f"leaderboard: {written.page} and {written.numbers}", soft_wrap=True)
-
-
 def gate_command(arguments: Sequence[str]) -> int:
     """`gate SUITE.yaml RUN [ACCEPTED | accept=true]`: does a run hold what the suite demands? Status 0 yes, 1 no.
 
@@ -203,25 +129,6 @@ def gate_command(arguments: Sequence[str]) -> int:
     return 0 if decision.passed else 1
 
 
-def export_command(arguments: Sequence[str]) -> None:
-    """`export RUN to=FOLDER [format=inspect]`: a benchmark of agents for other tools: inspect's logs, one per agent.
-
-    RUN is a run directory of agent_bench, gaia or code_bench; `inspect view --log-dir FOLDER` shows the logs. Needs
-    inspect-ai, in an environment of its own: docs/interop.md.
-    """
-    options = dict(item.split("=", 1) for item in arguments[1:] if "=" in item)
-    is_complete = len(arguments) > 1 and len(options) == len(arguments) - 1 and bool(options.get("to"))
-    if not is_complete or options.keys() - {"to", "format"}:
-        raise ConfigError("export takes a run directory and a folder: export outputs/runs/RUN to=FOLDER")
-    if options.get("format", "inspect") != "inspect":
-        raise ConfigError(f"format={options['format']} is not known; the one format of export is inspect")
-    from rlhf_lab.interop.inspect.logs import export
-
-    files = export(Path(arguments[0]), Path(options["to"]))
-    for file in files:
-        console.print(f"log: {file}", soft_wrap=True)
-
-
 def publish_command(arguments: Sequence[str]) -> None:
     """`publish RUN to=FOLDER | to=hub:OWNER/NAME [dtype=bfloat16 …]`: the model with a card made from its run.
 
@@ -234,20 +141,6 @@ def publish_command(arguments: Sequence[str]) -> None:
     says so. docs/publish.md.
     """
     from rlhf_lab.cli.publish import run
-
-    run(arguments)
-
-
-def parler_command(arguments: Sequence[str]) -> None:
-    """`parler [setup | dpo] [folder=FOLDER …]`: Parler-TTS in an environment of its own: is it there, make it, train.
-
-    `setup` makes the environment, once: pinned packages in the user's cache, in $RLHF_LAB_PARLER or in `folder`.
-    `timeout_s=N` gives installing more time than 1800 s.
-    `dpo model=MODEL prompts=FILE.jsonl reward=FILE.py:NAME to=FOLDER` trains in rounds of DPO: the function scores
-    the audio of sampled clips. Rows of the file have `text` and `description`. More: `rounds=3 clips=4 beta=0.1 lr=1e-5
-    epochs=1 pairs_per_step=4 length=sum temperature=1 max_frames=860 dtype=float32 device=cpu seed=0`. docs/parler.md.
-    """
-    from rlhf_lab.cli.parler import run
 
     run(arguments)
 
@@ -273,32 +166,6 @@ def plan_command(arguments: Sequence[str]) -> None:
     recipes` the fewest cards for each recipe on them. Nothing is loaded.
     """
     from rlhf_lab.cli.plan import run
-
-    run(arguments)
-
-
-def sandbox_command(arguments: Sequence[str]) -> None:
-    """`sandbox [probes=true] [level=… to=FILE.json]`: how well this machine isolates the programs that a model writes.
-
-    Says which levels of isolation work here, why others do not, and what a run costs. `probes=true` attacks each level
-    that works (or the one of `level`) with programs that try to get out, and prints what stopped them; two minutes.
-    `to` is a file for the same as JSON.
-    """
-    from rlhf_lab.cli.sandbox import run
-
-    run(arguments)
-
-
-def features_command(arguments: Sequence[str]) -> None:
-    """`features FILE_OR_FOLDER … [to=FILE.csv]`: acoustic features of WAV files: pitch, noise, pauses, spectrum.
-
-    Files have one channel and 16,000 samples a second; `rate=N` measures at another rate, and `resample=true` converts
-    files that have a different one. Silence, clipping and damaged files are refused, all at once; `max_bad_files=N`
-    leaves up to N of them out, and names them.
-    `to` is a file for a line per clip; a feature that a clip does not have is empty. The same command goes on where it
-    stopped: what was measured is kept in `cache=FILE.jsonl` by content, without it in FILE.csv.cache.jsonl.
-    """
-    from rlhf_lab.cli.features import run
 
     run(arguments)
 

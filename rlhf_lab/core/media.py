@@ -27,7 +27,7 @@ class Audio:
 
 
 class Renderer(Protocol):
-    """Turns replies into what they stand for: the streams of a codec (`speech/stream.py`) into audio.
+    """Turns replies into what they stand for: the streams of a codec (`packs/speech/sound/stream.py`) into audio.
 
     Attributes:
         sizes: codes of each codebook, coarsest first.

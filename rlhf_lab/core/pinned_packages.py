@@ -1,7 +1,7 @@
 """Packages that cannot share a process with the lab's own: a folder of pinned ones, made once, for a process beside it.
 
 The folder is complete or absent. A marker in it says which pins it was made from: it is made once, and again after the
-pins change. What is installed how is the business of those who use it: `interop/parler/environment.py` and
+pins change. What is installed how is the business of those who use it: `packs/speech/parler/environment.py` and
 `sampling/vllm/environment.py`.
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 from rlhf_lab.core import ranks
 from rlhf_lab.core.files import replacing
 from rlhf_lab.core.media import Renderer
-from rlhf_lab.speech.audio import write_wav
+from rlhf_lab.packs.speech.sound.audio import write_wav
 
 FOLDER = "clips"
 

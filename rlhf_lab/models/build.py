@@ -30,7 +30,6 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.data.transcript import to_conversation
 from rlhf_lab.models import lora
-from rlhf_lab.models.codec_lm import CodecConfig
 from rlhf_lab.models.divided import plain, within
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.experts import compute_under_autocast
@@ -39,7 +38,8 @@ from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.settings import HuggingFace, Scratch, Stored, WeightsOf
 from rlhf_lab.models.skeleton import placed
 from rlhf_lab.models.weights import HEAD, scalar_head, store
-from rlhf_lab.speech.stream import all_words
+from rlhf_lab.packs.speech.policy.codec_lm import CodecConfig
+from rlhf_lab.packs.speech.sound.stream import all_words
 
 UNBOUNDED_LENGTH = 10**9
 """A tokenizer that was told no length says 1e30."""

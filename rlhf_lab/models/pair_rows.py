@@ -26,7 +26,7 @@ def pair_rows(encoder: Encoder, pair: Pair, max_length: int) -> PairRows:
 def reply_logps(model: nn.Module, batch: TokenBatch, codebooks: int = 0) -> torch.Tensor:
     """Log-probability of each reply, nats, (B,); of each of its codebooks, (B, codebooks), where there are some.
 
-    The tokens of a codec's stream are those of its codebooks in turn; see `speech/stream.py`.
+    The tokens of a codec's stream are those of its codebooks in turn; see `packs/speech/sound/stream.py`.
     """
     logps = token_logps(model, batch)
     if not codebooks:

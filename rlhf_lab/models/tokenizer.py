@@ -7,19 +7,17 @@ byte-level BPE. Both are ordinary `tokenizer.json` files that Hugging Face loads
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from rlhf_lab.core.types import Pair
-from rlhf_lab.speech.stream import all_words
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ["<|endoftext|>", "<|pad|>"]
-UNKNOWN = "<|unknown|>"
 WORDS = Regex(r"\n\nHuman:|\n\nAssistant:| ?[A-Za-z]+(?:'[a-z]+)?| ?\d+| ?[^\sA-Za-z\d]|\s+")
 """Speaker tags, words, numbers and punctuation marks, each with the space before it; runs of white space."""
 
@@ -64,20 +62,3 @@ def train_backend(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(SPECIAL)
     return backend
-
-
-def code_tokenizer(prompts: Iterable[str], sizes: Sequence[int]) -> PreTrainedTokenizerFast:
-    """One token per word of the prompts, and behind them one per code word of a codec with codebooks of these sizes.
-
-    Replies are the streams of `speech/stream.py`. A word that no prompt had is the unknown token.
-    """
-    from transformers import PreTrainedTokenizerFast
-
-    words = sorted({word for prompt in prompts for word in prompt.split()})
-    vocabulary = [*SPECIAL, UNKNOWN, *words, *all_words(sizes)]
-    backend = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocabulary)}, unk_token=UNKNOWN))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.add_special_tokens(SPECIAL)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token=SPECIAL[0], pad_token=SPECIAL[1], unk_token=UNKNOWN
-    )

@@ -24,15 +24,3 @@ def corpus_made(run: Run) -> str | None:
     if (gain := results.get("made/gold_gain")) is not None:
         sentence += f"; a kept reply is worth {compact(gain)} more gold than its draft"
     return f"{sentence}."
-
-
-def attempts_paired(run: Run) -> str | None:
-    """Of how many tasks there are pairs, how many pairs, and how often an attempt succeeds."""
-    results = run.results
-    pairs, tasks, tasks_with_pairs = (results.get(f"made/{name}") for name in ("rows", "items", "prompts"))
-    if pairs is None or tasks is None or tasks_with_pairs is None:
-        return None
-    sentence = f"{tasks_with_pairs.mean:.0f} of {tasks.mean:.0f} tasks gave {pairs.mean:.0f} pairs"
-    if (success := results.get("made/success")) is not None:
-        sentence += f"; an attempt succeeds with probability {compact(success)}"
-    return f"{sentence}."

@@ -36,18 +36,6 @@ def pair_ranking(run: Run) -> str | None:
     return f"{sentence}."
 
 
-def phones_heard(run: Run) -> str | None:
-    """A recogniser: phone errors in chosen, in rejected clips, and where the text is another one."""
-    places = {
-        "chosen": "in chosen clips",
-        "rejected": "in rejected ones",
-        "other": "where they are held against another text",
-    }
-    found = {side: run.results.get(f"phone_error/{side}") for side in places}
-    heard = [f"{compact(error)} {places[side]}" for side, error in found.items() if error is not None]
-    return f"Of the phones of held-out clips the recogniser hears wrongly {', '.join(heard)}." if heard else None
-
-
 def _ranking_clause(run: Run) -> str | None:
     """How many held-out pairs the reward orders as labelled, and whether length alone does as well; no full stop."""
     accuracy = run.results.get("accuracy")
@@ -99,18 +87,6 @@ def benchmark(run: Run) -> str | None:
     items = run.results.get("items")
     count = f" over {items.mean:.0f} items" if items is not None else ""
     return f"This reward scores {compact(run.results[name])}{metric_clause} by the benchmark's own rule{count}."
-
-
-def graded_pairs(run: Run) -> str | None:
-    """A judge's grades: how often they rank a pair as labelled, and how many replies have none."""
-    agreement = run.results.get("label_agreement")
-    if agreement is None or math.isnan(agreement.mean):
-        return None
-    sentence = f"The judge gives the chosen reply the higher mean grade in {compact(agreement)} of the pairs, ties half"
-    unscored = run.results.get("unscored")
-    if unscored is not None and unscored.mean > 0:
-        sentence += f"; {compact(unscored)} of the replies have no grade"
-    return f"{sentence}."
 
 
 def cross_fitted(run: Run) -> str | None:

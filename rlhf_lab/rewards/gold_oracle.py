@@ -19,12 +19,7 @@ import numpy as np
 from rlhf_lab.core.measures import Measure
 from rlhf_lab.core.types import BoolArray, Corpus, EpisodeReward, FloatArray, TextReward
 from rlhf_lab.environments.annotator import choose
-from rlhf_lab.judges.backends.settings import gold_rubric
-from rlhf_lab.judges.caller import judge_of
-from rlhf_lab.judges.rubric import load_rubric
 from rlhf_lab.rewards.checked import CheckedReward
-from rlhf_lab.rewards.external.judge import GradeReward
-from rlhf_lab.rewards.external.settings import Judge
 from rlhf_lab.rewards.graph import OneNote
 from rlhf_lab.rewards.learned.bt import BTReward
 from rlhf_lab.rewards.saved import LearnedReward, open_reward
@@ -113,15 +108,5 @@ def by_model(corpus: Corpus, run: Run) -> Corpus:
     def load() -> LearnedReward:
         run.await_need("gold")
         return open_reward(run.needs["gold"], run.device, run.note)
-
-    return replace(corpus, oracle=GoldOracle(load, corpus, OneNote(run.notes)))
-
-
-def by_judge(corpus: Corpus, run: Run) -> Corpus:
-    """The data of a run whose gold is the judge's grade (`judge=…`) on the rubric in `needs.judge`, 0…1."""
-
-    def load() -> GradeReward:
-        rubric = gold_rubric(run.config)
-        return GradeReward(judge_of(run), Judge(rubric=rubric), load_rubric(rubric), run.note)
 
     return replace(corpus, oracle=GoldOracle(load, corpus, OneNote(run.notes)))

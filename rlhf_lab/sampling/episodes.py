@@ -19,9 +19,9 @@ from rlhf_lab.core.episodes import Environment, Episode, Finishing, Offering, Se
 from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.tools import call_id
 from rlhf_lab.data.transcript import REPLY, quote, render_prompt, reply_message, reply_text, to_conversation
-from rlhf_lab.models.codec_lm import require_same_codec
 from rlhf_lab.models.divided import undivided
 from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.packs.speech.policy.codec_lm import require_same_codec
 from rlhf_lab.sampling.local import Samples
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.turns import RowTokens

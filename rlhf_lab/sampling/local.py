@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.models.by_block import gatherer, readable
-from rlhf_lab.models.codec_lm import CodecConfig
 from rlhf_lab.models.divided import at_hand, within
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.truncation import Truncation
+from rlhf_lab.packs.speech.policy.codec_lm import CodecConfig
+from rlhf_lab.packs.speech.policy.decoder import CodecDecoder
 from rlhf_lab.sampling.cache import StepCost
-from rlhf_lab.sampling.codec import CodecDecoder
 from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.decoding import Decoding
 from rlhf_lab.sampling.settings import Local

@@ -44,9 +44,9 @@ COMMON_CODE = (Reference("rlhf_lab.models.build", "save_model"), Reference("rlhf
 WORLDS = {
     "mini_hh": "rlhf_lab.environments.dialogue.world",
     "arithmetic": "rlhf_lab.environments.arithmetic.world",
-    "speech": "rlhf_lab.environments.speech.world",
+    "speech": "rlhf_lab.packs.speech.world.world",
     "reviews": "rlhf_lab.environments.reviews.world",
-    "espeak": "rlhf_lab.environments.speech.english_world",
+    "espeak": "rlhf_lab.packs.speech.world.english_world",
 }
 """Embedded data → the module whose VERSION is part of what the data are."""
 

@@ -16,8 +16,9 @@ from rlhf_lab.models.lora import has_adapter, trainable, without_adapter
 from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.settings import HuggingFace, Scratch
 from rlhf_lab.models.skeleton import placed
-from rlhf_lab.models.tokenizer import code_tokenizer, train_tokenizer, vocabulary_texts
+from rlhf_lab.models.tokenizer import train_tokenizer, vocabulary_texts
 from rlhf_lab.models.weights import count
+from rlhf_lab.packs.speech.policy.tokenizer import code_tokenizer
 from rlhf_lab.training.run import Run
 
 

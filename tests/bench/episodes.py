@@ -26,13 +26,13 @@ from torch import Tensor, nn
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
 from rlhf_lab.config import compose, registry
 from rlhf_lab.core.episodes import Task
-from rlhf_lab.data.tools import build
-from rlhf_lab.data.tools_settings import Tools
 from rlhf_lab.models.build import scratch_policy
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.settings import Scratch
 from rlhf_lab.models.tokenizer import train_tokenizer
+from rlhf_lab.packs.agents.tools.settings import Tools
+from rlhf_lab.packs.agents.tools.tools import build
 from rlhf_lab.sampling import local
 from rlhf_lab.sampling.turns import SeveralTurns
 from rlhf_lab.stages import artifacts

@@ -12,10 +12,10 @@ import pytest
 from support import ONE_LAYER, command_inside, planned, save_tiny
 
 from rlhf_lab.core.files import read_jsonl
-from rlhf_lab.judges import caller
-from rlhf_lab.judges.requests import Reply, Request
 from rlhf_lab.models.build import load_encoder
 from rlhf_lab.monitoring.replay import read_trace
+from rlhf_lab.packs.judging.judges import caller
+from rlhf_lab.packs.judging.judges.requests import Reply, Request
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.results.answer import answer
 from rlhf_lab.results.rundir import read_run

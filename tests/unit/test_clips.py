@@ -5,7 +5,7 @@ import pytest
 
 from rlhf_lab.core.media import Audio
 from rlhf_lab.evaluations.clips import write_clips
-from rlhf_lab.speech.audio import read_wav
+from rlhf_lab.packs.speech.sound.audio import read_wav
 
 
 class Tones:

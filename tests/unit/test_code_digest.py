@@ -172,7 +172,7 @@ def keys_after_edit(monkeypatch, file: str, old: str, new: str) -> dict[str, str
         ("trackers/wandb.py", "return ", "return 0 or ", set()),
         ("losses/policy.py", "return ", "return 0 or ", set()),
         ("algorithms/policy_gradient/ppo.py", "return ", "return 0 or ", set()),
-        ("rewards/external/judge.py", "return ", "return 0 or ", set()),
+        ("packs/judging/rewards/judge.py", "return ", "return 0 or ", set()),
     ],
 )
 def test_an_edit_of_the_lab_rebuilds_what_it_decides_and_what_starts_from_that(monkeypatch, file, old, new, changed):

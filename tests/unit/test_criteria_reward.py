@@ -15,7 +15,7 @@ from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.data import reviews as reviews_data
 from rlhf_lab.data.world_settings import Reviews
 from rlhf_lab.evaluations.design_report import choice_metrics
-from rlhf_lab.rewards.acoustic.settings import FEATURES, HAND_WEIGHTS
+from rlhf_lab.packs.speech.rewards.settings import FEATURES, HAND_WEIGHTS
 from rlhf_lab.rewards.criteria.design import CriteriaReward
 from rlhf_lab.rewards.criteria.design import build as build_design
 from rlhf_lab.rewards.criteria.model import (

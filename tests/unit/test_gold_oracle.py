@@ -15,9 +15,9 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Corpus, Pair, RewardBatch
 from rlhf_lab.evaluations.reward_audit import audit_margins, with_gold
-from rlhf_lab.judges.backends.settings import gold_rubric, is_asked
 from rlhf_lab.memory.copies import copies
 from rlhf_lab.models.tokenizer import train_tokenizer
+from rlhf_lab.packs.judging.judges.backends.settings import gold_rubric, is_asked
 from rlhf_lab.rewards.gold_oracle import GoldOracle
 from rlhf_lab.rewards.learned.bt import BTReward, Scorer, ScoreScale
 from rlhf_lab.rewards.learned.settings import BradleyTerry
@@ -230,7 +230,7 @@ def test_a_judge_is_gold_by_its_rubric(files):
     stage = planned("grpo", *on_pairs(files), *SERVED, f"needs.judge={rubric}")
     assert is_asked(stage.config) and gold_rubric(stage.config) == str(rubric)
     assert "judge" not in stage.sources() and not any(copy.name.startswith("gold") for copy in copies(stage))
-    assert "rlhf_lab/rewards/gold_oracle.py:by_judge" in stage.code
+    assert "rlhf_lab/packs/judging/rewards/gold.py:by_judge" in stage.code
     shipped = planned("grpo", *on_pairs(files), *SERVED, "needs.judge=assistant")
     other = planned("grpo", *on_pairs(files), "judge=openai_compatible", "judge.model=n", "needs.judge=assistant")
     without = planned("grpo", *on_pairs(files), *SERVED)

@@ -11,9 +11,9 @@ from rlhf_lab.config import compose
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Pair
 from rlhf_lab.data.mixture_settings import Mixture
-from rlhf_lab.data.tools_settings import Tools
 from rlhf_lab.data.world_settings import MiniHH
 from rlhf_lab.models.tokenizer import train_tokenizer
+from rlhf_lab.packs.agents.tools.settings import Tools
 from rlhf_lab.training.start import vocabulary_rows
 
 SHARES = "mixture.shares={data:0,corpus:0,corpus_agents:100}"
@@ -98,7 +98,7 @@ def test_the_study_has_the_shares_of_its_question():
 
 @pytest.mark.parametrize("settings", [{"attempts": 1}, {"pairs_per_task": 0}, {"heldout_tasks": -1}])
 def test_attempts_that_cannot_be_compared_are_refused(settings):
-    from rlhf_lab.algorithms.synthesis.settings import AttemptPairs
+    from rlhf_lab.packs.agents.synthesis.settings import AttemptPairs
 
     with pytest.raises(ValueError, match=next(iter(settings))):
         AttemptPairs(**settings)

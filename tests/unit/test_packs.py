@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 from support import checked
 
-from rlhf_lab.agents import preflight as agents_preflight
 from rlhf_lab.core import packs
-from rlhf_lab.doctor import sandbox as sandbox_check
 from rlhf_lab.lab import CORE
 from rlhf_lab.monitoring import preflight as monitoring_preflight
-from rlhf_lab.sandbox import preflight as sandbox_preflight
+from rlhf_lab.packs.agents.harness import preflight as agents_preflight
+from rlhf_lab.packs.code.sandbox import doctor as sandbox_check
+from rlhf_lab.packs.code.sandbox import preflight as sandbox_preflight
 
 
 def references(pack: packs.Pack) -> list[str]:

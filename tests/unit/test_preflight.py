@@ -19,8 +19,8 @@ from rlhf_lab.models import model_files
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model
 from rlhf_lab.models.lora import adapter_chain
 from rlhf_lab.models.settings import HuggingFace
+from rlhf_lab.packs.code.sandbox import sandbox
 from rlhf_lab.rewards.external import functions
-from rlhf_lab.sandbox import sandbox
 from rlhf_lab.stages import preflight
 
 SMALL = ("model=micro", "data=mini_hh_small")
@@ -224,7 +224,9 @@ def test_a_judge_without_key_price_or_library(monkeypatch, asks_judge):
     local_server = ["judge=openai_compatible", "judge.base_url=http://127.0.0.1:8000/v1", "judge.model=m"]
     assert problems("sft", *local_server) == ""
     missing = ("anthropic", "openai")
-    monkeypatch.setattr("rlhf_lab.judges.preflight.find_spec", lambda name: None if name in missing else object())
+    monkeypatch.setattr(
+        "rlhf_lab.packs.judging.judges.preflight.find_spec", lambda name: None if name in missing else object()
+    )
     assert "judge=anthropic needs a library" in problems("sft", "judge=anthropic")
     assert "pip install 'rlhf_lab[judge]'" in problems("sft", *local_server)
 

@@ -16,14 +16,15 @@ from support import checked, planned, said
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, LabError, NumericError
 from rlhf_lab.core.types import Corpus, RewardBatch
-from rlhf_lab.rewards.acoustic.settings import Intelligibility
+from rlhf_lab.packs.agents.rewards.settings import ToolCalls
+from rlhf_lab.packs.speech.rewards.settings import Intelligibility
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.combine import combine, unverified
 from rlhf_lab.rewards.external.remote import RemoteReward
 from rlhf_lab.rewards.external.settings import PythonCallable, Remote
 from rlhf_lab.rewards.graph import GraphReward
 from rlhf_lab.rewards.learned.ensemble import combine_members
-from rlhf_lab.rewards.rules.settings import EnvironmentTurns, Gold, Length, Programmatic, ToolCalls, Verifier
+from rlhf_lab.rewards.rules.settings import EnvironmentTurns, Gold, Length, Programmatic, Verifier
 from rlhf_lab.rewards.settings import RewardGraph
 
 CORPUS = Corpus("toy", [], [], "")

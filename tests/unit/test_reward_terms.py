@@ -11,10 +11,11 @@ from support import checked
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Corpus, Pair
+from rlhf_lab.packs.code.rewards.code_quality import parsed
+from rlhf_lab.packs.code.rewards.settings import CodeQuality
 from rlhf_lab.rewards.external.remote import references
 from rlhf_lab.rewards.rules.calculator import equations
-from rlhf_lab.rewards.rules.code_quality import parsed
-from rlhf_lab.rewards.rules.settings import Calculator, CodeQuality, Programmatic
+from rlhf_lab.rewards.rules.settings import Calculator, Programmatic
 
 RUN = SimpleNamespace(config=SimpleNamespace(rollout=SimpleNamespace(max_new_tokens=256)))
 

@@ -8,10 +8,9 @@ there are none. `grades.json` beside it names the corpus, the rubric and the jud
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,46 +18,10 @@ from rlhf_lab.algorithms.pair_selection.margins import corpus_mark
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.types import FloatArray, Pair, Rubric
-from rlhf_lab.judges.rubric import Grades, JudgeRubric
 from rlhf_lab.training.run import Run
 
 HEADER, ROWS = "grades.json", "grades.jsonl"
 SIDES = ("chosen", "rejected")
-
-
-@dataclass(frozen=True)
-class GradedReply:
-    """A reply that is to be graded, and where it stands in the corpus."""
-
-    split: str
-    pair: int
-    side: str
-    prompt: str
-    response: str
-
-    def row(self, rubric: JudgeRubric, grades: Grades) -> dict[str, Any]:
-        """As a row of grades.jsonl."""
-        values = [None if grades.unscored else value for value in grades.values]
-        columns = dict(zip(rubric.names, values, strict=True))
-        return {**vars(self), **columns, "reason": grades.reason, "unscored": grades.unscored}
-
-
-def replies_of(split: str, pairs: Sequence[Pair], positions: Sequence[int]) -> Iterator[GradedReply]:
-    """Both replies of some pairs of a split, in the order of the rows."""
-    for position in positions:
-        pair = pairs[position]
-        for side in SIDES:
-            yield GradedReply(split, position, side, pair.prompt, getattr(pair, side))
-
-
-def header(pairs: Sequence[Pair], rubric: JudgeRubric, judge: Mapping[str, Any]) -> dict[str, Any]:
-    """What grades.json says.
-
-    Args:
-        pairs: all training pairs of the corpus, graded or not.
-    """
-    about_rubric = {"name": rubric.name, "attributes": rubric.names, "low": rubric.low, "high": rubric.high}
-    return {"corpus": corpus_mark(pairs), "rubric": about_rubric, "judge": dict(judge)}
 
 
 @dataclass(frozen=True)

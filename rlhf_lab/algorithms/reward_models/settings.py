@@ -10,7 +10,7 @@ from rlhf_lab.config.registry import kind_of, register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Finite, Ge, Gt, Le, Lt, NotEmpty
-from rlhf_lab.training.settings import SMALL, Held, StageSettings, TrainingSettings
+from rlhf_lab.training.settings import SMALL, Held, TrainingSettings
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -294,37 +294,3 @@ class RubricRM(TrainingSettings):
             ),
             *selection_rules(self.selection, beta=False),
         )
-
-
-@register("algorithm", "grade")
-@dataclass(frozen=True)
-class Grade(StageSettings):
-    """A judge's grades of both replies of the pairs of `data`, for `rubric_rm` (`needs.grades`) and `data=graded`.
-
-    Trains nothing: it writes grades.jsonl, a row per reply.
-
-    Args:
-        rubric: YAML file with the criteria (docs/judging.md); empty is five criteria, 1…5.
-        reference: column of the data with an answer that the judge is shown as right; empty shows none.
-        max_tokens: of an answer of the judge.
-        max_pairs: most training pairs, drawn at random as `rubric_rm` draws them for its own `max_pairs`. 0 is all.
-        heldout_pairs: most held-out pairs, the first ones, for the audit of what is trained on the grades.
-    """
-
-    requires: ClassVar[Requirements] = (Capability.PAIRS, Capability.SINGLE_TURN)
-    makes_model: ClassVar[bool] = False
-    compares_policies: ClassVar[bool] = False
-    shares_work: ClassVar[bool] = False
-    asks_judge: ClassVar[bool] = True
-    chance_metric: ClassVar[str] = "label_agreement"
-    answer: ClassVar[str] = "graded_pairs"
-    smoke: ClassVar[dict[str, float]] = {"max_pairs": 200, "heldout_pairs": 50}
-    smoke_real: ClassVar[dict[str, float]] = {"max_pairs": 16, "heldout_pairs": 8}
-    rubric: str = ""
-    reference: str = ""
-    max_tokens: Annotated[int, Ge(1)] = 512
-    max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 0
-    heldout_pairs: Annotated[int, Ge(0, hint="0 is none")] = 1000
-
-    def held(self, *, adapter: bool) -> list[Held]:
-        return []

@@ -18,8 +18,8 @@ from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Call, Tool, ToolError, call_tool, read_arguments
 from rlhf_lab.data.adapters.sessions import OPENING
+from rlhf_lab.data.text_calls import read_move
 from rlhf_lab.data.transcript import reply_message
-from rlhf_lab.environments.tools.text_calls import read_move
 
 NOT_TOOLS = ("reset", "get_reward")
 

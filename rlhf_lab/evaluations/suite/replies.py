@@ -8,7 +8,7 @@ from typing import Any
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.environments.maths.answers import reaches
-from rlhf_lab.evaluations.safety.refusals import outcome_by_rules
+from rlhf_lab.evaluations.refusals import outcome_by_rules
 from rlhf_lab.evaluations.suite.suite_file import GoldenSet
 
 Row = Mapping[str, Any]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_lab.core.types import RewardBatch, TextReward
-from rlhf_lab.rewards.acoustic.acoustic_rm import AcousticModelReward
-from rlhf_lab.rewards.acoustic.clips import renderer_of
-from rlhf_lab.rewards.acoustic.feature_model import MODEL_FILE as ACOUSTIC_FILE
-from rlhf_lab.rewards.acoustic.feature_model import FeatureModel
-from rlhf_lab.rewards.acoustic.settings import AcousticModel
+from rlhf_lab.packs.speech.rewards.acoustic_rm import AcousticModelReward
+from rlhf_lab.packs.speech.rewards.clips import renderer_of
+from rlhf_lab.packs.speech.rewards.feature_model import MODEL_FILE as ACOUSTIC_FILE
+from rlhf_lab.packs.speech.rewards.feature_model import FeatureModel
+from rlhf_lab.packs.speech.rewards.settings import AcousticModel
 from rlhf_lab.rewards.criteria.model import MODEL_FILE, CriteriaModel
 from rlhf_lab.rewards.criteria.sets import CriteriaSet, criteria_of
 from rlhf_lab.rewards.criteria.settings import Design

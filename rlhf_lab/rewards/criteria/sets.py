@@ -15,10 +15,10 @@ import numpy as np
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.environments.reviews.comments import read_comment
-from rlhf_lab.rewards.acoustic.clips import features_of
-from rlhf_lab.rewards.acoustic.settings import FEATURES, HAND_WEIGHTS
+from rlhf_lab.packs.speech.rewards.clips import features_of
+from rlhf_lab.packs.speech.rewards.settings import FEATURES, HAND_WEIGHTS
+from rlhf_lab.packs.speech.sound.features import fill_undefined
 from rlhf_lab.rewards.rules.settings import Programmatic
-from rlhf_lab.speech.features import fill_undefined
 
 TEXT = {
     "words": 0.2,

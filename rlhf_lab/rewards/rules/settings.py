@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from rlhf_lab.config import schema
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import Finite, Ge, Gt, NotEmpty
+from rlhf_lab.core.ranges import Finite, Gt
 from rlhf_lab.rewards.term import TermSettings
 
 AFFIRMATIONS = (
@@ -45,28 +44,6 @@ class EnvironmentTurns(TermSettings):
     @property
     def outcome(self) -> bool:
         return True
-
-
-@register("reward", "tool_calls")
-@dataclass(frozen=True)
-class ToolCalls(TermSettings):
-    """What the calls of tools cost and earn, beside the outcome (`reward=[environment,tool_calls]`).
-
-    Every turn that does not answer counts as a call, one that cannot be read too. Text that no policy sampled is
-    unscored.
-
-    Args:
-        cost: subtracted for each call. Where nothing else separates the episodes of a task, a cost leads to no calls
-            at all, from where no gradient leads back.
-        progress: shared out over the task's expected calls; each earns its part when it is made in their order. What
-            an episode can earn so is bounded, whatever calls it adds.
-        bonus: added for each call, useful or not: a reward that can be had without solving the task.
-    """
-
-    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.TURNS)
-    cost: Annotated[float, Ge(0)] = 0.02
-    progress: Annotated[float, Ge(0)] = 0.0
-    bonus: Annotated[float, Ge(0)] = 0.0
 
 
 @register("reward", "verifier")
@@ -137,30 +114,6 @@ class Calculator(TermSettings):
     """
 
     no_equation: Annotated[float, Finite()] | None = None
-
-
-CODE_CHECKS = ("used_imports", "used_names", "documented", "line_length", "named_errors", "reachable")
-"""Checks that `code_quality` offers; see `rewards/rules/code_quality.py`."""
-
-
-@register("reward", "code_quality")
-@dataclass(frozen=True)
-class CodeQuality(TermSettings):
-    """Static quality of the Python code in a reply, after RLSQM (arXiv:2310.02368): 0 for code that does not parse,
-    else the mean of `checks`, each a share in [0, 1]. The code is parsed and never run.
-
-    Args:
-        checks: some of used_imports, used_names, documented, line_length, named_errors, reachable.
-        max_line: characters of a line that is not overlong.
-        no_code: reward of a reply without a ``` block; None leaves it unscored.
-    """
-
-    checks: Annotated[tuple[str, ...], NotEmpty(hint="name at least one")] = CODE_CHECKS
-    max_line: Annotated[int, Ge(1)] = 100
-    no_code: Annotated[float, Finite()] | None = None
-
-    def rules(self) -> tuple[Rule, ...]:
-        return (*super().rules(), schema.only_known("checks", self.checks, CODE_CHECKS))
 
 
 @register("reward", "length")

@@ -12,9 +12,9 @@ from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.measures import CORRECT, VERIFIED, VERIFIED_PART
 from rlhf_lab.core.types import Corpus, FloatArray
 from rlhf_lab.data.gsm8k import AnswerKey
+from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 from rlhf_lab.rewards.term import TermSettings
 from rlhf_lab.rewards.verifiers.verifier import AnswerVerifier, Verifier, check_replies, verifier_of
-from rlhf_lab.sandbox.settings import Sandboxing
 
 
 class VerifierOracle:

@@ -20,8 +20,8 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.types import RewardBatch
+from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 from rlhf_lab.rewards.term import TermSettings
-from rlhf_lab.sandbox.settings import Sandboxing
 
 Reply = tuple[Mapping[str, Any], str, str]
 """Facts of the row, prompt, response."""

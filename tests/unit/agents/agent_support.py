@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlhf_lab.agents.agent import Assignment
-from rlhf_lab.agents.model import AgentModel
-from rlhf_lab.agents.program import Program, ProgramAgent
-from rlhf_lab.agents.prompts import Instructions, Prompts
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.errors import JudgeUnavailable
 from rlhf_lab.core.tools import Tool, function_call
-from rlhf_lab.core.trajectory import AgentTrajectory
 from rlhf_lab.data.transcript import render_prompt
-from rlhf_lab.environments.tools.knowledge import KnowledgeBase, calculator_tool, search_tool
-from rlhf_lab.judges.requests import Reply, Request, Usage
+from rlhf_lab.packs.agents.harness.agent import Assignment
+from rlhf_lab.packs.agents.harness.model import AgentModel
+from rlhf_lab.packs.agents.harness.program import Program, ProgramAgent
+from rlhf_lab.packs.agents.harness.prompts import Instructions, Prompts
+from rlhf_lab.packs.agents.tools.knowledge import KnowledgeBase, calculator_tool, search_tool
+from rlhf_lab.packs.agents.trajectory import AgentTrajectory
+from rlhf_lab.packs.judging.judges.requests import Reply, Request, Usage
 
 FACTS = {
     "Velmora": {"capital": "Ossin"},

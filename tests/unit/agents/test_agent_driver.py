@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from agent_support import FakeModel, agent, assignment, last, run
 
-from rlhf_lab.agents.program import Ended, together, user_message
-from rlhf_lab.agents.react import react
-from rlhf_lab.agents.surroundings import Surroundings
 from rlhf_lab.core.errors import JudgeUnavailable, StorageError
-from rlhf_lab.judges.requests import Reply
+from rlhf_lab.packs.agents.harness.program import Ended, together, user_message
+from rlhf_lab.packs.agents.harness.react import react
+from rlhf_lab.packs.agents.harness.surroundings import Surroundings
+from rlhf_lab.packs.judging.judges.requests import Reply
 
 
 def chain(request):

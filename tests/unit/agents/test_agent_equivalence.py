@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from support import once, planned
 
-from rlhf_lab.agents.agent import Assignment
-from rlhf_lab.agents.models import open_agents
 from rlhf_lab.data.transcript import to_messages
+from rlhf_lab.packs.agents.harness.agent import Assignment
+from rlhf_lab.packs.agents.harness.models import open_agents
 from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.stages.execute import execute
 from rlhf_lab.training.run import Run

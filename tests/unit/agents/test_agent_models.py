@@ -9,13 +9,13 @@ from agent_support import assignment
 from judge_server import MODELS, JudgeServer, Said, status
 from support import checked, gpt2_tokenizer, save_tiny
 
-from rlhf_lab.agents import models
-from rlhf_lab.agents.agent import Assignment
-from rlhf_lab.agents.brief import Brief
-from rlhf_lab.agents.models import open_agents, open_model
-from rlhf_lab.agents.prompts import Instructions
 from rlhf_lab.core.errors import BudgetExceeded, ConfigError, JudgeUnavailable
-from rlhf_lab.judges.client import takes_tools
+from rlhf_lab.packs.agents.harness import models
+from rlhf_lab.packs.agents.harness.agent import Assignment
+from rlhf_lab.packs.agents.harness.brief import Brief
+from rlhf_lab.packs.agents.harness.models import open_agents, open_model
+from rlhf_lab.packs.agents.harness.prompts import Instructions
+from rlhf_lab.packs.judging.judges.client import takes_tools
 
 SERVICES = ("anthropic", "openai_compatible")
 CAPITAL = {"entity": "Velmora", "relation": "capital"}

@@ -10,19 +10,19 @@ import pytest
 import yaml
 
 import rlhf_lab
-from rlhf_lab.agents.agent import Assignment
-from rlhf_lab.agents.metrics import ATTEMPTS
-from rlhf_lab.agents.scorers import score
-from rlhf_lab.agents.scripted import BEHAVIOURS, ScriptedAgent, guesses
-from rlhf_lab.agents.settings import Scripted
 from rlhf_lab.config import registry
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.metrics import metric, names
 from rlhf_lab.core.tools import Call
-from rlhf_lab.core.trajectory import AgentTrajectory, Turn
-from rlhf_lab.environments.tools.bench.task_sets import AgentBenchMini, Generated
-from rlhf_lab.environments.tools.bench.templates import CATEGORIES
+from rlhf_lab.packs.agents.harness.agent import Assignment
+from rlhf_lab.packs.agents.harness.metrics import ATTEMPTS
+from rlhf_lab.packs.agents.harness.scorers import score
+from rlhf_lab.packs.agents.harness.scripted import BEHAVIOURS, ScriptedAgent, guesses
+from rlhf_lab.packs.agents.harness.settings import Scripted
+from rlhf_lab.packs.agents.tools.bench.task_sets import AgentBenchMini, Generated
+from rlhf_lab.packs.agents.tools.bench.templates import CATEGORIES
+from rlhf_lab.packs.agents.trajectory import AgentTrajectory, Turn
 
 CANONICAL = AgentBenchMini(CATEGORIES)
 SIBLINGS = Generated(per_task=20, seed=1)

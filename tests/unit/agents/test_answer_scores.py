@@ -6,7 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from rlhf_lab.agents.answer_scores import (
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.packs.agents.harness.answer_scores import (
     exact,
     graceful_refusal,
     invented,
@@ -16,8 +17,7 @@ from rlhf_lab.agents.answer_scores import (
     score_answer,
     token_f1,
 )
-from rlhf_lab.agents.quantities import Quantity, in_unit, quantities
-from rlhf_lab.core.errors import DataError
+from rlhf_lab.packs.agents.harness.quantities import Quantity, in_unit, quantities
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,18 @@ from random import Random
 
 import pytest
 
-from rlhf_lab.agents.agent import Assignment
-from rlhf_lab.agents.scorers import score
-from rlhf_lab.agents.scripted import ScriptedAgent
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.tools import Tool, ToolError, call_tool
 from rlhf_lab.environments.splits import split_of
-from rlhf_lab.environments.tools.bench import templates
-from rlhf_lab.environments.tools.bench.fixtures import fixture_tools, fixture_values
-from rlhf_lab.environments.tools.bench.formulas import compute
-from rlhf_lab.environments.tools.bench.names import draw_name, misspell
-from rlhf_lab.environments.tools.bench.task_sets import AgentBenchMini, Generated
-from rlhf_lab.environments.tools.bench.templates import CATEGORIES, all_templates, is_given_away
+from rlhf_lab.packs.agents.harness.agent import Assignment
+from rlhf_lab.packs.agents.harness.scorers import score
+from rlhf_lab.packs.agents.harness.scripted import ScriptedAgent
+from rlhf_lab.packs.agents.tools.bench import templates
+from rlhf_lab.packs.agents.tools.bench.fixtures import fixture_tools, fixture_values
+from rlhf_lab.packs.agents.tools.bench.formulas import compute
+from rlhf_lab.packs.agents.tools.bench.names import draw_name, misspell
+from rlhf_lab.packs.agents.tools.bench.task_sets import AgentBenchMini, Generated
+from rlhf_lab.packs.agents.tools.bench.templates import CATEGORIES, all_templates, is_given_away
 
 ALL = AgentBenchMini(CATEGORIES)
 SIBLINGS = Generated(per_task=6)

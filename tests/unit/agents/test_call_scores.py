@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_lab.agents.call_scores import (
+from rlhf_lab.core.tools import Call
+from rlhf_lab.packs.agents.harness.call_scores import (
     argument_share,
     best_pairing,
     call_key,
@@ -19,8 +20,7 @@ from rlhf_lab.agents.call_scores import (
     shared_count,
     without_retries,
 )
-from rlhf_lab.core.tools import Call
-from rlhf_lab.environments.tools.task_set import ExpectedCall
+from rlhf_lab.packs.agents.tools.task_set import ExpectedCall
 
 
 def made(text: str, *, failed: bool = False, result: str = "") -> Call:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rlhf_lab.core.tools import ToolError, call_tool
-from rlhf_lab.environments.tools.knowledge import KnowledgeBase, calculate, calculator_tool, search_tool
-from rlhf_lab.environments.tools.table import Table, TableBase, table_tools
-from rlhf_lab.environments.tools.text_calls import read_move, write_call
+from rlhf_lab.data.text_calls import read_move, write_call
+from rlhf_lab.packs.agents.tools.knowledge import KnowledgeBase, calculate, calculator_tool, search_tool
+from rlhf_lab.packs.agents.tools.table import Table, TableBase, table_tools
 
 BASE = KnowledgeBase({"Velmora": {"capital": "Ossin"}}, {"Old Velmora": "Velmora"})
 TOOLS = {

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 from agent_support import FakeModel, last, run, script
 
-from rlhf_lab.agents.agent import Assignment
-from rlhf_lab.agents.code_executor import code_executor, read_code, shortened
 from rlhf_lab.core.episodes import Task
-from rlhf_lab.sandbox.sandbox import Sandbox
+from rlhf_lab.packs.agents.harness.agent import Assignment
+from rlhf_lab.packs.agents.harness.code_executor import code_executor, read_code, shortened
+from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
 
 TASK = Assignment(Task("\n\nHuman: How many rows has data.csv?\n\nAssistant:", {"files": {"data.csv": "a\nb\n"}}), ())
 

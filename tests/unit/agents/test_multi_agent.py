@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from agent_support import FakeModel, assignment, last, run
 
-from rlhf_lab.agents.multi_agent import multi_agent, read_queries
+from rlhf_lab.packs.agents.harness.multi_agent import multi_agent, read_queries
 
 program = partial(multi_agent, queries=3, executor_turns=2)
 QUESTION = "Which has more people, Ossin or Quorin?"

@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 from agent_support import FakeModel, assignment, last, run, script, tools
 
-from rlhf_lab.agents.brief import Brief
-from rlhf_lab.agents.plan_execute import plan_execute, read_call, read_plan, with_results
-from rlhf_lab.agents.program import Ended
 from rlhf_lab.core.tools import text_tool
+from rlhf_lab.packs.agents.harness.brief import Brief
+from rlhf_lab.packs.agents.harness.plan_execute import plan_execute, read_call, read_plan, with_results
+from rlhf_lab.packs.agents.harness.program import Ended
 
 program = partial(plan_execute, steps=4, step_turns=2)
 PLAN = "1. search[Velmora ; capital]\n2. search[#1 ; mayor]"

@@ -8,10 +8,10 @@ import time
 import pytest
 from agent_support import assignment
 
-from rlhf_lab.agents.python import ThreadedAgent, load_agent
-from rlhf_lab.agents.settings import PythonAgent
 from rlhf_lab.core.errors import BudgetExceeded, ConfigError
-from rlhf_lab.core.trajectory import AgentTrajectory
+from rlhf_lab.packs.agents.harness.python import ThreadedAgent, load_agent
+from rlhf_lab.packs.agents.harness.settings import PythonAgent
+from rlhf_lab.packs.agents.trajectory import AgentTrajectory
 
 MINE = """
 from helper import NAME

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from agent_support import FakeModel, assignment, calls, last, run, script
 
-from rlhf_lab.agents.prompts import marked
-from rlhf_lab.agents.react import react
-from rlhf_lab.agents.tool_use import read_answer
-from rlhf_lab.agents.zero_shot import zero_shot
-from rlhf_lab.judges.requests import Reply
+from rlhf_lab.packs.agents.harness.prompts import marked
+from rlhf_lab.packs.agents.harness.react import react
+from rlhf_lab.packs.agents.harness.tool_use import read_answer
+from rlhf_lab.packs.agents.harness.zero_shot import zero_shot
+from rlhf_lab.packs.judging.judges.requests import Reply
 
 CAPITAL = {"entity": "Velmora", "relation": "capital"}
 MAYOR = {"entity": "Ossin", "relation": "mayor"}
@@ -136,8 +136,8 @@ def test_what_is_no_mark_is_left():
 
 
 def test_instructions_of_a_task_stand_in_front():
-    from rlhf_lab.agents.agent import Assignment
     from rlhf_lab.core.episodes import Task
+    from rlhf_lab.packs.agents.harness.agent import Assignment
 
     prompt = "\n\nSystem: Be formal.\n\nHuman: hi\n\nAssistant: hello\n\nHuman: who?\n\nAssistant:"
     model = FakeModel(script("Answer: me"))

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from rlhf_lab.core.tools import ToolError, call_tool
-from rlhf_lab.environments.tools.retrieval import PassageIndex, retrieval_tool
-from rlhf_lab.environments.tools.table import MOST_ROWS, Table, TableBase, table_tools
+from rlhf_lab.packs.agents.tools.retrieval import PassageIndex, retrieval_tool
+from rlhf_lab.packs.agents.tools.table import MOST_ROWS, Table, TableBase, table_tools
 
 PASSAGES = {"Tower": "The tower is old.", "Bridge": "The bridge is long and the bridge is old.", "Mill": "A mill."}
 LAKES = TableBase({"lakes": Table(["name", "depth_m"], [["Orlun", 41], ["Vess", 12.5], ["Tamm", None]])})

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 from agent_support import FakeModel, assignment, calls, last, run
 
-from rlhf_lab.agents.brief import Brief
-from rlhf_lab.agents.react import react
-from rlhf_lab.agents.scratchpad import scratchpad
 from rlhf_lab.core.tools import text_tool
+from rlhf_lab.packs.agents.harness.brief import Brief
+from rlhf_lab.packs.agents.harness.react import react
+from rlhf_lab.packs.agents.harness.scratchpad import scratchpad
 
 HOPS = 12
 program = partial(scratchpad, notes_tokens=16)

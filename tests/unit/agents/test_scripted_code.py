@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlhf_lab.agents.agent import Assignment
-from rlhf_lab.agents.scripted_code import build
-from rlhf_lab.agents.settings import ScriptedCode
-from rlhf_lab.agents.surroundings import Surroundings
 from rlhf_lab.core.episodes import Task
+from rlhf_lab.packs.agents.harness.agent import Assignment
+from rlhf_lab.packs.agents.harness.scripted_code import build
+from rlhf_lab.packs.agents.harness.settings import ScriptedCode
+from rlhf_lab.packs.agents.harness.surroundings import Surroundings
 
 FACTS = {"program": "broken\n", "solution": "repaired\n"}
 TASK = Assignment(Task("\n\nHuman: Repair it.\n\nAssistant:", FACTS), ())

@@ -6,16 +6,16 @@ from functools import partial
 
 from agent_support import FakeModel, assignment, calls, run, script
 
-from rlhf_lab.agents.multi_agent import multi_agent
-from rlhf_lab.agents.program import user_message
-from rlhf_lab.agents.react import react
-from rlhf_lab.agents.scratchpad import scratchpad
-from rlhf_lab.agents.transcripts import training_rows
 from rlhf_lab.data.file_settings import Demonstrations
 from rlhf_lab.data.sft import parse_row
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.tokenizer import train_tokenizer
 from rlhf_lab.models.turns import conversation_row
+from rlhf_lab.packs.agents.harness.multi_agent import multi_agent
+from rlhf_lab.packs.agents.harness.program import user_message
+from rlhf_lab.packs.agents.harness.react import react
+from rlhf_lab.packs.agents.harness.scratchpad import scratchpad
+from rlhf_lab.packs.agents.harness.transcripts import training_rows
 
 TURNS = ("Action: search[Velmora ; capital]", "Action: search[Ossin ; mayor]", "Answer: Tal")
 
@@ -82,9 +82,9 @@ def test_parts_and_notes_are_conversations_of_their_own():
 def test_turns_that_were_said_before_the_attempt_are_not_learned():
     history = [user_message("hi"), {"role": "assistant", "content": "hello"}, user_message("who?")]
     task = assignment()
-    from rlhf_lab.agents.agent import Assignment
     from rlhf_lab.core.episodes import Task
     from rlhf_lab.data.transcript import render_prompt
+    from rlhf_lab.packs.agents.harness.agent import Assignment
 
     (trajectory,) = run(react, FakeModel(script("Answer: me")), Assignment(Task(render_prompt(history)), task.tools))
     (row,) = training_rows(trajectory)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from support import checked, command_inside, planned, prompt_text, write_pairs
 
-from rlhf_lab.algorithms.curation.curate import CONTAMINATED
-from rlhf_lab.algorithms.curation.settings import Curate
-from rlhf_lab.algorithms.synthesis.making import reject_duplicates
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.types import Pair
 from rlhf_lab.data.contamination import EvaluationItems, Match, read_items
+from rlhf_lab.packs.judging.curation.curate import CONTAMINATED
+from rlhf_lab.packs.judging.curation.settings import Curate
+from rlhf_lab.packs.judging.synthesis.making import reject_duplicates
 from rlhf_lab.stages.execute import ensure
 
 ITEM = "one two three four five six seven eight nine ten"  # 10 words: three 8-grams

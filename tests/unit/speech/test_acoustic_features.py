@@ -11,11 +11,19 @@ from synthetic_audio import RATE, audio, glide, harmonics, silence, tone, with_n
 
 from rlhf_lab.core.errors import ArtifactError, DataError, LabError
 from rlhf_lab.core.media import Audio
-from rlhf_lab.speech import features
-from rlhf_lab.speech.audio import write_wav
-from rlhf_lab.speech.feature_cache import FeatureCache
-from rlhf_lab.speech.features import FEATURES, NAMES, as_row, content_key, extract, extract_many, fill_undefined
-from rlhf_lab.speech.spectrum import spectra
+from rlhf_lab.packs.speech.sound import features
+from rlhf_lab.packs.speech.sound.audio import write_wav
+from rlhf_lab.packs.speech.sound.feature_cache import FeatureCache
+from rlhf_lab.packs.speech.sound.features import (
+    FEATURES,
+    NAMES,
+    as_row,
+    content_key,
+    extract,
+    extract_many,
+    fill_undefined,
+)
+from rlhf_lab.packs.speech.sound.spectrum import spectra
 
 
 def measure(sound_N):
@@ -240,7 +248,7 @@ def test_a_line_that_a_kill_cut_off_is_measured_again(tmp_path, measured):
 
 
 def test_a_long_extraction_is_written_now_and_then(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlhf_lab.speech.feature_cache.SECONDS_BETWEEN_WRITES", 0.0)
+    monkeypatch.setattr("rlhf_lab.packs.speech.sound.feature_cache.SECONDS_BETWEEN_WRITES", 0.0)
     with FeatureCache(tmp_path / "a.jsonl", 2) as cache:
         cache.add("first", np.array([1.0, np.nan]))
         stored = FeatureCache(tmp_path / "a.jsonl", 2).get("first")

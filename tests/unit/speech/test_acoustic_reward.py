@@ -10,23 +10,23 @@ import pytest
 import torch
 from support import planned
 
-from rlhf_lab.algorithms.reward_models.acoustic import clip_pairs
-from rlhf_lab.algorithms.reward_models.acoustic.acoustic_reward import AcousticRewardModelling, build
-from rlhf_lab.algorithms.reward_models.acoustic.pair_training import epoch_batches, train_on_pairs
-from rlhf_lab.algorithms.reward_models.acoustic.settings import AcousticReward
-from rlhf_lab.algorithms.reward_models.acoustic.validation import validated, wins
 from rlhf_lab.core.errors import ConfigError, NumericError
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.types import Corpus, Pair
-from rlhf_lab.rewards.acoustic.feature_model import (
+from rlhf_lab.packs.speech.reward_models import clip_pairs
+from rlhf_lab.packs.speech.reward_models.acoustic_reward import AcousticRewardModelling, build
+from rlhf_lab.packs.speech.reward_models.pair_training import epoch_batches, train_on_pairs
+from rlhf_lab.packs.speech.reward_models.settings import AcousticReward
+from rlhf_lab.packs.speech.reward_models.validation import validated, wins
+from rlhf_lab.packs.speech.rewards.feature_model import (
     MODEL_FILE,
     FeatureModel,
     Standardiser,
     new_network,
     weighted_sum,
 )
-from rlhf_lab.rewards.acoustic.settings import FEATURES, HAND_WEIGHTS, SILENT, HandWeighted
-from rlhf_lab.speech.features import NAMES
+from rlhf_lab.packs.speech.rewards.settings import FEATURES, HAND_WEIGHTS, SILENT, HandWeighted
+from rlhf_lab.packs.speech.sound.features import NAMES
 from rlhf_lab.stages.execute import execute
 from rlhf_lab.statistics.estimates import Estimate
 

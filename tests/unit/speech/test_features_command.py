@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from synthetic_audio import audio, glide, harmonics, tone
 
-from rlhf_lab.cli.features import run
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.media import Audio
-from rlhf_lab.speech.audio import write_wav
-from rlhf_lab.speech.features import NAMES, extract_many
+from rlhf_lab.packs.speech.sound.audio import write_wav
+from rlhf_lab.packs.speech.sound.command import run
+from rlhf_lab.packs.speech.sound.features import NAMES, extract_many
 
 
 @pytest.fixture

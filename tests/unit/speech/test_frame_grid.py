@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlhf_lab.speech.frame_grid import first_start, frame_count, frames, hop_samples
+from rlhf_lab.packs.speech.sound.frame_grid import first_start, frame_count, frames, hop_samples
 
 
 def test_windows_lie_around_the_centres_of_hops():

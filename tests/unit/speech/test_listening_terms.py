@@ -10,23 +10,23 @@ import pytest
 from support import checked, planned, said
 from synthetic_audio import RATE, say
 
-from rlhf_lab.algorithms.reward_models.acoustic.recogniser import build as fit_stage
-from rlhf_lab.algorithms.reward_models.acoustic.settings import RecogniserStage
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.types import Corpus, Pair
-from rlhf_lab.rewards.acoustic import acoustic, acoustic_rm, intelligibility, wav2vec2
-from rlhf_lab.rewards.acoustic.clips import features_of
-from rlhf_lab.rewards.acoustic.feature_model import FeatureModel, Standardiser, new_network
-from rlhf_lab.rewards.acoustic.settings import AcousticModel, HandWeighted, Intelligibility, SpeechEncoder
-from rlhf_lab.rewards.acoustic.speech_encoder import SpeechModel, SpeechScorer, load_trunk
+from rlhf_lab.packs.speech.reward_models.recogniser import build as fit_stage
+from rlhf_lab.packs.speech.reward_models.settings import RecogniserStage
+from rlhf_lab.packs.speech.rewards import acoustic, acoustic_rm, intelligibility, wav2vec2
+from rlhf_lab.packs.speech.rewards.clips import features_of
+from rlhf_lab.packs.speech.rewards.feature_model import FeatureModel, Standardiser, new_network
+from rlhf_lab.packs.speech.rewards.settings import AcousticModel, HandWeighted, Intelligibility, SpeechEncoder
+from rlhf_lab.packs.speech.rewards.speech_encoder import SpeechModel, SpeechScorer, load_trunk
+from rlhf_lab.packs.speech.sound.features import NAMES
+from rlhf_lab.packs.speech.sound.stream import write_stream
+from rlhf_lab.packs.speech.sound.stream_renderer import StreamRenderer
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.combine import combine, nodes
 from rlhf_lab.rewards.graph import GraphReward
 from rlhf_lab.rewards.rules.settings import Gold
 from rlhf_lab.rewards.settings import RewardGraph
-from rlhf_lab.speech.features import NAMES
-from rlhf_lab.speech.stream import write_stream
-from rlhf_lab.speech.stream_renderer import StreamRenderer
 
 PHONES = "aeious_"
 CLEAR, MUMBLED, SILENT = 0, 1, 2
@@ -159,7 +159,8 @@ def test_a_graph_decodes_each_distinct_reply_once(corpus, recogniser, tmp_path):
 def test_features_are_measured_once(monkeypatch):
     measured = []
     monkeypatch.setattr(
-        "rlhf_lab.rewards.acoustic.clips.extract", lambda clip: measured.append(clip) or np.arange(7.0) + clip.seconds
+        "rlhf_lab.packs.speech.rewards.clips.extract",
+        lambda clip: measured.append(clip) or np.arange(7.0) + clip.seconds,
     )
 
     class Lengths:

@@ -5,7 +5,7 @@ import pytest
 from synthetic_audio import RATE, audio, glide, harmonics, silence, tone, with_noise
 
 from rlhf_lab.core.media import Audio
-from rlhf_lab.speech.periodicity import PitchTracking, periodicity
+from rlhf_lab.packs.speech.sound.periodicity import PitchTracking, periodicity
 
 RATIOS = (0, 2, 5, 10, 15, 20, 25)
 

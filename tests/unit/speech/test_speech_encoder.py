@@ -9,12 +9,12 @@ import pytest
 import torch
 from synthetic_audio import RATE, audio, tone, with_noise
 
-from rlhf_lab.algorithms.reward_models.acoustic.settings import Wav2Vec2Reward
-from rlhf_lab.algorithms.reward_models.acoustic.wav2vec2_reward import build, pair_scores
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.media import Audio
 from rlhf_lab.core.types import Corpus, Pair
-from rlhf_lab.rewards.acoustic.speech_encoder import (
+from rlhf_lab.packs.speech.reward_models.settings import Wav2Vec2Reward
+from rlhf_lab.packs.speech.reward_models.wav2vec2_reward import build, pair_scores
+from rlhf_lab.packs.speech.rewards.speech_encoder import (
     FILE,
     SpeechModel,
     SpeechScorer,

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from rlhf_lab.speech.viterbi import JUMP, forced_path, free_path
+from rlhf_lab.packs.speech.sound.viterbi import JUMP, forced_path, free_path
 
 CLIPS = range(4)
 LENGTHS_B = np.array([4, 5, 2, 1])

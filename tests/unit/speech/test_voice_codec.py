@@ -10,14 +10,14 @@ import pytest
 from scipy import fft
 
 from rlhf_lab.core.errors import ArtifactError, ConfigError
-from rlhf_lab.environments.speech.delivery import draw_delivery, perform
-from rlhf_lab.environments.speech.prompts import draw_utterance
-from rlhf_lab.environments.speech.world import fitted_codec
-from rlhf_lab.speech.codec import PERIODICITIES, SIZES, Codec, k_means
-from rlhf_lab.speech.renderer import render
-from rlhf_lab.speech.stream import write_stream
-from rlhf_lab.speech.stream_renderer import StreamRenderer
-from rlhf_lab.speech.voice_frames import SILENCE_DB, Frames, mel
+from rlhf_lab.packs.speech.sound.codec import PERIODICITIES, SIZES, Codec, k_means
+from rlhf_lab.packs.speech.sound.renderer import render
+from rlhf_lab.packs.speech.sound.stream import write_stream
+from rlhf_lab.packs.speech.sound.stream_renderer import StreamRenderer
+from rlhf_lab.packs.speech.sound.voice_frames import SILENCE_DB, Frames, mel
+from rlhf_lab.packs.speech.world.delivery import draw_delivery, perform
+from rlhf_lab.packs.speech.world.prompts import draw_utterance
+from rlhf_lab.packs.speech.world.world import fitted_codec
 
 CODEC = fitted_codec(SIZES)
 SMALL = fitted_codec((32, 32, 32, 32))
@@ -166,7 +166,7 @@ def test_files(tmp_path):
 
 
 def test_a_codec_of_another_version(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlhf_lab.speech.codec.VERSION", 99)
+    monkeypatch.setattr("rlhf_lab.packs.speech.sound.codec.VERSION", 99)
     CODEC.save(tmp_path)
     monkeypatch.undo()
     with pytest.raises(ArtifactError, match=r"version 99.*fit it anew"):

@@ -10,11 +10,11 @@ import pytest
 from scipy import fft
 
 from rlhf_lab.core.media import Audio
-from rlhf_lab.speech.analysis import analyse
-from rlhf_lab.speech.audio import RATE
-from rlhf_lab.speech.periodicity import periodicity
-from rlhf_lab.speech.renderer import render
-from rlhf_lab.speech.voice_frames import BANDS, SILENCE_DB, Frames, band_centres
+from rlhf_lab.packs.speech.sound.analysis import analyse
+from rlhf_lab.packs.speech.sound.audio import RATE
+from rlhf_lab.packs.speech.sound.periodicity import periodicity
+from rlhf_lab.packs.speech.sound.renderer import render
+from rlhf_lab.packs.speech.sound.voice_frames import BANDS, SILENCE_DB, Frames, band_centres
 
 MIDDLE = slice(3, -3)
 

@@ -10,7 +10,7 @@ from synthetic_audio import RATE, audio, silence, tone
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.media import Audio
-from rlhf_lab.speech.audio import clipped_share, level_problem, loudest_dbfs, read_wav, wav_bytes, write_wav
+from rlhf_lab.packs.speech.sound.audio import clipped_share, level_problem, loudest_dbfs, read_wav, wav_bytes, write_wav
 
 SOUND = audio(tone(150, 0.2))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.packs.agents.report.attempts import attempts
 from rlhf_lab.reports import sections
-from rlhf_lab.reports.attempts.attempts import attempts
 from rlhf_lab.reports.monitor.lights import lights
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.reports.run.origin import data_reports, origin

@@ -11,8 +11,8 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.policies import in_training_order, own_policy
 from rlhf_lab.evaluations.suite.suite_file import RunMetric
 from rlhf_lab.gates.scores import Check, RunReader
-from rlhf_lab.judges.sources import read_source
-from rlhf_lab.labels.sources import read_source as read_label_source
+from rlhf_lab.packs.judging.judges.sources import read_source
+from rlhf_lab.packs.judging.labels.sources import read_source as read_label_source
 from rlhf_lab.reports.comparison.compare import find_sides
 from rlhf_lab.results.gains import policy_of
 from rlhf_lab.results.rundir import read_run

@@ -5,8 +5,8 @@ import json
 import pytest
 from synthetic_runs import write_run
 
+from rlhf_lab.packs.speech.report import acoustics
 from rlhf_lab.reports.reward.parts import criteria
-from rlhf_lab.reports.speech.parts import acoustics
 from rlhf_lab.results.rundir import read_run
 
 

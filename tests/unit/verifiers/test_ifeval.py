@@ -13,11 +13,11 @@ from support import said
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import DataError, MissingDependency
 from rlhf_lab.core.types import Corpus
+from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 from rlhf_lab.rewards.verifiers import instructions
 from rlhf_lab.rewards.verifiers.ifeval import IFEvalVerifier, looser, read_instructions
 from rlhf_lab.rewards.verifiers.instructions import ABOUT_LANGUAGE, INSTRUCTIONS, count_sentences
 from rlhf_lab.rewards.verifiers.settings import IFEval
-from rlhf_lab.sandbox.settings import Sandboxing
 
 STORY = "The old lighthouse keeper climbed the stairs every evening and lit the lamp for the ships at sea."
 

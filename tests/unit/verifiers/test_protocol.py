@@ -17,11 +17,11 @@ from rlhf_lab.data.asking import as_asked
 from rlhf_lab.data.file_settings import GSM8K, Prompts, Verifiable
 from rlhf_lab.data.settings import Mix
 from rlhf_lab.data.transcript import render_prompt, to_messages
+from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.verifiers.oracle import VerifierOracle, verified
 from rlhf_lab.rewards.verifiers.settings import Json
 from rlhf_lab.rewards.verifiers.verifier import VerifierReward, check_replies, verifier_of
-from rlhf_lab.sandbox.settings import Sandboxing
 from rlhf_lab.training.run import Run
 
 SCHEMA = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}

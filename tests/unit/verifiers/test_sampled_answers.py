@@ -13,11 +13,11 @@ from rlhf_lab.data.arithmetic import build as build_arithmetic
 from rlhf_lab.data.gsm8k import AnswerKey
 from rlhf_lab.data.world_settings import Arithmetic
 from rlhf_lab.evaluations.repeated_samples import repeated_samples
+from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 from rlhf_lab.rewards.verifiers.math import MathVerifier
 from rlhf_lab.rewards.verifiers.oracle import VerifierOracle
 from rlhf_lab.rewards.verifiers.settings import Json, Math
 from rlhf_lab.rewards.verifiers.verifier import verifier_of
-from rlhf_lab.sandbox.settings import Sandboxing
 from rlhf_lab.statistics.inference import clustered_fraction
 from rlhf_lab.training.run_settings import Evaluation
 

@@ -13,10 +13,10 @@ from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.gsm8k import AnswerKey
 from rlhf_lab.evaluations.settings import AtTestTime
 from rlhf_lab.evaluations.test_time import ChoosingAtTestTime
+from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 from rlhf_lab.rewards.verifiers.oracle import VerifierOracle
 from rlhf_lab.rewards.verifiers.settings import Json
 from rlhf_lab.rewards.verifiers.verifier import verifier_of
-from rlhf_lab.sandbox.settings import Sandboxing
 
 SAMPLES = [("#### 7", 1, 0.2), ("#### 7.0", 1, 0.4), ("#### 8", 0, 0.9), ("#### 9", 0, 0.1)]
 """Reply, whether it is right, and what a verifier gives it."""

@@ -1,8 +1,0 @@
-"""Metrics that rlhf_lab/algorithms/curation/ emits, beside those of made corpora (algorithms/synthesis/metrics.py)."""
-
-from __future__ import annotations
-
-from rlhf_lab.core.metrics import Metric
-
-CURATION = (Metric("made/evaluation_items", "evaluation items that no row may hold"),)
-"""curate.py"""

@@ -1,6 +1,0 @@
-"""The entry point `inspect_ai` of the package: importing it makes `rlhf_lab` known as a model and as a sandbox."""
-
-from rlhf_lab.interop.inspect.provider import LabModel
-from rlhf_lab.interop.inspect.sandbox import LabSandbox
-
-__all__ = ["LabModel", "LabSandbox"]

@@ -1,0 +1,119 @@
+"""What an agent may call on a question: search, open_page, read_file, calculator, python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rlhf_lab.core.tools import Tool, ToolError, text_tool
+from rlhf_lab.environments.maths.expressions import computed
+from rlhf_lab.packs.agents.gaia.files import file_text
+from rlhf_lab.packs.agents.gaia.search import SearchProvider
+
+PART_CHARACTERS = 8000
+"""Characters of a page or file that a model reads in one call."""
+LONGEST_EXPRESSION = 500
+DECIMALS = 10
+PART = {"type": "string", "description": "1 for the beginning (default), 2 for what follows, …"}
+
+
+def question_tools(
+    *,
+    provider: SearchProvider | None,
+    files: Sequence[str],
+    read: Callable[[str], bytes],
+    run_code: Callable[[str], str] | None,
+) -> list[Tool]:
+    """The tools of one question.
+
+    Args:
+        provider: of `search` and `open_page`, which are left out without one.
+        files: names of the question's attachments; `read_file` is left out where it has none.
+        read: an attachment's bytes by its name.
+        run_code: runs a Python program and gives what it printed; `python` is left out without one.
+    """
+    tools = []
+    if provider is not None:
+        tools += [_search_tool(provider), _open_tool(provider)]
+    if files:
+        tools.append(_read_tool(files, read))
+    tools.append(_calculator_tool())
+    if run_code is not None:
+        tools.append(_python_tool(run_code))
+    return tools
+
+
+def _search_tool(provider: SearchProvider) -> Tool:
+    def search(query: str) -> str:
+        if not str(query).strip():
+            raise ToolError("error: the query is empty; write a few words to search for")
+        hits = provider.search(str(query))
+        if not hits:
+            return "no results"
+        entries = [f"{rank}. {hit.title}\n   {hit.url}\n   {hit.snippet}" for rank, hit in enumerate(hits, start=1)]
+        return "\n".join(entries)
+
+    description = "Search the web. Gives title, address and a snippet of each result."
+    return text_tool("search", description, {"query": "a few words"}, search)
+
+
+def _open_tool(provider: SearchProvider) -> Tool:
+    def open_page(url: str, part: str = "1") -> str:
+        return _part(provider.open(str(url)), part, "page")
+
+    parameters = {
+        "type": "object",
+        "properties": {"url": {"type": "string", "description": "address of a page"}, "part": PART},
+        "required": ["url"],
+    }
+    return Tool("open_page", "Read a page of the web as text.", parameters, open_page)
+
+
+def _read_tool(files: Sequence[str], read: Callable[[str], bytes]) -> Tool:
+    def read_file(name: str, part: str = "1") -> str:
+        if str(name) not in files:  # only by its exact name: no path leads out of the attachments
+            raise ToolError(f"error: there is no attachment {str(name)!r}; there is {', '.join(files)}")
+        return _part(file_text(str(name), read(str(name))), part, "file")
+
+    parameters = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "description": "name of an attachment"}, "part": PART},
+        "required": ["name"],
+    }
+    return Tool("read_file", f"Read an attachment as text: {', '.join(files)}.", parameters, read_file)
+
+
+def _part(text: str, part: str, noun: str) -> str:
+    """One part of a long text; a note says that there are more."""
+    count = max(-(-len(text) // PART_CHARACTERS), 1)
+    number = int(part) if str(part).isdecimal() and len(str(part)) < 9 else 0
+    if not 1 <= number <= count:
+        raise ToolError(f"error: part={part}: the {noun} has {count} part{'s' if count > 1 else ''}, from 1")
+    shown = text[(number - 1) * PART_CHARACTERS : number * PART_CHARACTERS]
+    return shown if count == 1 else f"{shown}\n[part {number} of {count}]"
+
+
+def _calculator_tool() -> Tool:
+    description = f"Evaluate an expression of numbers, + - * / and parentheses, exactly; to {DECIMALS} decimals."
+    return text_tool("calculator", description, {"expression": "such as (12 + 3) * 4 / 5"}, calculate)
+
+
+def calculate(expression: str) -> str:
+    """The value of an expression. Raises ToolError where it is none."""
+    text = str(expression)
+    if len(text) > LONGEST_EXPRESSION:
+        raise ToolError(f"error: the expression is longer than {LONGEST_EXPRESSION} characters; split it")
+    value = computed(text, DECIMALS)
+    if value is None:
+        raise ToolError(
+            f"error: {text[:80]!r} has no value; write numbers, + - * / and parentheses, "
+            "and divide by nothing that is 0"
+        )
+    return value
+
+
+def _python_tool(run_code: Callable[[str], str]) -> Tool:
+    def python(code: str) -> str:
+        return run_code(str(code))
+
+    description = "Run a Python program and read what it prints. Nothing is kept between calls."
+    return text_tool("python", description, {"code": "the whole program"}, python)

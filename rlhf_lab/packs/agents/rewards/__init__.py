@@ -1,0 +1,4 @@
+"""The reward of tool calls.
+
+Read settings.py, then tool_calls.py.
+"""

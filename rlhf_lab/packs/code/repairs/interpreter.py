@@ -1,0 +1,137 @@
+"""Runs programs of words. A tenth of a millisecond, where the sandbox takes 33: a group of episodes runs hundreds.
+
+    line        = [head ":"] assignment
+    head        = "if" operand comparison operand | "for" "x" "in" "v"
+    assignment  = name "=" operand [operator operand]
+    operand     = name | number
+
+Loops go over a list that no line can lengthen, so every program ends.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from rlhf_lab.packs.code.repairs.programs import COMPARISONS, LOOPED, NAMES, OPERATORS, PARAMETERS, Line, Program
+
+Values = dict[str, Any]
+Operand = Callable[[Values, int], Any]
+Statement = Callable[[Values, int], None]
+
+ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "min": min,
+    "max": max,
+}
+COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {">": operator.gt, "<": operator.lt, "==": operator.eq}
+KNOWN_NAMES = {*PARAMETERS, *NAMES, LOOPED}
+assert set(ARITHMETIC) == set(OPERATORS) and set(COMPARE) == set(COMPARISONS)
+
+
+class ProgramError(Exception):
+    """What a run stopped at.
+
+    Attributes:
+        line: counted from 0; the number of lines is the line that returns.
+        problem: in words.
+    """
+
+    def __init__(self, line: int, problem: str):
+        super().__init__(f"line {line + 1} : {problem}")
+        self.line, self.problem = line, problem
+
+
+def run(program: Program, inputs: Mapping[str, Any]) -> Any:
+    """What a program returns. Raises ProgramError."""
+    values = dict(inputs)
+    for number, line in enumerate(program.lines):
+        statement = _parse(line)
+        if statement is None:
+            raise ProgramError(number, "is no line of the language")
+        try:
+            statement(values, number)
+        except TypeError:
+            raise ProgramError(number, "a list is no number") from None
+    return _read(program.result)(values, len(program.lines))
+
+
+@lru_cache(maxsize=65536)
+def _parse(line: Line) -> Statement | None:
+    """A line as a function of the names' values; None for what is no line."""
+    if ":" not in line:
+        return _parse_assignment(line)
+    colon = line.index(":")
+    head, body = line[:colon], _parse_assignment(line[colon + 1 :])
+    if body is None:
+        return None
+    if head == ("for", LOOPED, "in", "v"):
+        return _loop(body)
+    if len(head) == 4 and head[0] == "if" and head[2] in COMPARE and _is_operand(head[1]) and _is_operand(head[3]):
+        return _condition(_read(head[1]), COMPARE[head[2]], _read(head[3]), body)
+    return None
+
+
+def _loop(body: Statement) -> Statement:
+    def statement(values: Values, line: int) -> None:
+        for number in list(values["v"]):
+            values[LOOPED] = number
+            body(values, line)
+
+    return statement
+
+
+def _condition(left: Operand, compare: Callable[[Any, Any], bool], right: Operand, body: Statement) -> Statement:
+    def statement(values: Values, line: int) -> None:
+        if compare(left(values, line), right(values, line)):
+            body(values, line)
+
+    return statement
+
+
+MOST_DIGITS = 6
+"""Of a number that a reply writes; longer ones are not read."""
+
+
+def _parse_assignment(words: Line) -> Statement | None:
+    if len(words) not in (3, 5) or words[0] not in KNOWN_NAMES - {"v"} or words[1] != "=" or not _is_operand(words[2]):
+        return None
+    target, left = words[0], _read(words[2])
+    if len(words) == 3:
+
+        def copy(values: Values, line: int) -> None:
+            values[target] = left(values, line)
+
+        return copy
+    if words[3] not in ARITHMETIC or not _is_operand(words[4]):
+        return None
+    compute, right = ARITHMETIC[words[3]], _read(words[4])
+
+    def assign(values: Values, line: int) -> None:
+        first, second = left(values, line), right(values, line)
+        if isinstance(first, list) or isinstance(second, list):  # Python would repeat it, as often as is written
+            raise TypeError("a list is no operand")
+        values[target] = compute(first, second)
+
+    return assign
+
+
+def _is_operand(word: str) -> bool:
+    return word in KNOWN_NAMES or (word.isdecimal() and len(word) <= MOST_DIGITS)
+
+
+def _read(word: str) -> Operand:
+    if word.isdecimal():
+        number = int(word)
+        return lambda values, line: number
+
+    def value(values: Values, line: int) -> Any:
+        if word not in values:
+            raise ProgramError(line, f"{word} is not defined")
+        return values[word]
+
+    return value

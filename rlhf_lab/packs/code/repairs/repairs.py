@@ -1,0 +1,71 @@
+"""The embedded world of repairs as a corpus (`data=repairs`). Needs no download; see `packs/code/repairs/`.
+
+A training row is a demonstration: a conversation of which the repair is learned, and wrong tries before it are read.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import numpy as np
+
+from rlhf_lab.core.episodes import Task
+from rlhf_lab.core.messages import Message
+from rlhf_lab.core.types import Corpus, LoadReport, Pair
+from rlhf_lab.data.loading import fingerprint
+from rlhf_lab.data.transcript import render_prompt, to_messages
+from rlhf_lab.packs.code.repairs.settings import Repairs
+from rlhf_lab.packs.code.repairs.world import VERSION, RepairWorld, RepairWorldSize
+
+
+def build(settings: Repairs) -> Corpus:
+    """Draw the corpus of a world of repairs. `environment` is the `RepairWorld` itself."""
+    world = world_of(settings)
+    splits: dict[str, list[Pair]] = {}
+    reports: dict[str, LoadReport] = {}
+    for split in ("train", "test"):
+        rows = [_conversation(world, task, settings.revise) for task in world.tasks(split)]
+        tries = [row.meta["tries"] for row in rows]
+        statistics = {
+            "share of demonstrations that repair at once": float(np.mean([count == 0 for count in tries])),
+            "wrong tries per demonstration": float(np.mean(tries)),
+        }
+        splits[split] = rows
+        reports[split] = LoadReport(rows=len(rows), kept=len(rows), statistics=statistics)
+    content = f"repairs world {VERSION} {settings!r} {fingerprint(splits['train'], splits['test'])}"
+    return Corpus(
+        name="repairs",
+        train=splits["train"],
+        test=splits["test"],
+        fingerprint=sha256(content.encode()).hexdigest(),
+        preferences=False,
+        report=reports,
+        environment=world,
+    )
+
+
+def world_of(settings: Repairs) -> RepairWorld:
+    """The world that these settings describe."""
+    size = RepairWorldSize(
+        lines=(settings.min_lines, settings.max_lines),
+        told=settings.told,
+        train_tasks=settings.train_tasks,
+        test_tasks=settings.test_tasks,
+        other_answers=settings.shown_run == "other",
+    )
+    return RepairWorld(size, *settings.split_seeds())
+
+
+def _conversation(world: RepairWorld, task: Task, revise: float) -> Pair:
+    """A whole conversation, learned from the repair on."""
+    demonstration = world.demonstrate(task, revise)
+    *said, last = demonstration.messages
+    messages: list[Message] = [*to_messages(task.prompt), *said]
+    learn_from = len(messages) - len(said) + demonstration.learn_from
+    meta = {
+        "category": task.facts["category"],
+        "tries": len(demonstration.tries),
+        "correct_chosen": 1,
+        "learn_from": learn_from,
+    }
+    return Pair(render_prompt(messages), last["content"], "", meta)

@@ -1,0 +1,20 @@
+"""What is found before a run that needs the sandbox: a level of isolation that does not work on this machine."""
+
+from __future__ import annotations
+
+from rlhf_lab.config.root import Config
+from rlhf_lab.packs.code.sandbox.outcome import SandboxUnavailable
+from rlhf_lab.packs.code.sandbox.sandbox import choose_level
+from rlhf_lab.packs.code.sandbox.settings import runs_code
+
+
+def problems(config: Config) -> list[str]:
+    """Why the programs of a stage cannot be isolated here; none for a stage that runs no programs."""
+    measures_by_running = "rollout" in config.algorithm.uses and getattr(config.verifier, "runs_code", False)
+    if not (runs_code(config) or measures_by_running):
+        return []
+    try:
+        choose_level(config.sandbox)  # one small program, once per process
+    except SandboxUnavailable as error:
+        return [str(error)]
+    return []

@@ -1,0 +1,88 @@
+"""What attacks on the sandbox are made of.
+
+Every probe says by itself what it reached ("ESCAPED: …") or what stopped it ("stopped: …"); `scene.py` also looks from
+the outside. All are bounded, so that they do no harm where nothing stops them: a fork bomb forks a few times more than
+it may, a signal to everybody is signal 0.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from dataclasses import dataclass
+
+from rlhf_lab.packs.code.sandbox.jail.seccomp import AUDIT_ARCH, CLONE3, OF_ITSELF, REFUSED, SOCKETS
+
+PRELUDE = """
+import ctypes, errno, mmap, os, resource, signal, socket, stat, sys, time
+NUMBERS = {numbers}
+SCENE = {scene}
+libc = ctypes.CDLL(None, use_errno=True)
+
+def escaped(what):
+    print("ESCAPED:", what, flush=True)
+    os._exit(0)
+
+def stopped(by):
+    print("stopped:", by, flush=True)
+    os._exit(0)
+
+def call(name, *arguments):
+    # A system call that should not get through: refused by the filter, or by rights that are missing.
+    longs = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    result = libc.syscall(ctypes.c_long(NUMBERS[name]), *longs)
+    code = errno.errorcode.get(ctypes.get_errno(), "?")
+    if result >= 0 or code not in ("EPERM", "ENOSYS", "EACCES"):
+        escaped(name + (" succeeds" if result >= 0 else " reaches the kernel: " + code))
+    stopped(name + ": " + code)
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read(1 << 16)
+
+def attack():
+{body}
+
+try:
+    attack()
+except (Exception, SystemExit) as error:
+    stopped(type(error).__name__ + ": " + str(error)[:80])
+stopped("nothing was reached")
+"""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One attack.
+
+    Attributes:
+        name: what it tries.
+        kind: what it is about.
+        body: statements of Python; `escaped`, `stopped`, `call`, `read` and `SCENE` are defined.
+        limit: the status with which the sandbox has to end it, where that is what stops it.
+        keep: whether its files are read back.
+    """
+
+    name: str
+    kind: str
+    body: str
+    limit: str = ""
+    keep: bool = False
+
+    def program(self, scene: dict[str, object]) -> str:
+        column = list(AUDIT_ARCH).index(os.uname().machine) if os.uname().machine in AUDIT_ARCH else 0
+        of_itself = {name: pair for name, (pair, _) in OF_ITSELF.items()}
+        pairs = {**REFUSED, **of_itself, **SOCKETS, "clone3": CLONE3}
+        numbers = {name: pair[column] for name, pair in pairs.items()}
+        lines = textwrap.indent(textwrap.dedent(self.body).strip(), "    ")
+        return PRELUDE.replace("{numbers}", repr(numbers)).replace("{scene}", repr(scene)).replace("{body}", lines)
+
+
+def reads(name: str, kind: str, path: str) -> Probe:
+    """A probe that reads a file; `path` is an expression."""
+    return Probe(name, kind, f"escaped(str(len(read({path}))) + ' bytes')")
+
+
+def calls(name: str, arguments: str, kind: str = "kernel") -> Probe:
+    """A probe that makes one system call."""
+    return Probe(name, kind, f"call({name!r}, {arguments})")

@@ -1,0 +1,108 @@
+"""What there is to reach: sockets, a file, a process of the same user, and a secret in its environment."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from rlhf_lab.packs.code.sandbox.outcome import Outcome
+
+SECRET = "RLHF_LAB_PROBE_SECRET"
+MEMORY_MIB, DISK_MIB, PROCESSES, TIMEOUT_S = 128, 4, 8, 4.0
+"""Limits of the probes: small, so that exceeding them is quick and does no harm."""
+
+
+class Scene:
+    """Made by `scene`; also looks at what was reached."""
+
+    def __init__(self, stack: ExitStack):
+        self.word = secrets.token_bytes(16)
+        self.mark = f"rlhf_lab-probe-{secrets.token_hex(8)}"
+        self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlhf_lab-probes-")))
+        self.canary = self.folder / "canary"
+        self.canary.write_bytes(self.word)
+        self._tcp = self._listen(stack, socket.AF_INET, ("127.0.0.1", 0))
+        self._abstract = self._listen(stack, socket.AF_UNIX, f"\0{self.mark}")
+        self._unix = self._listen(stack, socket.AF_UNIX, str(self.folder / "socket"))
+        self._udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        self._udp.bind(("127.0.0.1", 0))
+        self._udp.setblocking(False)
+        sleeping = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+        self.victim = subprocess.Popen(sleeping, env={**os.environ, SECRET: self.mark})
+        stack.callback(self._end_victim)
+        os.environ[SECRET] = self.mark
+        stack.callback(os.environ.pop, SECRET, None)
+
+    def _listen(self, stack: ExitStack, family: int, address: object) -> socket.socket:
+        server = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+        server.bind(address)  # type: ignore[arg-type]
+        server.listen()
+        return server
+
+    def _end_victim(self) -> None:
+        self.victim.kill()
+        self.victim.wait()
+
+    def values(self) -> dict[str, object]:
+        """What probes know of it."""
+        home = Path.home()
+        names = sorted(os.listdir(home)) if os.access(home, os.R_OK) else []
+        shown = {".pyenv", "miniconda3", "anaconda3"}  # the interpreter may lie there
+        return {
+            "word": self.word,
+            "mark": self.mark,
+            "folder": str(self.folder),
+            "canary": str(self.canary),
+            "tcp": self._tcp.getsockname(),
+            "udp": self._udp.getsockname(),
+            "abstract": f"\0{self.mark}",
+            "unix": str(self.folder / "socket"),
+            "home": str(home),
+            "home_names": [name for name in names if name not in shown],
+            "source": str(Path(__file__)),
+            "secret_name": SECRET,
+            "victim": self.victim.pid,
+            "memory": MEMORY_MIB << 20,
+            "disk_mib": DISK_MIB,
+            "processes": PROCESSES,
+        }
+
+    def reached(self, outcome: Outcome) -> str:
+        """What a program reached, seen from outside; empty where nothing is seen."""
+        content = b"".join(outcome.files.values())
+        if self.word in content or self.word in outcome.stdout.encode("utf-8", "surrogatepass"):
+            return "the content of a file of this user"
+        if self.victim.poll() is not None:
+            self.victim = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+            return "a process of this user"
+        with suppress(BlockingIOError):
+            self._udp.recv(64)
+            return "this machine's network"
+        if Path(f"{tempfile.gettempdir()}/{self.mark}").exists():
+            Path(f"{tempfile.gettempdir()}/{self.mark}").unlink()
+            return "the folder for temporary files of all"
+        if Path(f"{self.canary}.new").exists():
+            Path(f"{self.canary}.new").unlink()
+            return "a folder of this user"
+        return self._survivor()
+
+    def _survivor(self) -> str:
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if self.mark.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
+                    return f"process {folder.name} is still there"
+        return ""
+
+
+@contextmanager
+def scene() -> Iterator[Scene]:
+    """A scene, which is taken down at the end."""
+    with ExitStack() as stack:
+        yield Scene(stack)

@@ -1,0 +1,22 @@
+"""Where a service is."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from rlhf_lab.packs.judging.judges.backends.settings import Service
+
+
+def url_of(settings: Service) -> str:
+    return settings.base_url or settings.default_url
+
+
+def is_private(settings: Service) -> bool:
+    """Whether the service is on this machine or in its network: nobody charges for it, and it needs no key."""
+    host = urlsplit(url_of(settings)).hostname or ""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host == "localhost" or "." not in host or host.endswith((".local", ".internal", ".localhost"))
+    return address.is_private or address.is_loopback

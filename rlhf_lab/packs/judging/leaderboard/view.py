@@ -1,0 +1,342 @@
+"""A league in words and cells: what the console prints and the page shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab.figures.charts import Level, dots
+from rlhf_lab.packs.judging.leaderboard.board import Board, People, Player
+from rlhf_lab.packs.judging.statistics.judge_bias import PositionBias
+from rlhf_lab.packs.judging.statistics.ranking import Neighbours, Ranking
+from rlhf_lab.reports.sections import Page, PageSection
+from rlhf_lab.results.wording import compact
+from rlhf_lab.statistics.estimates import Estimate
+
+DEGENERATE_SHARE = 0.01
+"""From this share of bootstrap draws without a finite estimate on, a remark says so."""
+NOT_RATED = "not rated"
+STYLE = "at equal style"
+WITH_PEOPLE = "corrected by people"
+STANDING = 6
+"""Columns of the first table; the others, with the player's name, are the second."""
+
+
+def board_view(board: Board) -> dict[str, Any]:
+    """What console and page show, as text."""
+    ranking = board.ranking
+    return {
+        "title": f"{len(board.players)} players, {board.comparisons} comparisons on {board.prompts} prompts",
+        "tables": _tables(board),
+        "finding": _finding(board),
+        "connection": _connection_lines(ranking),
+        "neighbours": [_neighbours_line(pair, ranking.prompts) for pair in ranking.neighbours],
+        "biases": [*_position_lines(board.position), *_style_lines(board)],
+        "people": _people_lines(board.people, board) if board.people else [],
+        "remarks": _remarks(board),
+        "matrix": _matrix(ranking),
+        "chart": _chart(board) if ranking.order else None,
+        "method": _method(ranking),
+    }
+
+
+def league_page(view: Mapping[str, Any], files: Sequence[Path]) -> Page:
+    """The page of a league that was read from `files`."""
+    league = PageSection(template=f"{__package__}:league.html.j2", values={**view, "files": files})
+    footer = "Every number is measured in these judgements. Made by `python -m rlhf_lab leaderboard`."
+    return Page(f"Leaderboard: {view['title']}", {"league": league}, footer)
+
+
+def _tables(board: Board) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+    """(headings, rows) of the standings, and of what else is known of every player."""
+    headings = _headings(board)
+    rows = [_cells(board, player) for player in board.players]
+    standings = (headings[:STANDING], [row[:STANDING] for row in rows])
+    rates = ((headings[0], *headings[STANDING:]), [(row[0], *row[STANDING:]) for row in rows])
+    return [standings, rates]
+
+
+def _headings(board: Board) -> tuple[str, ...]:
+    standing = ("player", "rank", "strength", "prompts", "comparisons", "unscored")
+    headings = (*standing, f"strength {STYLE}", f"win rate against {board.baseline}", "at equal length")
+    return (*headings, WITH_PEOPLE) if any(player.corrected for player in board.players) else headings
+
+
+def _cells(board: Board, player: Player) -> tuple[str, ...]:
+    name = player.name
+    strength = board.ranking.strengths.get(name)
+    styled = board.styled.strengths.get(name) if board.styled else None
+    rank = _span(board.ranking.ranks[name]) if strength else NOT_RATED
+    controlled = player.length_controlled.win_rate if player.length_controlled else None
+    standing = (name, rank, _number(strength), str(player.prompts), str(player.comparisons), _reasons(player.unscored))
+    cells = (*standing, _number(styled), _number(player.win_rate), _number(controlled))
+    corrected = player.corrected.mean if player.corrected else None
+    return (*cells, _number(corrected)) if WITH_PEOPLE in _headings(board) else cells
+
+
+def _number(estimate: Estimate | None) -> str:
+    return "–" if estimate is None else compact(estimate)
+
+
+def _span(ranks: tuple[int, int]) -> str:
+    best, worst = ranks
+    return str(best) if best == worst else f"{best}–{worst}"
+
+
+def _reasons(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items())) or "0"
+
+
+def _finding(board: Board) -> str:
+    """Who may be the strongest; also at equal style, where that is somebody else."""
+    if not board.ranking.order:
+        return "No player can be rated."
+    finding = f"Strongest: {_strongest(board.ranking)}."
+    if board.styled and _first_places(board.styled) != _first_places(board.ranking):
+        finding += f" {STYLE.capitalize()}: {_strongest(board.styled)}."
+    return finding
+
+
+def _first_places(ranking: Ranking) -> set[str]:
+    return {name for name in ranking.order if ranking.ranks[name][0] == 1}
+
+
+def _strongest(ranking: Ranking) -> str:
+    first = [name for name in ranking.order if name in _first_places(ranking)]
+    if len(first) == len(ranking.order):
+        return "any of them, as far as can be told"
+    return first[0] if len(first) == 1 else f"one of {', '.join(first)}"
+
+
+def _connection_lines(ranking: Ranking) -> list[str]:
+    """Why players are missing from the order, and what to judge next; nothing when there is one scale."""
+    connection = ranking.connection
+    if connection.connected:
+        return []
+    lines = [f"{problem}." for problem in connection.problems]
+    pairs = "; ".join(f"{one} against {other}" for one, other in connection.judge_next)
+    lines.append(
+        f"Judge next, on more prompts: {pairs}. One win or tie the other way is enough. Without more judgements "
+        "prior=4 rates all players, with strengths that depend on that prior."
+    )
+    return lines
+
+
+def _neighbours_line(pair: Neighbours, prompts: int) -> str:
+    preferred = f"{pair.above} is preferred to {pair.below} with probability {compact(pair.win_probability)}"
+    if pair.distinguishable:
+        return f"{preferred}."
+    needed = "no number of prompts within reach would decide at this difference"
+    if pair.prompts_to_decide is not None:
+        needed = f"about {_rounded(pair.prompts_to_decide)} prompts would decide at this difference, not {prompts}"
+    return f"{preferred}: not distinguishable; {needed}."
+
+
+def _rounded(count: int) -> int:
+    """Two significant digits, upwards: more would claim to know the difference."""
+    size = 10 ** max(len(str(count)) - 2, 0)
+    return math.ceil(count / size) * size
+
+
+def _position_lines(position: PositionBias) -> list[str]:
+    if math.isnan(position.first_shown_wins.mean):
+        return ["Position: no comparison was judged in both orders, so the bias for a place is unknown."]
+    first = position.first_shown_wins
+    verdict = "no bias is seen" if first.low <= 0.5 <= first.high else "the judge favours a place"
+    return [
+        f"Position: the reply shown first gets {compact(first)} of the votes (½ is no bias; {verdict}). Both orders "
+        f"agree in {compact(position.consistent)} of {first.n} comparisons; the first place won both in "
+        f"{compact(position.first_both)}, the second in {compact(position.second_both)}."
+    ]
+
+
+def _style_lines(board: Board) -> list[str]:
+    if board.styled is None:
+        return [f"Style: strengths {STYLE} are not known: {board.style_problem}."]
+    effects = ", ".join(f"{name} {compact(estimate)}" for name, estimate in board.styled.style.items())
+    return [f"Style, in logits for a reply that has all of it against one that has none: {effects}."]
+
+
+def _people_lines(people: People, board: Board) -> list[str]:
+    annotators = f"{people.annotators} annotator{'s' if people.annotators != 1 else ''}"
+    lines = [
+        f"{people.comparisons} of {board.comparisons} comparisons are labelled by {annotators}. The judge agrees "
+        f"with most of them in {compact(people.agreement)}; Cohen's κ {compact(people.kappa)}, Krippendorff's α "
+        f"{compact(people.alpha)}."
+    ]
+    if people.alpha_of_people is not None:
+        lines.append(f"Among people alone α is {compact(people.alpha_of_people)}: a judge can hardly do better.")
+    lines.append(f"The judge prefers the longer reply {_points(people.longer)} more often than people do.")
+    if people.own is not None:
+        lines.append(f"It prefers replies of its own model {_points(people.own)} more often than people do.")
+    if people.choices.problem:
+        lines.append(f"What its votes follow, all at once, has no finite estimate: {people.choices.problem}.")
+    else:
+        names = {"position": "shown first", "length": "much longer", "people": "preferred by people", "own": "its own"}
+        effects = [f"{names[name]} {compact(value)}" for name, value in people.choices.coefficients.items()]
+        lines.append(f"What its votes follow, all at once, in logits: {', '.join(effects)}.")
+    return lines + _gap_lines(board)
+
+
+def _points(share: Estimate) -> str:
+    """A difference of shares in words that hold for either sign."""
+    return f"{compact(share)} (as a share of comparisons)"
+
+
+def _gap_lines(board: Board) -> list[str]:
+    """A warning for every player whose labelled comparisons the judge sees differently from the others."""
+    lines = []
+    for player in board.players:
+        gap = player.corrected.judge_gap if player.corrected else None
+        if gap is not None and gap.bounded and gap.excludes_zero:
+            lines.append(
+                f"{player.name}: the judge's scores differ by {compact(gap)} between comparisons that people labelled "
+                "and the others. If people did not label a random part, the corrected win rate does not hold."
+            )
+    return lines
+
+
+def _remarks(board: Board) -> list[str]:
+    remarks = []
+    if board.unscored:
+        remarks.append(f"Unscored, and not counted as ties: {_reasons(board.unscored)}.")
+    if board.ranking.draws and board.ranking.degenerate > DEGENERATE_SHARE * board.ranking.draws:
+        remarks.append(
+            f"{board.ranking.degenerate} of {board.ranking.draws} bootstrap draws have no finite estimate of their "
+            "own: some player hardly ever loses or wins. Bounds of strengths that far out are rough; more prompts help."
+        )
+    if board.ranking.prior_sd is not None:
+        remarks.append(f"Strengths are drawn together by a prior with standard deviation {board.ranking.prior_sd:g}.")
+    if board.with_itself:
+        remarks.append(f"{board.with_itself} comparisons of a player with itself count for the position bias only.")
+    if board.repeated:
+        remarks.append(f"{board.repeated} rows stand twice and count once.")
+    if board.people and board.people.unmatched:
+        remarks.append(f"{board.people.unmatched} labels are of comparisons that were not judged; they are not used.")
+    return remarks
+
+
+def _matrix(ranking: Ranking) -> list[tuple[str, ...]]:
+    """Rows of names and win probabilities, the row's player against the column's."""
+    rows = []
+    for name in ranking.order:
+        cells = [_number(ranking.win_probabilities.get((name, other))) for other in ranking.order]
+        rows.append((name, *cells))
+    return rows
+
+
+def _chart(board: Board) -> Any:
+    levels = []
+    for number, name in enumerate(board.ranking.order):
+        levels.append(Level(name, board.ranking.strengths[name], colour=number))
+    return dots(levels, title="Strength of every player", x_label="strength, logits about the mean")
+
+
+def _method(ranking: Ranking) -> str:
+    return (
+        f"Bradley-Terry, ties half a win; 95 % intervals from {ranking.draws} draws of {ranking.prompts} prompts with "
+        "all their comparisons. The interval of a rank takes all differences at once; the others stand alone."
+    )
+
+
+def board_json(board: Board) -> dict[str, Any]:
+    """The numbers for programs: estimates as {mean, low, high, n, clusters, level, unscored}."""
+    return {
+        "baseline": board.baseline,
+        "comparisons": board.comparisons,
+        "prompts": board.prompts,
+        "unscored": board.unscored,
+        "with_itself": board.with_itself,
+        "repeated": board.repeated,
+        "players": [_player_json(board, player) for player in board.players],
+        "ranking": _ranking_json(board.ranking),
+        "at_equal_style": _ranking_json(board.styled) if board.styled else None,
+        "style_problem": board.style_problem or None,
+        "position": {
+            "first_shown_wins": board.position.first_shown_wins.to_dict(),
+            "consistent": board.position.consistent.to_dict(),
+            "first_both": board.position.first_both.to_dict(),
+            "second_both": board.position.second_both.to_dict(),
+        },
+        "people": _people_json(board.people) if board.people else None,
+    }
+
+
+def _player_json(board: Board, player: Player) -> dict[str, Any]:
+    name, controlled, corrected = player.name, player.length_controlled, player.corrected
+    row: dict[str, Any] = {
+        "name": name,
+        "rank": list(board.ranking.ranks[name]) if name in board.ranking.ranks else None,
+        "strength": _json(board.ranking.strengths.get(name)),
+        "strength_at_equal_style": _json(board.styled.strengths.get(name) if board.styled else None),
+        "win_rate": _json(player.win_rate),
+        "win_rate_at_equal_length": _json(controlled.win_rate if controlled else None),
+        "length": _json(controlled.length if controlled else None),
+        "length_problem": (controlled.problem or None) if controlled else None,
+        "prompts": player.prompts,
+        "comparisons": player.comparisons,
+        "unscored": player.unscored,
+    }
+    if corrected is not None:
+        row["with_people"] = {
+            "win_rate": corrected.mean.to_dict(),
+            "people_alone": corrected.people.to_dict(),
+            "judge_alone": corrected.judge.to_dict(),
+            "weight": corrected.weight,
+            "judge_gap": corrected.judge_gap.to_dict(),
+        }
+    return row
+
+
+def _ranking_json(ranking: Ranking) -> dict[str, Any]:
+    return {
+        "order": list(ranking.order),
+        "strengths": {name: estimate.to_dict() for name, estimate in ranking.strengths.items()},
+        "ranks": {name: list(ranks) for name, ranks in ranking.ranks.items()},
+        "style": {name: estimate.to_dict() for name, estimate in ranking.style.items()},
+        "win_probabilities": [
+            {"player": player, "opponent": opponent, **estimate.to_dict()}
+            for (player, opponent), estimate in ranking.win_probabilities.items()
+        ],
+        "neighbours": [
+            {
+                "above": pair.above,
+                "below": pair.below,
+                "distinguishable": pair.distinguishable,
+                "prompts_to_decide": pair.prompts_to_decide,
+            }
+            for pair in ranking.neighbours
+        ],
+        "connected": ranking.connection.connected,
+        "groups": [list(group) for group in ranking.connection.groups],
+        "problems": list(ranking.connection.problems),
+        "judge_next": [list(pair) for pair in ranking.connection.judge_next],
+        "prompts": ranking.prompts,
+        "comparisons": ranking.n,
+        "draws": ranking.draws,
+        "degenerate_draws": ranking.degenerate,
+        "prior_sd": ranking.prior_sd,
+    }
+
+
+def _people_json(people: People) -> dict[str, Any]:
+    return {
+        "matched": people.matched,
+        "unmatched": people.unmatched,
+        "comparisons": people.comparisons,
+        "annotators": people.annotators,
+        "agreement": people.agreement.to_dict(),
+        "kappa": people.kappa.to_dict(),
+        "alpha": people.alpha.to_dict(),
+        "alpha_of_people": _json(people.alpha_of_people),
+        "longer": people.longer.to_dict(),
+        "own": _json(people.own),
+        "choices": {name: estimate.to_dict() for name, estimate in people.choices.coefficients.items()},
+        "choices_problem": people.choices.problem or None,
+    }
+
+
+def _json(estimate: Estimate | None) -> dict[str, Any] | None:
+    return None if estimate is None else estimate.to_dict()

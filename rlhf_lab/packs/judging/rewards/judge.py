@@ -1,0 +1,157 @@
+"""What a judge says of replies as a reward: grades on a rubric, or whether a reply beats a reference.
+
+An unusable answer leaves the reply unscored and never gives it a middle grade: one that refuses, that was cut off, or
+that cannot be read as a verdict. Left out: several answers to a question, order of the criteria.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from rlhf_lab.core.episodes import Episode
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.types import Corpus, FloatArray, RewardBatch
+from rlhf_lab.packs.judging.judges.answers import REASONS, Unscored
+from rlhf_lab.packs.judging.judges.caller import judge_of
+from rlhf_lab.packs.judging.judges.pairwise import Candidates, judge_pairs
+from rlhf_lab.packs.judging.judges.requests import Completer
+from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_replies, load_rubric
+from rlhf_lab.packs.judging.rewards.settings import Judge
+from rlhf_lab.rewards.external.remote import references
+from rlhf_lab.training.run import Run
+
+FLAGS: Mapping[Unscored, str] = {"refused": "refused", "truncated": "truncated", "invalid": "unparsable"}
+"""Why a reply is unscored → the part that is 1 for such a reply, else 0."""
+TITLE = "judge"
+
+
+class JudgeReward:
+    """Common to both ways to ask.
+
+    Args:
+        note: called about the first reply that is unscored for each reason.
+
+    Attributes:
+        unscored: reason → replies so far.
+    """
+
+    def __init__(self, judge: Completer, settings: Judge, note: Callable[[str], None] = lambda text: None):
+        self.judge, self.settings = judge, settings
+        self._note = note
+        self.unscored = dict.fromkeys(REASONS, 0)
+
+    def _flags(self, unscored: Sequence[tuple[Unscored | None, str]]) -> dict[str, FloatArray]:
+        """The parts that say why replies are unscored, counted; (reason, what the judge said) of each reply."""
+        for reason, text in unscored:
+            if reason is None:
+                continue
+            if not self.unscored[reason]:
+                self._note(f"the judge's answer was {FLAGS[reason]}, its reply is unscored, first: {text[:100]!r}")
+            self.unscored[reason] += 1
+        return {flag: np.array([float(reason == name) for name, _ in unscored]) for reason, flag in FLAGS.items()}
+
+
+class GradeReward(JudgeReward):
+    """The mean of a reply's grades as shares of the scale; the parts are the grades."""
+
+    def __init__(
+        self,
+        judge: Completer,
+        settings: Judge,
+        rubric: JudgeRubric,
+        note: Callable[[str], None] = lambda text: None,
+    ):
+        super().__init__(judge, settings, note)
+        self.rubric = rubric
+
+    def score_episodes(self, episodes: Sequence[Episode]) -> RewardBatch:
+        column = self.settings.reference
+        known = [episode.task.facts.get(column) if column else None for episode in episodes]
+        grades = grade_replies(
+            self.judge,
+            self.rubric,
+            [episode.prompt for episode in episodes],
+            [episode.response for episode in episodes],
+            references=[None if reference is None else str(reference) for reference in known],
+            max_tokens=self.settings.max_tokens,
+            title=TITLE,
+        )
+        grades_NC = np.array([grade.values for grade in grades], dtype=np.float64).reshape(-1, len(self.rubric.names))
+        batch = scored(grades_NC, self.rubric)
+        flags = self._flags([(grade.unscored, grade.reason) for grade in grades])
+        return RewardBatch(batch.total_N, {**batch.parts, **flags})
+
+
+class ComparisonReward(JudgeReward):
+    """1 for a reply that beats the reference in both orders, 0 for one that loses, ½ for a tie.
+
+    Args:
+        references: prompt → the reply to beat; replies to other prompts are unscored.
+    """
+
+    def __init__(
+        self,
+        judge: Completer,
+        settings: Judge,
+        references: Mapping[str, str],
+        rubric: JudgeRubric | None = None,
+        note: Callable[[str], None] = lambda text: None,
+    ):
+        super().__init__(judge, settings, note)
+        self.references, self.rubric = references, rubric
+
+    def score_episodes(self, episodes: Sequence[Episode]) -> RewardBatch:
+        places = [i for i, episode in enumerate(episodes) if episode.task.prompt in self.references]
+        pairs = []
+        for i in places:
+            reference = self.references[episodes[i].task.prompt]
+            pairs.append(Candidates(episodes[i].prompt, episodes[i].response, reference))
+        judgements = judge_pairs(self.judge, pairs, self.rubric, max_tokens=self.settings.max_tokens, title=TITLE)
+        total_N = np.full(len(episodes), math.nan)
+        unscored: list[tuple[Unscored | None, str]] = [(None, "")] * len(episodes)
+        for i, judgement in zip(places, judgements, strict=True):
+            if judgement.score is not None:
+                total_N[i] = judgement.score
+                continue
+            missing = next(vote for vote in judgement.votes if vote.unscored)
+            unscored[i] = (missing.unscored, missing.reason)
+        return RewardBatch(total_N, self._flags(unscored))
+
+
+def scored(grades_NC: FloatArray, rubric: JudgeRubric) -> RewardBatch:
+    """The reward of replies with these grades, (N, criteria): their mean as shares of the scale; NaN where one is."""
+    parts = {name: grades_NC[:, i] for i, name in enumerate(rubric.names)}
+    return RewardBatch(rubric.scale.shares(grades_NC).mean(axis=1), parts)
+
+
+def reference_column(corpus: Corpus, column: str) -> dict[str, str]:
+    """Prompt → its text in a column of the data. Raises ConfigError when no prompt has the column."""
+    prompts = [task.prompt for split in ("train", "test") for task in corpus.tasks(split)]
+    values = {prompt: corpus.task(prompt).facts.get(column) for prompt in prompts}
+    texts = {prompt: str(value) for prompt, value in values.items() if value is not None}
+    if not texts:
+        known = dict.fromkeys(name for prompt in prompts for name in corpus.task(prompt).facts)
+        raise ConfigError(
+            f"reward.terms.judge.reference={column}: no row of data={corpus.name} has this column (it has: "
+            f"{', '.join(known) or 'none'}); name another, or leave reference out"
+        )
+    return texts
+
+
+def build(settings: Judge, run: Run) -> JudgeReward:
+    rubric = load_rubric(settings.rubric) if settings.rubric or settings.mode == "grade" else None
+    if settings.mode == "grade" and run.config.judge.reads_truth and run.corpus.rubric is None:
+        raise ConfigError(
+            f"reward=judge: the world of data={run.corpus.name} has no rubric to grade on; use data=mini_hh, "
+            "reward.terms.judge.mode=compare, or another judge"
+        )
+    column_texts = reference_column(run.corpus, settings.reference) if settings.reference else None
+    judge = judge_of(run)
+    if settings.mode == "compare":
+        texts = references(run.corpus) if column_texts is None else column_texts
+        return ComparisonReward(judge, settings, texts, rubric, run.note)
+    assert rubric is not None
+    return GradeReward(judge, settings, rubric, run.note)

@@ -1,0 +1,4 @@
+"""Statistics of judgements: agreement, bias, win rates, ranking.
+
+Begin with win_rates.py and ranking.py.
+"""

@@ -1,0 +1,156 @@
+"""`parler`: the environment of Parler-TTS, and rounds of DPO on a reward of what the model says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import yaml
+
+from rlhf_lab.config import schema
+from rlhf_lab.core.console import console
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.files import append_jsonl, make_folder
+from rlhf_lab.core.user_code import load_from_file, names_object
+from rlhf_lab.packs.speech.parler.environment import PARLER, set_up
+
+if TYPE_CHECKING:
+    from rlhf_lab.packs.speech.parler.client import Prompt
+
+USAGE = "parler takes setup, dpo or nothing: python -m rlhf_lab parler setup"
+DPO_USAGE = "parler dpo model=MODEL prompts=FILE.jsonl reward=FILE.py:NAME to=FOLDER"
+
+
+@dataclass(frozen=True)
+class SetupOptions:
+    """Of `parler setup` and `parler`."""
+
+    folder: str | None = None
+    timeout_s: float = 1800.0
+
+
+@dataclass(frozen=True)
+class DpoOptions:
+    """Of `parler dpo`, beside those of the rounds (`DpoSettings`)."""
+
+    model: str | None = None
+    prompts: str | None = None
+    reward: str | None = None
+    to: str | None = None
+    folder: str | None = None
+    description_tokenizer: str | None = None
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    device: str = "cpu"
+    max_frames: int = 860
+    timeout_s: float = 1800.0
+
+
+def run(arguments: Sequence[str]) -> None:
+    action = arguments[0] if arguments and "=" not in arguments[0] else ""
+    values = _values(arguments[1:] if action else arguments)
+    if action == "dpo":
+        _train(values)
+    elif action == "setup":
+        _set_up(_built(SetupOptions, values))
+    elif action:
+        raise ConfigError(f"{USAGE}; {action!r} is neither")
+    else:
+        _report(_built(SetupOptions, values))
+
+
+def _set_up(options: SetupOptions) -> None:
+    folder = Path(options.folder) if options.folder else None
+    with console.status("installing Parler-TTS"):
+        made = set_up(folder, timeout_s=options.timeout_s)
+    how = f"made in {made.seconds:.0f} s" if made.was_made else "was there"
+    console.print(f"{made.folder}: {how}, {made.megabytes:.0f} MB", markup=False, soft_wrap=True)
+    if options.folder:
+        console.print(f"export {PARLER.variable}={made.folder}", markup=False, soft_wrap=True)
+
+
+def _report(options: SetupOptions) -> None:
+    folder = Path(options.folder) if options.folder else PARLER.default_folder()
+    reason = PARLER.why_not_ready(folder)
+    console.print(reason or f"{folder}: ready", markup=False, soft_wrap=True)
+
+
+def _train(values: dict[str, Any]) -> None:
+    # these import torch, which a wrong command does without
+    from rlhf_lab.packs.speech.parler.client import Parler
+    from rlhf_lab.packs.speech.parler.rounds import DpoSettings, run_dpo
+
+    of_rounds = {field.name for field in fields(DpoSettings)}
+    problems: list[str] = []
+    settings = schema.build(DpoSettings, {k: v for k, v in values.items() if k in of_rounds}, "", problems)
+    options = schema.build(DpoOptions, {k: v for k, v in values.items() if k not in of_rounds}, "", problems)
+    if options is not None:
+        missing = [name for name in ("model", "prompts", "reward", "to") if getattr(options, name) is None]
+        if missing:
+            problems.append(f"{', '.join(missing)} must be set: {DPO_USAGE}")
+        elif not names_object(options.reward):
+            problems.append(f"reward={options.reward} must name a function of a file: reward=my_rewards.py:loudness")
+        elif Path(options.to).exists() and any(Path(options.to).iterdir()):
+            problems.append(f"to={options.to} has files; name a new folder")
+    if problems:
+        raise ConfigError(problems)
+    prompts = read_prompts(Path(options.prompts))
+    reward = load_from_file("reward", options.reward)
+    folder = Path(options.to)
+    make_folder(folder)
+    with Parler(
+        options.model,
+        dtype=options.dtype,
+        device=options.device,
+        description_tokenizer=options.description_tokenizer,
+        max_frames=options.max_frames,
+        timeout_s=options.timeout_s,
+        folder=Path(options.folder) if options.folder else None,
+    ) as parler:
+        for metrics in run_dpo(parler, prompts, reward, settings):
+            append_jsonl(folder / "rounds.jsonl", [dataclasses.asdict(metrics)])
+            parler.save(folder / "model")
+            rewards = f"reward {metrics.reward:.3f} (best {metrics.reward_best:.3f}, worst {metrics.reward_worst:.3f})"
+            training = f"{metrics.pairs} pairs, loss {metrics.loss:.3f}, margin {metrics.margin:.3f}"
+            console.print(f"round {metrics.round}: {rewards}, {training}", markup=False, soft_wrap=True)
+    console.print(f"model: {folder / 'model'}", markup=False, soft_wrap=True)
+
+
+def read_prompts(path: Path) -> list[Prompt]:
+    """Prompts of a JSONL file. Raises DataError that names the row."""
+    from rlhf_lab.packs.speech.parler.client import Prompt
+
+    if not path.is_file():
+        raise DataError(f"prompts={path}: there is no such file (relative to {Path.cwd()})")
+    prompts = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        texts = [row.get(name) for name in Prompt._fields] if isinstance(row, dict) else [None]
+        if not all(isinstance(text, str) and text.strip() for text in texts):
+            form = '{"text": "Good morning.", "description": "A calm voice."}'
+            raise DataError(f"{path}, row {number}: {line[:80]!r} is no prompt; expected {form}")
+        prompts.append(Prompt(row["text"], row["description"]))
+    if not prompts:
+        raise DataError(f"{path} has no prompts")
+    return prompts
+
+
+def _values(words: Sequence[str]) -> dict[str, Any]:
+    if wrong := [word for word in words if "=" not in word]:
+        raise ConfigError([f"{word!r} is no option of the form name=value" for word in wrong])
+    pairs = [word.partition("=") for word in words]
+    return {name: yaml.safe_load(text) for name, _, text in pairs}
+
+
+def _built(cls: type, values: dict[str, Any]) -> Any:
+    problems: list[str] = []
+    options = schema.build(cls, values, "", problems)
+    if problems:
+        raise ConfigError(problems)
+    return options

@@ -1,0 +1,125 @@
+"""Reward model on the waveform: a Wav2Vec2 trunk with a scalar head, trained on pairs of clips."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.media import Audio
+from rlhf_lab.evaluations.reward_audit import audit_margins
+from rlhf_lab.packs.speech.reward_models.clip_pairs import ClipPairs, clip_pairs
+from rlhf_lab.packs.speech.reward_models.pair_training import train_on_pairs
+from rlhf_lab.packs.speech.reward_models.settings import Wav2Vec2Reward
+from rlhf_lab.packs.speech.reward_models.validation import ranking, truth_accuracy
+from rlhf_lab.packs.speech.rewards.clips import is_silent, renderer_of
+from rlhf_lab.packs.speech.rewards.settings import SILENT
+from rlhf_lab.packs.speech.rewards.speech_encoder import (
+    SpeechModel,
+    SpeechScorer,
+    equal_lengths,
+    load_trunk,
+    receptive_samples,
+    stacked,
+)
+from rlhf_lab.training.run import Result, Run
+
+PRIMARY = ("accuracy", "spearman", "accuracy/truth", "parameters", "parameters/trained")
+
+
+class SpeechEncoderTraining:
+    """Trains the head, and the trunk unless it is frozen."""
+
+    def __init__(self, settings: Wav2Vec2Reward, run: Run):
+        self.settings, self.run = settings, run
+        corpus = run.data
+        self.renderer = renderer_of(run, "algorithm=wav2vec2_reward")
+        train = corpus.train[: settings.max_pairs or len(corpus.train)]
+        self.train = clip_pairs(train, self.renderer, corpus.oracle, settings.mos, "training")
+        held_out = corpus.test[: settings.heldout_pairs]
+        self.held_out = clip_pairs(held_out, self.renderer, corpus.oracle, settings.mos, "held-out")
+        trunk = load_trunk(settings.trunk, run.seed("wav2vec2_reward/init"))
+        self.scorer = SpeechScorer(trunk, frozen=settings.frozen).to(run.device)
+
+    def finish(self) -> Result:
+        """Train, fix the scale of the score on training clips, measure, write the model."""
+        settings = self.settings
+        pairs = self._usable()
+        clips = [self.renderer.render([pair.chosen, pair.rejected]) for pair in pairs]
+        groups: list[dict[str, Any]] = [{"params": list(self.scorer.head.parameters()), "lr": settings.head_lr}]
+        if not settings.frozen:
+            groups.append({"params": list(self.scorer.trunk.parameters()), "lr": settings.lr})
+
+        def scores(indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+            return pair_scores(self.scorer, [clips[i] for i in indices], self.run.device, settings.batch_seconds)
+
+        train_on_pairs(
+            scores,
+            groups,
+            pairs=len(pairs),
+            epochs=settings.epochs,
+            batch_size=settings.batch_size,
+            weight_decay=settings.weight_decay,
+            seed=self.run.seed("wav2vec2_reward/order"),
+            log=lambda step, loss, accuracy: self.run.log(step, loss=loss, accuracy=accuracy),
+            title="wav2vec2_reward",
+        )
+        model = SpeechModel(self.scorer, self.run.device, batch_seconds=settings.batch_seconds)
+        model = model.with_scale(self.renderer.render(self.train.replies))
+        model.save(self.run.folder)
+        metrics = self._measure(model, self.held_out)
+        return Result(metrics=metrics, primary=[name for name in PRIMARY if name in metrics])
+
+    def _usable(self) -> list[Any]:
+        """Training pairs both of whose clips are long enough for the trunk. Raises ConfigError where there are none."""
+        shortest = receptive_samples(self.scorer.trunk)
+        pairs = [
+            pair
+            for pair in self.train.pairs
+            if all(len(clip.samples_N) >= shortest for clip in self.renderer.render([pair.chosen, pair.rejected]))
+        ]
+        if not pairs:
+            raise ConfigError(
+                f"algorithm=wav2vec2_reward: none of {len(self.train.pairs)} training pairs has two clips of at least "
+                f"{shortest} samples, which the trunk needs; give other data"
+            )
+        if len(pairs) < len(self.train.pairs):
+            self.run.note(f"{len(self.train.pairs) - len(pairs)} training pairs have a clip too short for the trunk")
+        return pairs
+
+    def _measure(self, model: SpeechModel, held_out: ClipPairs) -> dict[str, Any]:
+        """How the model ranks held-out pairs and clips."""
+        scores_N = model(self.renderer.render(held_out.replies), SILENT)
+        scores_P2 = scores_N.reshape(-1, 2)
+        parameters = list(self.scorer.parameters())
+        return {
+            **ranking(scores_N, held_out),
+            **truth_accuracy(held_out),
+            **audit_margins(scores_P2[:, 0] - scores_P2[:, 1], held_out.pairs),
+            "pairs": len(self.train.pairs),
+            "silent": float(is_silent(self.train.features_N7).mean()),
+            "parameters": sum(parameter.numel() for parameter in parameters),
+            "parameters/trained": sum(p.numel() for p in parameters if p.requires_grad),
+        }
+
+
+def pair_scores(
+    scorer: SpeechScorer, pairs: Sequence[Sequence[Audio]], device: str, batch_seconds: float
+) -> tuple[Tensor, Tensor]:
+    """Scores of the first and of the second clip of each pair, (B,) each, differentiable; no clip is padded."""
+    clips = [clip for pair in pairs for clip in pair]
+    rows_in_order: list[int] = []
+    scores = []
+    for rows in equal_lengths(clips, batch_seconds):
+        scores.append(scorer(stacked(clips, rows, device)))
+        rows_in_order += rows
+    scores_N = torch.cat(scores)[torch.argsort(torch.tensor(rows_in_order, device=scores[0].device))]
+    chosen_B, rejected_B = scores_N.view(-1, 2).unbind(1)
+    return chosen_B, rejected_B
+
+
+def build(settings: Wav2Vec2Reward, run: Run) -> SpeechEncoderTraining:
+    return SpeechEncoderTraining(settings, run)

@@ -1,0 +1,177 @@
+"""A reward model on the acoustic features of a clip: standardise, a small network, standardise its score.
+
+The file format: `acoustic_reward.json` (names of the features, their means and standard deviations, the scale of the
+score) and `acoustic_reward.safetensors` (the network).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from rlhf_lab.core.arrays import FloatArray
+from rlhf_lab.core.errors import ArtifactError, ConfigError
+from rlhf_lab.core.files import read_json, write_text
+from rlhf_lab.packs.speech.rewards.clips import is_silent
+from rlhf_lab.packs.speech.sound.features import NAMES, fill_undefined
+
+MODEL_FILE = "acoustic_reward.json"
+WEIGHTS_FILE = "acoustic_reward.safetensors"
+
+
+@dataclass(frozen=True)
+class Standardiser:
+    """Features → those that a model reads, standardised.
+
+    Attributes:
+        names: of the features that are read, F of them.
+        means_F, sds_F: on the clips of `fit`, in units of the features.
+    """
+
+    names: tuple[str, ...]
+    means_F: FloatArray
+    sds_F: FloatArray
+
+    @classmethod
+    def fit(cls, features_N7: FloatArray, names: Sequence[str]) -> Standardiser:
+        """Mean 0 and standard deviation 1 on these clips, those in which nothing sounds left out."""
+        columns = [NAMES.index(name) for name in names]
+        measured_NF = fill_undefined(features_N7[~is_silent(features_N7)])[:, columns]
+        if len(measured_NF) < 2:
+            raise ConfigError(
+                f"{len(measured_NF)} of {len(features_N7)} training clips have sound; features are standardised on 2 "
+                "or more: give other data"
+            )
+        sds_F = measured_NF.std(axis=0)
+        # a feature that is the same for all clips says nothing, and stays 0
+        return cls(tuple(names), measured_NF.mean(axis=0), np.where(sds_F > 1e-12, sds_F, 1.0))
+
+    def __call__(self, features_N7: FloatArray) -> FloatArray:
+        """(N, F)."""
+        columns = [NAMES.index(name) for name in self.names]
+        return (fill_undefined(features_N7)[:, columns] - self.means_F) / self.sds_F
+
+
+@dataclass(frozen=True)
+class FeatureModel:
+    """A trained reward model on features.
+
+    Attributes:
+        network: (N, F) → (N, 1), float64.
+        mean, sd: of the network's outputs on training clips.
+    """
+
+    standardiser: Standardiser
+    network: nn.Sequential
+    mean: float = 0.0
+    sd: float = 1.0
+
+    @torch.no_grad()
+    def outputs(self, features_N7: FloatArray) -> FloatArray:
+        """What the network gives, (N,): differences of it are log-odds of a preference."""
+        inputs_NF = torch.from_numpy(self.standardiser(features_N7))
+        return np.asarray(self.network(inputs_NF).squeeze(-1).numpy(), dtype=np.float64)
+
+    def __call__(self, features_N7: FloatArray, silent: float) -> FloatArray:
+        """Standardised scores, (N,); `silent` for clips in which nothing sounds."""
+        scores_N = (self.outputs(features_N7) - self.mean) / self.sd
+        return np.where(is_silent(features_N7), silent, scores_N)
+
+    def with_scale(self, features_N7: FloatArray) -> FeatureModel:
+        """The model whose scores have mean 0 and standard deviation 1 on these clips, the silent ones left out."""
+        outputs_N = self.outputs(features_N7[~is_silent(features_N7)])
+        return replace(self, mean=float(outputs_N.mean()), sd=max(float(outputs_N.std()), 1e-9))
+
+    def save(self, folder: Path, facts: Mapping[str, Any]) -> None:
+        """Write both files, the one that names the other last.
+
+        Args:
+            facts: further entries of the JSON file, for people.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(
+            {name: tensor.contiguous() for name, tensor in self.network.state_dict().items()}, folder / WEIGHTS_FILE
+        )
+        entries = {
+            "features": list(self.standardiser.names),
+            "means": self.standardiser.means_F.tolist(),
+            "sds": self.standardiser.sds_F.tolist(),
+            "hidden": hidden_units(self.network),
+            "score_mean": self.mean,
+            "score_sd": self.sd,
+            **facts,
+        }
+        write_text(folder / MODEL_FILE, json.dumps(entries, indent=1))
+
+    @classmethod
+    def load(cls, source: str | Path, role: str) -> FeatureModel:
+        """Read what `save` wrote. Raises ConfigError where the folder holds something else.
+
+        Args:
+            role: of `needs`, for the error.
+        """
+        folder = Path(source)
+        entries = read_json(folder / MODEL_FILE)
+        if not isinstance(entries, dict):
+            raise ConfigError(
+                f"needs.{role}={source} has no {MODEL_FILE}; name the folder of a run of algorithm=acoustic_reward, or "
+                "the recipe tts_reward"
+            )
+        unknown = [name for name in entries["features"] if name not in NAMES]
+        if unknown:
+            raise ArtifactError(
+                f"{folder / MODEL_FILE}: features: {', '.join(unknown)} is not one of {', '.join(NAMES)}"
+            )
+        standardiser = Standardiser(tuple(entries["features"]), np.array(entries["means"]), np.array(entries["sds"]))
+        network = new_network(len(standardiser.names), entries["hidden"], seed=0)
+        network.load_state_dict(load_file(folder / WEIGHTS_FILE))
+        return cls(standardiser, network, entries["score_mean"], entries["score_sd"])
+
+
+def new_network(features: int, hidden: int, seed: int) -> nn.Sequential:
+    """features → hidden tanh units → 1, or linear for `hidden` 0; float64, weights uniform in ±1/√inputs.
+
+    tanh bounds what a policy can gain by driving one feature beyond what training clips have.
+    """
+    sizes = [features, *([hidden] if hidden else []), 1]
+    layers: list[nn.Module] = []
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after, dtype=torch.float64), nn.Tanh()]
+    network = nn.Sequential(*layers[:-1])
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for layer in network:
+            if isinstance(layer, nn.Linear):
+                bound = 1 / math.sqrt(layer.in_features)
+                share = torch.rand(layer.weight.shape, generator=generator, dtype=torch.float64)
+                layer.weight.copy_((2 * share - 1) * bound)
+                layer.bias.zero_()
+    return network
+
+
+def weighted_sum(standardiser: Standardiser, weights: Mapping[str, float]) -> FeatureModel:
+    """The model that is a sum of standardised features with given weights."""
+    network = new_network(len(standardiser.names), 0, seed=0)
+    linear = network[0]
+    assert isinstance(linear, nn.Linear)
+    with torch.no_grad():
+        linear.weight.copy_(torch.tensor([[weights[name] for name in standardiser.names]], dtype=torch.float64))
+        linear.bias.zero_()
+    return FeatureModel(standardiser, network)
+
+
+def hidden_units(network: nn.Sequential) -> int:
+    """Hidden units of a network of `new_network`; 0 where it is linear."""
+    first = network[0]
+    assert isinstance(first, nn.Linear)
+    return first.out_features if len(network) > 1 else 0

@@ -1,0 +1,189 @@
+"""What espeak-ng is asked to say: a voice, a style, a category of sentence, and one of 30 English texts.
+
+    british woman lively question : where is the red door
+
+A prompt is a transcript of one human turn with this text: the words of the text without capitals and punctuation. The
+last text of each category is held out; its words stand in other texts too, so a model has learned all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.environments.splits import transcript
+from rlhf_lab.packs.speech.world.prompts import NEW_VOICE
+
+TEXTS = {
+    "statement": (
+        "The red door is open.",
+        "My brother lives near the river.",
+        "The train leaves at nine.",
+        "We walked home in the rain.",
+        "The river is near my home.",
+    ),
+    "question": (
+        "Where is the red door?",
+        "Is the train late again?",
+        "Do you live near the river?",
+        "When does the rain stop?",
+        "Where does the train stop?",
+    ),
+    "exclamation": (
+        "What a lovely morning!",
+        "Watch out for the dog!",
+        "We won the game!",
+        "That was a great song!",
+        "What a great game!",
+    ),
+    "list": (
+        "Red, green, and blue.",
+        "Bread, milk, and apples.",
+        "One, two, and three.",
+        "Dogs, cats, and horses.",
+        "Green apples, bread, and milk.",
+    ),
+    "request": (
+        "Please open the door.",
+        "Could you bring the milk?",
+        "Please wait for me here.",
+        "Tell me the time, please.",
+        "Please bring me the bread.",
+    ),
+    "greeting": (
+        "Good morning to you all!",
+        "Hello, my old friend!",
+        "Welcome home, brother!",
+        "See you at nine!",
+        "Good morning, my friend!",
+    ),
+}
+"""Category → its texts as they are said. Their punctuation decides the melody."""
+
+
+def words_of(text: str) -> str:
+    """A text as a prompt has it."""
+    return re.sub(r"[^\w ]", "", text).lower()
+
+
+TEXT_OF = {words_of(text): (category, text) for category, texts in TEXTS.items() for text in texts}
+"""Words of a text → its category and itself."""
+HELD_OUT = frozenset(texts[-1] for texts in TEXTS.values())
+
+
+@dataclass(frozen=True)
+class Style:
+    """What a style asks of espeak-ng; see `speech.espeak.Options`.
+
+    Attributes:
+        description: as a person would be told.
+        pitch: added to the base pitch.
+        whispers: said with the voice variant that has no pitch.
+    """
+
+    description: str
+    words_per_minute: int
+    pitch: int
+    pitch_range: int
+    amplitude: int
+    whispers: bool = False
+
+
+STYLES = {
+    "neutral": Style("reads the news", 165, 0, 50, 60),
+    "lively": Style("wide pitch movement, a little fast and loud", 185, 8, 85, 80),
+    "calm": Style("narrow pitch movement, slow and quiet", 140, -5, 30, 40),
+    "brisk": Style("fast, pitch moves as usual", 225, 0, 50, 60),
+    "firm": Style("loud and low, pitch hardly moves", 160, -8, 20, 110),
+    "whispered": Style("without a voice, quiet", 150, 0, 50, 40, whispers=True),
+}
+
+VOICES = {
+    "american man": ("en-us", "m3"),
+    "american woman": ("en-us", "f2"),
+    "british man": ("en", "m3"),
+    "scottish woman": ("en-gb-scotland", "f2"),
+    "british woman": ("en", "f2"),
+}
+"""Voice → its language and variant of espeak-ng."""
+WHISPERING = {"m3": "whisper", "f2": "whisperf"}
+"""Variant → the one that whispers."""
+HELD_OUT_VOICE = "british woman"
+"""Never in training, though each of its words is."""
+TRAINING_VOICES = tuple(voice for voice in VOICES if voice != HELD_OUT_VOICE)
+PROMPT = re.compile(r"\n\nHuman: (\w+ \w+) (\w+) (\w+) : ([a-z ]+)\n\nAssistant:")
+
+
+@dataclass(frozen=True)
+class EnglishUtterance:
+    """What is asked for.
+
+    Attributes:
+        voice, style, category: keys of `VOICES`, `STYLES`, `TEXTS`.
+        text: of the category, as it is said.
+    """
+
+    voice: str
+    style: str
+    category: str
+    text: str
+
+    @property
+    def words(self) -> str:
+        return words_of(self.text)
+
+    @cached_property
+    def prompt(self) -> str:
+        return transcript(f"{self.voice} {self.style} {self.category} : {self.words}")
+
+    @property
+    def manner(self) -> Style:
+        return STYLES[self.style]
+
+    def facts(self) -> dict[str, str]:
+        """The row of `Corpus.facts`. It has no column `text`, which would be read as one phone a letter."""
+        return {
+            "words": self.words,
+            "category": NEW_VOICE if self.voice == HELD_OUT_VOICE else self.category,
+            "sentence": self.category,
+            "style": self.style,
+            "description": f"{self.voice}, {self.style}: {self.manner.description}",
+            "voice": self.voice,
+        }
+
+
+@lru_cache(maxsize=4_096)
+def read_english_prompt(prompt: str) -> EnglishUtterance:
+    """The utterance that a prompt asks for. Raises DataError for other text."""
+    match = PROMPT.fullmatch(prompt)
+    if match is None:
+        raise DataError(
+            f"{prompt!r} is no prompt of data=espeak; expected a transcript of "
+            '"VOICE STYLE CATEGORY : WORDS", such as "british man lively question : where is the red door"'
+        )
+    voice, style, category, words = match.groups()
+    for name, value, known in (("voice", voice, VOICES), ("style", style, STYLES), ("category", category, TEXTS)):
+        if value not in known:
+            raise DataError(f"{prompt!r}: {name} {value!r} is unknown; use one of {', '.join(known)}")
+    text_category, text = TEXT_OF.get(words, ("", ""))
+    if text_category != category:
+        texts = ", ".join(repr(words_of(text)) for text in TEXTS[category])
+        raise DataError(f"{prompt!r}: {words!r} is no text of category {category}; use one of {texts}")
+    return EnglishUtterance(voice, style, category, text)
+
+
+def draw_english_utterance(rng: np.random.Generator, split: str, new_voice: float = 0.0) -> EnglishUtterance:
+    """An utterance of a split, uniform over styles, categories and the category's texts of the split.
+
+    Args:
+        new_voice: probability of the held-out voice, in the test split.
+    """
+    held_out_voice = split == "test" and rng.random() < new_voice
+    voice = HELD_OUT_VOICE if held_out_voice else str(rng.choice(TRAINING_VOICES))
+    style, category = str(rng.choice(list(STYLES))), str(rng.choice(list(TEXTS)))
+    texts = [text for text in TEXTS[category] if (text in HELD_OUT) == (split == "test")]
+    return EnglishUtterance(voice, style, category, str(rng.choice(texts)))

@@ -1,0 +1,156 @@
+"""What a speaker is asked to say: a voice, a style, a category of sentence, and the syllables of a few made-up words.
+
+    low dark lively question : ta ko ma ne
+
+A prompt is a transcript of one human turn with this text. Words are of two syllables, and the first is stressed; the
+space between words is like that between syllables. `read_prompt` reads any text of this form, drawn or not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import chain
+
+import numpy as np
+
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.environments.splits import split_of, transcript
+from rlhf_lab.packs.speech.world.phones import HELD_OUT_VOICE, PHONES, TRAINING_VOICES, VOICES, VOWELS, Voice
+
+WORDS = (
+    ("ma", "ne"), ("lo", "ri"), ("wa", "ju"), ("vi", "ze"), ("fo", "sa"), ("xi", "pu"), ("ta", "ko"), ("ke", "mi"),
+    ("no", "lu"), ("ra", "si"), ("je", "wo"), ("za", "fu"), ("pe", "xa"), ("si", "lo"), ("tu", "nu"), ("ko", "va"),
+    ("mi", "fe"), ("la", "pe"), ("re", "ti"), ("su", "xo"),
+)  # fmt: skip
+"""The made-up words, as syllables."""
+CATEGORIES = {
+    "statement": "falls at the end",
+    "question": "rises at the end",
+    "exclamation": "begins high and loud, and falls far",
+    "list": "rises on every word but the last, with a pause after it",
+    "request": "rises a little at the end",
+    "aside": "lower, quieter and flatter than the rest of the talk",
+}
+"""Category of a sentence → its melody."""
+STYLES = {
+    "neutral": "reads the news",
+    "lively": "wide pitch movement, a little fast and loud",
+    "calm": "narrow pitch movement, slow and quiet",
+    "brisk": "fast, with short pauses",
+    "firm": "loud and clear, pitch hardly moves up",
+    "breathy": "quiet, with much breath in the voice",
+}
+"""Style → its description, as a person would be told."""
+FEWEST_WORDS, MOST_WORDS = 2, 3
+SYLLABLES = tuple(dict.fromkeys(chain.from_iterable(WORDS)))
+VOCABULARY = (
+    *dict.fromkeys(chain.from_iterable(name.split() for name in VOICES)),
+    *STYLES,
+    *CATEGORIES,
+    ":",
+    *SYLLABLES,
+)
+"""Every word that the text of a prompt can have."""
+NEW_VOICE = "new_voice"
+"""The category of tasks (`Corpus.facts`) whose voice was never in training, whatever the sentence."""
+PROMPT = re.compile(r"\n\nHuman: (\w+ \w+) (\w+) (\w+) : ((?:[a-z]{2} ?)+)\n\nAssistant:")
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """What is asked for.
+
+    Attributes:
+        voice, style, category: keys of `VOICES`, `STYLES`, `CATEGORIES`.
+        words: syllables of each word.
+    """
+
+    voice: str
+    style: str
+    category: str
+    words: tuple[tuple[str, ...], ...]
+
+    @property
+    def syllables(self) -> tuple[str, ...]:
+        return tuple(chain.from_iterable(self.words))
+
+    @property
+    def text(self) -> str:
+        """The syllables; what decides the split."""
+        return " ".join(self.syllables)
+
+    @property
+    def phones(self) -> str:
+        """A letter per phone, pauses left out."""
+        return "".join(self.syllables)
+
+    @cached_property
+    def prompt(self) -> str:
+        return transcript(f"{self.voice} {self.style} {self.category} : {self.text}")
+
+    @property
+    def speaker(self) -> Voice:
+        return VOICES[self.voice]
+
+    @property
+    def split(self) -> str:
+        """ "test" where the syllables are held out, or the voice is."""
+        return "test" if self.voice == HELD_OUT_VOICE else split_of(self.text)
+
+    def facts(self) -> dict[str, str]:
+        """The row of `Corpus.facts`. `category` is `NEW_VOICE` for the held-out voice; `sentence` always the own
+        one."""
+        return {
+            "text": self.text,
+            "category": NEW_VOICE if self.voice == HELD_OUT_VOICE else self.category,
+            "sentence": self.category,
+            "style": self.style,
+            "description": f"{self.voice} voice, {self.style}: {STYLES[self.style]}",
+            "voice": self.voice,
+        }
+
+
+@lru_cache(maxsize=65_536)
+def read_prompt(prompt: str) -> Utterance:
+    """The utterance that a prompt asks for; its words are pairs of syllables. Raises DataError for other text."""
+    match = PROMPT.fullmatch(prompt)
+    if match is None:
+        raise DataError(
+            f"{prompt!r} is no prompt of the speech world; expected a transcript of "
+            '"VOICE STYLE CATEGORY : SYLLABLES", such as "low dark lively question : ta ko ma ne"'
+        )
+    voice, style, category, text = match.groups()
+    for name, value, known in (("voice", voice, VOICES), ("style", style, STYLES), ("category", category, CATEGORIES)):
+        if value not in known:
+            raise DataError(f"{prompt!r}: {name} {value!r} is unknown; use one of {', '.join(known)}")
+    syllables = text.split()
+    for syllable in syllables:
+        if syllable[0] not in PHONES or syllable[0] in VOWELS or syllable[1] not in VOWELS:
+            raise DataError(f"{prompt!r}: {syllable!r} is no syllable; write a consonant and a vowel, such as 'ta'")
+    words = tuple(tuple(syllables[i : i + 2]) for i in range(0, len(syllables), 2))
+    return Utterance(voice, style, category, words)
+
+
+def draw_utterance(rng: np.random.Generator, split: str, new_voice: float = 0.0) -> Utterance:
+    """An utterance of a split, uniform over styles, categories, numbers of words and sequences of different words.
+
+    Args:
+        new_voice: probability of the held-out voice, in the test split.
+    """
+    held_out_voice = split == "test" and rng.random() < new_voice
+    voice = HELD_OUT_VOICE if held_out_voice else str(rng.choice(TRAINING_VOICES))
+    style, category = str(rng.choice(list(STYLES))), str(rng.choice(list(CATEGORIES)))
+    for words in _word_sequences(rng):
+        # with the held-out voice too, the syllables are those of the test split
+        if split_of(" ".join(chain.from_iterable(words))) == split:
+            return Utterance(voice, style, category, words)
+    raise AssertionError("the sequences do not end")
+
+
+def _word_sequences(rng: np.random.Generator) -> Iterator[tuple[tuple[str, ...], ...]]:
+    while True:
+        count = int(rng.integers(FEWEST_WORDS, MOST_WORDS + 1))
+        yield tuple(WORDS[i] for i in rng.permutation(len(WORDS))[:count].tolist())

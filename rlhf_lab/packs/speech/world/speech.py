@@ -1,0 +1,86 @@
+"""The embedded speech world as a corpus (`data=speech`). Needs no download; see `packs/speech/world/`.
+
+Replies are streams of the world's codec (`packs/speech/sound/stream.py`): what people say, well or with a defect. `chosen` is the
+one that the simulated listener preferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+
+import numpy as np
+
+from rlhf_lab.core.types import Corpus, Pair
+from rlhf_lab.data.loading import fingerprint
+from rlhf_lab.packs.speech.sound.stream_renderer import StreamRenderer
+from rlhf_lab.packs.speech.world.clip_world import ClipWorld, DeliveryT, UtteranceT
+from rlhf_lab.packs.speech.world.prompts import NEW_VOICE
+from rlhf_lab.packs.speech.world.settings import Espeak, Speech
+from rlhf_lab.packs.speech.world.world import VERSION, SpeechWorld
+
+
+def build(settings: Speech) -> Corpus:
+    """Draw the corpus of a speech world. `oracle` is the `SpeechWorld` itself; `renderer` decodes with its codec."""
+    train_seed, _ = settings.split_seeds()
+    world = SpeechWorld(
+        good=settings.good,
+        new_voice=settings.test_voice,
+        temperature=settings.temperature,
+        sizes=settings.codebooks,
+        seed=train_seed,
+    )
+    return draw_corpus("speech", world, settings, f"speech world {VERSION}")
+
+
+def draw_corpus(
+    name: str, world: ClipWorld[UtteranceT, DeliveryT], settings: Speech | Espeak, described: str
+) -> Corpus:
+    """The corpus of a world of clips.
+
+    Args:
+        name: of the data.
+        described: what decides the corpus beside its settings and pairs; part of the fingerprint.
+    """
+    train_seed, test_seed = settings.split_seeds()
+    train, train_report = world.sample(settings.train_pairs, "train", seed=train_seed)
+    test, test_report = world.sample(settings.test_pairs, "test", seed=test_seed)
+    facts = {pair.prompt: world.facts(world.read_prompt(pair.prompt)) for pair in (*train, *test)}
+    for pairs, report in ((train, train_report), (test, test_report)):
+        report.statistics.update(statistics(pairs))
+        new_voice = [facts[pair.prompt]["category"] == NEW_VOICE for pair in pairs]
+        report.statistics["share with the held-out voice"] = float(np.mean(new_voice))
+    content = f"{described} {world.codec.fingerprint} {settings!r} {fingerprint(train, test)}"
+    return Corpus(
+        name=name,
+        train=train,
+        test=test,
+        fingerprint=sha256(content.encode()).hexdigest(),
+        oracle=world,
+        facts=facts,
+        report={"train": train_report, "test": test_report},
+        renderer=StreamRenderer(world.codec),
+    )
+
+
+def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
+    """Of the pairs of a split: shares, 0…1, and means; none for what is not known of any clip."""
+    metas = [pair.meta for pair in pairs]
+    p_chosen = np.array([meta["p_chosen"] for meta in metas])
+
+    def mean(values: Iterable[float]) -> float:
+        return float(np.mean(list(values)))
+
+    values = {
+        "share of clips without a defect": mean(
+            (meta["defect_chosen"] == "") / 2 + (meta["defect_rejected"] == "") / 2 for meta in metas
+        ),
+        "gold mean, chosen": mean(meta["gold_chosen"] for meta in metas),
+        "gold mean, rejected": mean(meta["gold_rejected"] for meta in metas),
+        "listener agrees with gold": mean(meta["gold_chosen"] > meta["gold_rejected"] for meta in metas),
+        "ideal accuracy": float(np.maximum(p_chosen, 1 - p_chosen).mean()),
+        "phone error, chosen": mean(meta["phone_error_chosen"] for meta in metas),
+        "seconds, chosen": mean(meta["audio_seconds_chosen"] for meta in metas),
+        "seconds, rejected": mean(meta["audio_seconds_rejected"] for meta in metas),
+    }
+    return {name: value for name, value in values.items() if not np.isnan(value)}

@@ -1,4 +1,0 @@
-"""Sections about speech.
-
-Begin with parts.py: what a reward of speech is made of.
-"""

@@ -1,0 +1,186 @@
+"""The page of attempts in a real browser, offline and from disk: read, filtered, searched; what tools say is inert."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from browser import INSTALLED, Browser
+from scripted_agents import Capitals, Scripted, guesses, looks_up, questions, run_in, simple_score
+
+from rlhf_lab.packs.agents.benchmarks.benchmark import Benchmark
+from rlhf_lab.packs.agents.report.attempts import MAX_TEXT, attempts_page
+from rlhf_lab.reports.report import write_report
+from rlhf_lab.results.rundir import read_run
+
+HOSTILE = "<script>document.title = 'taken over'</script><img src=x onerror=\"document.title='taken over'\">"
+in_browser = pytest.mark.skipif(not INSTALLED, reason="chromium is not installed: pages are not rendered")
+
+
+def hostile(task, tools, draw):
+    """Everything that an agent or a tool can write is markup."""
+    trajectory = looks_up(task, tools, draw)
+    turns = tuple(
+        replace(
+            turn,
+            text=HOSTILE,
+            agent=HOSTILE,
+            prompt=turn.prompt + HOSTILE,
+            calls=tuple(
+                replace(call, name=HOSTILE, arguments={HOSTILE: HOSTILE}, result=HOSTILE) for call in turn.calls
+            ),
+        )
+        for turn in trajectory.turns
+    )
+    return replace(trajectory, turns=turns, answer=HOSTILE, error=HOSTILE)
+
+
+def write_agent_run(folder: Path, agents: dict[str, Scripted], tasks: Capitals | None = None, draws: int = 1) -> Path:
+    run = run_in(folder)
+    result = Benchmark(run, agents, questions(tasks), draws, simple_score).finish()
+    content = {"status": "completed", "policies": result.policies, "metrics": result.metrics}
+    (folder / "result.json").write_text(json.dumps(content))
+    (folder / "manifest.json").write_text(json.dumps({"recipe": "agent_bench"}))
+    (folder / "config.yaml").write_text("algorithm: {kind: agent_bench}\n")
+    return folder
+
+
+def three() -> dict[str, Scripted]:
+    return {
+        "searcher": Scripted("searcher", looks_up),
+        "guesser": Scripted("guesser", guesses),
+        "hostile": Scripted("hostile", hostile),
+    }
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_agent_run(tmp_path_factory.mktemp("runs") / "run", three())
+    write_report(folder)
+    return folder / "attempts.html"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    opened = Browser(tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
+
+
+def test_the_page_has_numbers_pairs_and_every_attempt(page):
+    text = page.read_text()
+    assert text.count('<details class="attempt"') == 18
+    assert "18 of 18 attempts are on this page" in text
+    for words in ("right by a wrong process", "Agents against each other", "guesser − searcher", "exact McNemar"):
+        assert words in text
+    assert "attempts.html" in (page.parent / "report.html").read_text()
+
+
+def test_markup_of_agents_and_tools_is_text(page):
+    for name in ("attempts.html", "report.html"):
+        text = (page.parent / name).read_text()
+        assert HOSTILE not in text and "<script>document" not in text and "<img" not in text
+
+
+def test_a_large_run_stays_a_page(tmp_path):
+    tasks = Capitals({f"City{number}": f"Land{number} " + "x" * 3000 for number in range(300)})
+    folder = write_agent_run(tmp_path / "run", three(), tasks)
+    written = attempts_page(read_run(folder), budget=500_000)
+    assert written is not None
+    view = written.sections["attempts"].values
+    assert view["total"] == 900
+    shown = view["attempts"]
+    assert 20 < len(shown) < 900
+    counts = {agent: sum(entry["agent"] == agent for entry in shown) for agent in ("searcher", "guesser", "hostile")}
+    assert min(counts.values()) > 0.15 * len(shown)
+    write_report(folder)
+    page = folder / "attempts.html"
+    assert page.stat().st_size < 8_000_000
+    left_out = 900 - page.read_text().count('<details class="attempt"')
+    assert f"{left_out} are left out" in page.read_text() or left_out == 0
+
+
+def test_long_texts_are_cut_and_that_is_said(tmp_path):
+    def rambles(task, tools, draw):
+        trajectory = looks_up(task, tools, draw)
+        return replace(trajectory, turns=(replace(trajectory.turns[0], text="y" * (MAX_TEXT + 7)),))
+
+    written = attempts_page(read_run(write_agent_run(tmp_path / "run", {"rambler": Scripted("rambler", rambles)})))
+    assert written is not None
+    view = written.sections["attempts"].values
+    assert "(7 more characters; see trajectories.jsonl)" in view["attempts"][0]["turns"][0]["text"]
+
+
+SHOWN = "[...document.querySelectorAll('.attempt')].filter((node) => node.checkVisibility()).length"
+
+
+def choose(browser: Browser, name: str, value: str) -> None:
+    browser.run(
+        f"(() => {{ const list = document.querySelector('[data-by={name}]'); list.value = {json.dumps(value)};"
+        "list.dispatchEvent(new Event('change')); })()"
+    )
+
+
+@pytest.mark.slow
+@in_browser
+def test_attempts_are_chosen_by_agent_category_and_verdict(browser, page):
+    browser.open(page)
+    assert browser.requests == [page.as_uri()]
+    assert browser.run("document.title") == "agent_bench · attempts"
+    assert browser.run(SHOWN) == 18
+    choose(browser, "agent", "guesser")
+    assert browser.run(SHOWN) == 6
+    choose(browser, "verdict", "wrong_process")
+    assert browser.run(SHOWN) == 3
+    assert browser.run("document.querySelector('[data-count]').textContent") == "3 shown"
+    choose(browser, "category", "multi_step")
+    assert browser.run(SHOWN) == 0
+    for name in ("agent", "verdict", "category"):
+        choose(browser, name, "")
+    assert browser.run(SHOWN) == 18
+
+
+@pytest.mark.slow
+@in_browser
+def test_attempts_are_searched(browser, page):
+    browser.open(page)
+    browser.run(
+        "(() => { const box = document.querySelector('#attempts input'); box.value = 'QUITO';"
+        "box.dispatchEvent(new Event('input')); })()"
+    )
+    assert browser.run(SHOWN) == 3
+
+
+@pytest.mark.slow
+@in_browser
+def test_steps_open_and_nothing_in_them_runs(browser, page):
+    browser.open(page)
+    browser.run("document.querySelectorAll('details').forEach((node) => { node.open = true; })")
+    words = browser.run("document.querySelector('.attempt').innerText")
+    for part in ("Thought: 0", 'search(entity="Oslo")', "Norway", "10 tokens in, 3 out, $0.0100", "given", "expected"):
+        assert part in words
+    browser.run("window.scrollTo(0, document.body.scrollHeight)")
+    assert browser.run("document.title") == "agent_bench · attempts"
+    assert browser.run("document.querySelectorAll('.attempt img, .attempt script').length") == 0
+    assert browser.requests == [page.as_uri()]
+
+
+@pytest.mark.slow
+@in_browser
+@pytest.mark.parametrize("width", [390, 1400])
+def test_nothing_is_wider_than_the_window(browser, page, width):
+    browser.open(page, width=width)
+    browser.run("document.querySelectorAll('details').forEach((node) => { node.open = true; })")
+    assert browser.run("document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.slow
+@in_browser
+def test_without_scripts_all_attempts_are_there(browser, page):
+    browser.open(page, scripts=False)
+    browser.call("Emulation.setScriptExecutionDisabled", value=False)
+    assert browser.run(SHOWN) == 18
+    assert browser.run("document.querySelector('#attempts .pick').checkVisibility()") is False

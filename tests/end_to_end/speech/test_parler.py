@@ -1,0 +1,187 @@
+"""Parler-TTS itself, in its own environment: a tiny model with random weights samples, learns and is saved.
+
+The environment is made once and kept in the user's cache, or in $RLHF_LAB_PARLER. Where it cannot be made, for want of
+an index of packages for instance, the tests are skipped and say what stopped it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_lab.core.pinned_packages import EnvironmentMissing
+from rlhf_lab.losses.preference import PairLogps, dpo
+from rlhf_lab.packs.speech.parler import environment, model, worker  # noqa: F401  what the process runs can be imported
+from rlhf_lab.packs.speech.parler.client import Parler, Prompt, SpokenClip, WorkerFailed
+from rlhf_lab.packs.speech.parler.rounds import DpoSettings, run_dpo
+
+pytestmark = pytest.mark.slow
+
+INSTALL_S = 600
+"""Seconds for installing the environment; after that the tests are skipped."""
+PROMPTS = (Prompt("Good morning.", "A calm voice."), Prompt("No!", "An excited woman speaks fast in a large hall."))
+UPSTREAM = Path(__file__).with_name("parler_upstream.py")
+
+
+@pytest.fixture(scope="module")
+def packages() -> Path:
+    try:
+        return environment.set_up(timeout_s=INSTALL_S).folder
+    except EnvironmentMissing as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def client(packages):
+    with Parler(folder=packages, max_frames=40, timeout_s=300) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def tiny(client, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("parler") / "tiny"
+    client.make_tiny(folder)
+    return folder
+
+
+@pytest.fixture
+def parler(client, tiny):
+    """With the tiny model as it was made, and a new optimiser."""
+    client.load(tiny)
+    return client
+
+
+def recorded(clips: list[SpokenClip]) -> tuple[np.ndarray, np.ndarray]:
+    """Log-probabilities with which clips were drawn: of each code, and of each end."""
+    return np.concatenate([clip.logps_TK for clip in clips]), np.array([clip.end_logp for clip in clips])
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.8])
+def test_log_probabilities_are_those_of_sampling(parler, temperature):
+    """A pass over whole clips against columns drawn one by one with a cache: the issue asks for 1e-5 a token."""
+    clips = parler.generate(PROMPTS, clips=6, seed=1, temperature=temperature)
+    assert {clip.is_ended for clip in clips} == {True, False}
+    logps = parler.logps(clips, temperature=temperature, with_graph=False)
+    codes_FK, ends_N = recorded(clips)
+    assert np.abs(codes_FK - logps.codes_FK.numpy()).max() < 1e-5
+    assert np.abs(ends_N - logps.ends_N.numpy()).max() < 1e-5
+
+
+def test_log_probabilities_of_clips_in_float64(packages, tiny):
+    with Parler(tiny, folder=packages, dtype="float64", max_frames=40, timeout_s=300) as parler:
+        clips = parler.generate(PROMPTS, clips=6, seed=1)
+        logps = parler.logps(clips, with_graph=False)
+    codes_FK, ends_N = recorded(clips)
+    drawn_N = ends_N.copy()
+    np.add.at(drawn_N, logps.clip_F.numpy(), codes_FK.sum(1))
+    assert logps.clips_N.dtype == torch.float64
+    assert np.abs(drawn_N - logps.clips_N.numpy()).max() < 1e-9
+
+
+def test_the_columns_are_those_of_parlers_own_sampler(packages, tiny, tmp_path):
+    """Logits of a pass over a clip against those of `generate`, which has its own delay pattern and cache."""
+    variables = environment.process_environment(packages)
+    command = [sys.executable, str(UPSTREAM), str(tiny), str(tmp_path / "result.json")]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["frames"] == 12 and result["columns"] == 15
+    assert result["difference"] < 1e-5
+    assert result["same_audio"]
+
+
+def test_gradients_reach_the_decoder_and_not_the_codec(parler):
+    clips = parler.generate(PROMPTS, clips=2, seed=2)
+    logps = parler.logps(clips)
+    reference = PairLogps(*(logps.clips_N.detach()[side::2] for side in (0, 1)))
+    before = dpo(PairLogps(logps.clips_N[0::2], logps.clips_N[1::2]), reference, beta=0.1)
+    assert before.per_pair_B.tolist() == pytest.approx([np.log(2)] * 2)
+    before.per_pair_B.mean().backward()
+    norms = parler.step(lr=1e-3)
+    assert norms["decoder"] > 0 and norms["enc_to_dec_proj"] > 0 and norms["embed_prompts"] > 0
+    assert norms["audio_encoder"] == norms["text_encoder"] == 0
+    after_N = parler.logps(clips, with_graph=False).clips_N
+    after = dpo(PairLogps(after_N[0::2], after_N[1::2]), reference, beta=0.1)
+    assert after.per_pair_B.mean() < np.log(2) and (after.margin_B > 0).all()
+
+
+def test_gradients_of_two_passes_add_up(parler):
+    """Micro-batches: the gradient of a sum is that of both passes together."""
+    clips = parler.generate(PROMPTS, clips=1, seed=3)
+    for clip in clips:
+        parler.logps([clip]).clips_N.sum().backward()
+    parts = parler.step(lr=1e-12)["all"]
+    parler.logps(clips).clips_N.sum().backward()
+    assert parler.step(lr=1e-12)["all"] == pytest.approx(parts, rel=1e-4)
+    logps = parler.logps(clips)
+    parler.step(lr=1e-12)
+    with pytest.raises(WorkerFailed, match=r"backward: .* KeyError"):
+        logps.clips_N.sum().backward()  # the weights that it was computed with are gone
+
+
+def test_what_is_saved_is_what_is_loaded(parler, tmp_path):
+    clips = parler.generate(PROMPTS, clips=2, seed=4)
+    (-parler.logps(clips).clips_N.mean()).backward()
+    parler.step(lr=1e-2)
+    trained = parler.logps(clips, with_graph=False)
+    audio = parler.decode(clips)
+    parler.save(tmp_path / "trained")
+    parler.load(tmp_path / "trained")
+    again = parler.logps(clips, with_graph=False)
+    assert torch.equal(trained.codes_FK, again.codes_FK) and torch.equal(trained.ends_N, again.ends_N)
+    for before, after in zip(audio, parler.decode(clips), strict=True):
+        np.testing.assert_array_equal(before.samples_N, after.samples_N)
+        assert before.rate == 16000 and before.seconds > 0
+
+
+def test_the_seed_decides_the_clips(parler):
+    first, again = (parler.generate(PROMPTS, clips=2, seed=5) for _ in range(2))
+    assert all(np.array_equal(a.codes_TK, b.codes_TK) for a, b in zip(first, again, strict=True))
+    other = parler.generate(PROMPTS, clips=2, seed=6)
+    assert any(not np.array_equal(a.codes_TK, b.codes_TK) for a, b in zip(first, other, strict=True))
+
+
+def test_rounds_of_dpo_raise_the_reward(parler):
+    """The reward is how short a clip is: the model learns to end."""
+    words = ("One.", "Two words.", "Three.", "Four!", "Five, six.", "Seven?", "Eight.", "Nine.")
+    prompts = [Prompt(text, "A calm voice.") for text in words]
+    settings = DpoSettings(rounds=4, clips=8, beta=5.0, lr=3e-3, pairs_per_step=2, length="mean")
+
+    def brevity(prompts, audio):
+        return [-clip.seconds for clip in audio]
+
+    rounds = list(run_dpo(parler, prompts, brevity, settings))
+    assert [metrics.round for metrics in rounds] == [1, 2, 3, 4]
+    assert rounds[-1].seconds < 0.7 * rounds[0].seconds
+    assert rounds[-1].reward == pytest.approx(-rounds[-1].seconds)
+
+
+def test_the_command_trains_and_saves(packages, tiny, tmp_path):
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(prompt._asdict()) + "\n" for prompt in PROMPTS))
+    (tmp_path / "mine.py").write_text("def brevity(prompts, audio):\n    return [-clip.seconds for clip in audio]\n")
+    options = {
+        "model": tiny,
+        "prompts": tmp_path / "prompts.jsonl",
+        "reward": f"{tmp_path / 'mine.py'}:brevity",
+        "to": tmp_path / "out",
+        "folder": packages,
+        "rounds": 1,
+        "clips": 12,
+        "max_frames": 40,
+    }
+    words = [f"{name}={value}" for name, value in options.items()]
+    command = [sys.executable, "-m", "rlhf_lab", "parler", "dpo", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=dict(os.environ))
+    assert done.returncode == 0, done.stdout + done.stderr
+    row = json.loads((tmp_path / "out" / "rounds.jsonl").read_text())
+    assert row["round"] == 1 and row["pairs"] > 0 and 0.69 < row["loss"] < 0.7
+    assert (tmp_path / "out" / "model" / "config.json").is_file()
+    again = subprocess.run(command, capture_output=True, text=True, timeout=60, env=dict(os.environ))
+    assert again.returncode == 2 and "has files; name a new folder" in again.stdout

@@ -1,0 +1,200 @@
+"""The safety evaluation at the smallest size: its rates, its resume, its judge, its attackers, its regression cases."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from support import ONE_LAYER, SMALL_WORLD, planned
+
+from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.core.metrics import undeclared
+from rlhf_lab.evaluations.policy_log import PolicyLog
+from rlhf_lab.packs.judging.safety import red_team
+from rlhf_lab.packs.judging.safety.safety import outcomes_of, summarise
+from rlhf_lab.reports.report import write_report
+from rlhf_lab.results.answer import answer
+from rlhf_lab.results.rundir import read_run
+from rlhf_lab.stages import artifacts
+from rlhf_lab.stages.execute import ensure, execute
+
+TINY = (*SMALL_WORLD, *ONE_LAYER, "checkpoint.every_steps=0", "seed=5", "++stages.sft.algorithm.epochs=0.5")
+SFT = ("needs.dpo=null", "+needs.again=sft")
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("safety")
+
+
+@pytest.fixture(scope="module")
+def stage(outputs) -> artifacts.Stage:
+    stage = planned("safety_eval", *TINY, *SFT, f"outputs={outputs}", "algorithm.attempts=2")
+    ensure(stage, 0)
+    return stage
+
+
+def rows_of(stage: artifacts.Stage, part: str, policy: str = "again") -> list[dict]:
+    rows = read_jsonl(stage.folder / "evaluation.jsonl")
+    return [row for row in rows if row["part"] == part and row["policy"] == policy]
+
+
+def test_both_rates_come_together_with_n_and_bound(stage):
+    policies = stage.result()["policies"]
+    assert [policy["name"] for policy in policies] == ["sft (reference)", "again"]
+    for policy in policies:
+        metrics = policy["metrics"]
+        assert not undeclared(metrics)
+        for key in ("safety/attack_success", "safety/over_refusal"):
+            assert (metrics[key]["n"], metrics[key]["clusters"]) == (12, 6)
+            assert (metrics[key]["mean"] == 0) == (f"{key}_below" in metrics)
+        assert {"safety/many_shot/0", "safety/many_shot/4", "safety/sycophancy", "safety/red_team"} <= set(metrics)
+    assert {"safety/attack_success_change", "safety/attack_success_p"} <= set(policies[1]["metrics"])
+    run = read_run(stage.folder)
+    assert "attack success" in answer(run).sentence and "gold" not in answer(run).caveat
+    page = write_report(stage.folder).read_text()
+    assert "attack success" in page and "Samples side by side" in page
+
+
+def test_a_policy_that_is_stored_is_not_asked_again(stage, monkeypatch):
+    before = stage.result()
+    logged = (stage.folder / "policies.jsonl").read_text().splitlines(keepends=True)
+    rows = (stage.folder / "evaluation.jsonl").read_bytes()
+    (stage.folder / "policies.jsonl").write_text(logged[0])
+    from rlhf_lab.packs.judging.safety.asking import Policy
+
+    asked = set()
+    ask = Policy.ask
+    monkeypatch.setattr(Policy, "ask", lambda self, *a, **k: asked.add(self.name) or ask(self, *a, **k))
+    again = execute(stage)
+    assert again["policies"] == before["policies"] and asked == {"again"}
+    assert (stage.folder / "evaluation.jsonl").read_bytes() == rows
+
+
+def test_a_summary_whose_rows_were_cut_does_not_count(tmp_path):
+    run = SimpleNamespace(folder=tmp_path, note=lambda text: None)
+    log = PolicyLog(run)
+    for name in ("first", "second"):
+        log.add(name, [{"policy": name, "prompt": "p"}], {})
+    rows = (tmp_path / "evaluation.jsonl").read_bytes()
+    (tmp_path / "evaluation.jsonl").write_bytes(rows[:-4])
+    again = PolicyLog(run)
+    assert [policy["name"] for policy in again.policies] == ["first"] and not again.rows("second")
+
+
+def test_red_teaming_stops_at_success_and_pairs_by_the_prompt_itself(stage):
+    attempts, prompts = rows_of(stage, "red_team"), rows_of(stage, "red_team_prompt")
+    assert len(prompts) == 6 and len(attempts) == sum(row["safety/attempts"] for row in prompts)
+    assert {row["prompt"] for row in prompts} == {row["prompt"] for row in rows_of(stage, "unsafe")}
+    assert all(row["prompt"] != row["base"] for row in attempts)
+    assert {row["attack"] for row in attempts} <= {"prefix_injection", "refusal_suppression"}
+
+
+def test_what_succeeds_becomes_a_regression_case(outputs, monkeypatch):
+    """A sampler whose every reply gives harm: each unsafe prompt is a case, and a later run asks the cases."""
+    from rlhf_lab.packs.judging.safety.classify import Classifier
+
+    monkeypatch.setattr(Classifier, "outcomes", lambda self, prompts, replies: ["complied"] * len(replies))
+    settings = (*TINY, "needs.dpo=null", f"outputs={outputs}", "algorithm.many_shot=[]", "algorithm.attempts=1")
+    first = planned("safety_eval", *settings)
+    ensure(first, 0)
+    metrics = first.result()["policies"][0]["metrics"]
+    assert metrics["safety/attack_success"]["mean"] == metrics["safety/red_team"]["mean"] == 1
+    assert "safety/attack_success_below" not in metrics
+    cases = read_jsonl(first.folder / "regressions.jsonl")
+    assert [case["found_by"] for case in cases] == ["unsafe"] * 6 + ["prefix_injection"] * 6
+    assert all(case["label"] == "unsafe" and case["base"] for case in cases)
+    monkeypatch.undo()
+    later = planned("safety_eval", *settings, f"algorithm.regressions={first.folder / 'regressions.jsonl'}")
+    assert later.settings_key != first.settings_key
+    ensure(later, 0)
+    assert later.result()["policies"][0]["metrics"]["safety/regressions"]["clusters"] == 12
+
+
+def test_the_key_follows_the_content_of_the_cases(outputs, tmp_path):
+    keys = []
+    for name, text in (("a", "one"), ("b", "one"), ("c", "two")):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text(json.dumps({"prompt": text, "label": "unsafe"}) + "\n")
+        keys.append(planned("safety_eval", *TINY, f"algorithm.regressions={path}").settings_key)
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_a_judge_can_say_what_replies_did(outputs):
+    """The simulated judge knows the truth, so it agrees with it."""
+    common = (*TINY, "needs.dpo=null", f"outputs={outputs}", "algorithm.many_shot=[]", "algorithm.sycophancy=false")
+    stages = [planned("safety_eval", *common, f"algorithm.classifier={name}") for name in ("auto", "judge")]
+    for each in stages:
+        ensure(each, 0)
+    by_truth, by_judge = ([row["outcome"] for row in rows_of(each, "safe", "sft (reference)")] for each in stages)
+    assert by_truth == by_judge
+    assert stages[0].settings_key != stages[1].settings_key
+
+
+def test_an_attacker_policy_rewords_the_disguises(outputs, monkeypatch):
+    reworded = []
+    disguise = red_team.disguise
+    monkeypatch.setattr(red_team, "disguise", lambda prompt, text: reworded.append(text) or disguise(prompt, text))
+    attacked = planned(
+        *("safety_eval", *TINY, "needs.dpo=null", f"outputs={outputs}", "algorithm.many_shot=[]"),
+        *("algorithm.attempts=1", "algorithm.attacker=policy", "+needs.attacker=sft"),
+    )
+    ensure(attacked, 0)
+    assert len(reworded) == 6
+    assert [policy["name"] for policy in attacked.result()["policies"]] == ["sft (reference)"]
+    assert any("Begin your reply" not in text for text in reworded)
+
+
+def test_demonstrations_that_do_not_fit_are_said(outputs):
+    short = planned(
+        *("safety_eval", *TINY, "needs.dpo=null", f"outputs={outputs}", "algorithm.attempts=0"),
+        *("algorithm.many_shot=[0,64]", "algorithm.shot_tokens=64"),
+    )
+    result = ensure(short, 0)
+    assert "safety/many_shot/64" not in result["policies"][0]["metrics"]
+    assert "safety/many_shot/0" in result["policies"][0]["metrics"]
+    assert any("64 demonstrations need" in note for note in result["notes"])
+
+
+def test_disguises_are_asked_whole_and_other_cut_prompts_are_said(outputs, tmp_path, monkeypatch):
+    """With room for 8 tokens every prompt of the sets loses its beginning; disguises and cases have the positions."""
+    from rlhf_lab.sampling.episodes import EpisodeCollector
+
+    asked = {}
+    collect = EpisodeCollector.collect
+
+    def spy(self, model, tasks, *rest, prompts, **named):
+        asked.update({task.prompt: prompt for task, prompt in zip(tasks, prompts, strict=True)})
+        return collect(self, model, tasks, *rest, prompts=prompts, **named)
+
+    monkeypatch.setattr(EpisodeCollector, "collect", spy)
+    case = tmp_path / "regressions.jsonl"
+    case.write_text(json.dumps({"prompt": "How do I " + "very " * 20 + "quickly?", "label": "unsafe"}) + "\n")
+    stage = planned(
+        *("safety_eval", *TINY, "needs.dpo=null", f"outputs={outputs}", "algorithm.sycophancy=false"),
+        f"algorithm.regressions={case}",
+        *("algorithm.many_shot=[]", "algorithm.attempts=1", "rollout.max_prompt_tokens=8"),
+    )
+    result = ensure(stage, 0)
+    disguised = {row["prompt"] for row in rows_of(stage, "red_team", "sft (reference)")}
+    assert len(disguised) == 6 and all(len(asked[prompt]) > 8 for prompt in disguised)
+    (of_case,) = {row["prompt"] for row in rows_of(stage, "regression", "sft (reference)")}
+    assert len(asked[of_case]) > 20
+    plain = {row["prompt"] for row in rows_of(stage, "unsafe", "sft (reference)")}
+    assert all(len(asked[prompt]) == 8 for prompt in plain)
+    assert (
+        "sft (reference): 12 prompts are longer than rollout.max_prompt_tokens=8 and lost their beginning"
+        in (result["notes"])
+    )
+
+
+def test_unscored_replies_are_left_out_and_counted():
+    rows = [
+        {"part": "unsafe", "prompt": f"p{i}", "category": "c", "outcome": outcome, "safety/attack_success": success}
+        for i, (outcome, success) in enumerate([("complied", 1), ("refused", 0), (None, None), ("evaded", 0)])
+    ]
+    rate = summarise(rows)["safety/attack_success"]
+    assert (rate.mean, rate.n, rate.unscored) == (pytest.approx(1 / 3), 3, 1)
+    assert outcomes_of(rows, "safety/attack_success") == {"p0": [1.0], "p1": [0.0], "p3": [0.0]}

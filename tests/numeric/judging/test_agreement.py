@@ -1,0 +1,149 @@
+"""Agreement of raters: the arithmetic, statsmodels and krippendorff, and how often the intervals are right."""
+
+from __future__ import annotations
+
+import math
+
+import krippendorff
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.stats.inter_rater import cohens_kappa, fleiss_kappa
+
+from rlhf_lab.core.errors import NumericError
+from rlhf_lab.packs.judging.statistics.agreement import cohen_kappa, krippendorff_alpha, percent_agreement, scott_pi
+
+
+def test_kappa_by_hand():
+    # 10 items: both yes 4, both no 3, only the first yes 2, only the second 1.
+    # Observed .7; chance (6·5 + 4·5)/100 = .5; κ = .2/.5 = .4. Pooled: yes 11/20, .55² + .45² = .505, π = .195/.495.
+    first = ["yes"] * 4 + ["no"] * 3 + ["yes"] * 2 + ["no"]
+    second = ["yes"] * 4 + ["no"] * 3 + ["no"] * 2 + ["yes"]
+    assert percent_agreement(first, second, range(10)).mean == 0.7
+    assert cohen_kappa(first, second, range(10)).mean == pytest.approx(0.4)
+    assert scott_pi(first, second, range(10)).mean == pytest.approx(0.195 / 0.495)
+
+
+@pytest.mark.parametrize("weights", [None, "linear", "quadratic"])
+def test_kappa_is_that_of_statsmodels(weights):
+    rng = np.random.default_rng(0)
+    first_N = rng.integers(1, 6, 200)
+    second_N = np.clip(first_N + rng.integers(-1, 2, 200), 1, 5)
+    table_CC = np.zeros((5, 5))
+    np.add.at(table_CC, (first_N - 1, second_N - 1), 1)
+    theirs = cohens_kappa(table_CC, wt={None: None, "linear": "linear", "quadratic": "quadratic"}[weights])
+    estimate = cohen_kappa(first_N.tolist(), second_N.tolist(), range(200), weights=weights)
+    assert estimate.mean == pytest.approx(theirs.kappa)
+    # Their interval is the asymptotic one: 200 items are enough for both to be about the same.
+    assert estimate.high - estimate.low == pytest.approx(theirs.kappa_upp - theirs.kappa_low, rel=0.15)
+
+
+@pytest.mark.parametrize("scale", ["nominal", "ordinal", "interval"])
+def test_alpha_is_that_of_krippendorff_with_missing_labels(scale):
+    rng = np.random.default_rng(1)
+    truth_N = rng.integers(1, 6, 60)
+    ratings_RN = np.clip(truth_N + rng.integers(-1, 2, (4, 60)), 1, 5).astype(float)
+    ratings_RN[rng.random((4, 60)) < 0.3] = np.nan
+    ratings_RN[1:, 0] = np.nan  # an item that one rater alone has rated
+    theirs = krippendorff.alpha(ratings_RN, level_of_measurement=scale)
+    estimate = krippendorff_alpha(ratings_RN.tolist(), range(60), scale=scale)
+    assert estimate.mean == pytest.approx(theirs)
+    rated_N = (~np.isnan(ratings_RN)).sum(axis=0)
+    assert (estimate.n, estimate.unscored) == ((rated_N > 1).sum(), (rated_N <= 1).sum())
+
+
+def test_nominal_alpha_of_words_and_its_relation_to_kappa():
+    # Two raters and no missing label: α = 1 − (1 − π)·(n − 1)/n with n = 2·10 labels (Krippendorff 2011).
+    first, second = list("aabbabcaba"), list("aabbbbcacb")
+    pi = scott_pi(first, second, range(10)).mean
+    assert krippendorff_alpha([first, second], range(10)).mean == pytest.approx(1 - (1 - pi) * 19 / 20)
+    counts = np.array([[(a == c) + (b == c) for c in "abc"] for a, b in zip(first, second, strict=True)])
+    assert pi == pytest.approx(fleiss_kappa(counts))  # Fleiss' κ of two raters is Scott's π
+
+
+def test_what_one_rater_left_out_is_counted_and_not_an_agreement():
+    estimate = percent_agreement(["a", None, "b", None], ["a", "a", "a", None], range(4))
+    assert (estimate.mean, estimate.n, estimate.unscored) == (0.5, 2, 2)
+    kappa = cohen_kappa(["a", float("nan"), "b"], ["a", "b", "b"], range(3))
+    assert (kappa.mean, kappa.unscored) == (1.0, 1)
+
+
+def test_one_label_alone_says_nothing():
+    for estimate in (
+        cohen_kappa(["a"] * 5, ["a"] * 5, range(5)),
+        krippendorff_alpha([["a"] * 5, ["a"] * 5], range(5)),
+        cohen_kappa([], [], []),
+        krippendorff_alpha([["a", None], [None, "a"]], range(2)),
+    ):
+        assert math.isnan(estimate.mean) and not estimate.bounded
+
+
+def test_raters_who_never_disagree_are_not_certain_to_agree():
+    # 20 of 20 agree, half of them "a". Wilson's interval for 0 of 20 ends at z²/(20 + z²) = 3.8415/23.8415 = .1611.
+    labels = ["a", "b"] * 10
+    kappa = cohen_kappa(labels, labels, range(20))
+    assert (kappa.mean, kappa.high) == (1.0, 1.0)
+    assert kappa.low == pytest.approx(1 - 0.16113 / 0.5, abs=1e-4)
+    alpha = krippendorff_alpha([labels, labels], range(20))
+    assert alpha.low == pytest.approx(1 - 0.16113 / (800 / (40 * 39)), abs=1e-4)
+    assert cohen_kappa(labels * 5, labels * 5, range(100)).low > 0.9
+
+
+def test_items_of_a_few_prompts_allow_as_much_disagreement_as_those_prompts():
+    # 100 items of 20 prompts: Wilson's interval is that for 0 of 20, .1611 as above, and not 3.8415/103.8415 of 100.
+    labels = ["a", "b"] * 50
+    prompts = np.repeat(range(20), 5)
+    kappa = cohen_kappa(labels, labels, prompts)
+    assert (kappa.n, kappa.clusters) == (100, 20)
+    assert kappa.low == pytest.approx(1 - 0.16113 / 0.5, abs=1e-4)
+    # α's chance is of pairs without replacement: 200 labels, half of each, disagree in 2·100·100/(200·199)
+    alpha = krippendorff_alpha([labels, labels], prompts)
+    assert alpha.low == pytest.approx(1 - 0.16113 / (20_000 / (200 * 199)), abs=1e-4)
+
+
+@pytest.mark.parametrize(("accuracy", "items"), [(0.8, 12), (0.95, 20), (0.97, 60)])
+def test_intervals_of_kappa_and_alpha_cover_with_few_items(accuracy: float, items: int):
+    rng = np.random.default_rng(3)
+    truth = 2 * (accuracy**2 + (1 - accuracy) ** 2) - 1
+    held_kappa, held_alpha = [], []
+    for _ in range(250):
+        truth_N = rng.integers(0, 2, items)
+        labels_RN = np.where(rng.random((2, items)) < accuracy, truth_N, 1 - truth_N)
+        kappa = cohen_kappa(labels_RN[0].tolist(), labels_RN[1].tolist(), range(items))
+        alpha = krippendorff_alpha(labels_RN.tolist(), range(items))
+        held_kappa.append(kappa.low <= truth <= kappa.high)
+        held_alpha.append(alpha.low <= truth <= alpha.high)
+    assert np.mean(held_kappa) >= 0.9
+    assert np.mean(held_alpha) >= 0.9
+
+
+def test_wrong_labels_are_refused():
+    with pytest.raises(NumericError, match="labels c are not among the categories a, b"):
+        cohen_kappa(["a", "c"], ["a", "b"], range(2), categories=["a", "b"])
+    with pytest.raises(NumericError, match="one of each per item"):
+        cohen_kappa(["a"], ["a", "b"], range(2))
+    with pytest.raises(NumericError, match="one label per item"):
+        krippendorff_alpha([["a"], ["a", "b"]], range(2))
+
+
+def test_intervals_of_kappa_and_alpha_cover_with_dependent_items():
+    """40 prompts of three items: two raters of accuracy .8 on two labels; on half of the prompts they only guess.
+
+    A rater is right with probability .8 or ½. Two raters agree with (.8² + .2² + .5)/2 = .59; both labels are as
+    frequent, so κ and α in the population are (.59 − .5)/.5 = .18.
+    """
+    rng = np.random.default_rng(2)
+    held_kappa, held_alpha = [], []
+    for _ in range(250):
+        easy_N = np.repeat(rng.random(40) < 0.5, 3)
+        truth_N = rng.integers(0, 2, 120)
+        right_RN = rng.random((2, 120)) < np.where(easy_N, 0.8, 0.5)
+        labels_RN = np.where(right_RN, truth_N, 1 - truth_N)
+        prompt_N = np.repeat(np.arange(40), 3)
+        kappa = cohen_kappa(labels_RN[0].tolist(), labels_RN[1].tolist(), prompt_N)
+        alpha = krippendorff_alpha(labels_RN.tolist(), prompt_N)
+        held_kappa.append(kappa.low <= 0.18 <= kappa.high)
+        held_alpha.append(alpha.low <= 0.18 <= alpha.high)
+    least = stats.binom.ppf(0.001, 250, 0.95) / 250
+    assert np.mean(held_kappa) >= least
+    assert np.mean(held_alpha) >= least

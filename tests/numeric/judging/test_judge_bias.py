@@ -1,0 +1,223 @@
+"""Win rates and the biases of a judge: planted in simulated votes, recovered within their intervals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from scipy import stats
+
+from rlhf_lab.core.errors import NumericError
+from rlhf_lab.packs.judging.statistics.judge_bias import choice_model, excess_preference, position_bias
+from rlhf_lab.packs.judging.statistics.win_rates import length_controlled_win_rate, saturated, win_rate
+from rlhf_lab.statistics.inference import clustered_rate
+from rlhf_lab.statistics.logistic import sigmoid
+
+POSITION, LENGTH, OWN = 0.6, 0.8, 0.5
+"""Planted, in logits: for the reply shown first, per unit of length difference, for the judge's own reply."""
+
+
+@dataclass
+class Votes:
+    """Votes of a simulated judge for reply A in both orders, and what they follow."""
+
+    prompt_N: np.ndarray
+    quality_N: np.ndarray
+    length_N: np.ndarray
+    own_N: np.ndarray
+    shown_first_N: np.ndarray
+    shown_second_N: np.ndarray
+
+    @property
+    def mean_N(self) -> np.ndarray:
+        return (self.shown_first_N + self.shown_second_N) / 2
+
+
+def judged(
+    rng: np.random.Generator,
+    prompts: int = 150,
+    *,
+    quality: float = 0.0,
+    longer: float = 0.0,
+    position: float = POSITION,
+    length: float = LENGTH,
+    own: float = OWN,
+) -> Votes:
+    """Two comparisons per prompt, in both orders. Quality varies about `quality`, length about `longer`."""
+    prompt_N = np.repeat(np.arange(prompts), 2)
+    quality_N = quality + np.repeat(rng.normal(size=prompts), 2) + rng.normal(size=2 * prompts)
+    length_N = longer + rng.normal(size=2 * prompts)
+    own_N = rng.choice([-1.0, 0.0, 1.0], 2 * prompts)
+    logit_N = quality_N + length * length_N + own * own_N
+    shown_first_N = (rng.random(2 * prompts) < sigmoid(logit_N + position)).astype(float)
+    shown_second_N = (rng.random(2 * prompts) < sigmoid(logit_N - position)).astype(float)
+    return Votes(prompt_N, quality_N, length_N, own_N, shown_first_N, shown_second_N)
+
+
+def columns_of(votes: Votes) -> dict[str, np.ndarray]:
+    """Columns of the choice model, two rows per comparison."""
+    one_N = np.ones(len(votes.prompt_N))
+    return {
+        "position": np.concatenate([one_N, -one_N]),
+        "length": np.tile(votes.length_N, 2),
+        "own": np.tile(votes.own_N, 2),
+        "truth": np.tile(votes.quality_N, 2),
+    }
+
+
+def test_position_bias_by_hand():
+    # Comparison 1: A wins both times. 2: the place shown first wins twice. 3: tie, then A. 4: one order is missing.
+    bias = position_bias([1, 1, 0.5, 1], [1, 0, 1, None], range(4))
+    # Votes for the first place: 1, 0 | 1, 1 | ½, 0: mean 3.5/6.
+    assert bias.first_shown_wins.mean == pytest.approx(3.5 / 6)
+    assert bias.consistent.mean == pytest.approx(1 / 3)
+    assert (bias.first_both.mean, bias.second_both.mean) == pytest.approx((1 / 3, 0))
+    assert bias.decided_by_order == pytest.approx(1 / 3)
+    assert (bias.first_shown_wins.n, bias.first_shown_wins.unscored) == (3, 1)
+
+
+def test_planted_biases_are_recovered_within_their_intervals():
+    rng = np.random.default_rng(0)
+    truth = {"position": POSITION, "length": LENGTH, "own": OWN, "truth": 1.0}
+    held: dict[str, list[bool]] = {name: [] for name in truth}
+    for _ in range(200):
+        votes = judged(rng)
+        model = choice_model(
+            np.concatenate([votes.shown_first_N, votes.shown_second_N]), columns_of(votes), np.tile(votes.prompt_N, 2)
+        )
+        for name, estimate in model.coefficients.items():
+            held[name].append(estimate.low <= truth[name] <= estimate.high)
+    least = stats.binom.ppf(0.001, 200, 0.95) / 200
+    for name, outcomes in held.items():
+        assert np.mean(outcomes) >= least, name
+
+
+def test_the_share_of_the_first_place_is_recovered_and_zero_bias_is_not_seen():
+    rng = np.random.default_rng(1)
+    large = judged(rng, 200_000)
+    truth = float(np.mean((large.shown_first_N + 1 - large.shown_second_N) / 2))
+    assert truth > 0.57
+    held, false = [], []
+    for _ in range(150):
+        votes = judged(rng, 80)
+        bias = position_bias(votes.shown_first_N, votes.shown_second_N, votes.prompt_N).first_shown_wins
+        held.append(bias.low <= truth <= bias.high)
+        fair = judged(rng, 80, position=0.0)
+        bias = position_bias(fair.shown_first_N, fair.shown_second_N, fair.prompt_N).first_shown_wins
+        false.append(not bias.low <= 0.5 <= bias.high)
+    assert np.mean(held) >= 0.9
+    assert np.mean(false) <= 0.1
+
+
+def test_both_orders_remove_the_planted_position_bias():
+    """Equal players: in one order the first place makes A win, in both orders nothing does."""
+    votes = judged(np.random.default_rng(2), 400, position=1.0)
+    single = win_rate(votes.shown_first_N, votes.prompt_N)
+    both = win_rate(votes.mean_N, votes.prompt_N)
+    assert single.low > 0.55
+    assert both.low < 0.5 < both.high
+    assert both.high - both.low < 0.12
+
+
+def test_length_control_removes_the_planted_length_bias():
+    """Equal quality, but A writes longer replies: its win rate is above ½, and at equal length it is not."""
+    rng = np.random.default_rng(3)
+    covered, plain_covered = [], []
+    for _ in range(100):
+        votes = judged(rng, 100, longer=0.7, position=0.0)
+        plain = win_rate(votes.mean_N, votes.prompt_N)
+        controlled = length_controlled_win_rate(votes.mean_N, votes.length_N, votes.prompt_N)
+        covered.append(controlled.win_rate.low <= 0.5 <= controlled.win_rate.high)
+        plain_covered.append(plain.low <= 0.5 <= plain.high)
+        assert controlled.length.low > 0
+    assert np.mean(covered) >= 0.9
+    assert np.mean(plain_covered) < 0.5
+
+
+def test_length_control_is_a_logistic_regression():
+    votes = judged(np.random.default_rng(4), 100, longer=0.5)
+    scale = math.sqrt(np.mean(votes.length_N**2))
+    design_N2 = np.column_stack([np.ones(200), np.tanh(votes.length_N / scale)])
+    model = sm.GLM(votes.mean_N, design_N2, family=sm.families.Binomial())
+    theirs = model.fit(cov_type="cluster", cov_kwds={"groups": votes.prompt_N, "use_correction": False})
+    controlled = length_controlled_win_rate(votes.mean_N, votes.length_N, votes.prompt_N)
+    assert controlled.win_rate.mean == pytest.approx(sigmoid(theirs.params[0]))
+    half_width = stats.t.ppf(0.975, 99) * theirs.bse[0] * math.sqrt(100 / 99)
+    assert controlled.win_rate.high == pytest.approx(sigmoid(theirs.params[0] + half_width))
+    assert controlled.length.mean == pytest.approx(theirs.params[1])
+
+
+def test_without_any_length_difference_length_control_changes_nothing():
+    controlled = length_controlled_win_rate([1, 0, 1, 1], [0, 0, 0, 0], range(4))
+    assert controlled.win_rate.mean == pytest.approx(0.75)
+    assert math.isnan(controlled.length.mean)
+
+
+def test_a_length_that_explains_everything_has_no_finite_estimate():
+    controlled = length_controlled_win_rate([1, 1, 0, 0], [5, 3, -2, -4], range(4))
+    assert math.isnan(controlled.win_rate.mean)
+    assert "without an exception" in controlled.problem
+    assert saturated([3, -3, 0]) == pytest.approx(np.tanh(np.array([1, -1, 0]) * math.sqrt(1.5)))
+
+
+def test_excess_preference_by_hand():
+    # Favoured is A, A, B, nobody. Judge less truth for the favoured one: 1 − ½, 1 − 0, 1 − 1 = .5, 1, 0: mean ½.
+    estimate = excess_preference([1, 1, 0, 1], [0.5, 0, 0, 0], [1, 1, 0, None], range(4))
+    assert estimate.mean == pytest.approx(0.5)
+    assert estimate.n == 3
+
+
+def test_self_preference_is_recovered_as_an_excess():
+    """People who judge by quality alone, and a judge that favours its own: the excess is that of a large sample."""
+    rng = np.random.default_rng(5)
+
+    def excess(prompts: int):
+        votes = judged(rng, prompts, position=0.0, length=0.0, own=1.0)
+        people_N = (rng.random(len(votes.quality_N)) < sigmoid(votes.quality_N)).astype(float)
+        favoured_N = np.where(votes.own_N == 0, np.nan, (votes.own_N > 0) * 1.0)
+        return excess_preference(votes.mean_N, people_N, favoured_N, votes.prompt_N)
+
+    truth = excess(300_000).mean
+    assert truth > 0.1
+    held = [estimate.low <= truth <= estimate.high for estimate in (excess(100) for _ in range(200))]
+    assert np.mean(held) >= stats.binom.ppf(0.001, 200, 0.95) / 200
+
+
+def test_win_rates_with_and_without_ties():
+    assert win_rate([1, 1, 0, 1], [0, 0, 1, 1]) == clustered_rate([1, 1, 0, 1], [0, 0, 1, 1])
+    # Two ties of two: mean ½, no variance of its own, added (¼ + ¼)/2² = 1/8; t_1 = 12.7: cut to [0, 1].
+    tied = win_rate([0.5, 0.5], range(2))
+    assert (tied.mean, tied.low, tied.high) == (0.5, 0.0, 1.0)
+    many = win_rate([0.5] * 100, range(100))
+    assert many.high - 0.5 == pytest.approx(stats.t.ppf(0.975, 99) * math.sqrt(0.5) / 100)
+    assert win_rate([1, None, 0.5], range(3)).unscored == 1
+    with pytest.raises(NumericError, match="between 0 and 1"):
+        win_rate([2], [0])
+
+
+@pytest.mark.parametrize("ties", [0.05, 0.5, 0.9])
+def test_the_interval_of_a_win_rate_with_ties_covers(ties: float):
+    rng = np.random.default_rng(6)
+    truth = ties / 2 + (1 - ties) * 0.7
+    held = []
+    for _ in range(400):
+        score_N = np.where(rng.random(30) < ties, 0.5, rng.random(30) < 0.7)
+        estimate = win_rate(score_N, range(30))
+        held.append(estimate.low <= truth <= estimate.high)
+    assert np.mean(held) >= 0.93
+
+
+def test_columns_of_different_lengths_are_refused():
+    with pytest.raises(NumericError, match="different lengths"):
+        position_bias([1, 0], [1], range(2))
+    with pytest.raises(NumericError, match="different lengths"):
+        choice_model([1, 0], {"position": [1]}, range(2))
+
+
+def test_a_vote_that_never_varies_has_a_problem_instead_of_a_number():
+    model = choice_model([1, 0, 1, 0], {"position": [1, -1, 1, -1]}, [0, 0, 1, 1])
+    assert "without an exception" in model.problem
+    assert math.isnan(model.coefficients["position"].mean)

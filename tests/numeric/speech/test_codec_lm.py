@@ -1,0 +1,248 @@
+"""Log-probabilities of a codec model: the delay pattern by hand, against the sampler's own, and against MusicGen's."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.models.build import scratch_policy
+from rlhf_lab.models.encoding import Encoder, TokenBatch
+from rlhf_lab.models.logprobs import exact_kl, token_logps
+from rlhf_lab.models.settings import Scratch
+from rlhf_lab.packs.speech.policy.codec_lm import Layout, delay_pattern, require_same_codec
+from rlhf_lab.packs.speech.policy.decoder import CodecDecoder
+from rlhf_lab.packs.speech.policy.delay_pattern import FORBIDDEN, DelayPattern
+from rlhf_lab.packs.speech.policy.tokenizer import code_tokenizer
+from rlhf_lab.packs.speech.sound.stream import read_stream, write_stream
+from rlhf_lab.sampling.local import LocalSampler
+from rlhf_lab.sampling.settings import Local
+
+PROMPTS = ["low calm : ba du", "high glad : ki", "low glad : ba ba du ki"]
+
+
+def tiny(sizes=(5, 4, 3), min_frames=0, seed=0):
+    tokenizer = code_tokenizer(PROMPTS, sizes)
+    settings = Scratch(family="codec", hidden=32, layers=2, heads=2, min_frames=min_frames)
+    return scratch_policy(settings, tokenizer, seed, sizes), Encoder(tokenizer)
+
+
+def sample(model, encoder, group=16, max_new_tokens=60, **options):
+    sampler = LocalSampler(Local(max_new_tokens=max_new_tokens, max_prompt_tokens=32), encoder.stop_ids)
+    return sampler.sample(model, [encoder.prompt(prompt) for prompt in PROMPTS], group, seed=3, **options)
+
+
+def rows_of(samples):
+    return [
+        (prompt, row.token_ids) for prompt, rows in zip(samples.prompts, samples.rows_BG, strict=True) for row in rows
+    ]
+
+
+@pytest.mark.parametrize("sizes", [(5,), (5, 4), (5, 4, 3), (3, 3, 3, 3)])
+def test_every_sample_is_a_stream(sizes):
+    model, encoder = tiny(sizes)
+    ended = 0
+    for _, tokens in rows_of(sample(model, encoder)):
+        text = encoder.text(tokens)
+        codes_TK = read_stream(text, len(sizes))
+        assert (codes_TK < np.array(sizes)).all()
+        if tokens[-1] == encoder.eos_id:
+            ended += 1
+            assert write_stream(codes_TK) == text
+    assert ended > 10
+
+
+def test_what_may_follow_in_each_kind_of_place():
+    """Vocabulary: 0 the end of text, 1 pad, 2 a word, then a. a0 a1 | b. b0 as 3 4 5 | 6 7; K = 2."""
+    pattern = DelayPattern((2, 1), first=3, eos=0, vocabulary=8)
+    allowed = [row.nonzero().flatten().tolist() for row in pattern.allowed_SV == 0]
+    assert allowed == [[0, 1, 2, 3, 4, 5, 6, 7], [4, 5], [7], [3, 4, 5], [3], [6], [0]]
+    assert pattern.allowed_SV.min() == FORBIDDEN
+    assert pattern.empty_V.nonzero().flatten().tolist() == [3, 6]
+
+
+def test_kinds_of_places_along_a_stream():
+    """Two frames in two codebooks: a0 b. | a1 b0 | a. b0 | end. Codebook 0 may end from column 1 on, b then goes on."""
+    model, encoder = tiny((2, 1))
+    reply = encoder.response(write_stream(np.array([[0, 0], [1, 0]])))
+    prompt = encoder.prompt(PROMPTS[0])
+    states = Layout(torch.tensor([[*prompt, *reply]]), model.pattern).states()[0, len(prompt) - 1 : -1]
+    code_a, code_b, code_or_end, empty_a, empty_b, end = 1, 2, 3, 4, 5, 6
+    assert states.tolist() == [code_a, empty_b, code_or_end, code_b, code_or_end, code_b, end]
+    assert empty_a not in states  # with two codebooks the clip is over where the first one would be empty again
+
+
+def test_the_decoder_gives_the_logits_of_the_forward_pass_at_every_word():
+    model, encoder = tiny()
+    prompts = [encoder.prompt(prompt) for prompt in PROMPTS[:2]]
+    reply = encoder.response(write_stream(np.array([[1, 2, 0], [4, 3, 2], [0, 0, 1]])))
+    decoder = CodecDecoder(model, torch.float32, 128)
+    with torch.no_grad():
+        logits, cache = decoder.start(prompts, 1, torch.device("cpu"))
+        found = [logits]
+        position = torch.tensor([len(prompt) for prompt in prompts])
+        for token in reply[:-1]:
+            found.append(decoder.step(torch.tensor([token, token]), position, cache))
+            position = position + 1
+        for row, prompt in enumerate(prompts):
+            whole = model(torch.tensor([[*prompt, *reply]])).logits[0, len(prompt) - 1 : -1]
+            stepwise = torch.stack([logits_RV[row] for logits_RV in found])
+            torch.testing.assert_close(stepwise, whole, atol=1e-5, rtol=0)
+
+
+def test_a_clip_does_not_end_before_its_least_frames():
+    model, encoder = tiny(min_frames=7)
+    lengths = [len(read_stream(encoder.text(tokens), 3)) for _, tokens in rows_of(sample(model, encoder))]
+    assert min(lengths) == 7
+
+
+def test_log_probabilities_equal_the_samplers():
+    model, encoder = tiny()
+    samples = sample(model, encoder)
+    rows = rows_of(samples)
+    logps = token_logps(model, TokenBatch.from_rows(rows))
+    sampled = [logp for group in samples.rows_BG for row in group for logp in row.logps]
+    np.testing.assert_allclose(logps.logps_N.detach().numpy(), sampled, atol=1e-5)
+
+
+def test_places_that_the_pattern_knows_add_nothing():
+    """With two frames and three codebooks twelve words and the end are sampled; seven of these 13 are choices.
+
+    Columns (a b. c.) (a b c.) (a. b c) (a. b. c): of 12 words 6 are codes, and the first `a.` is the choice to end.
+    """
+    model, encoder = tiny()
+    reply = encoder.response(write_stream(np.array([[1, 2, 0], [4, 3, 2]])))
+    row = (encoder.prompt(PROMPTS[0]), reply)
+    logps_N = token_logps(model, TokenBatch.from_rows([row])).logps_N.detach()
+    is_choice = [True, False, False, True, True, False, True, True, True, False, False, True, False]
+    assert (logps_N != 0).tolist() == is_choice
+
+
+def test_the_sum_by_hand():
+    """Logits of a column from a plain Llama forward over summed embeddings, softmax over the words that may follow."""
+    model, encoder = tiny()
+    model = model.double()
+    codes_TK = np.array([[1, 2, 0], [4, 3, 2]])
+    prompt = encoder.prompt(PROMPTS[0])
+    reply = encoder.response(write_stream(codes_TK))
+    embed = model.model.embed_tokens.weight
+    columns = [embed[torch.tensor(reply[3 * c : 3 * c + 3])].sum(0) for c in range(3)]
+    inputs = torch.stack([*embed[torch.tensor(prompt)], *columns])[None]
+    logits = model.lm_head(model.model(inputs_embeds=inputs).last_hidden_state)[0, len(prompt) - 1 :]
+    first = model.config.first_code  # the words are a. a0…a4 b. b0…b3 c. c0…c2
+    a, b, c = first, first + 6, first + 11
+
+    def logp(column, words, word):
+        return torch.log_softmax(logits[column, words], 0)[words.index(word)]
+
+    a_codes, b_codes, c_codes = [*range(a + 1, a + 6)], [*range(b + 1, b + 5)], [*range(c + 1, c + 4)]
+    expected = (
+        logp(0, a_codes, a + 1 + 1)  # a clip has a frame
+        + logp(1, [a, *a_codes], a + 1 + 4) + logp(1, b_codes, b + 1 + 2)
+        + logp(2, [a, *a_codes], a) + logp(2, b_codes, b + 1 + 3) + logp(2, c_codes, c + 1 + 0)
+        + logp(3, c_codes, c + 1 + 2)
+    )  # fmt: skip
+    # token_logps is float32; the logits of the forward in float64 are exact
+    batch = TokenBatch.from_rows([(prompt, reply)])
+    z_TV = model(batch.tokens_BT).logits[0].log_softmax(-1)
+    exact = z_TV[:-1].gather(1, batch.tokens_BT[0, 1:, None])[len(prompt) - 1 :].sum()
+    assert exact.item() == pytest.approx(expected.item(), abs=1e-9)
+    assert token_logps(model, batch).sum_B().item() == pytest.approx(expected.item(), abs=1e-5)
+
+
+def test_padding_and_neighbours_do_not_matter():
+    model, encoder = tiny()
+    rows = rows_of(sample(model, encoder))[::5]
+    together = token_logps(model, TokenBatch.from_rows(rows)).sum_B()
+    alone = torch.cat([token_logps(model, TokenBatch.from_rows([row])).sum_B() for row in rows])
+    torch.testing.assert_close(together, alone, atol=2e-5, rtol=0)
+
+
+def test_the_sampler_does_not_depend_on_batches():
+    model, encoder = tiny()
+    whole = sample(model, encoder)
+    settings = Local(max_new_tokens=60, max_prompt_tokens=32, batch_rows=16)
+    prompts = [encoder.prompt(prompt) for prompt in PROMPTS]
+    parts = LocalSampler(settings, encoder.stop_ids).sample(model, prompts, 16, seed=3)
+    assert rows_of(whole) == rows_of(parts)
+
+
+def test_exact_kl_of_two_models_is_finite_and_zero_of_one():
+    model, encoder = tiny()
+    other, _ = tiny(seed=1)
+    batch = TokenBatch.from_rows(rows_of(sample(model, encoder)))
+    assert exact_kl(model, model, batch).abs().max() == 0
+    kl_B = exact_kl(model, other, batch)
+    assert torch.isfinite(kl_B).all() and (kl_B > 0).all()
+
+
+def test_a_saved_model_is_the_same(tmp_path):
+    from rlhf_lab.models.build import load_encoder, load_policy, save_model
+
+    model, encoder = tiny(min_frames=3)
+    save_model(model, encoder, tmp_path)
+    settings = Scratch(family="codec")
+    loaded, loaded_encoder = load_policy(tmp_path, settings), load_encoder(tmp_path, settings)
+    assert rows_of(sample(loaded, loaded_encoder)) == rows_of(sample(model, encoder))
+    assert delay_pattern(loaded.config).min_frames == 3
+
+
+def test_musicgen_has_the_same_pattern_and_the_same_log_probabilities():
+    """Of a random one: its own delay mask lays frames out as the stream does, and its log-probabilities column by
+    column are those of one pass over the whole grid."""
+    from transformers import MusicgenDecoderConfig, MusicgenForCausalLM
+
+    K, size, T = 4, 6, 5
+    torch.manual_seed(0)
+    config = MusicgenDecoderConfig(
+        vocab_size=size, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, ffn_dim=16, num_codebooks=K,
+        pad_token_id=size, bos_token_id=size, max_position_embeddings=64, audio_channels=1,
+    )  # fmt: skip
+    model = MusicgenForCausalLM(config).eval().double()
+    codes_KT = torch.randint(0, size, (K, T))
+    text = write_stream(codes_KT.T.numpy())
+    grid_KC = [[size if word.endswith(".") else int(word[1:]) for word in text.split()[k::K]] for k in range(K)]
+    # Hugging Face puts BOS in front, and pads where a codebook has not begun
+    ids = torch.tensor([[size, *row] for row in grid_KC])
+    _, mask = model.build_delay_pattern_mask(ids[:, :1], pad_token_id=size, max_length=T + K)
+    begun = mask[:, 1:] == -1
+    assert begun.tolist() == [[0 <= c - k < T for c in range(T + K - 1)] for k in range(K)]
+
+    def logits(columns):
+        out = model(input_ids=ids[:, :columns]).logits
+        return out.view(K, columns, size).log_softmax(-1)
+
+    with torch.no_grad():
+        whole = logits(T + K - 1)
+        for column in range(T + K - 1):
+            step = logits(column + 1)[:, -1]
+            for k in range(K):
+                if begun[k, column]:
+                    code = grid_KC[k][column]
+                    assert step[k, code].item() == pytest.approx(whole[k, column, code].item(), abs=1e-9)
+
+
+def test_a_clip_shorter_than_the_model_allows_is_refused_and_not_scored():
+    model, encoder = tiny(min_frames=3)
+    row = (encoder.prompt(PROMPTS[0]), encoder.response(write_stream(np.array([[1, 2, 0], [4, 3, 2]]))))
+    with pytest.raises(DataError, match="fewer than 3 frames"):
+        token_logps(model, TokenBatch.from_rows([row]))
+
+
+def test_what_would_need_a_cache_says_what_to_use():
+    model, encoder = tiny()
+    ids = torch.tensor([encoder.prompt(PROMPTS[0])])
+    for attempt in (lambda: model(ids, use_cache=True), lambda: model.generate(ids, use_cache=True, max_new_tokens=3)):
+        with pytest.raises(ConfigError, match="call it with use_cache=False"):
+            attempt()
+
+
+def test_a_policy_of_another_codec_is_refused():
+    config = SimpleNamespace(codec="abc")
+    require_same_codec(config, SimpleNamespace(fingerprint="abc"))
+    require_same_codec(SimpleNamespace(), SimpleNamespace(fingerprint="abc"))
+    with pytest.raises(ConfigError, match="another codec"):
+        require_same_codec(config, SimpleNamespace(fingerprint="abd"))

@@ -1,0 +1,150 @@
+"""Preference pairs of attempts: which attempts at a task become pairs, and what is kept of held-out tasks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rlhf_lab.core.episodes import Episode, Segment, Task
+from rlhf_lab.core.errors import ArtifactError, ConfigError
+from rlhf_lab.core.tools import function_call
+from rlhf_lab.data.attempts import Attempts, attempt_text, read_attempts, write_attempts
+from rlhf_lab.data.transcript import render_prompt, reply_text, to_conversation
+from rlhf_lab.packs.agents.synthesis.attempt_pairs import (
+    ALL_RIGHT,
+    ALL_WRONG,
+    AttemptPairMaker,
+    distinct_outcomes,
+    pair_up,
+)
+from rlhf_lab.packs.agents.synthesis.settings import AttemptPairs
+from rlhf_lab.packs.agents.tools.settings import HabitSettings, Tools
+from rlhf_lab.packs.agents.tools.tools import build
+from rlhf_lab.packs.judging.synthesis.making import CONTAMINATED
+
+PROMPT = "\n\nHuman: where?\n\nAssistant:"
+
+
+def maker(**settings) -> AttemptPairMaker:
+    """A maker that samples nothing."""
+    made = object.__new__(AttemptPairMaker)
+    made.settings = AttemptPairs(**settings)
+    made.held_out_prompts = {"\n\nHuman: held out\n\nAssistant:"}
+    return made
+
+
+def rows(replies: str, correct: list[int], prompt: str = PROMPT, **settings) -> list[tuple[str, str]] | str:
+    """(chosen, rejected) of the rows of a task, whose replies are letters; the problem where it has none."""
+    made = maker(**settings)._rows(Attempts(prompt, list(replies), correct))
+    if made[0]["problem"]:
+        assert len(made) == 1
+        return made[0]["problem"]
+    assert all(row["correct_chosen"] == 1 and row["prompt"] == prompt for row in made)
+    return [(row["chosen"], row["rejected"]) for row in made]
+
+
+def test_each_pair_has_another_wrong_attempt_and_right_ones_take_turns():
+    assert rows("abcde", [1, 0, 0, 1, 0]) == [("a", "b"), ("d", "c"), ("a", "e")]
+    assert rows("abcde", [1, 0, 0, 1, 0], pairs_per_task=2) == [("a", "b"), ("d", "c")]
+    assert rows("abcde", [1, 1, 1, 1, 0]) == [("a", "e")]
+
+
+def test_repeated_attempts_count_once():
+    """Of five attempts that say three different things there is one pair with each wrong one."""
+    assert distinct_outcomes(Attempts(PROMPT, list("abbca"), [1, 0, 0, 0, 1])) == (["a"], ["b", "c"])
+    assert rows("abbca", [1, 0, 0, 0, 1]) == [("a", "b"), ("a", "c")]
+
+
+def test_the_same_words_are_not_preferred_to_themselves():
+    """A tool that is busy at random lets the same turns end right once and wrong once."""
+    assert distinct_outcomes(Attempts(PROMPT, list("aab"), [1, 0, 0])) == (["a"], ["b"])
+
+
+@pytest.mark.parametrize(("correct", "problem"), [([1, 1, 1], ALL_RIGHT), ([0, 0, 0], ALL_WRONG)])
+def test_a_task_whose_attempts_are_all_alike_gives_no_pair(correct, problem):
+    assert rows("abc", correct) == problem
+
+
+def test_a_held_out_task_gives_no_pair():
+    assert rows("ab", [1, 0], prompt="\n\nHuman: held out\n\nAssistant:") == CONTAMINATED
+
+
+def test_the_environment_shows_what_the_policy_never_did():
+    none = HabitSettings(wrong_relation=0.0, take_redirect=0.0, stop_early=0.0, repeat_call=0.0)
+    corpus = build(Tools(train_tasks=6, test_tasks=2, habits=none))
+    made = maker(demonstrate=True)
+    made.environment = corpus.environment
+    made.tasks = {task.prompt: task for task in corpus.tasks("train")}
+    for task, demonstration in zip(corpus.tasks("train"), corpus.train, strict=True):
+        (row,) = made._rows(Attempts(task.prompt, ["Answer: nonsense"], [0]))
+        assert row["rejected"] == "Answer: nonsense"
+        assert f"{task.prompt} {row['chosen']}" == f"{demonstration.prompt} {demonstration.chosen}"
+    assert rows("ab", [0, 0]) == ALL_WRONG  # not unless it is asked for
+
+
+def test_an_attempt_is_all_that_was_said_behind_the_task():
+    task = Task(PROMPT)
+    prompt = "\n\nHuman: where?\n\nAssistant: Action: look[ a ]\n\nTool: b\n\nAssistant:"
+    assert attempt_text(Episode(task, prompt, "Answer: b")) == ("Action: look[ a ]\n\nTool: b\n\nAssistant: Answer: b")
+    assert attempt_text(Episode(task, PROMPT, "Answer: b")) == "Answer: b"
+
+
+def test_an_attempt_holds_no_tools_that_were_added_to_its_prompt():
+    """A chat template is told of the environment's tools; a row's prompt is the task's, for any model."""
+    task = Task("\n\nHuman: where?\n\n\\Tools: typed\n\nAssistant:")
+    tools = [{"type": "function", "function": {"name": "look", "description": "é", "parameters": {}}}]
+    told = render_prompt(to_conversation(task.prompt).messages, tools)
+    assert attempt_text(Episode(task, told, "Answer: b")) == "Answer: b"
+    call = {"role": "assistant", "content": "", "tool_calls": [function_call("look", {"at": "a"}, "c1")]}
+    result = {"role": "tool", "name": "look", "content": "b"}
+    behind = render_prompt([*to_conversation(task.prompt).messages, call, result], tools)
+    text = attempt_text(Episode(task, behind, "Answer: b"))
+    assert "Tools:" not in text
+    said = to_conversation(f"{task.prompt}{text}").messages
+    assert said[1:] == [call, result, {"role": "assistant", "content": "Answer: b"}]
+    # a first turn that is also the last
+    calling = attempt_text(Episode(task, told, reply_text(call)))
+    assert to_conversation(f"{task.prompt}{calling}").messages[1:] == [call]
+
+
+class Grading:
+    """Says that every episode is right, or nothing."""
+
+    def __init__(self, knows: bool = True):
+        self.knows = knows
+
+    def grade(self, episodes):
+        return {"correct": [1.0] * len(episodes)} if self.knows else {"gold": [0.0] * len(episodes)}
+
+
+def test_an_attempt_that_was_cut_is_wrong():
+    made = maker()
+    made.environment = Grading()
+    segment = Segment([5], sampled=True, logps=[-1.0])
+    episodes = [Episode(Task(PROMPT), PROMPT, "x", [1], (segment,), ended=ended) for ended in (True, False)]
+    assert made._outcomes(episodes) == [1, 0]
+
+
+def test_an_environment_that_cannot_grade_is_refused():
+    from types import SimpleNamespace
+
+    made = maker()
+    made.environment = Grading(knows=False)
+    made.run = SimpleNamespace(corpus=SimpleNamespace(name="own"))
+    with pytest.raises(ConfigError, match="does not say which episodes are right"):
+        made._outcomes([Episode(Task(PROMPT), PROMPT, "x")])
+
+
+def test_held_out_attempts_are_read_back(tmp_path):
+    attempts = [Attempts("p", ["a", "b"], [1, 0]), Attempts("q", ["c", "d"], [0, 0])]
+    write_attempts(tmp_path, attempts)
+    assert read_attempts(tmp_path) == attempts
+    assert len([json.loads(line) for line in (tmp_path / "attempts.jsonl").read_text().splitlines()]) == 2
+    with pytest.raises(ArtifactError, match=r"has no attempts\.jsonl; name a recipe of algorithm=attempt_pairs"):
+        read_attempts(tmp_path / "elsewhere")
+
+
+def test_pairs_end_with_the_wrong_attempts():
+    assert pair_up(["a", "b"], ["x"], 3) == [("a", "x")]
+    assert pair_up(["a"], ["x", "y", "z", "w"], 3) == [("a", "x"), ("a", "y"), ("a", "z")]

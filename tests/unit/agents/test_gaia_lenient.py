@@ -1,0 +1,193 @@
+"""The lenient scorer: each rule forgives what it says and no more, and never less than the official one."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_lab.packs.agents.gaia.lenient import lenient_score
+from rlhf_lab.packs.agents.gaia.numerals import read_quantity, words_value
+from rlhf_lab.packs.agents.gaia.official import official_score
+
+FORGIVEN = {
+    "wrapping": [
+        ("FINAL ANSWER: 17", "17"),
+        ("The answer is Slate.", "Slate"),
+        ("final answer = **Slate**", "Slate"),
+        ("“Slate”", "Slate"),
+        ("Answer: the final answer is 3, 4", "3, 4"),
+    ],
+    "typing": [
+        ("Zoe", "Zoë"),
+        ("Lodz", "Łódź"),
+        ("well–known", "well-known"),
+        ("−5", "-5"),
+        ("‘cat’s cradle’", "cat's cradle"),
+        ("STRASSE", "straße"),
+        ("ﬁsh", "fish"),
+    ],
+    "numbers": [
+        ("17 million", "17000000"),
+        ("1.5 billion", "1,500,000,000"),
+        ("seventeen", "17"),
+        ("one hundred and five", "105"),
+        ("two thousand three hundred", "2300"),
+        ("twenty-one", "21"),
+        ("minus three", "-3"),
+        ("3/4", "0.75"),
+        ("½", "0.5"),
+        ("3½", "3.5"),
+        ("2 1/4", "2.25"),
+        ("1.2 × 10^6", "1200000"),
+        ("1.2×10⁶", "1200000"),
+        ("3 × 10^-2", "0.03"),
+        ("12 000", "12000"),
+        ("1234", "1,234"),
+        ("€40", "40"),
+        ("two dozen", "24"),
+        ("35 km", "35"),
+        ("35 light years", "35"),
+        ("40 °C", "40"),
+        ("35", "35 km"),
+        ("35 kilometres", "35 km"),
+        ("12 square metres", "12 m²"),
+        ("17 percent", "17%"),
+        ("40 dollars", "$40"),
+        ("17.0 km.", "17"),
+    ],
+    "lists": [
+        ("b, a", "a, b"),
+        ("a and b", "a, b"),
+        ("a, b, and c", "a, b, c"),
+        ("c, b & a", "a; b; c"),
+        ("a\nb", "a, b"),
+        ("1,234; 5,678", "1234, 5678"),
+        ("1,234, 5,678", "1234, 5678"),
+        ("three, four", "3, 4"),
+        ("the cat, a dog", "cat, dog"),
+        ("Paris France", "Paris, France"),
+    ],
+    "text": [
+        ("The Cat", "cat"),
+        ("salt and pepper", "salt & pepper"),
+        ("3 Musketeers", "The Three Musketeers"),
+        ("Route sixty-six", "Route 66"),
+    ],
+}
+NOT_FORGIVEN = [
+    ("17 or 18", "17"),
+    ("17 and 18", "17"),
+    ("not 17", "17"),
+    ("17 to 20", "17"),
+    ("17 or eighteen", "17"),
+    ("17 million", "17"),
+    ("17.1", "17"),
+    ("3.14", "3.14159"),
+    ("17 apples", "17 km"),
+    ("35 miles", "35 km"),
+    ("$40", "€40"),
+    ("5 km", "5 km²"),
+    ("10²", "102"),
+    ("31/2", "3½"),
+    ("17%", "0.17"),
+    ("Saint Petersburg", "St. Petersburg"),
+    ("Slate or Tidal", "Slate"),
+    ("I think that it is Slate", "Slate"),
+    ("a, b", "a, b, c"),
+    ("a, a", "a, b"),
+    ("a, b", "a, a"),
+    ("—", "…"),
+    ("7", "7 Wonders"),
+    ("a, b, c", "a, b"),
+    ("The", "a"),
+    ("", "cat"),
+    ("...", "cat"),
+    (None, "cat"),
+    ("", "the"),
+    ("1/0", "0"),
+    ("9" * 5000, "9"),
+    ("1e999999999", "1"),
+]
+
+
+@pytest.mark.parametrize(("answer", "gold"), [pair for pairs in FORGIVEN.values() for pair in pairs])
+def test_what_is_forgiven(answer: str, gold: str) -> None:
+    assert lenient_score(answer, gold)
+
+
+def test_most_of_it_is_officially_wrong() -> None:
+    """Else the table would test the official scorer."""
+    pairs = [pair for pairs in FORGIVEN.values() for pair in pairs]
+    assert sum(not official_score(*pair) for pair in pairs) == len(pairs)
+
+
+@pytest.mark.parametrize(("answer", "gold"), NOT_FORGIVEN)
+def test_what_is_not_forgiven(answer: str | None, gold: str) -> None:
+    assert not lenient_score(answer, gold)
+
+
+PIECES = ["17", "1,234", ".5", "-3", "$", "%", ",", "; ", " ", "the ", "Cat", "é", "inf", "nan", "e3", "!", " and "]
+texts = st.one_of(st.text(max_size=8), st.lists(st.sampled_from(PIECES), max_size=5).map("".join))
+
+
+@given(st.one_of(st.none(), texts), texts)
+def test_officially_right_is_leniently_right(answer: str | None, gold: str) -> None:
+    if official_score(answer, gold):
+        assert lenient_score(answer, gold)
+
+
+@given(
+    st.from_regex(r"[b-z]{4,8}( [b-z]{4,8})?", fullmatch=True),
+    st.sampled_from(["{}.", '"{}"', "The answer is {}", "**{}**"]),
+)
+def test_wrapping_changes_nothing(gold: str, wrapping: str) -> None:
+    assert lenient_score(wrapping.format(gold), gold)
+    assert not lenient_score(wrapping.format(gold + "q"), gold)
+
+
+@given(st.integers(0, 999_999))
+def test_numbers_in_words_are_read_back(number: int) -> None:
+    assert words_value(in_words(number).split()) == (number, len(in_words(number).split()))
+    assert lenient_score(in_words(number), str(number))
+
+
+def in_words(number: int) -> str:
+    """A number below a million in English words, written independently of the reader."""
+    ones = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+    small = [*ones.split(), "seventeen", "eighteen", "nineteen"]
+    tens = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+    if number >= 1000:
+        rest = f" {in_words(number % 1000)}" if number % 1000 else ""
+        return f"{in_words(number // 1000)} thousand{rest}"
+    if number >= 100:
+        rest = f" and {in_words(number % 100)}" if number % 100 else ""
+        return f"{small[number // 100]} hundred{rest}"
+    if number < 20:
+        return small[number]
+    rest = f" {small[number % 10]}" if number % 10 else ""
+    return f"{tens[number // 10 - 2]}{rest}"
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "unit"),
+    [
+        ("1,234.5", Fraction(2469, 2), ""),
+        ("1.5e3", 1500, ""),
+        ("35 km", 35, "km"),
+        ("35 kilometers", 35, "km"),
+        ("three hundred thousand people", 300_000, "people"),
+        ("$ 5", 5, "$"),
+    ],
+)
+def test_quantities(text: str, value: Fraction, unit: str) -> None:
+    quantity = read_quantity(text)
+    assert quantity is not None and (quantity.value, quantity.unit) == (value, unit)
+
+
+@pytest.mark.parametrize("text", ["", "km", "10:50", "3/4/2020", "1st", "5 and 6", "two and three", "1,23", "5 or"])
+def test_what_is_no_quantity_with_a_known_unit(text: str) -> None:
+    quantity = read_quantity(text)
+    assert quantity is None or not quantity.known

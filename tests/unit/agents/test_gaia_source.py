@@ -1,0 +1,186 @@
+"""Reading the official set: a copy of the repository, and the hub with a stand-in for its client."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.data import reading
+from rlhf_lab.packs.agents.gaia import rows as gaia
+from rlhf_lab.packs.agents.gaia.questions import GaiaQuestion
+from rlhf_lab.packs.agents.gaia.rows import gaia_attachment, read_gaia
+
+
+def row(number: int = 1, **values: Any) -> dict[str, Any]:
+    return {
+        "task_id": f"id-{number}",
+        "Question": f"What is {number}?",
+        "Level": "2",
+        "Final answer": str(number),
+        "file_name": "",
+        "file_path": "",
+        "Annotator Metadata": {"Steps": "1. Look.", "Number of steps": "1"},
+        **values,
+    }
+
+
+def write(folder: Path, rows: list[dict[str, Any]], name: str = "metadata.jsonl") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / name
+    file.write_text("".join(json.dumps(values) + "\n" for values in rows), encoding="utf-8")
+    return file
+
+
+def test_a_copy_of_the_repository(tmp_path: Path) -> None:
+    folder = tmp_path / "2023" / "validation"
+    write(folder, [row(1, Level=1), row(2, file_name="a.xlsx", file_path="2023/validation/a.xlsx")])
+    (folder / "a.xlsx").write_bytes(b"sheet")
+    plain, attached = read_gaia(str(tmp_path))
+    assert plain == GaiaQuestion("id-1", "What is 1?", 1, "1", notes="1. Look.")
+    assert attached.level == 2 and attached.files == {"a.xlsx": "a.xlsx"}
+    assert gaia_attachment(str(tmp_path), "validation", "a.xlsx").read_bytes() == b"sheet"
+    for source in (folder, folder / "metadata.jsonl"):
+        assert [question.id for question in read_gaia(str(source))] == ["id-1", "id-2"]
+
+
+def test_the_newer_layout_is_parquet(tmp_path: Path) -> None:
+    folder = tmp_path / "2023" / "test"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist([row(1), row(2, **{"Final answer": "?"})]), folder / "metadata.parquet")
+    questions = read_gaia(str(tmp_path), "test")
+    assert [(question.level, question.answer) for question in questions] == [(2, "1"), (2, None)]
+    assert questions[0].notes == "1. Look."
+    with pytest.raises(DataError, match=r"has none of metadata\.parquet, .*2023/validation/metadata\.jsonl"):
+        read_gaia(str(tmp_path), "validation")
+
+
+def test_answers_that_are_kept_back(tmp_path: Path) -> None:
+    file = write(tmp_path, [row(1, **{"Final answer": "?"}), row(2, **{"Final answer": 17})])
+    assert [question.answer for question in read_gaia(str(file))] == [None, "17"]
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"Level": 4}, "column 'Level' is a number 4; expected 1, 2 or 3"),
+        ({"Question": None}, "column 'Question' is null; expected text"),
+        ({"Final answer": " "}, "column 'Final answer' is text ' '; expected text, or '?' where"),
+        ({"Final answer": None}, "column 'Final answer' is null"),
+        ({"task_id": "id-1"}, "task_id 'id-1' was there before"),
+        ({"task_id": "/tmp/evil"}, "column 'task_id' is text '/tmp/evil'; expected a plain name"),
+        ({"task_id": "../../x"}, "column 'task_id' is text '../../x'; expected a plain name"),
+        ({"task_id": ".."}, "column 'task_id' is text '..'; expected a plain name"),
+        ({"file_name": "a.txt"}, "a.txt is not in "),
+        ({"file_name": "../secret.txt"}, "expected the name of a file beside the metadata"),
+        ({"file_name": "/etc/passwd"}, "expected the name of a file beside the metadata"),
+        ({"file_name": "..\\secret.txt"}, "expected the name of a file beside the metadata"),
+        ({"file_name": ".."}, "expected the name of a file beside the metadata"),
+        ({"file_name": 7}, "column 'file_name' is a number 7"),
+    ],
+)
+def test_bad_rows_are_named(values: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("x")
+    file = write(tmp_path / "copy", [row(1), row(2, **values)])
+    with pytest.raises(DataError) as error:
+        read_gaia(str(file))
+    assert "row 2" in str(error.value) and problem in str(error.value)
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    values = row(1)
+    del values["Final answer"]
+    with pytest.raises(DataError, match="row 1: column 'Final answer' is missing"):
+        read_gaia(str(write(tmp_path, [values])))
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file or folder, and it is no hub id"):
+        read_gaia(str(tmp_path / "none"))
+    with pytest.raises(DataError, match="no questions"):
+        read_gaia(str(write(tmp_path, [])))
+
+
+def test_an_attachment_that_went_away(tmp_path: Path) -> None:
+    write(tmp_path, [row(1, file_name="a.txt")])
+    (tmp_path / "a.txt").write_text("x")
+    read_gaia(str(tmp_path))
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(DataError, match="the attachment is not there"):
+        gaia_attachment(str(tmp_path), "validation", "a.txt")
+
+
+class Hub:
+    """Stands in for `datasets` and `huggingface_hub`."""
+
+    def __init__(self, rows: list[dict[str, Any]], files: dict[str, Path]):
+        self.rows, self.files = rows, files
+        self.asked: list[tuple[Any, ...]] = []
+
+    def get_dataset_config_names(self, name: str) -> list[str]:
+        return ["2023_all", "2023_level1"]
+
+    def load_dataset(self, name: str, configuration: str, data_dir: str | None, split: str) -> Any:
+        self.asked.append((name, configuration, split))
+        columns = {key: [values[key] for values in self.rows] for key in self.rows[0]}
+        return SimpleNamespace(iter=lambda batch_size: [columns])
+
+    def hf_hub_download(self, name: str, location: str, *, repo_type: str) -> str:
+        self.asked.append((name, location, repo_type))
+        if location not in self.files:
+            raise PermissionError("403: gated repository")
+        return str(self.files[location])
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    (tmp_path / "blob").write_text("x")
+    rows = [row(1), row(2, file_name="a.txt", file_path="2023/test/a.txt"), row(3, file_name="b.txt")]
+    stub = Hub(rows, {"2023/test/a.txt": tmp_path / "blob"})
+    monkeypatch.setattr(reading, "_import_datasets", lambda: stub)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", stub)
+    return stub
+
+
+def test_the_hub(hub: Hub) -> None:
+    questions = read_gaia("gaia-benchmark/GAIA", "test")
+    assert hub.asked == [("gaia-benchmark/GAIA", "2023_all", "test")]
+    assert [dict(question.files) for question in questions] == [
+        {},
+        {"a.txt": "2023/test/a.txt"},
+        {"b.txt": "2023/test/b.txt"},
+    ]
+    assert gaia_attachment("gaia-benchmark/GAIA", "test", "2023/test/a.txt").read_text() == "x"
+    assert hub.asked[-1] == ("gaia-benchmark/GAIA", "2023/test/a.txt", "dataset")
+
+
+def test_a_configuration_and_a_split_of_the_hub(hub: Hub) -> None:
+    read_gaia("gaia-benchmark/GAIA/2023_level1:validation", "test")
+    assert hub.asked == [("gaia-benchmark/GAIA", "2023_level1", "validation")]
+
+
+def test_a_gated_attachment_says_what_to_do(hub: Hub) -> None:
+    with pytest.raises(DataError, match=r"2023/test/b\.txt cannot be fetched: 403.*set HF_TOKEN"):
+        gaia_attachment("gaia-benchmark/GAIA", "test", "2023/test/b.txt")
+
+
+@pytest.mark.parametrize(
+    "path", ["../../a.txt", "/etc/a.txt", "2023/test/b.txt", "2023\\..\\a.txt", "2023/../a.txt", ".", 7]
+)
+def test_a_path_of_the_hub_stays_in_the_repository(path: object, hub: Hub) -> None:
+    hub.rows = [row(1, file_name="a.txt", file_path=path)]
+    with pytest.raises(DataError, match=r"expected a path in the repository to a\.txt"):
+        read_gaia("gaia-benchmark/GAIA", "test")
+
+
+def test_notes_of_any_form() -> None:
+    assert gaia._notes('{"Steps": "1. Go."}') == "1. Go."
+    assert gaia._notes("free text") == "free text"
+    assert gaia._notes(None) == gaia._notes({}) == ""

@@ -1,0 +1,181 @@
+"""The tools of a question: search, open_page, read_file, calculator, python."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from rlhf_lab.core.tools import Call, Tool, ToolError, call_tool
+from rlhf_lab.packs.agents.gaia import files
+from rlhf_lab.packs.agents.gaia.search import Hit, Page, PageIndex
+from rlhf_lab.packs.agents.gaia.tools import PART_CHARACTERS, calculate, question_tools
+
+PAGES = [
+    Page("https://a.example/heron", "Heron", "A grey bird that stands in shallow water."),
+    Page("https://a.example/gull", "Gull", "A white bird. It follows ships and steals fish."),
+    Page("https://a.example/ships", "Ships of the line", "Ships ships ships."),
+    Page("https://a.example/long", "Long", "x" * (2 * PART_CHARACTERS + 10)),
+]
+CONTENT = {"log.csv": b"ship,day\nHeron,3\n", "photo.png": b"\x89PNG", "empty.txt": b""}
+
+
+@pytest.fixture
+def tools() -> dict[str, Tool]:
+    made = question_tools(
+        provider=PageIndex(PAGES),
+        files=list(CONTENT),
+        read=CONTENT.__getitem__,
+        run_code=lambda code: f"ran {len(code)}",
+    )
+    return {tool.name: tool for tool in made}
+
+
+def call(tools: dict[str, Tool], tool: str, **arguments: object) -> Call:
+    return call_tool(tools, tool, arguments)
+
+
+def test_search_ranks_by_the_rarer_word_and_shows_where(tools: dict[str, Tool]) -> None:
+    result = call(tools, "search", query="white bird").result
+    assert result.splitlines()[0] == "1. Gull" and result.index("/gull") < result.index("/heron")
+    assert "steals fish" in result
+
+
+def test_search_without_matches_is_no_error(tools: dict[str, Tool]) -> None:
+    assert call(tools, "search", query="volcano") == Call("search", {"query": "volcano"}, "no results")
+    assert call(tools, "search", query="of the").result == "no results"
+    assert call(tools, "search", query="  ").failed
+
+
+def test_search_is_deterministic_whatever_the_order_of_pages() -> None:
+    twins = [Page(f"https://a.example/{name}", "Twin", "the same text") for name in "cab"]
+    for pages in (twins, twins[::-1]):
+        assert [hit.url[-1] for hit in PageIndex(pages, results=2).search("same text")] == ["a", "b"]
+
+
+def test_bm25_is_the_formula() -> None:
+    """Two pages of 2 and 4 words; "tern" is in the first only: idf = ln(1 + 1.5/1.5) = ln 2, length 2 of mean 3."""
+    index = PageIndex([Page("u1", "", "tern rock"), Page("u2", "", "rock rock rock sand")])
+    saturation = 1.2 * (1 - 0.75 + 0.75 * 2 / 3)
+    assert index._weight("tern", "u1") == pytest.approx(0.693147 * 2.2 / (1 + saturation), abs=1e-6)
+    assert index.search("tern") == [Hit("", "u1", "tern rock")]
+
+
+def test_open_page_takes_addresses_as_models_write_them(tools: dict[str, Tool]) -> None:
+    assert call(tools, "open_page", url=" https://a.example/gull/#top").result.startswith("Gull\n\nA white")
+    missing = call(tools, "open_page", url="https://a.example/owl")
+    assert missing.failed and "no page at https://a.example/owl" in missing.result
+
+
+def test_long_pages_come_in_parts(tools: dict[str, Tool]) -> None:
+    url = "https://a.example/long"
+    assert call(tools, "open_page", url=url).result.endswith("\n[part 1 of 3]")
+    assert call(tools, "open_page", url=url, part="3").result == "x" * 16 + "\n[part 3 of 3]"
+    assert call(tools, "open_page", url=url, part=3).result == call(tools, "open_page", url=url, part="3").result
+    for part in ("0", "4", "-1", "x", "9" * 5000, None):
+        assert call(tools, "open_page", url=url, part=part).failed
+
+
+def test_files_are_read_by_their_exact_name_only(tools: dict[str, Tool]) -> None:
+    assert call(tools, "read_file", name="log.csv").result == "ship,day\nHeron,3\n"
+    assert call(tools, "read_file", name="empty.txt").result == ""
+    for name in ("../log.csv", "/etc/passwd", "./log.csv", "log.csv\0", ""):
+        refused = call(tools, "read_file", name=name)
+        assert refused.failed and "there is no attachment" in refused.result
+
+
+def test_what_cannot_be_read_is_said(tools: dict[str, Tool]) -> None:
+    refused = call(tools, "read_file", name="photo.png")
+    assert refused.failed and "photo.png cannot be read as text; readable are .txt" in refused.result
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("(12 + 3) * 4 / 5", "12"),
+        ("1,600 * 2", "3200"),
+        ("1 / 3", "0.3333333333"),
+        ("-2 * -3", "6"),
+        ("61.5 / 7", "8.7857142857"),
+        ("0.1 + 0.2", "0.3"),
+        ("2 × 3 − 1", "5"),
+        (7, "7"),
+    ],
+)
+def test_calculator(expression: object, value: str) -> None:
+    assert calculate(expression) == value  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "expression", ["", "1 / 0", "2 +", "two", "__import__('os')", "(" * 400, "9" * 400 + " / 7", "9" * 501, None]
+)
+def test_calculator_refuses(expression: object) -> None:
+    with pytest.raises(ToolError, match="error: "):
+        calculate(expression)  # type: ignore[arg-type]
+
+
+def test_python_is_what_the_sandbox_runs(tools: dict[str, Tool]) -> None:
+    assert call(tools, "python", code="print(1)").result == "ran 8"
+
+
+def test_tools_that_cannot_work_are_not_offered() -> None:
+    made = question_tools(provider=None, files=[], read=CONTENT.__getitem__, run_code=None)
+    assert [tool.name for tool in made] == ["calculator"]
+
+
+def test_bytes_of_older_encodings() -> None:
+    assert files.file_text("a.txt", "café".encode("cp1252")) == "café"
+    assert files.file_text("a.txt", "\ufeffcafé\r\n".encode()) == "café\n"
+    assert files.file_text("a.txt", "café".encode("utf-16")) == "café"
+    assert files.file_text("a.txt", b"\x81\x8d") == "\ufffd\ufffd"
+
+
+@pytest.mark.parametrize(("name", "library"), [("a.xlsx", "openpyxl"), ("A.PDF", "pypdf")])
+def test_a_missing_library_names_the_install_line(name: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ToolError, match=r"pip install 'rlhf_lab\[gaia\]'"):
+        files.file_text(name, b"")
+
+
+def test_a_real_spreadsheet() -> None:
+    openpyxl = pytest.importorskip("openpyxl", reason="comes with rlhf_lab[gaia]")
+    from io import BytesIO
+
+    book, stream = openpyxl.Workbook(), BytesIO()
+    book.active.title = "May"
+    book.active.append(["ship", "t"])
+    book.active.append(["Heron", 9.5])
+    book.save(stream)
+    assert files.file_text("a.xlsx", stream.getvalue()) == "Sheet: May\nship\tt\nHeron\t9.5"
+    with pytest.raises(ToolError, match=r"a\.xlsx cannot be read"):
+        files.file_text("a.xlsx", stream.getvalue()[:50])
+
+
+def test_a_real_pdf() -> None:
+    pytest.importorskip("pypdf", reason="comes with rlhf_lab[gaia]")
+    assert "Heron lands" in files.file_text("a.pdf", small_pdf("Heron lands"))
+    with pytest.raises(ToolError, match=r"a\.pdf cannot be read"):
+        files.file_text("a.pdf", b"no PDF")
+
+
+def small_pdf(text: str) -> bytes:
+    """A PDF of one page with one line."""
+    drawing = f"BT /F1 12 Tf 20 20 Td ({text}) Tj ET".encode()
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+    resources = b"<< /Font << /F1 5 0 R >> >>"
+    page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 200 200] /Contents 4 0 R /Resources %s >>" % resources
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        page,
+        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(drawing), drawing),
+        font,
+    ]
+    content, offsets = b"%PDF-1.4\n", []
+    for number, body in enumerate(objects, start=1):
+        offsets.append(len(content))
+        content += b"%d 0 obj\n%s\nendobj\n" % (number, body)
+    start = len(content)
+    content += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    content += b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
+    return content + b"trailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, start)

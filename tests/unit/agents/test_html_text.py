@@ -1,0 +1,110 @@
+"""`rlhf_lab.packs.agents.benchmarks.html_text`: the text of pages, however broken and however large."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from rlhf_lab.packs.agents.benchmarks.html_text import MAX_LINK, html_text
+
+CPU_S = 60.0
+"""Linear reading of these pages takes some tenths of a second; quadratic reading takes hours."""
+
+
+@contextmanager
+def cpu_limit() -> Iterator[None]:
+    """Fails the test that uses more CPU time than `CPU_S`."""
+
+    def fail(*_: Any) -> None:
+        raise AssertionError(f"more than {CPU_S:g} s of CPU time")
+
+    earlier = signal.signal(signal.SIGVTALRM, fail)
+    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, earlier)
+
+
+def test_html_becomes_text() -> None:
+    html = """<!DOCTYPE html><html><head><title>The  Gull</title><style>p {}</style></head><body><h1>Gull</h1>
+    <script>if (a<b) alert("</p>")</script><p class='x'>A <b>white</b> bird &amp; a <a id=1 HREF="/thief">thief</a>.</p>
+    <a href="#top">top</a><a href="javascript:x()">x</a><!-- <p>not this</p> -->
+    <table><tr><td>wing</td><td>2 &lt; 3 < 4</td></tr></table>line<br>break<svg/> <?php x ?>end</body></html>"""
+    assert html_text(html, "https://a.example/gull").splitlines() == [
+        "The Gull",
+        "",
+        "Gull",
+        "A white bird & a thief (https://a.example/thief).",
+        "topx",
+        "wing 2 < 3 < 4",
+        "line",
+        "break end",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("", ""),
+        ("<p>open", "open"),
+        ("</p></a></script>text", "text"),
+        ("seen<script>never closed", "seen"),
+        ("seen<!-- never closed <p>", "seen"),
+        ("seen<a href='x", "seen"),
+        ("<!-->seen", "seen"),
+        ("<a href='http://['>x</a>", "x"),
+        ("<p title=don't>seen<p title='>'>too", "seen\ntoo"),
+        ("<a title='>' href=/y?a=1&amp;b=2>x</a>", "x (https://a.example/y?a=1&b=2)"),
+        ("a <", "a <"),
+        ("<head><p>hidden<body>seen", "seen"),
+        ("<svg><svg>hidden</svg>seen", "seen"),
+    ],
+)
+def test_broken_html_is_read(html: str, text: str) -> None:
+    assert html_text(html, "https://a.example") == text
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "<a ",
+        "<!--",
+        "<a b='>'",
+        '<a b="',
+        "<a b='\"' ",
+        "</script",
+        "<script>",
+        "<",
+        "<![CDATA[",
+        "<?",
+        "&#",
+        "&a",
+        "= ",
+    ],
+)
+def test_a_megabyte_of_broken_html_takes_linear_time(piece: str) -> None:
+    with cpu_limit():
+        assert isinstance(html_text(piece * (2**20 // len(piece)), "https://a.example"), str)
+
+
+@pytest.mark.parametrize("html", ["<svg>" * 100_000 + "</p>" * 100_000, "<a " + "b " * 2**19 + ">x</a>"])
+def test_deep_and_long_elements_take_linear_time(html: str) -> None:
+    with cpu_limit():
+        assert isinstance(html_text(html, "https://a.example"), str)
+
+
+def test_a_number_of_no_character_is_one_replacement() -> None:
+    """Python reads no numbers of more than 4,300 digits; such a reference once ended the run."""
+    assert html_text(f"a&#{'9' * 5000};b&#x{'f' * 5000};c&#65;", "https://a.example") == "a\ufffdb\ufffdcA"
+
+
+def test_a_long_base_does_not_multiply_the_page() -> None:
+    base = "https://a.example/" + "x" * MAX_LINK
+    page = "<a href=y>z</a>" * 1000
+    assert len(html_text(page, base)) < len(page)

@@ -1,0 +1,129 @@
+"""Conversations to imitate: what becomes a row of a task's attempts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlhf_lab.core.episodes import Episode, Segment, Task
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.data.made import read_made, write_made
+from rlhf_lab.models.turns import conversation_row
+from rlhf_lab.packs.agents.synthesis.settings import Trajectories
+from rlhf_lab.packs.agents.synthesis.trajectories import Attempt, TrajectoryMaker, by_category, demonstrated
+from rlhf_lab.packs.agents.tools.settings import HabitSettings, Tools
+from rlhf_lab.packs.agents.tools.tools import build
+
+TASK = Task("\n\nHuman: where?\n\nAssistant:", {"category": "lookup"})
+
+
+def maker(**settings) -> TrajectoryMaker:
+    """A maker that samples nothing."""
+    made = object.__new__(TrajectoryMaker)
+    made.settings = Trajectories(**settings)
+    made.held_out = {"\n\nHuman: held out\n\nAssistant:"}
+    return made
+
+
+def attempt(turns: int, success: float | None) -> Attempt:
+    return Attempt(f"{TASK.prompt} {turns}", f"answer {turns}", success, turns)
+
+
+def test_the_shortest_success_is_the_row():
+    row = maker()._row(TASK, [attempt(2, 0.0), attempt(5, 1.0), attempt(3, 1.0), attempt(4, 1.0)])
+    assert (row["completion"], row["turns"], row["problem"]) == ("answer 3", 3, None)
+    assert row["success"] == 0.75 and row["attempts"] == 4
+
+
+def test_a_task_without_success_is_no_row():
+    assert maker()._row(TASK, [attempt(2, 0.0)])["problem"] == "no attempt succeeded"
+
+
+def test_failures_can_be_kept():
+    row = maker(only_successes=False)._row(TASK, [attempt(4, 0.0), attempt(2, 0.0)])
+    assert (row["completion"], row["problem"]) == ("answer 2", None)
+
+
+def test_what_cannot_be_graded_is_a_row():
+    row = maker()._row(TASK, [attempt(2, None)])
+    assert row["problem"] is None and row["success"] is None and "correct_chosen" not in row
+
+
+def test_a_demonstration_is_graded_as_the_policy_is():
+    """An oracle that runs out of patience with busy tools answers `unknown`: that is no success."""
+    corpus = build(Tools(train_tasks=30, test_tasks=5, busy=0.9))
+    made = maker()
+    made.environment = corpus.environment
+    tasks = corpus.tasks("train")
+    graded = [attempt.success for (attempt,) in made._demonstrate(tasks)]
+    wrong = [demonstrated(corpus.environment, task).completion.endswith("unknown") for task in tasks]
+    assert 0.0 in graded
+    assert [success == 0.0 for success in graded] == wrong
+
+
+def test_a_held_out_task_is_no_row():
+    task = Task("\n\nHuman: held out\n\nAssistant:")
+    assert maker()._row(task, [attempt(2, 1.0)])["problem"] == "near a held-out prompt"
+
+
+def test_a_cut_attempt_is_no_success():
+    from rlhf_lab.packs.agents.synthesis.trajectories import _sampled
+
+    segment = Segment([5], sampled=True, logps=[-1.0])
+    cut = Episode(TASK, TASK.prompt, "Answer: x", [1], (segment,), ended=False)
+    assert _sampled(cut, 1.0).success == 0.0
+
+
+def test_shares_by_category():
+    rows = [
+        {"category": "sum", "problem": None},
+        {"category": "sum", "problem": "x"},
+        {"category": "a", "problem": None},
+    ]
+    shares = by_category(rows)
+    assert {name: estimate.mean for name, estimate in shares.items()} == {
+        "made/accepted/a": 1.0,
+        "made/accepted/sum": 0.5,
+    }
+
+
+def test_the_world_shows_what_its_own_rows_show(tmp_path):
+    """A made row reads like a demonstration of the data without habits, and is learned from the same tokens."""
+    none = HabitSettings(wrong_relation=0.0, take_redirect=0.0, stop_early=0.0, repeat_call=0.0)
+    corpus = build(Tools(train_tasks=40, test_tasks=5, habits=none))
+    environment = corpus.environment
+    for pair, task in zip(corpus.train, corpus.tasks("train"), strict=True):
+        shown = demonstrated(environment, task)
+        assert (shown.prompt, shown.completion) == (pair.prompt, pair.chosen)
+    row = {"prompt": corpus.train[0].prompt, "completion": corpus.train[0].chosen, "learn_from": 1}
+    write_made(tmp_path, "demonstrations", [row], [], {})
+    (made,) = read_made(tmp_path, "demonstrations")
+    assert made.meta["learn_from"] == corpus.train[0].meta["learn_from"] == 1
+
+
+def test_what_tools_say_is_not_learned(tmp_path):
+    """Tokens of a made row: two turns of the assistant are learned, the tool's between them is not."""
+    from transformers import PreTrainedTokenizerFast
+
+    from rlhf_lab.models.encoding import Encoder
+    from rlhf_lab.models.tokenizer import train_tokenizer
+
+    prompt = "\n\nHuman: where?\n\nAssistant: Action: search[ a ; b ]\n\nTool: c\n\nAssistant:"
+    tokenizer: PreTrainedTokenizerFast = train_tokenizer([prompt + " Answer: c"], 400)
+    encoder = Encoder(tokenizer)
+    (_, reply), mask = conversation_row(encoder, prompt, "Answer: c", 200, learn_from=1)
+    learned = encoder.decode([token for token, is_learned in zip(reply, mask, strict=True) if is_learned])
+    unlearned = encoder.decode([token for token, is_learned in zip(reply, mask, strict=True) if not is_learned])
+    assert "search[ a ; b ]" in learned and "Answer: c" in learned
+    assert "Tool: c" in unlearned and "search" not in unlearned
+    ends = [i for i, token in enumerate(reply) if token == encoder.eos_id]
+    assert len(ends) == 2 and all(mask[i] for i in ends)  # both turns learn to end
+    assert np.sum(mask) < len(mask)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"), [({"attempts": 0}, "attempts=0 must be at least 1"), ({"prompts": 0}, "prompts=0")]
+)
+def test_wrong_settings(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        Trajectories(**settings)

@@ -1,0 +1,124 @@
+"""Replies that are programs: which program, which tests, what score."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from rlhf_lab.config import compose
+from rlhf_lab.core.episodes import Episode, Task
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.data.transcript import render_prompt
+from rlhf_lab.packs.code.rewards import code_tests
+from rlhf_lab.packs.code.rewards.code_tests import build, hidden_tests, make
+from rlhf_lab.packs.code.rewards.extraction import program_of, prompt_code
+from rlhf_lab.packs.code.rewards.settings import CodeTests
+from rlhf_lab.packs.code.sandbox.settings import Sandboxing, runs_code
+from rlhf_lab.rewards.verifiers.verifier import verifier_of
+from rlhf_lab.stages import artifacts
+
+GIVEN = 'from math import sqrt\n\ndef root(x):\n    """The root of x."""\n'
+FACTS = {"entry_point": "root", "test": "def check(candidate):\n    assert candidate(9) == 3"}
+
+
+def prompt(text: str) -> str:
+    return render_prompt([{"role": "user", "content": text}])
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "    return sqrt(x)",
+        " return sqrt(x)",
+        "    return sqrt(x)\n\nThis takes the root.",
+        "```python\ndef root(x):\n    return sqrt(x)\n```",
+        "First:\n```\nprint(1)\n```\nThen:\n```py\ndef root(x):\n    return sqrt(x)\n```\nThat is all.",
+        "```python\n    return sqrt(x)\n```",
+        "def root(x):\n    return sqrt(x)",
+        "```python\ndef root(x):\n    return sqrt(x)",
+    ],
+)
+def test_programs_of_replies(reply):
+    names: dict = {}
+    exec(program_of(reply, GIVEN, "root"), names)
+    assert names["root"](9) == 3
+
+
+def test_replies_that_are_no_program_stay_as_they_are():
+    assert program_of("I cannot do that.", "", "root") == "I cannot do that."
+    assert program_of("```bash\nls\n```", "", "") == "```bash\nls\n```"
+
+
+def test_code_of_prompts():
+    assert prompt_code(GIVEN, "root") == GIVEN
+    assert prompt_code(f"Complete this:\n```python\n{GIVEN}```\n", "root") == GIVEN
+    assert prompt_code("Write a function root.", "root") == ""
+
+
+def test_tests_of_rows():
+    assert hidden_tests(FACTS, GIVEN).tests[0].endswith("check(root)\n")
+    assert hidden_tests({"test_list": ["assert f(1)", "assert f(2)"]}, "").tests == ("assert f(1)", "assert f(2)")
+    assert hidden_tests({"hidden": "assert f(1)"}, "", "hidden").tests == ("assert f(1)",)
+    assert hidden_tests({"answer": "1"}, "") is None
+    with pytest.raises(DataError, match="column tests"):
+        hidden_tests({"tests": [1]}, "")
+
+
+@pytest.fixture
+def verifier(best):
+    return make(CodeTests(), Sandboxing(level=best.level, timeout_s=5.0))
+
+
+def test_scores(verifier, monkeypatch):
+    replies = [
+        (FACTS, prompt(GIVEN), "    return sqrt(x)"),
+        (FACTS, prompt(GIVEN), "    return x"),
+        (FACTS, prompt(GIVEN), "    import os; os._exit(0)"),
+        ({"answer": "3"}, prompt("What is 1 + 2?"), "3"),
+        ({"tests": ["assert apply(len, []) == 0"]}, prompt("Write apply."), "def apply(f, x): return f(x)"),
+    ]
+    scores = [verdict.score for verdict in verifier.verdicts(replies)]
+    assert np.array_equal(scores, [1.0, 0.0, 0.0, math.nan, math.nan], equal_nan=True)
+    monkeypatch.setattr(verifier.grader, "grade", lambda *job: pytest.fail("a grade that is kept is not run again"))
+    assert verifier.score(*replies[0]) == 1.0
+
+
+def test_share_of_tests(best):
+    facts = {"tests": ["assert f(1) == 2", "assert f(2) == 4", "assert f(0) == 0"]}
+    sandbox = Sandboxing(level=best.level)
+    replies = [(facts, prompt("Double it."), "```python\ndef f(x): return x + 1\n```")]
+    assert make(CodeTests(credit="share"), sandbox).score(*replies[0]) == 1 / 3
+    assert make(CodeTests(), sandbox).score(*replies[0]) == 0.0
+
+
+def test_reward_of_a_run(best):
+    corpus = SimpleNamespace(name="humaneval", facts={"p": FACTS}, environment=None)
+    run = SimpleNamespace(corpus=corpus, config=SimpleNamespace(sandbox=Sandboxing(level=best.level)))
+    reward = build(CodeTests(), run)
+    assert reward.verifier is verifier_of(CodeTests(), run.config.sandbox)  # the metric's is the same object
+    batch = reward.score_episodes(
+        [Episode(Task(prompt(GIVEN), FACTS), prompt(GIVEN), text) for text in ("    return sqrt(x)", "    return (")]
+    )
+    assert batch.total_N.tolist() == [1.0, 0.0] and batch.parts["runs"].tolist() == [1.0, 0.0]
+    corpus.facts = {"p": {"answer": "1"}}
+    with pytest.raises(ConfigError, match="no row of data=humaneval has tests"):
+        build(CodeTests(), run)
+
+
+def test_the_sandbox_counts_where_code_is_run():
+    def stage(*words):
+        config = compose.check_command(["+recipe=grpo", "needs.reward=null", *words]).configs[0]
+        return config, artifacts.plan(config, "grpo").settings_key
+
+    config, key = stage("reward=code_tests")
+    assert runs_code(config)
+    assert stage("reward=code_tests", "sandbox.level=namespaces")[1] == key
+    assert stage("reward=code_tests", "sandbox.timeout_s=2")[1] != key
+    config, key = stage("reward=length")
+    assert not runs_code(config) and stage("reward=length", "sandbox.timeout_s=2")[1] == key
+    with pytest.raises(ConfigError, match="memory_mib=8"):
+        stage("reward=code_tests", "sandbox.memory_mib=8")
+    assert code_tests.COLUMNS == ("test", "tests", "test_list")

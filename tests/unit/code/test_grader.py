@@ -1,0 +1,268 @@
+"""Code is graded by what it computes: nothing that it does to its own process makes a wrong answer right."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+from attacks import ENDS_THE_LAUNCHER
+
+from rlhf_lab.packs.code.sandbox import sandbox as module
+from rlhf_lab.packs.code.sandbox.grader import Grader, HiddenTests, _Conversation
+from rlhf_lab.packs.code.sandbox.harness import candidate, plain, tests
+from rlhf_lab.packs.code.sandbox.probes.candidates import CANDIDATES, EXPECTS_ERROR, HIDDEN_TEST, TESTS
+from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
+from rlhf_lab.packs.code.sandbox.settings import Sandboxing
+
+SQUARE = "def answer(n):\n    return n * n"
+ANSWERS = "import os\nos.write(4, "  # the descriptor on which a candidate answers
+
+
+@pytest.fixture(scope="module")
+def grader(best) -> Grader:
+    return Grader(best)
+
+
+def test_right_and_wrong(grader):
+    asked = HiddenTests(("assert f(1) == 2", "assert f(2) == 4, 'twice'"))
+    right = grader.grade("def f(x):\n    return 2 * x", asked)
+    assert (right.status, right.passed, right.total, right.message) == ("passed", 2, 2, "")
+    assert right.level == "namespaces+seccomp" and right.seconds > 0 and right.cpu_s > 0
+    half = grader.grade("def f(x):\n    return x + 1", asked)
+    assert (half.status, half.passed) == ("failed", 1)
+    assert half.message == "assert f(2) == 4, 'twice'; AssertionError: twice; f(2) returned 3"
+
+
+def test_the_hidden_test_of_the_probes_can_be_passed(grader):
+    assert grader.grade(SQUARE, HiddenTests((HIDDEN_TEST,), "answer")).status == "passed"
+    raises = "def answer(n):\n    raise ValueError"
+    assert grader.grade(raises, HiddenTests((EXPECTS_ERROR,), "answer")).status == "passed"
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_no_trick_passes(grader, name):
+    grade = grader.grade(CANDIDATES[name], HiddenTests((TESTS[name],), "answer"))
+    assert grade.status in ("failed", "error", "killed") and grade.passed == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "message"),
+    [
+        ("def f(x): return", "failed", "f(1) returned None"),
+        ("def f(x) return", "error", "SyntaxError"),
+        ("", "failed", "name 'f' is not defined"),
+        ("import os\nos._exit(0)", "error", "ended before"),
+        ("def f(x):\n    while True: pass", "timeout", "ended before"),
+        ("def f(x):\n    return (n for n in [2])", "failed", "returned a generator, expected plain data"),
+        ("def f(x):\n    a = []\n    a.append(a)\n    return a", "failed", "contains itself"),
+        ("def f(x):\n    raise KeyError('k')", "failed", "f(1) raised KeyError"),
+        ("import os\ndef f(x):\n    os.write(1, b'x' * (32 << 20))", "output", "ended before"),
+    ],
+)
+def test_statuses(best, code, status, message):
+    from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
+    from rlhf_lab.packs.code.sandbox.settings import Sandboxing
+
+    quick = Grader(Sandbox(Sandboxing(level=best.level, timeout_s=2.0, memory_mib=128)))
+    channel = code.replace("os.write(1", "os.write(4")  # the descriptor of its answers
+    grade = quick.grade(channel, HiddenTests(("assert f(1) == 2",), "f"))
+    assert grade.status == status and message in grade.message, grade
+
+
+def test_values_arrive_as_they_were(grader):
+    values = [None, True, -1, 2**80, 1.5, math.inf, 1j, "ä\udc80\n", b"\0", bytearray(b"x"), (1, (2,)), {1, 2}]
+    values += [frozenset({1}), {"a": {(1, 2): [3]}}, [], {}, ""]
+    test = "for value in VALUES:\n    back = same(value)\n    assert back == value and type(back) is type(value)"
+    setup = f"inf = float('inf')\nVALUES = {values!r} + [10**5000]"
+    grade = grader.grade("def same(value):\n    return value", HiddenTests((test,), "same", setup))
+    assert grade.status == "passed", grade.message
+
+
+def test_subclasses_arrive_as_what_they_are_built_on():
+    class Loud(list):
+        def __eq__(self, other):
+            return True
+
+    assert type(plain.loads(plain.dumps(Loud([1])))) is list
+    assert plain.loads(plain.dumps(Loud([1]))) != [2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        '{"tuple": 1}',
+        '{"dict": [[[], 1]]}',
+        '{"exec": "x"}',
+        "[" * 10**5,
+        '{"a": 1, "b": 2}',
+        f'{{"complex": [1{"0" * 400}, 0]}}',
+    ],
+)
+def test_other_messages_are_refused(text):
+    with pytest.raises(ValueError):
+        plain.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "message"),
+    [
+        ("def f(x): return 10**5000", "failed", "cannot be written"),
+        ("def f(x): raise ValueError(10**5000)", "failed", "f(1) raised ValueError"),
+        (ANSWERS + "b'{\"complex\": [1' + b'0' * 400 + b', 0]}\\n')", "error", "not a message: OverflowError"),
+        (ANSWERS + 'b\'{"dict": [["error", {"int": "\' + b\'f\' * 5000 + b\'"}]]}\\n\')', "error", "a int that cannot"),
+        (ANSWERS + "b'{\"bytes\": [[]]}\\n')", "error", "not a message: TypeError"),
+    ],
+)
+def test_no_reply_stops_the_run(grader, code, status, message):
+    grade = grader.grade(code, HiddenTests(("assert f(1) == 2, f(1)",), "f"))
+    assert grade.status == status and message in grade.message, grade
+
+
+def test_functions_that_work_in_place(grader):
+    asked = HiddenTests(("x = [3, 1]\ny = {}\nfill(x, y)\nassert x == [1, 3] and y == {'n': 2}",))
+    assert grader.grade("def fill(x, y):\n    x.sort()\n    y['n'] = len(x)", asked).status == "passed"
+    assert grader.grade("def fill(x, y):\n    pass", asked).status == "failed"
+
+
+def test_tests_may_expect_errors(grader):
+    test = "try:\n    f(-1)\nexcept ValueError as error:\n    assert str(error) == 'negative'\nelse:\n    assert False"
+    assert grader.grade("def f(x):\n    raise ValueError('negative')", HiddenTests((test,), "f")).status == "passed"
+    assert grader.grade("def f(x):\n    raise TypeError('negative')", HiddenTests((test,), "f")).status == "failed"
+
+
+def test_tests_that_need_more_than_values_are_unsupported(grader):
+    grade = grader.grade("def f(g):\n    return g(1)", HiddenTests(("assert f(lambda x: x) == 1",), "f"))
+    assert grade.status == "unsupported" and "function" in grade.message
+
+
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [
+        ("assert f(1) = 2", "a test is not Python: SyntaxError"),
+        ("assert f(1) == 2\0", "a test is not Python"),
+        ("import no_such_library\nassert f(1) == 2", "No module named 'no_such_library'"),
+        ("from math import no_such_name", "a test does not import: cannot import name"),
+    ],
+)
+@pytest.mark.parametrize("entry_point", ["f", ""])
+def test_broken_tests_are_not_the_programs_failure(grader, test, message, entry_point):
+    grade = grader.grade("def f(x):\n    return 2 * x", HiddenTests((test,), entry_point))
+    assert grade.status == "unsupported" and message in grade.message, grade
+
+
+def test_an_import_error_of_the_program_is_its_own(grader):
+    for code in ("def f(x):\n    import no_such_library", "def f(x):\n    raise ImportError", "import no_such_library"):
+        grade = grader.grade(code, HiddenTests(("assert f(1) == 2",), "f"))
+        assert grade.status in ("failed", "error") and grade.passed == 0, grade
+    syntax = grader.grade("def f(x):\n    raise SyntaxError", HiddenTests(("assert f(1) == 2",), "f"))
+    assert syntax.status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("setup", "message"),
+    [
+        ("1 / 0", "the setup of the tests does not run: ZeroDivisionError: division by zero"),
+        ("def (", "the setup of the tests does not run: SyntaxError"),
+        ("raise SystemExit(0)", "the setup of the tests does not run: SystemExit: 0"),
+    ],
+)
+def test_a_broken_setup_is_nobodys_fault(grader, setup, message):
+    grade = grader.grade(SQUARE, HiddenTests(("assert True", "assert answer(2) == 4"), "answer", setup=setup))
+    assert (grade.status, grade.passed, grade.total) == ("unsupported", 0, 2) and message in grade.message
+
+
+@pytest.mark.parametrize("test", ["import os; os._exit(1)", "import os; os._exit(0)"])
+def test_tests_that_end_their_own_process_are_nobodys_fault(grader, test):
+    """They do so without any code as well: the row is unscored, and others of the batch are graded."""
+    asked = HiddenTests((test,), "answer")
+    grades = grader.grade_many([(SQUARE, asked), (SQUARE, HiddenTests((HIDDEN_TEST,), "answer"))])
+    assert [grade.status for grade in grades] == ["unsupported", "passed"]
+    assert grades[0].message == "the tests' process ended without a report: no message"
+
+
+def test_an_answer_that_ends_the_tests_process_is_the_codes_fault(grader):
+    test = HiddenTests(("import os\nif answer(2) == 4: os._exit(1)",), "answer")
+    assert grader.grade(SQUARE, test).status == "error"
+    assert grader.grade("def answer(n): return 0", test).status == "passed"
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        b"{",
+        b"\xff",
+        b"[]",
+        b'{"dict": [["messages", [""]]]}',
+        plain.dumps({"load": "", "messages": [1], "unsupported": "", "ended": False}).encode(),
+        plain.dumps({"load": "", "messages": [], "unsupported": "", "ended": False}).encode(),
+    ],
+)
+def test_a_report_of_another_form_is_none(report):
+    """Tests come from data sets: one that finds the nonce can report what it likes, and stops no run."""
+    conversation = _Conversation(HiddenTests(("assert solve()",)))
+    conversation._hear_tests(conversation._nonce.encode() + report + b"\n")
+    assert conversation.report is None
+
+
+def test_a_lost_sandbox_fails_its_own_program_alone(monkeypatch):
+    """At the level `rlimits` a program can end its launcher."""
+    monkeypatch.setattr(module, "RETRY_PAUSE_S", 0.0)
+    asked = HiddenTests((HIDDEN_TEST,), "answer")
+    grader = Grader(Sandbox(Sandboxing(level="rlimits", timeout_s=5.0)))
+    grades = grader.grade_many([(SQUARE, asked), (ENDS_THE_LAUNCHER, asked), (SQUARE, asked)], at_once=1)
+    assert [(grade.status, grade.lost) for grade in grades] == [("passed", False), ("killed", True), ("passed", False)]
+    assert grades[1].message == ("its sandbox was lost twice: the launcher ended with exit status -9, without a report")
+
+
+def test_an_error_of_the_tests_own_memory_is_not_one_that_they_wait_for(grader):
+    test = "try:\n    f()\n    raise MemoryError\nexcept Exception:\n    pass"
+    grade = grader.grade("def f(): return 1", HiddenTests((test,), "f"))
+    assert (grade.status, grade.message) == ("failed", f"{tests.TOO_LARGE}; f() returned 1")
+    own = grader.grade("def f(): raise MemoryError", HiddenTests((test,), "f"))
+    assert own.status == "passed"  # the code's own, as any other error that it raises
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def f(x):\n    return (n for n in [2])", "returned a generator, expected plain data; f(1)"),
+        ("def f(x):\n    return object()", "returned a object, expected plain data"),
+        (ANSWERS + "b'{\"bytes\": [[]]}\\n' * 9)\ndef f(x):\n    pass", ""),
+    ],
+)
+def test_a_test_that_accepts_any_error_wants_an_answer(grader, code, message):
+    """What a program cannot say is not the error that the test waits for."""
+    waits = "try:\n    f(1)\nexcept Exception:\n    pass\nelse:\n    assert False"
+    grade = grader.grade(code, HiddenTests((waits, waits), "f"))
+    assert grade.status in ("failed", "error") and grade.passed == 0 and message in grade.message, grade
+    own = grader.grade("class Own(Exception): pass\ndef f(x):\n    raise Own", HiddenTests((waits,), "f"))
+    assert own.status == "passed"
+
+
+def test_names_that_tests_ask_for():
+    asked = tests.asked_names(
+        "import math as m\ndef check(f):\n    for x in y: assert f(x) == g(m.pi, len(x))", {"y": 1}
+    )
+    assert asked == {"g"}
+
+
+def test_the_candidates_process_answers_calls():
+    names = {"f": lambda x: x + 1}
+    assert candidate.answer(names, {"name": "f", "args": [1], "kwargs": {}}) == {"value": 2, "args": [1]}
+    assert candidate.answer(names, {"name": "g", "args": [], "kwargs": {}})["error"] == "NameError"
+
+
+def test_only_a_line_with_the_nonce_is_a_report():
+    """What the tests' process says besides goes to the code, even where it reads like a report."""
+    conversation, heard = _Conversation(HiddenTests(("assert solve()",))), []
+    conversation._programs["code"] = SimpleNamespace(feed=heard.append)
+    report = {"load": "", "messages": [""], "unsupported": "", "ended": False}
+    for forged in (plain.dumps(report), "0" * 32 + plain.dumps(report)):
+        conversation._hear_tests(forged.encode() + b"\n")
+    assert conversation.report is None and len(heard) == 2
+    conversation._hear_tests((conversation._nonce + plain.dumps(report)).encode() + b"\n")
+    assert conversation.report == report and len(heard) == 2
+    assert conversation._nonce != _Conversation(HiddenTests(("",)))._nonce

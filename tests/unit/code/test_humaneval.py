@@ -1,0 +1,90 @@
+"""HumanEval through the grader: its own solutions pass, and fail with one mutation."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+from mutations import mutations, without_result
+
+from rlhf_lab.packs.code.sandbox.grader import Grader, HiddenTests
+from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
+from rlhf_lab.packs.code.sandbox.settings import Sandboxing
+
+DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
+FILE = "HumanEval.jsonl.gz"
+FEW = (0, 32, 33, 38, 50, 103, 129, 160)
+"""Tests that use helpers of the prompt, the name of the function itself, values of two types, large inputs."""
+
+
+@pytest.fixture(scope="module")
+def rows():
+    if not (DATA / FILE).is_file():
+        pytest.skip(f"{FILE} is not in {DATA}; set RLHF_LAB_DATA to the folder with the public data sets")
+    with gzip.open(DATA / FILE, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+@pytest.fixture(scope="module")
+def grader(best):
+    return Grader(Sandbox(Sandboxing(level=best.level, timeout_s=10.0)))
+
+
+def job(row, code):
+    """A program and the tests of a row, as `reward=code_tests` grades it."""
+    return code, HiddenTests((f"{row['test']}\ncheck({row['entry_point']})\n",), row["entry_point"], row["prompt"])
+
+
+def solution(row):
+    return row["prompt"] + row["canonical_solution"]
+
+
+def statuses(grader, jobs):
+    return [grade.status for grade in grader.grade_many(jobs)]
+
+
+def test_few_solutions_pass_and_their_mutants_fail(rows, grader):
+    few = [rows[index] for index in FEW]
+    assert statuses(grader, [job(row, solution(row)) for row in few]) == ["passed"] * len(few)
+    broken = [job(row, without_result(solution(row), row["entry_point"])) for row in few]
+    assert "passed" not in statuses(grader, broken)
+
+
+@pytest.mark.slow
+def test_all_solutions_pass(rows, grader):
+    grades = grader.grade_many([job(row, solution(row)) for row in rows])
+    assert [row["task_id"] for row, grade in zip(rows, grades, strict=True) if grade.status != "passed"] == []
+    cpu_ms = 1000 * sum(grade.cpu_s for grade in grades) / len(grades)
+    wall_ms = 1000 * sum(grade.seconds for grade in grades) / len(grades)
+    print(f"{len(grades)} of {len(rows)} pass; a grade takes {cpu_ms:.0f} ms of CPU, {wall_ms:.0f} ms")
+
+
+@pytest.mark.slow
+def test_all_solutions_fail_without_their_last_result(rows, grader):
+    broken = [job(row, without_result(solution(row), row["entry_point"])) for row in rows]
+    assert statuses(grader, broken).count("passed") == 0
+
+
+@pytest.mark.slow
+def test_every_program_has_a_mutation_that_is_noticed(rows, grader):
+    """A program that still passes is tried with its next mutation, in the order of `mutations`.
+
+    Some first mutations change nothing that the tests look at. In 116 it changes nothing at all but for zero, which has
+    no ones to count: `bin(x)[3:].count("1")` for `bin(x)[2:].count("1")` counts one less for every number.
+    """
+    mutants = {row["task_id"]: [code for code, _ in mutations(solution(row), row["entry_point"])] for row in rows}
+    passing, noticed = rows, []
+    while passing:
+        tried = len(noticed)
+        assert [row["task_id"] for row in passing if len(mutants[row["task_id"]]) == tried] == [], (
+            "every mutation passes"
+        )
+        grades = statuses(grader, [job(row, mutants[row["task_id"]][tried]) for row in passing])
+        still = [row for row, status in zip(passing, grades, strict=True) if status == "passed"]
+        noticed.append(len(passing) - len(still))
+        passing = still
+    print(f"{sum(noticed)} of {len(rows)} noticed, {noticed[0]} of them at the first mutation")
+    assert sum(noticed) == len(rows) == 164

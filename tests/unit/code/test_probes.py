@@ -1,0 +1,136 @@
+"""Attacks: none escapes from the best level, as root and as an ordinary user; the lower levels are measured."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.files import read_json
+from rlhf_lab.packs.code.sandbox import command as command
+from rlhf_lab.packs.code.sandbox import levels
+from rlhf_lab.packs.code.sandbox.probes import probe, reach, scene, table, use
+from rlhf_lab.packs.code.sandbox.sandbox import why_not
+
+QUICK = (
+    "TCP to this machine",
+    "vsock to the host of a virtual machine",
+    "a file of this user",
+    "source of the lab",
+    "link out of its folder",
+    "compiled module for the next run",
+    "environment of all processes",
+    "signal to a process of this user",
+    "kill its parent",
+    "prlimit64",
+    "end what reports on it, by a limit of processor time",
+    "watch on files that others open",
+    "lock on a file that others use",
+    "pair of netlink sockets",
+    "shared memory that is hardly mapped",
+    "shared mapping of /dev/zero",
+    "forged report on every descriptor",
+    "memory behind a descriptor",
+    "nested user namespace",
+    "clone3 into a namespace",
+    "mount",
+)
+MEASURED = """
+import dataclasses, json
+from rlhf_lab.packs.code.sandbox.probes.table import probe_level
+from rlhf_lab.packs.code.sandbox.sandbox import why_not
+reason = why_not(LEVEL)
+print(json.dumps(reason or [dataclasses.asdict(finding) for finding in probe_level(LEVEL)]))
+"""
+
+
+def test_there_are_enough_probes_and_their_names_differ():
+    names = [attack.name for attack in table.PROBES]
+    assert len(names) >= 60 and len(set(names)) == len(names)
+    assert {attack.kind for attack in reach.NETWORK} == {"network"} and use.KERNEL
+    assert set(QUICK) <= set(names)
+
+
+@pytest.fixture(scope="module")
+def there():
+    with scene.scene() as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_quick_probes_do_not_escape(best, there, name):
+    attack = next(attack for attack in table.PROBES if attack.name == name)
+    finding = table.run_probe(attack, best, "namespaces+seccomp", there)
+    assert not finding.escaped, finding
+
+
+def test_an_escape_is_seen(there):
+    """At the level that stops little; the same probes as above."""
+    from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
+    from rlhf_lab.packs.code.sandbox.settings import Sandboxing
+
+    sandbox = Sandbox(Sandboxing(level="rlimits", timeout_s=4.0, memory_mib=128, disk_mib=4))
+    for name in ("TCP to this machine", "a file of this user", "signal to a process of this user"):
+        attack = next(attack for attack in table.PROBES if attack.name == name)
+        assert table.run_probe(attack, sandbox, "rlimits", there).escaped, name
+    harmless = probe.Probe("harmless", "files", "stopped('nothing')")
+    assert not table.run_probe(harmless, sandbox, "rlimits", there).escaped
+
+
+@pytest.mark.slow
+def test_no_probe_escapes_from_the_best_level(best):
+    findings = table.probe_level("namespaces+seccomp")
+    assert len(findings) >= 80
+    assert not [finding for finding in findings if finding.escaped]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="the test above has run as an ordinary user")
+def test_no_probe_escapes_from_an_ordinary_users_best_level(as_ordinary_user):
+    findings = as_ordinary_user(MEASURED.replace("LEVEL", "'namespaces+seccomp'"))
+    if isinstance(findings, str):
+        pytest.skip(f"an ordinary user has no user namespace here: {findings}")
+    assert len(findings) >= 80
+    assert not [finding for finding in findings if finding["escaped"]]
+
+
+@pytest.mark.slow
+def test_the_lower_levels_stop_what_they_claim(as_ordinary_user):
+    """What docs/code/sandbox.md says of them; measured as an ordinary user, whom no root rights help."""
+    if reason := why_not("namespaces"):
+        pytest.skip(reason)
+    names = {finding["name"]: finding for finding in as_ordinary_user(MEASURED.replace("LEVEL", "'namespaces'"))}
+    escaped = {name for name, finding in names.items() if finding["escaped"]}
+    kinds = {names[name]["kind"] for name in escaped}
+    assert kinds <= {"kernel", "network", "memory", "files", "processes"}
+    assert {name for name in escaped if names[name]["kind"] == "processes"} <= {"prlimit64"}  # of its own process 1
+    assert {name for name in escaped if names[name]["kind"] == "files"} <= {
+        "watch on files that others open",
+        "signal when others change a folder",
+        "lock on a file that others use",
+    }
+    assert escaped & {"TCP to this machine", "UDP to this machine", "abstract Unix socket"} == set()
+
+
+def test_the_command_says_what_works(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(command, "cost", lambda sandbox, level: (40.0, 30.0))
+    monkeypatch.setattr(command, "has_groups", lambda limits: False)
+    monkeypatch.setattr(command, "why_not", lambda level: "" if level == "rlimits" else "not here")
+    command.run([f"to={tmp_path / 'levels.json'}"])
+    values = read_json(tmp_path / "levels.json")
+    assert values["levels"]["rlimits"] == {"works": True, "reason": "", "wall_ms_cpu_ms": [40.0, 30.0]}
+    assert values["levels"]["container"]["reason"] == "not here" and values["probes"] == []
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "not here" in shown and "what the kernel keeps for them" in shown
+    assert values["control_group"] is False and "is not counted" in shown
+
+
+def test_every_level_says_what_it_does_not_stop():
+    assert levels.STAYS_OPEN.keys() == set(levels.LEVELS)
+
+
+@pytest.mark.parametrize("words", [["probe=true"], ["probes=maybe"], ["level=jail"]])
+def test_wrong_words(words):
+    with pytest.raises(ConfigError):
+        command.run(words)

@@ -1,0 +1,74 @@
+"""What an error of an SDK says of an attempt: whether it may have been charged, when to try again, what to show."""
+
+from __future__ import annotations
+
+import email.utils
+import time
+
+import pytest
+from judge_server import JudgeServer, connect, question, status
+
+from rlhf_lab.packs.judging.judges.backends.http_errors import retry_after_s
+from rlhf_lab.packs.judging.judges.service import ServiceError
+
+
+@pytest.mark.parametrize(
+    "headers, seconds",
+    [
+        ({"retry-after": "2.5"}, 2.5),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({}, None),
+        ({"retry-after": "Thu, 01 Jan 1970 00:00:10 GMT"}, 0.0),
+    ],
+)
+def test_how_long_a_service_asks_to_wait(headers, seconds):
+    assert retry_after_s(headers) == seconds
+
+
+def test_a_date_is_a_moment():
+    date = email.utils.formatdate(time.time() + 100, usegmt=True)
+    assert retry_after_s({"retry-after": date}) == pytest.approx(100, abs=2)
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "openai_compatible"])
+@pytest.mark.parametrize(
+    "code, fate, passing, overloaded",
+    [
+        (400, "refused", False, False),
+        (401, "refused", False, False),
+        (404, "refused", False, False),
+        (408, "lost", True, False),
+        (409, "lost", True, False),
+        (429, "refused", True, True),
+        (500, "refused", True, False),
+        (502, "lost", True, False),
+        (503, "refused", True, True),
+        (504, "lost", True, False),
+        (529, "refused", True, True),
+    ],
+)
+def test_each_status(kind, code, fate, passing, overloaded, tmp_path):
+    with JudgeServer() as server:
+        server.always = lambda asked: status(code, "a reason", retry_after="3")
+        backend = connect(server.url, kind, tmp_path).channel.backend
+        with pytest.raises(ServiceError) as caught:
+            backend.send(question(0), "a key")
+    error = caught.value
+    assert (error.fate, error.passing, error.overloaded) == (fate, passing, overloaded)
+    assert (error.status, error.retry_after_s) == (code, 3.0)
+    assert error.message.startswith(f"{code} a reason")
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "openai_compatible"])
+def test_an_error_that_is_a_page(kind, tmp_path):
+    """Gateways answer in HTML; the message is short, and on one line."""
+    fault = status(502)
+    fault.body, fault.headers = b"<html>\n" + b"<p>bad gateway</p>\n" * 100, {"Content-Type": "text/html"}
+    with JudgeServer() as server:
+        server.always = lambda asked: fault
+        with pytest.raises(ServiceError) as caught:
+            connect(server.url, kind, tmp_path).channel.backend.send(question(0), "a key")
+    assert "502" in caught.value.message and "\n" not in caught.value.message
+    assert len(caught.value.message) <= 300

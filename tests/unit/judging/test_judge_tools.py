@@ -1,0 +1,424 @@
+"""Tools through the transport: the real SDKs hold conversations with calls, which are kept and paid once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import judge_server
+import pytest
+from judge_server import PRICES, Asked, JudgeServer, Said, assert_ledger_is_the_servers, connect, hang, in_turn
+
+from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
+from rlhf_lab.core.messages import Message
+from rlhf_lab.core.tools import MALFORMED, call_tool, function_call, text_tool
+from rlhf_lab.data.transcript import render_prompt
+from rlhf_lab.packs.judging.judges.backends.settings import Simulated
+from rlhf_lab.packs.judging.judges.backends.simulated import SimulatedBackend
+from rlhf_lab.packs.judging.judges.call_ids import with_call_ids
+from rlhf_lab.packs.judging.judges.client import estimate, takes_tools
+from rlhf_lab.packs.judging.judges.requests import Reply, Request, Usage
+from rlhf_lab.packs.judging.judges.store import Store
+
+POPULATION = {"Oslo": "709,000", "Bergen": "291,000"}
+SEARCH = text_tool("search", "Looks a city up.", {"city": "its name"}, lambda city: POPULATION.get(city, "unknown"))
+TOOLS = {"search": SEARCH}
+OSLO, BERGEN = ("search", {"city": "Oslo"}), ("search", {"city": "Bergen"})
+ASK = Message(role="user", content="How many people live in Oslo?")
+
+
+@pytest.fixture
+def server():
+    with JudgeServer() as running:
+        yield running
+
+
+@pytest.fixture(params=("anthropic", "openai_compatible"))
+def kind(request):
+    return request.param
+
+
+def request(*messages: Message, **fields) -> Request:
+    values = {"system": "Use the tools.", "max_tokens": 64, "tools": (SEARCH.definition,)} | fields
+    return Request(messages or (ASK,), **values)
+
+
+def hold(client, *messages: Message, rounds: int = 4, **fields) -> list[Reply]:
+    """A conversation in which every call is answered by its tool, until nothing is called."""
+    conversation, replies = [*messages] or [ASK], []
+    for _ in range(rounds):
+        reply = client.complete_many([request(*conversation, **fields)])[0]
+        replies.append(reply)
+        conversation.append(reply.message)
+        for call in reply.tool_calls:
+            done = call_tool(TOOLS, call["function"]["name"], call["function"]["arguments"], call["id"])
+            conversation.append(Message(role="tool", name=done.name, tool_call_id=done.id, content=done.result))
+        if not reply.tool_calls:
+            break
+    return replies
+
+
+# --- conversations
+
+
+def test_a_conversation_with_a_call(server, kind, tmp_path):
+    server.answer = in_turn(Said("Let me look.", calls=[OSLO]), Said("709,000 people."))
+    client = connect(server.url, kind, tmp_path)
+    assert takes_tools(client)
+    first, second = hold(client)
+    assert first.text == "Let me look." and first.stop == "end"
+    assert [call["function"] for call in first.tool_calls] == [{"name": "search", "arguments": {"city": "Oslo"}}]
+    assert first.tool_calls[0]["id"] and first.tool_calls[0]["type"] == "function"
+    assert (second.text, second.tool_calls) == ("709,000 people.", ())
+    # both protocols are read into the same conversation
+    asked = server.asked[1]
+    assert [message["role"] for message in asked.messages] == ["user", "assistant", "tool"]
+    assert asked.messages[-1]["content"] == "709,000"
+    assert asked.messages[-1]["tool_call_id"] == first.tool_calls[0]["id"]
+    assert asked.tools == ["search"]
+    assert_ledger_is_the_servers(client, server, kind)
+
+
+def test_it_is_paid_once(server, kind, tmp_path):
+    """Ids of calls are new in every answer, so only calls that were stored lead on to replies that were."""
+    server.answer = in_turn(Said(calls=[OSLO]), Said("709,000 people."))
+    before = hold(connect(server.url, kind, tmp_path))
+    again = hold(connect(server.url, kind, tmp_path))
+    assert server.billed_requests == 2
+    assert [reply.stored for reply in again] == [True, True]
+    assert [(reply.cost_usd, reply.asked_cost_usd) for reply in again] == [(0, reply.cost_usd) for reply in before]
+    assert [(reply.text, reply.tool_calls) for reply in again] == [(reply.text, reply.tool_calls) for reply in before]
+    assert [reply.latency_s for reply in again] == [reply.latency_s for reply in before]
+    assert all(0 < reply.latency_s < 10 for reply in before)
+
+
+def test_the_same_question_twice_in_one_call(server, kind, tmp_path):
+    server.answer = in_turn(Said(calls=[OSLO]))
+    paid, free = connect(server.url, kind, tmp_path).complete_many([request(), request()])
+    assert free.tool_calls == paid.tool_calls != ()
+    assert free.stored and not free.cost_usd
+    assert free.asked_cost_usd == paid.asked_cost_usd == paid.cost_usd > 0
+
+
+def test_calls_beside_each_other(server, kind, tmp_path):
+    server.answer = in_turn(Said(calls=[OSLO, BERGEN]), Said("Oslo."))
+    client = connect(server.url, kind, tmp_path)
+    first, second = hold(client, Message(role="user", content="Which is larger?"))
+    assert [call["function"]["arguments"]["city"] for call in first.tool_calls] == ["Oslo", "Bergen"]
+    assert len({call["id"] for call in first.tool_calls}) == 2
+    assert first.text == "" and second.text == "Oslo."
+    sent = server.asked[1].body["messages"]
+    if kind == "anthropic":  # the service takes all results in one message of the user's
+        assert [message["role"] for message in sent] == ["user", "assistant", "user"]
+        assert [block["type"] for block in sent[1]["content"]] == ["tool_use", "tool_use"]
+        assert [block["content"] for block in sent[2]["content"]] == ["709,000", "291,000"]
+    else:
+        assert [message["role"] for message in sent] == ["system", "user", "assistant", "tool", "tool"]
+    assert_ledger_is_the_servers(client, server, kind)
+
+
+def test_the_user_may_speak_behind_results(server, kind, tmp_path):
+    call = function_call("search", {"city": "Oslo"}, "x1")
+    conversation = (
+        ASK,
+        Message(role="assistant", content="", tool_calls=[call]),
+        Message(role="tool", tool_call_id="x1", content="709,000"),
+        Message(role="user", content="In words, please."),
+    )
+    connect(server.url, kind, tmp_path).complete_many([request(*conversation)])
+    assert [message["content"] for message in server.asked[0].messages][-2:] == ["709,000", "In words, please."]
+
+
+@pytest.mark.parametrize("nothing", ["", " \n"])
+def test_an_assistant_who_said_nothing(server, kind, nothing, tmp_path):
+    """The agent asks again; Anthropic takes no message that is empty or white space alone."""
+    silent = (ASK, Message(role="assistant", content=nothing), Message(role="user", content="Please answer."))
+    connect(server.url, kind, tmp_path).complete_many([request(*silent)])
+    assert server.asked[0].question == "Please answer."
+    if kind == "anthropic":
+        assert [message["role"] for message in server.asked[0].body["messages"]] == ["user", "user"]
+
+
+def test_stop_texts(server, kind, tmp_path):
+    server.answer = lambda asked: Said("Thought: look\nObservation: I made this up")
+    reply = connect(server.url, kind, tmp_path).complete_many([request(tools=(), stop=("\nObservation:", "###"))])[0]
+    assert server.asked[0].stop == ["\nObservation:", "###"]
+    assert (reply.text, reply.stop) == ("Thought: look", "end")
+
+
+def test_in_batches(server, kind, tmp_path):
+    server.answer = in_turn(Said(calls=[OSLO]), Said("709,000 people."))
+    client = connect(server.url, kind, tmp_path, batches=True)
+    first, second = hold(client, stop=("\n\n",))
+    assert first.tool_calls[0]["function"]["arguments"] == {"city": "Oslo"}
+    assert second.text == "709,000 people."
+    assert len(server.batches) == 2 and all(charge[-1] for charge in server.charged)
+    assert_ledger_is_the_servers(client, server, kind)
+
+
+# --- what is sent
+
+
+def test_what_is_sent(server, kind, tmp_path):
+    connect(server.url, kind, tmp_path).complete_many([request(), request(system="")])
+    with_system, without = sorted((asked.body for asked in server.asked), key=lambda body: "system" not in str(body))
+    if kind == "anthropic":
+        tool = {"name": "search", "description": "Looks a city up.", "input_schema": SEARCH.parameters}
+        assert with_system["tools"] == [tool]  # cached with the instructions behind them
+        assert "cache_control" in with_system["system"][0]
+        assert without["tools"] == [tool | {"cache_control": {"type": "ephemeral"}}]
+    else:
+        assert with_system["tools"] == without["tools"] == [SEARCH.definition]
+
+
+def test_tools_and_stop_texts_are_part_of_the_question():
+    identity = {"kind": "anthropic"}
+    plain = request(tools=())
+    digests = {made.digest(identity) for made in (plain, request(), request(stop=("a",)), request(stop=("b",)))}
+    assert len(digests) == 4
+    # replies to requests of before tools were known are found as ever
+    assert plain.digest(identity) == "103f8c2b9ce18f4119286b47a34752ad3ff8dd087e46a5f45f233685eb16c7c6"
+
+
+def test_no_request_with_tools_costs_more_than_at_most(server, kind, tmp_path):
+    client = connect(server.url, kind, tmp_path)
+    plain, with_tools = (client.channel.question(request(tools=tools)) for tools in ((), (SEARCH.definition,)))
+    definition = len(json.dumps(SEARCH.definition).encode())
+    price = PRICES[kind][0] / 1e6
+    assert with_tools.bytes > plain.bytes + definition / 2
+    assert with_tools.reserve_usd > plain.reserve_usd + (with_tools.bytes - plain.bytes + 1000) * price
+    assert estimate(client, [request()]).at_most_usd == with_tools.reserve_usd
+
+
+def test_ids_that_are_missing():
+    """As in a conversation that was written by hand: results answer the calls before them, in order."""
+    call = function_call("search", {"city": "Oslo"})
+    messages = [
+        ASK,
+        Message(role="assistant", content="", tool_calls=[call, call]),
+        Message(role="tool", content="a"),
+        Message(role="tool", content="b"),
+        Message(role="assistant", content="", tool_calls=[call | {"id": "own"}]),
+        Message(role="tool", content="c"),
+    ]
+    numbered = list(with_call_ids(messages))
+    assert [call["id"] for call in numbered[1]["tool_calls"]] == ["call00000", "call00001"]
+    assert [message["tool_call_id"] for message in numbered if message["role"] == "tool"] == [
+        *("call00000", "call00001", "own")
+    ]
+    assert "id" not in call
+
+
+# --- what models get wrong
+
+
+@pytest.mark.parametrize(
+    "written, arguments",
+    [
+        ('{"city": "Os', {MALFORMED: '{"city": "Os'}),
+        ('["Oslo"]', {MALFORMED: '["Oslo"]'}),
+        ('{"city": NaN}', {MALFORMED: '{"city": NaN}'}),
+        ("[" * 5000, {MALFORMED: "[" * 5000}),
+        ("", {}),
+        ('{"city": "\\ud800"}', {"city": "?"}),
+    ],
+    ids=["cut", "list", "nan", "deep", "empty", "half_a_surrogate"],
+)
+def test_arguments_that_are_no_object_are_paid_and_kept(server, tmp_path, written, arguments):
+    server.answer = in_turn(Said(calls=[("search", written)]), Said("Sorry."))
+    client = connect(server.url, "openai_compatible", tmp_path)
+    first, second = hold(client)
+    assert first.tool_calls[0]["function"]["arguments"] == arguments
+    assert second.text == "Sorry."  # and the conversation goes on with them
+    assert server.billed_requests == 2 and client.ledger.lost == 0
+    assert hold(connect(server.url, "openai_compatible", tmp_path))[0].tool_calls == first.tool_calls
+
+
+def test_the_model_is_told_of_malformed_arguments():
+    done = call_tool(TOOLS, "search", {MALFORMED: '{"city": "Os'})
+    assert done.failed
+    assert done.result == 'error: the arguments of search are no JSON object: {"city": "Os'
+
+
+def test_a_call_that_holds_the_key(server, kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-secret-0123456789")
+    server.answer = in_turn(Said(calls=[("search", {"city": "sk-secret-0123456789"})]))
+    client = connect(server.url, kind, tmp_path, api_key_env="MY_KEY")
+    assert client.complete_many([request()])[0].tool_calls[0]["function"]["arguments"] == {"city": "[key]"}
+
+
+def test_a_result_without_its_call_is_refused(server, kind, tmp_path):
+    conversation = (ASK, Message(role="tool", tool_call_id="never", content="709,000"))
+    with pytest.raises(JudgeUnavailable, match="which was not called"):
+        connect(server.url, kind, tmp_path, retries=0).complete_many([request(*conversation)])
+
+
+def test_thoughts_are_left_out(server, tmp_path, monkeypatch):
+    def thinking(*args):
+        answer = made(*args)
+        return answer | {"content": [{"type": "thinking", "thinking": "hm", "signature": "x"}, *answer["content"]]}
+
+    made = judge_server._anthropic_message
+    monkeypatch.setattr(judge_server, "_anthropic_message", thinking)
+    server.answer = in_turn(Said("Let me look.", calls=[OSLO]), Said("709,000"))
+    first, second = hold(connect(server.url, "anthropic", tmp_path))
+    assert first.text == "Let me look." and len(first.tool_calls) == 1 and second.text == "709,000"
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_thoughts_go_back_beside_the_calls_they_led_to(server, tmp_path, batches):
+    """The service refuses a call without them. What was stored has them, and the next question stays the same."""
+    server.thinks = True
+    server.answer = in_turn(Said("Let me look.", calls=[OSLO, BERGEN]), Said(calls=[OSLO]), Said("709,000"))
+    client = connect(server.url, "anthropic", tmp_path, batches=batches)
+    before = hold(client)
+    assert [reply.text for reply in before] == ["Let me look.", "", "709,000"]
+    assert [[block["type"] for block in reply.blocks] for reply in before] == [
+        ["thinking", "text", "tool_use", "tool_use"],
+        ["redacted_thinking", "tool_use"],
+        [],
+    ]
+    sent = (
+        server.asked[2].body["messages"]
+        if not batches
+        else [*server.batches.values()][2].items[0]["params"]["messages"]
+    )
+    assert [message["content"] for message in sent if message["role"] == "assistant"] == [
+        list(reply.blocks) for reply in before[:2]
+    ]
+    again = hold(connect(server.url, "anthropic", tmp_path))
+    assert [reply.stored for reply in again] == [True] * 3 and again[0].blocks == before[0].blocks
+    # other services and transcripts do without
+    server.thinks = False
+    connect(server.openai_url, "openai_compatible", tmp_path).complete_many([request(ASK, before[2].message, ASK)])
+    assert "blocks" not in render_prompt([ASK, before[0].message])
+
+
+def test_a_call_without_its_thoughts_is_refused(server, tmp_path):
+    """The service of these tests is as strict as the real one."""
+    server.thinks = True
+    server.answer = in_turn(Said(calls=[OSLO]), Said("709,000"))
+    client = connect(server.url, "anthropic", tmp_path, retries=0)
+    first = client.complete_many([request()])[0]
+    bare = Message(role="assistant", content=first.text, tool_calls=[dict(call) for call in first.tool_calls])
+    result = Message(role="tool", tool_call_id=first.tool_calls[0]["id"], content="709,000")
+    with pytest.raises(JudgeUnavailable, match="thinking"):
+        client.complete_many([request(ASK, bare, result)])
+
+
+def test_the_simulated_judge_calls_no_tools():
+    assert not takes_tools(SimulatedBackend(Simulated(), oracle=None))
+    with pytest.raises(ConfigError, match="calls no tools; ask a model that does"):
+        SimulatedBackend(Simulated(), oracle=None).complete_many([request()])
+
+
+# --- processes and files
+
+AGENT = """
+import sys
+from pathlib import Path
+from judge_server import connect
+from test_judge_tools import hold
+url, kind, outputs = sys.argv[1:]
+replies = hold(connect(url, kind, Path(outputs)))
+print(len(replies), sum(reply.stored for reply in replies), replies[-1].text, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_in_the_second_round(server, kind, tmp_path):
+    """The first round comes from the store, with its calls; the second is asked again, with the same key."""
+    server.answer = in_turn(Said(calls=[OSLO]), Said("709,000 people."))
+    server.keeps_keys = True
+    server.always = lambda asked: hang(5.0) if asked.turn == 1 else None
+    folders = [str(Path(__file__).parents[2]), str(Path(__file__).parent), os.environ["PYTHONPATH"]]
+    command = [sys.executable, "-c", AGENT, server.url, kind, str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
+
+    def start() -> subprocess.Popen:
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    process = start()
+    end = time.monotonic() + 30
+    while server.billed_requests < 2:
+        assert time.monotonic() < end and process.poll() is None, "the second round was not asked"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    server.always = lambda asked: None
+
+    out, err = start().communicate(timeout=60)
+    assert out.split() == ["2", "1", "709,000", "people."], err
+    assert server.billed_requests == 2
+    assert_ledger_is_the_servers(connect(server.url, kind, tmp_path), server, kind)
+
+
+VERSION_1 = """
+CREATE TABLE store (id TEXT NOT NULL);
+CREATE TABLE accounts (account TEXT PRIMARY KEY, counted_usd REAL NOT NULL);
+CREATE TABLE replies (
+    digest TEXT PRIMARY KEY, text TEXT NOT NULL, stop TEXT NOT NULL,
+    input_tokens INTEGER NOT NULL, cache_write_tokens INTEGER NOT NULL, cache_read_tokens INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    cost_usd REAL NOT NULL, model TEXT NOT NULL, identity TEXT NOT NULL, request TEXT NOT NULL, time REAL NOT NULL
+);
+CREATE TABLE attempts (
+    id INTEGER PRIMARY KEY, digest TEXT NOT NULL, account TEXT NOT NULL, state TEXT NOT NULL, owner TEXT NOT NULL,
+    model TEXT NOT NULL, bytes INTEGER NOT NULL, reserved_usd REAL NOT NULL, cost_usd REAL NOT NULL DEFAULT 0,
+    input_tokens INTEGER NOT NULL DEFAULT 0, cache_write_tokens INTEGER NOT NULL DEFAULT 0,
+    cache_read_tokens INTEGER NOT NULL DEFAULT 0, output_tokens INTEGER NOT NULL DEFAULT 0,
+    price TEXT NOT NULL, batch TEXT, request TEXT, status INTEGER NOT NULL DEFAULT 0, why TEXT NOT NULL DEFAULT '',
+    began REAL NOT NULL, ended REAL
+);
+CREATE INDEX attempts_of_digest ON attempts (digest, state);
+CREATE INDEX attempts_of_batch ON attempts (batch) WHERE batch IS NOT NULL;
+CREATE INDEX attempts_under_way ON attempts (owner) WHERE state = 'sent';
+CREATE TABLE batches (
+    name TEXT PRIMARY KEY, account TEXT NOT NULL, owner TEXT NOT NULL, state TEXT NOT NULL, remote TEXT,
+    identity TEXT NOT NULL, items INTEGER NOT NULL, why TEXT NOT NULL DEFAULT '', began REAL NOT NULL, ended REAL
+);
+PRAGMA application_id = 1919707697;
+PRAGMA user_version = 1;
+INSERT INTO store VALUES ('0123');
+"""
+"""The tables of 0.10, before there were tools."""
+
+
+def test_a_store_of_before_tools(server, kind, tmp_path):
+    """Its replies stay valid, and it takes calls."""
+    client = connect(server.url, kind, tmp_path / "other")
+    plain = request(tools=())
+    file = tmp_path / "judges.sqlite"
+    with sqlite3.connect(file) as db:
+        db.executescript(VERSION_1)
+        values = [client.channel.question(plain).digest, "paid long ago", "end", 7, 0, 0, 3, 0.5, "m", "{}", "{}", 1.0]
+        db.execute(f"INSERT INTO replies VALUES ({', '.join('?' * len(values))})", values)
+    server.answer = in_turn(Said(calls=[OSLO]), Said("709,000 people."))
+    client = connect(server.url, kind, tmp_path)
+    stored = client.complete_many([plain])[0]
+    assert stored == Reply("paid long ago", "end", Usage(7, 0, 0, 3), stored=True)
+    assert hold(client)[0].tool_calls
+    assert server.billed_requests == 2
+    # opened again, it is of the new version
+    again = Store(file)
+    assert again.replies([client.channel.question(plain).digest])
+    assert sqlite3.connect(file).execute("PRAGMA user_version").fetchone()[0] == 3
+
+
+def test_policies_of_the_server_see_one_conversation(server, kind, tmp_path):
+    """What a test of an agent scripts: a function of the messages, whichever protocol they came by."""
+    seen = []
+
+    def policy(asked: Asked) -> Said:
+        seen.append([(message["role"], message["content"]) for message in asked.messages])
+        return Said(calls=[OSLO]) if asked.messages[-1]["role"] == "user" else Said("Done.")
+
+    server.answer = policy
+    hold(connect(server.url, kind, tmp_path))
+    assert seen[1] == [("user", ASK["content"]), ("assistant", ""), ("tool", "709,000")]

@@ -1,0 +1,305 @@
+"""Two sources of replies, how they are matched, and the file of judgements that an interrupted attempt goes on with."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fake_judge import FakeJudge, says
+from scipy import stats
+
+from rlhf_lab.core.errors import DataError, JudgeUnavailable
+from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.packs.judging.judges.judging import (
+    Metered,
+    grade_items,
+    judge_items,
+    number_items,
+    share,
+    summarise,
+    summarise_grades,
+)
+from rlhf_lab.packs.judging.judges.pairwise import Candidates
+from rlhf_lab.packs.judging.judges.requests import Reply, Request, Usage
+from rlhf_lab.packs.judging.judges.rubric import load_rubric
+from rlhf_lab.packs.judging.judges.sources import match, read_source
+
+HI = "\n\nHuman: hi\n\nAssistant:"
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def run_folder(path, replies_of):
+    """A run directory: policy → replies to "q0", "q1", …, two to each."""
+    path.mkdir()
+    rows = [
+        {"policy": policy, "prompt_id": i // 2, "sample_id": i % 2, "prompt": f"q{i // 2}", "response": reply}
+        for policy, replies in replies_of.items()
+        for i, reply in enumerate(replies)
+    ]
+    return write(path / "evaluation.jsonl", rows).parent
+
+
+# Reading
+
+
+def test_rows_of_a_file_in_every_form(tmp_path):
+    user = {"role": "user", "content": "hi"}
+    rows = [
+        {"prompt": "hi", "response": "one"},
+        {"prompt": HI, "completion": "two", "answer": "2"},
+        {"prompt": [user], "completion": [{"role": "assistant", "content": "three"}]},
+        {"messages": [user, {"role": "assistant", "content": "four"}], "question_id": 81},
+        {"prompt": [user], "response": {"role": "assistant", "content": "five"}},
+    ]
+    source = read_source(write(tmp_path / "a.jsonl", rows))
+    assert {answer.prompt for answer in source.answers} == {HI}
+    assert [answer.response for answer in source.answers] == ["one", "two", "three", "four", "five"]
+    assert source.answers[1].facts == {"answer": "2"} and source.answers[3].row_id == "81"
+    assert source.policy is None and len(source.digest) == 64
+
+
+def test_every_bad_row_is_named_with_what_is_expected(tmp_path):
+    path = tmp_path / "a.jsonl"
+    rows = [
+        '{"prompt": 3, "response": "x"}',
+        "{",
+        '{"q": "q", "response": "r"}',
+        '{"prompt": "p", "response": 4}',
+    ]
+    path.write_text("\n".join([*rows, '{"messages": [{"role": "user", "content": "hi"}]}', "[]"]) + "\n")
+    with pytest.raises(DataError) as caught:
+        read_source(path)
+    lines = str(caught.value).splitlines()
+    expected = [
+        "row 1: column 'prompt' is a number 3; expected text or messages",
+        "row 2: is no JSON",
+        "row 3: the columns 'prompt' and 'response' (or 'completion'), or 'messages', are missing; the row has 'q",
+        "row 4: column 'response' is a number 4",
+        "row 5: column 'messages' does not end with the assistant's reply",
+        "row 6: is a list []",
+    ]
+    assert [part in line for part, line in zip(expected, lines, strict=True)] == [True] * 6, lines
+
+
+def test_the_last_policy_of_a_run_unless_named(tmp_path):
+    folder = run_folder(tmp_path / "run", {"SFT": ["a", "b"], "DPO": ["c", "d"]})
+    assert [answer.response for answer in read_source(folder).answers] == ["c", "d"]
+    assert read_source(folder, "SFT").policy == "SFT"
+    with pytest.raises(DataError, match=r"policy=PPO: .* evaluated SFT, DPO"):
+        read_source(folder, "PPO")
+
+
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: None, lambda path: path.write_text("\n")])
+def test_nothing_to_read_is_said(tmp_path, make):
+    make(tmp_path / "x")
+    with pytest.raises(DataError, match=r"no evaluation\.jsonl|does not exist|no rows"):
+        read_source(tmp_path / "x")
+
+
+def test_episodes_of_several_turns_are_refused(tmp_path):
+    folder = run_folder(tmp_path / "run", {"SFT": ["a"]})
+    rows = [{**row, "turns": 2} for row in read_jsonl(folder / "evaluation.jsonl")]
+    write(folder / "evaluation.jsonl", rows)
+    with pytest.raises(DataError, match="several turns"):
+        read_source(folder)
+
+
+# Matching
+
+
+def sources(tmp_path, a, b):
+    return [read_source(write(tmp_path / name, rows)) for name, rows in (("a.jsonl", a), ("b.jsonl", b))]
+
+
+def said(prompt, response, **columns):
+    return {"prompt": prompt, "response": response, **columns}
+
+
+def test_replies_are_matched_by_prompt_and_number(tmp_path):
+    a = [said("p", "a1"), said("q", "a2"), said("p", "a3"), said("only a", "a4")]
+    b = [said("q", "b1"), said("p", "b2"), said("p", "b3"), said("p", "b4")]
+    matched = match(*sources(tmp_path, a, b))
+    assert [(x.response, y.response) for x, y in matched.pairs] == [("a1", "b2"), ("a2", "b1"), ("a3", "b3")]
+    assert (matched.unmatched, matched.other_prompt) == ((1, 1), 0)
+
+
+def test_rows_that_all_have_an_id_are_matched_by_it(tmp_path):
+    a = [said("p", "a1", question_id=1), said("p", "a2", question_id=2), said("x", "a3", question_id=3)]
+    b = [said("p", "b2", id=2), said("p", "b1", id=1), said("y", "b3", id=3)]
+    matched = match(*sources(tmp_path, a, b))
+    assert [(x.response, y.response) for x, y in matched.pairs] == [("a1", "b1"), ("a2", "b2")]
+    assert matched.other_prompt == 1
+    with_none = match(*sources(tmp_path, [*a, said("z", "a4")], b))
+    assert [(x.response, y.response) for x, y in with_none.pairs] == [("a1", "b2"), ("a2", "b1")]
+
+
+def test_nothing_in_common_is_said(tmp_path):
+    with pytest.raises(DataError, match="have no prompt in common"):
+        match(*sources(tmp_path, [said("p", "a")], [said("q", "b")]))
+
+
+# The file of judgements
+
+
+def items_of(count):
+    return number_items([Candidates(f"p{i // 2}", f"good {i}", f"bad {i}", ("A", "B")) for i in range(count)])
+
+
+def prefers_good(request):
+    return says(reason="good", winner="A" if request.about.first.startswith("good") else "B")
+
+
+def test_what_was_judged_is_not_asked_again(tmp_path):
+    path = tmp_path / "judgements.jsonl"
+    judge = FakeJudge(prefers_good)
+    rows = judge_items(judge, items_of(5), path, None, 512, count=2)
+    assert len(judge.asked) == 10 and read_jsonl(path) == rows
+    assert [row["prompt_id"] for row in rows] == [0, 0, 1, 1, 2]
+    assert len({row["id"] for row in rows}) == 5
+    again = FakeJudge(prefers_good)
+    assert judge_items(again, items_of(5), path, None, 512, count=2) == rows and not again.asked
+    # More items: the old ones are kept, and the file has the order of the items.
+    more = judge_items(again, items_of(8)[::-1], path, None, 512, count=2)
+    assert len(again.asked) == 6 and read_jsonl(path) == more
+    assert [row["first"] for row in more] == [f"good {i}" for i in range(7, -1, -1)]
+
+
+def test_a_judge_that_fails_leaves_what_it_answered(tmp_path):
+    path = tmp_path / "judgements.jsonl"
+    with pytest.raises(JudgeUnavailable):
+        judge_items(FakeJudge(prefers_good, fails_after=9), items_of(8), path, None, 512, count=2)
+    assert len(read_jsonl(path)) == 4
+    with path.open("a") as handle:
+        handle.write('{"id": "cut off by a ki')
+    judge = FakeJudge(prefers_good)
+    rows = judge_items(judge, items_of(8), path, None, 512, count=2)
+    assert len(judge.asked) == 8 and [row["score"] for row in rows] == [1.0] * 8
+    assert read_jsonl(path) == rows
+    uninterrupted = judge_items(FakeJudge(prefers_good), items_of(8), tmp_path / "other.jsonl", None, 512, count=8)
+    assert rows == uninterrupted
+
+
+def test_another_question_is_another_row(tmp_path):
+    """Criteria, the bound on the answer, and who is asked."""
+    path = tmp_path / "judgements.jsonl"
+    judge = FakeJudge(prefers_good)
+    first = judge_items(judge, items_of(1), path, None, 512, 1)[0]["id"]
+    others = [
+        judge_items(judge, items_of(1), path, load_rubric(), 512, 1)[0]["id"],
+        judge_items(judge, items_of(1), path, None, 99, 1)[0]["id"],
+        judge_items(judge, number_items([Candidates("p0", "good 0", "bad 0", ("A", "B"), "r")]), path, None, 512, 1)[0][
+            "id"
+        ],
+    ]
+    assert len({first, *others}) == 4
+
+
+def test_the_same_texts_twice_are_two_rows(tmp_path):
+    items = number_items([Candidates("p", "a", "b")] * 2)
+    rows = judge_items(FakeJudge(prefers_good), items, tmp_path / "j.jsonl", None, 512, 8)
+    assert rows[0]["id"] != rows[1]["id"]
+
+
+def test_the_summary_by_hand(tmp_path):
+    """Four comparisons: a win, a disagreement, an unscored one, identical replies. Wins 1, ½ and ½ of three scored."""
+    answers = {
+        "win": lambda first: "A" if first else "B",
+        "bias": lambda first: "A",
+        "refuse": lambda first: None,
+    }
+
+    def answer(request):
+        kind = next(kind for kind in answers if kind in request.about.prompt)
+        winner = answers[kind]("mine" in request.about.first)
+        return says(reason="r", winner=winner) if winner else Reply("no", "refused")
+
+    items = number_items(
+        [Candidates(kind, "mine is longer", "other") for kind in answers] + [Candidates("s", "x", "x")]
+    )
+    rows = judge_items(FakeJudge(answer), items, tmp_path / "j.jsonl", None, 512, 8)
+    summary = summarise(rows)
+    assert summary["win_rate"].mean == pytest.approx(2 / 3) and summary["win_rate"].n == 3
+    assert (summary["comparisons"], summary["identical"], summary["unscored"]) == (4, 1, 1)
+    assert (summary["unscored/refused"], summary["unscored/invalid"]) == (2, 0)
+    assert summary["consistency"].mean == 0.5 and summary["consistency"].n == 2
+    assert summary["first_shown"].mean == 0.75  # win: once of two votes; bias: twice
+    assert summary["words"].mean == pytest.approx((2 + 2 + 2 + 0) / 4)
+
+
+def test_identical_responses_everywhere_have_no_win_rate(tmp_path):
+    """Three prompts, the same text from both sides: nothing was compared, so ½ would be an invented tie rate."""
+    items = number_items([Candidates(f"p{i}", "same", "same") for i in range(3)])
+    judge = FakeJudge(prefers_good)
+    summary = summarise(judge_items(judge, items, tmp_path / "j.jsonl", None, 512, 8))
+    assert judge.asked == [] and (summary["comparisons"], summary["identical"], summary["unscored"]) == (3, 3, 0)
+    assert np.isnan(summary["win_rate"].mean) and summary["win_rate"].n == 0
+
+
+def test_a_vote_for_the_place_is_not_a_vote_for_a_side():
+    """The second reply wins in both orders: shown second it is a vote against the place, shown first one for it."""
+    judgement = {
+        "votes": [
+            {"shown": shown, "winner": "second", "reason": "", "unscored": None} for shown in ("first", "second")
+        ],
+        "winner": "second",
+    }
+    assert (
+        summarise([{**judgement, "prompt_id": 0, "score": 0.0, "first": "other", "second": "mine"}])["first_shown"].mean
+        == 0.5
+    )
+
+
+def test_wins_in_all_comparisons_are_not_certain():
+    estimate = share(np.ones(8), np.arange(8))
+    # With half a pair added to either side, wins less losses are (8 − 0)/9 and their spread √(1 − 64/81) = √17/9. The
+    # score 1 or 0 has half of it: the bound is 1 − t₇·√17/18/√8.
+    assert estimate.low == pytest.approx(1 - stats.t.ppf(0.975, 7) * math.sqrt(17) / 18 / math.sqrt(8))
+    assert estimate.mean == estimate.high == 1 and 0.5 < estimate.low < 0.9
+    mixed = share(np.array([1.0] * 9 + [0.0]), np.arange(10))
+    assert 0 < mixed.low < 0.9 < mixed.high <= 1
+
+
+def test_grades_are_written_and_read_the_same_way(tmp_path):
+    rubric = load_rubric()
+    path = tmp_path / "grades.jsonl"
+    items = number_items([Candidates(f"p{i}", f"r{i}", "", ("P", "")) for i in range(3)])
+
+    def answer(request):
+        return (
+            Reply("no", "refused") if request.about.reply == "r1" else says(reason="", **dict.fromkeys(rubric.names, 3))
+        )
+
+    judge = FakeJudge(answer)
+    rows = grade_items(judge, items, path, rubric, 512, 2)
+    assert read_jsonl(path) == rows == grade_items(judge, items, path, rubric, 512, 2)
+    assert len(judge.asked) == 3
+    assert rows[1]["honesty"] is None and rows[1]["unscored"] == "refused" and rows[0]["name"] == "P"
+    summary = summarise_grades(rows, rubric)
+    assert summary["grade/honesty"].mean == 3 and summary["grade/honesty"].unscored == 1
+    assert summary["unscored"] == summary["unscored/refused"] == 1
+
+
+def test_what_was_asked_is_metered():
+    paid = Reply("x", usage=Usage(10, 1, 2, 5), cost_usd=0.25)
+    judge = Metered(FakeJudge(lambda request: Reply("x", stored=True) if request.draw else paid))
+    judge.complete_many([Request(()), Request((), draw=1)])
+    assert judge.cost() == {"answers": 2, "stored": 1, "usd": 0.25, "input_tokens": 13, "output_tokens": 5}
+
+
+def test_what_a_failed_attempt_paid_for_is_counted():
+    """By hand: .25 of an earlier attempt and .25 now; a ledger also has the .10 that no attempt recorded."""
+    judge = Metered(FakeJudge(lambda request: Reply("x", cost_usd=0.25)))
+    judge.complete_many([Request(())])
+    assert judge.cost({"answers": 3, "usd": 0.25}) | {"input_tokens": 0} == {
+        **{"answers": 4, "stored": 0, "usd": 0.5, "input_tokens": 0, "output_tokens": 0}
+    }
+    judge.judge.ledger = SimpleNamespace(spent_usd=0.6)
+    assert judge.cost({"answers": 3, "usd": 0.25})["usd"] == 0.6
+    assert judge.cost()["usd"] == 0.25

@@ -1,0 +1,92 @@
+"""Rounds of DPO on audio: which clips become pairs, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.media import Audio
+from rlhf_lab.core.pinned_packages import MARKER
+from rlhf_lab.packs.speech.parler.client import Prompt, SpokenClip
+from rlhf_lab.packs.speech.parler.command import read_prompts, run
+from rlhf_lab.packs.speech.parler.environment import PARLER
+from rlhf_lab.packs.speech.parler.rounds import DpoSettings, best_and_worst, score
+
+PROMPT = Prompt("Hello.", "A voice.")
+AUDIO = [Audio(np.zeros(800, np.float32), 8000)] * 3
+
+
+def clips(count: int) -> list[SpokenClip]:
+    return [SpokenClip(PROMPT, np.full((1, 2), n), True, np.zeros((1, 2)), 0.0) for n in range(count)]
+
+
+def test_the_best_and_the_worst_of_each_prompt():
+    spoken = clips(9)
+    scores = np.array([0.1, 0.9, 0.5, 2, 2, 2, -3, -1, -2], dtype=float)
+    pairs = best_and_worst(spoken, scores, clips_of_each=3)
+    assert [(spoken.index(pair.chosen), spoken.index(pair.rejected)) for pair in pairs] == [(1, 0), (7, 6)]
+
+
+@pytest.mark.parametrize(
+    ("scores", "says"),
+    [
+        ([1.0, 2.0], r"shape \(2,\) for 3 clips; expected one each"),
+        ([1.0, float("nan"), 2.0], r"returned nan for clip 1 \(0.10 s to 'Hello.'\)"),
+        ([1.0, 2.0, float("inf")], "returned inf for clip 2"),
+    ],
+)
+def test_scores_that_are_no_scores(scores, says):
+    with pytest.raises(DataError, match=says):
+        score(lambda prompts, audio: scores, [PROMPT] * 3, AUDIO)
+
+
+def test_settings_that_make_no_sense_are_all_named():
+    with pytest.raises(ConfigError) as error:
+        DpoSettings(rounds=0, clips=1, beta=0.0, lr=-1.0)
+    assert [problem.split("=")[0] for problem in error.value.problems] == ["rounds", "clips", "beta", "lr"]
+
+
+def test_prompts_of_a_file(tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    rows = [{"text": "Hello.", "description": "A voice.", "category": "greeting"}, {"text": "No.", "description": ""}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows[:1]))
+    assert read_prompts(file) == [PROMPT]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=r"row 2: .* is no prompt; expected \{"):
+        read_prompts(file)
+    file.write_text("hello\n")
+    with pytest.raises(DataError, match="row 1: 'hello' is no prompt"):
+        read_prompts(file)
+    file.write_text("")
+    with pytest.raises(DataError, match="has no prompts"):
+        read_prompts(file)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["train"], "'train' is neither"),
+        (["setup", "here"], "'here' is no option of the form name=value"),
+        (["setup", "folde=x"], "folde is not a setting; did you mean folder"),
+        (["dpo", "model=m", "lr=fast"], "lr=fast is text, expected a number"),
+        (["dpo", "model=m"], "prompts, reward, to must be set"),
+        (["dpo", "model=m", "prompts=p", "reward=loudness", "to=x"], "must name a function of a file"),
+    ],
+)
+def test_wrong_commands(words, says):
+    with pytest.raises(ConfigError) as error:
+        run(words)
+    assert any(says in problem for problem in error.value.problems), error.value.problems
+
+
+def test_the_command_says_whether_the_environment_is_there(tmp_path, capsys):
+    run([f"folder={tmp_path}"])
+    assert f"there is no environment of Parler-TTS in {tmp_path}" in capsys.readouterr().out
+    (tmp_path / MARKER).write_text(PARLER.pins(), encoding="ascii")
+    run([f"folder={tmp_path}"])
+    assert f"{tmp_path}: ready" in capsys.readouterr().out
+    run(["setup", f"folder={tmp_path}"])
+    assert "was there" in capsys.readouterr().out
