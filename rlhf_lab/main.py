@@ -75,6 +75,8 @@ ENVIRONMENT = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TRANSFORMERS_VERBOSITY": "error",
 }
+NO_FILES = Path(__file__).resolve().parent / "config"
+"""Where Hydra looks for files besides the store: a folder that has none. It would list those of packs as groups."""
 LISTING = ("list", "help")
 """Words that list the recipes and sub-commands, as a command line without words does."""
 OK, FAILED, WRONG_INPUT, PAUSED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -259,7 +261,7 @@ def _show_hydra_output(arguments: Sequence[str]) -> int:
 def _run_hydra(arguments: Sequence[str]) -> int:
     """Run Hydra's own main with these arguments: its help, or launching the jobs of a sweep."""
     sys.argv = [sys.argv[0], *arguments]
-    hydra.main(version_base="1.3", config_path=None, config_name="config")(job)()
+    hydra.main(version_base="1.3", config_path=str(NO_FILES), config_name="config")(job)()
     return OK
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from pathlib import Path
 
 import yaml
+
+from rlhf_lab.config import inventory
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "recipes" / "README.md"
@@ -36,8 +39,7 @@ def digits(number: str) -> str:
     return str(sum(NUMBERS[word] for word in number.split("-")))
 
 
-def row(path: Path) -> str:
-    name = path.relative_to(ROOT / "recipes").with_suffix("").as_posix()
+def row(name: str, path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     says, question = header(text), yaml.safe_load(text)["question"]
     minutes = re.match(r"about ([\w-]+) minutes?", says["cost"])
@@ -46,16 +48,16 @@ def row(path: Path) -> str:
     cost = f"{digits(minutes[1])} min" + (f", quick {digits(quick[1])}" if quick else "")
     result = ROOT / "docs" / "results" / f"{path.stem}.md"
     accepted = f"; [accepted result](../docs/results/{result.name})" if result.is_file() else ""
-    cells = [f"[`{name}`]({name}.yaml)", question, says["source"], cost, says["expect"] + accepted]
+    link = posixpath.relpath(path.relative_to(ROOT).as_posix(), "recipes")
+    cells = [f"[`{name}`]({link})", question, says["source"], cost, says["expect"] + accepted]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
 def table() -> str:
-    single = sorted((ROOT / "recipes").glob("*.yaml"))
-    studies = sorted((ROOT / "recipes" / "study").glob("*.yaml"))
-    parts = [
-        f"### {title}\n\n{HEAD}" + "".join(map(row, paths)) for title, paths in (("Runs", single), ("Studies", studies))
-    ]
+    recipes = inventory.recipes().items()
+    single = [row(name, path) for name, path in recipes if not name.startswith("study/")]
+    studies = [row(name, path) for name, path in recipes if name.startswith("study/")]
+    parts = [f"### {title}\n\n{HEAD}" + "".join(rows) for title, rows in (("Runs", single), ("Studies", studies))]
     return "\n".join(parts)
 
 

@@ -24,6 +24,9 @@ class DataSource(Protocol):
     @property
     def drawn(self) -> bool: ...
 
+    @property
+    def world(self) -> str: ...
+
     def sources_by_name(self) -> Mapping[str, Any]: ...
 
     @property

@@ -60,7 +60,7 @@ def recipes() -> dict[str, Path]:
             if name in found:
                 raise ConfigError(f"recipe {name} stands in {found[name]} and in {path}; rename one of the files")
             found[name] = path
-    return found
+    return dict(sorted(found.items(), key=lambda item: item[0].split("/")))
 
 
 @cache
@@ -116,7 +116,15 @@ def _root_entry() -> Entry:
     """The defaults of every section under conf/config.yaml, which also chooses an option of each group."""
     values = merge(root.defaults(), read_yaml(folder("conf") / "config.yaml"))
     chosen = [{group.name: group.default} for group in registry.groups().values() if group.default]
-    return Entry("config", None, None, {**values, "defaults": [*values["defaults"], *chosen]})
+    # Hydra wants what overrides a choice of its own ("override hydra/…") behind every choice
+    own = [choice for choice in values["defaults"] if not _overrides(choice)]
+    overriding = [choice for choice in values["defaults"] if _overrides(choice)]
+    return Entry("config", None, None, {**values, "defaults": [*own, *chosen, *overriding]})
+
+
+def _overrides(choice: str | dict[str, str]) -> bool:
+    """Return True for an entry of a defaults list that replaces the choice of another list."""
+    return isinstance(choice, dict) and next(iter(choice)).startswith("override ")
 
 
 def overview() -> str:

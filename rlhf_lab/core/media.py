@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from rlhf_lab.core.arrays import SampleArray
 
@@ -27,7 +28,7 @@ class Audio:
 
 
 class Renderer(Protocol):
-    """Turns replies into what they stand for: the streams of a codec (`packs/speech/sound/stream.py`) into audio.
+    """Turns replies into what they stand for: the streams of a codec of a pack into audio.
 
     Attributes:
         sizes: codes of each codebook, coarsest first.
@@ -38,6 +39,14 @@ class Renderer(Protocol):
 
     @property
     def fingerprint(self) -> str: ...
+
+    def require_model(self, config: Any) -> None:
+        """Raise ConfigError where a policy with this config was trained for another renderer."""
+        ...
+
+    def write(self, path: Path, audio: Audio) -> None:
+        """Write audio to a file that a browser plays."""
+        ...
 
     def render(self, responses: Sequence[str]) -> list[Audio]:
         """The audio of each reply; what is no stream, or has no whole frame, is audio without samples."""

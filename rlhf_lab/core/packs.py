@@ -1,8 +1,9 @@
 """Packs: what a package adds to the lab, and where the lab finds it.
 
-A pack is described by one `Pack`. The core has one (`rlhf_lab/lab.py`), and so has every package behind an entry point
-of the group `rlhf_lab.plugins`. A reference is text, "module:name", and is imported when it is first used: looking up
-commands and settings costs milliseconds, and no command imports what it does not need.
+A pack is described by one `Pack`. The core has one (`rlhf_lab/lab.py`), so has every folder of `rlhf_lab/packs/`, and
+so has every package behind an entry point of the group `rlhf_lab.plugins`. A reference is text, "module:name", and is
+imported when it is first used: looking up commands and settings costs milliseconds, and no command imports what it
+does not need.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 ENTRY_POINTS = "rlhf_lab.plugins"
 CORE = "rlhf_lab.lab:CORE"
+IN_TREE = "rlhf_lab.packs"
+"""Package of the packs that come with the lab; each has `PACK`. One whose folder is gone is not there, and no error."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,10 @@ class Pack:
         preflight: functions of a stage's config that return problems which only the machine can show.
         code_files: functions of a config that return source files of the user's own code that the stage runs.
         doctor: objects of the class `doctor.findings.Check`.
+        families: `model.family` → object of the class `models.families.Family`.
+        criteria: functions of a corpus that return the named criteria of its responses
+            (`rewards.criteria.sets.CriteriaSet`), or None for responses of another domain.
+        reward_files: file that a stage writes → function (folder, run) of the reward in it, for `reward=design`.
     """
 
     name: str
@@ -70,6 +78,9 @@ class Pack:
     preflight: tuple[str, ...] = ()
     code_files: tuple[str, ...] = ()
     doctor: tuple[str, ...] = ()
+    families: Mapping[str, str] = field(default_factory=dict)
+    criteria: tuple[str, ...] = ()
+    reward_files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -93,14 +104,24 @@ _PACKS = Path("packs")
 
 @cache
 def packs() -> tuple[Pack, ...]:
-    """Every pack, the core first. An entry point names a Pack, or a function that registers kinds by itself."""
-    found = [load(CORE)]
+    """Every pack: the core, those that come with it, then plug-ins, each in the order of the alphabet.
+
+    An entry point names a Pack, or a function that registers kinds by itself.
+    """
+    found = [load(CORE), *(load(f"{IN_TREE}.{name}:PACK") for name in in_tree())]
     for entry_point in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
         loaded = entry_point.load()
         pack = loaded if isinstance(loaded, Pack) else loaded()
         if isinstance(pack, Pack):
             found.append(pack)
     return tuple(found)
+
+
+def in_tree() -> list[str]:
+    """Names of the packs that come with the lab, sorted."""
+    spec = find_spec(IN_TREE)
+    folders = spec.submodule_search_locations if spec else None
+    return sorted(module.name for module in iter_modules(folders or []) if module.ispkg)
 
 
 def load(reference: str) -> Any:

@@ -1,7 +1,7 @@
 """Settings that all data sources share, and of `data=mix`. Imports no torch; see `rlhf_lab/config/registry.py`.
 
-Those of the embedded worlds are in world_settings.py, speech_settings.py and tools_settings.py, those of files in
-file_settings.py, those of other environments in environment_settings.py.
+Those of the core's embedded worlds are in world_settings.py, those of files in file_settings.py, those of other
+environments in environment_settings.py; packs have those of their own worlds.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ class DataSettings(Section):
         provides: capabilities of every source of this kind; `capabilities` adds those that depend on the settings.
         drawn: True if the data are sampled from an embedded world, so that every seed can have data of its own.
         max_turns: maximum number of turns of an episode; above 1 where an environment answers the policy.
+        world: module whose `VERSION` is part of what the data are; empty where nothing but settings and files decides.
     """
 
     inherited: ClassVar[bool] = True
     provides: ClassVar[Capability] = Capability.TEXT | Capability.PAIRS | Capability.DEMONSTRATIONS
     drawn: ClassVar[bool] = False
     max_turns: ClassVar[int] = 1
+    world: ClassVar[str] = ""
 
     @property
     def capabilities(self) -> Capability:

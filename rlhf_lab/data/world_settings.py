@@ -67,6 +67,7 @@ class MiniHH(WorldSettings):
         grader: who grades single replies.
     """
 
+    world: ClassVar[str] = "rlhf_lab.environments.dialogue.world"
     provides: ClassVar[Capability] = WorldSettings.provides | Capability.GRADES | Capability.TRUE_REWARD
     facts_seed: Annotated[int, Ge(0)] | None = None
     domains: Annotated[int, Ge(1), Le(6)] = 6
@@ -103,6 +104,7 @@ class Arithmetic(WorldSettings):
         temperature: noise of the annotator behind `oracle.prefer`, in answers; 0 always takes the better side.
     """
 
+    world: ClassVar[str] = "rlhf_lab.environments.arithmetic.world"
     provides: ClassVar[Capability] = WorldSettings.provides | Capability.ANSWERS | Capability.STEPS
     min_steps: Annotated[int, Ge(1)] = 2
     max_steps: Annotated[int, Ge(1)] = 4
@@ -131,6 +133,7 @@ class Reviews(WorldSettings):
         annotator: who labels the pairs. Confident sentences count as affirmations, praise as closing offers.
     """
 
+    world: ClassVar[str] = "rlhf_lab.environments.reviews.world"
     provides: ClassVar[Capability] = WorldSettings.provides | Capability.TRUE_REWARD
     smoke: ClassVar[dict[str, int]] = {"train_pairs": 2000, "test_pairs": 200}
     smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}

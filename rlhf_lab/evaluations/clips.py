@@ -10,7 +10,6 @@ from typing import Any
 from rlhf_lab.core import ranks
 from rlhf_lab.core.files import replacing
 from rlhf_lab.core.media import Renderer
-from rlhf_lab.packs.speech.sound.audio import write_wav
 
 FOLDER = "clips"
 
@@ -30,4 +29,4 @@ def write_clips(rows: Sequence[dict[str, Any]], renderer: Renderer, folder: Path
             path = folder / row["clip"]
             path.parent.mkdir(exist_ok=True)
             with replacing(path) as temporary:
-                write_wav(temporary, audio)
+                renderer.write(temporary, audio)

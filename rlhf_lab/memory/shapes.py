@@ -8,6 +8,7 @@ from typing import Any
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.memory.sizes import PUBLISHED, ModelShape
+from rlhf_lab.models.families import family_of, register
 from rlhf_lab.models.model_files import check_bases
 from rlhf_lab.models.settings import Scratch
 from rlhf_lab.stages.artifacts import External, Stage
@@ -79,6 +80,8 @@ def source_shape(source: str, revision: str | None = None) -> ModelShape:
 def _local_config(source: str, revision: str | None) -> Any:
     from transformers import AutoConfig
 
+    if family_of(str((read_json(Path(source) / "config.json") or {}).get("model_type"))):
+        register()
     try:
         return AutoConfig.from_pretrained(source, revision=revision, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError):

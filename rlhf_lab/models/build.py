@@ -8,7 +8,6 @@ a folder that holds nothing but an adapter is loaded onto the base it names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from transformers.utils import logging as hf_logging
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.data.transcript import to_conversation
-from rlhf_lab.models import lora
+from rlhf_lab.models import families, lora
 from rlhf_lab.models.divided import plain, within
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.experts import compute_under_autocast
@@ -38,8 +37,6 @@ from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.settings import HuggingFace, Scratch, Stored, WeightsOf
 from rlhf_lab.models.skeleton import placed
 from rlhf_lab.models.weights import HEAD, scalar_head, store
-from rlhf_lab.packs.speech.policy.codec_lm import CodecConfig
-from rlhf_lab.packs.speech.sound.stream import all_words
 
 UNBOUNDED_LENGTH = 10**9
 """A tokenizer that was told no length says 1e30."""
@@ -48,20 +45,38 @@ hf_logging.set_verbosity_error()
 hf_logging.disable_progress_bar()
 
 
-def scratch_policy(
-    settings: Scratch,
-    tokenizer: PreTrainedTokenizerFast,
-    seed: int,
-    codebooks: Sequence[int] = (),
-    codec: str = "",
-) -> nn.Module:
-    """A randomly initialised causal LM of the family and size in `settings`.
+def scratch_policy(settings: Scratch, tokenizer: PreTrainedTokenizerFast, seed: int) -> nn.Module:
+    """A randomly initialised causal LM of the family and size in `settings`."""
+    if settings.family == "llama":
+        return new_model(LlamaConfig(**llama_settings(settings, tokenizer)), seed)
+    config = GPT2Config(
+        n_embd=settings.hidden,
+        n_layer=settings.layers,
+        n_head=settings.heads,
+        n_inner=settings.mlp or None,
+        n_positions=settings.max_positions,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        **_common_settings(tokenizer),
+    )
+    return new_model(config, seed)
 
-    Args:
-        codebooks: sizes of the codebooks that a codec's model speaks.
-        codec: fingerprint of that codec.
-    """
-    common: dict[str, Any] = {
+
+def llama_settings(settings: Scratch, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """What the config of a new Llama says, and of families that are made of one."""
+    return {
+        **_common_settings(tokenizer),
+        "hidden_size": settings.hidden,
+        "num_hidden_layers": settings.layers,
+        "num_attention_heads": settings.heads,
+        "intermediate_size": settings.mlp or settings.hidden * 8 // 3 // 8 * 8,
+        "max_position_embeddings": settings.max_positions,
+    }
+
+
+def _common_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    return {
         "vocab_size": len(tokenizer),
         "eos_token_id": tokenizer.eos_token_id,
         "bos_token_id": None,
@@ -69,34 +84,11 @@ def scratch_policy(
         "tie_word_embeddings": True,
         "use_cache": False,
     }
-    if settings.family in ("llama", "codec"):
-        common |= {
-            "hidden_size": settings.hidden,
-            "num_hidden_layers": settings.layers,
-            "num_attention_heads": settings.heads,
-            "intermediate_size": settings.mlp or settings.hidden * 8 // 3 // 8 * 8,
-            "max_position_embeddings": settings.max_positions,
-        }
-    config: Any
-    if settings.family == "codec":
-        first_code = len(tokenizer) - len(all_words(codebooks))
-        common |= {"first_code": first_code, "min_frames": settings.min_frames, "codec": codec}
-        config = CodecConfig(sizes=tuple(codebooks), **common)
-    elif settings.family == "llama":
-        config = LlamaConfig(**common)
-    else:
-        config = GPT2Config(
-            n_embd=settings.hidden,
-            n_layer=settings.layers,
-            n_head=settings.heads,
-            n_inner=settings.mlp or None,
-            n_positions=settings.max_positions,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            **common,
-        )
-    with torch.random.fork_rng(devices=[]):  # weights depend on `seed` alone, and the global random state is not moved
+
+
+def new_model(config: Any, seed: int) -> nn.Module:
+    """A randomly initialised causal LM. Its weights depend on `seed` alone; the global random state is not moved."""
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
 
@@ -195,12 +187,13 @@ def save_model(model: nn.Module, encoder: Encoder, folder: Path) -> None:
 def _serve_with_cache(model: nn.Module, encoder: Encoder) -> None:
     """Write down what others generate with: a KV cache, and the number of positions that the tokenizer cuts at.
 
-    Training says `use_cache=False` at every call and does not read the config's value. A codec's model keeps no cache
-    of its own.
+    Training says `use_cache=False` at every call and does not read the config's value. Models of the lab's own families
+    keep no cache of their own.
     """
     config: Any = model.config
+    keeps_cache = families.family_of(config.model_type) is None
     for settings in (config, getattr(model, "generation_config", None)):
-        if settings is not None and not isinstance(config, CodecConfig):
+        if settings is not None and keeps_cache:
             settings.use_cache = True
     positions = getattr(config, "max_position_embeddings", None)
     if positions and encoder.tokenizer.model_max_length > UNBOUNDED_LENGTH:
@@ -279,6 +272,7 @@ def _load(
         model_source, base = lora.adapter_chain(source)[0], None
     label = f"{base}, the base of adapter {source}," if base else str(source)
     attention = getattr(settings, "attention", "auto")
+    families.register()
     try:
         model, loading_info = auto_class.from_pretrained(
             model_source,

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from rlhf_lab.config import registry
+from rlhf_lab.config import registry, schema
 from rlhf_lab.config.registry import register
 from rlhf_lab.config.section import Section
-from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt, NotEmpty
+from rlhf_lab.models import families
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -96,8 +96,9 @@ class Scratch(Weights):
     """A small transformer built from these numbers, with a tokenizer trained on the data. Downloads nothing.
 
     Args:
-        family: `llama` (rotary, RMSNorm, gated MLP), `gpt2` (learned positions, LayerNorm, GELU), or for `data=speech`
-            `codec`: a Llama that says the codes of audio, several at each of its positions (arXiv:2306.05284).
+        family: `llama` (rotary, RMSNorm, gated MLP), `gpt2` (learned positions, LayerNorm, GELU), or one that a pack
+            adds: for `data=speech` `codec`, a Llama that says the codes of audio, several at each of its positions
+            (arXiv:2306.05284).
         hidden, layers, heads, mlp: sizes; `mlp=0` means the family's usual multiple of `hidden`.
         max_positions: longest sequence in tokens.
         min_frames: of `family=codec`: least frames of a clip, which neither a sample nor training can end before.
@@ -110,7 +111,7 @@ class Scratch(Weights):
 
     small_scale: ClassVar[bool] = True
     keyed_if_set: ClassVar[tuple[str, ...]] = (*Weights.keyed_if_set, "min_frames")
-    family: Literal["llama", "gpt2", "codec"] = "llama"
+    family: str = "llama"
     hidden: Annotated[int, Ge(1)] = 64
     layers: Annotated[int, Ge(1)] = 2
     heads: Annotated[int, Ge(1)] = 4
@@ -125,14 +126,17 @@ class Scratch(Weights):
         return [*self._family_problems(config), *self._length_problems(config), *self._adapter_problems(config)]
 
     def _family_problems(self, config: Config) -> list[str]:
-        """A model of codes with data that are text, or the reverse."""
-        has_audio = Capability.AUDIO in config.data.capabilities
-        if "model" not in config.algorithm.uses or has_audio == (self.family == "codec"):
+        """A model whose responses are of another kind than those of the data."""
+        if "model" not in config.algorithm.uses:
             return []
         data = registry.kind_of("data", config.data)
-        if has_audio:
-            return [f"data={data} has the codes of audio, one token each, for a model of codes; use model=codec"]
-        return [f"model.family=codec says the codes of audio; data={data} is text"]
+        own = families.families().get(self.family)
+        if own is not None and own.responses not in config.data.capabilities:
+            return [f"model.family={self.family} says {own.says}; data={data} is text"]
+        for name, family in families.families().items():
+            if family is not own and family.responses in config.data.capabilities:
+                return [f"data={data} has {family.says}, one token each, for a model of codes; use model={name}"]
+        return []
 
     def _length_problems(self, config: Config) -> list[str]:
         """Rows and episodes that are longer than the model's positions."""
@@ -167,7 +171,15 @@ class Scratch(Weights):
                 self.heads < 1 or self.hidden % self.heads == 0,
                 f"hidden={self.hidden} is not a multiple of heads={self.heads}",
             ),
-            (not self.min_frames or self.family == "codec", f"min_frames={self.min_frames} is read by family=codec"),
+            schema.only_known("family", (self.family,), families.names()),
+            *(
+                (
+                    not getattr(self, setting) or self.family == name,
+                    f"{setting}={getattr(self, setting)} is read by family={name}",
+                )
+                for name, family in families.families().items()
+                for setting in family.reads
+            ),
         )
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import CheckedSettings, Finite, Ge, Gt
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,10 @@ class TermSettings(CheckedSettings):
     transform: Literal["none", "sigmoid"] = "none"
     on_error: Literal["stop", "abstain"] = "stop"
     timeout_s: Annotated[float, Ge(0, hint="0 waits without limit")] = 0.0
+
+    def runs_in(self, config: Config) -> Any:
+        """The section that says where the term's programs run; None for terms that run none."""
+        return config.sandbox if self.runs_code else None
 
     @property
     def outcome(self) -> bool:

@@ -66,7 +66,7 @@ class Decoding:
         asked: rows of the batch, with those that are being admitted.
 
     Args:
-        decoder: `Decoder`, `CodecDecoder` or `ModelDecoder`.
+        decoder: `Decoder`, `ModelDecoder`, or that of a pack's family of models (`models.families`).
         prompts: as token ids, with `group` rows each: row i is one of prompt i // group.
         turns: what becomes of the tokens.
         slots: most tokens that a row adds to its prompt.

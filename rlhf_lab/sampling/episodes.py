@@ -21,7 +21,6 @@ from rlhf_lab.core.tools import call_id
 from rlhf_lab.data.transcript import REPLY, quote, render_prompt, reply_message, reply_text, to_conversation
 from rlhf_lab.models.divided import undivided
 from rlhf_lab.models.encoding import Encoder
-from rlhf_lab.packs.speech.policy.codec_lm import require_same_codec
 from rlhf_lab.sampling.local import Samples
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.turns import RowTokens
@@ -116,7 +115,7 @@ class EpisodeCollector:
             start: takes what `LocalSampler.sample` takes, and gives what waits for the samples.
         """
         if self.corpus.renderer is not None:
-            require_same_codec(getattr(undivided(model), "config", None), self.corpus.renderer)
+            self.corpus.renderer.require_model(getattr(undivided(model), "config", None))
         prompts = self.encode(tasks) if prompts is None else prompts
         openings = openings or [[]] * len(tasks)
         contexts = [[*prompt, *opening] for prompt, opening in zip(prompts, openings, strict=True)]

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import NumericError
+from rlhf_lab.core.packs import load
 from rlhf_lab.models.by_block import gatherer, readable
 from rlhf_lab.models.divided import at_hand, within
 from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.models.families import family_of
 from rlhf_lab.models.truncation import Truncation
-from rlhf_lab.packs.speech.policy.codec_lm import CodecConfig
-from rlhf_lab.packs.speech.policy.decoder import CodecDecoder
 from rlhf_lab.sampling.cache import StepCost
 from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.decoding import Decoding
@@ -158,7 +158,7 @@ class LocalSampler:
         decoder = self._build_decoder(model, max(map(len, prompts)) + most_tokens)
         device = next(model.parameters()).device
         # inference mode is a few percent faster, but a module's own forward may keep a tensor that training needs later
-        guard = torch.inference_mode if isinstance(decoder, Decoder | CodecDecoder) else torch.no_grad
+        guard = torch.no_grad if isinstance(decoder, ModelDecoder) else torch.inference_mode
         turns = self._turns(order, group, noise, device, next_turn, most_tokens)
         decoding = Decoding(
             decoder,
@@ -224,8 +224,9 @@ class LocalSampler:
         name = self.settings.dtype
         dtype = next(model.parameters()).dtype if name == "model" else getattr(torch, name)
         config: Any = model.config
-        if config.model_type == CodecConfig.model_type:
-            return CodecDecoder(model, dtype, positions)
+        family = family_of(config.model_type)
+        if family is not None:
+            return load(family.decoder)(model, dtype, positions)
         return Decoder.of(model, dtype, positions) or ModelDecoder(model)
 
 

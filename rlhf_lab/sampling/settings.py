@@ -10,6 +10,7 @@ from rlhf_lab.config.registry import register
 from rlhf_lab.config.section import Section
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Ge, Gt, Le, Lt
+from rlhf_lab.models.families import families
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -133,8 +134,9 @@ class Vllm(Local):
             problems.append("rollout.mode=server names no server; write rollout.urls=[http://127.0.0.1:8000]")
         if self.mode != "server" and self.urls:
             problems.append(f"rollout.urls={list(self.urls)} is read by rollout.mode=server alone")
-        if getattr(config.model, "family", "") == "codec":
-            problems.append("model.family=codec: vLLM does not know the lab's model of audio codes; use rollout=local")
+        family = families().get(getattr(config.model, "family", ""))
+        if family is not None:
+            problems.append(f"model.family={config.model.family}: {family.without_vllm}; use rollout=local")
         return problems
 
     @property

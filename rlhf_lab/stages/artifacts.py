@@ -41,15 +41,6 @@ CODE = "code.json"
 COMMON_CODE = (Reference("rlhf_lab.models.build", "save_model"), Reference("rlhf_lab.training.loop", "train"))
 """Code that every stage runs besides what its settings choose."""
 
-WORLDS = {
-    "mini_hh": "rlhf_lab.environments.dialogue.world",
-    "arithmetic": "rlhf_lab.environments.arithmetic.world",
-    "speech": "rlhf_lab.packs.speech.world.world",
-    "reviews": "rlhf_lab.environments.reviews.world",
-    "espeak": "rlhf_lab.packs.speech.world.english_world",
-}
-"""Embedded data → the module whose VERSION is part of what the data are."""
-
 GOLD = "gold"
 """Role of the reward model that says what replies are worth, and the key of its own settings in `stages`."""
 
@@ -340,8 +331,8 @@ def _data_identity(settings: DataSource) -> dict[str, Any]:
         identities = {name: _data_identity(part) for name, part in parts.items()}
         weights = {name: values["sources"][name].get("weight") for name in parts}
         return {**values, "sources": identities, "weights": weights}
-    if values["kind"] in WORLDS:
-        return {**values, "world_version": import_module(WORLDS[values["kind"]]).VERSION}
+    if settings.world:
+        return {**values, "world_version": import_module(settings.world).VERSION}
     return _paths_to_digests(values)
 
 

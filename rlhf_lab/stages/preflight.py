@@ -23,7 +23,7 @@ from rlhf_lab.data.made import made_problem
 from rlhf_lab.data.reading import local_files, read_rows
 from rlhf_lab.data.roles import missing_columns
 from rlhf_lab.data.rows import BadRows
-from rlhf_lab.models import model_files
+from rlhf_lab.models import families, model_files
 from rlhf_lab.models.settings import Scratch
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.vllm import environment
@@ -95,7 +95,7 @@ def _vocabulary_origin(need: Stage | External | None) -> Stage | None:
     if not isinstance(need, Stage):
         return None
     model, mixes_made_rows = need.config.model, need.config.corpus_roles and need.config.mixture.vocabulary == "all"
-    is_trained = isinstance(model, Scratch) and model.family != "codec"
+    is_trained = isinstance(model, Scratch) and model.family in families.BUILT_IN
     return need if is_trained and not mixes_made_rows else None
 
 

@@ -109,7 +109,7 @@ class Run:
             corpus = replace(corpus, oracle=corpus.oracle.leniently())
         verifier = self.config.verifier
         if verifier is not None:
-            corpus = import_module(VERIFIED).verified(corpus, verifier, self.config.sandbox)
+            corpus = import_module(VERIFIED).verified(corpus, verifier, verifier.runs_in(self.config))
         return corpus
 
     def measure_samples(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:

@@ -7,18 +7,18 @@ from typing import Any
 from torch import nn
 
 from rlhf_lab.config import registry
-from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.packs import load
 from rlhf_lab.core.types import Corpus, Pair
+from rlhf_lab.models import families
 from rlhf_lab.models.build import load_encoder, load_policy, scratch_policy
 from rlhf_lab.models.divided import undivided
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.lora import has_adapter, trainable, without_adapter
 from rlhf_lab.models.one_base import OneBase
-from rlhf_lab.models.settings import HuggingFace, Scratch
+from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.models.skeleton import placed
 from rlhf_lab.models.tokenizer import train_tokenizer, vocabulary_texts
 from rlhf_lab.models.weights import count
-from rlhf_lab.packs.speech.policy.tokenizer import code_tokenizer
 from rlhf_lab.training.run import Run
 
 
@@ -30,8 +30,10 @@ def start_policy(run: Run) -> tuple[nn.Module, Encoder]:
         model = load_policy(source, settings, device=run.load_device, trained=True)
         encoder = load_encoder(source, settings)
         return trainable(model, settings.lora, run.seed("lora")), encoder
-    if settings.family == "codec":
-        return _new_codec_policy(run, settings)
+    family = families.families().get(settings.family)
+    if family is not None:
+        policy, encoder = load(family.new_policy)(run, settings)
+        return policy, encoder
     tokenizer = train_tokenizer(vocabulary_texts(vocabulary_rows(run)), settings.vocabulary)
 
     def build(device: str) -> nn.Module:
@@ -49,24 +51,6 @@ def vocabulary_rows(run: Run) -> list[Pair]:
     if run.config.mixture.vocabulary == "all":
         rows += [pair for pairs in run.made_rows.values() for pair in pairs]
     return rows
-
-
-def _new_codec_policy(run: Run, settings: Scratch) -> tuple[nn.Module, Encoder]:
-    """A new model of the codec that the data are encoded with."""
-    renderer = run.own_corpus.renderer
-    if renderer is None:
-        raise ConfigError(
-            "model.family=codec generates the codes of audio, and these data have none; use data of audio, such as "
-            "data=speech"
-        )
-    prompts = (pair.prompt for pairs in (run.own_corpus.train, run.own_corpus.test) for pair in pairs)
-    tokenizer = code_tokenizer(prompts, renderer.sizes)
-
-    def build(device: str) -> nn.Module:
-        model = scratch_policy(settings, tokenizer, run.seed("init"), renderer.sizes, renderer.fingerprint)
-        return model.to(device)
-
-    return placed(build, run.load_device), Encoder(tokenizer)
 
 
 def load_policy_twice(run: Run) -> tuple[nn.Module, nn.Module, Encoder]:

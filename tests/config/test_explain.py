@@ -69,7 +69,7 @@ def test_every_option_of_every_group_is_explained() -> None:
         group, _, name = option.partition("=")
         parts = registry.parts_of(group)
         prefix = f"{group}.{parts}.{name}." if parts else f"{group}."
-        kind = inventory.read_yaml(inventory.folder("conf") / group / f"{name}.yaml")["kind"]
+        kind = inventory.read_yaml(inventory.option_files(group)[name])["kind"]
         fields = {key for key, _, _ in explain._fields(registry.settings_class(group, kind), prefix[:-1])}
         shown = explain.catalogue([option])
         assert fields <= {*shown}

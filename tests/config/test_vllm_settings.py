@@ -27,7 +27,6 @@ SPAWN = ("rollout=vllm", "rollout.mode=spawn")
         ("grpo", (*SPAWN, "rollout.tensor_parallel=0"), "tensor_parallel=0 must be at least 1"),
         ("grpo", (*SPAWN, "rollout.context_tokens=-1"), "context_tokens=-1 must be at least 0; 0 is automatic"),
         ("grpo", (*SPAWN, "rollout.timeout_s=0"), "timeout_s=0.0 must be above 0"),
-        ("grpo", (*SPAWN, "model=codec", "data=mini_tts"), "vLLM does not know the lab's model of audio codes"),
     ],
 )
 def test_what_is_refused(recipe, overrides, says):

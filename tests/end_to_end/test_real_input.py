@@ -191,7 +191,7 @@ def test_public_data_sets_load_from_the_command_line(fresh, data, file, rows):
     if not path.exists():
         pytest.skip(f"{file} is not in {DATA}; set RLHF_LAB_DATA to the folder with the public data sets")
     fresh.run("audit", f"data={data}", f"data.path={path}")
-    kind = inventory.read_yaml(inventory.folder("conf") / "data" / f"{data}.yaml")
+    kind = inventory.read_yaml(inventory.option_files("data")[data])
     settings = {key: value for key, value in kind.items() if key not in ("kind", "path")}
     corpus = registry.build("data", registry.settings_class("data", kind["kind"])(path=str(path), **settings))
     assert len(corpus.train) + len(corpus.test) == rows

@@ -20,7 +20,7 @@ RUNS = [name for name in RECIPES if not name.startswith("study/")]
 STUDIES = [name for name in RECIPES if name.startswith("study/")]
 ASKED = ("safety_eval", "eval_suite", "domain_assistant", "agent_bench", "code_bench", "gaia")
 """Recipes that ask policies, or agents, what a suite, a safety evaluation or a benchmark asks."""
-FAMILIES = {
+WHOLE = {
     "supervised": "sft_mixed",
     "preference": "dpo_iterative",
     "policy gradient": "ppo",
@@ -34,6 +34,8 @@ FAMILIES = {
     "study": "study/rubric_vs_bt",
 }
 """The recipe of each family that `make test` runs whole, with what it starts from; `make test-all` runs the rest."""
+FAMILIES = {family: name for family, name in WHOLE.items() if name in RECIPES}
+"""Those of packs that are there."""
 
 
 def study_folder(lab, out: str) -> Path:

@@ -53,7 +53,7 @@ def test_every_kind_has_settings_a_module_and_a_config_file():
         cls = registry.settings_class(group, name)
         assert dataclasses.is_dataclass(cls)
         assert docstrings.summary(cls)
-        files = [inventory.folder("conf") / group / f"{option}.yaml" for option in inventory.options(group)]
+        files = inventory.option_files(group).values()
         assert name in {inventory.read_yaml(file)["kind"] for file in files}
         if group != "model":  # models/build.py makes both kinds
             module = registry._implementations[kind]
@@ -88,4 +88,4 @@ def test_every_choice_says_what_it_is():
     def check(file: Path) -> None:
         assert file.read_text(encoding="utf-8").startswith("# "), "its first line is a comment that says what it is"
 
-    check_each(sorted(inventory.folder("conf").glob("*/**/*.yaml")), check)
+    check_each(sorted(file for group in registry.groups() for file in inventory.option_files(group).values()), check)

@@ -5,7 +5,6 @@ import pytest
 
 from rlhf_lab.core.media import Audio
 from rlhf_lab.evaluations.clips import write_clips
-from rlhf_lab.packs.speech.sound.audio import read_wav
 
 
 class Tones:
@@ -17,6 +16,9 @@ class Tones:
         tones = [0.3 * np.sin(2 * np.pi * 220 * np.arange(int(text)) / 16_000) for text in responses]
         return [Audio(samples_N.astype(np.float32), 16_000) for samples_N in tones]
 
+    def write(self, path, audio):
+        path.write_text(f"{audio.seconds}")
+
 
 def row(policy, prompt, sample, samples=8000):
     return {"policy": policy, "prompt_id": prompt, "sample_id": sample, "response": str(samples)}
@@ -27,7 +29,7 @@ def test_the_first_sample_of_the_first_prompts_is_kept(tmp_path):
     write_clips(rows, Tones(), tmp_path, prompts=2)
     assert [r.get("clip") for r in rows] == ["clips/step_1-0.wav", None, "clips/step_1-1.wav", None, None, None]
     assert sorted(path.name for path in (tmp_path / "clips").iterdir()) == ["step_1-0.wav", "step_1-1.wav"]
-    assert read_wav(tmp_path / "clips/step_1-0.wav").seconds == pytest.approx(0.5)
+    assert float((tmp_path / "clips/step_1-0.wav").read_text()) == pytest.approx(0.5)
 
 
 def test_a_reply_that_is_no_audio_has_no_clip(tmp_path):

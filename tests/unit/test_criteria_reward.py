@@ -15,7 +15,6 @@ from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.data import reviews as reviews_data
 from rlhf_lab.data.world_settings import Reviews
 from rlhf_lab.evaluations.design_report import choice_metrics
-from rlhf_lab.packs.speech.rewards.settings import FEATURES, HAND_WEIGHTS
 from rlhf_lab.rewards.criteria.design import CriteriaReward
 from rlhf_lab.rewards.criteria.design import build as build_design
 from rlhf_lab.rewards.criteria.model import (
@@ -24,7 +23,7 @@ from rlhf_lab.rewards.criteria.model import (
     hand_weighted,
     kept_criteria,
 )
-from rlhf_lab.rewards.criteria.sets import REVIEWS, SPEECH, TEXT, criteria_of, review_criteria, text_criteria
+from rlhf_lab.rewards.criteria.sets import REVIEWS, TEXT, criteria_of, review_criteria, text_criteria
 from rlhf_lab.rewards.criteria.settings import Design
 
 CHANGE = "\n\nHuman: 1 read price\n2 total = size + 1\n3 open socket\n\nAssistant:"
@@ -69,16 +68,10 @@ def test_criteria_of_a_reply_by_hand():
     assert text_criteria(prompt, "") == (0, 0, 0, 0, 0, 0)
 
 
-def test_criteria_of_speech_are_the_acoustic_features():
-    assert tuple(SPEECH) == FEATURES
-    assert {name: weight for name, weight in SPEECH.items() if weight} == HAND_WEIGHTS
-
-
 def test_each_domain_has_its_criteria():
-    corpora = [SimpleNamespace(name=name, renderer=renderer) for name, renderer in
-               (("reviews", None), ("mini_hh", None), ("speech", object()))]  # fmt: skip
-    assert [criteria_of(corpus).domain for corpus in corpora] == ["reviews", "text", "speech"]
-    assert [criteria_of(corpus).names for corpus in corpora] == [tuple(REVIEWS), tuple(TEXT), tuple(SPEECH)]
+    corpora = [SimpleNamespace(name=name, renderer=None) for name in ("reviews", "mini_hh")]
+    assert [criteria_of(corpus).domain for corpus in corpora] == ["reviews", "text"]
+    assert [criteria_of(corpus).names for corpus in corpora] == [tuple(REVIEWS), tuple(TEXT)]
 
 
 def test_bradley_terry_weights_against_a_minimiser():

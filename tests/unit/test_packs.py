@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import fields
 from types import SimpleNamespace
 
@@ -11,9 +13,6 @@ from support import checked
 from rlhf_lab.core import packs
 from rlhf_lab.lab import CORE
 from rlhf_lab.monitoring import preflight as monitoring_preflight
-from rlhf_lab.packs.agents.harness import preflight as agents_preflight
-from rlhf_lab.packs.code.sandbox import doctor as sandbox_check
-from rlhf_lab.packs.code.sandbox import preflight as sandbox_preflight
 
 
 def references(pack: packs.Pack) -> list[str]:
@@ -42,6 +41,7 @@ def test_an_entry_point_names_a_pack_or_a_function_that_registers_by_itself(monk
         SimpleNamespace(name="a", load=lambda: pack),
     ]
     monkeypatch.setattr(packs, "entry_points", lambda group: entries if group == "rlhf_lab.plugins" else [])
+    monkeypatch.setattr(packs, "in_tree", lambda: [])
     assert packs.packs.__wrapped__() == (CORE, pack) and registered == ["called"]
     assert "email.mime.audio" in pack.modules_called("audio.py")
 
@@ -63,29 +63,31 @@ def test_a_pack_without_its_package_is_an_error_that_names_it():
         packs.Pack(name="gone", package="no_such_package").modules_called("*.py")
 
 
-def test_machine_problems_of_a_stage_come_from_its_owners(monkeypatch, tmp_path):
+def test_machine_problems_of_a_stage_come_from_its_owners():
     config = checked("ppo", "alerts.command=[no-such-program]", "alerts.webhook_env=NOT_SET_HERE")
     lines = monitoring_preflight.problems(config)
     assert lines[0].startswith("alerts.command: there is no program no-such-program")
     assert lines[1].startswith("alerts.webhook_env=NOT_SET_HERE: NOT_SET_HERE is not set")
     assert monitoring_preflight.problems(checked("sft", "alerts.command=[no-such-program]")) == []
 
-    monkeypatch.setattr(sandbox_preflight, "choose_level", refuse)
-    assert sandbox_preflight.problems(checked("sft")) == []
-    assert sandbox_preflight.problems(checked("agent_bench", "agent=code_executor")) == ["no level works"]
 
-    agent = ["agent=python", f"agent.programs.python.path={tmp_path}/none.py:Agent"]
-    assert "there is no file" in agents_preflight.problems(checked("agent_bench", *agent))[0]
-    assert agents_preflight.problems(checked("sft", *agent)) == []
+WITHOUT_PACKS = """
+import sys
+from rlhf_lab.core import packs
+packs.in_tree = lambda: []
+sys.modules["rlhf_lab.packs"] = None  # importing it is an error now
+from rlhf_lab import main
+from rlhf_lab.config import compose, inventory, registry
+from rlhf_lab.stages import artifacts
+assert set(registry.groups()) == {"model", "data", "algorithm", "reward", "rollout", "sharding", "tracker"}
+for recipe in ("dpo", "ppo", "grpo_math", "prm", "rubric_rm", "criteria_fitted", "rm_report", "study/buffers"):
+    command = compose.check_command([f"+recipe={recipe}", "size=smoke"])
+    assert artifacts.plan(command.configs[0], recipe).key
+print(*inventory.recipes())
+"""
 
 
-def refuse(settings):
-    raise sandbox_preflight.SandboxUnavailable("no level works")
-
-
-def test_the_check_of_the_sandbox_names_the_level_that_works_or_why_none_does(monkeypatch):
-    monkeypatch.setattr(sandbox_check, "why_not", lambda level: "")
-    assert sandbox_check.CHECK.ask(None).measured == f"{sandbox_check.AUTOMATIC[0]} works"
-    monkeypatch.setattr(sandbox_check, "why_not", lambda level: "no user namespaces")
-    finding = sandbox_check.CHECK.ask(None)
-    assert finding.status == "skip" and finding.measured == "no isolation works: no user namespaces"
+def test_the_core_composes_and_plans_without_its_packs():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_PACKS], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "ppo" in done.stdout.split() and "tts_dpo" not in done.stdout.split()

@@ -8,10 +8,9 @@ import sys
 import pytest
 
 from rlhf_lab.core.pinned_packages import MARKER, EnvironmentMissing, PinnedPackages
-from rlhf_lab.packs.speech.parler import environment as parler
 from rlhf_lab.sampling.vllm import environment as vllm
 
-PACKAGES = (parler.PARLER, *vllm.ENVIRONMENTS.values())
+PACKAGES = tuple(vllm.ENVIRONMENTS.values())
 
 
 @pytest.mark.parametrize("packages", PACKAGES, ids=lambda packages: packages.name)

@@ -17,7 +17,6 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, LabError, NumericError
 from rlhf_lab.core.types import Corpus, RewardBatch
 from rlhf_lab.packs.agents.rewards.settings import ToolCalls
-from rlhf_lab.packs.speech.rewards.settings import Intelligibility
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.combine import combine, unverified
 from rlhf_lab.rewards.external.remote import RemoteReward
@@ -62,18 +61,6 @@ def test_what_of_a_reward_is_not_the_outcome():
     for not_a_sum in ({"aggregate": "worst"}, {"clip": 1.0}, {"ceiling": 3.0}):
         assert rest(outcome_and_length(**not_a_sum)) is None
     assert EnvironmentTurns().outcome and not Verifier(format_bonus=0.1).outcome
-
-
-@pytest.mark.parametrize(("weight", "aggregate"), [(0.0, "weighted_sum"), (1.0, "weighted_sum"), (1.0, "mean")])
-def test_what_a_gate_gives_is_not_the_outcome(weight, aggregate):
-    """A reply below the floor is worth −3 whatever is right about it: outcome 0, and −3 besides."""
-    settings = RewardGraph(
-        terms={"gold": Gold(), "gate": Intelligibility(weight=weight, floor=-0.5, below=-3.0)}, aggregate=aggregate
-    )
-    parts = {"gold": np.array([1.0, 1.0]), "gate": np.array([0.0, -0.9])}
-    reward_N = combine(parts, settings)
-    assert reward_N.tolist() == [0.5 if aggregate == "mean" else 1.0, -3.0]
-    assert unverified(reward_N, parts, settings).tolist() == [0.0, -3.0]
 
 
 def test_a_checked_graph_says_what_is_not_the_outcome():

@@ -33,4 +33,4 @@ def test_what_cannot_be_loaded_is_named_with_its_setting(tmp_path):
 
 
 def test_the_files_of_conf_are_read_without_the_settings_classes():
-    assert read_yaml(folder("conf") / "agent" / "react.yaml") == {"kind": "react"}
+    assert read_yaml(folder("conf") / "reward" / "gold.yaml") == {"kind": "gold"}

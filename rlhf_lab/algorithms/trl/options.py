@@ -12,6 +12,7 @@ from rlhf_lab.algorithms.trl.translation import Arguments, Trainer
 from rlhf_lab.config import matching, registry
 from rlhf_lab.config.root import Config
 from rlhf_lab.core.capabilities import Capability
+from rlhf_lab.models.families import families
 
 ALWAYS: Arguments = {
     "report_to": [],
@@ -52,11 +53,9 @@ def problems(root: Config) -> list[str]:
             f"model.family=gpt2: {spec.name} pads prompts on the left and does not say where they begin, so learned "
             "positions would be others in training than in sampling; use model.family=llama, or engine=native"
         )
-    if getattr(root.model, "family", "") == "codec":
-        lines.append(
-            f"model.family=codec: {spec.name} pads prompts on the left, and a codec's model counts its columns from "
-            "the first token; use engine=native"
-        )
+    family = families().get(getattr(root.model, "family", ""))
+    if family is not None:
+        lines.append(f"model.family={root.model.family}: {spec.name} {family.without_trl}; use engine=native")
     if spec.samples and root.reward.monitor.action in ("raise_kl", "stop", "pause"):
         lines.append(
             f"reward.monitor.action={root.reward.monitor.action}: {spec.name} keeps its own beta and its own end; use "

@@ -21,7 +21,7 @@ from rlhf_lab.gates.gate import Decision
 from rlhf_lab.interop.publishing.leaks import without_local_paths
 from rlhf_lab.interop.publishing.provenance import Provenance
 from rlhf_lab.interop.publishing.refusals import DESPITE
-from rlhf_lab.packs.speech.policy.codec_lm import CodecConfig
+from rlhf_lab.models.families import family_of
 from rlhf_lab.results.rundir import Policy
 from rlhf_lab.results.severity import monitor_state
 from rlhf_lab.results.wording import judged_title
@@ -162,8 +162,8 @@ def _loading(view: View, folder: Path) -> list[str]:
     else:
         auto = "AutoModelForSequenceClassification" if _is_reward_model(folder) else "AutoModelForCausalLM"
         lines.append(f"from transformers import {auto}, AutoTokenizer")
-        if _model_type(folder) == CodecConfig.model_type:
-            lines.append("import rlhf_lab.packs.speech.policy.codec_lm  # the architecture is the lab's")
+        if family := family_of(_model_type(folder)):
+            lines.append(f"import {family.module}  # the architecture is the lab's")
         lines += ["", f'model = {auto}.from_pretrained("{view.name}")']
     lines += [f'tokenizer = AutoTokenizer.from_pretrained("{view.name}")', "```", ""]
     lines.append(_prompt_form(folder))

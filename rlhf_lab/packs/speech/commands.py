@@ -12,7 +12,8 @@ def parler_command(arguments: Sequence[str]) -> None:
     `timeout_s=N` gives installing more time than 1800 s.
     `dpo model=MODEL prompts=FILE.jsonl reward=FILE.py:NAME to=FOLDER` trains in rounds of DPO: the function scores
     the audio of sampled clips. Rows of the file have `text` and `description`. More: `rounds=3 clips=4 beta=0.1 lr=1e-5
-    epochs=1 pairs_per_step=4 length=sum temperature=1 max_frames=860 dtype=float32 device=cpu seed=0`. docs/speech/parler.md.
+    epochs=1 pairs_per_step=4 length=sum temperature=1 max_frames=860 dtype=float32 device=cpu seed=0`.
+    docs/speech/parler.md.
     """
     from rlhf_lab.packs.speech.parler.command import run
 

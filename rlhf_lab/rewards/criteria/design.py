@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlhf_lab.core.packs import load, named
 from rlhf_lab.core.types import RewardBatch, TextReward
-from rlhf_lab.packs.speech.rewards.acoustic_rm import AcousticModelReward
-from rlhf_lab.packs.speech.rewards.clips import renderer_of
-from rlhf_lab.packs.speech.rewards.feature_model import MODEL_FILE as ACOUSTIC_FILE
-from rlhf_lab.packs.speech.rewards.feature_model import FeatureModel
-from rlhf_lab.packs.speech.rewards.settings import AcousticModel
 from rlhf_lab.rewards.criteria.model import MODEL_FILE, CriteriaModel
 from rlhf_lab.rewards.criteria.sets import CriteriaSet, criteria_of
 from rlhf_lab.rewards.criteria.settings import Design
@@ -37,7 +33,8 @@ def build(settings: Design, run: Run) -> TextReward:
     if (folder / MODEL_FILE).is_file():
         criteria = criteria_of(run.data)
         return CriteriaReward(criteria, CriteriaModel.load(folder, criteria.names))
-    if (folder / ACOUSTIC_FILE).is_file():
-        model = FeatureModel.load(folder, "design")
-        return AcousticModelReward(AcousticModel(), renderer_of(run, "reward=design"), model)
+    for file, reference in named("reward_files").items():
+        if (folder / file).is_file():
+            reward: TextReward = load(reference)(folder, run)
+            return reward
     return load_reward(folder, device=run.device).score

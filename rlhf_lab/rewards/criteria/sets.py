@@ -13,11 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhf_lab.core.arrays import FloatArray
+from rlhf_lab.core.packs import contributed
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.environments.reviews.comments import read_comment
-from rlhf_lab.packs.speech.rewards.clips import features_of
-from rlhf_lab.packs.speech.rewards.settings import FEATURES, HAND_WEIGHTS
-from rlhf_lab.packs.speech.sound.features import fill_undefined
 from rlhf_lab.rewards.rules.settings import Programmatic
 
 TEXT = {
@@ -45,8 +43,6 @@ REVIEWS = {
 }
 """names_lines: different lines that it names and the change has. names_kinds, gives_fixes, approves, confident, praise,
 nits, vague: sentences of these families. words: length. unreadable: sentences of no family, and repetitions."""
-SPEECH = {name: HAND_WEIGHTS.get(name, 0.0) for name in FEATURES}
-"""The acoustic features of the decoded clip, with the weights of `reward=acoustic`."""
 
 OFFERS = ("let me know", "feel free", "happy to help", "hope this helps", "hope that helps", "anything else")
 LONG_WORD = 5
@@ -74,15 +70,11 @@ class CriteriaSet:
 
 
 def criteria_of(corpus: Corpus) -> CriteriaSet:
-    """The criteria of a corpus: of clips where its replies are audio, of review comments, else of text."""
-    renderer = corpus.renderer
-    if renderer is not None:
-
-        def features(prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
-            del prompts  # what a clip sounds like is judged, whatever was asked for
-            return fill_undefined(features_of(renderer, responses))
-
-        return CriteriaSet("speech", SPEECH, features)
+    """The criteria of a corpus: those that a pack has for it, those of review comments, else those of text."""
+    found = (find(corpus) for find in contributed("criteria"))
+    of_pack: CriteriaSet | None = next(filter(None, found), None)
+    if of_pack is not None:
+        return of_pack
     if corpus.name == "reviews":
         return CriteriaSet("reviews", REVIEWS, _measure_each(review_criteria, len(REVIEWS)))
     return CriteriaSet("text", TEXT, _measure_each(text_criteria, len(TEXT)))

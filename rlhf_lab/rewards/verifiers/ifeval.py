@@ -112,4 +112,4 @@ def build(settings: IFEval, run: Run) -> VerifierReward:
     """Raises DataError for the first row whose instructions have another form, before anything is sampled."""
     for facts in run.corpus.facts.values():
         read_instructions(facts)
-    return VerifierReward(verifier_of(settings, run.config.sandbox))
+    return VerifierReward(verifier_of(settings, settings.runs_in(run.config)))

@@ -111,4 +111,4 @@ def make(settings: Json) -> JsonVerifier:
 
 
 def build(settings: Json, run: Run) -> VerifierReward:
-    return VerifierReward(verifier_of(settings, run.config.sandbox))
+    return VerifierReward(verifier_of(settings, settings.runs_in(run.config)))

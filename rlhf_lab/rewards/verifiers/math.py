@@ -67,4 +67,4 @@ def make(settings: Math) -> MathVerifier:
 
 
 def build(settings: Math, run: Run) -> VerifierReward:
-    return VerifierReward(verifier_of(settings, run.config.sandbox))
+    return VerifierReward(verifier_of(settings, settings.runs_in(run.config)))

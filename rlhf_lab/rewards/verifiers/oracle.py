@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.measures import CORRECT, VERIFIED, VERIFIED_PART
 from rlhf_lab.core.types import Corpus, FloatArray
 from rlhf_lab.data.gsm8k import AnswerKey
-from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 from rlhf_lab.rewards.term import TermSettings
 from rlhf_lab.rewards.verifiers.verifier import AnswerVerifier, Verifier, check_replies, verifier_of
 
@@ -57,11 +56,11 @@ class VerifierOracle:
         )
 
 
-def verified(corpus: Corpus, settings: TermSettings, sandbox: Sandboxing) -> Corpus:
+def verified(corpus: Corpus, settings: TermSettings, runs_in: Any) -> Corpus:
     """The data of a run with this verifier in place of their answer key.
 
     A world that knows the truth of its replies keeps it: its own reading of answers is the truth there.
     """
     if corpus.oracle is not None and not isinstance(corpus.oracle, AnswerKey):
         return corpus
-    return replace(corpus, oracle=VerifierOracle(verifier_of(settings, sandbox), corpus), verified=True)
+    return replace(corpus, oracle=VerifierOracle(verifier_of(settings, runs_in), corpus), verified=True)

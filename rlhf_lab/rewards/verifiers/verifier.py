@@ -20,7 +20,6 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.types import RewardBatch
-from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 from rlhf_lab.rewards.term import TermSettings
 
 Reply = tuple[Mapping[str, Any], str, str]
@@ -83,14 +82,14 @@ ABSTAINS = Verdict(math.nan)
 
 
 @lru_cache(maxsize=8)
-def verifier_of(settings: TermSettings, sandbox: Sandboxing) -> Verifier:
+def verifier_of(settings: TermSettings, runs_in: Any) -> Verifier:
     """The verifier of these settings: one object per process, with its caches, for reward and metric.
 
     Args:
-        sandbox: where programs run, of the kinds that run them.
+        runs_in: `settings.runs_in(config)`: where programs run, of the kinds that run them.
     """
     module = import_module(registry.implementation("reward", registry.kind_of("reward", settings)))
-    verifier: Verifier = module.make(settings, sandbox) if settings.runs_code else module.make(settings)
+    verifier: Verifier = module.make(settings, runs_in) if settings.runs_code else module.make(settings)
     return verifier
 
 

@@ -1,16 +1,12 @@
 """Speech and models of codes belong together; what reads words with a scalar head does not listen."""
 
-from pathlib import Path
-
 import pytest
 from support import checked
 
-from rlhf_lab.config import matching, registry
+from rlhf_lab.config import inventory, matching, registry
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.rewards.term import TermSettings
-
-CONF = Path(__file__).resolve().parents[3] / "conf" / "reward"
 
 
 def problems(*overrides):
@@ -81,7 +77,7 @@ REQUIRED_SETTINGS = {
 def test_every_reward_that_reads_text_is_refused_for_audio():
     refused = {}
     for kind in registry.kinds("reward"):
-        if (CONF / f"{kind}.yaml").is_file():
+        if kind in inventory.option_files("reward"):
             message = why_refused("tts_grpo", f"reward={kind}", *REQUIRED_SETTINGS.get(kind, []))
             refused[kind] = f"reward={kind} needs responses that are text" in message
     assert {"calculator", "code_quality", "json", "math", "remote", "bt"} < {

@@ -1,4 +1,7 @@
-"""inspect itself with the lab's model and sandbox, and on its logs. Skipped without it; docs/agents/interop.md installs it."""
+"""inspect itself with the lab's model and sandbox, and on its logs.
+
+Skipped without it; docs/agents/interop.md installs it.
+"""
 
 from __future__ import annotations
 

@@ -9,15 +9,16 @@ import pytest
 import torch
 
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.models.build import scratch_policy
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, token_logps
 from rlhf_lab.models.settings import Scratch
-from rlhf_lab.packs.speech.policy.codec_lm import Layout, delay_pattern, require_same_codec
+from rlhf_lab.packs.speech.policy.codec_lm import Layout, delay_pattern
 from rlhf_lab.packs.speech.policy.decoder import CodecDecoder
 from rlhf_lab.packs.speech.policy.delay_pattern import FORBIDDEN, DelayPattern
+from rlhf_lab.packs.speech.policy.start import codec_policy
 from rlhf_lab.packs.speech.policy.tokenizer import code_tokenizer
 from rlhf_lab.packs.speech.sound.stream import read_stream, write_stream
+from rlhf_lab.packs.speech.sound.stream_renderer import StreamRenderer
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 
@@ -27,7 +28,7 @@ PROMPTS = ["low calm : ba du", "high glad : ki", "low glad : ba ba du ki"]
 def tiny(sizes=(5, 4, 3), min_frames=0, seed=0):
     tokenizer = code_tokenizer(PROMPTS, sizes)
     settings = Scratch(family="codec", hidden=32, layers=2, heads=2, min_frames=min_frames)
-    return scratch_policy(settings, tokenizer, seed, sizes), Encoder(tokenizer)
+    return codec_policy(settings, tokenizer, seed, sizes), Encoder(tokenizer)
 
 
 def sample(model, encoder, group=16, max_new_tokens=60, **options):
@@ -242,7 +243,8 @@ def test_what_would_need_a_cache_says_what_to_use():
 
 def test_a_policy_of_another_codec_is_refused():
     config = SimpleNamespace(codec="abc")
-    require_same_codec(config, SimpleNamespace(fingerprint="abc"))
-    require_same_codec(SimpleNamespace(), SimpleNamespace(fingerprint="abc"))
+    same, other = (StreamRenderer(SimpleNamespace(fingerprint=name, sizes=())) for name in ("abc", "abd"))
+    same.require_model(config)
+    same.require_model(SimpleNamespace())
     with pytest.raises(ConfigError, match="another codec"):
-        require_same_codec(config, SimpleNamespace(fingerprint="abd"))
+        other.require_model(config)

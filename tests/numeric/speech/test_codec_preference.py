@@ -14,11 +14,11 @@ from rlhf_lab.algorithms.preference.settings import DPO
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.losses.objective import PREFERENCE_LOSSES, PairInputs, PairTokens
 from rlhf_lab.losses.preference import PairLogps
-from rlhf_lab.models.build import scratch_policy
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.pair_rows import pair_logps, reply_logps
 from rlhf_lab.models.settings import Scratch
+from rlhf_lab.packs.speech.policy.start import codec_policy
 from rlhf_lab.packs.speech.policy.tokenizer import code_tokenizer
 from rlhf_lab.packs.speech.sound.stream import write_stream
 
@@ -30,7 +30,7 @@ PROMPT = "low calm : ba"
 def policy():
     tokenizer = code_tokenizer([PROMPT], SIZES)
     settings = Scratch(family="codec", hidden=32, layers=1, heads=2)
-    return scratch_policy(settings, tokenizer, 0, SIZES), Encoder(tokenizer)
+    return codec_policy(settings, tokenizer, 0, SIZES), Encoder(tokenizer)
 
 
 def row(encoder, frames, seed):

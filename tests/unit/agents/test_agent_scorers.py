@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
-import rlhf_lab
-from rlhf_lab.config import registry
+from rlhf_lab.config import inventory, registry
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.metrics import metric, names
@@ -165,7 +162,7 @@ def test_a_task_that_hides_its_fixture_is_guessed_from_its_question():
 
 @pytest.mark.parametrize("behaviour", list(BEHAVIOURS))
 def test_each_behaviour_can_be_chosen(behaviour):
-    chosen = yaml.safe_load((Path(rlhf_lab.__file__).parents[1] / "conf" / "agent" / f"{behaviour}.yaml").read_text())
+    chosen = inventory.read_yaml(inventory.option_files("agent")[behaviour])
     assert chosen == {"kind": "scripted", "behaviour": behaviour}
     settings = Scripted(behaviour=behaviour, seed=4)
     assert registry.build("agent", settings, None) == ScriptedAgent(behaviour, 4)

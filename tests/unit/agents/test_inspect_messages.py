@@ -1,4 +1,4 @@
-"""inspect's messages, tools and settings as requests and back, as plain data: rlhf_lab/packs/agents/inspect/messages.py."""
+"""inspect's messages, tools and settings as requests and back, as plain data: packs/agents/inspect/messages.py."""
 
 from __future__ import annotations
 

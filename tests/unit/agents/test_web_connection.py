@@ -1,4 +1,4 @@
-"""`rlhf_lab.packs.agents.benchmarks.web_connection`: only public hosts, only the address that was checked, one deadline."""
+"""`packs.agents.benchmarks.web_connection`: only public hosts, only the address that was checked, one deadline."""
 
 from __future__ import annotations
 

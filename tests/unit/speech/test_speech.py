@@ -412,7 +412,7 @@ def test_settings_out_of_range(name, value):
 
 
 def test_documented_numbers_of_the_default_corpus():
-    """The numbers in docs/speech/speech_world.md, on the first 500 of its 4,000 pairs; other clips mean another VERSION."""
+    """The numbers in docs/speech/speech_world.md, on the first 500 of its 4,000 pairs; others mean another VERSION."""
     pairs, report = WORLD.sample(500, "train")
     assert report.rows == 500
     train = statistics(pairs)

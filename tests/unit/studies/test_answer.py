@@ -12,7 +12,7 @@ import yaml
 from support import planned
 
 from rlhf_lab.config import inventory, registry
-from rlhf_lab.lab import ANSWERS
+from rlhf_lab.core.packs import named
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.reports.run.header import header_facts
 from rlhf_lab.results.answer import OTHER_RUN, Answer, answer
@@ -45,7 +45,7 @@ def rate(mean: float, half: float = 0.02, n: int = 400) -> dict:
 
 def test_every_algorithm_answers_the_question_of_its_recipes():
     answers = {registry.settings_class("algorithm", kind).answer for kind in registry.kinds("algorithm")}
-    assert answers == set(ANSWERS)
+    assert answers == set(named("answers"))
     assert set(OTHER_RUN) | set(OTHER_RUN.values()) <= set(inventory.recipes())
 
 
@@ -174,7 +174,7 @@ def test_stages_without_policies_answer_from_their_numbers(make_run, kind):
 
 def test_every_kind_says_something_whatever_is_missing(make_run):
     folder = make_run(policies=())
-    for kind in ANSWERS:
+    for kind in named("answers"):
         found = said(change(folder, kind, metrics={}))
         assert found.sentence == "No answer: this run holds no scored number."
         (folder / "config.yaml").write_text("algorithm:\n  kind: dpo_iterative\n")

@@ -46,7 +46,8 @@ def contribute(monkeypatch, *references):
 
 
 def test_every_giver_is_found_under_the_name_of_its_function():
-    assert list(givers("run")) == [section_id(reference) for reference in sections.RUN]
+    own = [section_id(reference) for reference in sections.RUN]
+    assert [name for name in givers("run") if name in own] == own
     assert list(givers("study")) == [section_id(reference) for reference in sections.STUDY]
 
 
@@ -79,7 +80,7 @@ def test_sections_that_follow_one_section_keep_their_order(monkeypatch):
     contribute(monkeypatch, *references)
     names = list(givers("run"))
     place = names.index("gains")
-    assert names[place : place + 5] == ["gains", "weather", "tides", "laps", "attempts"]
+    assert names[place : place + 5] == ["gains", "weather", "tides", "laps", "samples"]
 
 
 def test_a_section_brings_its_template_and_writes_files(make_run, monkeypatch, tmp_path):

@@ -13,7 +13,6 @@ from support import said
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import DataError, MissingDependency
 from rlhf_lab.core.types import Corpus
-from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 from rlhf_lab.rewards.verifiers import instructions
 from rlhf_lab.rewards.verifiers.ifeval import IFEvalVerifier, looser, read_instructions
 from rlhf_lab.rewards.verifiers.instructions import ABOUT_LANGUAGE, INSTRUCTIONS, count_sentences
@@ -203,7 +202,7 @@ def test_rows_of_another_form_are_refused_before_anything_is_sampled(facts, prob
 
 
 def test_as_a_reward():
-    run = SimpleNamespace(corpus=Corpus("planted", [], [], "0"), config=SimpleNamespace(sandbox=Sandboxing()))
+    run = SimpleNamespace(corpus=Corpus("planted", [], [], "0"), config=None)
     reward = registry.build("reward", IFEval(), run)
     columns = row(("punctuation:no_comma", {}), ("startend:quotation", {}))
     episodes = said(["p", "p"], ["no comma", "a, b"], **{name: [value] * 2 for name, value in columns.items()})

@@ -17,7 +17,6 @@ from rlhf_lab.data.asking import as_asked
 from rlhf_lab.data.file_settings import GSM8K, Prompts, Verifiable
 from rlhf_lab.data.settings import Mix
 from rlhf_lab.data.transcript import render_prompt, to_messages
-from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.verifiers.oracle import VerifierOracle, verified
 from rlhf_lab.rewards.verifiers.settings import Json
@@ -53,7 +52,7 @@ def test_a_verifier_of_one_number_is_enough():
 
 
 def test_parts_that_a_verdict_lacks_are_unknown_there():
-    verifier = verifier_of(Json(), Sandboxing())
+    verifier = verifier_of(Json(), None)
     batch = check_replies(verifier, [({"schema": SCHEMA}, "p", REPLIES[0]), ({}, "p", REPLIES[0])])
     assert batch.total_N[0] == 1 and math.isnan(batch.total_N[1])
     assert batch.parts["valid"][0] == 1 and math.isnan(batch.parts["valid"][1])
@@ -118,7 +117,7 @@ def test_a_world_keeps_its_own_truth():
             return {}
 
     world = Corpus("world", [Pair("p", "", "")], [], "0", oracle=World())
-    assert verified(world, Json(), Sandboxing()) is world
+    assert verified(world, Json(), None) is world
 
 
 def test_a_mix_is_measured_by_the_verifier_of_the_reward():
@@ -184,7 +183,7 @@ def test_template_and_system_are_part_of_the_data(tmp_path, kind):
 
 
 def test_a_row_that_is_no_schema_is_an_error_and_names_it():
-    run = SimpleNamespace(corpus=Corpus("planted", [], [], "0"), config=SimpleNamespace(sandbox=Sandboxing()))
+    run = SimpleNamespace(corpus=Corpus("planted", [], [], "0"), config=None)
     reward = registry.build("reward", Json(), run)
     with pytest.raises(DataError, match="no JSON schema"):
         reward.score_episodes(said(["p"], ["{}"], schema=[{"type": "obect"}]))

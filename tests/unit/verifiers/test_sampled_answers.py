@@ -13,7 +13,6 @@ from rlhf_lab.data.arithmetic import build as build_arithmetic
 from rlhf_lab.data.gsm8k import AnswerKey
 from rlhf_lab.data.world_settings import Arithmetic
 from rlhf_lab.evaluations.repeated_samples import repeated_samples
-from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 from rlhf_lab.rewards.verifiers.math import MathVerifier
 from rlhf_lab.rewards.verifiers.oracle import VerifierOracle
 from rlhf_lab.rewards.verifiers.settings import Json, Math
@@ -72,7 +71,7 @@ def test_what_counts_as_one_answer():
     ]  # fmt: skip
     corpus = Corpus("planted", [], [], "0")
     assert VerifierOracle(exact, corpus).read_answers(["#### 5"]) == ["5"]
-    assert VerifierOracle(verifier_of(Json(), Sandboxing()), corpus).read_answers(["{}"]) is None
+    assert VerifierOracle(verifier_of(Json(), None), corpus).read_answers(["{}"]) is None
 
 
 def test_settings():

@@ -13,7 +13,6 @@ from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.gsm8k import AnswerKey
 from rlhf_lab.evaluations.settings import AtTestTime
 from rlhf_lab.evaluations.test_time import ChoosingAtTestTime
-from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 from rlhf_lab.rewards.verifiers.oracle import VerifierOracle
 from rlhf_lab.rewards.verifiers.settings import Json
 from rlhf_lab.rewards.verifiers.verifier import verifier_of
@@ -80,7 +79,7 @@ def test_each_strategy_by_hand(strategy, monkeypatch):
 
 
 def test_there_is_no_vote_without_answers():
-    without = stage("majority", VerifierOracle(verifier_of(Json(), Sandboxing()), Corpus("planted", [], [], "0")))
+    without = stage("majority", VerifierOracle(verifier_of(Json(), None), Corpus("planted", [], [], "0")))
     with pytest.raises(ConfigError, match="state no final answer to vote on"):
         without.finish()
 

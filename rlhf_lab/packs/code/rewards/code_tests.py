@@ -102,4 +102,4 @@ def build(settings: CodeTests, run: Run) -> VerifierReward:
             f"reward=code_tests: no row of data={run.corpus.name} has tests (column {columns}); use data=humaneval, or "
             "name the column in reward.terms.code_tests.column"
         )
-    return VerifierReward(verifier_of(settings, run.config.sandbox))
+    return VerifierReward(verifier_of(settings, settings.runs_in(run.config)))

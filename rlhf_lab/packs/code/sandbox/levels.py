@@ -23,6 +23,7 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any, get_args
 
+import rlhf_lab
 from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.packs.code.sandbox.groups import Group
 from rlhf_lab.packs.code.sandbox.outcome import Level, Limits
@@ -52,12 +53,13 @@ WITH_GROUP = "a control group counts all processes of a program, and what the ke
 AUTOMATIC: tuple[Level, ...] = ("namespaces+seccomp", "container", "namespaces")
 """In the order in which `auto` tries them."""
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(rlhf_lab.__file__).resolve().parent
 BOOT = """
 import sys
-for name, path in (("rlhf_lab", sys.argv[1]), ("rlhf_lab.packs.code.sandbox", sys.argv[1] + "/sandbox")):
+path = sys.argv[1]
+for name in ("rlhf_lab", "rlhf_lab.packs", "rlhf_lab.packs.code", "rlhf_lab.packs.code.sandbox"):
     package = type(sys)(name)
-    package.__path__ = [path]
+    package.__path__ = [path + name[8:].replace(".", "/")]
     sys.modules[name] = package
 from rlhf_lab.packs.code.sandbox.jail.launch import run
 run(int(sys.argv[2]), int(sys.argv[3]))

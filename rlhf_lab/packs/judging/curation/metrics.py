@@ -1,4 +1,4 @@
-"""Metrics that rlhf_lab/packs/judging/curation/ emits, beside those of made corpora (packs/judging/synthesis/metrics.py)."""
+"""Metrics that packs/judging/curation/ emits, beside those of made corpora (packs/judging/synthesis/metrics.py)."""
 
 from __future__ import annotations
 

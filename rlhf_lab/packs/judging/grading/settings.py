@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.ranges import Ge
 from rlhf_lab.training.settings import Held, StageSettings
-
-if TYPE_CHECKING:
-    pass
 
 
 @register("algorithm", "grade")

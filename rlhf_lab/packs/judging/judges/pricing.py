@@ -97,7 +97,8 @@ def price_of(settings: Service) -> Price:
     if is_private(settings):
         return Price(0.0, 0.0, 0.0, 0.0, source="a server of one's own")
     raise ConfigError(
-        f"judge.model={settings.model} has no price in rlhf_lab/packs/judging/judges/prices.toml; write judge.input_usd and "
+        f"judge.model={settings.model} has no price in rlhf_lab/packs/judging/judges/prices.toml; write "
+        "judge.input_usd and "
         "judge.output_usd, USD per million tokens (0 where nothing is charged)"
     )
 

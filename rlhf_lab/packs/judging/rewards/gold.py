@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rlhf_lab.core.types import Corpus
-from rlhf_lab.packs.judging.judges.backends.settings import gold_rubric
 from rlhf_lab.packs.judging.judges.caller import judge_of
 from rlhf_lab.packs.judging.judges.rubric import load_rubric
 from rlhf_lab.packs.judging.rewards.judge import GradeReward
@@ -15,11 +14,10 @@ from rlhf_lab.rewards.graph import OneNote
 from rlhf_lab.training.run import Run
 
 
-def by_judge(corpus: Corpus, run: Run) -> Corpus:
-    """The data of a run whose gold is the judge's grade (`judge=…`) on the rubric in `needs.judge`, 0…1."""
+def by_judge(corpus: Corpus, run: Run, rubric: str) -> Corpus:
+    """The data of a run whose gold is the judge's grade (`judge=…`) on a rubric, that of `needs.judge`, 0…1."""
 
     def load() -> GradeReward:
-        rubric = gold_rubric(run.config)
         return GradeReward(judge_of(run), Judge(rubric=rubric), load_rubric(rubric), run.note)
 
     return replace(corpus, oracle=GoldOracle(load, corpus, OneNote(run.notes)))

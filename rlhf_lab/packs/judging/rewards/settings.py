@@ -26,8 +26,8 @@ class Judge(TermSettings):
 
     Args:
         mode: `grade` asks for grades of the reply by itself, `compare` which of two replies is better, in both orders.
-        rubric: YAML file with the criteria (docs/judging/judging.md). Empty: five criteria, 1…5, for `grade`; what does better
-            what was asked, for `compare`.
+        rubric: YAML file with the criteria (docs/judging/judging.md). Empty: five criteria, 1…5, for `grade`; what does
+            better             what was asked, for `compare`.
         reference: column of the data that has an answer to each prompt. `grade` shows it to the judge as right;
             `compare` has the reply compared with it, and without a column with the answer key's answer, or else the
             first chosen reply to the prompt.

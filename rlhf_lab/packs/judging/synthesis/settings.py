@@ -64,7 +64,8 @@ class UnderConstitution(SynthesisSettings):
     """A stage whose judge goes by a constitution.
 
     Args:
-        constitution: YAML file with principles (docs/judging/synthesis.md); empty is the one that is shipped for the stage.
+        constitution: YAML file with principles (docs/judging/synthesis.md); empty is the one that is shipped for the
+            stage.
             What is in it decides the stage's key.
     """
 

@@ -17,7 +17,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaFor
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.core.media import Renderer
 from rlhf_lab.packs.speech.policy.delay_pattern import DelayPattern
 
 
@@ -46,16 +45,6 @@ class CodecConfig(LlamaConfig):
         self.first_code = first_code
         self.min_frames = min_frames
         self.codec = codec
-
-
-def require_same_codec(config: Any, renderer: Renderer) -> None:
-    """Raise ConfigError where a policy says the codes of another codec than that of the data: they sound otherwise."""
-    codec = getattr(config, "codec", "")
-    if codec and codec != renderer.fingerprint:
-        raise ConfigError(
-            "the policy says the codes of another codec than the one of these data (data.codebooks, or data=speech "
-            "against data=espeak); use the data that it was trained on, or train one on these: +recipe=tts_sft"
-        )
 
 
 def delay_pattern(config: Any) -> DelayPattern:

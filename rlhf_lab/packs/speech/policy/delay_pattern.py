@@ -1,4 +1,4 @@
-"""Which code words may follow in a codec's stream (`packs/speech/sound/stream.py`), for the sampler and the log-probability alike.
+"""Which code words may follow in a stream, for sampler and log-probability alike: see `packs/speech/sound/stream.py`.
 
 The pattern leaves the policy two kinds of choice: a code, and in codebook 0 the end of the clip. Every other place of
 the stream is known. A model that allows only what the pattern allows gives a known word probability 1: it adds 0 to a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rlhf_lab.core.media import Renderer
 from rlhf_lab.core.types import RewardBatch
@@ -26,3 +27,8 @@ class AcousticModelReward:
 def build(settings: AcousticModel, run: Run) -> AcousticModelReward:
     renderer = renderer_of(run, "reward=acoustic_rm")
     return AcousticModelReward(settings, renderer, FeatureModel.load(run.needs["acoustic_rm"], "acoustic_rm"))
+
+
+def from_folder(folder: Path, run: Run) -> AcousticModelReward:
+    """The reward that `algorithm=acoustic_reward` wrote to a folder, for `reward=design`."""
+    return AcousticModelReward(AcousticModel(), renderer_of(run, "reward=design"), FeatureModel.load(folder, "design"))

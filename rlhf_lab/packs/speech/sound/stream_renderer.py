@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.media import Audio
+from rlhf_lab.packs.speech.sound.audio import write_wav
 from rlhf_lab.packs.speech.sound.codec import Codec
 from rlhf_lab.packs.speech.sound.stream import read_stream
 
@@ -34,6 +38,18 @@ class StreamRenderer:
     def fingerprint(self) -> str:
         """Of the codec."""
         return self.codec.fingerprint
+
+    def require_model(self, config: Any) -> None:
+        """Raise ConfigError where a policy says the codes of another codec than that of the data."""
+        codec = getattr(config, "codec", "")
+        if codec and codec != self.fingerprint:
+            raise ConfigError(
+                "the policy says the codes of another codec than the one of these data (data.codebooks, or data=speech "
+                "against data=espeak); use the data that it was trained on, or train one on these: +recipe=tts_sft"
+            )
+
+    def write(self, path: Path, audio: Audio) -> None:
+        write_wav(path, audio)
 
     def render(self, responses: Sequence[str]) -> list[Audio]:
         """The audio of each reply; what is no stream, or has no whole frame, is audio without samples."""

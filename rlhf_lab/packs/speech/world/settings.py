@@ -53,6 +53,7 @@ class ClipSettings(WorldSettings):
 class Speech(ClipSettings):
     """The embedded speech world: short made-up utterances as streams of a codec, whose true naturalness is known."""
 
+    world: ClassVar[str] = "rlhf_lab.packs.speech.world.world"
     provides: ClassVar[Capability] = ClipSettings.provides | Capability.PHONES
     smoke: ClassVar[dict[str, int]] = {"train_pairs": 600, "test_pairs": 100}
 
@@ -66,6 +67,7 @@ class Espeak(ClipSettings):
         train_pairs, test_pairs: pairs per split, of 24 texts in training and 6 others held out.
     """
 
+    world: ClassVar[str] = "rlhf_lab.packs.speech.world.english_world"
     smoke: ClassVar[dict[str, int]] = {"train_pairs": 300, "test_pairs": 100}
     train_pairs: int = 800
     test_pairs: int = 200

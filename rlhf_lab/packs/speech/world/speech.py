@@ -1,6 +1,7 @@
 """The embedded speech world as a corpus (`data=speech`). Needs no download; see `packs/speech/world/`.
 
-Replies are streams of the world's codec (`packs/speech/sound/stream.py`): what people say, well or with a defect. `chosen` is the
+Replies are streams of the world's codec (`packs/speech/sound/stream.py`): what people say, well or with a
+defect. `chosen` is the
 one that the simulated listener preferred.
 """
 

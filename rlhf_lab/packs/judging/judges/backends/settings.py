@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
@@ -13,12 +12,16 @@ from rlhf_lab.config.registry import register
 from rlhf_lab.config.section import Section
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.packs import load
 from rlhf_lab.core.ranges import Ge, Gt, Le, NotEmpty
 from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.packs.judging.judges.rubric import content_digest
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
+
+BY_JUDGE = "rlhf_lab.packs.judging.rewards.gold:by_judge"
+"""The data of a run with the judge as their gold. Text: it imports torch."""
 
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
@@ -76,10 +79,11 @@ class JudgeSettings(Section):
         return {setting: content_digest(file) for setting, file in rubric_files(config).items()}
 
     def gold(self, corpus: Any, run: Any) -> Any:
-        return import_module("rlhf_lab.rewards.gold_oracle").by_judge(corpus, run)
+        return load(BY_JUDGE)(corpus, run, gold_rubric(run.config))
 
     def definitions(self, config: Config) -> list[tuple[str, str]]:
-        return [("rlhf_lab.rewards.gold_oracle", "by_judge")] if gold_rubric(config) else []
+        module, _, name = BY_JUDGE.partition(":")
+        return [(module, name)] if gold_rubric(config) else []
 
     def contradictions(self, config: Config) -> list[str]:
         if not (gold_rubric(config) and reward_asks(config)):

@@ -1,0 +1,77 @@
+"""What the pack adds to the core: criteria of clips, a family of models, a gate, pins, WAV files of a renderer."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support import checked
+
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.media import Audio
+from rlhf_lab.core.packs import load, packs
+from rlhf_lab.models.families import families, family_of, names
+from rlhf_lab.packs.speech import PACK
+from rlhf_lab.packs.speech.parler.environment import PARLER
+from rlhf_lab.packs.speech.policy.family import CODEC
+from rlhf_lab.packs.speech.rewards.criteria import SPEECH
+from rlhf_lab.packs.speech.rewards.settings import FEATURES, HAND_WEIGHTS, Intelligibility
+from rlhf_lab.packs.speech.sound.audio import read_wav
+from rlhf_lab.packs.speech.sound.stream_renderer import StreamRenderer
+from rlhf_lab.rewards.combine import combine, unverified
+from rlhf_lab.rewards.criteria.sets import criteria_of
+from rlhf_lab.rewards.rules.settings import Gold
+from rlhf_lab.rewards.settings import RewardGraph
+
+
+def test_it_is_found_and_what_it_names_is_there():
+    assert PACK in packs()
+    references = [*PACK.commands.values(), *PACK.answers.values(), *PACK.reward_files.values(), *PACK.criteria]
+    assert {"rlhf_lab.packs.speech.commands:parler_command", "rlhf_lab.packs.speech.answers:phones_heard"} <= {
+        *references
+    }
+    for reference in (*references, CODEC.new_policy, CODEC.decoder):
+        assert callable(load(reference)), reference
+
+
+def test_criteria_of_clips_are_the_acoustic_features():
+    assert tuple(SPEECH) == FEATURES
+    assert {name: weight for name, weight in SPEECH.items() if weight} == HAND_WEIGHTS
+    found = criteria_of(SimpleNamespace(name="speech", renderer=object()))
+    assert found.domain == "speech" and found.names == FEATURES
+
+
+def test_the_codec_is_a_family_of_models():
+    assert families()["codec"] is CODEC is family_of("rlhf_lab_codec")
+    assert names() == ("llama", "gpt2", "codec") and family_of("llama") is None
+    with pytest.raises(ConfigError, match="codek is not one of llama, gpt2, codec; did you mean codec"):
+        checked("tts_sft", "model.family=codek")
+    with pytest.raises(ConfigError, match="min_frames=3 is read by family=codec"):
+        checked("sft", "model.min_frames=3")
+    with pytest.raises(ConfigError, match="vLLM does not know the lab's model of audio codes"):
+        checked("grpo", "rollout=vllm", "rollout.mode=spawn", "model=codec", "data=speech_small")
+
+
+def test_a_renderer_writes_what_a_browser_plays(tmp_path):
+    renderer = StreamRenderer(SimpleNamespace(fingerprint="abc", sizes=()))
+    renderer.write(tmp_path / "a.wav", Audio(0.3 * np.sin(np.arange(8000, dtype=np.float32)), 16_000))
+    assert read_wav(tmp_path / "a.wav").seconds == pytest.approx(0.5)
+
+
+def test_pins_of_parler_are_exact():
+    lines = PARLER.requirements.read_text(encoding="utf-8").splitlines()
+    pinned = [line for line in lines if line and not line.startswith("#")]
+    assert pinned and all(line.count("==") == 1 for line in pinned)
+
+
+@pytest.mark.parametrize(("weight", "aggregate"), [(0.0, "weighted_sum"), (1.0, "weighted_sum"), (1.0, "mean")])
+def test_what_a_gate_gives_is_not_the_outcome(weight, aggregate):
+    """A reply below the floor is worth −3 whatever is right about it: outcome 0, and −3 besides."""
+    settings = RewardGraph(
+        terms={"gold": Gold(), "gate": Intelligibility(weight=weight, floor=-0.5, below=-3.0)}, aggregate=aggregate
+    )
+    parts = {"gold": np.array([1.0, 1.0]), "gate": np.array([0.0, -0.9])}
+    reward_N = combine(parts, settings)
+    assert reward_N.tolist() == [0.5 if aggregate == "mean" else 1.0, -3.0]
+    assert unverified(reward_N, parts, settings).tolist() == [0.0, -3.0]
