@@ -54,7 +54,7 @@ coverage: $(STAMPS)/dev ## simulate how often intervals hold the truth and verdi
 recipes: $(STAMPS)/dev ## make the table of recipes/README.md from what the recipes say
 	@$(BIN)/python tests/recipe_table.py
 
-path: $(STAMPS)/dev ## count the lines that a step runs, for docs/code.md
+path: $(STAMPS)/dev ## count the lines that a step runs, for docs/code_path.md
 	@OMP_NUM_THREADS=1 $(BIN)/python tests/code_path.py
 
 mirror: $(VENV)/pyvenv.cfg ## measure the package's size, imports and readability; AGAINST=main shows before and after

@@ -1,8 +1,8 @@
 """rlhf_lab: a laboratory for reward signals and post-training of language models. Start reading at `main.py`.
 
-From Python: `run` runs a recipe, `load_reward` opens a saved reward model. The other names are what rewards, algorithms
-and data sources of one's own are made of (CONTRIBUTING.md). Nothing is imported before it is asked for: importing the
-package costs milliseconds.
+From Python: `run` runs a recipe, `load_reward` opens a saved reward model. The other names are for plug-ins that add
+rewards, algorithms, data sources or environments (CONTRIBUTING.md). Modules are imported on first use, so importing the
+package takes milliseconds. docs/code.md has a map of the packages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rlhf_lab.training.settings import TrainingSettings as TrainingSettings
     from rlhf_lab.training.totals import LossOutput as LossOutput
 
-__version__ = "0.15.0"
+__version__ = "0.16.0"
 
 EXPORTS = {
     "run": "rlhf_lab.notebook",
@@ -70,10 +70,11 @@ EXPORTS = {
     "Run": "rlhf_lab.training.run",
     "Result": "rlhf_lab.training.run",
 }
-"""Name → the module that has it."""
+"""Exported name → module that defines it."""
 
 
 def __getattr__(name: str) -> Any:
+    """Import an exported name on first use (PEP 562)."""
     if name in EXPORTS:
         return getattr(import_module(EXPORTS[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,17 +1,17 @@
-"""The core as a pack: what the lab itself contributes, in the same form as any other package."""
+"""The core as a pack: contributions of rlhf_lab itself, in the same form as those of any other package."""
 
 from __future__ import annotations
 
-from rlhf_lab.core.packs import Group, Pack
+from rlhf_lab.core.packs import ConfigGroup, Pack
 
 GROUPS = (
-    Group("model", "what is trained, and the settings that train it well (`model.tuned`)."),
-    Group("data", "what it is trained and evaluated on."),
-    Group("algorithm", "how it is trained, or what is evaluated."),
-    Group("reward", "what scores responses: terms, and how they become one number."),
-    Group("rollout", "how responses are sampled."),
-    Group("sharding", "how the work is spread over processes."),
-    Group("tracker", "where metrics go besides the run's folder."),
+    ConfigGroup("model", "model that is trained, and the settings that train it well (`model.tuned`)."),
+    ConfigGroup("data", "data for training and evaluation."),
+    ConfigGroup("algorithm", "training algorithm, or evaluation."),
+    ConfigGroup("reward", "scores of responses: terms, and how they are combined into one number."),
+    ConfigGroup("rollout", "sampling of responses."),
+    ConfigGroup("sharding", "distribution of the work over processes."),
+    ConfigGroup("tracker", "destination of metrics besides the run directory."),
 )
 
 COMMANDS = {
@@ -19,6 +19,7 @@ COMMANDS = {
     "audit": "rlhf_lab.cli.commands:audit_command",
     "rescore": "rlhf_lab.cli.commands:rescore_command",
     "monitor": "rlhf_lab.cli.commands:monitor_command",
+    "track": "rlhf_lab.cli.commands:track_command",
     "dashboard": "rlhf_lab.cli.commands:dashboard_command",
     "sweep": "rlhf_lab.cli.commands:sweep_command",
     "plan": "rlhf_lab.cli.commands:plan_command",
@@ -37,17 +38,16 @@ ANSWERS = {
     "benchmark": "rlhf_lab.results.answer_rewards:benchmark",
     "best_policy": "rlhf_lab.results.answer_policies:best_policy",
     "chosen_among_samples": "rlhf_lab.results.answer_samples:chosen_among_samples",
-    "corpus_made": "rlhf_lab.results.answer_corpora:corpus_made",
     "cross_fitted": "rlhf_lab.results.answer_rewards:cross_fitted",
     "golden_sets": "rlhf_lab.results.answer_suite:golden_sets",
-    "held_out_loss": "rlhf_lab.results.answer_rewards:held_out_loss",
+    "heldout_loss": "rlhf_lab.results.answer_rewards:heldout_loss",
     "pair_ranking": "rlhf_lab.results.answer_rewards:pair_ranking",
     "report_card": "rlhf_lab.results.answer_rewards:report_card",
     "reward_and_truth": "rlhf_lab.results.answer_policies:reward_and_truth",
     "step_judge": "rlhf_lab.results.answer_rewards:step_judge",
     "steps": "rlhf_lab.results.answer_rewards:steps",
 }
-"""What settings call `answer` → function of a run that returns the sentence, or None if the run holds too little."""
+"""Value of `answer` in settings → function from a run to the sentence, or to None if the run lacks the numbers."""
 
 CORE = Pack(
     name="core",
@@ -55,16 +55,21 @@ CORE = Pack(
     groups=GROUPS,
     commands=COMMANDS,
     answers=ANSWERS,
+    gold_sources={"gold": "rlhf_lab.rewards.gold_oracle:by_model"},
+    # Checks between sections of a config.
     rules=(
         "rlhf_lab.algorithms.trl.options:problems",
         "rlhf_lab.algorithms.pair_selection.settings:margin_problems",
     ),
+    # Checks that depend on this machine, such as files and services.
     preflight=(
         "rlhf_lab.monitoring.preflight:problems",
         "rlhf_lab.rewards.external.trial:problems",
     ),
+    # Source files of the user's own code that a stage runs.
     code_files=(
         "rlhf_lab.data.environment_settings:code_files",
         "rlhf_lab.rewards.external.trial:code_files",
     ),
 )
+"""Contributions of the core."""

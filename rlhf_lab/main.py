@@ -1,30 +1,31 @@
-"""The command line: compose → check → plan → run → result.
+"""Command line: compose → check → plan → run → result.
 
     python -m rlhf_lab                             list the recipes
     python -m rlhf_lab +recipe=dpo_iterative       run one; add overrides such as model=small algorithm.beta=0.1
     python -m rlhf_lab +recipe=study/buffers       run a study: a sweep that ends in one table and one plot
-    python -m rlhf_lab report FOLDER               write the report of a run or study, finished or not
-    python -m rlhf_lab monitor FOLDER              judge a run's samples for reward hacking; add settings such as z=3
-    python -m rlhf_lab plan +recipe=dpo model=gpt2 what each stage needs of memory; plan table for 117M to 70B
+    python -m rlhf_lab report DIR                  write the report of a run or study, finished or not
+    python -m rlhf_lab monitor DIR                 check a run's samples for reward hacking; add settings such as z=3
+    python -m rlhf_lab plan +recipe=dpo model=gpt2 show the memory that each stage needs; plan table for 117M to 70B
     python -m rlhf_lab audit data=hh_rlhf data.path=FILE
     python -m rlhf_lab doctor [+recipe=… model=… …]  check the installation, and training on a model
     python -m rlhf_lab compare A B                 test the difference of two runs, jobs or studies
-    python -m rlhf_lab leaderboard FILE …          rank who wrote the replies of judgements.jsonl
-    python -m rlhf_lab judge A B judge=…           let a judge say whose replies are better; judge A grades them
-    python -m rlhf_lab gate SUITE.yaml RUN         hold a run to a suite; status 1 where it falls short
-    python -m rlhf_lab rescore FOLDER 'reward.weights={bt:.7,programmatic:.3}' …
-    python -m rlhf_lab label RUN_OR_FILE           compare replies in the browser; export=FILE.jsonl writes the labels
-    python -m rlhf_lab sandbox [probes=true]       how well programs of a model are isolated here; 91 attacks on it
-    python -m rlhf_lab features FOLDER to=FILE.csv measure the acoustic features of WAV files
-    python -m rlhf_lab export RUN to=FOLDER        write the attempts of agents as logs of inspect
-    python -m rlhf_lab publish RUN to=FOLDER       the model with a card made from its run; to=hub:OWNER/NAME sends it
-    python -m rlhf_lab parler setup                make the environment of Parler-TTS; parler dpo trains it
-    python -m rlhf_lab vllm setup                  make the environment of vLLM; vllm serve starts a server
+    python -m rlhf_lab leaderboard FILE …          rank the authors of the responses in judgements.jsonl
+    python -m rlhf_lab judge A B judge=…           let a judge compare responses of A and B; judge A grades them
+    python -m rlhf_lab gate SUITE.yaml RUN         check a run against a suite; status 1 if it fails
+    python -m rlhf_lab rescore DIR 'reward.weights={bt:.7,programmatic:.3}' …
+    python -m rlhf_lab label RUN_OR_FILE           compare responses in the browser; export=FILE.jsonl writes the labels
+    python -m rlhf_lab sandbox [probes=true]       show how programs of a model are isolated here; run attacks on it
+    python -m rlhf_lab features DIR to=FILE.csv    measure the acoustic features of WAV files
+    python -m rlhf_lab export RUN to=DIR           write the attempts of agents as logs of Inspect
+    python -m rlhf_lab publish RUN to=DIR          write the model with a model card; to=hub:OWNER/NAME uploads it
+    python -m rlhf_lab parler setup                create the environment of Parler-TTS; parler dpo trains it
+    python -m rlhf_lab vllm setup                  create the environment of vLLM; vllm serve starts a server
+    python -m rlhf_lab track RUN … tracker=wandb   send stored runs or studies to a tracker
     python -m rlhf_lab dashboard dashboard.json    write the W&B dashboard
     python -m rlhf_lab sweep +recipe=study/buffers write a study as a sweep for W&B's agents
-    python -m rlhf_lab explain algorithm=ppo       what can be set, and what each setting means
-    python -m rlhf_lab NAME --help                 say what a sub-command takes
-    python -m rlhf_lab --version                   version and commit
+    python -m rlhf_lab explain algorithm=ppo       list the settings, and what each of them means
+    python -m rlhf_lab NAME --help                 show the arguments of a sub-command
+    python -m rlhf_lab --version                   print version and commit
 
 Everything is checked before torch is imported. Exit status: 0 done, 1 failed, 2 the command or its input is wrong,
 3 paused by the monitor and saved, 130 interrupted and saved.
@@ -51,7 +52,7 @@ from rich.markup import escape
 
 from rlhf_lab import __version__
 from rlhf_lab.cli import summary
-from rlhf_lab.cli.table import COMMANDS, described, needs_words
+from rlhf_lab.cli.table import COMMANDS, LISTING, description_of, needs_words
 from rlhf_lab.config import compose, inventory, words
 from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.core import invocation
@@ -62,11 +63,13 @@ from rlhf_lab.core.imports import without_collector
 from rlhf_lab.core.machine import PROCESSES
 from rlhf_lab.core.scratch import remove_abandoned
 from rlhf_lab.core.signals import handled
+from rlhf_lab.core.text import is_well_formed
 from rlhf_lab.stages import artifacts, preflight
+from rlhf_lab.stages.launch import accelerate
 from rlhf_lab.stages.manifest import git_sha
-from rlhf_lab.stages.reuse import reusable
+from rlhf_lab.stages.reuse import reusable, track_reused
 from rlhf_lab.sweeps import sweep
-from rlhf_lab.sweeps.wandb_file import given_values
+from rlhf_lab.sweeps.wandb_file import provided_values
 from rlhf_lab.trackers.settings import marked
 
 ENVIRONMENT = {
@@ -76,10 +79,10 @@ ENVIRONMENT = {
     "TRANSFORMERS_VERBOSITY": "error",
 }
 NO_FILES = Path(__file__).resolve().parent / "config"
-"""Where Hydra looks for files besides the store: a folder that has none. It would list those of packs as groups."""
-LISTING = ("list", "help")
-"""Words that list the recipes and sub-commands, as a command line without words does."""
+"""Directory in which Hydra looks for config files in addition to the store. It contains none: Hydra would list the
+files of packs as config groups."""
 OK, FAILED, WRONG_INPUT, PAUSED, INTERRUPTED = 0, 1, 2, 3, 130
+"""Exit statuses."""
 
 
 def main() -> None:
@@ -87,13 +90,13 @@ def main() -> None:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        # stays installed while Python shuts down: a second signal must not change the exit status
+        # The handler stays installed while Python shuts down: a second signal must not change the exit status.
         signal.signal(number, _raise_interrupt)
     invocation.remember()
     with handled(_raise_interrupt):
         status = _run_to_status(sys.argv[1:])
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        # A normal exit tears the process group down, which hangs when a peer is gone already.
+        # A normal exit destroys the process group, which hangs if a peer process has already exited.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -103,6 +106,7 @@ def main() -> None:
 def _run_to_status(arguments: Sequence[str]) -> int:
     """Run a command line and turn every expected error into a message and an exit status."""
     try:
+        _require_text(arguments)
         status = _dispatch(arguments)
         # Flush here, so that a closed pipe is caught below and not reported while Python shuts down.
         sys.stdout.flush()
@@ -112,133 +116,149 @@ def _run_to_status(arguments: Sequence[str]) -> int:
         return WRONG_INPUT
     except BrokenPipeError:
         if _stdout_has_reader():
-            raise  # some other pipe broke, not stdout
+            raise  # another pipe broke, not stdout
         leave_closed_pipe()
     except LabError as error:
         console.print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
         return FAILED
     except OSError as error:
-        explanation = storage_error(error) or _permission_advice(error)
+        explanation = storage_error(error) or _permission_hint(error)
         if explanation is None:
             raise
         console.print(f"[bold red]failed:[/] {escape(str(explanation))}", soft_wrap=True)
         return FAILED
     except KeyboardInterrupt:
-        console.print("[yellow]interrupted:[/] the same command goes on from what is saved", soft_wrap=True)
+        console.print("[yellow]interrupted:[/] the same command resumes from what is saved", soft_wrap=True)
         return INTERRUPTED
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
-    """Run a listing, a sub-command or a recipe. Returns the exit status."""
+    """Run a listing, a sub-command or a recipe. Return the exit status."""
     first = arguments[0] if arguments else "list"
     if "--version" in arguments:
         console.print(f"rlhf_lab {__version__}{_commit_suffix()}", soft_wrap=True)
     elif first in LISTING and not set(arguments[1:]) & set(COMMANDS):
-        summary.list_recipes([described(name).splitlines()[0] for name in COMMANDS])
+        summary.list_recipes([description_of(name).splitlines()[0] for name in COMMANDS])
     elif first in LISTING:
-        console.print(described(arguments[1]), markup=False, soft_wrap=True)
+        console.print(description_of(arguments[1]), markup=False, soft_wrap=True)
     elif first not in COMMANDS:
         return run_command(arguments)
     elif {"--help", "-h"} & set(arguments[1:]):
-        console.print(described(first), markup=False, soft_wrap=True)
+        console.print(description_of(first), markup=False, soft_wrap=True)
     elif len(arguments) == 1 and needs_words(first):
-        console.print(described(first), markup=False, soft_wrap=True)
+        console.print(description_of(first), markup=False, soft_wrap=True)
         return WRONG_INPUT
     else:
         return COMMANDS[first](arguments[1:]) or OK
     return OK
 
 
+def _require_text(arguments: Sequence[str]) -> None:
+    """Raise ConfigError for a word that is not UTF-8, because words are used in files and names, which are UTF-8."""
+    for number, argument in enumerate(arguments, start=1):
+        if not is_well_formed(argument):
+            raise ConfigError(f"word {number} of the command, {argument!a}, is not UTF-8; write it in UTF-8")
+
+
 def _stdout_has_reader() -> bool:
-    """Whether the other end of stdout is still open."""
+    """Return True if the other end of stdout is still open."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return not any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _commit_suffix() -> str:
-    """`(git SHA)` after a space in a checkout, empty for an installed package."""
+    """Return " (git SHA)" in a checkout; empty for an installed package."""
     sha = git_sha()
     return f" (git {sha})" if sha else ""
 
 
-def _permission_advice(error: OSError) -> str | None:
-    """What to do about a file that this user may not open; None for any other error."""
+def _permission_hint(error: OSError) -> str | None:
+    """Return what to do about a file that this user may not open; None for any other error."""
     if not isinstance(error, PermissionError) or not error.filename:
         return None
     return f"{error.filename} cannot be opened: {error.strerror}; give this user permission, or name another file"
 
 
 def _raise_interrupt(number: int, frame: FrameType | None) -> None:
-    """Treat a termination signal like Ctrl-C: keep finished stages, write a sweep's table, resume the rest later."""
+    """Treat a termination signal like Ctrl-C: finished stages stay, a sweep writes its table, the rest can resume."""
     del number, frame
     raise KeyboardInterrupt
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Check a recipe's command line, then run its one job, or all jobs of its sweep."""
+    """Check a recipe's command line, then run its single job, or all jobs of its sweep. Return the exit status."""
     started = time.time()
     _check_first_word(arguments[0])
     flags = words.split(arguments)
+    # Hydra's own queries (completion, help, info) are answered before any check of the settings.
     if flags.shell_completion and any(word.startswith("query=") for word in flags.overrides):
         return _print_completions(flags.overrides[0].removeprefix("query="))
     if flags.help or flags.hydra_help or flags.info or flags.shell_completion:
         return _show_hydra_output(arguments)
-    command = compose.check_command(flags.overrides, flags.config_dir)
+    problems: list[str] = []
+    command = compose.read_command(flags.overrides, flags.config_dir, problems)
+    if problems or command is None:
+        if command is not None and not flags.cfg:
+            problems += preflight.further_problems(command)
+        raise ConfigError(list(dict.fromkeys(problems)))  # without duplicates
     if flags.cfg == "job":
         summary.print_config(command)
         return OK
     if flags.cfg:
         config_dir = [f"--config-dir={flags.config_dir}"] if flags.config_dir else []
         return _show_hydra_output([f"--cfg={flags.cfg}", *config_dir, *command.overrides])
-    if not command.recipe:
-        raise ConfigError(f"no recipe named; write +recipe=NAME, one of: {', '.join(inventory.recipes())}")
+    named_keys = {compose.key_of(word) for word in command.overrides} | set(command.jobs[0])
+    if "recipe" not in named_keys:
+        raise ConfigError(f"the command names no recipe; add +recipe=NAME, one of: {', '.join(inventory.recipes())}")
     is_sweep = len(command.jobs) > 1 or command.study is not None or flags.multirun
     words.check_hydra(command.overrides, sweep=is_sweep)
     if is_sweep:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError(
-                "a sweep starts its own jobs, and a launcher has started several processes; run it without, and let "
-                "each job take its own with sharding.processes, or name one job"
+                "a sweep starts its own jobs, but a launcher has already started several processes; run the command "
+                "without the launcher and set sharding.processes for each job, or name a single job"
             )
         return sweep.run(command, flags.config_dir, _run_hydra)
-    return _run_single(command, command.recipe, started)
+    return _run_single(command, started)
 
 
-def _run_single(command: compose.Command, recipe: str, started: float) -> int:
-    """Plan the one run of a command, look for what would fail, and run it."""
+def _run_single(command: compose.Command, started: float) -> int:
+    """Plan the single run of a command, check for predictable failures, and run it. Return the exit status."""
     checked = command.configs[0]
-    checked = checked.replace(tracker=marked(checked.tracker, group=recipe))
-    stage = artifacts.plan(checked, recipe)
-    if swept := given_values():  # an agent of W&B started this command: its run is that of the last stage
+    checked = checked.replace(tracker=marked(checked.tracker, group=command.names[0]))
+    stage = preflight.planned(dataclasses.replace(command, configs=[checked]))[0]
+    if swept := provided_values():  # a W&B agent started this command, so its run must be that of the last stage
         last_config = checked.replace(tracker=marked(checked.tracker, swept=swept))
         stage = dataclasses.replace(stage, config=last_config)
     outputs = Path(checked.outputs)
-    # Twice: the store must be readable to see whether the result is there, and writable only if it is not.
+    # Two checks: the store must be readable to see whether the result exists, and writable only if it does not.
     check_outputs(outputs, writes=False)
     check_outputs(outputs, writes=stage.result() is None)
     preflight.check([stage])
+    if os.environ.get("RANK", "0") == "0" and checked.engine == "native":
+        for note in accelerate.notes(os.environ):
+            console.print(f"  [yellow]{escape(note)}[/]", soft_wrap=True)
     if checked.size == "smoke":
         console.print(f"[yellow]{NOTICE}[/]", soft_wrap=True)
     names_critic = any("critic=" in override for override in command.overrides)
     if getattr(checked.algorithm, "critic", "") == "zero" and not names_critic:
-        console.print(
-            "  the reward reads no reward model, so the critic starts from the policy (algorithm.critic=zero)"
-        )
+        console.print("  the reward uses no reward model, so the critic starts from the policy (algorithm.critic=zero)")
     status, _ = run_stage(stage, started)
     return status
 
 
 def _print_completions(shell: str) -> int:
-    """Print completions of the command line in COMP_LINE, for the shell function that `-sc install` defined."""
+    """Print completions of the command line in COMP_LINE, for the shell function that `-sc install` defines."""
     from rlhf_lab.cli.completion import candidates
 
-    print(("\n" if shell == "fish" else " ").join(candidates(os.environ["COMP_LINE"], COMMANDS)))
+    separator = "\n" if shell == "fish" else " "
+    print(separator.join(candidates(os.environ["COMP_LINE"], COMMANDS)))
     return OK
 
 
 def _check_first_word(word: str) -> None:
-    """Raises ConfigError for a misspelt sub-command."""
+    """Raise ConfigError for a misspelt sub-command."""
     if not word.isidentifier() or word in inventory.recipes():
         return
     close = get_close_matches(word, [*COMMANDS, *LISTING], n=1)
@@ -247,7 +267,7 @@ def _check_first_word(word: str) -> None:
 
 
 def _show_hydra_output(arguments: Sequence[str]) -> int:
-    """Let Hydra print its help or its own settings, after which it exits."""
+    """Let Hydra print its help or its own settings, and return the status with which it exits."""
     compose.register_store()
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises errors instead of printing them
     try:
@@ -259,37 +279,43 @@ def _show_hydra_output(arguments: Sequence[str]) -> int:
 
 
 def _run_hydra(arguments: Sequence[str]) -> int:
-    """Run Hydra's own main with these arguments: its help, or launching the jobs of a sweep."""
+    """Run Hydra's own main function with these arguments, to print help or to launch the jobs of a sweep."""
+    # Hydra reads its arguments from sys.argv.
     sys.argv = [sys.argv[0], *arguments]
     hydra.main(version_base="1.3", config_path=str(NO_FILES), config_name="config")(job)()
     return OK
 
 
 def job(composed: DictConfig) -> dict[str, Any]:
-    """One job of a sweep, in whatever process the launcher chose. A failure becomes a record, not a lost sweep."""
+    """Run one job of a sweep, in the process that the launcher chose. A failure is recorded, not raised."""
     values: Any = OmegaConf.to_container(composed, resolve=True)
     return sweep.run_job(values, run_stage)
 
 
 def run_stage(stage: artifacts.Stage, started: float | None = None) -> tuple[int, dict[str, Any]]:
-    """Announce the plan, build what is missing, show the result. Returns (exit status, result).
+    """Print the plan, build missing stages, show the result. Return (exit status, result).
 
     Args:
-        started: when the command began (Unix seconds); None is now.
+        stage: the last stage of the job.
+        started: start time of the command (Unix seconds); None means now.
     """
     started = started or time.time()
-    # Under a launcher the ranks must agree on what is stored, which takes a process group: see `_build_and_show`.
+    # Under a launcher all ranks must agree on what is stored, which needs a process group: see `_build_and_show`.
     single_process = int(os.environ.get("WORLD_SIZE", "1")) == 1
     stored = reusable(stage, started) if single_process else None
     if stored:
         summary.print_plan(stage, started)
+        for needed in stage.upstream():
+            if needed.result():
+                track_reused(needed)
         summary.print_result(stage, stored, time.time() - started)
         return OK, stored
     return _build_and_show(stage, started)
 
 
 def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[str, Any]]:
-    # Imported here because they import torch, which a stored result and every wrong command do without.
+    """Build missing stages in a process group and show the result; see `run_stage`."""
+    # Imported here because they import torch, which is not needed for a stored result or a wrong command.
     with without_collector():
         from rlhf_lab.core import ranks
         from rlhf_lab.memory.check import memory_lines
@@ -300,12 +326,13 @@ def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[s
         from rlhf_lab.training.loop import Interrupted, Paused
 
     check_launch(stage.config)
+    # Temporary directories of killed processes would otherwise accumulate.
     remove_abandoned()
     local_processes = int(os.environ.get(PROCESSES, os.environ.get("LOCAL_WORLD_SIZE", "1")))
     set_threads(stage.config, local_processes)
     try:
-        with ranks.group(ranks.device(stage.config.runtime.device)):
-            console.quiet = not ranks.is_main()
+        with ranks.group(ranks.device(stage.config.runtime.device), stage.config.sharding.timeout_minutes):
+            console.quiet = not ranks.is_main()  # only rank 0 prints
             summary.print_plan(stage, started)
             summary.print_memory(memory_lines(stage))
             side_by_side.build(stage, started)
@@ -314,7 +341,7 @@ def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[s
         console.print(f"[yellow]paused:[/] {escape(str(stop))}", soft_wrap=True)
         return PAUSED, {"status": "paused", "error": str(stop)}
     except Interrupted as stop:
-        console.print(f"[yellow]interrupted:[/] {stop}; the same command goes on from here")
+        console.print(f"[yellow]interrupted:[/] {stop}; the same command resumes from here")
         return INTERRUPTED, {"status": "interrupted", "error": str(stop)}
     if not console.quiet:
         summary.print_result(stage, result, time.time() - started)

@@ -40,10 +40,10 @@ PATIENCE = 60.0
 
 
 class Browser:
-    """One browser with one page; everything it is asked to load is noted in `requests`.
+    """One browser with one page; everything that it requests is recorded in `requests`.
 
     Args:
-        profile: an empty folder for the browser's own files.
+        profile: an empty directory for the browser's own files.
         offline: without a network, this machine's own servers included.
     """
 
@@ -126,11 +126,11 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
     def move(self, x: float, y: float) -> None:
-        """Move the pointer to a place in the window."""
+        """Move the pointer to a position in the window."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def click(self, x: float, y: float) -> None:
-        """Click at a place in the window."""
+        """Click at a position in the window."""
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
@@ -156,22 +156,22 @@ class Browser:
 
 def decode_png(raw: bytes) -> np.ndarray:
     """An 8-bit RGB or RGBA PNG without interlacing as (height, width, 3) bytes (PNG specification, §9 and §12)."""
-    place, packed, width, height, channels = 8, b"", 0, 0, 0
-    while place < len(raw):
-        (length,), kind = struct.unpack(">I", raw[place : place + 4]), raw[place + 4 : place + 8]
-        chunk = raw[place + 8 : place + 8 + length]
+    position, packed, width, height, channels = 8, b"", 0, 0, 0
+    while position < len(raw):
+        (length,), kind = struct.unpack(">I", raw[position : position + 4]), raw[position + 4 : position + 8]
+        chunk = raw[position + 8 : position + 8 + length]
         if kind == b"IHDR":
             width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", chunk)
             assert (depth, interlaced) == (8, 0) and colour in (2, 6), "not an 8-bit RGB picture"
             channels = {2: 3, 6: 4}[colour]
         elif kind == b"IDAT":
             packed += chunk
-        place += 12 + length
+        position += 12 + length
     rows = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(height, 1 + width * channels)
     picture = np.zeros((height, width * channels), np.uint8)
     above = np.zeros(width * channels, np.uint8)
-    for number, row in enumerate(rows):
-        above = picture[number] = _unfiltered(int(row[0]), row[1:], above, channels)
+    for index, row in enumerate(rows):
+        above = picture[index] = _unfiltered(int(row[0]), row[1:], above, channels)
     return picture.reshape(height, width, channels)[:, :, :3]
 
 

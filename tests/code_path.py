@@ -1,4 +1,4 @@
-"""The lines of the package that one step runs, counted while it runs: `make path` writes them into docs/code.md."""
+"""The lines of the package that one step runs, counted while it runs: `make path` writes docs/code_path.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "rlhf_lab"
-PAGE = ROOT / "docs" / "code.md"
+PAGE = ROOT / "docs" / "code_path.md"
 sys.path.insert(0, str(ROOT / "tests"))
 
 SMALL = ("algorithm.optimizer=adamw", "algorithm.lr=3e-3", "algorithm.log_every_steps=1", "checkpoint.every_steps=0")
@@ -26,7 +26,7 @@ STEPS: dict[str, tuple[str, tuple[str, ...], tuple[int, int]]] = {
         (2, 4),  # two passes of one step each: from the first step of the second iteration to that of the third
     ),
 }
-"""What is followed → recipe, its settings, and the steps between which it lies."""
+"""Step to follow → recipe, its settings, and the first and last step of the recording."""
 
 
 class Recorder:
@@ -75,8 +75,8 @@ def follow(what: str) -> Recorder:
 
     recipe, more, (first, last) = STEPS[what]
     recorder = Recorder(first, last)
-    with tempfile.TemporaryDirectory() as folder:
-        common = (*SMALL_WORLD, *ONE_LAYER, f"outputs={folder}")
+    with tempfile.TemporaryDirectory() as directory:
+        common = (*SMALL_WORLD, *ONE_LAYER, f"outputs={directory}")
         start = planned("sft", *common, "algorithm.batch_size=96", "algorithm.epochs=0.1", "algorithm.lr=1e-12")
         execute(start)
         stage = planned(recipe, *more, *common, *SMALL, f"needs.policy={start.model}")
@@ -110,18 +110,18 @@ def table(what: str) -> str:
     return head + "\n".join(rows) + "\n"
 
 
-def begin(what: str) -> str:
+def start(what: str) -> str:
     return f"<!-- {what}, made by `make path` -->\n"
 
 
 def page(text: str, what: str, new: str) -> str:
-    before, _, rest = text.partition(begin(what))
-    return before + begin(what) + "\n" + new + "\n<!-- end -->" + rest.partition("<!-- end -->")[2]
+    before, _, rest = text.partition(start(what))
+    return before + start(what) + "\n" + new + "\n<!-- end -->" + rest.partition("<!-- end -->")[2]
 
 
 def stated(text: str, what: str) -> dict[str, int]:
     """File → lines, as the page says."""
-    part = text.partition(begin(what))[2].partition("<!-- end -->")[0]
+    part = text.partition(start(what))[2].partition("<!-- end -->")[0]
     return {name: int(lines) for name, lines in re.findall(r"^\| \[`([^`]+)`\]\S* \| (\d+) \|", part, re.M)}
 
 

@@ -27,6 +27,9 @@ os.environ.update(
 )
 import rlhf_lab  # noqa: E402  (after the environment is set)
 
+# Modules that tests of several kinds import. pytest puts `tests/` and a test file's directory on the path, not these.
+sys.path += map(str, sorted((Path(__file__).parent / "helpers").glob("[a-z]*")))
+
 # Hundreds of thousands of objects of imported modules and collected tests stay to the end. Walking them again and again
 # takes a seventh of the tests' time: none are walked while tests are collected, and none of those afterwards.
 gc.disable()
@@ -60,13 +63,13 @@ def leaves_the_process_as_it_was() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def package() -> Path:
-    """The folder of the package's source."""
+    """The directory of the package's source."""
     return Path(rlhf_lab.__file__).resolve().parent
 
 
 @pytest.fixture(scope="session")
 def shared_tmp(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all workers of this test session share."""
+    """A directory that is common to all workers of this test session."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     (base / "shared").mkdir(exist_ok=True)
@@ -80,13 +83,13 @@ def workplace(shared_tmp: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     Without it a test that plans a stage with the default `outputs` would see what `make demo` left there, and one that
     draws a figure would see what the developer's cache holds.
     """
-    folder, home = tmp_path_factory.mktemp("workplace"), shared_tmp / "home"
+    directory, home = tmp_path_factory.mktemp("workplace"), shared_tmp / "home"
     home.mkdir(exist_ok=True)
     before = Path.cwd()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home))
-        os.chdir(folder)
-        yield folder
+        os.chdir(directory)
+        yield directory
         os.chdir(before)
 
 

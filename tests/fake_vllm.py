@@ -23,16 +23,16 @@ from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 
 LOADING = threading.Lock()
-"""Held while a server of this process loads a model. `from_pretrained` replaces functions of transformers and torch
+"""Lock while a server of this process loads a model. `from_pretrained` replaces functions of transformers and torch
 (`PreTrainedModel.tie_weights`, `torch.linspace`, `torch.nn.init`) and puts back what it found. Of two that overlap the
 later one finds the replacements, and leaves them: every tied model of the process then has its head on "meta"."""
 
 
 class FakeVllm(ThreadingHTTPServer):
-    """Holds the weights that it was given, and samples one row per request.
+    """Stores the weights that it received, and samples one row per request.
 
     Args:
-        dies_after: replies after which it closes connections without an answer, and takes no more.
+        dies_after: responses after which it closes connections without an answer, and takes no more.
         describes: what differs from a server that fits.
     """
 
@@ -57,12 +57,12 @@ class FakeVllm(ThreadingHTTPServer):
         self.version = "default"
         self.paused = False
         self.asleep = False
-        self.calls: list[str] = []  # everything but replies and looks at its health, in order
+        self.calls: list[str] = []  # everything but samples and health checks, in order
         self.requests: list[dict[str, Any]] = []
         self.lock = threading.Lock()
 
     def __enter__(self) -> FakeVllm:
-        # `shutdown` waits for the next look, which is half a second apart by default
+        # `shutdown` waits for the next poll, which is half a second apart by default
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
@@ -91,11 +91,11 @@ class FakeVllm(ThreadingHTTPServer):
             return {"results": [self.described]}
         elif body.get("method") == "lab_load":
             assert self.paused, "weights change under rows that are being sampled"
-            (folder,) = body["args"]
-            if not list(Path(folder).glob("*.safetensors")):
-                raise FileNotFoundError(f"{folder} has no safetensors files that this server can read")
+            (directory,) = body["args"]
+            if not list(Path(directory).glob("*.safetensors")):
+                raise FileNotFoundError(f"{directory} has no safetensors files that this server can read")
             with LOADING:
-                self.model = AutoModelForCausalLM.from_pretrained(folder).eval()
+                self.model = AutoModelForCausalLM.from_pretrained(directory).eval()
             return {"results": [{"loaded": 1}]}
         elif path == "/v1/load_lora_adapter":
             assert body["lora_name"] not in self.adapted, "rows of two adapters could share what is cached of a prompt"
@@ -104,7 +104,7 @@ class FakeVllm(ThreadingHTTPServer):
             del self.adapted[body["lora_name"]]
         return {}
 
-    def reply(self, body: dict[str, Any]) -> dict[str, Any]:
+    def response(self, body: dict[str, Any]) -> dict[str, Any]:
         """One choice, as vLLM words it."""
         assert not self.asleep, "a server that sleeps samples nothing"
         sampling = body["sampling_params"]
@@ -122,7 +122,7 @@ class FakeVllm(ThreadingHTTPServer):
         content = [{"token_id": t, "logprob": p} for t, p in zip(row.token_ids, row.logps, strict=True)]
         choice = {
             "index": 0,
-            "finish_reason": "stop" if row.ended else "length",
+            "finish_reason": "stop" if row.finished else "length",
             "token_ids": row.token_ids,
             "logprobs": {"content": content},
             "weight_versions": [{"version": self.version, "start": 0, "end": len(content)}],
@@ -151,7 +151,7 @@ class Handler(BaseHTTPRequestHandler):
         with server.lock:
             server.requests.append(body)
             is_dead = server.dies_after is not None and len(server.requests) > server.dies_after
-            answer = None if is_dead else server.reply(body)
+            answer = None if is_dead else server.response(body)
         if answer is None:
             server.socket.close()
             self.connection.close()

@@ -58,10 +58,10 @@ def random_model(family: str, **changes: Any) -> nn.Module:
     return model
 
 
-def save(family: str, folder: Path) -> Path:
+def save(family: str, directory: Path) -> Path:
     """A checkpoint with a tokenizer."""
     tokenizer = gpt2_tokenizer(TEXTS)
     ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    random_model(family, vocab_size=len(tokenizer), **ids).save_pretrained(folder)  # type: ignore[operator]
-    tokenizer.save_pretrained(folder)
-    return folder
+    random_model(family, vocab_size=len(tokenizer), **ids).save_pretrained(directory)  # type: ignore[operator]
+    tokenizer.save_pretrained(directory)
+    return directory

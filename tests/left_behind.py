@@ -53,7 +53,7 @@ def _imported(dotted: str) -> Any:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """What is different, in words. What a library brings when it is imported is no change."""
+    """Describe the differences in words. Changes that importing a library makes are not counted."""
     variables = {name for name in (*before, *after) if name.startswith("environment")}
     names = sorted(variables | (before.keys() & after.keys()))
     return [

@@ -19,21 +19,29 @@ from transformers.utils import logging
 
 from rlhf_lab.algorithms.policy_gradient.critic import Critic
 from rlhf_lab.losses.kl import k3
-from rlhf_lab.losses.policy import Clip, PolicyTokens, ppo_clip
+from rlhf_lab.losses.policy import ClipRange, PolicyTokens, ppo_clip
 from rlhf_lab.losses.preference import PairLogps, dpo
 from rlhf_lab.memory.sizes import ModelShape
 from rlhf_lab.memory.state import Training, frozen_state, trained_state
-from rlhf_lab.memory.work import Arithmetic, Rows, divergence_bytes, sampling, score_bytes, train_pass, update_peak
-from rlhf_lab.models.divided import checkpoint_blocks
+from rlhf_lab.memory.work import (
+    ComputePrecision,
+    Rows,
+    divergence_bytes,
+    sampling,
+    score_bytes,
+    train_pass,
+    update_peak,
+)
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, has_linear_head, token_logps
 from rlhf_lab.models.lora import add_adapter, twin, without_adapter
 from rlhf_lab.models.settings import LoRA
+from rlhf_lab.models.sharded import checkpoint_blocks
 from rlhf_lab.models.shared_prompt import can_take_two_passes
 from rlhf_lab.models.weights import store
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
-from rlhf_lab.training.optim import Optimizers, Part
+from rlhf_lab.training.optim import Optimizers, TrainedPart
 from rlhf_lab.training.settings import TrainingSettings
 
 logging.set_verbosity_error()
@@ -84,7 +92,7 @@ def build(shape: ModelShape, attention: str = "sdpa", device: str = "cpu") -> An
 
 
 def token_batch(rows: Rows, vocabulary: int, device: str = "cpu") -> TokenBatch:
-    """Random rows, all as long as `rows` says; those that share a prompt lie next to each other."""
+    """Random rows, all as long as `rows` says; rows of the same prompt lie next to each other."""
     generator = torch.Generator().manual_seed(0)
 
     def ids(count: int) -> list[int]:
@@ -92,7 +100,7 @@ def token_batch(rows: Rows, vocabulary: int, device: str = "cpu") -> TokenBatch:
 
     distinct = rows.prompts or rows.rows
     prompts = [ids(rows.prompt) for _ in range(distinct)]
-    return TokenBatch.from_rows([(prompts[i % distinct], ids(rows.reply)) for i in range(rows.rows)], device)
+    return TokenBatch.from_rows([(prompts[i % distinct], ids(rows.response)) for i in range(rows.rows)], device)
 
 
 class Meter:
@@ -149,7 +157,7 @@ def grpo_loss(model: Any, batch: TokenBatch, ref: PairLogps) -> Tensor:
     logps = token_logps(model, batch)
     old_N = logps.logps_N.detach()
     tokens = PolicyTokens(logps.logps_N, old_N, torch.ones_like(old_N), logps.row_N, len(batch.lengths))
-    return (ppo_clip(tokens, Clip(0.2, 0.2)).per_token + 0.04 * k3(logps.logps_N, old_N)).mean()
+    return (ppo_clip(tokens, ClipRange(0.2, 0.2)).per_token + 0.04 * k3(logps.logps_N, old_N)).mean()
 
 
 LOSSES: dict[str, Loss] = {"sft": sft_loss, "dpo": dpo_loss, "grpo": grpo_loss}
@@ -185,16 +193,16 @@ def update(
             optimizers.clip()
             optimizers.step(1.0)
         measured = meter.peak
-    how = Arithmetic(training.precision, attention, training.checkpointing, device == "cuda")
+    how = ComputePrecision(training.precision, attention, training.checkpointing, device == "cuda")
     state, work = trained_state(shape, training), train_pass(shape, rows, how, training)
-    held = state.always + len(frozen) * frozen_state(shape).total
-    return Found(kind, held + update_peak([work], state.copy, state.gradients, accumulates=False), measured)
+    model_copies = state.resident_bytes + len(frozen) * frozen_state(shape).total
+    return Found(kind, model_copies + update_peak([work], state.copy, state.gradients, accumulates=False), measured)
 
 
 def ppo_update(shape: ModelShape, rows: Rows, training: Training, device: str = "cpu") -> Found:
     """A step of policy and critic with reference and reward model on the device.
 
-    Adapters lie on one base, which is the reference too; no reward model is held beside them.
+    Adapters lie on one base, which is the reference too; no reward model is loaded.
     """
     policy = build(shape, device=device)
     if training.rank:
@@ -206,8 +214,8 @@ def ppo_update(shape: ModelShape, rows: Rows, training: Training, device: str = 
     critic = Critic(shape.hidden, value_model.base_model, torch.device(device))  # type: ignore[arg-type]
     del value_model  # with its output head
     optimizers = _optimizers({"model": policy, "critic": critic}, training)
-    batch, held = token_batch(rows, shape.vocabulary, device), tensors(policy, critic, *frozen)
-    with Meter(device, held) as meter:
+    batch, model_copies = token_batch(rows, shape.vocabulary, device), tensors(policy, critic, *frozen)
+    with Meter(device, model_copies) as meter:
         for _ in range(3):
             meter.restart()
             with torch.autocast(device, dtype=torch.bfloat16, enabled=training.precision == "bfloat16"):
@@ -219,38 +227,40 @@ def ppo_update(shape: ModelShape, rows: Rows, training: Training, device: str = 
             optimizers.clip()
             optimizers.step(1.0)
         measured = meter.peak
-    how = Arithmetic(training.precision, "sdpa", False, device == "cuda")
+    how = ComputePrecision(training.precision, "sdpa", False, device == "cuda")
     models = {shape: None, shape.scalar(): 0 if training.rank else None}
-    states = [trained_state(each, training, beside=beside) for each, beside in models.items()]
+    states = [trained_state(each, training, beside=siblings) for each, siblings in models.items()]
     passes = [train_pass(each, rows, how, training) for each in models]
     peak = update_peak(passes, sum(s.copy for s in states), sum(s.gradients for s in states), accumulates=False)
-    always = sum(state.always for state in states) + len(frozen) * frozen_state(shape).total
+    always = sum(state.resident_bytes for state in states) + len(frozen) * frozen_state(shape).total
     return Found("ppo", always + peak, measured)
 
 
 def sample(shape: ModelShape, prompts: int, group: int, prompt: int, new: int, device: str = "cpu") -> Found:
-    """Replies that never end, from a policy that nothing else is held beside."""
+    """Responses that never end, from a policy that is the only model in memory."""
     model = build(shape, device=device)
     rows = token_batch(Rows(prompts, prompt, 1), shape.vocabulary, device)
-    asked = [row[:prompt] for row in rows.tokens_BT.tolist()]
+    requested = [row[:prompt] for row in rows.tokens_BT.tolist()]
     sampler = LocalSampler(Local(max_new_tokens=new, batch_rows=prompts * group), stop_ids=[-1])
     with Meter(device, tensors(model)) as meter:
         meter.restart()
-        sampler.sample(model, asked, group, 0)
+        sampler.sample(model, requested, group, 0)
         measured = meter.peak
     needed = sampling(shape, prompts, group, prompt, new, 4).total
     return Found("sampling", frozen_state(shape).total + needed, measured)
 
 
 def sample_refilled(shape: ModelShape, prompts: int, group: int, prompt: int, new: int, rows: int) -> Found:
-    """Replies of which each token is the last with probability 2/new, `rows` at a time."""
+    """Responses of which each token is the last with probability 2/new, `rows` at a time."""
     model = build(shape)
-    asked = [row[:prompt] for row in token_batch(Rows(prompts, prompt, 1), shape.vocabulary, "cpu").tokens_BT.tolist()]
+    requested = [
+        row[:prompt] for row in token_batch(Rows(prompts, prompt, 1), shape.vocabulary, "cpu").tokens_BT.tolist()
+    ]
     stop_ids = range(shape.vocabulary - 2 * shape.vocabulary // new, shape.vocabulary)
     sampler = LocalSampler(Local(max_new_tokens=new, batch_rows=rows), stop_ids)
     with Meter("cpu", tensors(model)) as meter:
         meter.restart()
-        sampler.sample(model, asked, group, 0)
+        sampler.sample(model, requested, group, 0)
         measured = meter.peak
     needed = sampling(shape, rows // group, group, prompt, new, 4, refilled=True).total
     return Found("sampling", frozen_state(shape).total + needed, measured)
@@ -263,7 +273,7 @@ def score(shape: ModelShape, rows: Rows, device: str = "cpu") -> Found:
         meter.restart()
         token_logps(model, batch)
         measured = meter.peak
-    return Found("scoring", frozen_state(shape).total + score_bytes(shape, rows, _plain(device)), measured)
+    return Found("scoring", frozen_state(shape).total + score_bytes(shape, rows, _to_plain(device)), measured)
 
 
 def divergence(shape: ModelShape, rows: Rows, device: str = "cpu") -> Found:
@@ -273,12 +283,12 @@ def divergence(shape: ModelShape, rows: Rows, device: str = "cpu") -> Found:
         meter.restart()
         exact_kl(*models, batch)
         measured = meter.peak
-    needed = divergence_bytes(shape, rows, _plain(device))
+    needed = divergence_bytes(shape, rows, _to_plain(device))
     return Found("divergence", 2 * frozen_state(shape).total + needed, measured)
 
 
-def _plain(device: str) -> Arithmetic:
-    return Arithmetic(cuda=device == "cuda")
+def _to_plain(device: str) -> ComputePrecision:
+    return ComputePrecision(cuda=device == "cuda")
 
 
 def _zeros(rows: Rows, device: str) -> PairLogps:
@@ -289,4 +299,4 @@ def _zeros(rows: Rows, device: str) -> PairLogps:
 def _optimizers(parts: dict[str, nn.Module], training: Training) -> Optimizers:
     settings = TrainingSettings(optimizer=training.optimizer, lr=1e-4, muon_lr=1e-4)
     muon = 1e-4 if training.optimizer == "muon" else None
-    return Optimizers({name: Part(module, 1e-4, muon) for name, module in parts.items()}, settings)
+    return Optimizers({name: TrainedPart(module, 1e-4, muon) for name, module in parts.items()}, settings)

@@ -15,19 +15,19 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from rlhf_lab.config import registry
 from rlhf_lab.core import ranks
-from rlhf_lab.core.files import make_folder, write_json
+from rlhf_lab.core.files import make_dir, write_json
 from rlhf_lab.memory.devices import work_of
 from rlhf_lab.memory.sizes import ModelShape
 from rlhf_lab.memory.state import WEIGHT, Precision, Training, trained_state
-from rlhf_lab.memory.work import Arithmetic, Rows, sampling, update_peak
+from rlhf_lab.memory.work import ComputePrecision, Rows, sampling, update_peak
 from rlhf_lab.models.by_block import sample_by_block
-from rlhf_lab.models.divided import divide
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.lora import add_adapter
 from rlhf_lab.models.settings import LoRA
+from rlhf_lab.models.sharded import divide
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
-from rlhf_lab.training.optim import Part
+from rlhf_lab.training.optim import TrainedPart
 from rlhf_lab.training.settings import TrainingSettings
 from rlhf_lab.training.sharding.settings import FullySharded, Replicated, Single, Zero
 from rlhf_lab.training.totals import LossOutput
@@ -60,10 +60,10 @@ class Sft:
         self.model = model
         self.settings = TrainingSettings(optimizer=training.optimizer, lr=1e-4, muon_lr=1e-4)
 
-    def parts(self) -> dict[str, Part]:
-        return {"model": Part(self.model, 1e-4, None)}
+    def parts(self) -> dict[str, TrainedPart]:
+        return {"model": TrainedPart(self.model, 1e-4, None)}
 
-    def frozen(self) -> list[Any]:
+    def frozen_modules(self) -> list[Any]:
         return []
 
     def loss(self, batch: Any) -> LossOutput:
@@ -99,17 +99,17 @@ def divided_update(strategy: str, shape: ModelShape, rows: Rows, training: Train
         measured = meter.peak
     engine.close()
     state = trained_state(shape, training, strategy, ranks.world())
-    how = Arithmetic(training.precision, checkpointing=training.checkpointing)
+    how = ComputePrecision(training.precision, checkpointing=training.checkpointing)
     work = work_of(shape, rows, how, training, strategy, ranks.world())
-    needed = state.always + update_peak([work], state.copy, state.passing, accumulates=micros > 1)
+    needed = state.resident_bytes + update_peak([work], state.copy, state.gradient_bytes, accumulates=micros > 1)
     return Found(strategy, needed, measured)
 
 
 def divided_sampling(shape: ModelShape, prompts: int, group: int, prompt: int, new: int, *, by_block: bool) -> Found:
-    """Replies that never end, from a policy that the processes that are here divide; `prompts` are of each of them."""
+    """Responses that never end, from a policy that these processes shard; `prompts` are of each of them."""
     model = build(shape)
     rows = token_batch(Rows(prompts * ranks.world(), prompt, 1), shape.vocabulary)
-    asked = [row[:prompt] for row in rows.tokens_BT.tolist()]
+    requested = [row[:prompt] for row in rows.tokens_BT.tolist()]
     sampler = LocalSampler(Local(max_new_tokens=new, batch_rows=prompts * group), stop_ids=[-1])
     divide(model, init_device_mesh("cpu", (ranks.world(),)), reshard=True)
     if by_block:
@@ -117,22 +117,22 @@ def divided_sampling(shape: ModelShape, prompts: int, group: int, prompt: int, n
     shards = [p.to_local() for p in model.parameters()]  # type: ignore[attr-defined]
     with LiveBytes(shards) as meter:
         meter.restart()
-        sampler.sample(model, asked, group, 0)
+        sampler.sample(model, requested, group, 0)
         measured = meter.peak
-    held = WEIGHT * (shape.parameters // ranks.world())
+    model_copies = WEIGHT * (shape.parameters // ranks.world())
     gathered = WEIGHT * (shape.root if by_block else shape.parameters)
-    needed = sampling(shape, prompts, group, prompt, new, 4, gathered_block=by_block * WEIGHT * shape.block)
-    return Found("sampling", held + gathered + needed.total, measured)
+    needed = sampling(shape, prompts, group, prompt, new, 4, full_block=by_block * WEIGHT * shape.block)
+    return Found("sampling", model_copies + gathered + needed.total, measured)
 
 
 def measure_sampling(out: Path, shapes: Mapping[str, ModelShape]) -> None:
-    """Sampling whole and block by block of each shape, as rows of a JSON file."""
+    """Sampling in full and block by block of each shape, as rows of a JSON file."""
     rows = []
     for name, shape in shapes.items():
         for by_block in (False, True):
             one = divided_sampling(shape, 2, 4, 20, 20, by_block=by_block)
             rows.append({"family": name, "by_block": by_block, "estimated": one.estimated, "measured": one.measured})
-    make_folder(out.parent)
+    make_dir(out.parent)
     write_json(out, rows)
 
 
@@ -142,5 +142,5 @@ def measure_all(out: Path, plan: Iterable[tuple[str, str]], shape: ModelShape, r
     for strategy, work in plan:
         one = divided_update(strategy, shape, rows, *cases()[work])
         found.append({"strategy": strategy, "work": work, "estimated": one.estimated, "measured": one.measured})
-    make_folder(out.parent)
+    make_dir(out.parent)
     write_json(out, found)

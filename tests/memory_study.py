@@ -41,8 +41,8 @@ def build(
         "changed": "",
     }
     for m, metric in enumerate(metrics):
-        for place, suffix in enumerate(("", "/low", "/high", "/n")):
-            column = values_LSM4[:, :, m, place].ravel()
+        for position, suffix in enumerate(("", "/low", "/high", "/n")):
+            column = values_LSM4[:, :, m, position].ravel()
             columns[metric + suffix] = column.astype(int) if suffix == "/n" else column
     columns["level"] = np.repeat(names, count)
     columns[FACTOR] = np.repeat(list(levels), count)

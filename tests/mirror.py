@@ -28,16 +28,19 @@ FIELD_TERMS: dict[str, str] = json.loads(Path(__file__).with_name("words.json").
 
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 DIRECTIVE = re.compile(r"#\s*(type:|noqa|pragma|!)")
-"""Beginning of a comment that is meant for a tool instead of a reader."""
+"""Start of a comment that is meant for a tool, not for a reader."""
 ELLIPTIC = re.compile(r"(Of|Whether|What|Which|Where|How|Whose|Those|That) ")
-"""Beginning of a docstring that does not name the thing it describes."""
+"""Start of a docstring that does not name the thing it describes."""
+GENERATED_PAGES = ("docs/design/", "docs/results/")
+"""Directories of pages that are not counted as documentation: design notes and generated results."""
 
-INTRODUCTION = """How large the package is and how it reads. It only reports: nothing fails when a number grows.
+INTRODUCTION = """Size and readability of the package. The page only reports: no test fails when a number grows.
 
-A room is a folder with Python files, and an arrow says that one room imports another. Code lines are neither blank nor
-comments nor docstrings. Private words are those of `tests/words.json`, which only this project uses; the field's term
-stands beside each. A word in an identifier counts once where the name is defined."""
-ARROW_KINDS = ("core → pack", "pack → core", "pack → pack")
+A subpackage is a directory with Python files. An import edge says that one subpackage imports another. Code lines are
+neither blank nor comments nor docstrings. Private words are the words of `tests/words.json`, which only this project
+uses; the term of the field stands beside each. A word in an identifier counts once, where the name is defined.
+Documentation is README, CONTRIBUTING and `docs/` without design notes and generated results."""
+EDGE_KINDS = ("core → pack", "pack → core", "pack → pack")
 Figures = dict[str, int | float | str]
 Mirror = dict[str, Figures]
 """Title of a table → its rows. The first table, `Figures`, is the summary."""
@@ -45,7 +48,7 @@ Mirror = dict[str, Figures]
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One Python file of the package. `path` is relative to the package's folder."""
+    """One Python file of the package. `path` is relative to the package's directory."""
 
     path: Path
     text: str
@@ -65,7 +68,7 @@ class SourceFile:
 
     @cached_property
     def docstrings(self) -> list[str]:
-        """Strings that stand alone as a statement, those of attributes included."""
+        """Strings that are statements of their own, including docstrings of attributes."""
         alone = [node.value for node in self.nodes if isinstance(node, ast.Expr)]
         return [node.value for node in alone if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
@@ -105,45 +108,48 @@ class SourceFile:
                 yield from ([f"{node.module}.{alias.name}", str(node.module)] for alias in node.names)
 
 
-def room_of(path: Path) -> str:
-    """Folder of a file, as in "rlhf_lab/config"."""
+def subpackage_of(path: Path) -> str:
+    """Directory of a file, as in "rlhf_lab/config"."""
     return (PACKAGE / path.parent).as_posix()
 
 
-def part_of(room: str) -> str:
-    """Name of the pack that a room belongs to, else "core"."""
-    parts = room.split("/")
+def part_of(subpackage: str) -> str:
+    """Name of the pack that a subpackage belongs to, else "core"."""
+    parts = subpackage.split("/")
     return parts[2] if parts[1:2] == ["packs"] and len(parts) > 2 else "core"
 
 
-def import_arrows(files: Sequence[SourceFile]) -> dict[tuple[str, str], set[str]]:
-    """(importing room, imported room) → the importing files. Imports in functions count, names in strings do not."""
+def import_edges(files: Sequence[SourceFile]) -> dict[tuple[str, str], set[str]]:
+    """Map (importing subpackage, imported subpackage) to the importing files.
+
+    Imports inside functions count; module names in strings do not.
+    """
     home = {}
     for file in files:
         dotted = ".".join([PACKAGE, *file.path.with_suffix("").parts])
-        home[dotted.removesuffix(".__init__")] = room_of(file.path)
-    arrows: dict[tuple[str, str], set[str]] = defaultdict(set)
+        home[dotted.removesuffix(".__init__")] = subpackage_of(file.path)
+    edges: dict[tuple[str, str], set[str]] = defaultdict(set)
     for file in files:
         for candidates in file.imported_modules():
             module = next((name for name in candidates if name in home), None)
-            if module and home[module] != room_of(file.path):
-                arrows[room_of(file.path), home[module]].add(file.path.as_posix())
-    return arrows
+            if module and home[module] != subpackage_of(file.path):
+                edges[subpackage_of(file.path), home[module]].add(file.path.as_posix())
+    return edges
 
 
 def size_figures(files: Sequence[SourceFile]) -> Figures:
     figures: Figures = {"files": len(files), "lines": sum(len(file.lines) for file in files)}
     parts: dict[str, list[SourceFile]] = {"core": []}
     for file in files:
-        parts.setdefault(part_of(room_of(file.path)), []).append(file)
+        parts.setdefault(part_of(subpackage_of(file.path)), []).append(file)
     for part, its_files in parts.items():
         title = part if part == "core" else f"pack {part}"
         figures |= {f"files, {title}": len(its_files), f"lines, {title}": sum(len(file.lines) for file in its_files)}
     return figures
 
 
-def arrow_kind(source: str, target: str) -> str:
-    """The one of `ARROW_KINDS` that an arrow between two rooms is, or "inside" the core or one pack."""
+def edge_kind(source: str, target: str) -> str:
+    """Kind of an import edge: one of `EDGE_KINDS`, or "inside" if both ends are in the core or in the same pack."""
     parts = part_of(source), part_of(target)
     return "inside" if parts[0] == parts[1] else " → ".join("core" if part == "core" else "pack" for part in parts)
 
@@ -193,60 +199,119 @@ def longest_figures(files: Sequence[SourceFile]) -> Figures:
     }
 
 
-def measure(files: Sequence[SourceFile]) -> Mirror:
-    rooms = Counter[str]()
+def text_figures(checkout: Checkout) -> Figures:
+    """Private words of tests and documentation."""
+    tests = private_words(split_words(text) for file in checkout.tests for text in (*file.comments, *file.docstrings))
+    test_lines = sum(len(file.lines) for file in checkout.tests)
+    pages = private_words(map(split_words, checkout.pages))
+    page_lines = sum(len(text.splitlines()) for text in checkout.pages)
+    page_words = sum(len(split_words(text)) for text in checkout.pages)
+    return {
+        "private words per 1,000 lines, docstrings and comments of tests": 1000 * tests.total() / max(1, test_lines),
+        "private words per 1,000 lines, documentation": 1000 * pages.total() / max(1, page_lines),
+        "private words per 1,000 words, documentation": 1000 * pages.total() / max(1, page_words),
+    }
+
+
+def measure(checkout: Checkout) -> Mirror:
+    files = checkout.package
+    subpackages = Counter[str]()
     classes: dict[str, list[str]] = defaultdict(list)
     for file in files:
-        rooms[room_of(file.path)] += len(file.lines)
+        subpackages[subpackage_of(file.path)] += len(file.lines)
         for node in file.nodes:
             if isinstance(node, ast.ClassDef):
                 classes[node.name].append(file.path.as_posix())
     identifiers = private_words(split_name(name) for file in files for name in file.defined_names())
     prose = private_words(split_words(text) for file in files for text in (*file.comments, *file.docstrings))
     shared = {name: paths for name, paths in classes.items() if len(paths) > 1}
-    arrows = import_arrows(files)
-    kinds = Counter(arrow_kind(*pair) for pair in arrows)
-    thousands = sum(rooms.values()) / 1000 or 1
+    edges = import_edges(files)
+    kinds = Counter(edge_kind(*pair) for pair in edges)
+    thousands = sum(subpackages.values()) / 1000 or 1
     summary = {
         **size_figures(files),
-        "rooms (folders with Python files)": len(rooms),
-        "lines of the largest room": max(rooms.values()),
-        "arrows between rooms": len(arrows),
-        **{f"arrows, {kind}": kinds[kind] for kind in ARROW_KINDS},
+        "subpackages (directories with Python files)": len(subpackages),
+        "lines of the largest subpackage": max(subpackages.values()),
+        "import edges between subpackages": len(edges),
+        **{f"import edges, {kind}": kinds[kind] for kind in EDGE_KINDS},
         "class names that stand for several classes": len(shared),
         "classes with such a name": sum(map(len, shared.values())),
         **reading_figures(files),
         "private words per 1,000 lines, identifiers": identifiers.total() / thousands,
         "private words per 1,000 lines, docstrings and comments": prose.total() / thousands,
+        **text_figures(checkout),
         **longest_figures(files),
     }
-    outward = {pair: paths for pair, paths in arrows.items() if arrow_kind(*pair) == "core → pack"}
+    outward = {pair: paths for pair, paths in edges.items() if edge_kind(*pair) == "core → pack"}
     return {
         "Figures": summary,
-        "Lines of each room": dict(sorted(rooms.items())),
+        "Lines of each subpackage": dict(sorted(subpackages.items())),
         "Imports from core to packs": {" → ".join(pair): ", ".join(sorted(outward[pair])) for pair in sorted(outward)},
         "Class names that stand for several classes": {name: ", ".join(shared[name]) for name in sorted(shared)},
         "Private words": {f"{word} ({FIELD_TERMS[word]})": n for word, n in (identifiers + prose).most_common()},
     }
 
 
-def read_source(source: str) -> tuple[str, list[SourceFile]]:
-    """Label and package files of a checkout's folder, or of a git revision of this checkout."""
-    folder = Path(source)
-    if folder.is_dir():
-        paths = sorted((folder / PACKAGE).rglob("*.py"))
-        if not paths:
-            sys.exit(f"{source} has no Python files in {PACKAGE}/: name a checkout of the project or a git revision")
-        files = [SourceFile(path.relative_to(folder / PACKAGE), path.read_text("utf-8")) for path in paths]
-        return folder.resolve().name, files
+@dataclass(frozen=True)
+class Checkout:
+    """Text of a checkout that is measured.
+
+    Attributes:
+        label: name of its directory, or abbreviated hash of its commit.
+        package: Python files of the package, with paths relative to it.
+        tests: Python files of `tests/`.
+        pages: text of each page of documentation.
+    """
+
+    label: str
+    package: list[SourceFile]
+    tests: list[SourceFile]
+    pages: list[str]
+
+
+def read_checkout(source: str) -> Checkout:
+    """Read the directory of a checkout, or a git revision of this checkout."""
+    directory = Path(source)
+    if directory.is_dir():
+        label, texts = directory.resolve().name, _read_directory(directory)
+    else:
+        label, texts = _read_revision(source)
+    package = [SourceFile(path.relative_to(PACKAGE), text) for path, text in texts.items() if _is_code(path, PACKAGE)]
+    if not package:
+        sys.exit(f"{source} has no Python files in {PACKAGE}/: name a checkout of the project or a git revision")
+    tests = [SourceFile(path, text) for path, text in texts.items() if _is_code(path, "tests")]
+    pages = [text for path, text in texts.items() if _is_documentation(path)]
+    return Checkout(label, package, tests, pages)
+
+
+def _is_code(path: Path, directory: str) -> bool:
+    return path.suffix == ".py" and path.parts[0] == directory
+
+
+def _is_documentation(path: Path) -> bool:
+    is_page = path.parts[0] == "docs" or path.name in ("README.md", "CONTRIBUTING.md")
+    return is_page and path.suffix == ".md" and not path.as_posix().startswith(GENERATED_PAGES)
+
+
+def _read_directory(directory: Path) -> dict[Path, str]:
+    paths = [path for name in (PACKAGE, "tests") for path in sorted((directory / name).rglob("*.py"))]
+    paths += [*sorted(directory.glob("*.md")), *sorted((directory / "docs").rglob("*.md"))]
+    return {path.relative_to(directory): path.read_text("utf-8") for path in paths}
+
+
+def _read_revision(source: str) -> tuple[str, dict[Path, str]]:
     try:
         commit = git("rev-parse", "--short", "--verify", f"{source}^{{commit}}").decode().strip()
-        archive = git("archive", commit, PACKAGE)
+        archive = git("archive", commit)
     except (subprocess.CalledProcessError, OSError):
-        sys.exit(f"{source} is neither a folder nor a git revision with {PACKAGE}/: name a checkout or a revision")
+        sys.exit(f"{source} is neither a directory nor a git revision with {PACKAGE}/: name a checkout or a revision")
+    texts = {}
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        members = [(Path(member.name), tar.extractfile(member)) for member in tar if member.name.endswith(".py")]
-        return commit, [SourceFile(path.relative_to(PACKAGE), file.read().decode()) for path, file in members if file]
+        for member in tar:
+            file = tar.extractfile(member) if member.name.endswith((".py", ".md")) else None
+            if file:
+                texts[Path(member.name)] = file.read().decode()
+    return commit, texts
 
 
 def git(*arguments: str) -> bytes:
@@ -276,7 +341,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("source", nargs="?", default=str(ROOT), help="checkout or git revision; default: this checkout")
     parser.add_argument("--against", metavar="SOURCE", help="checkout or git revision to compare with, shown first")
-    parser.add_argument("--verbose", action="store_true", help="list rooms, core → pack imports, class names and words")
+    parser.add_argument(
+        "--verbose", action="store_true", help="list subpackages, core → pack imports, class names and words"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures and all lists as JSON")
     parser.add_argument("--page", type=Path, metavar="FILE.md", help="write the figures and all lists as a page")
     options = parser.parse_args()
@@ -284,8 +351,9 @@ def main() -> None:
     sources = {"before": options.against, "after": options.source} if options.against else {"": options.source}
     mirrors: dict[str, Mirror] = {}
     for title, source in sources.items():
-        label, files = read_source(source)
-        mirrors[f"{title} ({label})" if title else label] = mirror = measure(files)
+        checkout = read_checkout(source)
+        name = f"{title} ({checkout.label})" if title else checkout.label
+        mirrors[name] = mirror = measure(checkout)
     columns = {title: {label: each[title] for label, each in mirrors.items()} for title in mirror}
     tables = [table(title, columns[title]) for title in columns if any(columns[title].values())]
     print("\n\n".join(tables if options.verbose else tables[:1]))

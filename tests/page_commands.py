@@ -13,17 +13,17 @@ from hydra._internal.utils import get_args_parser
 from support import command_inside
 
 from rlhf_lab import main
-from rlhf_lab.cli.table import described
+from rlhf_lab.cli.table import description_of
 from rlhf_lab.config import compose, root
 from rlhf_lab.stages import artifacts, preflight
 from rlhf_lab.sweeps import sweep
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PLACEHOLDER = re.compile(r"…|\.\.\.|\b(NAME|FOLDER|FILE|POLICY)\b")
+PLACEHOLDER = re.compile(r"…|\.\.\.|\b(NAME|FOLDER|DIR|FILE|POLICY)\b")
 
 LOOKING = {"list", "help", "--help", "--cfg", "--version", "plan", "explain", ""}
-"""Words of commands that look at something and start nothing."""
+"""Words of commands that read something and start nothing."""
 RUNS_ELSEWHERE = (
     *("report", "monitor", "rescore", "compare", "dashboard", "features", "publish"),
     *("judge", "label", "leaderboard", "gate", "export", "sandbox", "parler", "vllm"),
@@ -32,7 +32,7 @@ RUNS_ELSEWHERE = (
 
 
 def commands(page: str) -> list[str]:
-    """Every `python -m rlhf_lab …` line of a page's code, but those with a placeholder."""
+    """Return every `python -m rlhf_lab …` line of a page's code without a placeholder."""
     text = (ROOT / page).read_text(encoding="utf-8")
     code = re.findall(r"^```\w*\n(.*?)^```", text.replace("\\\n", " "), re.S | re.M)
     # Commands may stand behind variables of the environment: `CUDA_VISIBLE_DEVICES=0 python -m rlhf_lab …`.
@@ -42,17 +42,17 @@ def commands(page: str) -> list[str]:
     return [line for line in found if not PLACEHOLDER.search(line)]
 
 
-def write_own_recipe(folder: Path) -> None:
-    """The folder `mine` with the recipe that the README shows."""
+def write_own_recipe(directory: Path) -> None:
+    """The directory `mine` with the recipe that the README shows."""
     shown = re.search(r"`mine/(recipe/\w+\.yaml)`:\n\n```yaml\n(.*?)```", README, re.S)
     assert shown, "README.md shows no recipe of one's own"
-    path = folder / "mine" / shown[1]
+    path = directory / "mine" / shown[1]
     path.parent.mkdir(parents=True)
     path.write_text(shown[2], encoding="utf-8")
 
 
 def before_training(patch: pytest.MonkeyPatch) -> list[str]:
-    """Have commands do everything up to where a stage or Hydra's jobs begin. Returns a list of what began."""
+    """Run commands only up to the start of a stage or of Hydra's jobs. Return a list of what started."""
     begun: list[str] = []
 
     def begin_stage(stage: artifacts.Stage, started: float) -> tuple[int, dict[str, Any]]:
@@ -70,15 +70,15 @@ def before_training(patch: pytest.MonkeyPatch) -> list[str]:
     patch.setattr(preflight, "check", lambda stages: None)
     patch.setattr(artifacts.Stage, "result", lambda stage: None)
     patch.setattr(main, "_run_hydra", begin_jobs)
-    patch.setattr(sweep, "_write_results", lambda folder, jobs: 0)
+    patch.setattr(sweep, "_write_results", lambda directory, jobs: 0)
     return begun
 
 
-def check_commands(page: str, folder: Path, begun: list[str]) -> int:
+def check_commands(page: str, directory: Path, begun: list[str]) -> int:
     """Run every command of a page up to where training begins. Returns their number.
 
     Args:
-        folder: working directory of the commands.
+        directory: working directory of the commands.
         begun: as `before_training` returns it.
     """
     checked = 0
@@ -90,10 +90,10 @@ def check_commands(page: str, folder: Path, begun: list[str]) -> int:
         checked += 1
         if first in RUNS_ELSEWHERE and "--help" not in arguments:
             options = re.findall(r"^--[a-z-]+|^[\w.]+(?==)", "\n".join(arguments[1:]), re.M)
-            unknown = [name for name in options if name not in described(first) and not is_setting(name)]
+            unknown = [name for name in options if name not in description_of(first) and not is_setting(name)]
             assert not unknown, f"{page}: {line}: {first} has no option {', '.join(unknown)}"
             continue
-        if first in ("audit", "doctor"):  # they begin with the data, or with training
+        if first in ("audit", "doctor"):  # they start with the data, or with training
             overrides = [word for word in arguments[1:] if not word.startswith(("to=", "against="))]
             named = any("recipe=" in word for word in overrides)
             # An audit takes data that nothing can be trained on, too.
@@ -103,12 +103,12 @@ def check_commands(page: str, folder: Path, begun: list[str]) -> int:
         if "table" in arguments:
             continue  # of `plan`: minutes
         begun.clear()
-        status, printed = command_inside(folder, *arguments)
+        status, printed = command_inside(directory, *arguments)
         assert status == 0, f"{page}: {line}\n{printed}"
         assert begun or first in LOOKING or LOOKING & {*arguments}, f"{page}: {line} starts nothing"
     return checked
 
 
 def is_setting(name: str) -> bool:
-    """Whether a word of a sub-command names a group or section of the config, such as judge.model."""
+    """Return True if a word of a sub-command names a group or section of the config, such as judge.model."""
     return name.partition(".")[0] in root.names()

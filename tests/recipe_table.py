@@ -1,4 +1,4 @@
-"""The table of recipes in recipes/README.md, made from what the recipes say of themselves: `make recipes`."""
+"""The table of recipes in recipes/README.md, generated from the recipes' own comments: `make recipes`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEAD = "| name | question | source | on 2 cores | what to expect |\n|---|---|---
 
 
 def header(text: str) -> dict[str, str]:
-    """Field → text of the comment that a recipe opens with; a line without a field goes on with the one before."""
+    """Map each field of the comment at the start of a recipe to its text. A line without a field continues it."""
     fields: dict[str, str] = {}
     name = ""
     for line in text.splitlines():
@@ -62,7 +62,7 @@ def table() -> str:
 
 
 def page(text: str) -> str:
-    """The page with its table made anew."""
+    """Return the page with a new table."""
     before, _, rest = text.partition(BEGIN)
     return before + BEGIN + "\n" + table() + "\n" + END + rest.partition(END)[2]
 

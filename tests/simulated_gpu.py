@@ -4,11 +4,11 @@
 
 runs a command of the lab on it. What a GPU refuses first is refused: operations on tensors of which some are on the
 CPU, GPU indices into a CPU tensor, NumPy's view of a GPU tensor; generators are not looked at. Each time the host waits
-for the device is counted, with the line of the lab that made it wait: reading a number, copying to or from the host,
+for the device is counted, with the line of rlhf_lab that waited: reading a number, copying to or from the host,
 shapes that depend on values.
 
 The device is registered as PyTorch's `PrivateUse1`, under a name that begins with "cuda", by which the lab knows a GPU.
-A tensor on it is a `GpuTensor` around the tensor on the host. Attention takes PyTorch's plain path, and the allocator,
+A tensor on it is a `GpuTensor` around the tensor on the host. Attention takes PyTorch's math path, and the allocator,
 streams and several devices are not simulated: it says nothing of speed and memory.
 """
 
@@ -33,10 +33,10 @@ PACKAGE = str(Path(__file__).resolve().parents[1] / "rlhf_lab")
 
 
 Wait = tuple[str, str]
-"""What made the host wait, and on which line of the lab."""
+"""Cause of a wait of the host, and the line of rlhf_lab that waited."""
 waits: Counter[Wait] = Counter()
 waits_in_gradients: Counter[Wait] = Counter()
-"""Those within the forward and backward passes of a training step."""
+"""Waits within the forward and backward passes of a training step."""
 
 
 def is_gpu(device: Any) -> bool:
@@ -79,8 +79,8 @@ class GpuTensor(torch.Tensor):
     __array__ = numpy
 
     def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
-        made = torch.tensor(data, dtype=dtype or self.dtype, device=device or GPU)
-        return made.requires_grad_(requires_grad)
+        generated = torch.tensor(data, dtype=dtype or self.dtype, device=device or GPU)
+        return generated.requires_grad_(requires_grad)
 
     def storage(self) -> Any:
         return self.host.storage()
@@ -179,8 +179,8 @@ def _refuse_mixed(func: Any, tensors: list[torch.Tensor]) -> None:
     if func in INDEXED and on_gpu[0] and ("put" not in func.__name__ or on_gpu[-1] or not tensors[-1].dim()):
         return
     if func in INDEXED or any(tensor.dim() for tensor in tensors if not isinstance(tensor, GpuTensor)):
-        places = ", ".join("GPU" if there else "CPU" for there in on_gpu)
-        raise RuntimeError(f"Expected all tensors to be on the same device: {func} of tensors on {places}")
+        positions = ", ".join("GPU" if there else "CPU" for there in on_gpu)
+        raise RuntimeError(f"Expected all tensors to be on the same device: {func} of tensors on {positions}")
 
 
 def _count_waits_of(func: Any, args: Any, kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> None:
@@ -197,12 +197,12 @@ def _count_waits_of(func: Any, args: Any, kwargs: dict[str, Any], tensors: list[
         count_wait("a copy to the host")
     elif func in COPIES and not all(on_gpu) and tensors[0].numel():
         may_wait = kwargs.get("non_blocking", args[2] if len(args) > 2 else False)
-        if not (on_gpu[0] and may_wait):  # copies from ordinary host memory are made before the call returns
+        if not (on_gpu[0] and may_wait):  # copies from ordinary host memory finish before the call returns
             count_wait("a copy" if on_gpu[0] else "a copy to the host")
 
 
 class _Module(_DummyBackendModule):
-    """What PyTorch asks of a device's module."""
+    """Functions that PyTorch requires of a device's module."""
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16]
@@ -257,13 +257,13 @@ def _factories() -> Iterator[tuple[str, Any]]:
 def _made_on_host_first(make: Any) -> Any:
     """`torch.tensor` for the device: it makes its copy without asking `__torch_dispatch__`."""
 
-    def made(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
+    def generated(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
         tensor = make(data, *args, **({} if is_gpu(device) else {"device": device}), **kwargs)
         if is_gpu(device):
             tensor = tensor.to(device)
         return tensor.requires_grad_() if requires_grad else tensor
 
-    return made
+    return generated
 
 
 def install() -> list[torch.library.Library]:

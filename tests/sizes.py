@@ -13,7 +13,7 @@ EVALUATION = {"prompts": 4, "samples_per_prompt": 2, "pairs": 8}
 DATA = {
     "mini_hh": ["data=mini_hh_small", "data.train_pairs=96", "data.test_pairs=16"],
     "arithmetic": ["data=arithmetic_small", "data.train_problems=96", "data.test_problems=16"],
-    # a whole frame takes four columns of four words, and a clip at least six frames
+    # a full frame takes four columns of four words, and a clip has six frames or more
     "speech": ["data=speech_small", "data.train_pairs=96", "data.test_pairs=16", "rollout.max_new_tokens=48"],
     "tools": ["data.train_tasks=96", "data.test_tasks=16"],
     "repairs": ["data.train_tasks=96", "data.test_tasks=16"],
@@ -29,7 +29,7 @@ COMMON = [
     "checkpoint.every_steps=1",
 ]
 MIXTURE_ROWS = 16
-"""Rows of a mixture of made rows and the data's own: fewer than are made at this size."""
+"""Rows of a mixture of synthetic rows and the data's own: fewer than are generated at this size."""
 SMALL: dict[str, Any] = {
     "epochs": 1,
     "batch_size": 8,

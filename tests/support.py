@@ -44,7 +44,7 @@ def planned(recipe: str, *overrides: str) -> artifacts.Stage:
 def check_each(cases: Iterable[Any], check: Callable[[Any], object]) -> None:
     """Run a check on every case, and fail once with the name and the error of each case that fails.
 
-    For checks of many files or options that are alike: one test instead of hundreds, which cost more than the checks.
+    For checks of many similar files or options: one test instead of hundreds, which cost more than the checks.
     """
     names, errors = [], []
     for case in cases:
@@ -58,23 +58,23 @@ def check_each(cases: Iterable[Any], check: Callable[[Any], object]) -> None:
         pytest.fail(f"{len(errors)} of {len(names)} fail\n" + "\n".join(errors), pytrace=False)
 
 
-def once(folder: Path, make: Callable[[Path], object]) -> Path:
-    """A folder that `make` fills for the first of the test processes that ask for it."""
-    with FileLock(f"{folder}.lock"):
-        if not folder.exists():
-            make(folder)
-    return folder
+def once(directory: Path, make: Callable[[Path], object]) -> Path:
+    """A directory that `make` fills for the first of the test processes that request it."""
+    with FileLock(f"{directory}.lock"):
+        if not directory.exists():
+            make(directory)
+    return directory
 
 
 def prompt_text(question: str) -> str:
     return f"\n\nHuman: {question}\n\nAssistant:"
 
 
-def said(prompts: Sequence[str], replies: Sequence[str], **columns: Sequence[Any]) -> list[Episode]:
-    """Replies that are known as text, as a reward reads them; `columns` are further columns of their rows."""
-    facts = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    facts = facts or [{} for _ in prompts]
-    return [Episode(Task(p, f), p, reply) for p, f, reply in zip(prompts, facts, replies, strict=True)]
+def said(prompts: Sequence[str], responses: Sequence[str], **columns: Sequence[Any]) -> list[Episode]:
+    """Responses that are known as text, as a reward reads them; `columns` are further columns of their rows."""
+    metadata = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    metadata = metadata or [{} for _ in prompts]
+    return [Episode(Task(p, f), p, response) for p, f, response in zip(prompts, metadata, responses, strict=True)]
 
 
 def write_pairs(path: Path, rows: Sequence[tuple[str, str, str]]) -> Path:
@@ -85,15 +85,15 @@ def write_pairs(path: Path, rows: Sequence[tuple[str, str, str]]) -> Path:
 
 
 def toy_rows(count: int, seed: int = 0) -> list[tuple[str, str, str]]:
-    """Distinct questions; the chosen reply is many words, the rejected one few."""
+    """Distinct questions; the chosen response is many words, the rejected one few."""
     rng = np.random.default_rng(seed)
     words = np.array(["red", "green", "blue", "warm", "cold", "tall", "small", "old"])
 
-    def reply(length: int) -> str:
+    def response(length: int) -> str:
         return " ".join(rng.choice(words, length))
 
     return [
-        (f"what about {i} {' '.join(rng.choice(words, 2))}", reply(rng.integers(6, 9)), reply(rng.integers(2, 5)))
+        (f"what about {i} {' '.join(rng.choice(words, 2))}", response(rng.integers(6, 9)), response(rng.integers(2, 5)))
         for i in range(count)
     ]
 
@@ -105,6 +105,7 @@ def plant(monkeypatch: Any, build: Any) -> Any:
     from rlhf_lab.config import registry
     from rlhf_lab.rewards.term import TermSettings
 
+    registry.kinds("reward")  # what is loaded first while the registry is a copy would be lost with it
     monkeypatch.setattr(registry, "_settings", dict(registry._settings))
     monkeypatch.setattr(registry, "_implementations", dict(registry._implementations))
 
@@ -118,11 +119,11 @@ def plant(monkeypatch: Any, build: Any) -> Any:
 
 
 class Stopped(Exception):
-    """What `stop_at` raises."""
+    """Exception that `stop_at` raises."""
 
 
 def stop_at(monkeypatch: Any, algorithm: type, at: int | None) -> None:
-    """Raise once the samples of step `at` are made; None takes the trap away."""
+    """Raise once the samples of step `at` exist; None removes the trap."""
     monkeypatch.undo()
     if at is None:
         return
@@ -137,10 +138,10 @@ def stop_at(monkeypatch: Any, algorithm: type, at: int | None) -> None:
     monkeypatch.setattr(algorithm, "collect", trap)
 
 
-def model_tensors(folder: Path) -> dict[str, Any]:
+def model_tensors(directory: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 
-    return load_file(folder / "model.safetensors")
+    return load_file(directory / "model.safetensors")
 
 
 def bpe(texts: Sequence[str], vocabulary: int, specials: Sequence[str], **kwargs: Any) -> Any:
@@ -176,7 +177,7 @@ def llama_tokenizer(texts: Sequence[str], vocabulary: int = 400) -> Any:
     return tokenizer
 
 
-def save_tiny(family: str, tokenizer: Any, folder: Path) -> Path:
+def save_tiny(family: str, tokenizer: Any, directory: Path) -> Path:
     """A randomly initialised Hugging Face checkpoint of a family with its tokenizer, as a user would have it."""
     import torch
     from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen2Config
@@ -197,20 +198,20 @@ def save_tiny(family: str, tokenizer: Any, folder: Path) -> Path:
             tie_word_embeddings=False,
             **ids,
         )
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    AutoModelForCausalLM.from_config(config).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
 
 
-def command_inside(folder: Path, *arguments: str, cores: int = 1) -> tuple[int, str]:
-    """(exit status, what was printed) of a command line that runs in a folder, in this process.
+def command_inside(directory: Path, *arguments: str, cores: int = 1) -> tuple[int, str]:
+    """Return (exit status, printed text) of a command line that runs in a directory, in this process.
 
     Args:
         cores: with more than one, stages that do not wait for each other are built in processes of their own.
     """
     before, here = dict(os.environ), Path.cwd()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)}
-    os.chdir(folder)
+    os.chdir(directory)
     try:
         with pytest.MonkeyPatch.context() as patch, console.capture() as printed:
             patch.setattr(sys, "argv", ["rlhf_lab", *arguments])

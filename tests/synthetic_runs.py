@@ -57,7 +57,7 @@ def policy_metrics(rows: list[dict], policy: str) -> dict[str, Any]:
 
 def write_run(
     root: Path,
-    folder: Path | str = "run",
+    directory: Path | str = "run",
     *,
     status: str = "completed",
     error: str | None = None,
@@ -71,7 +71,7 @@ def write_run(
     truncated: bool = False,
 ) -> Path:
     """Write a run directory below `root`; every argument changes one thing about it."""
-    path = root / folder
+    path = root / directory
     path.mkdir(parents=True)
     report = {"rows": 1000, "kept": 960, "dropped": {"empty reply": 40}, "noted": {"roles do not alternate": 3}}
     manifest = {
@@ -147,11 +147,11 @@ def write_study(
     for index, overrides in enumerate(jobs):
         if index in missing:
             continue
-        folder = study / "jobs" / str(index)
+        directory = study / "jobs" / str(index)
         bad = index in failed
         write_run(
             root,
-            folder / "run",
+            directory / "run",
             status="failed" if bad else "completed",
             error="Traceback\nNumericError: the loss is NaN at step 40" if bad else None,
             seed=100 + index,
@@ -161,24 +161,24 @@ def write_study(
             steps=20,
         )
         job = {"status": "failed" if bad else "completed", "run": f"jobs/{index}/run", "error": None}
-        (folder / "job.json").write_text(json.dumps(job))
+        (directory / "job.json").write_text(json.dumps(job))
     return study
 
 
-def add_clips(folder: Path, seconds: float = 0.5) -> list[Path]:
+def add_clips(directory: Path, seconds: float = 0.5) -> list[Path]:
     """Give the first sample of each policy to the first two prompts as audio, as an evaluation of speech does."""
-    rows = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
-    (folder / "clips").mkdir()
+    rows = [json.loads(line) for line in (directory / "evaluation.jsonl").read_text().splitlines()]
+    (directory / "clips").mkdir()
     written = []
     for row in rows:
         if row["prompt_id"] < 2 and row["sample_id"] == 0:
             row["clip"] = f"clips/{row['policy'].replace(' ', '_').replace('-', '_')}-{row['prompt_id']}.wav"
             tone = 8000 * np.sin(2 * np.pi * 220 * np.arange(int(16_000 * seconds)) / 16_000)
-            with wave.open(str(folder / row["clip"]), "wb") as file:
+            with wave.open(str(directory / row["clip"]), "wb") as file:
                 file.setnchannels(1)
                 file.setsampwidth(2)
                 file.setframerate(16_000)
                 file.writeframes(tone.astype("<i2").tobytes())
-            written.append(folder / row["clip"])
-    (folder / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            written.append(directory / row["clip"])
+    (directory / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return written

@@ -19,7 +19,7 @@ HEADER, BLOCK, CHUNK_HEADER = 7, 32768, 7
 
 @dataclass
 class OfflineRun:
-    """What `wandb sync` would send."""
+    """Records that `wandb sync` would send."""
 
     id: str = ""
     name: str = ""

@@ -1,5 +1,6 @@
-"""Stages that train. A folder per family, settings beside the code.
+"""Training stages, one sub-package per family, each with its settings.
 
-supervised/ (SFT), preference/ (DPO and its relatives, iterated), policy_gradient/ (PPO, GRPO), reward_models/,
-pair_selection/ (which pairs to train on), trl/ (the same recipes through TRL). Start at preference/dpo.py.
+supervised/ is SFT. preference/ is DPO and related methods, on pairs or in rounds. policy_gradient/ is PPO and the GRPO
+family. reward_models/ trains rewards, pair_selection/ selects training pairs, and trl/ runs the same recipes through
+TRL's trainers. Start with preference/dpo.py. They use the training loop in `training/`.
 """

@@ -1,4 +1,5 @@
-"""The sub-commands, and what the console prints around a run.
+"""Sub-commands of the core, and console output of a run.
 
-commands.py lists them; one file for each that has more to it than a call.
+Read commands.py, which defines a function per sub-command, and table.py, which collects the sub-commands of all packs.
+summary.py prints a run. The other modules implement sub-commands that need more than one function.
 """

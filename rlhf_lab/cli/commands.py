@@ -1,11 +1,9 @@
-"""The sub-commands: `python -m rlhf_lab NAME …`. Each takes the words behind its name and raises LabError."""
+"""The sub-commands: `python -m rlhf_lab NAME …`. Each function receives the arguments after NAME; raises LabError."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-
-import yaml
 
 from rlhf_lab.cli import summary
 from rlhf_lab.config import check, compose, registry, typed_sweep
@@ -13,15 +11,18 @@ from rlhf_lab.config.overrides import forced
 from rlhf_lab.config.schema import did_you_mean
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.yaml_files import parse_yaml
 from rlhf_lab.sweeps import sweep
 
 
 def report_command(arguments: Sequence[str]) -> None:
-    """`report FOLDER`: write report.html of a run or a study, finished or not."""
+    """`report DIR`: write report.html of a run or a study, finished or not."""
     if len(arguments) != 1:
-        raise ConfigError("report takes one folder: python -m rlhf_lab report outputs/studies/NAME")
+        raise ConfigError("report needs one directory: python -m rlhf_lab report outputs/studies/NAME")
+    # Commands import their implementation late: the table of commands must not import torch or plotting code.
     from rlhf_lab.reports.report import write_report
 
+    # A typed sweep learns its metrics from completed jobs, which may be new since the last report.
     typed_sweep.choose_metrics(Path(arguments[0]))
     path = write_report(arguments[0])
     sweep.print_table(path.parent)
@@ -29,9 +30,9 @@ def report_command(arguments: Sequence[str]) -> None:
 
 
 def audit_command(arguments: Sequence[str]) -> None:
-    """`audit data=… data.path=… [against=FILE,…]`: what is wrong with a data set, counted by reason.
+    """`audit data=… data.path=… [against=FILE,…]`: count the problems of a data set by reason.
 
-    `against` are files of evaluation prompts (columns prompt or question) that no training row may hold.
+    `against` names files of evaluation prompts (columns prompt or question) that no training row may contain.
     """
     from rlhf_lab.data.audit import audit
     from rlhf_lab.data.audit_report import render
@@ -45,59 +46,61 @@ def audit_command(arguments: Sequence[str]) -> None:
     if problems:
         raise ConfigError(problems)
     values = compose.compose([*(override.input_line or "" for override in usable), "+recipe=sft"])
-    # Any data may be examined, also those that no demonstration, pair or answer is in.
+    # Any data may be audited, including data without demonstrations, pairs or answers; the recipe only completes the
+    # config.
     config = check.effective({**values, "study": None})
     console.print(render(audit(registry.build("data", config.data), against=against)))
 
 
 def rescore_command(arguments: Sequence[str]) -> None:
-    """`rescore FOLDER reward.weights=… …`: what other weightings of the reward would choose among saved replies."""
+    """`rescore DIR reward.weights=… …`: compare the choices of other reward weightings among saved responses."""
     if not arguments or "=" in arguments[0]:
-        raise ConfigError("rescore takes a run directory and weightings: rescore FOLDER 'reward.weights={bt:.7}' …")
-    from rlhf_lab.evaluations.rescoring import read_replies, rescore
+        raise ConfigError("rescore needs a run directory and weightings: rescore DIR 'reward.weights={bt:.7}' …")
+    from rlhf_lab.evaluations.rescoring import read_responses, rescore
     from rlhf_lab.evaluations.weightings import weightings
 
     graphs, settings = weightings(arguments[0], arguments[1:])
-    replies = read_replies(arguments[0], settings.policy)
-    rescored = rescore(replies, graphs, settings.choose_from)
+    responses = read_responses(arguments[0], settings.policy)
+    rescored = rescore(responses, graphs, settings.choose_from)
     summary.print_rescored([weighting.summary() for weighting in rescored])
 
 
 def monitor_command(arguments: Sequence[str]) -> None:
-    """`monitor FOLDER [z=3 …]`: what the reward-hacking detector says of a run, or of a .jsonl or .csv of samples."""
+    """`monitor DIR [z=3 …]`: apply the reward-hacking detector to a run, or to a .jsonl or .csv file of samples."""
     from rlhf_lab.monitoring.replay import replay, summary, table
 
     changes = dict(item.split("=", 1) for item in arguments[1:] if "=" in item)
     if not arguments or len(changes) < len(arguments) - 1:
-        raise ConfigError("monitor takes a run directory or a file, then settings: monitor outputs/runs/ppo-… z=3")
-    settings = {key: yaml.safe_load(value) for key, value in changes.items()}
+        raise ConfigError("monitor needs a run directory or a file, then settings: monitor outputs/runs/ppo-… z=3")
+    settings = {key: parse_yaml(value, key) for key, value in changes.items()}
     judged = replay(Path(arguments[0]), settings)
     console.print(summary(judged))
     console.print(table(judged))
 
 
 def doctor_command(arguments: Sequence[str]) -> None:
-    """`doctor [to=FILE.json] [+recipe=… model=… …]`: is the installation sound, and training on this model correct?"""
+    """`doctor [to=FILE.json] [+recipe=… model=… …]`: check the installation, and training correctness on this model."""
     from rlhf_lab.doctor.examination import run
 
     run(arguments)
 
 
 def compare_command(arguments: Sequence[str]) -> None:
-    """`compare A B [policy=NAME] [to=FOLDER]`: two runs, jobs or studies: a paired test, settings, curves, cost.
+    """`compare A B [policy=NAME] [to=DIR]`: compare two runs, jobs or studies: paired test, settings, curves, cost.
 
-    `policy=NAME` is the policy of both runs, `policy='OF A,OF B'` one of each; without it the run's own.
-    `to` is the folder of compare.html; without it comparisons/A-vs-B in `outputs`, or in the outputs that A lies in.
+    `policy=NAME` selects the policy of both runs, `policy='OF A,OF B'` one of each; the default is each run's own.
+    `to` is the directory of compare.html; the default is comparisons/A-vs-B in `outputs`, or in the outputs of A.
     """
-    # A folder's name may contain an equals sign.
+    # The name of a directory may contain an equals sign.
     folders = [item for item in arguments if "=" not in item or Path(item).is_dir()]
+    # All remaining arguments have the form name=value.
     options = dict(item.split("=", 1) for item in arguments if item not in folders)
     names = ("policy", "to", "outputs")
     if unknown := [name for name in options if name not in names]:
         hints = [f"{name} is not an option of compare{did_you_mean(name, names)}" for name in unknown]
         raise ConfigError(hints)
     if len(folders) != 2:
-        raise ConfigError("compare takes two runs or two studies: compare outputs/runs/A outputs/runs/B [policy=NAME]")
+        raise ConfigError("compare needs two runs or two studies: compare outputs/runs/A outputs/runs/B [policy=NAME]")
     from rlhf_lab.reports.comparison.report import compare, printed
 
     comparison = compare(*folders, **options)
@@ -106,19 +109,19 @@ def compare_command(arguments: Sequence[str]) -> None:
 
 
 def gate_command(arguments: Sequence[str]) -> int:
-    """`gate SUITE.yaml RUN [ACCEPTED | accept=true]`: does a run hold what the suite demands? Status 0 yes, 1 no.
+    """`gate SUITE.yaml RUN [ACCEPTED | accept=true]`: check a run against the suite. Exit status: 0 passed, 1 failed.
 
     RUN is compared, prompt by prompt, with the run that was accepted last (outputs/accepted/SUITE.json), or with the
-    run ACCEPTED. `accept=true`, without ACCEPTED, registers a run that passes. A comparison that too few prompts leave
-    undecided is said to be. SUITE.yaml is a file, or `world`, the shipped suite of data=mini_hh.
+    run ACCEPTED. `accept=true`, without ACCEPTED, registers a run that passes. If there are too few prompts for a
+    decision, the output says so. SUITE.yaml is a file, or `world`, the shipped suite of data=mini_hh.
     """
     words = [item for item in arguments if "=" not in item or Path(item).exists()]
     options = dict(item.split("=", 1) for item in arguments if item not in words)
     if unknown := [name for name in options if name != "accept"]:
         raise ConfigError([f"{name} is not an option of gate{did_you_mean(name, ('accept',))}" for name in unknown])
-    accept = yaml.safe_load(options.get("accept", "false"))
+    accept = parse_yaml(options.get("accept", "false"), "accept")
     if len(words) not in (2, 3) or not isinstance(accept, bool):
-        raise ConfigError("gate takes a suite and a run: gate SUITE.yaml outputs/runs/RUN [ACCEPTED | accept=true]")
+        raise ConfigError("gate needs a suite and a run: gate SUITE.yaml outputs/runs/RUN [ACCEPTED | accept=true]")
     from rlhf_lab.gates.gate import judge
     from rlhf_lab.gates.table import lines, table
 
@@ -129,16 +132,27 @@ def gate_command(arguments: Sequence[str]) -> int:
     return 0 if decision.passed else 1
 
 
-def publish_command(arguments: Sequence[str]) -> None:
-    """`publish RUN to=FOLDER | to=hub:OWNER/NAME [dtype=bfloat16 …]`: the model with a card made from its run.
+def track_command(arguments: Sequence[str]) -> None:
+    """`track RUN … tracker=wandb [tracker.project=NAME …]`: send stored runs or studies to a tracker.
 
-    The run must be complete and whole, its code and data named; the published files must give the saved model's
-    numbers, and hold no secret, path of this machine, pickle or row of data. A repository of the hub is private unless
-    `public=true`. `dtype=bfloat16` rounds the weights; `adapter=true` publishes a LoRA adapter alone, and
+    RUN is a run directory, or the directory of a study, which sends each of its completed jobs. A run that the tracker
+    already has, in the same project and group, is skipped.
+    """
+    from rlhf_lab.cli.track import run
+
+    run(arguments)
+
+
+def publish_command(arguments: Sequence[str]) -> None:
+    """`publish RUN to=DIR | to=hub:OWNER/NAME [dtype=bfloat16 …]`: publish the model with a card about its run.
+
+    The run must be complete and undamaged, and name its code and data. The published files must reproduce the saved
+    model's numbers, and contain no secret, local path, pickle or row of data. A hub repository is private unless
+    `public=true`. `dtype=bfloat16` rounds the weights; `adapter=true` publishes only a LoRA adapter, and
     `base=OWNER/NAME` says where its base is published. `license=ID` names a licence.
-    `gate=SUITE.yaml` holds the run to a suite, or `gate_run=FOLDER`, the run that asked its model.
-    `despite=hard_stop,smoke,unnamed_code,failed_gate` publishes a run that is otherwise refused for these, and its card
-    says so. docs/publish.md.
+    `gate=SUITE.yaml` checks the run against a suite; `gate_run=DIR` is the run that evaluated its model.
+    `despite=hard_stop,smoke,unnamed_code,failed_gate` publishes a run that would be refused for these reasons; its card
+    then says so. docs/publish.md.
     """
     from rlhf_lab.cli.publish import run
 
@@ -146,11 +160,11 @@ def publish_command(arguments: Sequence[str]) -> None:
 
 
 def vllm_command(arguments: Sequence[str]) -> int:
-    """`vllm [setup | serve] [folder=FOLDER …]`: vLLM in an environment of its own: is it there, make it, serve a model.
+    """`vllm [setup | serve] [folder=DIR …]`: check or create vLLM's separate environment, or serve a model.
 
-    `setup` makes the environment, once: pinned packages in the user's cache, in $RLHF_LAB_VLLM or in `folder`;
-    `device=cpu` or `cuda`; `timeout_s=N` gives installing more time than 3600 s. rollout.mode=spawn needs nothing else.
-    `serve model=FOLDER port=8000` runs a server for rollout.mode=server until it is ended; trainers send the weights.
+    `setup` creates the environment once: pinned packages in the user's cache, in $RLHF_LAB_VLLM or in `folder`;
+    `device=cpu` or `cuda`; `timeout_s=N` allows more than 3600 s for installing. rollout.mode=spawn needs nothing else.
+    `serve model=DIR port=8000` runs a server for rollout.mode=server until it is stopped; trainers send the weights.
     More: `host=127.0.0.1 dtype=float32 context_tokens=N tensor_parallel=1 gpu_memory=0.9`. docs/vllm.md.
     """
     from rlhf_lab.cli.vllm import run
@@ -159,11 +173,11 @@ def vllm_command(arguments: Sequence[str]) -> int:
 
 
 def plan_command(arguments: Sequence[str]) -> None:
-    """`plan +recipe=… [override …] [cards=8,24,80]`: what each stage needs of memory, and what makes it fit.
+    """`plan +recipe=… [override …] [cards=8,24,80]`: estimate the memory of each stage, and suggest how to make it fit.
 
-    `cards` are GB of GPUs of which the fewest are counted for each stage. `runtime.device=cuda runtime.memory_gib=16`
-    plans for a GPU that is not here. `plan table [to=FILE.md]` has published sizes from 117M to 70B, `plan table
-    recipes` the fewest cards for each recipe on them. Nothing is loaded.
+    `cards` lists GPU sizes in GB, for which the minimum number is computed per stage. `runtime.device=cuda
+    runtime.memory_gib=16` plans for a GPU that is not in this machine. `plan table [to=FILE.md]` prints published model
+    sizes from 117M to 70B, `plan table recipes` the minimum number of cards for each recipe on them. Nothing is loaded.
     """
     from rlhf_lab.cli.plan import run
 
@@ -171,10 +185,10 @@ def plan_command(arguments: Sequence[str]) -> None:
 
 
 def explain_command(arguments: Sequence[str]) -> None:
-    """`explain [algorithm=ppo | algorithm.beta | evaluation | +recipe=ppo …]`: what can be set, and what it means.
+    """`explain [algorithm=ppo | algorithm.beta | evaluation | +recipe=ppo …]`: list settings and their meaning.
 
-    Of each setting: type, default, the value that it would take with the choices that are named (now), unit, range,
-    meaning, source, and what reads it. Without words: the groups and sections.
+    Each setting is shown with its type, default, value under the named choices (now), unit, range, meaning, source, and
+    the component that reads it. Without arguments: the groups and sections.
     """
     from rlhf_lab.cli.explain import explain
 
@@ -182,10 +196,10 @@ def explain_command(arguments: Sequence[str]) -> None:
 
 
 def dashboard_command(arguments: Sequence[str]) -> None:
-    """`dashboard [FILE.json | --push entity/project]`: the W&B dashboard, written as JSON or saved in a project."""
+    """`dashboard [FILE.json | --push entity/project]`: write the W&B dashboard as JSON, or save it in a project."""
     is_push = list(arguments[:1]) == ["--push"]
     if len(arguments) > 1 + is_push or (is_push and len(arguments) == 1):
-        raise ConfigError("dashboard takes a file to write or --push entity/project: dashboard dashboard.json")
+        raise ConfigError("dashboard needs a file to write or --push entity/project: dashboard dashboard.json")
     from rlhf_lab.trackers import dashboard
 
     if is_push:
@@ -196,11 +210,11 @@ def dashboard_command(arguments: Sequence[str]) -> None:
 
 
 def sweep_command(arguments: Sequence[str]) -> None:
-    """`sweep +recipe=… [override …] [method=grid to=FILE.yaml …]`: a study or sweep as a file for W&B's sweep agents.
+    """`sweep +recipe=… [override …] [method=grid to=FILE.yaml …]`: write a study or sweep as a file for W&B's agents.
 
     `method` is grid, random or bayes, over the study's factors or the swept values; its metric is the study's first.
-    `continuous=KEY,…` searches between the smallest and largest value of a key; `runs=N` ends the search after N runs.
-    `wandb sweep FILE.yaml` registers it, and `wandb agent` runs its jobs, each a command of the lab. docs/tracking.md.
+    `continuous=KEY,…` searches between the minimum and maximum value of a key; `runs=N` stops the search after N runs.
+    `wandb sweep FILE.yaml` registers it, and `wandb agent` runs its jobs as rlhf_lab commands. docs/tracking.md.
     """
     from rlhf_lab.cli.sweep_file import run
 

@@ -1,7 +1,7 @@
-"""What can follow on a command line, for shell completion: sub-commands, recipes, options of groups, keys, values.
+"""Candidates for shell completion of a command line: sub-commands, recipes, options of groups, keys, values.
 
-Hydra installs the shell function (`-sc install=bash`, also zsh and fish). It asks here, because Hydra's own answers
-leave out sub-commands, recipes in folders and the values that a setting may have.
+Hydra installs the shell function (`-sc install=bash`, also zsh and fish). This module answers its queries, because
+Hydra's own answers omit sub-commands, recipes in subdirectories and the allowed values of settings.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from rlhf_lab.config import compose, inventory, registry
 from rlhf_lab.core.errors import ConfigError
 
 TAKES_SETTINGS = ("plan", "doctor", "audit", "explain")
-"""Sub-commands that take settings; the others take files."""
+"""Sub-commands that accept settings; the others accept files."""
 
 
 def candidates(line: str, commands: Collection[str]) -> list[str]:
-    """Words that can complete a command line; none where file names are expected.
+    """Return the words that can complete a command line; empty if file names are expected.
 
     Args:
-        line: as typed so far, the program first.
+        line: text typed so far, starting with the program.
         commands: names of the sub-commands.
     """
     words = line.split()
     if words[:1] == ["python"]:
         words = words[2:]  # drop `python -m`, so that the program comes first
-    typed = "" if line.endswith(" ") or len(words) < 2 else words[-1]
+    # After a space, or after the program alone, a new word starts.
+    is_new_word = line.endswith(" ") or len(words) < 2
+    typed = "" if is_new_word else words[-1]
     before = words[1 : len(words) - bool(typed)]
     if before and before[0] in commands and before[0] not in TAKES_SETTINGS:
         return []
@@ -38,13 +40,14 @@ def candidates(line: str, commands: Collection[str]) -> list[str]:
 
 
 def _possible_words(typed: str, overrides: list[str]) -> list[str]:
-    """Overrides of the kind that the typed part begins: a recipe, an option of a group, a value, or a key."""
+    """Return overrides of the kind that the typed part starts: a recipe, an option of a group, a value, or a key."""
     key, equals, _ = typed.partition("=")
     name = key.lstrip("+~")
     if name == "recipe":
         return [f"+recipe={recipe}" for recipe in inventory.recipes()]
     if equals and name in registry.groups():
         return [f"{key}={option}" for option in inventory.options(name)]
+    # Keys and values depend on the options chosen earlier on the line, e.g. on the algorithm.
     values = _compose_or_default(overrides)
     if equals:
         return [f"{key}={value}" for value in explain.choices(values, name)]
@@ -52,11 +55,12 @@ def _possible_words(typed: str, overrides: list[str]) -> list[str]:
         recipes = [recipe for recipe in inventory.recipes() if not recipe.startswith("study/")]
         return [f"stages.{name}." for name in (*recipes, "gold")]
     prefix = key[: len(key) - len(name)]
-    return ["+recipe=", *(f"{group}=" for group in registry.groups()), *_keys(values, name, prefix)]
+    groups = [f"{group}=" for group in registry.groups()]
+    return ["+recipe=", *groups, *_keys(values, name, prefix)]
 
 
 def _compose_or_default(overrides: list[str]) -> dict[str, Any]:
-    """The settings that the words before choose, or the defaults where those words have a mistake."""
+    """Return the settings chosen by the earlier words, or the defaults if these contain a mistake."""
     try:
         return compose.compose(overrides)
     except ConfigError:
@@ -64,11 +68,15 @@ def _compose_or_default(overrides: list[str]) -> dict[str, Any]:
 
 
 def _keys(values: Mapping[str, Any], name: str, prefix: str) -> list[str]:
-    """Keys one level below the last dot of `name`: sections end in a dot, settings in an equals sign."""
+    """Return keys one level below the last dot of `name`: sections end in a dot, settings in an equals sign."""
     sections = name.split(".")[:-1]
     for section in sections:
         values = values.get(section) or {}
         if not isinstance(values, Mapping):
             return []
     start = prefix + "".join(f"{section}." for section in sections)
-    return [f"{start}{key}." if isinstance(value, dict) else f"{start}{key}=" for key, value in values.items()]
+    keys = []
+    for key, value in values.items():
+        end = "." if isinstance(value, dict) else "="
+        keys.append(f"{start}{key}{end}")
+    return keys

@@ -1,7 +1,7 @@
-"""`explain`: what can be set, what each setting means, and the value that it would take.
+"""`explain`: list settings, their meaning, and the value each would have in a run.
 
-Everything comes from the settings classes (`config/docstrings.py`) and from composing the choices that are named, so a
-setting is described as soon as it exists.
+All content comes from the settings classes (`config/docstrings.py`) and from composing the named choices, so a new
+setting is described without further work.
 """
 
 from __future__ import annotations
@@ -32,12 +32,17 @@ class Setting:
     """One key of the command line.
 
     Attributes:
-        default: the class's own, before files of conf/ and recipes.
-        now: the value that a run of these choices would use.
-        tuned: whether `now` is the model's value for this algorithm.
-        range: allowed values in words; empty where the type is the only limit.
-        readers: the options, or kinds of run, that have this setting.
+        key: dotted key.
+        type: type in words.
+        default: default of the class, before files of conf/ and recipes.
+        now: value in a run with the named choices.
+        tuned: True if `now` is the model's value for this algorithm.
+        meaning: entry of the class's docstring.
+        unit: unit of the value; empty if it has none.
+        range: allowed values in words; empty if the type is the only restriction.
+        readers: options, or kinds of run, that have this setting.
         origin: class that defines it, with its module.
+        choices: allowed values by name; empty if there are others.
     """
 
     key: str
@@ -54,45 +59,54 @@ class Setting:
 
 
 def explain(arguments: Sequence[str]) -> Group:
-    """Answer the words of `explain`, ready to print. Raises ConfigError for what does not exist."""
+    """Return the answer to the arguments of `explain`, ready to print. Raise ConfigError for an unknown name."""
     flags = words.split(arguments)
+    # Words with "=" choose options; all other words name settings or sections to explain.
     overrides = [word for word in flags.overrides if "=" in word or word.startswith("~")]
     targets = [word for word in flags.overrides if word not in overrides]
     problems: list[str] = []
     usable = compose.usable_overrides(overrides, problems, flags.config_dir)
     problems += [
-        f"{override.input_line}: explain takes one value" for override in usable if override.is_sweep_override()
+        f"{override.input_line}: explain accepts one value per setting"
+        for override in usable
+        if override.is_sweep_override()
     ]
     if problems:
         raise ConfigError(problems)
     if not flags.overrides:
         return Group(_overview())
     settings = catalogue(overrides, flags.config_dir)
+    # Without a named setting, explain the sections that the overrides choose, or all sections of a recipe.
     if not targets:
         targets = [
             _section_of(override.key_or_group, str(override.value()))
             for override in usable
             if override.key_or_group != "recipe"
         ]
-        targets = targets or list(dict.fromkeys(key.partition(".")[0] for key in settings))
+    if not targets:
+        sections = (key.partition(".")[0] for key in settings)
+        targets = list(dict.fromkeys(sections))
     chosen = {override.key_or_group.partition(".")[0] for override in usable}
+    # Targets may repeat if several overrides belong to one section; each is explained once.
     blocks: list[Any] = []
     for target in dict.fromkeys(targets):
-        not_chosen = target.partition(".")[0] not in chosen and "recipe" not in chosen
+        # If nothing of the group is chosen, its setting is explained for every option instead of only the default one.
+        group = target.partition(".")[0]
+        not_chosen = group not in chosen and "recipe" not in chosen
         blocks += _explain_target(target, settings, overrides, everywhere=not_chosen)
     return Group(*blocks)
 
 
 def _section_of(key: str, option: str) -> str:
-    """The section that an override chooses; each term of the reward, and each agent, has one of its own."""
+    """Return the section that an override chooses. Each term of the reward, and each agent, has its own section."""
     parts = registry.parts_of(key)
     return f"{key}.{parts}.{option}" if parts and option in inventory.options(key) else key
 
 
 def catalogue(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Setting]:
-    """Every setting of what is chosen, by its key. Raises ConfigError for wrong settings."""
+    """Return every setting of the chosen options by key. Raise ConfigError for wrong settings."""
     written = compose.compose(overrides, config_dir)
-    # Set aside before the rules are checked, so that the study section is described even where no sweep is named.
+    # Remove the study before the rules are checked, so that its section is described even without a sweep.
     study = written.get("study")
     written["study"] = None
     values = _with_tuned_values(written) | {"study": study}
@@ -104,21 +118,22 @@ def catalogue(overrides: Sequence[str], config_dir: str | None = None) -> dict[s
 
 
 def _with_tuned_values(written: dict[str, Any]) -> dict[str, Any]:
-    """The values with the model's tuned ones filled in.
+    """Return the values with the model's tuned values filled in.
 
-    An incomplete choice, such as `model=hf` without a path, is returned as written: its settings are what somebody
-    wants to read about.
+    An incomplete choice, such as `model=hf` without a path, is returned as written, because users want to read about
+    its settings.
     """
     try:
         return root.to_values(check.effective(written))
     except ConfigError as error:
+        # Only missing settings are tolerated; any other problem is an error of the user.
         if any(" is not set" not in problem for problem in error.problems):
             raise
         return written
 
 
 def choices(values: Mapping[str, Any], key: str) -> list[str]:
-    """The values that a setting may have by name; none for one that takes numbers or text."""
+    """Return the allowed values of a setting by name; empty if it accepts numbers or text."""
     for prefix, cls in _classes(values).items():
         for path, hint, _ in _fields(cls, prefix):
             if path == key:
@@ -127,7 +142,7 @@ def choices(values: Mapping[str, Any], key: str) -> list[str]:
 
 
 def _classes(values: Mapping[str, Any]) -> dict[str, type]:
-    """Prefix of keys → the class that describes them, for composed values; "" is the root."""
+    """Return prefix of keys → settings class, for composed values; "" is the root."""
     classes: dict[str, type] = {}
     for group in registry.groups():
         parts = registry.parts_of(group)
@@ -141,13 +156,13 @@ def _classes(values: Mapping[str, Any]) -> dict[str, type]:
 
 
 def _fields(cls: type, prefix: str) -> Iterator[tuple[str, Any, type]]:
-    """(key, type, class) of every field below a prefix, those of sections within it included."""
+    """Yield (key, type, class) of every field below a prefix, including fields of nested sections."""
     hints = schema.field_types(cls)
     for field in dataclasses.fields(cls):
         path = f"{prefix}.{field.name}".lstrip(".")
         hint = hints[field.name]
         if field.name == registry.parts_of(prefix):
-            continue  # `_classes` lists the class of each
+            continue  # `_classes` lists the class of each chosen option
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             yield from _fields(hint, path)
         else:
@@ -155,25 +170,28 @@ def _fields(cls: type, prefix: str) -> Iterator[tuple[str, Any, type]]:
 
 
 def _settings(prefix: str, cls: type, values: Mapping[str, Any], written: Mapping[str, Any]) -> Iterator[Setting]:
-    """Every setting of a class.
+    """Yield every setting of a class.
 
     Args:
-        prefix: of its keys.
-        values: composed, with the model's tuned values.
-        written: composed, without them.
+        prefix: prefix of its keys.
+        values: composed values including the model's tuned values.
+        written: composed values without the model's tuned values.
     """
+    adapted = _adapted_names(cls, values, written) if prefix == "algorithm" else set()
     for key, hint, owner in _fields(cls, prefix):
         name = key.rpartition(".")[2]
         meaning = docstrings.meanings(owner).get(name, "")
         is_written = _at(written, key) is not None
-        has_tuned_value = _at(values, f"model.tuned.{_tuned_name(values, prefix)}.{name}") is not None
+        tuned_key = f"model.tuned.{_tuned_name(values, prefix)}.{name}"
+        has_tuned_value = _at(values, tuned_key) is not None
+        # The most derived class that annotates the field, because a subclass may redefine it.
         defining_class = next(base for base in owner.__mro__ if name in inspect.get_annotations(base))
         yield Setting(
             key=key,
             type=docstrings.type_text(hint),
             default=schema.defaults(owner).get(name),
             now=_at(values, key),
-            tuned=has_tuned_value and not is_written,
+            tuned=has_tuned_value and not is_written and name not in adapted,
             meaning=meaning,
             unit=docstrings.unit(name, meaning),
             range=range_texts(owner).get(name, ""),
@@ -183,13 +201,21 @@ def _settings(prefix: str, cls: type, values: Mapping[str, Any], written: Mappin
         )
 
 
+def _adapted_names(cls: Any, values: Mapping[str, Any], written: Mapping[str, Any]) -> set[str]:
+    """Return the algorithm's settings that follow from other settings instead of from `model.tuned`."""
+    algorithm = written["algorithm"]
+    unset = [name for name in cls.tuned_by_model if algorithm.get(name) is None]
+    sharding_kind = values["sharding"]["kind"]
+    return set(cls.adapted(values["algorithm"], unset, sharding_kind))
+
+
 def _tuned_name(values: Mapping[str, Any], prefix: str) -> str:
-    """The key of a section in `model.tuned`: the algorithm's kind, or `rollout`."""
+    """Return the key of a section in `model.tuned`: the algorithm's kind, or `rollout`."""
     return str(values["algorithm"]["kind"]) if prefix == "algorithm" else prefix
 
 
 def _at(values: Mapping[str, Any], key: str) -> Any:
-    """The value at a dotted key; None where there is none."""
+    """Return the value at a dotted key, or None."""
     node: Any = values
     for name in key.split("."):
         node = node.get(name) if isinstance(node, Mapping) else None
@@ -197,7 +223,7 @@ def _at(values: Mapping[str, Any], key: str) -> Any:
 
 
 def _readers(key: str) -> tuple[str, ...]:
-    """The options of its group that have a setting, or the algorithms that use its section."""
+    """Return the options of the key's group that have the setting, or the algorithms that use its section."""
     group, _, name = key.partition(".")
     parts = registry.parts_of(group)
     if parts and key.startswith(f"{group}.{parts}."):
@@ -216,24 +242,28 @@ def _readers(key: str) -> tuple[str, ...]:
 
 @cache
 def _kind_by_option(group: str) -> dict[str, str]:
-    """Option of a group → its kind. Several options may be presets of one kind."""
+    """Return option of a group → its kind. Several options may be presets of the same kind."""
     return {option: inventory.written_values(group, option)["kind"] for option in inventory.options(group)}
 
 
 @cache
 def _options_with(group: str, name: str) -> list[str]:
-    """Options of a group whose settings have a field, e.g. `beta` or `selection.by`."""
-    classes = {option: registry.settings_class(group, kind) for option, kind in _kind_by_option(group).items()}
-    return [option for option, cls in classes.items() if any(path == name for path, _, _ in _fields(cls, ""))]
+    """Return the options of a group whose settings have a field, e.g. `beta` or `selection.by`."""
+    options = []
+    for option, kind in _kind_by_option(group).items():
+        cls = registry.settings_class(group, kind)
+        if any(path == name for path, _, _ in _fields(cls, "")):
+            options.append(option)
+    return options
 
 
 def _explain_target(
     target: str, settings: Mapping[str, Setting], overrides: Sequence[str], *, everywhere: bool
 ) -> list[Any]:
-    """One setting in full, or a table of a section.
+    """Return a full description of one setting, or a table of a section.
 
     Args:
-        everywhere: whether a setting is shown for every choice of its group, because none is named.
+        everywhere: True to show a setting for every option of its group, because none is chosen.
     """
     if everywhere and "." in target:
         by_option = _setting_by_option(target, overrides)
@@ -251,7 +281,7 @@ def _explain_target(
 
 
 def _setting_by_option(key: str, overrides: Sequence[str]) -> list[Setting]:
-    """A setting of a group as each option has it. Options that agree in meaning and value share one entry."""
+    """Return a group's setting for each option. Options with the same meaning and values share one entry."""
     group, _, name = key.partition(".")
     if group not in registry.groups() or registry.parts_of(group):
         return []
@@ -265,19 +295,21 @@ def _setting_by_option(key: str, overrides: Sequence[str]) -> list[Setting]:
 
 
 def _unknown_target(target: str, settings: Mapping[str, Setting]) -> str:
-    """What to write instead of a word that names nothing."""
+    """Return what to write instead of a name that does not exist."""
     group, _, name = target.partition(".")
     if group in registry.groups() and name and (options := _options_with(group, name)):
-        return f"{target} is not a setting of what is chosen; it belongs to {group}={', '.join(options)}"
+        return f"{target} is not a setting of the chosen options; it belongs to {group}={', '.join(options)}"
     if target in inventory.recipes():
         return f"{target} is a recipe; write explain +recipe={target}"
     names = {*settings, *registry.sections(), *registry.groups()}
     for kind_group in registry.groups():
         if target in inventory.options(kind_group):
             return f"{target} is an option of {kind_group}; write explain {kind_group}={target}"
+        if registry.parts_of(kind_group):
+            continue  # keys of such a group contain the name of the chosen option
         for kind in registry.kinds(kind_group):
-            fields = _fields(registry.settings_class(kind_group, kind), kind_group)
-            names |= {path for path, _, _ in fields if not registry.parts_of(kind_group)}
+            cls = registry.settings_class(kind_group, kind)
+            names |= {path for path, _, _ in _fields(cls, kind_group)}
     full_keys = sorted(name for name in names if name.endswith(f".{target}"))
     if full_keys:
         return f"{target} is not a setting; did you mean {' or '.join(full_keys)}?"
@@ -288,18 +320,26 @@ def _unknown_target(target: str, settings: Mapping[str, Setting]) -> str:
 
 
 def _value_text(value: Any) -> str:
-    return "–" if value is None else literal(value) or "(empty)"
+    """Return a value as text; a dash for None."""
+    if value is None:
+        return "–"
+    return literal(value) or "(empty)"  # the empty string has no visible form
 
 
-def _facts(setting: Setting) -> dict[str, str]:
-    """What is known of a setting besides its value and meaning."""
-    facts = {"type": setting.type, "unit": setting.unit, "range": setting.range}
-    facts |= {"source": ", ".join(docstrings.sources(setting.meaning)), "read by": _readers_text(setting.readers)}
-    return {name: text for name, text in facts.items() if text}
+def _metadata(setting: Setting) -> dict[str, str]:
+    """Return the properties of a setting other than its value and meaning; empty ones are omitted."""
+    metadata = {
+        "type": setting.type,
+        "unit": setting.unit,
+        "range": setting.range,
+        "source": ", ".join(docstrings.sources(setting.meaning)),
+        "read by": _readers_text(setting.readers),
+    }
+    return {name: text for name, text in metadata.items() if text}
 
 
 def _readers_text(readers: Sequence[str]) -> str:
-    """`algorithm=dpo, ppo` for choices of one group."""
+    """Return the readers as text: `algorithm=dpo, ppo` for options of one group."""
     group, equals, _ = readers[0].partition("=")
     if not equals:  # "every run" or "a study"
         return readers[0]
@@ -308,22 +348,30 @@ def _readers_text(readers: Sequence[str]) -> str:
 
 
 def _now_text(setting: Setting) -> str:
-    return f"{_value_text(setting.now)}{' (model.tuned)' if setting.tuned else ''}"
+    """Return the current value as text, with its source if that is the model."""
+    source = " (model.tuned)" if setting.tuned else ""
+    return f"{_value_text(setting.now)}{source}"
 
 
 def _setting_table(setting: Setting) -> Table:
-    """One setting, a line per fact."""
+    """Return a table of one setting with one property per row."""
     table = Table(title=f"[bold]{setting.key}[/]", title_justify="left", box=None, show_header=False)
     table.add_column(style="dim", min_width=8)
     table.add_column(overflow="fold")
-    rows = {"meaning": setting.meaning, "default": _value_text(setting.default), "now": _now_text(setting)}
-    for name, text in {**rows, **_facts(setting), "defined": setting.origin}.items():
+    rows = {
+        "meaning": setting.meaning,
+        "default": _value_text(setting.default),
+        "now": _now_text(setting),
+        **_metadata(setting),
+        "defined": setting.origin,
+    }
+    for name, text in rows.items():
         table.add_row(name, escape(text))
     return table
 
 
 def _section_table(title: str, settings: Sequence[Setting]) -> Table:
-    """The settings of a section, a row each. Readers are shown only where a setting is explained alone."""
+    """Return a table of a section with one setting per row. Readers are shown only for a single setting."""
     table = Table(title=f"[bold]{title}[/]", title_justify="left", box=None, padding=(0, 2, 1, 0))
     table.add_column("setting, default → now", overflow="fold", max_width=34)
     table.add_column("meaning", overflow="fold", ratio=1)
@@ -331,37 +379,44 @@ def _section_table(title: str, settings: Sequence[Setting]) -> Table:
         default = _value_text(setting.default)
         now = _now_text(setting)
         values = now if default == now else f"{default} → {now}"
-        facts = "; ".join(f"{name}: {text}" for name, text in _facts(setting).items() if name != "read by")
-        meaning = f"{escape(setting.meaning)}\n[dim]{escape(facts)}[/]"
+        properties = [f"{name}: {text}" for name, text in _metadata(setting).items() if name != "read by"]
+        metadata = "; ".join(properties)
+        meaning = f"{escape(setting.meaning)}\n[dim]{escape(metadata)}[/]"
         table.add_row(f"[bold]{setting.key}[/]\n{escape(values)}", meaning)
     return table
 
 
 def _options_table(group: str) -> Table:
-    """The options of a group, each with the first sentence of its file in conf/, or of a plug-in's settings class."""
+    """Return a table of a group's options, with the first sentence of each file in conf/ or plug-in settings class."""
     table = Table(title=f"[bold]options of {group}[/]", title_justify="left", box=None, show_header=False)
     for name in inventory.options(group):
         path = inventory.option_files(group).get(name)
         if path is not None:
             sentence = _opening_comment(path.read_text(encoding="utf-8"))
         else:
-            sentence = (inspect.getdoc(registry.settings_class(group, name)) or "").partition("\n")[0]
+            # A plug-in's option has no file in conf/.
+            documentation = inspect.getdoc(registry.settings_class(group, name)) or ""
+            sentence = documentation.partition("\n")[0]
         table.add_row(f"{group}={name}", escape(sentence))
     return table
 
 
 def _opening_comment(text: str) -> str:
-    """The first sentence of the comment that a file starts with."""
+    """Return the first sentence of the comment at the start of a file."""
     lines = takewhile(lambda line: line.startswith("#"), text.splitlines())
     comment = " ".join(line.removeprefix("#").strip() for line in lines)
-    return re.split(r"(?<=\w{3}[.]) (?=[A-Z])", comment)[0]  # not after an abbreviation such as "Dr."
+    # Split only after words of three letters or more, so that abbreviations such as "Dr." do not end the sentence.
+    return re.split(r"(?<=\w{3}[.]) (?=[A-Z])", comment)[0]
 
 
 def _overview() -> Table:
-    """Groups, sections and single settings: what can be explained."""
+    """Return a table of everything that can be explained: groups, sections and single settings."""
     table = Table(title=f"python -m rlhf_lab {USAGE}", title_justify="left", box=None, show_header=False)
     texts = {name: group.meaning for name, group in registry.groups().items()}
-    texts |= {name: docstrings.summary(item.cls) for name, item in registry.sections().items() if name not in texts}
+    # A group may have a section class of its own; the group's meaning describes it better.
+    for name, section in registry.sections().items():
+        if name not in texts:
+            texts[name] = docstrings.summary(section.cls)
     texts |= docstrings.meanings(root.Config)
     for name, text in texts.items():
         table.add_row(f"[bold]{name}[/]", escape(text))

@@ -1,4 +1,4 @@
-"""`plan`: the memory of a recipe's stages; `plan table`: of published model sizes, and of recipes on them."""
+"""`plan`: memory of a recipe's stages; `plan table`: memory of published model sizes, and of recipes with them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlhf_lab.core.files import write_text
 from rlhf_lab.memory import recipe_table
 from rlhf_lab.memory.device import Device, device, processes
 from rlhf_lab.memory.devices import CARD_GB
-from rlhf_lab.memory.fit import least_devices, smallest_change
+from rlhf_lab.memory.fit import min_devices, smallest_change
 from rlhf_lab.memory.plan import StagePlan, plan_stage
 from rlhf_lab.memory.show import size, stage_lines, stage_table
 from rlhf_lab.memory.table import MEASURED, grids, page
@@ -28,41 +28,45 @@ USAGE = "python -m rlhf_lab plan +recipe=ppo model=gpt2 cards=24,80, or python -
 
 
 def run(arguments: Sequence[str]) -> None:
-    """`plan [+recipe=NAME override …] [cards=8,16,24]`, GB per GPU, or `plan table [recipes] [to=FILE]`."""
+    """Run `plan [+recipe=NAME override …] [cards=8,16,24]` (GB per GPU) or `plan table [recipes] [to=FILE]`."""
     words = list(arguments)
     if words[:1] == ["table"]:
         return _print_size_table(words[1:])
-    cards = _parse_cards([word for word in words if word.startswith("cards=")])
-    command = _check_single_job([word for word in words if not word.startswith("cards=")])
+    card_words = [word for word in words if word.startswith("cards=")]
+    cards = _parse_cards(card_words)
+    command = _check_single_job([word for word in words if word not in card_words])
     root = artifacts.plan(command.configs[0], command.recipe or "")
     machine = device(root.config)
     plans = [plan_stage(stage, processes(stage.config, machine), cuda=machine.cuda) for stage in root.upstream()]
     for plan in plans:
         show_stage(plan, machine)
-    # Where the size of memory is unknown, share() is None and every plan counts as fitting.
+    # If the memory size is unknown, share() is None and every plan counts as fitting.
     if any(plan.peak > (machine.share(plan.processes) or plan.peak) for plan in plans):
-        advice = smallest_change(root, machine)
+        # Settings that cost only time are tried before those that change the arithmetic.
+        hint = smallest_change(root, machine)
         fix = "none of the settings that were tried"
-        if advice:
-            fix = f"{' '.join(advice.overrides)} ({size(advice.peak)})"
+        if hint:
+            fix = f"{' '.join(hint.overrides)} ({size(hint.peak)})"
         console.print(f"all stages fit with: {fix}", markup=False, soft_wrap=True)
     if cards:
         console.print(card_table(root, cards))
 
 
 def _check_single_job(words: Sequence[str]) -> compose.Command:
-    """The checked command of one job. Raises ConfigError for a sweep, with the command that plans its first job."""
+    """Return the checked command of one job. For a sweep, raise ConfigError with the command for its first job."""
     names = [word.partition("=")[0] for word in words]
+    # An unknown name with = would be reported as an unknown setting, which hides the misspelt option.
     misspelt = [name for name in names if get_close_matches(name, ["cards"], cutoff=0.75)]
     if misspelt:
         raise ConfigError([f"{name} is not an option of plan; did you mean cards?" for name in misspelt])
     bare = [word for word in words if "=" not in word and not word.startswith(("-", "~"))]
     if bare:
         possible = ["table", *(f"+recipe={name}" for name in inventory.recipes())]
-        raise ConfigError([f"{word} is no setting{did_you_mean(f'+recipe={word}', possible)}" for word in bare])
+        hints = {word: did_you_mean(f"+recipe={word}", possible) for word in bare}
+        raise ConfigError([f"{word} is not a setting{hint}" for word, hint in hints.items()])
     command = compose.check_command(words)
     if not command.recipe:
-        raise ConfigError(f"no recipe named; write for example {USAGE}")
+        raise ConfigError(f"plan needs a recipe; write for example {USAGE}")
     if len(command.configs) > 1:
         job = " ".join(f"{key}={literal(value)}" for key, value in command.jobs[0].items())
         raise ConfigError(
@@ -73,7 +77,7 @@ def _check_single_job(words: Sequence[str]) -> compose.Command:
 
 
 def show_stage(plan: StagePlan, machine: Device) -> None:
-    """Print a stage's memory: the table, the phases, and how the numbers come about."""
+    """Print a stage's memory: the table, the phases, and the derivation of the numbers."""
     console.print(stage_table(plan))
     for line in stage_lines(plan, machine):
         console.print(f"  {escape(line)}", soft_wrap=True)
@@ -81,25 +85,26 @@ def show_stage(plan: StagePlan, machine: Device) -> None:
 
 
 def card_table(root: artifacts.Stage, cards: Sequence[int]) -> Table:
-    """Fewest GPUs of each size for every stage: as configured, and with everything that costs time alone."""
-    table = Table(title="Fewest GPUs, fully sharded (powers of two up to 64; – more)", title_justify="left")
+    """Return the minimum number of GPUs of each size per stage: as configured, and with all memory-saving settings."""
+    table = Table(title="Minimum number of GPUs, fully sharded (powers of two up to 64; – more)", title_justify="left")
     table.add_column("stage", style="bold")
     for card in cards:
         table.add_column(f"{card} GB", justify="right")
     for stage in root.upstream():
         for frugal in (False, True):
-            counts = [least_devices(stage, card * CARD_GB, frugal=frugal) for card in cards]
+            # The second row per stage shows how far settings that only cost time would help.
+            counts = [min_devices(stage, card * CARD_GB, frugal=frugal) for card in cards]
             label = "  frugal" if frugal else stage.recipe
             table.add_row(label, *(str(count or "–") for count in counts))
     sizes = ", ".join(f"{card} GB = {card * CARD_GB / 2**30:.1f} GiB" for card in cards)
-    meaning = "frugal: bfloat16, checkpointing, one row or pair at a time, 64 sampled replies"
+    meaning = "frugal: bfloat16, checkpointing, one row or pair at a time, 64 sampled responses"
     table.caption = f"{sizes} (as in runtime.memory_gib)\n{meaning}\n{MEASURED}"
     table.caption_justify = "left"
     return table
 
 
 def _parse_cards(words: Sequence[str]) -> list[int]:
-    """GB per GPU of `cards=8,24`; of several such words the last counts."""
+    """Return the GB per GPU of `cards=8,24`; if there are several such arguments, the last one counts."""
     values = words[-1].partition("=")[2].split(",") if words else []
     if not all(value.isdigit() and int(value) for value in values):
         raise ConfigError(f"{words[-1]} is not a list of GB per GPU; write cards=8,16,24,40,80,141")
@@ -107,12 +112,12 @@ def _parse_cards(words: Sequence[str]) -> list[int]:
 
 
 def _print_size_table(words: Sequence[str]) -> None:
-    """`plan table [recipes]`: print the tables of published model sizes, or write them to a file."""
+    """Run `plan table [recipes]`: print the tables of published model sizes, or write them to a file."""
     of_recipes = words[:1] == ["recipes"]
     options = words[of_recipes:]
     target = next((word.partition("=")[2] for word in options if word.startswith("to=")), "")
     if len(options) > bool(target):
-        raise ConfigError(f"plan table takes to=FILE and nothing else, not {' '.join(options)}")
+        raise ConfigError(f"plan table accepts only to=FILE, not {' '.join(options)}")
     tables = recipe_table.recipe_grids() if of_recipes else grids()
     if target:
         write_text(Path(target), (recipe_table.page if of_recipes else page)(tables))

@@ -1,4 +1,4 @@
-"""What the command line prints around a run: recipes, problems, the plan, the result."""
+"""Console output of a run: recipes, problems, the plan, the result."""
 
 from __future__ import annotations
 
@@ -22,45 +22,49 @@ from rlhf_lab.stages import artifacts
 
 
 def list_recipes(commands: Sequence[str]) -> None:
-    """All recipes with their question, then the sub-commands.
+    """Print all recipes with their question, then the sub-commands.
 
     Args:
-        commands: one line per sub-command: what it takes and does.
+        commands: one line per sub-command with its arguments and purpose.
     """
     table = Table(title="Recipes: python -m rlhf_lab +recipe=NAME", title_justify="left", box=None)
     table.add_column("name", style="bold")
     table.add_column("question")
     for name, path in inventory.recipes().items():
-        table.add_row(name, str((yaml.safe_load(path.read_text()) or {}).get("question", "")))
+        table.add_row(name, str(inventory.read_yaml(path).get("question", "")))
     console.print(table)
-    console.print("Other commands (NAME --help says more; --help by itself shows every group and option):")
+    console.print("Other commands (NAME --help prints details; --help alone lists every group and option):")
     for line in commands:
         console.print(f"  {line}", markup=False, soft_wrap=True)
 
 
 def print_problems(error: LabError, *, ran: bool = False) -> None:
-    """Print every problem as an item of a list.
+    """Print every problem as a list item.
 
     Args:
-        ran: whether a stage was begun before the problem was seen.
+        ran: True if a stage had started before the problem occurred.
     """
     problems = getattr(error, "problems", None) or [str(error)]
-    count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
-    outcome = "; what was built before stays" if ran else ", nothing was run"
+    plural = "" if len(problems) == 1 else "s"
+    count = f"{len(problems)} problem{plural}"
+    outcome = "; completed stages are kept" if ran else ", nothing was run"
     console.print(f"[bold red]{count}{outcome}:[/]")
     for problem in problems:
-        console.print(f"  • {escape(problem)}".replace("\n", "\n    "), soft_wrap=True)
+        item = f"  • {escape(problem)}"
+        console.print(item.replace("\n", "\n    "), soft_wrap=True)  # indent the lines after the first
 
 
 def print_config(command: compose.Command) -> None:
-    """Every setting as the run would have it, as YAML; of a sweep those of the first job."""
+    """Print all settings of the run as YAML; for a sweep, those of the first job."""
+    # `print` instead of the console: the output must stay valid YAML, without line breaks and markup.
     for line in _sweep_lines(command):
         print(f"# {line}")
-    print(yaml.safe_dump(root.to_values(command.configs[0]), sort_keys=False, allow_unicode=True), end="")
+    values = root.to_values(command.configs[0])
+    print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")
 
 
 def _sweep_lines(command: compose.Command) -> list[str]:
-    """Which job of a sweep is shown; nothing for a single run."""
+    """Return which job of a sweep is shown; empty for a single run."""
     if len(command.jobs) == 1:
         return []
     swept = " ".join(f"{key}={literal(value)}" for key, value in command.jobs[0].items())
@@ -68,60 +72,64 @@ def _sweep_lines(command: compose.Command) -> list[str]:
 
 
 def print_plan(stage: artifacts.Stage, started: float) -> None:
-    """First lines of a run: the question, what is reused and what will be built."""
-    console.print(f"[bold]{stage.recipe}[/]: {escape(redacted(stage.config.question))}", soft_wrap=True)
+    """Print the first lines of a run: its question, the reused stages and the stages to build."""
+    question = escape(redacted(stage.config.question))
+    console.print(f"[bold]{stage.recipe}[/]: {question}", soft_wrap=True)
     for needed in stage.upstream():
-        line = f"{needed.recipe:<14} {needed.folder}"
+        line = f"{needed.recipe:<14} {needed.directory}"
         if needed.result() and not stage.config.artifacts.refresh:
             console.print(f"  reuse  {line}  [dim]{artifacts.age(needed)}[/]", soft_wrap=True)
         else:
-            resumed = " from its checkpoint" if (needed.folder / "checkpoint.pt").exists() else ""
+            resumed = " from its checkpoint" if (needed.directory / "checkpoint.pt").exists() else ""
             reason = None if needed.config.artifacts.refresh else needed.changed_code()
             again = f"  [dim]again: {escape(reason)}[/]" if reason else ""
             console.print(f"  build  {line}{resumed}{again}", soft_wrap=True)
 
 
 def print_memory(lines: Sequence[str]) -> None:
-    """Print how much memory the run needs."""
+    """Print the memory that the run needs."""
     for line in lines:
         console.print(f"  {escape(line)}", soft_wrap=True)
 
 
 def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float) -> None:
-    """Last lines of a run: the answer to its question, notes, numbers, and where everything is."""
-    sentence, caveat = written.recall(stage.folder) or _write_report(stage.folder)
+    """Print the last lines of a run: the answer to its question, notes, numbers, and the paths of its files."""
+    # A report that is still current is not written again, because drawing its figures takes seconds.
+    sentence, caveat = written.recall(stage.directory) or _write_report(stage.directory)
     console.print(f"[bold]{escape(sentence)}[/]")
     if caveat:
         console.print(f"[dim]{escape(caveat)}[/]")
     for note in result.get("notes", []):
         console.print(f"  [dim]note: {escape(note)}[/]", soft_wrap=True)
-    measures.recall(stage.folder)  # a run that is wholly in the store has built no world
-    policies = PolicyTable(result["policies"])
+    # A run whose stages are all reused has built no world, so the measures come from its manifest.
+    measures.recall(stage.directory)
+    policies = PolicyTable(result["policies"], clusters=stage.config.algorithm.clusters)
     if policies.columns:
         console.print(policies)
     shown = [name for name in result.get("primary", []) if name in result["metrics"]]
+    # Align the numbers in one column.
     width = max(map(len, shown), default=0)
     for name in shown:
         console.print(f"  {name:<{width}}  {number(result['metrics'][name])}")
-    console.print(f"run     {stage.folder}\nreport  {stage.folder / 'report.html'}", soft_wrap=True)
+    console.print(f"run     {stage.directory}\nreport  {stage.directory / 'report.html'}", soft_wrap=True)
     console.print(f"[dim]{seconds:.0f} s[/]")
 
 
-def _write_report(folder: Path) -> tuple[str, str]:
-    """Write the report of a run. Returns its answer as (sentence, caveat)."""
+def _write_report(directory: Path) -> tuple[str, str]:
+    """Write the report of a run. Return its answer as (sentence, caveat)."""
     from rlhf_lab.reports.report import write_report_of
     from rlhf_lab.results.answer import answer
     from rlhf_lab.results.rundir import read_run
 
-    run = read_run(folder)
+    run = read_run(directory)
     run_answer = answer(run)
     write_report_of(run)
-    written.remember(folder, run_answer.sentence, run_answer.caveat)
+    written.remember(directory, run_answer.sentence, run_answer.caveat)
     return run_answer.sentence, run_answer.caveat
 
 
 def print_rescored(policies: list[dict[str, Any]]) -> None:
-    """What each weighting of a reward would choose among saved replies, then how it orders them, term by term."""
+    """Print the choices of each weighting among saved responses, then how it orders them, term by term."""
     names = [key.removeprefix("reward/") for key in policies[0]["metrics"] if key.startswith("reward/")]
     order = {"rank_gold": "ρ gold", "rank_first": "ρ first", "same_choice": "same choice"}
     console.print(PolicyTable(policies))

@@ -1,4 +1,4 @@
-"""`sweep`: a study or typed sweep as a file for W&B's sweep agents."""
+"""`sweep`: write a study or typed sweep as a file for W&B's sweep agents."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ OPTIONS = ("method", "continuous", "runs", "to")
 
 
 def run(arguments: Sequence[str]) -> None:
-    """`sweep +recipe=… [override …] [method=… continuous=… runs=… to=…]`. Raises ConfigError for a wrong command."""
+    """Run `sweep +recipe=… [override …] [method=… continuous=… runs=… to=…]`. Raise ConfigError if it is wrong."""
     options = {}
     overrides = []
+    # Everything that is not an option of this command is an override for Hydra.
     for word in arguments:
         name, separator, value = word.partition("=")
         if separator and name in OPTIONS:
@@ -32,10 +33,10 @@ def run(arguments: Sequence[str]) -> None:
         raise ConfigError(f"method={written} is not known; write one of {', '.join(METHODS)}")
     runs = options.get("runs")
     if runs is not None and not (runs.isdigit() and int(runs)):
-        raise ConfigError(f"runs={runs} must be a count, 1 or above")
+        raise ConfigError(f"runs={runs} must be a whole number of 1 or above")
     command = compose.check_command(overrides)
     if not command.recipe:
-        raise ConfigError("sweep takes a recipe: sweep +recipe=study/buffers, or +recipe=dpo algorithm.beta=0.1,0.3")
+        raise ConfigError("sweep needs a recipe: sweep +recipe=study/buffers, or +recipe=dpo algorithm.beta=0.1,0.3")
     continuous = [key for key in options.get("continuous", "").split(",") if key]
     config = sweep_config(command, method, continuous=continuous, runs=int(runs) if runs else None)
     path = Path(options.get("to", f"{config['name']}-sweep.yaml"))

@@ -1,24 +1,38 @@
-"""The table of sub-commands, of every pack, and the help that their docstrings give."""
+"""Table of the sub-commands of all packs, with the help from their docstrings."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
 
-from rlhf_lab.core.packs import load, named
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.packs import load, named, owner
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
-    name: load(reference) for name, reference in named("commands").items()
-}
-"""Name → function of the words behind it. It returns an exit status, or None for 0, and raises LabError."""
+LISTING = ("list", "help")
+"""Arguments that list recipes and sub-commands, as a command line without arguments does."""
+
+
+def load_commands() -> dict[str, Callable[[Sequence[str]], int | None]]:
+    """Return the sub-commands of all packs. Raise ConfigError for a name in `LISTING`."""
+    references = named("commands")
+    for name in LISTING:
+        if name in references:
+            pack = owner(references[name].partition(":")[0])
+            raise ConfigError(f"command {name}: {pack} defines it, but this name lists the commands; rename it")
+    return {name: load(reference) for name, reference in references.items()}
+
+
+COMMANDS = load_commands()
+"""Name → function of the arguments after it. The function returns an exit status, or None for 0; it raises LabError."""
 
 
 def needs_words(name: str) -> bool:
-    """Whether a sub-command does nothing by itself: its usage line has words that do not stand in brackets."""
-    usage = described(name).partition(":")[0].removeprefix(name).strip()
+    """Return True if a sub-command requires arguments: its usage line has some that are not in brackets."""
+    # The usage line is the text before the first colon, e.g. "report DIR".
+    usage = description_of(name).partition(":")[0].removeprefix(name).strip()
     return bool(usage) and not usage.startswith("[")
 
 
-def described(name: str) -> str:
-    """The help text of a sub-command; its first line is a summary by itself."""
+def description_of(name: str) -> str:
+    """Return the help text of a sub-command; its first line is a complete summary."""
     return inspect.cleandoc(COMMANDS[name].__doc__ or "").replace("`", "")

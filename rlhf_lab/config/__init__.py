@@ -1,6 +1,7 @@
-"""From the words of a command line to a checked config. No torch is imported.
+"""From command-line arguments to a checked config. Nothing here imports torch.
 
-Read registry.py (group + kind → settings class), schema.py (YAML values → dataclasses), root.py (the whole config and
-the rules between its sections), inventory.py (what conf/ and recipes/ hold), then compose.py (Hydra). overrides.py,
-words.py and typed_sweep.py read command lines.
+Read registry.py (group and kind → settings class), schema.py (YAML values → dataclasses), section.py and root.py (the
+config of a run), inventory.py (options and recipes of all packs), compose.py (Hydra) and check.py (build, tune,
+complete, rules). matching.py compares what the data provide with what other sections require. overrides.py, words.py
+and typed_sweep.py parse command lines.
 """

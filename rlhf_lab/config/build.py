@@ -1,4 +1,4 @@
-"""Builds the sections and groups of a run from composed values, with the settings that are left to the model."""
+"""Construction of a run's sections and groups from composed values, with the settings that depend on the model."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ from typing import Any
 from rlhf_lab.config import registry, root, schema
 from rlhf_lab.config.tuned import with_tuned
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.ranges import CheckedSettings
 
 
 def build(values: Mapping[str, Any], problems: list[str]) -> root.Config | None:
-    """A run's sections and groups; None where one of them is wrong, with every reason in `problems`."""
+    """Build a run's sections and groups. Return None if one of them is wrong; `problems` then has all reasons."""
     names = root.names()
     groups = registry.groups()
     tuned = with_tuned(values, problems)
     problems += [f"{group} is missing; choose one of {_choices(group)}" for group in groups if group not in values]
-    plain, chosen = {}, {}
+    simple, chosen = {}, {}
     for key, value in tuned.items():
         if key in groups:
             chosen[key] = build_group(key, value, problems)
         elif key in names:
-            plain[key] = value
+            simple[key] = value
         else:
-            # `recipe` is no section, but what people mean by `recipie`
+            # `recipe` is not a section, but users who type `recipie` mean it
             problems.append(f"{key} is not a setting{schema.did_you_mean(key, {*names, 'recipe'})}")
-    # A group that is wrong is None here, so that what else is wrong is found as well.
-    config: root.Config | None = schema.build(
-        root.run_class(), plain, "", problems, built={**dict.fromkeys(groups), **chosen}
-    )
-    return None if any(chosen.get(group) is None for group in groups) else config
+    # A group that is wrong is None here, so that problems of other sections are found in the same run.
+    built = {**dict.fromkeys(groups), **chosen}
+    config: root.Config | None = schema.build(root.run_class(), simple, "", problems, built=built)
+    is_incomplete = any(chosen.get(group) is None for group in groups)
+    return None if is_incomplete else config
 
 
 def build_group(group: str, values: Any, problems: list[str]) -> Any:
-    """Settings of a group: of the one kind that is chosen, or of all of them by name (`reward.terms`)."""
+    """Build the settings of a group: of the chosen kind, or of all chosen kinds by name (`reward.terms`)."""
     parts = registry.parts_of(group)
     if not parts:
         return build_kind(group, values, problems)
@@ -41,7 +42,9 @@ def build_group(group: str, values: Any, problems: list[str]) -> Any:
     if not isinstance(options, Mapping):
         problems.append(f"{group} has no {parts}; choose some of {_choices(group)}")
         return None
-    built = {name: build_kind(group, option, problems, f"{group}.{parts}.{name}") for name, option in options.items()}
+    built = {}
+    for name, option in options.items():
+        built[name] = build_kind(group, option, problems, f"{group}.{parts}.{name}")
     cls: Any = registry.sections()[group].cls
     prepared = cls.prepared({**values, parts: built}, problems)
     if prepared is None or any(option is None for option in built.values()):
@@ -50,7 +53,7 @@ def build_group(group: str, values: Any, problems: list[str]) -> Any:
 
 
 def build_kind(group: str, values: Any, problems: list[str], where: str = "") -> Any:
-    """Settings of the kind that values name; None where they are wrong.
+    """Build the settings of the kind that the values name; return None if they are wrong.
 
     Args:
         where: dotted path of the values; the group's name if it is empty.
@@ -64,8 +67,13 @@ def build_kind(group: str, values: Any, problems: list[str], where: str = "") ->
     except ConfigError as error:
         problems.extend(error.problems)
         return None
-    return schema.build(cls, {key: value for key, value in values.items() if key != "kind"}, where, problems)
+    own = {key: value for key, value in values.items() if key != "kind"}
+    # Settings of a plug-in may be any dataclass, without `prepared`.
+    prepared = cls.prepared(own, problems) if issubclass(cls, CheckedSettings) else own
+    return None if prepared is None else schema.build(cls, prepared, where, problems)
 
 
 def _choices(group: str) -> str:
-    return f"{group}={'|'.join(registry.kinds(group))}"
+    """Return the choices of a group as written on the command line."""
+    kinds = "|".join(registry.kinds(group))
+    return f"{group}={kinds}"

@@ -1,6 +1,6 @@
-"""Composes configs with Hydra: what `inventory.py` finds becomes one store, command lines become checked configs.
+"""Composition of configs with Hydra: the files listed by `inventory.py` become one store, command lines become configs.
 
-A user's own folder joins with `--config-dir FOLDER` (`FOLDER/recipe/x.yaml`, first line `# @package _global_`).
+Users add a directory of their own with `--config-dir DIR` (`DIR/recipe/x.yaml`, first line `# @package _global_`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import pickle
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
@@ -27,30 +27,33 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlhf_lab.config import inventory, registry, root, schema, smoke, words
+from rlhf_lab.config import inventory, other_names, registry, root, schema, smoke, study_metrics, user_files, words
 from rlhf_lab.config.check import check
-from rlhf_lab.config.overrides import ADDED, forced, is_choice, literal, put
-from rlhf_lab.config.study_settings import Study
+from rlhf_lab.config.overrides import ADDED, forced, is_choice, literal, set_value
+from rlhf_lab.config.study_settings import StudySettings
 from rlhf_lab.config.typed_sweep import typed_study
 from rlhf_lab.core.errors import ConfigError
 
 
 @cache
 def register_store() -> None:
-    """Fill Hydra's ConfigStore; called once per process."""
+    """Fill Hydra's ConfigStore and make it read files within size limits. Runs once per process."""
+    user_files.register_source()
     store = ConfigStore.instance()
     for entry in inventory.entries():
         store.store(name=entry.name, group=entry.group, node={}, package=entry.package)
-        stored = store._load("/".join(filter(None, (entry.group, f"{entry.name}.yaml"))))
+        # `store` would convert the values to a DictConfig, which is slow. It gets an empty node that is replaced here.
+        file = f"{entry.name}.yaml"
+        stored = store._load(f"{entry.group}/{file}" if entry.group else file)
         stored.node = _Values(entry.node)  # type: ignore[assignment]
     store.repo = _Uncopied(store.repo)
 
 
 class _Values:
-    """The values of a stored file, of which every deep copy is a DictConfig.
+    """Values of a stored file. Every deep copy of the object is a DictConfig.
 
-    Hydra copies what it loads from its store, and a command loads a tenth of the files. Making a DictConfig of each of
-    them at the start would take a third of a second.
+    Hydra copies the files that it loads from its store, and a command loads a tenth of them. Creating a DictConfig for
+    every file at the start would take a third of a second.
     """
 
     def __init__(self, values: dict[str, Any]):
@@ -58,6 +61,7 @@ class _Values:
 
     @cached_property
     def config(self) -> DictConfig:
+        """Values as a DictConfig; created on first use."""
         return OmegaConf.create(self.values)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DictConfig:
@@ -65,10 +69,10 @@ class _Values:
 
 
 class _Uncopied(dict[str, Any]):
-    """The store without deep copies.
+    """Store that is not deep-copied.
 
-    Hydra copies the whole store at every composition, which took two thirds of its time. Skipping that is safe: each
-    node that the store hands out is a copy anyway.
+    Hydra copies the entire store at every composition, which took two thirds of its time. Skipping the copy is safe,
+    because every node that the store returns is a copy anyway.
     """
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Uncopied:
@@ -77,7 +81,7 @@ class _Uncopied(dict[str, Any]):
 
 @contextmanager
 def _hydra(config_dir: str | None) -> Iterator[None]:
-    """Hydra ready to compose: its own job's state when inside one, else a temporary one."""
+    """Initialise Hydra for composing: reuse its state inside a job, else create a temporary one."""
     register_store()
     if GlobalHydra.instance().is_initialized():
         yield
@@ -85,15 +89,15 @@ def _hydra(config_dir: str | None) -> Iterator[None]:
         with initialize_config_dir(str(Path(config_dir).resolve()), version_base="1.3"):
             yield
     else:
-        # Not `initialize`, which looks its caller up: a walk of the whole stack, for each frame through all modules,
-        # that takes as long as composing. All files are known to the store, and this package has none of its own.
+        # `initialize` would look up its caller by walking the entire stack, and for each frame all modules, which takes
+        # as long as composing. All files are in the store, and this package has none of its own.
         with initialize_config_module("rlhf_lab.config", job_name="rlhf_lab", version_base="1.3"):
             yield
 
 
 def compose(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
-    """The composed values for a list of overrides. Raises ConfigError in the user's terms."""
-    # Files of a user's own folder can change between two calls, and a job that Hydra runs can have such a folder.
+    """Return the composed values for a list of overrides. Raise ConfigError with a message about the user's input."""
+    # The cache is only for built-in files: a user's files can change between two calls, and Hydra jobs may use them.
     if config_dir is None and not GlobalHydra.instance().is_initialized():
         values = _compose_from_choices(overrides)
         if values is not None:
@@ -101,51 +105,64 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> dict[str
     with _hydra(config_dir):
         try:
             return _compose_with_hydra(overrides)
-        except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError(_explain_hydra_error(str(error))) from None
+        except ConfigError:
+            raise
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
+            raise ConfigError(_explain_hydra_error(error)) from None
+        except RecursionError:
+            raise ConfigError(
+                "the defaults lists of these files name each other in a circle, or values refer to each other too "
+                f"deeply: {' '.join(overrides)}; remove one of the references"
+            ) from None
 
 
 def _compose_with_hydra(overrides: Sequence[str]) -> dict[str, Any]:
-    composed = hydra_compose("config", overrides=list(overrides))
-    return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+    """Compose with Hydra and resolve interpolations."""
+    with user_files.bounded_interpolations():
+        composed = hydra_compose("config", overrides=list(overrides))
+        return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
 
 
 def _compose_from_choices(overrides: Sequence[str]) -> dict[str, Any] | None:
-    """The composed values, or None where only Hydra can compose them or say what is wrong.
+    """Return the composed values, or None if only Hydra can compose them or explain an error.
 
-    Hydra needs a tenth of a second each time. It composes the choices first and then applies the other overrides in
-    their order, so commands that choose the same options share one composition, and a copy of it gets their values.
+    One Hydra composition takes a tenth of a second. Hydra composes the choices first and then applies the other
+    overrides in order. Commands that choose the same options can therefore share one composition; a copy of it receives
+    their values.
     """
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
         choices = [override for override in parsed if is_choice(_key(override))]
-        values = pickle.loads(_pickled_choices(tuple(choice.input_line or "" for choice in choices)))
+        typed_choices = tuple(choice.input_line or "" for choice in choices)
+        values = pickle.loads(_pickled_choices(typed_choices))
     except (HydraException, OmegaConfBaseException):
         return None
     if any(isinstance(choice.value(), dict) for choice in choices):
-        return None  # `model={hidden: 16}` is no choice: Hydra applies it in its place among the values
+        return None  # `model={hidden: 16}` is not a choice: Hydra applies it in order among the values
     for override in parsed:
         if is_choice(_key(override)):
             continue
-        if not _is_plain(override, values):
+        if not _is_scalar(override, values):
             return None
-        put(values, _key(override), override.value())
+        set_value(values, _key(override), override.value())
     return values
 
 
 @lru_cache(maxsize=1000)
 def _pickled_choices(choices: tuple[str, ...]) -> bytes:
-    """The composed values of choices alone, some 5 kB, from which each caller loads a copy of its own."""
+    """Return the composed values of choices alone, about 5 kB. Each caller unpickles its own copy."""
     with _hydra(None):
         return pickle.dumps(_compose_with_hydra(choices))
 
 
-def _is_plain(override: Override, values: dict[str, Any]) -> bool:
-    """Whether `put` does to composed values what Hydra does: it replaces a value, or `++` adds one below `ADDED`."""
+def _is_scalar(override: Override, values: dict[str, Any]) -> bool:
+    """Return True if `set_value` has the same effect as Hydra: replace a value, or `++` adds one below `ADDED`."""
     key = _key(override)
     if override.type not in (OverrideType.CHANGE, OverrideType.FORCE_ADD) or override.is_sweep_override():
         return False
-    if "${" in (override.input_line or "") or not re.fullmatch(r"[\w.]+", key):
+    # Hydra has to resolve interpolations (${key}) and keys with a package (@) or a group (/).
+    is_interpolation = "${" in (override.input_line or "")
+    if is_interpolation or not re.fullmatch(r"[\w.]+", key):
         return False
     node: Any = values
     for name in key.split("."):
@@ -157,175 +174,374 @@ def _is_plain(override: Override, values: dict[str, Any]) -> bool:
     return not isinstance(node, dict)
 
 
-def _explain_hydra_error(message: str) -> str:
-    """Hydra's own message, first line, with the lab's suggestion for a key that does not exist."""
-    first_line = " ".join(message.strip().splitlines()[:1])
+def _explain_hydra_error(error: Exception) -> str:
+    """Return the first line of Hydra's message, with a suggestion if it names a key that does not exist."""
+    # Some errors have an empty message; the cause or the type then explains them.
+    reason = error.__cause__ or type(error).__name__
+    lines = f"{error}\n{reason}".strip().splitlines()
+    first_line = lines[0]
     match = re.search(r"Could not override '([\w./]+)'", first_line)
     if match:
         key = match.group(1)
-        return f"{key} is not a setting of what was chosen{_suggest_key(key)}"
+        return f"{key} is not a setting of what was chosen{_suggest_key(key, {})}"
     if "'hydra/launcher/submitit_" in first_line:
         return f"{first_line}: its library is not installed. Run: pip install 'rlhf_lab[slurm]'"
     return first_line
 
 
-def _suggest_key(path: str) -> str:
-    """What may be meant by the last part of a dotted key whose first part is a group or section."""
+def _suggest_key(path: str, values: Mapping[str, Any]) -> str:
+    """Return the likely intended key for one that does not exist, or where its settings are listed.
+
+    Args:
+        values: composed values of the chosen options; empty if composing failed.
+    """
     group, _, leaf = path.partition(".")
-    names: set[str] = set()
+    kinds = []
     if group in registry.groups():
         parent, _, leaf = leaf.rpartition(".")
         for kind in registry.kinds(group):
             cls = registry.settings_class(group, kind)
             moved = getattr(cls, "moved", {})
-            if leaf in moved and parent.endswith(kind):  # a setting of an earlier version
+            # a setting of an earlier version
+            if leaf in moved and parent.endswith(kind):
                 return f"; {moved[leaf]}"
-            names |= {field.name for field in dataclasses.fields(cls)}
-        if group in registry.sections():
-            names |= {field.name for field in dataclasses.fields(registry.sections()[group].cls)}
-    else:
-        names = set(root.names())
-    if leaf in names:
-        return f"; {leaf} is a setting of another {group}"
-    return schema.did_you_mean(leaf or group, names)
+            field_names = {field.name for field in dataclasses.fields(cls)}
+            if leaf in field_names:
+                kinds.append(kind)
+    if hint := other_names.hint(path, values):
+        return hint
+    if kinds:
+        named = ", ".join(kinds[: other_names.MAX_SUGGESTIONS])
+        return f"; {leaf} is a setting of another {group} ({named})"
+    if group in root.names() and leaf:
+        return f"; `explain {group}` lists its settings"
+    return schema.did_you_mean(group, {*root.names(), "recipe"})
 
 
 @dataclass(frozen=True)
 class Command:
-    """What a command line asks for, checked.
+    """Checked command.
 
     Attributes:
-        overrides: overrides of every job, as typed, without the swept keys.
-        recipe: the recipe's name, or None.
-        study: the study section when the recipe is a study, or the study that a typed sweep amounts to.
-        jobs: one list of overrides per job: what the job differs in.
-        configs: the checked config of every job.
-        typed: whether the sweep was typed instead of written in a recipe.
+        overrides: overrides of every job as typed, without the swept keys.
+        recipe: name of the recipe; None if there is none, or if recipes are swept.
+        study: study section if the recipe is a study, or the study equivalent to a typed sweep.
+        jobs: swept key → value, for every job.
+        configs: checked config of every job.
+        names: name of every job's last stage: its recipe, with the algorithm if that replaces the recipe's own.
+        typed: True if the sweep was typed instead of written in a recipe.
     """
 
     overrides: list[str]
     recipe: str | None
-    study: Study | None
+    study: StudySettings | None
     jobs: list[dict[str, Any]]
     configs: list[root.Config]
+    names: list[str]
     typed: bool = False
 
 
 def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Command:
-    """Compose and check every job of a command line. Raises ConfigError with all problems of all jobs."""
-    # The composed root has `study: null`, so a key below it exists only once it is added with `++`.
-    overrides = [re.sub(r"^study\.", "++study.", forced(override)) for override in overrides]
+    """Compose and check every job of a command line. Raise ConfigError with all problems of all jobs."""
     problems: list[str] = []
-    usable = usable_overrides(overrides, problems, config_dir)
+    command = read_command(overrides, config_dir, problems)
+    if problems or command is None:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    return command
+
+
+def read_command(overrides: Sequence[str], config_dir: str | None, problems: list[str]) -> Command | None:
+    """Compose and check every job of a command line; append all problems to `problems`.
+
+    If there are problems, return the command without the wrong settings, so that a caller can look for more problems.
+    Return None if nothing could be composed.
+    """
+    # The composed root has `study: null`, so a key below `study` exists only after `++` adds it.
+    overrides = [re.sub(r"^study\.", "++study.", forced(override)) for override in overrides]
+    usable, rejected = _existing_overrides(overrides, problems, config_dir)
     swept = {_key(override): _sweep_values(override) for override in usable if override.is_sweep_override()}
     fixed = [override.input_line or "" for override in usable if not override.is_sweep_override()]
-    recipe = next((str(override.value()) for override in usable if _key(override) == "recipe"), None)
-    study: Study | None = None
+    named_recipes = (str(o.value()) for o in usable if _key(o) == "recipe" and not o.is_sweep_override())
+    recipe = next(named_recipes, None)
+    # A sweep over options is composed first with the first option of each.
+    first_levels = {key: levels[0] for key, levels in swept.items()}
+    first_choices = _choice_words(first_levels)
+    study: StudySettings | None = None
     jobs: list[dict[str, Any]] = []
-    configs: list[root.Config | None] = []
+    configs: list[root.Config] = []
+    names: list[str] = []
     typed = False
     try:
-        base = compose(fixed, config_dir)
+        _refuse_swept_studies(swept.get("recipe", ()), config_dir)
+        base = compose([*fixed, *first_choices], config_dir)
         written_study = base["study"] or {}
-        # A recipe's study has a sweep of its own; without one, `study.…` describes the sweep typed here.
+        if not isinstance(written_study, dict):
+            raise ConfigError(f"study={written_study} is no mapping; expected metrics, compare, sweep, … below study")
+        # The study of a recipe has its own sweep; without one, `study.…` describes the sweep typed here.
         typed = "sweep" not in written_study and bool(swept or written_study)
         if typed:
             study = typed_study(recipe, swept, written_study, problems)
         elif written_study:
-            study = schema.build(Study, written_study, "study", problems)
+            study = schema.build(StudySettings, written_study, "study", problems)
         if study and not typed:
             named = {_key(override) for override in usable}
             if base["size"] == "smoke":
-                # Of the quick size take its levels only: smoke lowers all other settings further.
+                # Use only the levels of the quick size: the smoke size reduces all other settings further.
                 quick, _ = _quick_study(study, named)
                 study = _with_levels(quick, smoke.first_levels(quick, named))
             elif study.size == "quick":
                 study, quick_overrides = _quick_study(study, named)
                 fixed += quick_overrides
-                base = compose(fixed, config_dir)
-            fixed_by = [
-                override.value()
-                for override in usable
-                if _key(override) == study.by and not override.is_sweep_override()
-            ]
+                base = compose([*fixed, *first_choices], config_dir)
+            # A value typed for the study's `by` key restricts the study to that value.
+            typed_by = [override for override in usable if _key(override) == study.by]
+            fixed_by = [override.value() for override in typed_by if not override.is_sweep_override()]
             if fixed_by:
                 study = _with_levels(study, {study.by: fixed_by})
             from_study = {key: levels for key, levels in study.sweep.items() if key not in named}
             swept = {**from_study, **swept}
-        parsed = OverridesParser.create().parse_overrides(fixed)
-        written = {_key(override) for override in parsed} | set(swept)
-        composed: dict[tuple[str, ...], dict[str, Any]] = {(): base}
+        # Composed values by the choices of a job: jobs that choose the same options share one composition.
+        composed = {first_choices: base}
         for levels in itertools.product(*swept.values()):
             job = dict(zip(swept, levels, strict=True))
-            configs.append(_check_job(fixed, job, composed, written, problems, config_dir))
+            config = _check_job(fixed, job, composed, rejected, problems, config_dir)
+            if config is not None:
+                name, question = _name_and_question(fixed, job, config_dir)
+                configs.append(config.replace(question=question) if question else config)
+                names.append(name)
             jobs.append(job)
     except ConfigError as error:
         problems.extend(error.problems)
-    if problems:
-        raise ConfigError(list(dict.fromkeys(problems)))
-    checked = [config for config in configs if config is not None]
-    return Command(fixed, recipe, study, jobs, checked, typed)
+    if study and not typed:
+        problems.extend(study_metrics.problems(study, recipe, configs))
+    if not configs:
+        return None
+    return Command(fixed, recipe, study, jobs, configs, names, typed)
 
 
 def usable_overrides(overrides: Sequence[str], problems: list[str], config_dir: str | None = None) -> list[Override]:
-    """The overrides that parse and choose what exists; each of the others is explained in `problems`."""
-    recipe_names = [*inventory.recipes(), *_user_options(config_dir, "recipe")]
-    parsed = words.parse(overrides, recipe_names, problems)
-    return _drop_wrong_choices(parsed, problems, config_dir)
+    """Return the overrides that parse and choose existing options; explain each of the others in `problems`."""
+    return _drop_wrong_choices(_parsed(overrides, problems, config_dir), problems, config_dir)
+
+
+def _parsed(overrides: Sequence[str], problems: list[str], config_dir: str | None) -> list[Override]:
+    """Return the overrides that parse; explain each of the others in `problems`."""
+    return words.parse(overrides, [*inventory.recipes(), *_user_options(config_dir, "recipe")], problems)
+
+
+def _existing_overrides(
+    overrides: Sequence[str], problems: list[str], config_dir: str | None
+) -> tuple[list[Override], set[str]]:
+    """Return (usable overrides whose keys exist, keys of all others); append all problems to `problems`.
+
+    Hydra stops at the first key that does not exist. Keys below a wrong choice are dropped without a message of their
+    own, because whether they exist depends on the choice that was intended.
+    """
+    parsed = _parsed(overrides, problems, config_dir)
+    usable = _drop_wrong_choices(parsed, problems, config_dir)
+    rejected = {_key(override) for override in parsed} - {_key(override) for override in usable}
+    swept = [override for override in usable if override.is_sweep_override()]
+    not_swept = [override for override in usable if not override.is_sweep_override()]
+    # Composing only the choices, without values, shows which keys exist.
+    first = {_key(override): _sweep_values(override)[0] for override in swept}
+    fixed = [override.input_line or "" for override in not_swept if is_choice(_key(override))]
+    try:
+        values = compose([*fixed, *_choice_words(first)], config_dir)
+    except ConfigError:
+        return usable, rejected  # composing the full command reports the same error
+    for override in usable:
+        problem = _kind_problem(override, values)
+        if problem:
+            problems.append(problem)
+            rejected |= {_key(override), _key(override).partition(".")[0]}
+    existing = []
+    for override in usable:
+        key = _key(override)
+        if key in rejected or key.partition(".")[0] in rejected:
+            rejected.add(key)
+        elif override.type == OverrideType.CHANGE and not is_choice(key) and _is_unknown(key, values):
+            problems.append(f"{key} is not a setting of what was chosen{_suggest_key(key, values)}")
+            rejected.add(key)
+        else:
+            existing.append(override)
+    return existing, rejected
+
+
+def _is_unknown(key: str, values: Mapping[str, Any]) -> bool:
+    """Return True for a dotted key that composed values do not have. Keys of Hydra are not looked up."""
+    if re.split(r"[./]", key)[0] == "hydra" or not re.fullmatch(r"[\w.]+", key):
+        return False
+    node: Any = values
+    for name in key.split("."):
+        if not isinstance(node, Mapping) or name not in node:
+            return True
+        node = node[name]
+    return False
+
+
+def _kind_problem(override: Override, values: Mapping[str, Any]) -> str | None:
+    """Return what to write instead of `model.kind=hf`, which would keep another kind's settings; None if fine."""
+    key = _key(override)
+    group, _, rest = key.partition(".")
+    parts = registry.parts_of(group) if group in registry.groups() else ""
+    pattern = rf"{parts}\.[^.]+\.kind" if parts else "kind"
+    if group not in registry.groups() or not re.fullmatch(pattern, rest) or override.is_sweep_override():
+        return None
+    node: Any = values
+    for name in key.split("."):
+        node = node.get(name) if isinstance(node, Mapping) else None
+    kind = str(override.value())
+    if node is None or kind == node:
+        return None
+    kind_by_option = {name: inventory.written_values(group, name)["kind"] for name in inventory.options(group)}
+    options = [name for name, option_kind in kind_by_option.items() if option_kind == kind]
+    if not options:
+        return f"{key}={kind} is not registered{schema.did_you_mean(kind, registry.kinds(group))}"
+    return (
+        f"{key}={kind} would keep the settings of kind {node}; choose an option, which brings its own: "
+        f"{group}={'|'.join(options)}"
+    )
+
+
+def _choice_words(job: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return overrides for the options and the recipe that a job of a sweep chooses."""
+    return tuple(f"{forced(key)}={literal(value)}" for key, value in job.items() if is_choice(key))
+
+
+def _refuse_swept_studies(recipes: Iterable[Any], config_dir: str | None) -> None:
+    """Raise ConfigError if one of several swept recipes is a study."""
+    studies = [str(name) for name in recipes if compose([f"+recipe={name}"], config_dir)["study"]]
+    if studies:
+        raise ConfigError(
+            f"+recipe={','.join(map(str, recipes))}: {', '.join(studies)} is a sweep of its own; run one at a time"
+        )
+
+
+def _name_and_question(fixed: Sequence[str], job: Mapping[str, Any], config_dir: str | None) -> tuple[str, str]:
+    """Return (name of a job's last stage, its question); the question is empty if the recipe's own question fits."""
+    swept_words = [f"{forced(key)}={literal(value)}" for key, value in job.items()]
+    written = {key_of(word): word.partition("=")[2] for word in (*fixed, *swept_words)}
+    recipe = written.get("recipe", "")
+    algorithm = written.get("algorithm", "")
+    if not recipe or not algorithm:
+        return recipe or "sweep", ""
+    own = compose([f"+recipe={recipe}"], config_dir)["algorithm"]
+    chosen = compose([f"+recipe={recipe}", f"algorithm={algorithm}"], config_dir)["algorithm"]
+    if own == chosen:
+        return recipe, ""
+    # The recipe's question is about its own algorithm, so another algorithm gets a question of its own.
+    name = f"{recipe} algorithm={algorithm}"
+    if "question" in written:
+        return name, ""
+    return name, f"What does algorithm={algorithm} do where the recipe {recipe} has algorithm={own['kind']}?"
+
+
+def key_of(word: str) -> str:
+    """Return the key of an override given as text."""
+    return word.lstrip("+~").partition("=")[0]
+
+
+def _concerns(problem: str, key: str) -> bool:
+    """Return True if a problem names a key, or a setting of the group whose option the key chooses."""
+    # For a choice, `group.setting` and `group=option` belong to it; otherwise the key must match exactly.
+    after = r"[.=]" if is_choice(key) else r"(?![\w.])"
+    return re.search(rf"(?<![\w.]){re.escape(key)}{after}", problem) is not None
+
+
+MAX_CHECKS = 4
+"""Maximum number of times that a job is checked without the settings found to be wrong."""
 
 
 def _check_job(
     fixed: list[str],
     job: dict[str, Any],
     composed: dict[tuple[str, ...], dict[str, Any]],
-    written: set[str],
+    rejected: Collection[str],
     problems: list[str],
     config_dir: str | None,
 ) -> root.Config | None:
-    """The checked config of one job, or None with what is wrong in `problems`.
+    """Return the checked config of one job without its wrong settings, or None; explain each in `problems`.
 
-    Composing is slow, so jobs that choose the same options share one entry of `composed`; a job's plain values are put
-    into a copy of it.
+    A check stops early if later problems would follow from an earlier one. The job is therefore checked again without
+    the settings that a problem names.
+
+    Args:
+        composed: composed values by the choices of a job; see `_composed_job`.
+        rejected: keys that were dropped; problems about them are consequences and are not reported.
     """
-    choices = tuple(f"{key}={literal(value)}" for key, value in job.items() if is_choice(key))
+    left_out = set(rejected)
+    config = None
+    for _ in range(MAX_CHECKS):
+        found: list[str] = []
+        config = _composed_job(fixed, job, composed, found, config_dir)
+        for line in found:
+            is_consequence = any(_concerns(line, key) for key in left_out)
+            if not is_consequence:
+                problems.append(line)
+        value_keys = {key for key in (*map(key_of, fixed), *job) if not is_choice(key)}
+        wrong = {key for key in value_keys if any(_concerns(line, key) for line in found)}
+        if not wrong:
+            return config
+        left_out |= wrong
+        fixed = [word for word in fixed if key_of(word) not in wrong]
+        job = {key: value for key, value in job.items() if key not in wrong}
+        composed = {}
+    return config
+
+
+def _composed_job(
+    fixed: Sequence[str],
+    job: Mapping[str, Any],
+    composed: dict[tuple[str, ...], dict[str, Any]],
+    problems: list[str],
+    config_dir: str | None,
+) -> root.Config | None:
+    """Return the checked config of one job, or None with all problems in `problems`.
+
+    Composing is slow, so jobs that choose the same options share one entry of `composed`. A job's scalar values are set
+    in a copy of it.
+    """
+    choices = _choice_words(job)
+    written = {*map(key_of, fixed), *job}
     try:
         if choices not in composed:
             composed[choices] = compose([*fixed, *choices], config_dir)
         values = {**copy.deepcopy(composed[choices]), "study": None}
         for key, value in job.items():
             if not is_choice(key):
-                # through Hydra's grammar, so that a swept value means what the same override typed would
+                # Parse with Hydra's grammar, so that a swept value means the same as the typed override.
                 override = OverridesParser.create().parse_override(f"{key}={literal(value)}")
-                put(values, key, override.value())
+                set_value(values, key, override.value())
         return check(sized(values, written))
     except ConfigError as error:
         problems.extend(error.problems)
     except KeyError as error:
         missing_key = error.args[0]
-        problems.append(f"{missing_key} is not a setting of what was chosen{_suggest_key(missing_key)}")
+        suggestion = _suggest_key(missing_key, composed.get(choices, {}))
+        problems.append(f"{missing_key} is not a setting of what was chosen{suggestion}")
     return None
 
 
 def sized(values: dict[str, Any], written: Collection[str]) -> dict[str, Any]:
-    """Composed values at the size they name; `written` are the keys of the command line and of the sweep."""
+    """Scale composed values to the size they name. `written` are the keys of the command line and of the sweep."""
     return smoke.sized(values, written, recipe_values)
 
 
 @cache
 def recipe_values(name: str) -> dict[str, Any]:
-    """A recipe's values as composed by itself. Raises KeyError when there is none of this name.
+    """Return a recipe's values composed without other overrides. Raise KeyError if there is no such recipe.
 
-    They are composed once, since a study plans many jobs over the same few upstream recipes; do not change them.
+    The result is cached, because a study plans many jobs over the same few upstream recipes. Do not modify it.
     """
     if name not in inventory.recipes():
         raise KeyError(name)
     return compose([f"+recipe={name}"])
 
 
-def _quick_study(study: Study, named: set[str]) -> tuple[Study, list[str]]:
-    """The study at its quick size, and the overrides that make it quick. Keys `named` on the command line stay.
+def _quick_study(study: StudySettings, named: set[str]) -> tuple[StudySettings, list[str]]:
+    """Return (study at its quick size, overrides of that size). Keys in `named`, from the command line, are kept.
 
-    A list for a swept key replaces its levels.
+    A list for a swept key replaces the key's levels.
     """
     quick = {key: value for key, value in study.quick.items() if key not in named}
     levels = {key: value for key, value in quick.items() if key in study.sweep and isinstance(value, list)}
@@ -333,21 +549,21 @@ def _quick_study(study: Study, named: set[str]) -> tuple[Study, list[str]]:
     return _with_levels(study, levels), overrides
 
 
-def _with_levels(study: Study, levels: dict[str, list[Any]]) -> Study:
-    """The study with other levels of some swept keys. Claims about levels that it no longer has are dropped."""
+def _with_levels(study: StudySettings, levels: dict[str, list[Any]]) -> StudySettings:
+    """Return the study with other levels of some swept keys. Claims about removed levels are dropped."""
     sweep = {**study.sweep, **levels}
     compared = sweep.get(study.compare, [])
     groups = sweep.get(study.by, [])
-    claims = [
-        claim
-        for claim in study.predicts
-        if claim.level in compared and claim.versus in (None, *compared) and claim.by in (None, *groups)
-    ]
+    claims = []
+    for claim in study.predicts:
+        has_levels = claim.level in compared and claim.versus in (None, *compared)
+        if has_levels and claim.by in (None, *groups):
+            claims.append(claim)
     return dataclasses.replace(study, sweep=sweep, predicts=claims)
 
 
 def _drop_wrong_choices(parsed: list[Override], problems: list[str], config_dir: str | None) -> list[Override]:
-    """Drop overrides that name an option or top-level key that does not exist, noting each."""
+    """Drop overrides that name an option or top-level key that does not exist, and explain each in `problems`."""
     root_keys = {*root.names(), "recipe", "hydra"}
     usable = []
     for override in parsed:
@@ -363,25 +579,29 @@ def _drop_wrong_choices(parsed: list[Override], problems: list[str], config_dir:
             if wrong:
                 continue
         elif re.split(r"[./@]", key)[0] not in root_keys:
-            problems.append(f"{key} is not a setting{schema.did_you_mean(key, root_keys - {'hydra'})}")
+            problems.append(f"{key} is not a setting{_suggest_key(key, {})}")
             continue
         usable.append(override)
     return usable
 
 
 def _user_options(config_dir: str | None, group: str) -> list[str]:
-    """Names of a group's files in the user's own folder."""
+    """Return the names of a group's files in the user's own directory."""
     if not config_dir:
         return []
     root = Path(config_dir) / group
-    return [path.relative_to(root).with_suffix("").as_posix() for path in sorted(root.rglob("*.yaml"))]
+    return [
+        path.relative_to(root).with_suffix("").as_posix() for path in sorted(root.rglob("*.yaml")) if path.is_file()
+    ]
 
 
 def _key(override: Override) -> str:
+    """Return the key or config group that an override names."""
     return override.key_or_group
 
 
 def _sweep_values(override: Override) -> list[Any]:
+    """Return the values of an override: all levels of a sweep, or its only value."""
     if override.value_type == ValueType.SIMPLE_CHOICE_SWEEP or override.is_sweep_override():
         return list(override.sweep_iterator())
     return [override.value()]

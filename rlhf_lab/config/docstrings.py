@@ -1,7 +1,7 @@
-"""What the settings classes say of their fields: meaning, type, unit and source, read from their code.
+"""Documentation of settings fields: meaning, type, unit and sources, read from the code of the settings classes.
 
-A field's meaning is read from the `Args:` section of the class that defines it. It is not written a second time for the
-documentation, so the two cannot disagree. Its range stands in its annotation: `core/ranges.py`.
+A field's meaning is the entry in the `Args:` section of the class that defines it. It is not repeated in separate
+documentation, so the two cannot disagree. A field's range is in its annotation: `core/ranges.py`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ PLAIN_TYPES = {int: "whole number", float: "number", str: "text", bool: "true or
 
 @cache
 def meanings(cls: type) -> dict[str, str]:
-    """Field → what its class, or the class that it inherits the field from, says of it."""
+    """Return field → its meaning in the class, or in the class from which it is inherited."""
     texts: dict[str, str] = {}
-    for base in reversed(cls.__mro__):  # a subclass may say something else of a field than its base
+    # Base classes first, so that a subclass can redefine the meaning of an inherited field.
+    for base in reversed(cls.__mro__):
         texts |= _arguments(inspect.cleandoc(base.__dict__.get("__doc__") or ""))
     return {field.name: texts[field.name] for field in dataclasses.fields(cls) if field.name in texts}
 
 
 def _arguments(text: str) -> dict[str, str]:
-    """The entries of an `Args:` section: `a, b: text` says the same of both; an indented line goes on."""
+    """Return the entries of an `Args:` section. `a, b: text` applies to both; an indented line continues an entry."""
     _, _, section = text.partition("Args:\n")
     entries: dict[str, str] = {}
     names: list[str] = []
@@ -53,12 +54,13 @@ def _arguments(text: str) -> dict[str, str]:
 
 
 def summary(cls: type) -> str:
-    """The first paragraph of a class's docstring."""
+    """Return the first paragraph of a class's docstring."""
     return " ".join(inspect.cleandoc(cls.__dict__.get("__doc__") or "").partition("\n\n")[0].split())
 
 
 def unit(name: str, meaning: str) -> str:
-    """The unit of a field, from its name or from its meaning where that names one; empty without."""
+    """Return the unit of a field from its meaning, or else from its name; empty if neither names one."""
+    # The meaning is more specific than the suffix of a name, so it is read first.
     named = re.search(rf"^({UNITS})\b|\bin ({UNITS})\b", meaning)
     if named:
         return named[1] or named[2]
@@ -66,12 +68,12 @@ def unit(name: str, meaning: str) -> str:
 
 
 def sources(meaning: str) -> list[str]:
-    """Papers and pages that a text cites."""
+    """Return the papers and pages that a text cites."""
     return re.findall(r"arXiv:\d{4}\.\d{4,5}|https?://[^\s)]+", meaning)
 
 
 def choices(hint: Any) -> list[str]:
-    """The values that a type allows by name; none for a type that allows others."""
+    """Return the values that a type lists by name; empty for a type that allows other values."""
     if typing.get_origin(hint) is Literal:
         return [str(value) for value in typing.get_args(hint)]
     if hint is bool:
@@ -79,7 +81,7 @@ def choices(hint: Any) -> list[str]:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         members = typing.get_args(hint)
         choices_of = [choices(member) for member in members if member is not type(None)]
-        if not all(choices_of):  # one member takes any number or text, so there is no list to give
+        if not all(choices_of):  # one member allows any number or text, so there is no list of values
             return []
         null = ["null"] if type(None) in members else []
         return [*(value for values in choices_of for value in values), *null]
@@ -87,7 +89,7 @@ def choices(hint: Any) -> list[str]:
 
 
 def type_text(hint: Any) -> str:
-    """A type as a person writes it: `number or null`, `adamw | muon`, `list of text`."""
+    """Return a type in words: `number or null`, `adamw | muon`, `list of text`."""
     origin = typing.get_origin(hint)
     arguments = typing.get_args(hint)
     if origin is Literal:

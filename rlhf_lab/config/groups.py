@@ -1,7 +1,7 @@
-"""What every part of the lab may ask of the settings that a config group holds, whichever kind was chosen.
+"""Protocols of the settings in each config group: attributes that any package may use, regardless of the chosen kind.
 
-The classes themselves lie in packages above this one and in plug-ins. What one kind alone has is read by the code of
-that kind. Of `model` and `algorithm` that is most, so `Config` leaves those two open.
+The classes themselves are in higher-level packages and in plug-ins. Attributes of a single kind are read only by the
+code of that kind. Most attributes of `model` and `algorithm` are of this sort, so `Config` does not type those two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class DataSource(Protocol):
     def capabilities(self) -> Capability: ...
 
     @property
-    def drawn(self) -> bool: ...
+    def is_generated(self) -> bool: ...
 
     @property
     def world(self) -> str: ...
@@ -77,7 +77,7 @@ class Rollout(Protocol):
     @property
     def stop(self) -> tuple[str, ...]: ...
 
-    def most_tokens(self, max_turns: int) -> int: ...
+    def max_tokens_left(self, max_turns: int) -> int: ...
 
     @property
     def dtype(self) -> Literal["model", "float32", "bfloat16"]: ...
@@ -94,3 +94,6 @@ class Sharding(Protocol):
 
     @property
     def reference(self) -> Literal["resident", "offload", "sharded"]: ...
+
+    @property
+    def timeout_minutes(self) -> float: ...

@@ -1,9 +1,9 @@
-"""What can be chosen: conf/ and recipes/ as plain YAML values, without Hydra, which takes a quarter second to import.
+"""All available options: conf/ and recipes/ as plain YAML values, without Hydra, which takes 0.25 s to import.
 
-Every file of conf/ is stored with the defaults of its settings class filled in, so `algorithm.beta=0.2` overrides a key
-that exists and a wrong key is an error. Terms of the reward graph are stored at `reward.terms.<name>`, so that
-`reward=[bt,programmatic]` gives both, and agents at `agent.programs.<name>`. Recipes are stored as `recipe/<name>` with
-global package: `+recipe=study/x` works from any directory and from a wheel.
+Every file of conf/ is stored with the defaults of its settings class filled in. `algorithm.beta=0.2` therefore
+overrides an existing key, and a wrong key is an error. Terms of the reward graph are stored at `reward.terms.<name>`,
+so that `reward=[bt,programmatic]` gives both, and agents at `agent.programs.<name>`. Recipes are stored as
+`recipe/<name>` with global package, so `+recipe=study/x` works from any directory and from a wheel.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import yaml
 
 from rlhf_lab.config import registry, root, schema
 from rlhf_lab.config.files import PACKAGE
-from rlhf_lab.config.files import folder as folder
+from rlhf_lab.config.files import directory as directory
 from rlhf_lab.config.files import read_yaml as read_yaml
 from rlhf_lab.config.overrides import merge
 from rlhf_lab.config.tuned import values_by_size
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.packs import packs
+from rlhf_lab.core.packs import Pack, owner, packs
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,9 @@ class Entry:
     """One named piece of configuration.
 
     Attributes:
+        name: name of the file or kind.
         group: "model", "recipe/study", …; None for the root.
-        package: the dotted key at which its values stand in a composed config; "_global_" and None are the root.
+        package: dotted key of its values in a composed config; "_global_" and None mean the root.
         node: its values.
     """
 
@@ -44,45 +45,68 @@ class Entry:
 
 
 @cache
-def folders(name: str) -> list[Path]:
-    """conf/ or recipes/ of the lab, and those of every other pack that has one."""
-    others = [pack.folder / name for pack in packs() if pack.package != PACKAGE.name]
-    return [folder(name), *(path for path in others if path.is_dir())]
-
-
-@cache
 def recipes() -> dict[str, Path]:
-    """Recipe name → file, e.g. 'study/buffers'. Raises ConfigError if two packs have recipes of one name."""
-    found: dict[str, Path] = {}
-    for root_folder in folders("recipes"):
-        for path in sorted(root_folder.rglob("*.yaml")):
-            name = path.relative_to(root_folder).with_suffix("").as_posix()
-            if name in found:
-                raise ConfigError(f"recipe {name} stands in {found[name]} and in {path}; rename one of the files")
-            found[name] = path
-    return dict(sorted(found.items(), key=lambda item: item[0].split("/")))
+    """Return recipe name → file, e.g. 'study/buffers'. Raise ConfigError if two packs have recipes of the same name."""
+    files = _files_by_name("recipes", "", "recipe ")
+    names = sorted(files, key=lambda name: name.split("/"))  # by directory, then by name
+    return {name: files[name][1] for name in names}
 
 
 @cache
 def option_files(group: str) -> dict[str, Path]:
-    """Option of a config group → its file. Raises ConfigError if two packs have options of one name."""
-    found: dict[str, Path] = {}
-    for root_folder in folders("conf"):
-        for path in sorted((root_folder / group).glob("*.yaml")):
-            if path.stem in found:
-                raise ConfigError(f"{group}={path.stem} stands in {found[path.stem]} and in {path}; rename one of them")
-            found[path.stem] = path
+    """Return option of a config group → its file. Raise ConfigError if two packs have options of the same name."""
+    files = _files_by_name("conf", group, f"{group}=")
+    plugged_in = set(registry.plugged_in(group))
+    for name in set(files) & plugged_in:
+        pack, path = files[name]
+        module = registry.settings_class(group, name).__module__
+        if not pack.owns(module):
+            raise ConfigError(
+                f"{group}={name}: pack {pack.name} has an option of this name ({path}), and {module} "
+                f"({owner(module)}) registers a kind of this name; rename one of them"
+            )
+    return {name: path for name, (_, path) in files.items()}
+
+
+def _files_by_name(kind: str, group: str, prefix: str) -> dict[str, tuple[Pack, Path]]:
+    """Return name → (pack, file) of the YAML files in one directory of every pack.
+
+    Raise ConfigError for a name that two packs use.
+
+    Args:
+        kind: the directory, "conf" or "recipes".
+        group: subdirectory; "" means the directory itself including everything below it.
+        prefix: text before the name in messages.
+    """
+    found: dict[str, tuple[Pack, Path]] = {}
+    problems = []
+    for pack in packs():
+        # the core's files can be outside the package, see `files.directory`
+        is_core = pack.package == PACKAGE.name
+        pack_folder = directory(kind) if is_core else pack.directory / kind
+        root_dir = pack_folder / group
+        pattern = "*.yaml" if group else "**/*.yaml"
+        for path in sorted(root_dir.glob(pattern)):
+            name = path.relative_to(root_dir).with_suffix("").as_posix()
+            first, first_path = found.setdefault(name, (pack, path))
+            if first is not pack:
+                problems.append(
+                    f"{prefix}{name}: both pack {first.name} ({first_path}) and pack {pack.name} ({path}) have it; "
+                    "rename one of the files"
+                )
+    if problems:
+        raise ConfigError(problems)
     return found
 
 
 @cache
 def options(group: str) -> list[str]:
-    """Names of a config group's files, and of the kinds that plug-ins registered without a file."""
+    """Return the names of a config group's files, and of the kinds that plug-ins registered without a file."""
     return sorted({*option_files(group), *registry.plugged_in(group)})
 
 
 def entries() -> Iterator[Entry]:
-    """Every option of every group, the root, and the recipes."""
+    """Yield every option of every group, the root, and the recipes."""
     for group in registry.groups():
         for name in options(group):
             yield option(group, name)
@@ -93,54 +117,56 @@ def entries() -> Iterator[Entry]:
 
 
 def option(group: str, name: str) -> Entry:
-    """One option of a group: its file over the defaults of the settings class that the file names."""
+    """Return one option of a group: the values of its file over the defaults of the settings class that it names."""
     values = written_values(group, name)
     cls = registry.settings_class(group, values["kind"])
-    # Settings left to the model stay None until the model is known; see tuned.with_tuned.
+    # Settings that depend on the model stay None until the model is known; see tuned.with_tuned.
     tuned_by_model = dict.fromkeys(getattr(cls, "tuned_by_model", ()))
     defaults = schema.defaults(cls) | tuned_by_model
     if group == "model":
         defaults["tuned"] = values_by_size(cls)
+    # A group of which several options can be chosen stores each option under its own name.
     parts = registry.parts_of(group)
     package = f"{group}.{parts}.{name}" if parts else group
     return Entry(name, group, package, {"kind": values["kind"], **merge(defaults, values)})
 
 
 def written_values(group: str, name: str) -> dict[str, Any]:
-    """An option's values in its file, or only its kind where a plug-in brings it without a file."""
+    """Return the values in an option's file, or only its kind if a plug-in provides it without a file."""
     file = option_files(group).get(name)
     return read_yaml(file) if file else {"kind": name}
 
 
 def _root_entry() -> Entry:
-    """The defaults of every section under conf/config.yaml, which also chooses an option of each group."""
-    values = merge(root.defaults(), read_yaml(folder("conf") / "config.yaml"))
+    """Return the defaults of every section, overridden by conf/config.yaml, with an option for each group."""
+    values = merge(root.defaults(), read_yaml(directory("conf") / "config.yaml"))
     chosen = [{group.name: group.default} for group in registry.groups().values() if group.default]
-    # Hydra wants what overrides a choice of its own ("override hydra/…") behind every choice
+    # Hydra requires that overrides of its own choices ("override hydra/…") come after all choices.
     own = [choice for choice in values["defaults"] if not _overrides(choice)]
     overriding = [choice for choice in values["defaults"] if _overrides(choice)]
     return Entry("config", None, None, {**values, "defaults": [*own, *chosen, *overriding]})
 
 
 def _overrides(choice: str | dict[str, str]) -> bool:
-    """Return True for an entry of a defaults list that replaces the choice of another list."""
+    """Return True for an entry of a defaults list that replaces a choice of another list."""
     return isinstance(choice, dict) and next(iter(choice)).startswith("override ")
 
 
 def overview() -> str:
-    """What `--help` by itself prints: the groups with their options, and the settings of a run without overrides.
+    """Return the text of `--help` without other arguments: groups with their options, and the default settings.
 
-    The same text as Hydra makes of the template in conf/config.yaml, as it does for `--help` beside other words.
+    Hydra produces the same text from the template in conf/config.yaml if `--help` has other arguments.
     """
     names_by_group: dict[str, list[str]] = {group: options(group) for group in registry.groups()}
     for recipe in recipes():
         group, _, leaf = f"recipe/{recipe}".rpartition("/")
         names_by_group.setdefault(group, []).append(leaf)
-    groups = "".join(f"{group}: {', '.join(sorted(names))}\n" for group, names in sorted(names_by_group.items()))
+    group_lines = [f"{group}: {', '.join(sorted(names))}\n" for group, names in sorted(names_by_group.items())]
+    groups = "".join(group_lines)
     values = _root_entry().node
     hydra_settings = values.pop("hydra")
     for choice in values.pop("defaults"):
-        # beside groups, the list has "_self_" and the choices for Hydra's own logging ("override hydra/…")
+        # Apart from groups, the list has "_self_" and the choices for Hydra's own logging ("override hydra/…").
         if isinstance(choice, dict) and next(iter(choice)) in registry.groups():
             ((group, name),) = choice.items()
             entry = option(group, name)

@@ -1,7 +1,7 @@
-"""The one check of what the parts of a run require against what its data provide. Imports no torch.
+"""The only check of the components' requirements against the capabilities of the data. Does not import torch.
 
-The hint of each message is computed from the registry: other data that would do, and other options of the same group
-that work with these data. Parts of plug-ins are checked and suggested like the lab's own.
+The hint of each message is computed from the registry: other suitable data, and other options of the same group that
+work with these data. Components of plug-ins are checked and suggested like built-in ones.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ MAX_SUGGESTIONS = 4
 
 
 USUAL = Capability.TEXT | Capability.SINGLE_TURN
-"""Capabilities of most data."""
+"""Capabilities that nearly all data have."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """One part of a run.
+class RunPart:
+    """Component of a run.
 
     Attributes:
-        label: the part as a command chooses it, such as "reward=bt".
+        label: the component as written in a command, such as "reward=bt".
         requires: capabilities that the data must provide.
         group: config group whose other options may replace it; empty if there is none.
     """
@@ -41,17 +41,17 @@ class Part:
 
 
 def problems(config: Config) -> list[str]:
-    """One message for each part of the run whose requirements the data do not meet."""
+    """Return one message for each component of the run whose requirements the data do not meet."""
     parts = _parts(config)
     lines = [describe_missing(part, config, parts) for part in parts]
     return list(dict.fromkeys(filter(None, lines)))
 
 
-def describe_missing(part: Part, config: Config, parts: Iterable[Part] = ()) -> str:
-    """What the data lack for one part, and what to choose instead; empty if they lack nothing.
+def describe_missing(part: RunPart, config: Config, parts: Iterable[RunPart] = ()) -> str:
+    """Return the capabilities that the data lack for one component, with alternatives; empty if they lack none.
 
     Args:
-        parts: all parts of the run; data that suit all of them are suggested first.
+        parts: all components of the run; data that suit all of them are suggested first.
     """
     provided = config.data.capabilities
     lacking = missing(part.requires, provided)
@@ -64,12 +64,12 @@ def describe_missing(part: Part, config: Config, parts: Iterable[Part] = ()) -> 
     suggestions = [f"{group}={'|'.join(names)}" for group, names in by_group.items() if names]
     hint = f"; use {' or '.join(suggestions)}" if suggestions else ""
     if part.group == "algorithm" and config.algorithm.makes_model:
-        hint += "; a run that only starts from such a stage names a model instead: needs.policy=FOLDER or a hub id"
+        hint += "; if the run only starts from such a stage, name a model instead: needs.policy=DIR or a hub id"
     return f"{part.label} needs {titles}, which data={data} does not have{hint}"
 
 
-def suitable_data(part: Part, parts: Iterable[Part] = ()) -> list[str]:
-    """Options of `data` that meet the requirements of all `parts`, or else of `part`; sampled worlds come first."""
+def suitable_data(part: RunPart, parts: Iterable[RunPart] = ()) -> list[str]:
+    """Return options of `data` that meet the requirements of all `parts`, or else of `part`; generated data first."""
     options = sorted(inventory.options("data"), key=_by_world_and_name)
     everything = tuple(item for other in (part, *parts) for item in other.requires)
     for requires in (everything, part.requires):
@@ -80,34 +80,40 @@ def suitable_data(part: Part, parts: Iterable[Part] = ()) -> list[str]:
 
 
 def suitable_options(group: str, provided: Capability) -> list[str]:
-    """Options of a group that work with data of these capabilities, the most specific ones first.
+    """Return options of a group that work with data of these capabilities, from specific to general.
 
-    An option that works with nearly all data says nothing about these; it is left out.
+    An option that works with nearly all data is not a useful suggestion, so it is skipped.
     """
-    requirements = {name: _required_by(group, name) for name in inventory.options(group)}
-    specific = {name: needs for name, needs in requirements.items() if any(not need & USUAL for need in needs)}
-    suitable = {name: needs for name, needs in specific.items() if not missing(needs, provided)}
-    return sorted(suitable, key=lambda name: (-len(suitable[name]), name))[:MAX_SUGGESTIONS]
+    suitable = {}
+    for name in inventory.options(group):
+        needs = _required_by(group, name)
+        is_specific = any(not need & USUAL for need in needs)
+        if is_specific and not missing(needs, provided):
+            suitable[name] = needs
+    # An option with more requirements fits these data more closely.
+    ordered = sorted(suitable, key=lambda name: (-len(suitable[name]), name))
+    return ordered[:MAX_SUGGESTIONS]
 
 
 def _by_world_and_name(option: str) -> tuple[bool, bool, str]:
-    """Sort key of data: worlds that need no file, then options called as their kind, then the alphabet."""
+    """Return the sort key of data: worlds that need no file, then options named like their kind, then the name."""
     kind = inventory.written_values("data", option)["kind"]
     cls: Any = registry.settings_class("data", kind)
-    return not cls.drawn, option != kind, option
+    return not cls.is_generated, option != kind, option
 
 
-def _parts(config: Config) -> list[Part]:
-    """The components of a run that require something of the data."""
+def _parts(config: Config) -> list[RunPart]:
+    """Return the components of a run that may require capabilities of the data."""
     return [_part(group, settings) for group, settings in config.parts() if group != "data"]
 
 
-def _part(group: str, settings: Any) -> Part:
-    return Part(f"{group}={registry.kind_of(group, settings)}", _requirements(settings), group)
+def _part(group: str, settings: Any) -> RunPart:
+    """Return the settings of a group as a component."""
+    return RunPart(f"{group}={registry.kind_of(group, settings)}", _requirements(settings), group)
 
 
 def _requirements(settings: Any) -> Requirements:
-    """`requirements` of settings whose class has them, else what the class declares."""
+    """Return `requirements` of the settings if they define it, else the declaration of their class."""
     declared: Requirements = getattr(settings, "requires", ())
     requires: Requirements = getattr(settings, "requirements", declared)
     return requires
@@ -115,7 +121,7 @@ def _requirements(settings: Any) -> Requirements:
 
 @cache
 def _required_by(group: str, option: str) -> Requirements:
-    """What an option requires of the data."""
+    """Return the capabilities that an option requires of the data."""
     settings = _settings(group, option)
     if settings is not None:
         return _requirements(settings)
@@ -125,20 +131,23 @@ def _required_by(group: str, option: str) -> Requirements:
 
 @cache
 def _provided_by(option: str) -> Capability:
-    """What an option of `data` provides."""
+    """Return the capabilities that an option of `data` provides."""
     settings = _settings("data", option)
     if settings is not None:
         provided: Capability = settings.capabilities
         return provided
+    # A file that the user has to name is still missing, so only the declaration of the class is known.
     cls: Any = _class("data", option)
     return cls.provides | Capability.SINGLE_TURN
 
 
 def _class(group: str, option: str) -> Any:
+    """Return the settings class of an option."""
     return registry.settings_class(group, inventory.written_values(group, option)["kind"])
 
 
 def _settings(group: str, option: str) -> Any:
-    """Settings of an option as its file has them; None if a setting, such as the path of a file, has no value."""
-    values = inventory.written_values(group, option)
-    return schema.build(_class(group, option), {key: values[key] for key in values if key != "kind"}, group, [])
+    """Return the settings in an option's file; None if a required setting, such as a path, has no value."""
+    values = dict(inventory.written_values(group, option))
+    del values["kind"]
+    return schema.build(_class(group, option), values, group, [])

@@ -1,11 +1,11 @@
-"""One registry for every config group: the name in YAML is the file, the key and the config file.
+"""Registry of all config groups: the name in YAML is also the name of the file, the key and the config file.
 
-`algorithm=dpo` reads `conf/algorithm/dpo.yaml` (`kind: dpo`), is checked against the dataclass registered for
-("algorithm", "dpo") in `rlhf_lab/algorithms/preference/settings.py`, and is built by `build` in `dpo.py` beside it.
-Settings modules import neither torch nor transformers, so checking a config costs milliseconds; implementations are
-imported only when they are built. YAML never names a Python path. Packs (`core/packs.py`) add kinds, sections and
-groups in the same way. A kind of a plug-in is an option of its group without a file: `reward=mine`, with the defaults
-of the settings class.
+`algorithm=dpo` reads `conf/algorithm/dpo.yaml` (`kind: dpo`). It is checked against the dataclass registered for
+("algorithm", "dpo") in `rlhf_lab/algorithms/preference/settings.py`, and built by `build` in `dpo.py` next to it.
+Settings modules import neither torch nor transformers, so checking a config takes milliseconds. Implementations are
+imported only when they are built. YAML never contains Python paths. Packs (`core/packs.py`) add kinds, sections and
+groups in the same way. A kind of a plug-in is an option without a file: `reward=mine` uses the defaults of its settings
+class.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.packs import Group, packs
+from rlhf_lab.core.packs import ConfigGroup, import_part, owner, packs
 
 Settings = TypeVar("Settings")
 
 
 @dataclass(frozen=True)
 class RegisteredSection:
-    """A section of the config and its class.
+    """Section of the config with its class.
 
     Attributes:
+        cls: class of the section.
         parts: field that maps names to settings of kinds of the group of the same name; empty if there is none.
     """
 
@@ -35,15 +36,21 @@ class RegisteredSection:
     parts: str = ""
 
 
-OLD_NAMES = {
-    "data": (
-        *("preferences", "answers", "graded", "demonstrations", "unpaired"),
-        *("steps", "audio", "phones", "true_reward"),
-    ),
-    "algorithm": ("needs_preferences", "needs_demonstrations", "needs_audio", "needs_answers", "takes_turns"),
-    "reward": ("reads",),
+_CAPABILITIES = "{}: ClassVar with flags of rlhf_lab.Capability"
+OLD_NAMES: dict[str, dict[str, str]] = {
+    "data": dict.fromkeys(
+        ("preferences", "answers", "graded", "demonstrations", "unpaired", "steps", "audio", "phones", "true_reward"),
+        _CAPABILITIES.format("provides"),
+    )
+    | {"drawn": "is_generated: ClassVar"},
+    "algorithm": dict.fromkeys(
+        ("needs_preferences", "needs_demonstrations", "needs_audio", "needs_answers", "takes_turns"),
+        _CAPABILITIES.format("requires"),
+    )
+    | {"held": "model_copies()", "shares_work": "is_distributed: ClassVar"},
+    "reward": {"reads": _CAPABILITIES.format("requires"), "reads_folder": "reads_run_dir: ClassVar"},
 }
-"""Class attributes that `provides` and `requires` have replaced."""
+"""Group → attribute of a settings class that an earlier version read → its replacement."""
 
 _settings: dict[tuple[str, str], type] = {}
 _implementations: dict[tuple[str, str], str] = {}
@@ -51,86 +58,115 @@ _sections: dict[str, RegisteredSection] = {}
 
 
 def register(group: str, kind: str, implementation: str | None = None) -> Callable[[type[Settings]], type[Settings]]:
-    """Class decorator: this dataclass holds the settings of `kind` in `group`.
+    """Return a class decorator that registers a dataclass as the settings of `kind` in `group`.
 
     Args:
-        implementation: module that has `build(settings, …)`; default: `<kind>.py` beside the class's `settings.py` (in
-            the lab also `…_settings.py`), or the class's own module where that has another name.
+        implementation: module that defines `build(settings, …)`. The default is `<kind>.py` next to the class's
+            `settings.py` (in rlhf_lab also `…_settings.py`), or the class's own module if that has another name.
     """
 
     def decorate(cls: type[Settings]) -> type[Settings]:
         _refuse_old_names(group, kind, cls)
+        _refuse_other_class(f"{group}={kind}", _settings.get((group, kind)), cls)
         _settings[group, kind] = cls
+        # By convention the implementation of a kind is a module with the name of the kind.
         package, _, module = cls.__module__.rpartition(".")
         is_settings = module == "settings" or (package.startswith("rlhf_lab.") and module.endswith("_settings"))
-        beside = f"{package}.{kind}" if is_settings else cls.__module__
-        _implementations[group, kind] = implementation or beside
+        siblings = f"{package}.{kind}" if is_settings else cls.__module__
+        _implementations[group, kind] = implementation or siblings
         return cls
 
     return decorate
 
 
 def _refuse_old_names(group: str, kind: str, cls: type) -> None:
-    """Raise ConfigError for class attributes that were read up to version 0.15 and would be ignored now."""
+    """Raise ConfigError for attributes that an earlier version read. They would now be ignored silently."""
+    # A field with such a name is a setting of the plug-in and has nothing to do with the old attribute.
     fields = {item.name for item in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
-    old = [name for name in OLD_NAMES.get(group, ()) if name in vars(cls) and name not in fields]
-    if old:
-        new = "provides" if group == "data" else "requires"
-        raise ConfigError(
-            f"{group}={kind}: {cls.__name__}.{', '.join(old)} is not read any more; write {new}: ClassVar with "
-            "flags of rlhf_lab.Capability"
-        )
+    for name, replacement in OLD_NAMES.get(group, {}).items():
+        if name in vars(cls) and name not in fields:
+            raise ConfigError(
+                f"{group}={kind}: {cls.__name__}.{name} is an attribute of an earlier version; write {replacement}"
+            )
+
+
+def _refuse_other_class(what: str, known: type | None, cls: type) -> None:
+    """Raise ConfigError if another class is registered under a name.
+
+    The same class may be registered again: a module is reloaded, or a notebook cell runs twice.
+    """
+    if known is None or known.__module__ == cls.__module__ == "__main__":
+        return
+    if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        first, second = (f"{each.__module__}.{each.__qualname__} ({owner(each.__module__)})" for each in (known, cls))
+        raise ConfigError(f"{what}: both {first} and {second} register it; register one of them under another name")
 
 
 def add_section(name: str, cls: type, parts: str = "") -> None:
     """Register the class of a section; see `config.section.section`."""
+    _refuse_other_class(f"section {name}", _sections[name].cls if name in _sections else None, cls)
     _sections[name] = RegisteredSection(cls, parts)
 
 
 @cache
 def _load_settings() -> None:
-    """Import every settings module once; importing one registers its classes."""
+    """Import every settings module once, which registers its classes."""
     for module in settings_modules():
-        import_module(module)
+        import_part(module)
+    refuse_sections_named_like_groups()
+
+
+def refuse_sections_named_like_groups() -> None:
+    """Raise ConfigError for a section of one pack that has the name of another pack's group."""
+    problems = [
+        f"section {group.name}: {_sections[group.name].cls.__module__} ({owner(_sections[group.name].cls.__module__)}) "
+        f"registers it, and pack {pack.name} has a config group of this name; rename one of them"
+        for pack in packs()
+        for group in pack.groups
+        if group.name in _sections and not pack.owns(_sections[group.name].cls.__module__)
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def settings_modules() -> list[str]:
-    """Every module of a pack that registers settings."""
+    """Return every module of a pack that registers settings."""
     return [module for pack in packs() for module in (*pack.modules_called("*settings.py"), *pack.modules)]
 
 
 @cache
-def groups() -> dict[str, Group]:
-    """Every config group by name, in alphabetical order."""
+def groups() -> dict[str, ConfigGroup]:
+    """Return every config group by name, in alphabetical order."""
     found = {group.name: group for pack in packs() for group in pack.groups}
     return dict(sorted(found.items()))
 
 
 def sections() -> dict[str, RegisteredSection]:
-    """Every section that has a class of its own, by name."""
+    """Return every section with a class of its own, by name."""
     _load_settings()
     return dict(_sections)
 
 
 def parts_of(group: str) -> str:
-    """Field of a group's section below which each chosen option stands by its name; empty for a group of one option."""
+    """Return the field of a group's section that contains the chosen options by name; empty for a single option."""
     _load_settings()
     return _sections[group].parts if group in _sections else ""
 
 
 def kinds(group: str) -> list[str]:
-    """Registered names of a group, sorted."""
+    """Return the registered names of a group, sorted."""
     _load_settings()
-    return sorted(kind for registered_group, kind in _settings if registered_group == group)
+    names = [kind for registered_group, kind in _settings if registered_group == group]
+    return sorted(names)
 
 
 def plugged_in(group: str) -> list[str]:
-    """Names of a group that other packages registered, sorted."""
+    """Return the names of a group that other packages registered, sorted."""
     return [kind for kind in kinds(group) if not _implementations[group, kind].startswith("rlhf_lab.")]
 
 
 def settings_class(group: str, kind: str) -> type:
-    """The dataclass that describes `kind`. Raises ConfigError when nothing is registered under that name."""
+    """Return the settings class of `kind`. Raise ConfigError if nothing is registered under this name."""
     _load_settings()
     try:
         return _settings[group, kind]
@@ -139,7 +175,7 @@ def settings_class(group: str, kind: str) -> type:
 
 
 def kind_of(group: str, settings: object) -> str:
-    """The registered name of a settings object."""
+    """Return the registered name of a settings object."""
     return next(
         kind
         for (registered_group, kind), cls in _settings.items()
@@ -148,12 +184,12 @@ def kind_of(group: str, settings: object) -> str:
 
 
 def implementation(group: str, kind: str) -> str:
-    """The module that builds `kind`."""
+    """Return the module that builds `kind`."""
     _load_settings()
     return _implementations[group, kind]
 
 
 def build(group: str, settings: object, *args: Any, **kwargs: Any) -> Any:
-    """Import the implementation behind `settings` and call its `build(settings, …)`."""
+    """Import the implementation of `settings` and call its `build(settings, …)`."""
     module = import_module(_implementations[group, kind_of(group, settings)])
     return module.build(settings, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""The config of one run: what every section of it is called, and what follows from several of them together."""
+"""Config of one run: its sections and groups, and properties that follow from several of them."""
 
 from __future__ import annotations
 
@@ -9,28 +9,33 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlhf_lab.config import registry, schema
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.packs import named
+
+RESERVED = ("defaults", "hydra", "recipe")
+"""Keys of a command line or of a YAML file that have a special meaning."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """One run, completely described.
+    """Complete description of one run.
 
     The sections and groups that packs register (`config.section`, `core.packs`) are attributes as well: `config.data`,
     `config.evaluation`, `config.sandbox`; see `run_class`.
 
     Args:
-        engine: what trains: `native` is the lab's own loop, `trl` the trainers of TRL (`pip install 'rlhf_lab[trl]'`).
-            Of the named stage alone: one before it follows `stages.RECIPE.engine`.
-        seed: of initialisation, sampling and data order.
-        needs: what the run starts from, by role: a recipe name (built on demand) or a model folder or hub id. `gold`
-            is the reward model that says what responses are worth; `judge` makes that the judge, by a rubric:
+        engine: training loop: `native` is the built-in one, `trl` uses the trainers of TRL (`pip install
+            'rlhf_lab[trl]'`). It applies to the named stage only; `stages.RECIPE.engine` sets it for an earlier stage.
+        seed: random seed of initialisation, sampling and data order.
+        needs: role → starting point of the run: a recipe name (built on demand), a model directory or a hub id. `gold`
+            names a reward model that provides the gold reward; `judge` makes the judge the gold, on a rubric:
             `assistant` or a YAML file.
-        stages: recipe → settings that replace that upstream recipe's own, e.g. `stages.sft.algorithm.epochs=1`;
-            `stages.gold` is for the recipe in `needs.gold` alone.
-        outputs: folder of runs and studies, relative to the working directory.
-        question: what the recipe answers, one sentence; printed when it starts.
-        size: `full` is the recipe as written; `smoke` takes minutes, whatever the model, and its numbers mean nothing:
-            see `config/smoke.py`. What the command line writes stays as written.
+        stages: recipe → settings that override those of that upstream recipe, e.g. `stages.sft.algorithm.epochs=1`;
+            `stages.gold` applies only to the recipe in `needs.gold`.
+        outputs: directory of runs and studies, relative to the working directory.
+        question: question that the recipe answers, one sentence; printed at the start.
+        size: `full` runs the recipe as written. `smoke` takes minutes with any model, but its numbers mean nothing: see
+            `config/smoke.py`. Settings on the command line are never reduced.
     """
 
     engine: Literal["native", "trl"] = "native"
@@ -46,35 +51,36 @@ class Config:
         def __getattr__(self, name: str) -> Any: ...
 
     def replace(self, **sections: Any) -> Config:
-        """A copy of the config with other values of some sections."""
+        """Return a copy of the config with other values of some sections."""
         return dataclasses.replace(self, **sections)
 
     def sections(self) -> dict[str, Any]:
-        """Name → section (`config.section.Section`) of the run, those of groups first; a study is none of them."""
+        """Return name → section (`config.section.Section`) of the run without `study`, groups first."""
         sections = dict.fromkeys((*registry.groups(), *registry.sections()))
         return {name: getattr(self, name) for name in sections if name != "study"}
 
     def parts(self) -> list[tuple[str, Any]]:
-        """(group, settings) of every component that the stage uses."""
+        """Return (group, settings) of every component that the stage uses."""
         return [part for section in self.sections().values() for part in section.parts(self)]
 
     @property
-    def gold_section(self) -> str:
-        """Name of the section that says what responses are worth in this run (`Section.gold_role`); empty if none."""
+    def gold_role(self) -> str:
+        """Role of `needs` that provides the gold reward in this run (`Pack.gold_sources`); empty if none does."""
         if not self.algorithm.measures_gold:
             return ""
-        named = (name for name, section in self.sections().items() if self.needs.get(section.gold_role))
-        return next(named, "")
+        named_roles = (role for role in named("gold_sources") if self.needs.get(role))
+        return next(named_roles, "")
 
     @property
     def verifier(self) -> Any:
-        """Settings of the verifier that measures responses; None where the data's own oracle does.
+        """Settings of the verifier that measures responses; None if the data's own oracle does.
 
-        `data.verifier` names its kind, with the settings of the reward's term of that kind where there is one. Where it
-        names none, the only verifier of the reward measures too.
+        `data.verifier` names its kind; the settings are those of the reward term of that kind if there is one. Without
+        `data.verifier`, the only verifier of the reward also measures.
         """
         terms = self.reward.terms.values() if "reward" in self.algorithm.uses else ()
         verifiers = [term for term in terms if term.verifies]
+        # Only data read from files have the setting; worlds know the right answers themselves.
         kind = getattr(self.data, "verifier", None)
         if kind is None:
             return verifiers[0] if len(verifiers) == 1 else None
@@ -84,15 +90,16 @@ class Config:
 
     @property
     def fits_itself(self) -> bool:
-        """Whether stages are made to fit the device by settings that change no result; see `Runtime.fit`."""
+        """True if stages are fitted to the device by settings that change no result; see `Runtime.fit`."""
         if self.engine != "native":
             return False
         return self.runtime.fit == "auto" or (self.runtime.fit is None and not self.model.small_scale)
 
     @property
     def checkpoints_in_background(self) -> bool:
-        """`checkpoint.background`, with its default."""
-        return not self.model.small_scale if self.checkpoint.background is None else self.checkpoint.background
+        """Value of `checkpoint.background`, or its default: only large models checkpoint in the background."""
+        background = self.checkpoint.background
+        return not self.model.small_scale if background is None else background
 
     @property
     def corpus_roles(self) -> tuple[str, ...]:
@@ -101,21 +108,27 @@ class Config:
 
     @property
     def row_roles(self) -> dict[str, str]:
-        """Role → the kind of rows that its made corpus has to have, see `data.made.KINDS`."""
+        """Role → kind of rows that its synthetic corpus must contain, see `data.made.KINDS`."""
         return {**self.algorithm.reads_rows, **dict.fromkeys(self.corpus_roles, self.algorithm.trains_on)}
 
-    def reads_folder(self, role: str) -> bool:
-        """Return True if a role takes what a stage wrote into its directory, not the model it made."""
-        return role in self.algorithm.data_roles or role in self.row_roles or role in self.reward.folder_roles
+    def reads_run_dir(self, role: str) -> bool:
+        """Return True if a role refers to the directory of a stage instead of the model that the stage trained."""
+        return role in self.algorithm.data_roles or role in self.row_roles or role in self.reward.dir_roles
 
     def leaves_out(self, role: str) -> bool:
-        """Return True if a role is named for what this run does not have, so that nothing is built for it."""
+        """Return True if this run does not use a role of `needs`, so that nothing is built for it."""
         return any(section.leaves_out(role, self) for section in self.sections().values())
 
 
 @cache
 def run_class() -> type[Config]:
-    """`Config` with a field for each registered group and section; a section has its own defaults."""
+    """Return `Config` with a field for each registered group and section; a section has its own defaults."""
+    own_names = [item.name for item in dataclasses.fields(Config)]
+    registered = {*registry.groups(), *registry.sections()}
+    taken = sorted(registered & {*RESERVED, *own_names})
+    if taken:
+        raise ConfigError(f"{', '.join(taken)}: the config has a key of this name; rename the pack's group or section")
+    # Groups have no default, because a run has to choose an option of each; sections do.
     fields: list[Any] = [(name, Any) for name in registry.groups()]
     for name, section in registry.sections().items():
         if name == "study":
@@ -126,24 +139,27 @@ def run_class() -> type[Config]:
 
 
 def names() -> list[str]:
-    """Every top-level key of a config."""
+    """Return every top-level key of a config."""
     return [item.name for item in dataclasses.fields(run_class())]
 
 
 def defaults() -> dict[str, Any]:
-    """The default of every section, and of what the options of a group have in common, as plain values."""
+    """Return the defaults of every section, and the common defaults of every group, as plain values."""
     values = schema.defaults(run_class())
-    return values | {name: schema.defaults(item.cls) for name, item in registry.sections().items() if name != "study"}
+    for name, item in registry.sections().items():
+        if name != "study":  # a run has no study unless a recipe or the command line adds one
+            values[name] = schema.defaults(item.cls)
+    return values
 
 
 def is_corpus_role(role: str) -> bool:
-    """Return True if a role of `needs` holds rows to train on: `corpus`, `corpus_agents`, …"""
+    """Return True if a role of `needs` provides rows to train on: `corpus`, `corpus_agents`, …"""
     return role == "corpus" or role.startswith("corpus_")
 
 
 def to_values(config: Config) -> dict[str, Any]:
-    """Plain YAML values of a checked config; `check.check(to_values(c))` gives `c` again."""
-    values = schema.plain(config)
+    """Return plain YAML values of a checked config; `check.check(to_values(c))` gives `c` again."""
+    values = schema.to_plain_values(config)
     for group in registry.groups():
         parts = registry.parts_of(group)
         settings = getattr(config, group)
@@ -156,5 +172,6 @@ def to_values(config: Config) -> dict[str, Any]:
 
 
 def _with_kind(group: str, settings: object) -> dict[str, Any]:
-    values: Mapping[str, Any] = schema.plain(settings)
+    """Return the YAML values of settings with their kind."""
+    values: Mapping[str, Any] = schema.to_plain_values(settings)
     return {"kind": registry.kind_of(group, settings), **values}

@@ -1,7 +1,7 @@
-"""Builds a dataclass from plain YAML values and reports every mistake at once: unknown keys, types, ranges.
+"""Construction of dataclasses from plain YAML values. All mistakes are reported at once: unknown keys, types, ranges.
 
-Hydra accepts keys nobody reads (`+recipie=x`, `+algorithm.betta=1`). This module does not: each key must be a field,
-each value must have the field's type, and each problem says where it is and what is expected.
+Hydra accepts keys that nobody reads (`+recipie=x`, `+algorithm.betta=1`); this module rejects them. Each key must be a
+field, each value must have the field's type, and each message says where the problem is and what is expected.
 """
 
 from __future__ import annotations
@@ -14,23 +14,50 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal
 
+from rlhf_lab.config import other_names
 from rlhf_lab.core.errors import ConfigError, Rule
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """'; did you mean x?' for the closest name, else the list of all names."""
+    """Return '; did you mean x?' for the closest name, else a list of all names."""
     names = sorted(names)
     close = closest(word, names)
-    return f"; did you mean {close}?" if close else f"; known: {', '.join(names) or 'none'}"
+    if close:
+        return f"; did you mean {close}?"
+    listed = ", ".join(names) or "none"
+    return f"; known: {listed}"
 
 
 def closest(word: str, names: Iterable[str]) -> str | None:
-    """The name that is spelt most like a word; None where none is close."""
-    return next(iter(get_close_matches(word, sorted(names), n=1, cutoff=0.6)), None)
+    """Return the name whose spelling is closest to a word, or None if none is close."""
+    matches = get_close_matches(word, sorted(names), n=1, cutoff=0.6)  # sorted, so that ties are deterministic
+    return matches[0] if matches else None
+
+
+MAX_LISTED = 12
+"""Maximum number of fields that a message lists if no name is close; longer lists are omitted."""
+
+
+def _key_hint(key: str, path: str, fields: Collection[str]) -> str:
+    """Return a hint for a key that is not a field: another tool's name for a field, the closest field, or all."""
+    parent = path.rpartition(".")[0]
+    # `hint` looks keys up in composed values, so the fields are put at the position of their section.
+    section = _nested(parent, dict.fromkeys(fields))
+    if hint := other_names.hint(path, section):
+        return hint
+    return did_you_mean(key, fields) if len(fields) <= MAX_LISTED else ""
+
+
+def _nested(path: str, values: Any) -> dict[str, Any]:
+    """Return nested mappings with `values` at a dotted path."""
+    for name in reversed([name for name in path.split(".") if name]):
+        values = {name: values}
+    nested: dict[str, Any] = values
+    return nested
 
 
 def only_known(field: str, names: Iterable[str], known: Collection[str]) -> Rule:
-    """The rule that every name in a field is among those that are known."""
+    """Return the rule that every name in a field must be one of the known names."""
     unknown = [name for name in names if name not in known]
     suggestion = _suggest(unknown[0], known) if unknown else ""
     return not unknown, f"{field}: {', '.join(unknown)} is not one of {', '.join(known)}{suggestion}"
@@ -38,42 +65,42 @@ def only_known(field: str, names: Iterable[str], known: Collection[str]) -> Rule
 
 @cache
 def field_types(cls: type) -> dict[str, Any]:
-    """Field → its type without the range that its annotation may have; `core/ranges.py` reads that."""
+    """Return field → its type without the range in its annotation; `core/ranges.py` reads ranges."""
     return typing.get_type_hints(cls)
 
 
 def defaults(cls: type) -> dict[str, Any]:
-    """The default of every field of a settings class as plain YAML values, without creating an instance."""
+    """Return the default of every field of a settings class as YAML values, without creating an instance."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
         if field.default is not dataclasses.MISSING:
-            values[field.name] = plain(field.default)
+            values[field.name] = to_plain_values(field.default)
         elif isinstance(field.default_factory, type) and dataclasses.is_dataclass(field.default_factory):
             values[field.name] = defaults(field.default_factory)
         elif field.default_factory is not dataclasses.MISSING:
-            values[field.name] = plain(field.default_factory())
+            values[field.name] = to_plain_values(field.default_factory())
     return values
 
 
-def plain(value: Any) -> Any:
-    """Settings objects, mappings and tuples as plain YAML values."""
+def to_plain_values(value: Any) -> Any:
+    """Convert settings objects, mappings and tuples to plain YAML values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: to_plain_values(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: to_plain_values(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [to_plain_values(item) for item in value]
     return value
 
 
 def build(cls: type, values: Any, where: str, problems: list[str], *, built: Mapping[str, object] | None = None) -> Any:
     """Create `cls` from a mapping; append every problem to `problems`, each prefixed with its dotted path.
 
-    A field with a wrong value keeps its default so that the remaining rules are still checked. Returns None when the
+    A field with a wrong value keeps its default, so that the remaining rules are still checked. Return None if the
     object cannot be created.
 
     Args:
-        built: fields whose values are objects already; they are taken as they are.
+        built: fields whose values are already objects; they are used unchanged.
     """
     if not isinstance(values, Mapping):
         problems.append(f"{where}={values!r} is {_name_of(values)}, expected a mapping with keys of {cls.__name__}")
@@ -84,8 +111,9 @@ def build(cls: type, values: Any, where: str, problems: list[str], *, built: Map
     for key, value in values.items():
         path = f"{where}.{key}" if where else str(key)
         if key not in fields:
-            moved = getattr(cls, "moved", {}).get(key)  # settings of earlier versions
-            problems.append(f"{path} is not a setting{f'; {moved}' if moved else did_you_mean(str(key), fields)}")
+            moved = getattr(cls, "moved", {}).get(key)  # a setting of an earlier version
+            key_hint = f"; {moved}" if moved else _key_hint(str(key), path, fields)
+            problems.append(f"{path} is not a setting{key_hint}")
             continue
         ok, converted = convert(hints[key], value, path, problems)
         if ok:
@@ -94,14 +122,15 @@ def build(cls: type, values: Any, where: str, problems: list[str], *, built: Map
         return cls(**(built or {}), **arguments)
     except (ConfigError, ValueError) as error:
         lines = error.problems if isinstance(error, ConfigError) else [str(error)]
-        problems.extend(f"{where}.{line}" if where else line for line in lines)
-    except TypeError as error:
+        prefix = f"{where}." if where else ""
+        problems.extend(f"{prefix}{line}" for line in lines)
+    except TypeError as error:  # a required field is missing
         problems.append(f"{where or cls.__name__}: {error}")
     return None
 
 
 def convert(hint: Any, value: Any, path: str, problems: list[str]) -> tuple[bool, Any]:
-    """(True, value) when `value` fits the type hint, after the conversions YAML needs (int → float, list → tuple)."""
+    """Return (True, converted value) if `value` fits the type hint. YAML needs int → float and list → tuple."""
     origin = typing.get_origin(hint)
     arguments = typing.get_args(hint)
     if hint is Any:
@@ -113,30 +142,37 @@ def convert(hint: Any, value: Any, path: str, problems: list[str]) -> tuple[bool
     if origin in (typing.Union, types.UnionType):
         return _convert_union(arguments, value, path, problems)
     if origin is Literal:
-        # types too: True == 1 and 1.0 == 1, and neither is the choice 1
+        # Compare types as well: True == 1 and 1.0 == 1, but neither is the choice 1.
         if value in arguments and type(value) in {type(choice) for choice in arguments}:
             return True, value
         choices = [str(choice) for choice in arguments]
-        return _reject(problems, f"{path}={value} is not one of {', '.join(choices)}{_suggest(str(value), choices)}")
+        suggestion = _suggest(str(value), choices)
+        return _reject(problems, f"{path}={value} is not one of {', '.join(choices)}{suggestion}")
     if origin in (list, tuple):
         return _convert_list(origin, arguments, value, path, problems)
     if origin in (dict, Mapping):
         return _convert_mapping(arguments, value, path, problems)
-    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return True, float(value)
-    if hint is float and isinstance(value, str):  # YAML 1.1 reads 1e-4 as a string
+    # Accept text as well: YAML 1.1 reads 1e-4 as a string.
+    if hint is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
             return True, float(value)
-        except ValueError:
+        except (ValueError, OverflowError):  # not a number, or an integer beyond the range of a float
             pass
-    if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+    is_switch_as_number = hint is int and isinstance(value, bool)  # in Python a bool is an int
+    if isinstance(value, hint) and not is_switch_as_number:
         return True, value
-    expected = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}.get(hint, str(hint))
-    return _reject(problems, f"{path}={value} is {_name_of(value)}, expected {expected}")
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    expected = names.get(hint, str(hint))
+    # A name such as 123 is read as a number, so the message shows how to quote it.
+    quoting = ""
+    if hint is str and isinstance(value, (int, float)) and not isinstance(value, bool):
+        name = path.rpartition(".")[2]
+        quoting = f'; quote it, {path}=\'"{value}"\' on a command line or {name}: "{value}" in a file'
+    return _reject(problems, f"{path}={value} is {_name_of(value)}, expected {expected}{quoting}")
 
 
 def _convert_union(members: tuple[Any, ...], value: Any, path: str, problems: list[str]) -> tuple[bool, Any]:
-    """The first member of the union that fits; when none does, the problems of the first one."""
+    """Convert to the first member of the union that fits; otherwise report the problems of the first member."""
     if value is None and type(None) in members:
         return True, None
     rejections: list[list[str]] = []
@@ -173,17 +209,19 @@ def _convert_mapping(arguments: tuple[Any, ...], value: Any, path: str, problems
 
 
 def _reject(problems: list[str], message: str) -> tuple[bool, None]:
+    """Append a message and return the result of a failed conversion."""
     problems.append(message)
     return False, None
 
 
 def _suggest(word: str, names: Iterable[str]) -> str:
+    """Return '; did you mean x?' for the closest name; empty if none is close."""
     close = closest(word, names)
     return f"; did you mean {close}?" if close else ""
 
 
 def _name_of(value: Any) -> str:
-    """A value's type in words, for messages."""
+    """Return a value's type in words, for messages."""
     if value is None:
         return "empty"
     names = {

@@ -1,7 +1,7 @@
-"""A section: one top-level key of a run's config, and the questions that the lab asks of each of them.
+"""Base class of sections, i.e. of the top-level keys of a run's config, with the methods that other packages call.
 
-A section belongs to the package that reads it. Whatever another part of the lab has to know of it is answered here by a
-method, so that no other part names sections.
+A section belongs to the package that reads it. Its methods answer everything that other packages need to know about it,
+so that no other package has to name sections.
 """
 
 from __future__ import annotations
@@ -19,60 +19,54 @@ Settings = TypeVar("Settings", bound="Section")
 
 
 class Section(CheckedSettings):
-    """Base class of every section, and of the settings that every kind of a config group shares.
+    """Base class of every section, and of the settings that all kinds of a config group share.
 
     Class attributes:
-        inherited: True if stages before the run take the section over from it.
-        gold_role: role of `needs` that makes this section say what responses are worth; empty if it cannot.
-        smoke, smoke_real: setting → its maximum at `size=smoke`; the second for models that are not made from scratch.
+        inherited: True if stages before the run use the same section.
+        smoke, smoke_real: setting → its maximum at `size=smoke`; the second for models not trained from scratch.
     """
 
     inherited: ClassVar[bool] = False
-    gold_role: ClassVar[str] = ""
 
     def parts(self, config: Config) -> list[tuple[str, Any]]:
-        """(group, settings) of the components that the stage uses because of this section."""
+        """Return (group, settings) of the components that the stage uses because of this section."""
         return []
 
     def contradictions(self, config: Config) -> list[str]:
-        """What other sections of the config say that this one cannot work with; one message each."""
+        """Return one message for each setting of another section that this section cannot work with."""
+        return []
+
+    def notes(self, config: Config) -> list[str]:
+        """Return sentences that a reader of the result must know about these settings; the result stores them."""
         return []
 
     def leaves_out(self, role: str, config: Config) -> bool:
-        """Return True if `needs` names the role for a part that this run does not have, so nothing is built for it."""
+        """Return True if `needs` names a role for a component that this run lacks, so that nothing is built for it."""
         return False
 
     def roles_read(self, config: Config) -> set[str]:
-        """Roles of `needs` that the section reads."""
-        return {self.gold_role} if self.gold_role and config.algorithm.measures_gold else set()
+        """Return the roles of `needs` that the section reads."""
+        return set()
 
     def key_material(self, config: Config) -> dict[str, Any]:
-        """What the section adds to the key of a stage besides the settings of the sections that the algorithm uses."""
+        """Return additions of the section to a stage's key, apart from the settings that the algorithm uses."""
         return {}
 
     def digests(self, config: Config) -> dict[str, str]:
-        """Dotted setting → digest of the file that it names: in a key a file counts by its content."""
+        """Return dotted setting → digest of the file that it names, because a key depends on the file's content."""
         return {}
 
-    def gold(self, corpus: Any, run: Any) -> Any:
-        """The corpus of a run with an oracle that says what responses are worth; for sections with a `gold_role`."""
-        raise NotImplementedError(f"{type(self).__name__}.gold")
-
-    def definitions(self, config: Config) -> list[tuple[str, str]]:
-        """(module, name) of code that the stage runs because of this section, its components apart."""
-        return []
-
     def local_models(self, config: Config) -> dict[str, str]:
-        """Name → folder or hub id of models that the stage loads because of this section."""
+        """Return name → directory or hub id of the models that the stage loads because of this section."""
         return {}
 
 
 def section(name: str, *, parts: str = "") -> Callable[[type[Settings]], type[Settings]]:
-    """Class decorator: this dataclass is the section `name` of the config.
+    """Return a class decorator that registers a dataclass as the section `name` of the config.
 
     Args:
-        parts: field that maps names to the settings of kinds of the group of this name, for a group of which several
-            options are chosen at once; empty for a section that is no group.
+        parts: field that maps names to the settings of kinds of the group of this name, if several options of the
+            group can be chosen at once; empty for a section that is not a group.
     """
 
     def decorate(cls: type[Settings]) -> type[Settings]:

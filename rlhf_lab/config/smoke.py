@@ -1,8 +1,8 @@
-"""`size=smoke`: a recipe and everything it starts from in minutes, for a first look at a model and its data.
+"""`size=smoke`: a recipe with all its upstream recipes in minutes, for a first test of a model and its data.
 
-The settings classes say how small (`smoke`, and `smoke_real` for models that are not made from scratch). These values
-are put into a composed config between the recipe and the command line: they lower what a recipe says, and whatever the
-command line or a study's sweep writes stays as written. Imports no torch.
+The settings classes define the limits (`smoke`, and `smoke_real` for models not trained from scratch). The limits are
+applied to a composed config between the recipe and the command line: they reduce the values of a recipe, but not those
+of the command line or of a study's sweep. Does not import torch.
 """
 
 from __future__ import annotations
@@ -12,26 +12,27 @@ from typing import Any
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.overrides import merge
-from rlhf_lab.config.study_settings import Study
+from rlhf_lab.config.study_settings import StudySettings
 from rlhf_lab.config.tuned import with_tuned
 from rlhf_lab.core.capabilities import Capability
 
-NOTICE = "smoke size: everything is as short as it can be, to see that it runs; its numbers mean nothing"
+NOTICE = "smoke size: everything is as short as possible, only to test that it runs; its numbers mean nothing"
 STAGE_SECTIONS = ("algorithm", "evaluation")
 """Sections that each stage of a run has for itself."""
 SHARED_SECTIONS = ("data", "rollout")
-"""Sections that the stages before a run take over from it."""
+"""Sections that upstream stages take from the run."""
 
 
 def sized(
     values: Mapping[str, Any], written: Collection[str], recipe_values: Callable[[str], Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Composed values as `values["size"]` wants them.
+    """Return composed values scaled to `values["size"]`.
 
     Args:
-        values: of the whole config, as composed.
-        written: keys that the command line or a sweep names; what they say stays.
-        recipe_values: recipe → its values as composed by itself; KeyError for what is no recipe.
+        values: composed values of the entire config.
+        written: keys set by the command line or a sweep; their values are not changed.
+        recipe_values: function that returns a recipe's values composed alone; raises KeyError if there is no such
+            recipe.
     """
     result = dict(values)
     if result.get("size") != "smoke":
@@ -43,15 +44,15 @@ def sized(
     return result
 
 
-def first_levels(study: Study, written: Collection[str]) -> dict[str, list[Any]]:
-    """The sweep of a study at smoke size: the baseline and one other level, one seed; written keys as written."""
+def first_levels(study: StudySettings, written: Collection[str]) -> dict[str, list[Any]]:
+    """Return the sweep of a study at smoke size: the baseline, one other level and one seed; written keys unchanged."""
     sweep = {}
     for key, levels in study.sweep.items():
         if key in written:
             sweep[key] = levels
             continue
         if key == "mixture.rows" or key.endswith(".mixture.rows"):
-            sweep[key] = [0]  # as many as there are: corpora of this size are smaller than any volume that is swept
+            sweep[key] = [0]  # 0 means all rows: corpora of this size are smaller than any swept number of rows
             continue
         others = [level for level in levels if level != study.baseline]
         chosen = [study.baseline, *others[:1]] if key == study.compare else levels[:1]
@@ -60,14 +61,16 @@ def first_levels(study: Study, written: Collection[str]) -> dict[str, list[Any]]
 
 
 def _shrink_section(values: Mapping[str, Any], section: str, where: str, written: Collection[str]) -> dict[str, Any]:
-    """A section with its settings at smoke size; `where` is its dotted name on the command line."""
+    """Return a section with its settings at smoke size. `where` is its dotted name on the command line."""
     current = values.get(section) or {}
-    effective = with_tuned(values, [])[section] or {}  # a setting left to the model has a value only here
+    # A setting that depends on the model has a value only after `with_tuned`.
+    effective = with_tuned(values, [])[section] or {}
     lowered = {
         name: _lower(name, effective.get(name), limit)
         for name, limit in _limits(values, section).items()
         if not _is_written(f"{where}.{name}", written)
     }
+    # pass@k needs at least k samples, so larger values of k are dropped together with the samples.
     if section == "evaluation" and current.get("pass_at") and not _is_written(f"{where}.pass_at", written):
         samples = lowered.get("samples_per_prompt", current.get("samples_per_prompt"))
         lowered["pass_at"] = [k for k in current["pass_at"] if k <= samples]
@@ -75,46 +78,55 @@ def _shrink_section(values: Mapping[str, Any], section: str, where: str, written
 
 
 def _shrink_mixture(mixture: Mapping[str, Any], where: str, written: Collection[str]) -> dict[str, Any]:
-    """A mixture of corpora that are small: as many rows as they allow, where the recipe counts more than they have."""
+    """Return a mixture of small corpora: all their rows, because a recipe may request more rows than they have."""
     if not mixture.get("rows") or _is_written(f"{where}.rows", written):
         return dict(mixture)
     return {**mixture, "rows": 0}
 
 
 def _limits(values: Mapping[str, Any], section: str) -> dict[str, Any]:
-    """Setting → the largest value it has at smoke size."""
+    """Return setting → its maximum at smoke size."""
     if section in registry.groups():
         cls: Any = registry.settings_class(section, str(values[section].get("kind")))
     else:
         cls = registry.sections()[section].cls
     pretrained = values["model"].get("kind") != "scratch"
-    limits = {**getattr(cls, "smoke", {}), **(getattr(cls, "smoke_real", {}) if pretrained else {})}
+    limits = dict(getattr(cls, "smoke", {}))
+    if pretrained:
+        limits |= getattr(cls, "smoke_real", {})
     data_class: Any = registry.settings_class("data", str(values["data"].get("kind")))
-    if (
-        Capability.DEMONSTRATIONS not in data_class.provides
-    ):  # an environment of the user, which need not know how its tasks are done
+    # A user's environment need not have demonstrations.
+    if Capability.DEMONSTRATIONS not in data_class.provides:
         limits.pop("demonstrate", None)
     return limits
 
 
 def _lower(name: str, value: Any, limit: Any) -> Any:
-    """The smaller of value and limit. None, and 0 in a `max_…` setting, mean unlimited and give the limit; so does a
-    switch, which smoke size turns on or off."""
-    if value is None or isinstance(limit, bool) or (value == 0 and name.startswith("max_")):
+    """Return the smaller of value and limit.
+
+    The limit replaces None, and 0 in a `max_…` setting, which mean unlimited. It also replaces a switch.
+    """
+    is_unlimited = value is None or (value == 0 and name.startswith("max_"))
+    if is_unlimited or isinstance(limit, bool):
         return limit
     return min(value, limit)
 
 
 def _is_written(key: str, written: Collection[str]) -> bool:
-    """Whether the command line sets a key, or a mapping above it. `algorithm=dpo` chooses an option and sets none."""
-    return any(key == name or (key.startswith(f"{name}.") and name not in registry.groups()) for name in written)
+    """Return True if the command line sets a key or a mapping above it. `algorithm=dpo` only chooses an option."""
+    for name in written:
+        is_mapping_above = key.startswith(f"{name}.") and name not in registry.groups()
+        if key == name or is_mapping_above:
+            return True
+    return False
 
 
 def _shrink_upstream(
     values: Mapping[str, Any], written: Collection[str], recipe_values: Callable[[str], Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """`stages` with every recipe that the run starts from at smoke size."""
+    """Return `stages` with every recipe that the run starts from at smoke size."""
     stages: dict[str, Any] = dict(values.get("stages") or {})
+    # Walk through all upstream recipes, each once.
     pending = list((values.get("needs") or {}).values())
     seen = set()
     while pending:
@@ -124,16 +136,20 @@ def _shrink_upstream(
         seen.add(name)
         try:
             recipe = merge(dict(recipe_values(name)), stages.get(name, {}))
-        except KeyError:  # a folder or a hub id
+        except KeyError:  # a directory or a hub id
             continue
+        # An upstream stage has the run's model and data, unless `stages` sets its own.
         stage_model = (stages.get(name) or {}).get("model", {})
-        has_own_data = "kind" in ((stages.get(name) or {}).get("data") or {})
+        stage_data = (stages.get(name) or {}).get("data") or {}
+        has_own_data = "kind" in stage_data
         data = recipe["data"] if has_own_data else values["data"]
         stage = {**recipe, "model": merge(dict(values["model"]), stage_model), "data": data}
         overrides: dict[str, Any] = {"size": "smoke"}
         for section in (*STAGE_SECTIONS, *(["data"] if has_own_data else [])):
             shrunk = _shrink_section(stage, section, f"stages.{name}.{section}", written)
-            changed = (*_limits(stage, section), *(["pass_at"] if section == "evaluation" else []))
+            changed = [*_limits(stage, section)]
+            if section == "evaluation":
+                changed.append("pass_at")  # it has no limit of its own but follows the number of samples
             overrides[section] = {key: shrunk[key] for key in changed if key in shrunk}
         mixture = recipe.get("mixture") or {}
         shrunk_mixture = _shrink_mixture(mixture, f"stages.{name}.mixture", written)

@@ -1,4 +1,4 @@
-"""Settings of a study: a sweep that composition expands into jobs. Imports no torch."""
+"""Settings of a study: a sweep that is expanded into jobs. Does not import torch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rlhf_lab.core.ranges import CheckedSettings, Ge, NotEmpty
 
 @dataclass(frozen=True)
 class Prediction(CheckedSettings):
-    """One claim that a study can decide: a metric of a level against another level.
+    """Claim that a study can decide: a metric of one level compared with another level.
 
     Args:
         metric: one of the study's metrics.
-        level: of the compared key.
-        direction: `higher` or `lower` than `versus`; or `same`, within `margin` of it.
-        versus: the level it is compared with; None is the baseline.
+        level: level of the compared key.
+        direction: `higher` or `lower` than `versus`, or `same` within `margin`.
+        versus: level to compare with; None is the baseline.
         margin: largest difference that still counts as the same, in units of the metric.
-        by: level of the study's `by`, where the claim is about one; None takes all together.
+        by: level of the study's `by` if the claim is about one of them; None uses all together.
     """
 
     metric: str
@@ -38,12 +38,12 @@ class Prediction(CheckedSettings):
 
 
 @dataclass(frozen=True)
-class FrontOf(CheckedSettings):
-    """Two metrics by which no level of a study need be best.
+class ParetoSettings(CheckedSettings):
+    """Two metrics with a trade-off: their Pareto front has the levels that no other level dominates.
 
     Args:
-        metrics: both among the study's metrics, and each with a direction that is better.
-        margin: by how much a level may be worse in one of them and still dominate another, in the metrics' unit.
+        metrics: two of the study's metrics, each with a direction of improvement.
+        margin: difference, in the metrics' unit, by which a level may be worse in one metric and still dominate.
     """
 
     metrics: list[str]
@@ -52,32 +52,32 @@ class FrontOf(CheckedSettings):
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            (len(set(self.metrics)) == 2, f"metrics={self.metrics}; a front is of two metrics"),
+            (len(set(self.metrics)) == 2, f"metrics={self.metrics}; a Pareto front has two different metrics"),
         )
 
 
 @section("study")
 @dataclass(frozen=True)
-class Study(Section):
-    """A sweep that ends in one table and one plot.
+class StudySettings(Section):
+    """Sweep that ends in one table and one plot.
 
     Args:
-        question: what the study answers, one sentence.
-        hypothesis: what the literature or the issue expects, labelled as published in the table; never a result.
+        question: question that the study answers, one sentence.
+        hypothesis: expectation from the literature or the issue. The table labels it as published; it is not a result.
         predicts: the hypothesis as claims that the numbers decide: confirmed, not confirmed, or not distinguishable.
         sweep: override key → values; all combinations run. A command-line value for a key replaces it.
-        compare: the key whose levels are compared.
-        by: another swept key; levels are then compared within each of its values, a table each. Empty: all together.
-        baseline: the level that the others are compared with.
+        compare: key whose levels are compared.
+        by: another swept key; levels are compared within each of its values, in one table each. Empty: all together.
+        baseline: level with which the others are compared.
         metrics: reported metrics; the first is the primary one.
-        labels: swept key → how its values are called in sentences, tables and figures: a text with "{}", such as
-            "{} pairs", or value → text. Without one a value is called by its key and itself, "beta 0.1".
-        curves: `overoptimization` adds gold and proxy against √KL along training, a fitted curve per level and where
-            it turns (arXiv:2210.10760).
-        fronts: pairs of metrics of which the table and the report say which levels are not dominated.
-        processes: jobs that run at once on this machine.
-        size: `full` is the recipe as written; `quick` is the same with the overrides in `quick`.
-        quick: override → value; what makes the study small.
+        labels: swept key → names of its values in sentences, tables and figures: a text with "{}", such as
+            "{} pairs", or value → text. A value without a label is shown with its key, "beta 0.1".
+        curves: `overoptimization` adds gold and proxy against √KL during training, with a fitted curve per level and
+            its turning point (arXiv:2210.10760).
+        fronts: pairs of metrics with a Pareto front: the table and the report show which levels are not dominated.
+        processes: number of jobs that run at the same time on this machine.
+        size: `full` runs the recipe as written; `quick` applies the overrides in `quick`.
+        quick: override → value of the small version of the study.
     """
 
     question: str = ""
@@ -92,12 +92,13 @@ class Study(Section):
     metrics: Annotated[list[str], NotEmpty(hint="the first one is the primary metric")] = field(default_factory=list)
     labels: dict[str, Any] = field(default_factory=dict)
     curves: Literal["overoptimization"] | None = None
-    fronts: list[FrontOf] = field(default_factory=list)
+    fronts: list[ParetoSettings] = field(default_factory=list)
     processes: int = 2
     size: Literal["full", "quick"] = "full"
     quick: dict[str, Any] = field(default_factory=dict)
 
     def rules(self) -> tuple[Rule, ...]:
+        # Without levels there is a message about `compare` already, so the checks of levels are skipped.
         levels = self.sweep.get(self.compare, [])
         return (
             *super().rules(),
@@ -106,7 +107,7 @@ class Study(Section):
             (not self.by or self.by in self.sweep, f"by={self.by} is not a key of sweep: {', '.join(self.sweep)}"),
             (
                 not self.by or self.by not in (self.compare, "seed"),
-                f"by={self.by} must be a key besides compare and seed",
+                f"by={self.by} must be a key other than compare and seed",
             ),
             (self.size == "full" or bool(self.quick), "size=quick: this study has no quick size"),
             *(
@@ -117,11 +118,11 @@ class Study(Section):
                 (isinstance(names, dict) or "{}" in str(names), f"labels.{key}={names} has no {{}} for the value")
                 for key, names in self.labels.items()
             ),
-            (not (self.fronts and self.by), f"fronts are of all jobs together; leave out by={self.by}"),
+            (not (self.fronts and self.by), f"fronts use all jobs together; remove by={self.by}"),
             *(
                 (name in self.metrics, f"fronts: {name} is not among metrics: {', '.join(self.metrics)}")
-                for front in self.fronts
-                for name in front.metrics
+                for pareto_front in self.fronts
+                for name in pareto_front.metrics
             ),
             *(
                 (p.metric in self.metrics, f"predicts: {p.metric} is not among metrics: {', '.join(self.metrics)}")

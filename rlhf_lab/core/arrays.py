@@ -12,5 +12,5 @@ if TYPE_CHECKING:
     BoolArray: TypeAlias = NDArray[np.bool_]
     SampleArray: TypeAlias = NDArray[np.float32]
 else:
-    # Annotations alone name these. Checking a command needs no array, and numpy takes .15 s to import.
+    # Only annotations use these names. Checking a command needs no array, and importing numpy takes 0.15 s.
     FloatArray = BoolArray = SampleArray = object

@@ -1,8 +1,8 @@
 """Capabilities: what data provide, and what algorithms, rewards, models and judges require of them.
 
-A data source states what it `provides`. Every other part states what it `requires`: a tuple in which each item must be
-met, and an item of several flags (`PAIRS | UNPAIRED`) is met by any one of them. `config/matching.py` compares the two
-for every part of a run, so no part lists the names of others.
+A data source declares what it `provides`. Every other component declares what it `requires`: a tuple in which each item
+must be met. An item with several flags (`PAIRS | UNPAIRED`) is met by any one of them. `config/matching.py` compares
+both for every component of a run, so no component lists the names of others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Flag, auto
 
 
 class Capability(Flag):
-    """What can be known about, or done with, the rows of a data source and the responses to its prompts."""
+    """Properties of the rows of a data source, and of the responses to its prompts."""
 
     TEXT = auto()
     AUDIO = auto()
@@ -25,6 +25,7 @@ class Capability(Flag):
     STEPS = auto()
     GRADES = auto()
     TRUE_REWARD = auto()
+    VERBOSITY = auto()
 
     @property
     def title(self) -> str:
@@ -45,16 +46,17 @@ TITLES = {
     Capability.STEPS: "the correctness of each step",
     Capability.GRADES: "grades on a rubric",
     Capability.TRUE_REWARD: "a true reward that is known",
+    Capability.VERBOSITY: "a world that recognises verbose responses",
 }
 
 Requirements = tuple[Capability, ...]
 
 
 def missing(requires: Requirements, provides: Capability) -> list[Capability]:
-    """The items of `requires` of which `provides` has no flag."""
+    """Return the items of `requires` of which `provides` has no flag."""
     return [item for item in requires if not item & provides]
 
 
 def reads(requires: Requirements, capability: Capability) -> bool:
-    """Return True if one item of `requires` can be met by `capability`."""
-    return any(capability in item for item in requires)
+    """Return True if one item of `requires` can be met by `capability`, or by any of its flags."""
+    return any(item & capability for item in requires)

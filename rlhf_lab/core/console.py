@@ -1,4 +1,4 @@
-"""The console of a run, and its progress: a bar on a terminal, a line now and then in a log."""
+"""Console output and progress of a run: a progress bar on a terminal, an occasional line in a log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 CLOSED_PIPE = 141
-"""Exit status of a command whose reader has gone, such as `| head`: 128 + SIGPIPE, as shells report it."""
+"""Exit status of a command whose output pipe was closed, e.g. by `| head`: 128 + SIGPIPE, the convention of shells."""
 
 
 class _Console(Console):
@@ -23,15 +23,15 @@ class _Console(Console):
 
 
 def leave_closed_pipe() -> NoReturn:
-    """End without a traceback when nobody reads what is printed any more."""
-    # Python flushes what is left in its buffer when it ends: into nothing, or it would fail on the pipe once more
+    """Exit without a traceback when the reader of the output has closed the pipe."""
+    # Python flushes its output buffer at exit. Redirect it to /dev/null, or the flush fails on the pipe once more.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(CLOSED_PIPE)
 
 
 def open_console() -> Console:
-    """The console of this process: as wide as the terminal or as COLUMNS says; a log has no width and gets 140."""
-    # no emoji: the hub data set `name:train:50` must not be printed with a picture of a train
+    """Open the console of this process. Its width is the terminal's or COLUMNS; a log without a width gets 140."""
+    # Without emoji=False, rich would print the hub data set `name:train:50` with a picture of a train.
     opened = _Console(highlight=False, emoji=False)
     if opened.is_terminal or os.environ.get("COLUMNS"):
         return opened
@@ -40,13 +40,13 @@ def open_console() -> Console:
 
 console = open_console()
 QUIET_SECONDS = 15.0
-"""Time between two lines of progress where there is no terminal."""
-# transformers imports DeepSpeed where it is installed, and that warns on every machine without a GPU
+"""Minimum seconds between two progress lines if the output is not a terminal."""
+# transformers imports DeepSpeed if it is installed, and DeepSpeed then warns on every machine without a GPU
 logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in record.getMessage())
 
 
 class Ticker:
-    """Progress of one piece of work; `advance` is cheap enough for every step."""
+    """Progress of one piece of work. `advance` is cheap enough to call at every step."""
 
     def __init__(self, name: str, total: int, bar: Progress | None):
         self.name = name
@@ -58,6 +58,7 @@ class Ticker:
 
     def advance(self, amount: int = 1, note: str = "") -> None:
         self.done += amount
+        # rich returns a task id for each bar; both are None if the output is a log
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=self.done, note=note)
         elif time.monotonic() - self._last > QUIET_SECONDS:
@@ -69,7 +70,7 @@ class Ticker:
 
 @contextmanager
 def progress(name: str, total: int, done: int = 0) -> Iterator[Ticker]:
-    """A progress bar on a terminal; a line every quarter minute elsewhere."""
+    """Show a progress bar on a terminal; print a line every 15 seconds elsewhere."""
     if not console.is_terminal:
         ticker = Ticker(name, total, None)
         ticker.advance(done)

@@ -1,7 +1,7 @@
-"""Tasks, and what a policy does with them: the currency of samplers, environments, rewards and evaluations.
+"""Tasks and episodes: the data that samplers, environments, rewards and evaluations exchange.
 
-A task is a prompt and what is known about it. An episode is one attempt: the tokens that were added to the prompt, turn
-by turn, and what they say as text. One reply to a prompt is an episode with one segment.
+A task is a prompt with its metadata. An episode is one attempt at a task: the tokens added to the prompt, turn by turn,
+and their text. A single response to a prompt is an episode with one segment.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from rlhf_lab.core.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a policy is asked.
+    """Prompt for a policy, with its metadata.
 
     Attributes:
-        prompt: a transcript that ends where the reply starts.
-        facts: further columns of the prompt's row, by name: an answer, tests, a category.
+        prompt: transcript that ends where the response starts.
+        metadata: other columns of the prompt's row by name, e.g. an answer, tests, a category.
     """
 
     prompt: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Tokens that an episode adds to its context: a turn of the policy, or what the environment says in answer.
+    """Tokens that an episode adds to its context: one turn of the policy, or the environment's answer to it.
 
-    The segments of an episode, laid end to end behind its prompt, are exactly what the model saw: nothing is ever
+    The prompt followed by the segments of an episode is exactly the token sequence that the model saw: nothing is
     tokenised twice.
 
     Attributes:
-        token_ids: with the token that ends the turn, where it has one.
-        sampled: whether the policy chose these tokens. Only those are trained on.
-        logps: log-probability of each sampled token under the sampled distribution, nats; empty where not sampled.
-        reward: what the environment gave for the turn.
+        token_ids: token ids, including the token that ends the turn if there is one.
+        sampled: True if the policy sampled these tokens. Only sampled tokens are trained on.
+        logps: log-probability in nats of each sampled token under the sampling distribution; empty if not sampled.
+        reward: reward from the environment for the turn.
     """
 
     token_ids: list[int]
@@ -52,11 +52,11 @@ class Episode:
     """One attempt at a task.
 
     Attributes:
-        prompt: the transcript before the last reply; of a task with one turn, the task's prompt.
-        response: the last reply, as text.
-        prompt_ids: the task's prompt as the model saw it.
-        segments: what was added to it; empty for text that no policy sampled, such as a reply of the data.
-        ended: False where the last turn was cut at its longest length.
+        prompt: transcript before the last response; equal to the task's prompt if the task has one turn.
+        response: text of the last response.
+        prompt_ids: token ids of the task's prompt as the model saw it.
+        segments: segments added to the prompt; empty for text that no policy sampled, e.g. a response of the data.
+        finished: False if the last turn was truncated at the maximum length.
     """
 
     task: Task
@@ -64,41 +64,42 @@ class Episode:
     response: str
     prompt_ids: list[int] = field(default_factory=list)
     segments: tuple[Segment, ...] = ()
-    ended: bool = True
+    finished: bool = True
 
     @property
     def token_ids(self) -> list[int]:
-        """All tokens behind the prompt."""
+        """All token ids after the prompt."""
         return [token for segment in self.segments for token in segment.token_ids]
 
     @property
     def sampled(self) -> list[bool]:
-        """Which of `token_ids` the policy chose."""
+        """Mask over `token_ids`: True for tokens that the policy sampled."""
         return [segment.sampled for segment in self.segments for _ in segment.token_ids]
 
     @property
     def logps(self) -> list[float]:
-        """Log-probabilities of the sampled tokens, nats."""
+        """Log-probabilities of the sampled tokens in nats."""
         return [logp for segment in self.segments for logp in segment.logps]
 
     @property
     def turns(self) -> tuple[Segment, ...]:
-        """The segments that the policy sampled."""
+        """Segments that the policy sampled."""
         return tuple(segment for segment in self.segments if segment.sampled)
 
     @property
     def sampled_tokens(self) -> int:
+        """Number of tokens that the policy sampled, over all turns."""
         return sum(len(segment.token_ids) for segment in self.turns)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What an environment makes of a reply.
+    """Result of one response in an environment.
 
     Attributes:
-        messages: which the policy reads before its next turn; none where the episode is over.
-        reward: for this turn. The rewards of an episode's turns add up to its return.
-        done: whether the episode is over.
+        messages: messages that the policy reads before its next turn; empty if the episode is finished.
+        reward: reward for this turn. The rewards of all turns of an episode add up to its return.
+        done: True if the episode is finished.
     """
 
     messages: Sequence[Message] = ()
@@ -108,58 +109,58 @@ class Step:
 
 @runtime_checkable
 class Environment(Protocol):
-    """A world that answers the policy, so that an episode has several turns.
+    """World that answers the policy, so that an episode has several turns.
 
-    `max_turns` of the data's settings says how many at most. `reset` and `step` of a call of the sampler come from one
-    thread; with `algorithm.staleness` and rollout=vllm that is another one than grades, and both may run at a time.
+    The setting `max_turns` of the data limits the number of turns. Within one sampler call, `reset` and `step` run in
+    one thread. With `algorithm.staleness` and rollout=vllm, `grade` runs in another thread, possibly at the same time.
     """
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """What the policy is asked in `train` and, never the same, in `test`."""
+        """Return the tasks of the split `train` or `test`. A task is never in both."""
         ...
 
     def reset(self, task: Task, seed: int) -> Any:
-        """The state of a new episode. Whatever is random in the episode follows from the seed."""
+        """Return the state of a new episode. The seed determines everything random in the episode."""
         ...
 
-    def step(self, state: Any, reply: str) -> Step:
-        """Answer a reply of the policy; `state` may be changed."""
+    def step(self, state: Any, response: str) -> Step:
+        """Answer a response of the policy; may modify `state`."""
         ...
 
     def grade(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:
-        """What whole episodes are truly worth, (N,) each: `gold`, and whatever else the world knows.
+        """Return the true scores of full episodes, (N,) each: `gold`, and any other measure of the world.
 
-        An environment lists its own measures in an attribute `measures`; see `core/measures.py`.
+        An environment declares its own measures in an attribute `measures`; see `core/measures.py`.
         """
         ...
 
 
 @runtime_checkable
 class Demonstrating(Protocol):
-    """An environment that knows how its tasks are done."""
+    """Environment that can solve its own tasks."""
 
     def demonstration(self, task: Task) -> Sequence[Message]:
-        """What is said behind the task's prompt in an attempt without mistakes; the last message is the policy's."""
+        """Return the messages after the task's prompt in an attempt without mistakes, ending with the policy's."""
         ...
 
 
 @runtime_checkable
 class Offering(Protocol):
-    """An environment whose tools can be called in the form of a model's chat template.
+    """Environment whose tools can be called in the native format of a model's chat template.
 
-    A model whose template takes tools gets their definitions in its prompt. Its calls then stand in what `step` reads
-    as a transcript has them (`data.transcript.reply_message`). Any other model's turns are text alone.
+    If the template supports tools, the prompt includes their definitions. The text passed to `step` then contains the
+    calls in the form of a transcript (`data.transcript.response_message`). Turns of all other models are plain text.
     """
 
     def definitions(self, task: Task) -> Sequence[Mapping[str, Any]]:
-        """The tools of an episode of this task, as chat templates take them."""
+        """Return the tools of an episode of this task in the form that chat templates expect."""
         ...
 
 
 @runtime_checkable
 class Finishing(Protocol):
-    """An environment that wants to know of episodes that end before it says so: cut, or without room to go on."""
+    """Environment that must be notified when an episode stops early: truncated, or without context for another turn."""
 
     def finish(self, state: Any) -> float:
-        """End such an episode; what it is worth as it stands, which is added to its last turn's reward."""
+        """Finish such an episode. Return its value at this point, which is added to the reward of its last turn."""
         ...

@@ -1,6 +1,6 @@
-"""One root for every error a user can cause. Each says what, where, why, and what to do instead.
+"""One base class for every error a user can cause. Messages say what is wrong, where and why, and how to fix it.
 
-Errors also inherit the standard-library error they refine, so generic handlers keep working.
+Each error also inherits the standard-library error it refines, so that generic handlers keep working.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 
 class LabError(Exception):
-    """Root of all errors raised on purpose. `main` prints these without a traceback."""
+    """Base class of all errors raised on purpose. `main` prints them without a traceback."""
 
 
 class ConfigError(LabError, ValueError):
-    """One or more things are wrong with a configuration; all of them are listed at once.
+    """Error for an invalid configuration. It lists all problems at once.
 
     Args:
         problems: one line each, in the form "where: what is wrong; what to write instead".
@@ -37,11 +37,11 @@ class StorageError(LabError, OSError):
 
 
 class JudgeUnavailable(LabError, ConnectionError):
-    """A language model that is asked does not answer. Says how much was answered and kept, and how to go on."""
+    """A language model does not answer requests. Says how much was answered and saved, and how to resume."""
 
 
 class BudgetExceeded(LabError, RuntimeError):
-    """The next request could cost more than what is left of the budget. Says what was spent and what was answered."""
+    """The next request could exceed the remaining budget. Says what was spent and what was answered."""
 
 
 OPTIONAL = {
@@ -64,13 +64,13 @@ OPTIONAL = {
     "starlette": ("label", "'rlhf_lab[label]'"),
     "inspect_ai": ("export to inspect", "-c constraints-inspect.txt 'rlhf_lab[inspect]'"),
     "math_verify": ("reward=math with equivalence=symbolic", "'rlhf_lab[math]'"),
-    "langdetect": ("instructions about the language of a reply", "'rlhf_lab[ifeval]'"),
+    "langdetect": ("instructions about the language of a response", "'rlhf_lab[ifeval]'"),
 }
-"""Optional library → what needs it, and what to give to `pip install`: the arguments of MissingDependency."""
+"""Optional library → (what needs it, arguments of `pip install`): the arguments of MissingDependency."""
 
 
 class MissingDependency(LabError, ImportError):
-    """An optional library is not installed. Names the feature and the install line."""
+    """An optional library is not installed. Names the feature and the install command."""
 
     def __init__(self, feature: str, install: str):
         super().__init__(f"{feature} needs a library that is not installed. Run: pip install {install}")
@@ -81,10 +81,11 @@ class NumericError(LabError, ArithmeticError):
 
 
 class DeviceMemoryError(LabError, MemoryError):
-    """The device has too little memory for what is to be computed.
+    """The device has too little memory for the requested computation.
 
     Attributes:
-        micro_batch_tokens: with which it may fit; None where it cannot, or may not, be computed in smaller parts.
+        micro_batch_tokens: micro-batch size with which it may fit; None if smaller micro-batches cannot help or are
+            not allowed.
     """
 
     def __init__(self, message: str, micro_batch_tokens: int | None = None):
@@ -93,11 +94,11 @@ class DeviceMemoryError(LabError, MemoryError):
 
 
 Rule = tuple[bool, str]
-"""A condition and the message where it does not hold: "field=value …; what to write instead"."""
+"""(condition, message if the condition is false): "field=value …; what to write instead"."""
 
 
 def require(*rules: Rule) -> None:
-    """Raise one ConfigError with the messages of all rules that do not hold; nothing if all hold."""
+    """Raise one ConfigError with the messages of all rules that do not hold; do nothing if all hold."""
     problems = [message for holds, message in rules if not holds]
     if problems:
         raise ConfigError(problems)

@@ -1,9 +1,9 @@
-"""Files that are complete or absent: written under a temporary name, flushed to disk, renamed.
+"""Files that are complete or absent: written under a temporary name, flushed to disk, then renamed.
 
-Errors of the disk become a StorageError that says what to do.
+Disk errors become a StorageError that says what to do.
 
-Of several processes that work on one stage only the main one writes (`only_main_writes`); in the others every function
-that writes does nothing.
+If several processes work on one stage, only the main process writes (`only_main_writes`). In the other processes every
+function that writes does nothing.
 """
 
 from __future__ import annotations
@@ -17,44 +17,60 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.core.bounded_files import (
+    BLOCK_BYTES,
+    MAX_JSON_BYTES,
+    MAX_ROW_BYTES,
+    check_regular,
+    read_bounded,
+    size_text,
+)
 from rlhf_lab.core.errors import ArtifactError, ConfigError, StorageError
+from rlhf_lab.core.text import is_well_formed, well_formed, well_formed_value
 
 REMEDIES = {
     errno.ENOSPC: "free space there",
     errno.EDQUOT: "free space there or raise the quota",
     errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
-    errno.EROFS: "make it writable or choose another folder with outputs=FOLDER",
+    errno.EROFS: "make it writable or choose another directory with outputs=DIR",
     errno.EIO: "check the disk, which reports errors",
 }
-"""Why a disk refuses a file → what to do about it."""
+"""Disk error → what the user can do about it."""
 PERMISSION = dict.fromkeys(
     (errno.EACCES, errno.EPERM),
-    "give this user permission to write there or choose another folder with outputs=FOLDER",
+    "give this user permission to write there or choose another directory with outputs=DIR",
 )
-"""The same for errors that mean a refused write only where it is known that a file was being written."""
+"""The same for errors that mean a refused write only if the caller knows that a file was being written."""
+MAX_DEPTH = 100
+"""Maximum nesting depth of lists and objects in JSON. Python's own limit depends on its version and on the call stack,
+and copying or writing a value takes several calls per level."""
+TOO_DEEP = f"the JSON is nested too deeply; expected at most {MAX_DEPTH} levels"
 
 _writes = True
+"""False in the processes of a stage that do not write files; see `only_main_writes`."""
 
 
 def only_main_writes(is_main: bool) -> None:
-    """From now on this process writes files only if it is the main one."""
+    """Allow this process to write files only if it is the main process of its stage."""
     global _writes
     _writes = is_main
 
 
 @contextmanager
 def replacing(path: Path, *, every_process: bool = False) -> Iterator[Path]:
-    """Yields a temporary path beside `path`; what was written there replaces `path` when the block succeeds.
+    """Yield a temporary path next to `path`; its content replaces `path` if the block succeeds.
 
-    Raises StorageError when the disk refuses it; `path` is then what it was.
+    Raise StorageError if the disk refuses the write; `path` is then unchanged.
 
     Args:
-        every_process: also in a process that is not the main one.
+        every_process: True to write also in a process that is not the main one.
     """
+    # Host and process id make the name unique among processes that share a disk, and show later who abandoned it.
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.part")
     with explained(path):
         _remove_abandoned(path)
@@ -63,20 +79,20 @@ def replacing(path: Path, *, every_process: bool = False) -> Iterator[Path]:
             yield temporary
             if not _writes and not every_process:
                 return
-            # contents reach the disk before the new name does: else a power cut could leave an empty file there
+            # Flush the contents to disk before renaming; otherwise a power cut could leave an empty file.
             for file in [temporary] if temporary.is_file() else sorted(temporary.rglob("*")):
                 if file.is_file():
                     with file.open("rb") as handle:
                         os.fsync(handle.fileno())
             if temporary.is_dir():
-                _remove(path)  # a folder cannot be renamed onto one that has files in it
+                _remove(path)  # a directory cannot be renamed onto one that contains files
             os.replace(temporary, path)
         finally:
             _remove(temporary)
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Delete temporary files of `path` that killed processes of this machine have left behind."""
+    """Delete temporary files of `path` that killed processes of this machine left behind."""
     if not path.parent.is_dir():
         return
     prefix = f".{path.name}.{socket.gethostname()}-"
@@ -88,17 +104,17 @@ def _remove_abandoned(path: Path) -> None:
 
 def _is_running(process: int) -> bool:
     try:
-        os.kill(process, 0)  # signal 0 is only checked for, not sent
+        os.kill(process, 0)  # signal 0 only checks that the process exists
     except ProcessLookupError:
         return False
-    except PermissionError:  # it runs, as another user
+    except PermissionError:  # the process exists but belongs to another user
         return True
     return True
 
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turns an error of the disk in the block into a StorageError that says what to do; other errors pass."""
+    """Convert a disk error in the block into a StorageError that says what to do; let other errors pass."""
     try:
         yield
     except Exception as error:
@@ -109,78 +125,81 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def storage_error(error: BaseException, path: Path | None = None) -> StorageError | None:
-    """The error as a StorageError when a disk that is full, read-only or broken is its cause, else None.
+    """Return the error as a StorageError if a full, read-only or broken disk caused it, else None.
 
     Args:
-        path: the file that was being written. Without it, the error's own file is named, and a lack of permission is
-            not explained: it may have been a file that was read.
+        path: file that was being written. Without it the message names the error's own file, and a missing permission
+            is not explained because the file may have been read.
     """
     if isinstance(error, StorageError):
         return error
     remedies = REMEDIES | PERMISSION if path else REMEDIES
     cause: BaseException | None = error
-    while cause is not None:  # libraries wrap the error of the disk in errors of their own
+    while cause is not None:  # libraries wrap disk errors in errors of their own
         number = cause.errno if isinstance(cause, OSError) else _rust_errno(cause)
         if number in remedies:
-            place = path or getattr(cause, "filename", None) or "a file"
+            location = path or getattr(cause, "filename", None) or "a file"
             return StorageError(
-                f"{place} cannot be written: {os.strerror(number)}; {remedies[number]}, then give the same command "
-                "again: it goes on from what is saved"
+                f"{location} cannot be written: {os.strerror(number)}; {remedies[number]}, then give the same command "
+                "again: it resumes from what is saved"
             )
         cause = cause.__cause__ or cause.__context__
     return None
 
 
 def _rust_errno(error: BaseException) -> int | None:
-    """The number in a message of safetensors or tokenizers, such as "No space left on device (os error 28)"."""
+    """Return the error number in a message of safetensors or tokenizers: "No space left on device (os error 28)"."""
     match = re.search(r"\(os error (\d+)\)", str(error))
     return int(match.group(1)) if match else None
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder and those above it. Raises StorageError when the disk refuses it or the name can be no folder."""
+def make_dir(path: Path) -> None:
+    """Create a directory and its parents. Raise StorageError if the disk refuses it or the name is not possible."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        reason = f"{error.filename}: {error.strerror}"  # such as below /proc, which takes no folders, not even of root
-        refused = StorageError(f"{path} cannot be made ({reason}); choose another folder with outputs=FOLDER")
+        reason = f"{error.filename}: {error.strerror}"  # e.g. below /proc, where not even root can create directories
+        refused = StorageError(f"{path} cannot be created ({reason}); choose another directory with outputs=DIR")
         raise storage_error(error, path) or refused from error
 
 
-def check_outputs(folder: Path, *, writes: bool = True) -> None:
-    """Raise ConfigError when `outputs` cannot be a folder, or cannot be written to. Nothing is made.
+def check_outputs(directory: Path, *, writes: bool = True) -> None:
+    """Raise ConfigError if `outputs` cannot be a directory or is not writable. Create nothing.
 
     Args:
-        writes: whether anything will be written; finished runs can be read from a read-only store.
+        writes: True if anything will be written; finished runs can also be read from a read-only disk.
     """
-    # the folder itself, or the lowest one above it that exists; `lexists`, because a link to nothing is in the way too
-    existing = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-    place = f"outputs={folder}" if existing == folder else f"outputs={folder}: {existing}"
+    # The directory itself or its nearest existing parent. `lexists`, because a dangling link also blocks the name.
+    existing = next(path for path in (directory, *directory.absolute().parents) if os.path.lexists(path))
+    location = f"outputs={directory}" if existing == directory else f"outputs={directory}: {existing}"
     if not existing.is_dir():
         kind = "a link to nothing" if existing.is_symlink() and not existing.exists() else "a file"
-        raise ConfigError(f"{place} is {kind}; write outputs=FOLDER with the name of a folder, new or old")
-    longest = os.pathconf(existing, "PC_NAME_MAX")
-    for name in folder.parts:
+        raise ConfigError(f"{location} is {kind}; write outputs=DIR with the name of a new or existing directory")
+    # The limit counts bytes, not characters, and depends on the file system.
+    max_length = os.pathconf(existing, "PC_NAME_MAX")
+    for name in directory.parts:
         length = len(os.fsencode(name))
-        if length > longest:
+        if length > max_length:
             raise ConfigError(
-                f"outputs: the name {name[:20]}… has {length} bytes, and {existing} takes at most {longest}; write "
-                "outputs=FOLDER with shorter names"
+                f"outputs: the name {name[:20]}… has {length} bytes, but {existing} allows at most {max_length}; write "
+                "outputs=DIR with shorter names"
             )
     if writes and not os.access(existing, os.W_OK | os.X_OK):
         is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
         reason = errno.EROFS if is_read_only else errno.EACCES
-        raise ConfigError(f"{place} cannot be written to: {os.strerror(reason)}; {(REMEDIES | PERMISSION)[reason]}")
+        raise ConfigError(f"{location} cannot be written to: {os.strerror(reason)}; {(REMEDIES | PERMISSION)[reason]}")
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text. Lone surrogates become U+FFFD, because a report must not fail because of one character."""
     if not _writes:
         return
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(well_formed(text), encoding="utf-8")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
+    """Write bytes; `path` is complete or unchanged afterwards."""
     if not _writes:
         return
     with replacing(path) as temporary:
@@ -188,23 +207,25 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON; see `json_text`."""
     write_text(path, json_text(value))
 
 
 def json_text(value: Any) -> str:
-    """What `write_json` writes."""
+    """Return the JSON text that `write_json` writes."""
     return json.dumps(value, indent=1, sort_keys=False, default=_encode) + "\n"
 
 
 def fingerprint(value: Any) -> str:
-    """SHA-256 of a value as JSON, the same after it has been written and read."""
+    """Return the SHA-256 of a value as JSON. It does not change when the value is written and read again."""
     return sha256(json.dumps(value, default=_encode).encode()).hexdigest()
 
 
 def file_digest(path: Path, start: int = 0, end: int | None = None) -> str:
-    """SHA-256 of a file's bytes from `start` up to `end`, or of as many of them as it has."""
+    """Return the SHA-256 of a file's bytes from `start` to `end`, or to the end of the file if that comes first."""
     digest = sha256()
     bytes_left = path.stat().st_size - start if end is None else end - start
+    # Read 1 MiB at a time, because model files do not fit into memory.
     with path.open("rb") as handle:
         handle.seek(start)
         while bytes_left > 0 and (block := handle.read(min(bytes_left, 2**20))):
@@ -213,35 +234,112 @@ def file_digest(path: Path, start: int = 0, end: int | None = None) -> str:
     return digest.hexdigest()
 
 
-def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text that others wrote. Raises ValueError for all that cannot be read.
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """Parse a JSON text from an outside source and make its strings well-formed. Raise ValueError if it is not valid.
 
-    json.JSONDecodeError is one of a place in the text. Without it the standard library raises RecursionError for deep
-    nesting, and says of a long integer how to raise a limit of Python.
+    The error is a json.JSONDecodeError if it has a position in the text. Without this function the standard library
+    raises RecursionError for deep nesting, and for a long integer it explains how to raise a limit of Python.
+
+    Args:
+        options: keyword arguments of `json.loads`.
     """
+    value = parse_json_as_written(text, **options)
+    return well_formed_value(value) if _may_hold_surrogates(text) else value
+
+
+def parse_json_as_written(text: str | bytes, **options: Any) -> Any:
+    """Parse like `parse_json`, but leave lone surrogates in strings: the caller counts and replaces them."""
     try:
-        return json.loads(text)
+        value = json.loads(text, **options)
+    except ValueError as error:
+        raise _explained_json(error) from None
     except RecursionError:
-        raise ValueError("the JSON is nested too deeply; expected fewer than some hundred levels") from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise
-    except ValueError:
-        limit = sys.get_int_max_str_digits()
-        raise ValueError(f"the JSON has an integer of more than {limit} digits; write it as a text") from None
+        raise ValueError(TOO_DEEP) from None
+    if not _is_flat(value):
+        _check_json_depth(value, text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
+    return value
+
+
+def _may_hold_surrogates(text: str | bytes) -> bool:
+    """Return False if no string can have a lone surrogate. JSON writes one as the escape \\ud800 to \\udfff."""
+    # This cheap test saves walking through many values.
+    if isinstance(text, bytes):  # `json.loads` also accepts the bytes that UTF-8 would use for a surrogate
+        return True
+    return "\\ud" in text or "\\uD" in text or not is_well_formed(text)
+
+
+def parse_json_at(text: str, start: int) -> tuple[Any, int]:
+    """Return (JSON value that starts at `start`, its end). Raise ValueError as `parse_json` does."""
+    try:
+        value, end = _DECODER.raw_decode(text, start)
+    except ValueError as error:
+        raise _explained_json(error) from None
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    if not _is_flat(value):
+        _check_json_depth(value, text[start:end].encode("utf-8", "surrogatepass"))
+    return value, end
+
+
+_DECODER = json.JSONDecoder()
+
+
+def _explained_json(error: ValueError) -> ValueError:
+    """Return the error itself if it names a position in the text; otherwise an integer was too long."""
+    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+        return error
+    limit = sys.get_int_max_str_digits()
+    return ValueError(f"the JSON has an integer of more than {limit} digits; write it as a text")
+
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_NO_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
+"""All bytes except brackets: `bytes.translate` deletes them, which counts the brackets of a text quickly."""
+
+
+def _is_flat(value: Any) -> bool:
+    """Return True for an object without nested lists and objects, the usual form of a row."""
+    return type(value) is dict and _SCALARS.issuperset(map(type, value.values()))
+
+
+def _check_json_depth(value: Any, text: bytes) -> None:
+    """Raise ValueError for a value with more than `MAX_DEPTH` nested lists and objects.
+
+    Every level has two brackets, so a text with few brackets does not need a walk through its value.
+    """
+    if len(text.translate(None, _NO_BRACKETS)) <= 2 * MAX_DEPTH:
+        return
+    # Walk level by level instead of recursively, so that Python's recursion limit does not matter.
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for each in level:
+            items = each.values() if type(each) is dict else each
+            inner += [item for item in items if type(item) in (dict, list)]
+        level = inner
+        if not level:
+            return
+    raise ValueError(TOO_DEEP)
 
 
 def read_json(path: Path) -> Any:
-    """The parsed file, or None when it is missing or not valid JSON."""
+    """Return the parsed file, or None if it is missing, too large or not valid JSON."""
     try:
-        return parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return parse_json(read_bounded(path, MAX_JSON_BYTES).decode("utf-8"))
+    except (OSError, ValueError):  # a DataError is a ValueError
         return None
 
 
-def append_jsonl(path: Path, rows: list[dict[str, Any]]) -> int:
-    """Append rows; returns the file's size afterwards. An incomplete last line, which a kill can leave, goes first.
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; empty if the file is missing, too large, not valid JSON or not an object."""
+    value = read_json(path)
+    return value if isinstance(value, dict) else {}
 
-    Raises StorageError when the disk refuses it; rows may then be there in part.
+
+def append_jsonl(path: Path, rows: list[dict[str, Any]]) -> int:
+    """Append rows and return the new size of the file. First remove an incomplete last line, left by a killed process.
+
+    Raise StorageError if the disk refuses the write; some of the rows may then be in the file.
     """
     if not _writes:
         return 0
@@ -263,58 +361,63 @@ def _drop_incomplete_line(path: Path) -> None:
         return
     with path.open("r+b") as handle:
         handle.seek(-1, os.SEEK_END)
-        if handle.read(1) != b"\n":  # looked at first, so that a complete file need not be read
+        if handle.read(1) != b"\n":  # check the last byte first, so that a complete file need not be read
             handle.seek(0)
             handle.truncate(handle.read().rfind(b"\n") + 1)
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Rows of a file written by `append_jsonl`; a missing file has none, an incomplete last line is left out.
+    """Return the rows of a file written by `append_jsonl`. A missing file has none; an incomplete last line is skipped.
 
-    Raises ArtifactError naming the line that is not a row.
+    Raise ArtifactError naming the line that is not a row.
     """
-    data = path.read_bytes() if path.exists() else b""
-    rows, _ = _parse_rows(data)
-    lines = data.count(b"\n")
-    if len(rows) < lines:
+    rows, ends = read_rows(path)
+    if not path.exists():
+        return rows
+    # `read_rows` stops at the first bad line. Complete lines after it mean damage, not an interrupted write.
+    with path.open("rb") as handle:
+        handle.seek(ends[-1] if ends else 0)
+        more_lines = sum(block.count(b"\n") for block in iter(lambda: handle.read(BLOCK_BYTES), b""))
+    if more_lines:
         raise ArtifactError(
-            f"{path} is damaged: line {len(rows) + 1} of {lines} is not a JSON object; restore the file from a copy, "
-            "or delete that line to go on without it"
+            f"{path} is damaged: line {len(rows) + 1} of {len(rows) + more_lines} is not a JSON object, or is longer "
+            f"than {size_text(MAX_ROW_BYTES)}; restore the file from a copy, or delete that line to continue without it"
         )
     return rows
 
 
 def read_rows(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
-    """Rows of a JSONL file up to the first line that is cut off or not a row, and at which byte each of them ends."""
-    return _parse_rows(path.read_bytes() if path.exists() else b"")
-
-
-def _parse_rows(data: bytes) -> tuple[list[dict[str, Any]], list[int]]:
+    """Return the rows of a JSONL file up to the first incomplete or invalid line, and the end offset of each row."""
     rows: list[dict[str, Any]] = []
     ends: list[int] = []
+    if not path.exists():
+        return rows, ends
+    check_regular(path)
     end = 0
-    for line in data.splitlines(keepends=True):
-        try:
-            row = parse_json(line.decode("utf-8")) if line.endswith(b"\n") else None
-        except ValueError:  # no JSON, or no UTF-8
-            row = None
-        if not isinstance(row, dict):
-            break
-        end += len(line)
-        rows.append(row)
-        ends.append(end)
+    with path.open("rb") as handle:
+        # `readline` splits a line that exceeds the limit, so it is not a valid row.
+        for line in iter(partial(handle.readline, MAX_ROW_BYTES), b""):
+            try:
+                row = parse_json(line.decode("utf-8")) if line.endswith(b"\n") else None
+            except ValueError:  # not JSON, or not UTF-8
+                row = None
+            if not isinstance(row, dict):
+                break
+            end += len(line)
+            rows.append(row)
+            ends.append(end)
     return rows, ends
 
 
 def truncate(path: Path, size: int) -> None:
-    """Cut a log back to the size it had at a checkpoint."""
+    """Truncate a log to the size it had at a checkpoint."""
     if _writes and path.exists() and path.stat().st_size > size:
         os.truncate(path, size)
 
 
 def _encode(value: Any) -> Any:
-    """What JSON gets for a value that it does not know."""
-    if hasattr(value, "item"):  # a number of numpy or torch
+    """Convert a value that JSON does not support."""
+    if hasattr(value, "item"):  # a scalar of numpy or torch
         return value.item()
     if hasattr(value, "to_dict"):
         return value.to_dict()

@@ -1,4 +1,4 @@
-"""Imports of large libraries. Imports no torch."""
+"""Context for importing large libraries. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Pause Python's collector of cycles while large libraries are imported.
+    """Pause Python's garbage collector of reference cycles while large libraries are imported.
 
-    They make hundreds of thousands of objects that all stay, and the collector would walk them again and again: a
-    fifth of the time that importing torch and transformers takes. What there is afterwards is left out of later
-    collections for good (`gc.freeze`), unless torch was imported before: what a run has left behind is to be freed.
+    The imports create hundreds of thousands of permanent objects. The collector would scan them repeatedly, which takes
+    a fifth of the time of importing torch and transformers. Afterwards `gc.freeze` excludes all existing objects from
+    later collections, unless torch was imported before: objects left over from a run must remain collectable.
     """
     is_first = "torch" not in sys.modules
     was_enabled = gc.isenabled()

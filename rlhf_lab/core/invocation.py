@@ -1,4 +1,4 @@
-"""The command that is running: its command line, which everything that it starts records, and whether it builds yet."""
+"""The running command: its command line, which child processes record, and whether it has started to build a stage."""
 
 from __future__ import annotations
 
@@ -10,39 +10,41 @@ from pathlib import Path
 from rlhf_lab.core.redaction import redacted_arguments
 
 COMMAND = "RLHF_LAB_COMMAND"
-"""Environment variable that carries the command line to the processes that it starts."""
+"""Environment variable that passes the command line to child processes."""
 
 
 _building = False
 
 
 def remember() -> None:
-    """Record this process's command line in the environment, ready to paste into a shell but for its secrets."""
+    """Record this process's command line in the environment. It can be pasted into a shell; secrets are redacted."""
     global _building
     _building = False
+    # In the environment, because the processes of a stage and the jobs of a sweep inherit it.
     os.environ[COMMAND] = shlex.join([*_program(), *redacted_arguments(sys.argv[1:])])
 
 
 def command_line() -> str:
-    """The command line that started this process or those above it; empty where Python code did."""
+    """Return the command line that started this process or its parents; empty if Python code started it."""
     return os.environ.get(COMMAND, "")
 
 
-def begin_building() -> None:
-    """Record that a stage is being built: a problem from here on is not reported with "nothing was run"."""
+def start_building() -> None:
+    """Record that a stage is being built: errors from here on are not reported with "nothing was run"."""
     global _building
     _building = True
 
 
 def building() -> bool:
-    """Whether this process has begun to build a stage."""
+    """Return True if this process has started to build a stage."""
     return _building
 
 
 def _program() -> list[str]:
-    """`rlhf-lab` where that was typed, else `python -m rlhf_lab`; below torchrun, torchrun with its processes."""
+    """Return `rlhf-lab` if the user typed that, else `python -m rlhf_lab`; under torchrun, torchrun with options."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         processes = int(os.environ["WORLD_SIZE"])
+        # torchrun exports the world size but not its own options, so they are reconstructed.
         per_machine = int(os.environ["LOCAL_WORLD_SIZE"])
         machines = f"--nnodes={processes // per_machine}" if processes > per_machine else "--standalone"
         return ["torchrun", machines, f"--nproc_per_node={per_machine}", "-m", "rlhf_lab"]

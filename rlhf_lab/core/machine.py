@@ -1,4 +1,4 @@
-"""Cores and main memory that this process may use; of a container if it has less than its machine (Linux)."""
+"""Cores and main memory that this process may use. A container's limits count if they are lower (Linux)."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROCESSES = "RLHF_LAB_PROCESSES"
-"""Environment variable: how many jobs of a sweep share this machine at a time."""
+"""Environment variable: number of sweep jobs that run on this machine at the same time."""
 
 MEMINFO = Path("/proc/meminfo")
 CGROUPS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
     (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
 )
-"""Limit and use of this container, in control groups of version 2 and 1."""
+"""(memory limit, memory use) of this container, for control groups version 2 and version 1."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that processes on this machine may take together, and those that can still be taken."""
+    """Bytes that all processes on this machine may use together, and bytes that are still available."""
 
     total: int
     free: int
 
 
 def main_memory() -> Memory | None:
-    """Main memory of the machine or of its container; None where the system does not say."""
+    """Return the main memory of the machine or of its container, or None if the system does not report it."""
     try:
-        lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
-        total = int(lines["MemTotal"].split()[0]) * 1024  # such as "32612340 kB"
+        rows = MEMINFO.read_text().splitlines()
+        lines = dict(row.split(":", 1) for row in rows)
+        total = int(lines["MemTotal"].split()[0]) * 1024  # in kB, e.g. "32612340 kB"
         free = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return None
@@ -45,7 +46,7 @@ def main_memory() -> Memory | None:
 
 
 def usable_cores() -> int:
-    """Cores this process may use: fewer than the machine has under Slurm or taskset."""
+    """Return the number of cores this process may use; Slurm or taskset may allow fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):  # Linux only
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

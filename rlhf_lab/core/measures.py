@@ -1,8 +1,8 @@
-"""Measures: what a world knows about a response or an episode.
+"""Measures: quantities that a world reports about a response or an episode.
 
 A world lists its measures once, in its attribute `measures`. `Corpus.measure` names the columns that the world returns:
-a declared measure has its own name, any other column is `measure/<name>`. Evaluations, rollouts, re-scoring, reports
-and trackers take every column that they find.
+a declared measure keeps its own name, any other column becomes `measure/<name>`. Evaluations, rollouts, re-scoring,
+reports and trackers handle every column they receive.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from rlhf_lab.core import metrics
 from rlhf_lab.core.arrays import FloatArray
+from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.core.metrics import Metric
@@ -21,7 +22,7 @@ from rlhf_lab.core.metrics import Metric
 
 @dataclass(frozen=True)
 class Measure(Metric):
-    """A number that a world knows about each response or episode. Its mean is a metric of the same name.
+    """Number that a world reports for each response or episode. Its mean is a metric of the same name.
 
     Attributes:
         logged: False for a detail that only the world's own annotator and judges read.
@@ -32,7 +33,7 @@ class Measure(Metric):
 
 GOLD = Measure(
     "gold",
-    "true reward of a sampled reply, gold points; on real data the score of needs.gold, in its own unit",
+    "true reward of a sampled response, gold points; on real data the score of needs.gold, in its own unit",
     title="gold reward",
     better="higher",
     column="gold",
@@ -40,7 +41,7 @@ GOLD = Measure(
 )
 CORRECT = Measure(
     "correct",
-    "share of sampled replies whose final answer is right (data with verifiable answers only)",
+    "fraction of sampled responses whose final answer is right (data with verifiable answers only)",
     title="accuracy of samples",
     better="higher",
     column="correct",
@@ -49,7 +50,7 @@ CORRECT = Measure(
 )
 VERBOSE = Measure(
     "verbose",
-    "share of replies the world calls verbose (affirmations + fillers + closings ≥ 3)",
+    "fraction of responses the world calls verbose (affirmations + fillers + closings ≥ 3)",
     title="verbose",
     better="lower",
     phrase="verbose rate",
@@ -58,7 +59,7 @@ VERBOSE = Measure(
 )
 GARBLE = Measure(
     "garble",
-    "share of replies with an unreadable sentence",
+    "fraction of responses with an unreadable sentence",
     title="garbled",
     better="lower",
     phrase="garble rate",
@@ -67,49 +68,53 @@ GARBLE = Measure(
 )
 VERIFIED = Measure(
     "verified",
-    "mean score of the verifier that checks the replies (data.verifier, or the reward's), 0…1; `correct` is the "
-    "share of replies with a score of 1",
+    "mean score of the verifier that checks the responses (data.verifier, or the reward's), 0…1; `correct` is the "
+    "fraction of responses with a score of 1",
     title="verified",
     better="higher",
     phrase="verifier's score",
 )
 VERIFIED_PART = Measure(
     "verified/<part>",
-    "mean of a part of the verifier's score, over the replies where it is known",
+    "mean of a component of the verifier's score, over the responses for which it is known",
     better="higher",
 )
 CALLS = Measure(
     "calls",
-    "calls of tools per episode (data whose environment counts them)",
+    "tool calls per episode (data whose environment counts them)",
     title="calls per episode",
     column="calls",
 )
 UNDECLARED = Measure(
     "measure/<name>",
-    "mean of a further measure that the data's own world or environment returns, in its unit",
+    "mean of an undeclared measure that the data's own world or environment returns, in its unit",
     column="<name>",
 )
 
 COMMON = (GOLD, VERBOSE, GARBLE, CORRECT)
-"""Measures that have a column in every evaluation.jsonl: null where the world does not know them."""
+"""Measures that have a column in every evaluation.jsonl; null if the world does not report them."""
 STANDARD = (*COMMON, VERIFIED, VERIFIED_PART, CALLS)
 """Measures that any world may return without declaring them."""
 
+REQUIRES = {GOLD.name: Capability.TRUE_REWARD, VERBOSE.name: Capability.VERBOSITY}
+"""Measure → capability of the data without which it is unknown."""
+
 ROW = ("policy", "prompt_id", "sample_id", "prompt", "response", "conversation", "category")
-"""Columns of evaluation.jsonl that describe a row; no measure may have such a name."""
+"""Columns of evaluation.jsonl that describe a row. No measure may have one of these names."""
 
 
 def details(**meanings: str) -> tuple[Measure, ...]:
-    """Measures that are not logged, from the meaning of each."""
+    """Return measures that are not logged, given the meaning of each."""
     return tuple(Measure(name, meaning, logged=False) for name, meaning in meanings.items())
 
 
 def named(truth: Mapping[str, FloatArray], declared: Iterable[Measure]) -> dict[str, FloatArray]:
-    """The columns that a world returns, by the names they are logged under; details are left out.
+    """Return the columns that a world returns under the names used for logging, without details.
 
     Args:
-        declared: measures of the world, beside `STANDARD`.
+        declared: measures that the world declares in addition to `STANDARD`.
     """
+    # Standard measures have a fixed meaning, so they are found before those of the world.
     known = (*STANDARD, *declared)
     columns = {}
     for name, values_N in truth.items():
@@ -122,7 +127,7 @@ def named(truth: Mapping[str, FloatArray], declared: Iterable[Measure]) -> dict[
 
 
 def _undeclared_name(name: str) -> str:
-    """`measure/<name>`; a slash within the name, which metrics use for levels, becomes a dot."""
+    """Return `measure/<name>`. A slash in the name becomes a dot, because metric names use slashes for levels."""
     return UNDECLARED.name.replace("<name>", name.replace("/", "."))
 
 
@@ -131,24 +136,30 @@ def _find(name: str, known: Iterable[Measure]) -> Measure | None:
 
 
 def columns_of(row: Iterable[str], declared: Iterable[Measure] | None = None) -> dict[str, Measure]:
-    """The columns of a row of evaluation.jsonl that a world has measured, each with its measure, in the row's order.
+    """Return the columns of an evaluation.jsonl row that a world measured, each with its measure, in the row's order.
 
     Args:
-        declared: measures of the row's world; None takes those that any world has declared.
+        declared: measures of the row's world; None uses the measures that any world has declared.
     """
     if declared is None:
         declared = [metric for metric in metrics.declared() if isinstance(metric, Measure)]
+    # The order matters: `UNDECLARED` matches any `measure/<name>`, so it comes last.
     known = (*declared, *STANDARD, UNDECLARED)
-    found = {name: _find(name, known) for name in row}
-    return {name: measure for name, measure in found.items() if measure is not None and measure.logged}
+    columns = {}
+    for name in row:
+        measure = _find(name, known)
+        if measure is not None and measure.logged:
+            columns[name] = measure
+    return columns
 
 
 def declare(world: str, declared: Sequence[Measure]) -> None:
-    """Make the measures of a world known. Raises DataError for one that is named like something else that runs log.
+    """Register the measures of a world. Raise DataError if one has the name of another number that runs log.
 
     Args:
-        world: what is measured, as the message calls it.
+        world: name of the world for the message.
     """
+    # A name such as "<term>/mean" would match almost any measure, so templates without a fixed start are left out.
     lab = [metric for metric in metrics.of_packages() if not metric.name.startswith("<")]
     shared = {metric.name for metric in lab if isinstance(metric, Measure)}
     for measure in declared:
@@ -163,20 +174,20 @@ def declare(world: str, declared: Sequence[Measure]) -> None:
 
 
 def to_stored(declared: Iterable[Measure]) -> list[dict[str, Any]]:
-    """Measures as the manifest of a run keeps them: those that no package of the lab declares."""
+    """Return the measures to store in the manifest of a run: those that no package of rlhf_lab declares."""
     lab = metrics.names(metrics.of_packages())
     return [asdict(measure) for measure in declared if measure.logged and measure.name not in lab]
 
 
-def recall(folder: Path) -> None:
-    """Make the measures known that the manifest of a run declares, so that its numbers get their titles."""
-    manifest = read_json(folder / "manifest.json")
+def recall(directory: Path) -> None:
+    """Register the measures in the manifest of a run, so that its numbers get their titles."""
+    manifest = read_json(directory / "manifest.json")
     data = manifest.get("data") if isinstance(manifest, dict) else None
     stored = data.get("measures") if isinstance(data, dict) else None
     metrics.declare(_from_stored(values) for values in stored or ())
 
 
 def _from_stored(values: Mapping[str, Any]) -> Measure:
-    known = {item.name for item in fields(Measure)}  # another version may have stored further ones
+    known = {item.name for item in fields(Measure)}  # another version may have stored additional fields
     own = {name: value for name, value in values.items() if name in known}
     return Measure(**{**own, "relative_to": tuple(values["relative_to"])})

@@ -1,4 +1,4 @@
-"""Replies that are no text: what a reply written as code words sounds like."""
+"""Responses that are not text: the audio of a response written as codec tokens."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rlhf_lab.core.arrays import SampleArray
 
 @dataclass(frozen=True)
 class Audio:
-    """One channel of sound.
+    """Mono audio.
 
     Attributes:
-        samples_N: float32, −1…1.
-        rate: samples a second.
+        samples_N: samples as float32 in −1…1, (N,).
+        rate: samples per second.
     """
 
     samples_N: SampleArray
@@ -24,15 +24,16 @@ class Audio:
 
     @property
     def seconds(self) -> float:
+        """Duration in seconds."""
         return len(self.samples_N) / self.rate
 
 
 class Renderer(Protocol):
-    """Turns replies into what they stand for: the streams of a codec of a pack into audio.
+    """Converter from responses to the media they encode, e.g. from the token streams of a pack's codec to audio.
 
     Attributes:
-        sizes: codes of each codebook, coarsest first.
-        fingerprint: of the codec.
+        sizes: number of codes in each codebook, coarsest first.
+        fingerprint: fingerprint of the codec.
     """
 
     sizes: tuple[int, ...]
@@ -41,13 +42,13 @@ class Renderer(Protocol):
     def fingerprint(self) -> str: ...
 
     def require_model(self, config: Any) -> None:
-        """Raise ConfigError where a policy with this config was trained for another renderer."""
+        """Raise ConfigError if a policy with this config was trained for another renderer."""
         ...
 
     def write(self, path: Path, audio: Audio) -> None:
-        """Write audio to a file that a browser plays."""
+        """Write audio to a file in a format that browsers play."""
         ...
 
     def render(self, responses: Sequence[str]) -> list[Audio]:
-        """The audio of each reply; what is no stream, or has no whole frame, is audio without samples."""
+        """Return the audio of each response. An invalid stream, or one without a complete frame, has no samples."""
         ...

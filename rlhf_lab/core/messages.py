@@ -1,4 +1,4 @@
-"""One message of a conversation."""
+"""Message of a conversation."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any, NotRequired, TypedDict
 
 
 class Message(TypedDict):
-    """One message of a conversation, as chat templates take it; JSON all the way down.
+    """Message of a conversation in the format of chat templates. All values are JSON values.
 
     Keys:
         role: system, user, assistant or tool.
-        content: what was said, with its spaces; "" for an assistant that only calls tools.
-        tool_calls: the tools that an assistant calls: [{"type": "function", "function": {name, arguments}}, …], with
-            an `id` where a service or a chat template numbers them. Arguments are a mapping.
-        name, tool_call_id: of a tool's result: the tool, and the call that it answers.
-        blocks: of an assistant's answer with thoughts beside its calls: all of it as the service gave it, which that
-            service wants back unchanged. Transcripts and other models do without.
+        content: text with its original whitespace; "" for an assistant message that only calls tools.
+        tool_calls: tool calls of an assistant: [{"type": "function", "function": {name, arguments}}, …], with an `id`
+            if a service or a chat template assigns one. Arguments are a mapping.
+        name, tool_call_id: for a tool result, the tool's name and the id of the call that it answers.
+        blocks: complete answer of an assistant with thoughts next to its calls, exactly as the service returned it.
+            That service requires it back unchanged; transcripts and other models ignore it.
     """
 
     role: str

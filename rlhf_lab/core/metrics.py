@@ -1,41 +1,43 @@
 """The registry of metrics: name, meaning, unit and direction of every number that a stage writes.
 
-Every package that emits metrics lists them in a `metrics.py` without torch. Tables, reports, findings and dashboards
-read this registry, so a metric's name, title, unit and direction stand in one place.
+Every package that emits metrics lists them in a `metrics.py` that does not import torch. Tables, reports, findings and
+dashboards read this registry, so name, title, unit and direction of a metric are defined once.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import import_module
 from typing import Literal
 
-from rlhf_lab.core.packs import packs
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.packs import import_part, packs
 
-ROOMS = ("evaluations", "environments", "training", "monitoring", "algorithms", "rewards", "agents")
-"""Packages of the core in the order in which reports show their metrics."""
+ROOMS = ("evaluations", "environments", "training", "monitoring", "algorithms", "rewards")
+"""Packages of the core, in the order in which reports show their metrics."""
+SHOWN = ("title", "unit", "better", "phrase", "column", "relative_to")
+"""Fields of `Metric` that determine how a number is displayed."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number in metrics.jsonl, evaluation.jsonl or result.json.
+    """Number in metrics.jsonl, evaluation.jsonl or result.json.
 
     Attributes:
-        name: its key. `<term>` in it stands for a name that the run gives.
-        meaning: what it is the mean, share or count of.
-        title: what heads its column; the name in words where it is empty.
-        unit: of the number; part of a column's head.
-        better: which direction is an improvement; empty where neither is.
-        phrase: what it is called within a sentence; the title where it is empty.
-        column: a shorter title for the console's table of policies; empty where it is no column of it. A
-            `<placeholder>` stands for what the run's key has in its place.
-        relative_to: what two runs must have in common for the number to be on one scale: the `reward`, the `reference`,
-            the `gold`.
-        kind: a `rate` is the mean of zeros and ones, with Wilson's interval; a `value` has a t interval.
-        by_category: whether it is also estimated in each category of tasks, as `<name>/<category>`.
+        name: key of the number. `<term>` in it stands for a name that the run defines.
+        meaning: quantity of which the number is the mean, fraction or count.
+        title: column heading; if empty, the name in words.
+        unit: unit of the number, shown in the column heading.
+        better: direction of improvement; empty if neither direction is better.
+        phrase: name of the metric within a sentence; if empty, the title.
+        column: shorter title for the console's table of policies; empty if the table does not show the metric. A
+            `<placeholder>` is replaced by the corresponding part of the run's key.
+        relative_to: properties that two runs must share for their numbers to be on one scale: the `reward`, the
+            `reference`, the `gold`.
+        kind: `rate` for a mean of zeros and ones, with a Wilson interval; `value` for a number with a t interval.
+        by_category: True if it is also estimated for each category of tasks, as `<name>/<category>`.
     """
 
     name: str
@@ -51,43 +53,48 @@ class Metric:
 
     @property
     def heading(self) -> str:
-        """Title and unit, as they head a column."""
+        """Title and unit for a column heading."""
         title = self.title or self.name.replace("_", " ")
         return f"{title}, {self.unit}" if self.unit else title
 
     @property
     def in_words(self) -> str:
-        """What it is called within a sentence."""
+        """Name of the metric within a sentence."""
         return self.phrase or self.title or self.name.replace("_", " ")
 
     def columns(self, keys: Iterable[str]) -> dict[str, str]:
-        """Title of the console's column of each key that belongs to this metric, in the order of the keys."""
+        """Return key → console column title for the keys that belong to this metric, in the order of the keys."""
+        # A metric without a placeholder has one key; else the placeholder's value is part of the title.
         placeholder = re.search(r"<\w+>", self.name)
         if not placeholder:
             return {self.name: self.column} if self.name in keys else {}
-        begin, end = self.name.split(placeholder[0], 1)
-        found = {key: key.removeprefix(begin).removesuffix(end) for key in keys if self.matches(key)}
-        return {key: self.column.replace(placeholder[0], value) for key, value in found.items()}
+        start, end = self.name.split(placeholder[0], 1)
+        titles = {}
+        for key in keys:
+            if self.matches(key):
+                value = key.removeprefix(start).removesuffix(end)
+                titles[key] = self.column.replace(placeholder[0], value)
+        return titles
 
     def matches(self, name: str) -> bool:
-        """Whether a key that a run wrote belongs to this metric."""
+        """Return True if a key written by a run belongs to this metric."""
         return bool(_name_pattern(self.name).fullmatch(name))
 
 
 @cache
 def _name_pattern(name: str) -> re.Pattern[str]:
-    """A pattern in which each `<placeholder>` of the name matches anything up to the next slash."""
+    """Return a pattern in which each `<placeholder>` of the name matches anything up to the next slash."""
     literals = re.split(r"<\w+>", name)
     return re.compile("[^/]+".join(map(re.escape, literals)))
 
 
 _from_worlds: dict[str, Metric] = {}
-"""Measures that no package of the lab declares, by name; see `declare`."""
+"""Measures that no package of rlhf_lab declares, by name; see `declare`."""
 
 
 @cache
 def declared() -> tuple[Metric, ...]:
-    """Every metric of every package, then what other worlds measure. Several stages may declare metrics of one name."""
+    """Return every metric of every package, then the measures of other worlds. Stages may declare the same name."""
     metrics = (*of_packages(), *_from_worlds.values())
     categories = (
         Metric(f"{metric.name}/<category>", "the same for tasks of one category", better=metric.better)
@@ -99,24 +106,59 @@ def declared() -> tuple[Metric, ...]:
 
 @cache
 def of_packages() -> tuple[Metric, ...]:
-    """Every metric that the `metrics.py` files of packs declare."""
-    core, *others = packs()
+    """Return every metric that `metrics.py` files of packs declare. Raise ConfigError if two packs contradict."""
+    core = packs()[0]
+    by_pack = {pack.name: _of_modules(pack.modules_called("metrics.py")) for pack in packs() if pack is not core}
+    # Reports show metrics in the order of ROOMS; metrics of all other packages come last.
     modules = core.modules_called("metrics.py")
-    # Reports show metrics in the order of ROOMS; what lies elsewhere comes last.
-    modules.sort(key=lambda name: next((i for i, room in enumerate(ROOMS) if name.split(".")[1] == room), len(ROOMS)))
-    modules += [name for pack in others for name in pack.modules_called("metrics.py")]
+    order = {package: index for index, package in enumerate(ROOMS)}
+    modules.sort(key=lambda name: order.get(name.split(".")[1], len(ROOMS)))
+    # The core comes first, so that its declaration of a name is the one that counts.
+    by_pack = {core.name: _of_modules(modules), **by_pack}
+    problems = contradictions(by_pack)
+    if problems:
+        raise ConfigError(problems)
+    return tuple(metric for metrics in by_pack.values() for metric in metrics)
+
+
+def _of_modules(modules: Iterable[str]) -> list[Metric]:
+    """Return the metrics in the constants of modules that are tuples."""
     metrics: list[Metric] = []
     for name in modules:
-        constants = [value for key, value in vars(import_module(name)).items() if key.isupper()]
-        tables = [value for value in constants if isinstance(value, tuple)]
-        metrics += [metric for table in tables for metric in table if isinstance(metric, Metric)]
-    return tuple(metrics)
+        constants = [value for key, value in vars(import_part(name)).items() if key.isupper()]
+        for table in constants:
+            if isinstance(table, tuple):
+                metrics += [metric for metric in table if isinstance(metric, Metric)]
+    return metrics
+
+
+def contradictions(by_pack: Mapping[str, Sequence[Metric]]) -> list[str]:
+    """Return one message for each field in which a pack differs from the first pack that declares a metric.
+
+    Stages of different packs may log the same name with different meanings. Reports show all of them as the first pack
+    declares it, so later packs omit title, unit and the other displayed fields, or repeat them.
+    """
+    shown: dict[str, tuple[str, Metric]] = {}  # name → (the first pack that declares it, its metric)
+    problems = []
+    for pack, metrics in by_pack.items():
+        for metric in _by_name(metrics).values():
+            first, known = shown.setdefault(metric.name, (pack, metric))
+            for field in SHOWN:
+                value, first_value = getattr(metric, field), getattr(known, field)
+                if value in ("", (), first_value):
+                    continue  # omitted or repeated
+                problems.append(
+                    f"metric {metric.name}: pack {pack} declares {field}={value!r} and pack {first} "
+                    f"{field}={first_value!r}; leave it out, or give the metric another name"
+                )
+    return problems
 
 
 def declare(metrics: Iterable[Metric]) -> None:
-    """Make metrics of a plug-in's world known. A name that the lab itself declares keeps its meaning."""
+    """Register metrics of a plug-in's world. A name that rlhf_lab declares keeps its meaning."""
     known = names(of_packages())
     added = {metric.name: metric for metric in metrics if metric.name not in known}
+    # Calls usually repeat known metrics; the cached tables below are only rebuilt after a real change.
     if added.items() <= _from_worlds.items():
         return
     _from_worlds.update(added)
@@ -126,21 +168,29 @@ def declare(metrics: Iterable[Metric]) -> None:
 
 @cache
 def catalogue() -> Mapping[str, Metric]:
-    """Name → its metric. Where several stages declare a name, the first one with a title counts."""
-    metrics: dict[str, Metric] = {}
-    for metric in declared():
-        is_new = metric.name not in metrics
-        if is_new or (metric.title and not metrics[metric.name].title):
-            metrics[metric.name] = metric
-    return metrics
+    """Return name → metric. If several stages declare a name, the first metric with a title wins.
+
+    Stages of different packs use the same title; see `contradictions`.
+    """
+    return _by_name(declared())
+
+
+def _by_name(metrics: Iterable[Metric]) -> dict[str, Metric]:
+    """Return name → its first metric that has a title, or else its first metric."""
+    chosen: dict[str, Metric] = {}
+    for metric in metrics:
+        is_new = metric.name not in chosen
+        if is_new or (metric.title and not chosen[metric.name].title):
+            chosen[metric.name] = metric
+    return chosen
 
 
 def metric(name: str) -> Metric:
-    """The metric behind a key. One that nobody declared, such as a plug-in's, is called by its name."""
+    """Return the metric of a key. An undeclared key, e.g. of a plug-in, gets a metric with that name and no meaning."""
     metrics = catalogue()
     if name in metrics:
         return metrics[name]
-    # "grad_norm/critic" takes meaning and direction from "grad_norm/<part>", but is shown under its own key
+    # "grad_norm/critic" gets meaning and direction from "grad_norm/<part>", but is displayed under its own key
     templates = (metric for metric in metrics.values() if "<" in metric.name)
     template = next((metric for metric in templates if metric.matches(name)), None)
     return replace(template, name=name, title="") if template else Metric(name, "")
@@ -148,16 +198,17 @@ def metric(name: str) -> Metric:
 
 @cache
 def titled() -> tuple[str, ...]:
-    """Names of the metrics that reports show by a title, in their order; others appear under their key."""
+    """Return the names of the metrics that reports show by title, in order; others appear under their key."""
     return tuple(metric.name for metric in catalogue().values() if metric.title)
 
 
 def undeclared(keys: Iterable[str]) -> list[str]:
-    """Keys that belong to no declared metric, sorted."""
-    # a name that begins with a placeholder would match almost any key
+    """Return the keys that belong to no declared metric, sorted."""
+    # a name that starts with a placeholder would match almost any key
     metrics = [metric for metric in declared() if not metric.name.startswith("<")]
     return sorted(key for key in set(keys) if not any(metric.matches(key) for metric in metrics))
 
 
 def names(metrics: Iterable[Metric]) -> set[str]:
+    """Return the names of metrics."""
     return {metric.name for metric in metrics}

@@ -1,37 +1,43 @@
-"""Packs: what a package adds to the lab, and where the lab finds it.
+"""Packs: the extension interface, and where rlhf_lab finds extensions.
 
-A pack is described by one `Pack`. The core has one (`rlhf_lab/lab.py`), so has every folder of `rlhf_lab/packs/`, and
-so has every package behind an entry point of the group `rlhf_lab.plugins`. A reference is text, "module:name", and is
-imported when it is first used: looking up commands and settings costs milliseconds, and no command imports what it
-does not need.
+A `Pack` object describes everything that a package adds. The core has one (`rlhf_lab/lab.py`), as does every directory
+of `rlhf_lab/packs/` and every package with an entry point in the group `rlhf_lab.plugins`. References are texts of the
+form "module:name" that are imported on first use: looking up commands and settings takes milliseconds, and no command
+imports what it does not need.
+
+Packs cannot replace each other's parts: a name that two packs define raises ConfigError when packs are loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any
+
+from rlhf_lab.core.errors import ConfigError, LabError
 
 ENTRY_POINTS = "rlhf_lab.plugins"
 CORE = "rlhf_lab.lab:CORE"
 IN_TREE = "rlhf_lab.packs"
-"""Package of the packs that come with the lab; each has `PACK`. One whose folder is gone is not there, and no error."""
+"""Package of the packs that ship with rlhf_lab; each defines `PACK`. A pack whose directory was deleted is skipped."""
 
 
 @dataclass(frozen=True)
-class Group:
-    """A config group, such as `agent`.
+class ConfigGroup:
+    """Config group, such as `agent`.
 
     Attributes:
-        name: as it stands on the command line: `agent=react`.
-        default: the option that a run has where none is chosen; empty if conf/config.yaml names it.
-        meaning: what it decides, one sentence; `explain` prints it.
+        name: name on the command line: `agent=react`.
+        default: option used if a run selects none; empty if conf/config.yaml sets it.
+        meaning: one sentence about what the group decides; printed by `explain`.
     """
 
     name: str
@@ -41,35 +47,37 @@ class Group:
 
 @dataclass(frozen=True)
 class Pack:
-    """What a package adds to the lab.
+    """Everything that a package adds to rlhf_lab.
 
-    Modules called `settings.py` or `…_settings.py` are imported when settings are looked up: they register kinds and
-    sections and import no torch. Modules called `metrics.py` declare metrics. Folders `conf/` and `recipes/` within the
-    package hold options and recipes.
+    Modules named `settings.py` or `…_settings.py` are imported when settings are looked up: they register kinds and
+    sections and do not import torch. Modules named `metrics.py` declare metrics. The package's directories `conf/` and
+    `recipes/` contain options and recipes.
 
     Attributes:
         name: the pack's name in messages.
         package: dotted name of the package.
-        modules: further modules that register settings or declare metrics under other names.
+        modules: additional modules that register settings or declare metrics under other file names.
         groups: config groups that the pack defines.
-        commands: sub-command → function of its words; the first paragraph of its docstring is the command's help.
-        answers: name that settings give as `answer` → function of a run that returns the sentence.
+        commands: sub-command → function of its arguments; the first paragraph of its docstring is the command's help.
+        answers: name that settings use as `answer` → function of a run that returns the sentence.
         run_sections, study_sections: functions of a run, or of a study, that return a section of its page
-            (`reports.sections.PageSection`) or None; " after ID" behind a reference says which section it follows.
-        rules: functions of a config that return problems between sections, one message each.
-        preflight: functions of a stage's config that return problems which only the machine can show.
+            (`reports.sections.PageSection`) or None; " after ID" behind a reference names the preceding section.
+        rules: functions of a config that check several sections together; return one message per problem.
+        preflight: functions of a stage's config that return problems which only the machine can reveal.
         code_files: functions of a config that return source files of the user's own code that the stage runs.
         doctor: objects of the class `doctor.findings.Check`.
         families: `model.family` → object of the class `models.families.Family`.
         criteria: functions of a corpus that return the named criteria of its responses
             (`rewards.criteria.sets.CriteriaSet`), or None for responses of another domain.
-        reward_files: file that a stage writes → function (folder, run) of the reward in it, for `reward=design`.
+        gold_sources: role of `needs` that provides the gold reward → function (corpus, run) that returns the corpus
+            with an oracle of that gold.
+        reward_files: file that a stage writes → function (directory, run) of the reward in it, for `reward=design`.
     """
 
     name: str
     package: str
     modules: tuple[str, ...] = ()
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ConfigGroup, ...] = ()
     commands: Mapping[str, str] = field(default_factory=dict)
     answers: Mapping[str, str] = field(default_factory=dict)
     run_sections: tuple[str, ...] = ()
@@ -80,61 +88,233 @@ class Pack:
     doctor: tuple[str, ...] = ()
     families: Mapping[str, str] = field(default_factory=dict)
     criteria: tuple[str, ...] = ()
+    gold_sources: Mapping[str, str] = field(default_factory=dict)
     reward_files: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def folder(self) -> Path:
-        """The folder of the package."""
-        spec = find_spec(self.package)
+    def directory(self) -> Path:
+        """Directory of the package. Raises ConfigError if there is none."""
+        try:
+            spec = find_spec(self.package)
+        except ModuleNotFoundError:  # a parent package is missing
+            spec = None
         locations = spec.submodule_search_locations if spec else None
         if not locations:
-            raise ModuleNotFoundError(f"pack {self.name}: there is no package {self.package}")
+            raise ConfigError(
+                f"pack {self.name}: there is no package {self.package}; set `package` to the dotted name of a "
+                "directory with an __init__.py"
+            )
         return Path(locations[0])
 
+    def owns(self, module: str) -> bool:
+        """Return True if a module belongs to the pack."""
+        # The packs in rlhf_lab/packs/ lie inside the core's package, but are packs of their own.
+        inner = module.removeprefix(f"{self.package}.")
+        is_inside = inner != module and inner.partition(".")[0] != str(_PACKS)
+        return module == self.package or is_inside or module in self.modules
+
+    def names(self) -> Iterator[tuple[str, str]]:
+        """Yield (kind of name, name) for every name that must be unique among packs."""
+        yield "pack", self.name
+        yield from (("config group", group.name) for group in self.groups)
+        for field_name, meaning in _NAMED.items():
+            yield from ((meaning, name) for name in getattr(self, field_name))
+        for field_name, meaning in _SECTIONS.items():
+            references = [text.partition(" after ")[0] for text in getattr(self, field_name)]
+            yield from ((meaning, reference.rpartition(":")[2]) for reference in references)
+
     def modules_called(self, pattern: str) -> list[str]:
-        """Dotted names of the package's modules whose file name matches, at any depth, in the order of their paths."""
-        folder = self.folder
-        files = [file for file in sorted(folder.rglob(pattern)) if _PACKS not in file.relative_to(folder).parents]
-        return [f"{self.package}.{'.'.join(file.relative_to(folder).with_suffix('').parts)}" for file in files]
+        """Return dotted names of the package's modules whose file name matches, at any depth, sorted by path."""
+        directory = self.directory
+        modules = []
+        for file in sorted(directory.rglob(pattern)):
+            path = file.relative_to(directory)
+            if _PACKS not in path.parents:  # the files of packs inside the core belong to these packs
+                modules.append(".".join((self.package, *path.with_suffix("").parts)))
+        return modules
 
 
 _PACKS = Path("packs")
-"""Folder of the core in which its packs lie; each of them is a pack of its own."""
+"""Directory inside the core that contains packs; each of them is a pack of its own."""
+
+
+_NAMED = {
+    "commands": "command",
+    "answers": "answer",
+    "families": "model.family",
+    "gold_sources": "gold source",
+    "reward_files": "reward file",
+}
+"""Field of `Pack` that maps names to references → word for one of them in messages."""
+_SECTIONS = {"run_sections": "section of a run's page", "study_sections": "section of a study's page"}
+"""Field of `Pack` with references whose last part is a name → word for one of them in messages."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Pack with the entry point that named it; None for packs that ship with rlhf_lab."""
+
+    pack: Pack
+    entry_point: EntryPoint | None = None
+
+    def __str__(self) -> str:
+        name = f"pack {self.pack.name}"
+        return f"{name} ({_described(self.entry_point)})" if self.entry_point else name
 
 
 @cache
 def packs() -> tuple[Pack, ...]:
-    """Every pack: the core, those that come with it, then plug-ins, each in the order of the alphabet.
+    """Return every pack: the core, the packs that ship with it, then plug-ins, each group in alphabetical order.
 
-    An entry point names a Pack, or a function that registers kinds by itself.
+    An entry point names a Pack, or a function that registers kinds itself. Raise ConfigError listing every problem: a
+    plug-in that cannot be loaded, a pack without its package, and names that two packs define.
     """
-    found = [load(CORE), *(load(f"{IN_TREE}.{name}:PACK") for name in in_tree())]
-    for entry_point in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
+    # Built-in packs are loaded outside the `try` below: an exception in them is a bug and needs its traceback.
+    found = [_Found(load(CORE)), *(_Found(load(f"{IN_TREE}.{name}:PACK")) for name in in_tree())]
+    problems = []
+    for entry_point in _plug_ins():
+        try:
+            loaded = _load_plug_in(entry_point)
+            if loaded is not None:
+                found.append(_Found(loaded, entry_point))
+        except ConfigError as error:
+            problems += error.problems
+    problems += _conflicts(found)
+    if problems:
+        raise ConfigError(problems)
+    return tuple(item.pack for item in found)
+
+
+def _plug_ins() -> list[EntryPoint]:
+    return sorted(entry_points(group=ENTRY_POINTS), key=lambda entry_point: entry_point.name)
+
+
+def _load_plug_in(entry_point: EntryPoint) -> Pack | None:
+    """Return the pack of an entry point, or None for a function that registers kinds itself.
+
+    Raise ConfigError for any exception of the plug-in.
+    """
+    where = _described(entry_point)
+    try:
         loaded = entry_point.load()
-        pack = loaded if isinstance(loaded, Pack) else loaded()
-        if isinstance(pack, Pack):
-            found.append(pack)
-    return tuple(found)
+        if not isinstance(loaded, Pack) and callable(loaded):
+            loaded = loaded()
+            if not isinstance(loaded, Pack):
+                return None
+        if isinstance(loaded, Pack):
+            _ = loaded.directory  # raises ConfigError if its package is missing
+    except LabError as error:
+        raise ConfigError(f"{where}: {error}; {_removal(entry_point)}") from error
+    except Exception as error:  # the plug-in is third-party code, and importing it can fail in any way
+        raise ConfigError(_cannot_be_loaded(where, error, _removal(entry_point))) from error
+    if not isinstance(loaded, Pack):
+        raise ConfigError(
+            f"{where} has the type {type(loaded).__name__}; name a rlhf_lab.Pack or a function, or "
+            f"{_removal(entry_point)}"
+        )
+    return loaded
+
+
+def _conflicts(found: Sequence[_Found]) -> list[str]:
+    """Return one message for each name that two packs define."""
+    owners: dict[tuple[str, str], _Found] = {}
+    problems = []
+    for item in found:
+        for meaning, name in item.pack.names():
+            first = owners.setdefault((meaning, name), item)
+            if first is not item:
+                problems.append(f"{meaning} {name}: both {first} and {item} define it; {_remedy(first, item)}")
+                if meaning == "pack":  # the same pack was found twice, so all its other names collide as well
+                    break
+    return problems
+
+
+def _remedy(*found: _Found) -> str:
+    removals = [_removal(item.entry_point) for item in found if item.entry_point]
+    return ", or ".join(["rename one of them", *dict.fromkeys(removals)])
+
+
+def _described(entry_point: EntryPoint) -> str:
+    """Return the description of an entry point for messages, with the distribution that installed it."""
+    installed = f", installed by {entry_point.dist.name} {entry_point.dist.version}" if entry_point.dist else ""
+    return f"plug-in {entry_point.name} = {entry_point.value}{installed}"
+
+
+def _removal(entry_point: EntryPoint) -> str:
+    """Return the instruction for removing a plug-in."""
+    if not entry_point.dist:
+        return f"remove the entry point {entry_point.name} of the group {ENTRY_POINTS}"
+    return f"remove the plug-in: pip uninstall {entry_point.dist.name}"
+
+
+def _cannot_be_loaded(where: str, error: Exception, removal: str) -> str:
+    return f"{where} cannot be loaded ({type(error).__name__}: {error}); correct the module, or {removal}"
 
 
 def in_tree() -> list[str]:
-    """Names of the packs that come with the lab, sorted."""
+    """Return the names of the packs that ship with rlhf_lab, sorted."""
     spec = find_spec(IN_TREE)
     folders = spec.submodule_search_locations if spec else None
     return sorted(module.name for module in iter_modules(folders or []) if module.ispkg)
 
 
+def owner(module: str) -> str:
+    """Return the pack of a module as named in messages. Imports nothing, so it can be called while packs are loaded."""
+    top, *inner = module.split(".")
+    if module.startswith(f"{IN_TREE}."):
+        return f"pack {inner[1]}"
+    if top == "rlhf_lab":
+        return "pack core"
+    entry_point = _plug_in_of(module)
+    return _described(entry_point) if entry_point else f"module {module}"
+
+
+def _plug_in_of(module: str) -> EntryPoint | None:
+    """Return the entry point with the same top-level package as a module."""
+    top = module.partition(".")[0]
+    for point in _plug_ins():
+        plug_in_module = point.value.partition(":")[0]
+        if plug_in_module.partition(".")[0] == top:
+            return point
+    return None
+
+
+@contextmanager
+def _plug_in_named(part: str, module: str) -> Iterator[None]:
+    """Convert an exception of a plug-in that is being loaded into a ConfigError that names the plug-in.
+
+    Exceptions of rlhf_lab's own modules pass unchanged: they are bugs, and their traceback is needed.
+    """
+    try:
+        yield
+    except LabError:
+        raise
+    except Exception as error:
+        entry_point = _plug_in_of(module)
+        if entry_point is None:
+            raise
+        where = f"{part} of {_described(entry_point)}"
+        raise ConfigError(_cannot_be_loaded(where, error, _removal(entry_point))) from error
+
+
+def import_part(module: str) -> ModuleType:
+    """Import a module of a pack. Raise ConfigError naming the plug-in if its module raises."""
+    with _plug_in_named(module, module):
+        return import_module(module)
+
+
 def load(reference: str) -> Any:
-    """The object that "module:name" names."""
+    """Return the object that "module:name" names. Raise ConfigError if a plug-in's reference cannot be resolved."""
     module, _, name = reference.partition(":")
-    return getattr(import_module(module), name)
+    with _plug_in_named(reference, module):
+        return getattr(import_module(module), name)
 
 
-def contributed(kind: str) -> list[Any]:
-    """The objects behind the references that every pack contributes of one kind, such as "preflight"."""
+def contributed_objects(kind: str) -> list[Any]:
+    """Return the objects that all packs contribute of one kind, such as "preflight"."""
     return [load(reference) for pack in packs() for reference in getattr(pack, kind)]
 
 
 def named(kind: str) -> dict[str, str]:
-    """Name → reference of what every pack contributes of one kind, such as "commands"."""
+    """Return name → reference that all packs contribute of one kind, such as "commands"; names are unique."""
     return {name: reference for pack in packs() for name, reference in getattr(pack, kind).items()}

@@ -1,8 +1,7 @@
-"""Packages that cannot share a process with the lab's own: a folder of pinned ones, made once, for a process beside it.
+"""Pinned packages that cannot share a process with rlhf_lab: an environment for a separate process, created once.
 
-The folder is complete or absent. A marker in it says which pins it was made from: it is made once, and again after the
-pins change. What is installed how is the business of those who use it: `packs/speech/parler/environment.py` and
-`sampling/vllm/environment.py`.
+The environment's directory is complete or absent. A marker file records the pins it was created from, and it is
+recreated after the pins change. Callers decide what is installed and how, e.g. `sampling/vllm/environment.py`.
 """
 
 from __future__ import annotations
@@ -22,39 +21,40 @@ from filelock import FileLock
 from rlhf_lab.core.errors import LabError
 
 MARKER = "pins.sha256"
+"""File of an environment that contains the digest of its pins; written last, so that it also marks completion."""
 
 
 class EnvironmentMissing(LabError, RuntimeError):
-    """An environment of pinned packages is not there or cannot be made. Says why, and the command that makes it."""
+    """An environment of pinned packages is missing or cannot be created. Says why, and the command that creates it."""
 
 
 @dataclass(frozen=True)
-class Environment:
-    """An environment that is ready.
+class PinnedEnvironment:
+    """Environment that is ready for use.
 
     Attributes:
-        folder: of its packages.
-        was_made: by this call; False if it was there.
-        seconds: that making it took, 0 if it was there.
-        megabytes: on the disk.
+        directory: directory of its packages.
+        was_created: True if this call created it; False if it already existed.
+        seconds: seconds spent creating it; 0 if it already existed.
+        megabytes: size on disk in MB.
     """
 
-    folder: Path
-    was_made: bool
+    directory: Path
+    was_created: bool
     seconds: float
     megabytes: float
 
 
 @dataclass(frozen=True)
 class PinnedPackages:
-    """An environment that can be made.
+    """Description of an environment that can be created.
 
     Attributes:
-        title: what is in it, for messages.
-        name: of its folder in the user's cache.
-        variable: of the process environment; names another folder.
+        title: description of its content for messages.
+        name: name of its directory in the user's cache.
+        variable: environment variable that overrides the directory.
         requirements: file of pinned packages.
-        set_up_command: what a user types to make it.
+        set_up_command: command that creates it.
     """
 
     title: str
@@ -64,74 +64,77 @@ class PinnedPackages:
     set_up_command: str
 
     def pins(self) -> str:
-        """A digest of what the environment is made from: the pinned packages and the version of Python."""
+        """Return a digest of the pinned packages and the version of Python."""
+        # Comments and the order of lines do not change what pip installs, so they do not change the digest.
         lines = self.requirements.read_text(encoding="utf-8").splitlines()
         packages = sorted(line for line in lines if line and not line.startswith("#"))
         interpreter = f"{sys.implementation.name}-{sys.version_info.major}.{sys.version_info.minor}"
         return hashlib.sha256("\n".join([interpreter, *packages]).encode()).hexdigest()
 
-    def default_folder(self) -> Path:
-        """What `variable` names, or a folder of the user's cache named after the pins."""
+    def default_dir(self) -> Path:
+        """Return the directory named by `variable`, or a directory of the user's cache named after the pins."""
         if named := os.environ.get(self.variable):
             return Path(named)
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return caches / "rlhf_lab" / f"{self.name}-{self.pins()[:12]}"
 
-    def why_not_ready(self, folder: Path) -> str:
-        """What is wrong with the environment in a folder; empty if it can be used."""
-        marker = folder / MARKER
+    def why_not_ready(self, directory: Path) -> str:
+        """Return what is wrong with the environment in a directory; empty if it can be used."""
+        marker = directory / MARKER
         if not marker.is_file():
-            return f"there is no environment of {self.title} in {folder}; run: {self.set_up_command}"
+            return f"there is no environment of {self.title} in {directory}; run: {self.set_up_command}"
         if marker.read_text(encoding="ascii").strip() != self.pins():
-            why = "was made from other pins or for another Python"
-            return f"the environment in {folder} {why}; run: {self.set_up_command}"
+            why = "was created from other pins or for another Python"
+            return f"the environment in {directory} {why}; run: {self.set_up_command}"
         return ""
 
-    def ready(self, folder: Path | None = None) -> Path:
-        """The folder of an environment that can be used. Raises EnvironmentMissing, which says how to make it."""
-        folder = folder or self.default_folder()
-        if reason := self.why_not_ready(folder):
+    def ready(self, directory: Path | None = None) -> Path:
+        """Return the directory of a usable environment. Raise EnvironmentMissing, which says how to create it."""
+        directory = directory or self.default_dir()
+        if reason := self.why_not_ready(directory):
             raise EnvironmentMissing(reason)
-        return folder
+        return directory
 
-    def set_up(self, install: Callable[[Path], None], folder: Path | None = None) -> Environment:
-        """Make the environment unless it is there already.
+    def set_up(self, install: Callable[[Path], None], directory: Path | None = None) -> PinnedEnvironment:
+        """Create the environment unless it already exists.
 
-        Raises EnvironmentMissing if it cannot be made: without the packages' index, for instance.
+        Raise EnvironmentMissing if it cannot be created, e.g. because the package index is not reachable.
 
         Args:
-            install: fills an empty folder, and tries what it has installed.
-            folder: where; None is `default_folder()`. What is in it is replaced.
+            install: function that fills an empty directory and tests what it installed.
+            directory: target directory, whose content is replaced; None means `default_dir()`.
         """
-        folder = (folder or self.default_folder()).absolute()
-        if folder.exists() and not (folder / MARKER).is_file() and any(folder.iterdir()):
+        directory = (directory or self.default_dir()).absolute()
+        if directory.exists() and not (directory / MARKER).is_file() and any(directory.iterdir()):
             raise EnvironmentMissing(
-                f"{folder} has files that no environment of {self.title} made; name another folder"
+                f"{directory} has files that no environment of {self.title} created; name another directory"
             )
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_name(f".{folder.name}.lock")):
-            if not self.why_not_ready(folder):
-                return Environment(folder, False, 0.0, _megabytes(folder))
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        # The lock makes concurrent commands create the environment once; the check is repeated after waiting for it.
+        with FileLock(directory.with_name(f".{directory.name}.lock")):
+            if not self.why_not_ready(directory):
+                return PinnedEnvironment(directory, False, 0.0, _megabytes(directory))
             started = time.monotonic()
-            made = folder.with_name(f".{folder.name}.part")
-            shutil.rmtree(made, ignore_errors=True)
+            # Install into a temporary directory and rename it, so that an interrupted installation is never used.
+            partial_dir = directory.with_name(f".{directory.name}.part")
+            shutil.rmtree(partial_dir, ignore_errors=True)
             try:
-                install(made)
-                (made / MARKER).write_text(self.pins(), encoding="ascii")
-                shutil.rmtree(folder, ignore_errors=True)
-                made.rename(folder)
+                install(partial_dir)
+                (partial_dir / MARKER).write_text(self.pins(), encoding="ascii")
+                shutil.rmtree(directory, ignore_errors=True)
+                partial_dir.rename(directory)
             finally:
-                shutil.rmtree(made, ignore_errors=True)
-            return Environment(folder, True, time.monotonic() - started, _megabytes(folder))
+                shutil.rmtree(partial_dir, ignore_errors=True)
+            return PinnedEnvironment(directory, True, time.monotonic() - started, _megabytes(directory))
 
     def pip_install(self, python: str, options: Sequence[str], timeout_s: float) -> None:
-        """Install what is pinned with the pip of an interpreter; `--no-deps` among the options leaves out all else."""
+        """Install the pinned packages with an interpreter's pip; `--no-deps` in the options skips all others."""
         quiet = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-compile"]
         command = [python, "-m", "pip", "install", *quiet, *options, "--requirement", str(self.requirements)]
         self.run_step("pip install", command, dict(os.environ), timeout_s)
 
     def run_step(self, what: str, command: Sequence[str], variables: Mapping[str, str], timeout_s: float) -> None:
-        """Run a command that is part of making the environment. Raises EnvironmentMissing if it fails."""
+        """Run one command of creating the environment. Raise EnvironmentMissing if it fails."""
         try:
             done = subprocess.run(
                 command,
@@ -143,13 +146,14 @@ class PinnedPackages:
                 timeout=timeout_s,
             )
         except subprocess.TimeoutExpired:
-            message = f"the environment of {self.title} was not made: {what} took more than {timeout_s:g} s"
+            message = f"the environment of {self.title} was not created: {what} took more than {timeout_s:g} s"
             raise EnvironmentMissing(f"{message}; {self.set_up_command} timeout_s=… waits longer") from None
         if done.returncode:
+            # pip prints the reason in its last line
             lines = [line for line in done.stdout.splitlines() if line.strip()]
             reason = lines[-1].strip() if lines else f"exit status {done.returncode}"
-            raise EnvironmentMissing(f"the environment of {self.title} was not made: {what} failed: {reason}")
+            raise EnvironmentMissing(f"the environment of {self.title} was not created: {what} failed: {reason}")
 
 
-def _megabytes(folder: Path) -> float:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
+def _megabytes(directory: Path) -> float:
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file()) / 1e6

@@ -1,4 +1,4 @@
-"""Ranges of settings: what a field may hold stands in its annotation, and one writer says what is wrong with a value.
+"""Ranges of settings: a field's annotation states its allowed values, and one function reports invalid values.
 
     batch_size: Annotated[int, Ge(1)] = 16
     warmup_fraction: Annotated[float, Ge(0), Lt(1)] = 0.05
@@ -7,7 +7,7 @@
     pass_at: tuple[Annotated[int, Ge(1)], ...] = (1,)
 
 A dataclass that inherits `CheckedSettings` is checked whenever it is created, from YAML or in Python. Conditions on
-several fields are its `rules`.
+several fields are returned by its method `rules`.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from typing import Annotated, Any, ClassVar
 
 from rlhf_lab.core.errors import Rule, require
 
-UNIONS = (typing.Union, types.UnionType)
+UNIONS = (typing.Union, types.UnionType)  # `Optional[X]` and `X | None` have different origins
 LISTS = (list, tuple)
 MAPPINGS = (dict, Mapping)
 
 
 @dataclass(frozen=True)
 class Range:
-    """What a value must be.
+    """Condition on a value.
 
     Class attributes:
         text: the range in words that continue "must be".
 
     Args:
-        hint: what a bound means or what to write instead; it ends the message.
+        hint: meaning of a bound, or what to write instead; appended to the message.
     """
 
     text: ClassVar[str] = ""
     hint: str = field(default="", kw_only=True)
 
     def allows(self, value: Any) -> bool:
-        """Whether a value is in the range."""
+        """Return True if a value is in the range."""
         raise NotImplementedError
 
 
 class Finite(Range):
-    """A number that is neither infinite nor NaN. Every bound below asks for that as well."""
+    """Number that is neither infinite nor NaN. Every bound below also requires this."""
 
     text = "a finite number"
 
@@ -73,7 +73,7 @@ class Bound(Range):
         return Finite().allows(value) and self.holds(value)
 
     def holds(self, number: float) -> bool:
-        """Whether a finite number is on the right side of the bound."""
+        """Return True if a finite number is on the allowed side of the bound."""
         raise NotImplementedError
 
 
@@ -106,7 +106,7 @@ class Le(Bound):
 
 
 class NotEmpty(Range):
-    """Text, a list or a mapping with something in it."""
+    """Non-empty text, list or mapping."""
 
     text = "not empty"
 
@@ -115,7 +115,7 @@ class NotEmpty(Range):
 
 
 class Distinct(Range):
-    """A list without repeated entries."""
+    """List without repeated entries."""
 
     text = "without repeats"
 
@@ -125,37 +125,50 @@ class Distinct(Range):
 
 @dataclass(frozen=True)
 class CheckedSettings:
-    """Base of settings whose ranges and rules are checked together when they are created."""
+    """Base class of settings whose ranges and rules are checked together when they are created."""
+
+    @classmethod
+    def prepared(cls, values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any] | None:
+        """Convert composed values to the form of the fields before they are checked; None if they cannot be read.
+
+        A subclass that accepts another spelling of a setting overrides this.
+        """
+        del problems
+        return values
 
     def __post_init__(self) -> None:
+        # `require` reports broken ranges and broken rules in one error, so that the user can fix all of them at once.
         broken_ranges = [(False, problem) for problem in range_problems(self)]
         require(*broken_ranges, *self.rules())
 
     def rules(self) -> tuple[Rule, ...]:
-        """(condition, message) pairs about several fields; a subclass adds its own to those of `super().rules()`."""
+        """Return (condition, message) pairs about several fields; a subclass adds its own to `super().rules()`."""
         return ()
 
 
 def range_problems(settings: Any) -> list[str]:
-    """One sentence for each value of a dataclass that is outside the range of its field."""
+    """Return one sentence for each value of a dataclass that is outside the range of its field."""
     cls: type = type(settings)
-    hints = ranged_fields(cls)
-    return [problem for name, hint in hints.items() for problem in _problems(hint, getattr(settings, name), name)]
+    problems: list[str] = []
+    for name, hint in ranged_fields(cls).items():
+        problems += _problems(hint, getattr(settings, name), name)
+    return problems
 
 
 def range_texts(cls: type) -> dict[str, str]:
-    """Field of a dataclass → its range in words."""
+    """Return field → its range in words for a dataclass."""
     return {name: _text(hint) for name, hint in ranged_fields(cls).items()}
 
 
 @cache
 def ranged_fields(cls: type) -> dict[str, Any]:
-    """Field of a dataclass → its annotation, for fields that have a range.
+    """Return field → annotation for the fields of a dataclass that have a range.
 
-    A subclass that only gives a field another default keeps the range of its base.
+    A subclass that only changes the default of a field keeps the range of its base class.
     """
     names = {field.name for field in dataclasses.fields(cls)}
     ranged: dict[str, Any] = {}
+    # From the base class to the class itself, so that a new annotation in a subclass replaces the inherited one.
     for base in reversed(cls.__mro__):
         own_names = names & inspect.get_annotations(base).keys()
         hints = typing.get_type_hints(base, include_extras=True) if own_names else {}
@@ -164,9 +177,10 @@ def ranged_fields(cls: type) -> dict[str, Any]:
 
 
 def _problems(hint: Any, value: Any, name: str) -> Iterator[str]:
-    """What is wrong with a value and with the values inside it, each named by its path."""
+    """Yield the problems of a value and of the values inside it, each named by its path."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
+        # One message names all violated and satisfied bounds, because "at least 0 and below 1" is easier to correct.
         ranges = _ranges(hint)
         if not all(one.allows(value) for one in ranges):
             yield _message(name, value, ranges)
@@ -184,29 +198,33 @@ def _problems(hint: Any, value: Any, name: str) -> Iterator[str]:
 
 
 def _is_kind(hint: Any, value: Any) -> bool:
-    """Whether a value has the type of a union's member, whatever the range of that member."""
+    """Return True if a value has the type of a union's member, regardless of that member's range."""
     if typing.get_origin(hint) is Annotated:
         hint = typing.get_args(hint)[0]
     kind = typing.get_origin(hint) or hint
+    # A float field accepts ints, as Python and YAML do.
     if kind in (int, float):
         return isinstance(value, Real)
     return isinstance(value, LISTS) if kind in LISTS else isinstance(kind, type) and isinstance(value, kind)
 
 
 def _message(name: str, value: Any, ranges: Sequence[Range]) -> str:
-    """The sentence about a value outside its range. Every message about a range is written here."""
+    """Return the sentence about a value outside its range. All messages about ranges are written here."""
     hints = "".join(f"; {one.hint}" for one in ranges if one.hint)
     is_number = any(isinstance(one, (Finite, Bound)) for one in ranges)
     if not is_number and not value:
-        return f"{name} is {'not set' if isinstance(value, str) else 'empty'}{hints}"
+        state = "not set" if isinstance(value, str) else "empty"
+        return f"{name} is {state}{hints}"
     required = [one.text for one in ranges if not isinstance(one, (Finite, NotEmpty))]
     finite = ["a finite number"] if is_number and not Finite().allows(value) else []
+    # Show a tuple as the list that the user wrote in YAML.
     shown = list(value) if isinstance(value, tuple) else value
-    return f"{name}={shown} must be {' '.join([*finite, ' and '.join(required)]).strip()}{hints}"
+    expected = " ".join([*finite, " and ".join(required)]).strip()
+    return f"{name}={shown} must be {expected}{hints}"
 
 
 def _text(hint: Any) -> str:
-    """The range of an annotation in words; empty where it has none."""
+    """Return the range of an annotation in words; empty if it has none."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         own_text = " and ".join(one.text for one in _ranges(hint))
@@ -220,5 +238,5 @@ def _text(hint: Any) -> str:
 
 
 def _ranges(hint: Any) -> list[Range]:
-    """The ranges in the metadata of an `Annotated` type."""
+    """Return the ranges in the metadata of an `Annotated` type."""
     return [one for one in hint.__metadata__ if isinstance(one, Range)]

@@ -1,8 +1,8 @@
-"""Records on disk, for data that do not fit in memory: a file of records, and where each of them begins.
+"""Records on disk, for data that do not fit in memory: a file of records and the offset of each.
 
-A shuffle buffer would only approximate a random order. A file with offsets has the exact one: a record is looked up
-where it is, so an epoch is the same permutation as in memory, the cursor of an interrupted run is its step number, and
-memory holds eight bytes a record. The file lies in a temporary folder for as long as the records are used.
+A shuffle buffer would only approximate a random order; a file with offsets gives the exact one. Records are read by
+offset, so an epoch is the same permutation as in memory, and the cursor of an interrupted run is its step number.
+Memory holds eight bytes per record. The file is in a temporary directory as long as the records are used.
 """
 
 from __future__ import annotations
@@ -23,34 +23,41 @@ Record = TypeVar("Record")
 
 
 class RecordFile(Sequence[Record]):
-    """Records that are appended once and read in any order. A subclass says what a record is in bytes.
+    """Records that are appended once and read in any order. A subclass defines the bytes of a record.
 
     Class attributes:
-        noun: what a record is called.
-        counts_back: whether a negative index counts from the end; otherwise it is an error.
+        noun: word for a record in messages.
+        counts_back: True if a negative index counts from the end; otherwise it raises IndexError.
     """
 
     noun: ClassVar[str]
     counts_back: ClassVar[bool]
 
     def __init__(self) -> None:
-        folder = Path(tempfile.mkdtemp(prefix=f"{self.noun}s-", dir=scratch_dir()))
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self._file = open(folder / f"{self.noun}s", "w+b")  # noqa: SIM115, closed with the object
+        # A later process removes `scratch_dir` after a kill; the finalizer frees the disk once the object is unused.
+        directory = Path(tempfile.mkdtemp(prefix=f"{self.noun}s-", dir=scratch_dir()))
+        weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+        self._file = open(directory / f"{self.noun}s", "w+b")  # noqa: SIM115, closed with the object
+        # One more offset than records: the last is the end of the file.
         self._offsets = array("q", [0])
         self._bytes: mmap.mmap | None = None
 
     @abstractmethod
-    def encode(self, record: Record) -> bytes: ...
+    def encode(self, record: Record) -> bytes:
+        """Return the bytes of a record."""
+        ...
 
     @abstractmethod
-    def decode(self, stored: bytes) -> Record: ...
+    def decode(self, stored: bytes) -> Record:
+        """Return the record of its bytes."""
+        ...
 
     def append(self, record: Record) -> None:
+        """Append a record to the file."""
         stored = self.encode(record)
         self._file.write(stored)
         self._offsets.append(self._offsets[-1] + len(stored))
-        self._bytes = None  # what was mapped before does not have this record
+        self._bytes = None  # the existing memory map does not contain this record
 
     def __len__(self) -> int:
         return len(self._offsets) - 1

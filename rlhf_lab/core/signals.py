@@ -1,4 +1,4 @@
-"""Handling of the signals that tell a run to stop. Imports no torch."""
+"""Handling of the signals that stop a run. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from types import FrameType
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 CAUSE = "stop_signal"
-"""Attribute of an exception that a handler raised: the signal."""
+"""Attribute of an exception raised by a handler: the number of the signal."""
 AGAIN_SECONDS = 0.01
-"""After this time a signal is sent again whose exception Python has ignored."""
+"""Seconds after which a signal is sent again if Python ignored its exception."""
 
 
 @contextmanager
 def handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """In this block `handle` handles the stop signals. Does nothing outside the main thread, which alone gets signals.
+    """Handle the stop signals with `handle` in this block. Only the main thread gets signals; others do nothing.
 
-    Python ignores an exception that is raised in a destructor or in the callback of a weak reference. If `handle`
-    raised it, its signal is sent again, until an exception gets through.
+    Python ignores exceptions raised in a destructor or in a weak-reference callback. If `handle` raised the ignored
+    exception, its signal is sent again, until an exception gets through.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    # Python reports ignored exceptions to this hook, which is the only way to notice them.
     previous_hook = sys.unraisablehook
 
     def handle_and_mark(number: int, frame: FrameType | None) -> None:
@@ -44,8 +45,8 @@ def handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
         if number is None:
             previous_hook(unraisable)
             return
-        # From another thread: sent from here, the signal would be handled, and ignored, here again. And from a bare
-        # one: threading.Thread takes locks, which the interrupted code may hold.
+        # Send from another thread: from this one, the signal would be handled, and its exception ignored, right here.
+        # Use a raw thread: threading.Thread takes locks that the interrupted code may hold.
         _thread.start_new_thread(_send_again, (number,))
 
     previous_handlers = {number: signal.signal(number, handle_and_mark) for number in STOP_SIGNALS}
@@ -64,6 +65,6 @@ def _send_again(number: int) -> None:
 
 
 def die_with_parent(number: int) -> None:
-    """Send this process a signal when the one that started it ends (Linux)."""
+    """Ask Linux to send this process a signal when its parent exits; do nothing on other systems."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG

@@ -1,4 +1,4 @@
-"""Tools that a language model may call, and what becomes of a call."""
+"""Tools that a language model may call, and the results of calls."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.files import parse_json
+from rlhf_lab.core.text import well_formed, well_formed_value
 
 BREAKS_OUT = re.compile(r"[\"'`<>\[\]{}\\\x00-\x1f]")
-"""Characters that would end a tool's name where a call is written: chat templates write it between such marks."""
+"""Characters that would end a tool's name inside a call, because chat templates use them as delimiters."""
 
 MALFORMED = "_malformed"
-"""The one argument of a call whose arguments could not be read: what the model wrote in their place."""
+"""Name of the only argument of a call with unreadable arguments; its value is the text that the model wrote."""
 
 
 TYPES: Mapping[str, Any] = {
@@ -26,25 +28,25 @@ TYPES: Mapping[str, Any] = {
     "array": list,
     "object": dict,
 }
-"""Type of an argument in JSON schema → in Python."""
+"""Argument type in JSON schema → Python type."""
 
 
 class ToolError(Exception):
-    """A call that gave nothing: unknown arguments, no such entry, a tool that is busy. The model reads the message."""
+    """Failure of a call: unknown arguments, no such entry, a busy tool. The model reads the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that a model may call.
+    """Function that a model may call.
 
     Attributes:
-        name: an identifier, as it is written in a call.
-        description: what it does and when it helps, for the model.
-        parameters: JSON schema of its arguments, an object. Their order is that of a call written as text:
+        name: identifier used in calls.
+        description: what the tool does and when it helps, written for the model.
+        parameters: JSON schema of the arguments, an object. Its order is the order in a call written as text:
             `search[Oslo ; population]`.
-        run: called with the arguments by name; returns what the model reads. Raises ToolError.
+        run: function called with the arguments by name; returns the text that the model reads. Raises ToolError.
 
-    Raises ConfigError for a name that could not be told from what is written around it.
+    Raises ConfigError for a name that contains delimiters of calls.
     """
 
     name: str
@@ -58,25 +60,26 @@ class Tool:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """As chat templates and services take it."""
+        """Definition in the format of chat templates and services."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
     @property
     def argument_names(self) -> tuple[str, ...]:
+        """Names of the arguments in the order of the JSON schema."""
         return tuple(self.parameters.get("properties", {}))
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a tool.
+    """One call of a tool. All its strings are well-formed, whatever the model and the tool produced.
 
     Attributes:
-        name: of the tool, as the model wrote it.
-        arguments: by name, as the model gave them.
-        result: what the model read: the tool's result, or why there was none.
-        failed: whether there was none.
-        id: of the call, where a service or a chat template numbers them.
+        name: name of the tool as the model wrote it.
+        arguments: argument name → value as the model wrote it.
+        result: text that the model read: the tool's result, or why there was none.
+        failed: True if there was no result.
+        id: id of the call, if a service or a chat template assigns one.
     """
 
     name: str
@@ -85,9 +88,14 @@ class Call:
     failed: bool = False
     id: str = ""
 
+    def __post_init__(self) -> None:
+        for name in ("name", "arguments", "result", "id"):
+            # `object.__setattr__`, because the dataclass is frozen
+            object.__setattr__(self, name, well_formed_value(getattr(self, name)))
+
 
 def name_problem(name: str) -> str | None:
-    """What is wrong with the name of a declared tool."""
+    """Return what is wrong with the name of a declared tool, or None."""
     if name.strip() and not BREAKS_OUT.search(name):
         return None
     return (
@@ -97,22 +105,22 @@ def name_problem(name: str) -> str | None:
 
 
 def declared_names(tools: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Names of the tools that definitions declare, as chat templates take them; none of those in other forms."""
+    """Return the names of the tools in definitions for chat templates; definitions in other formats are skipped."""
     functions = [tool.get("function", tool) for tool in tools]
     names = [function.get("name") for function in functions if isinstance(function, Mapping)]
     return [name for name in names if isinstance(name, str)]
 
 
 def written_name(name: str) -> str:
-    """A tool's name as a model wrote it, with _ for each character that a template would take for its end."""
+    """Return a tool name as a model wrote it, with _ in place of characters that a template would read as its end."""
     return BREAKS_OUT.sub("_", name)
 
 
 def text_tool(name: str, description: str, arguments: Mapping[str, str], run: Callable[..., str]) -> Tool:
-    """A tool whose arguments are all texts, and all required.
+    """Create a tool whose arguments are all required strings.
 
     Args:
-        arguments: name → what it means.
+        arguments: argument name → description.
     """
     properties = {argument: {"type": "string", "description": meaning} for argument, meaning in arguments.items()}
     parameters = {"type": "object", "properties": properties, "required": list(properties)}
@@ -120,41 +128,44 @@ def text_tool(name: str, description: str, arguments: Mapping[str, str], run: Ca
 
 
 def function_call(name: str, arguments: Mapping[str, Any], id: str = "") -> dict[str, Any]:
-    """A call as an assistant's message has it (`core.messages.Message.tool_calls`)."""
+    """Return a call in the format of `core.messages.Message.tool_calls`, with well-formed strings."""
     numbered = {"id": id} if id else {}
-    return {**numbered, "type": "function", "function": {"name": name, "arguments": dict(arguments)}}
+    function = {"name": name, "arguments": dict(arguments)}
+    return well_formed_value({**numbered, "type": "function", "function": function})
 
 
 def with_id(call: Mapping[str, Any], id: str) -> dict[str, Any]:
-    """A call as an assistant's message has it, with this id in place of what it has."""
+    """Return a call of an assistant message with `id` in place of its own id."""
     return {"id": id, **{key: value for key, value in call.items() if key != "id"}}
 
 
 def call_id(number: int) -> str:
-    """Of a conversation's call of that number, from 0. Nine letters and digits, as some chat templates ask for."""
+    """Return the id of a conversation's call with this index, from 0. Some chat templates require nine characters."""
     return f"call{number:05d}"
 
 
 def read_arguments(text: str) -> dict[str, Any]:
-    """Arguments of a call, from the JSON that a model wrote; `{MALFORMED: text}` where that is no JSON object."""
+    """Parse the arguments of a call from the model's JSON; return `{MALFORMED: text}` if it is not a JSON object."""
     if not text.strip():
-        return {}  # how some services write a call without arguments
+        return {}  # some services write a call without arguments like this
     try:
-        arguments = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
+        arguments = parse_json(text, parse_constant=_refuse_constant)
+    except ValueError:
         return {MALFORMED: text}
     return arguments if isinstance(arguments, dict) else {MALFORMED: text}
 
 
 def _refuse_constant(name: str) -> None:
-    """NaN and Infinity, which Python reads and JSON does not have."""
+    """Reject NaN and Infinity, which Python's parser accepts and JSON does not allow."""
     raise ValueError(name)
 
 
 def call_tool(tools: Mapping[str, Tool], name: str, arguments: Mapping[str, Any], id: str = "") -> Call:
-    """Call a tool by name. Whatever is wrong with the call is its result: the model reads it and may try again."""
+    """Call a tool by name. Any error in the call becomes its result: the model reads it and may try again."""
+    name, arguments = well_formed(name), well_formed_value(arguments)
     tool = tools.get(name)
     if tool is None:
+        # The model reads this message and may try again, so it names the tools that exist.
         known = ", ".join(tools) or "there are none"
         return Call(name, arguments, f"error: there is no tool {name!r}; tools: {known}", failed=True, id=id)
     problem = _argument_problem(tool, arguments)
@@ -167,36 +178,37 @@ def call_tool(tools: Mapping[str, Tool], name: str, arguments: Mapping[str, Any]
 
 
 def _typed(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments in the types that the tool declares. Raises ToolError for one that cannot be.
+    """Convert the arguments to the types that the tool declares. Raise ToolError for one that cannot be converted.
 
-    A call that is written as text has texts alone, and models write 3 for "3".
+    A call written as text has only strings, and models write 3 for "3".
     """
     schemas = tool.parameters.get("properties", {})
     return {name: _as_type(tool, name, value, schemas[name].get("type")) for name, value in arguments.items()}
 
 
-def _as_type(tool: Tool, name: str, value: Any, wanted: Any) -> Any:
-    if not isinstance(wanted, str) or wanted not in TYPES:  # a schema may have several types, or none
+def _as_type(tool: Tool, name: str, value: Any, expected: Any) -> Any:
+    if not isinstance(expected, str) or expected not in TYPES:  # a schema may have several types, or none
         return value
-    # True is an int to Python, and none to JSON
-    if isinstance(value, TYPES[wanted]) and isinstance(value, bool) == (wanted == "boolean"):
+    # in Python True is an int, in JSON it is not
+    is_boolean = isinstance(value, bool)
+    if isinstance(value, TYPES[expected]) and is_boolean == (expected == "boolean"):
         return value
-    if wanted == "string" and isinstance(value, int | float):
+    if expected == "string" and isinstance(value, int | float):
         return json.dumps(value)
-    if wanted in ("integer", "number") and isinstance(value, str):
+    if expected in ("integer", "number") and isinstance(value, str):
         with suppress(ValueError):
-            return int(value) if wanted == "integer" else float(value)
-    if wanted in ("boolean", "array", "object") and isinstance(value, str):
-        with suppress(ValueError, RecursionError):
-            # True and False as Python writes them stand in the calls of some templates
-            read = json.loads(value.lower() if wanted == "boolean" else value)
-            if isinstance(read, TYPES[wanted]):
+            return int(value) if expected == "integer" else float(value)
+    if expected in ("boolean", "array", "object") and isinstance(value, str):
+        with suppress(ValueError):
+            # some templates write True and False as Python does
+            read = parse_json(value.lower() if expected == "boolean" else value)
+            if isinstance(read, TYPES[expected]):
                 return read
-    raise ToolError(f"error: {name} of {tool.name} is a JSON {wanted}; got {json.dumps(value, default=str)[:80]}")
+    raise ToolError(f"error: {name} of {tool.name} is a JSON {expected}; got {json.dumps(value, default=str)[:80]}")
 
 
 def _argument_problem(tool: Tool, arguments: Mapping[str, Any]) -> str:
-    """What is wrong with the names of the arguments; "" where nothing is."""
+    """Return what is wrong with the names of the arguments; "" if nothing is."""
     if MALFORMED in arguments:
         return f"the arguments of {tool.name} are no JSON object: {arguments[MALFORMED]}"
     expected = tool.argument_names

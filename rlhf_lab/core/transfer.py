@@ -1,4 +1,4 @@
-"""Values of the host on a device."""
+"""Transfer of host values to a device."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 
 
 def to_device(values: Any, device: torch.device | str, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor of the host, or values that make one, on a device; the host need not wait for the device.
+    """Copy a host tensor, or values that make one, to a device without waiting for the device.
 
-    `torch.tensor(values, device=…)` and `.to(device)` have it wait until the device has done all that was asked of it
-    before. Here CUDA may copy ordinary host memory to a buffer of its own first, and has read it when this returns.
+    `torch.tensor(values, device=…)` and `.to(device)` block until the device has finished all queued work. With
+    non_blocking=True CUDA first copies pageable host memory to a staging buffer, so `values` may change afterwards.
     """
     return torch.as_tensor(values, dtype=dtype).to(device, non_blocking=True)

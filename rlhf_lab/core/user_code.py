@@ -1,4 +1,4 @@
-"""Python that the user wrote: what FILE.py:NAME names, and the files whose content decides what it does."""
+"""User code: the object that FILE.py:NAME refers to, and the files whose content determines what it does."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from rlhf_lab.core.errors import ConfigError
 
 
 def load_from_file(where: str, setting: str) -> Any:
-    """What FILE.py:NAME names. Raises ConfigError where it is missing or broken.
+    """Load the object that FILE.py:NAME refers to. Raise ConfigError if it is missing or broken.
 
-    A file is read again each time, so that an edit takes effect within one notebook session.
+    The file is read again at each call, so that an edit takes effect within a notebook session.
 
     Args:
-        where: the setting as errors name it.
+        where: name of the setting in error messages.
+        setting: value of the form FILE.py:NAME.
     """
     path, name = _file_and_name(setting)
     if not path.is_file():
@@ -33,55 +34,57 @@ def load_from_file(where: str, setting: str) -> Any:
 
 
 def files_behind(setting: str) -> list[Path]:
-    """The file that FILE.py:NAME names and the modules beside it that it imports; none where there is no such file."""
+    """Return the file of FILE.py:NAME and the modules next to it that it imports; empty if the file does not exist."""
     path, _ = _file_and_name(setting)
     return _with_neighbours(path) if path.is_file() else []
 
 
 def import_user_code(where: str, load: Callable[[], Any]) -> Any:
-    """Import what a setting names. Raises ConfigError, with the setting, for whatever the import raises."""
+    """Import user code. Raise ConfigError naming the setting for any exception of the import."""
     try:
         return load()
-    except Exception as error:  # the module is the user's, and importing it can fail in any way
+    except Exception as error:  # importing user code can fail in any way
         raise ConfigError(
             f"{where} cannot be imported ({type(error).__name__}: {error}); correct the module"
         ) from error
 
 
 def raised_in(error: BaseException, files: Collection[Path]) -> str:
-    """File and line of an error, as "mine.py, line 4": the innermost call in one of the files, or else of all."""
+    """Return file and line of an error, e.g. "mine.py, line 4": the innermost call in `files`, or else of all calls."""
     frames = traceback.extract_tb(error.__traceback__)
     resolved = {str(file.resolve()) for file in files}
-    frame = next((frame for frame in reversed(frames) if frame.filename in resolved), frames[-1])
+    own_frames = [frame for frame in frames if frame.filename in resolved]
+    frame = own_frames[-1] if own_frames else frames[-1]
     return f"{Path(frame.filename).name}, line {frame.lineno}"
 
 
 def names_object(setting: str) -> bool:
-    """Whether a setting has the form FILE.py:NAME."""
+    """Return True if a setting has the form FILE.py:NAME."""
     file, colon, name = setting.rpartition(":")
     return bool(colon) and file.endswith(".py") and name.isidentifier()
 
 
 def _file_and_name(function: str) -> tuple[Path, str]:
-    """FILE.py:NAME → the file, relative to the working directory, and the name."""
+    """Split FILE.py:NAME into the file, relative to the working directory, and the name."""
     file, _, name = function.rpartition(":")
     return Path(file).expanduser(), name
 
 
 def _run_module(path: Path) -> ModuleType:
-    """Run a file as a module. It can import the modules beside it, as a script can."""
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.append(folder)  # at the end: a file of the user does not hide an installed package
-    # Neighbours that were imported before may have been edited since, as in a notebook: they are imported again.
+    """Run a file as a module. Like a script, it can import the modules next to it."""
+    directory = str(path.resolve().parent)
+    if directory not in sys.path:
+        sys.path.append(directory)  # at the end, so that a user's file never hides an installed package
+    # Import neighbouring modules again: in a notebook session they may have been edited since the last import.
     neighbours = {str(file) for file in _with_neighbours(path.resolve())}
     for name, imported in list(sys.modules.items()):
         if getattr(imported, "__file__", None) in neighbours:
             del sys.modules[name]
     module = ModuleType(f"rlhf_lab_user_{path.stem}")
     module.__file__ = str(path.resolve())
-    sys.modules[module.__name__] = module  # dataclasses look their module up there
-    # Compiled here, and no bytecode of neighbours stored: Python's own loader takes it for an edit in the same second.
+    sys.modules[module.__name__] = module  # dataclasses look up their module there
+    # Compile here and store no bytecode of neighbours. Python's own loader compares modification times in seconds, so
+    # it would use old bytecode after an edit within the same second.
     writes_no_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         exec(compile(path.read_bytes(), module.__file__, "exec"), vars(module))
@@ -91,7 +94,7 @@ def _run_module(path: Path) -> ModuleType:
 
 
 def _with_neighbours(path: Path) -> list[Path]:
-    """A file and the modules of its folder that it imports, directly or through one another."""
+    """Return a file and the modules of its directory that it imports, directly or indirectly."""
     files: list[Path] = []
     pending = [path]
     while pending:
@@ -106,7 +109,7 @@ def _with_neighbours(path: Path) -> list[Path]:
 
 
 def _imported_names(file: Path) -> set[str]:
-    """Top-level names that a file imports; none for one that is no Python."""
+    """Return the top-level names that a file imports; empty if it is not valid Python."""
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (SyntaxError, ValueError):
@@ -114,6 +117,7 @@ def _imported_names(file: Path) -> set[str]:
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
+            # Only the top-level name decides which file next to the module is imported.
             names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module.partition(".")[0])

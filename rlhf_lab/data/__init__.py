@@ -1,6 +1,8 @@
-"""From files, a hub or a world to a corpus of prompts and replies, with every dropped row counted.
+"""Data sources: files, hub data sets and synthetic worlds, read into a corpus of prompts and responses.
 
-Read settings.py and file_settings.py (what can be chosen), transcript.py (messages ↔ text), loading.py (rows → corpus),
-then a source such as pairs.py. reading.py opens files, messages.py and rows.py say what is wrong with a row, replies.py
-reads text of other origin, formats.py converts between data set types, audit.py examines a corpus.
+Every dropped row is counted. Suggested order of reading: settings.py and file_settings.py (the settings), transcript.py
+(messages ↔ text), loading.py (rows → corpus), then a source such as pairs.py. reading.py opens files, messages.py and
+rows.py describe problems of a row, split_rows.py checks text from other sources, formats.py converts between data set
+types, audit.py examines a corpus, generated.py and mixture.py read and mix corpora written by earlier stages.
+adapters/ runs environments of other libraries.
 """

@@ -1,7 +1,7 @@
 """The embedded arithmetic world as a corpus (`data=arithmetic`). Needs no download; see `environments/arithmetic/`.
 
-`chosen` is a demonstration, which may have a slip; `rejected` always has one. Nobody compared the two: a pair of two
-wrong replies is possible, and there is no `p_chosen`.
+`chosen` is a demonstration, which may contain a slip; `rejected` always contains one. The two were not compared by an
+annotator: a pair of two wrong responses is possible, and there is no `p_chosen`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.data.loading import fingerprint
-from rlhf_lab.data.world_settings import Arithmetic
+from rlhf_lab.data.world_settings import ArithmeticData
 from rlhf_lab.environments.arithmetic.world import VERSION, ArithmeticWorld
 
 
-def build(settings: Arithmetic) -> Corpus:
-    """Draw the corpus of an arithmetic world. `oracle` is the `ArithmeticWorld` itself."""
+def build(settings: ArithmeticData) -> Corpus:
+    """Generate the corpus of an arithmetic world. `oracle` is the `ArithmeticWorld` itself."""
     train_seed, test_seed = settings.split_seeds()
     world = ArithmeticWorld(
         min_steps=settings.min_steps,
@@ -32,6 +32,7 @@ def build(settings: Arithmetic) -> Corpus:
     test, test_report = world.sample(settings.test_problems, "test", seed=test_seed)
     for pairs, report in ((train, train_report), (test, test_report)):
         report.statistics.update(statistics(pairs))
+    # repr(settings) includes settings that do not change the texts, e.g. the oracle's temperature
     content = f"arithmetic world {VERSION} {settings!r} {fingerprint(train, test)}"
     return Corpus(
         name="arithmetic",
@@ -39,13 +40,14 @@ def build(settings: Arithmetic) -> Corpus:
         test=test,
         fingerprint=sha256(content.encode()).hexdigest(),
         oracle=world,
+        # both splits: rewards read the answers of train prompts, metrics those of test prompts
         answers={pair.prompt: pair.meta["answer"] for pair in (*train, *test)},
         report={"train": train_report, "test": test_report},
     )
 
 
 def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Of the pairs of a split: shares, 0…1, and the mean number of steps."""
+    """Return statistics of the pairs of a split: fractions in 0…1, and the mean number of steps."""
     metas = [pair.meta for pair in pairs]
     right_answers = [meta["correct_chosen"] for meta in metas]
     right_steps_chosen = [right for meta in metas for right in meta["steps_chosen"]]

@@ -1,7 +1,7 @@
-"""Attempts at tasks, several at each, as text with what became of them: what a reward model is asked to choose among.
+"""Attempts at tasks, several per task, as text with their outcome: the data that a reward model selects from.
 
-An attempt is everything that was said behind its task's prompt: turns of the policy, and what its tools answered. So
-all attempts at a task are replies to one prompt, as `Pair` wants them.
+An attempt is the entire text after the prompt of its task: turns of the policy, and results of its tools. All attempts
+at a task are thus responses to one prompt, as `Pair` requires.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rlhf_lab.core.files import read_jsonl, write_text
 from rlhf_lab.data.transcript import CALLS, render_prompt, to_conversation
 
 FILE = "attempts.jsonl"
-"""In the directory of a stage that made attempts: a row per held-out task."""
+"""File in the directory of a stage that generated attempts, with one row per test task."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Attempts:
     """All attempts at one task.
 
     Attributes:
-        prompt: of the task.
-        replies: the attempts.
-        correct: of each, whether it reached the right answer, 0 or 1.
+        prompt: prompt of the task.
+        replies: texts of the attempts.
+        correct: 1 for each attempt that reached the correct answer, else 0.
     """
 
     prompt: str
@@ -36,29 +36,36 @@ class Attempts:
 
 
 def attempt_text(episode: Episode) -> str:
-    """An episode as one reply to its task's prompt, without the tools that the collector put before that."""
+    """Return an episode as one response to the prompt of its task, without the tool definitions of the collector."""
     prompt = episode.task.prompt
     if not episode.prompt.startswith(prompt):
-        prompt = render_prompt(to_conversation(prompt).messages, to_conversation(episode.prompt).tools)
-    said = f"{episode.prompt} {episode.response}".removeprefix(prompt).rstrip()
-    # a first turn that is nothing but calls begins with their boundary
-    return said.lstrip(" ") if said.lstrip(" ").startswith(CALLS) else said.lstrip()
+        # the collector added tool definitions to the prompt: render the task's prompt with the same ones
+        tools = to_conversation(episode.prompt).tools
+        prompt = render_prompt(to_conversation(prompt).messages, tools)
+    text = f"{episode.prompt} {episode.response}".removeprefix(prompt).rstrip()
+    # the boundary of tool calls starts with newlines, so a first turn with only calls must not lose them
+    without_spaces = text.lstrip(" ")
+    return without_spaces if without_spaces.startswith(CALLS) else text.lstrip()
 
 
-def write_attempts(folder: Path, attempts: Sequence[Attempts]) -> None:
+def write_attempts(directory: Path, attempts: Sequence[Attempts]) -> None:
     lines = [json.dumps(asdict(of_task)) + "\n" for of_task in attempts]
-    write_text(folder / FILE, "".join(lines))
+    write_text(directory / FILE, "".join(lines))
 
 
-def read_attempts(folder: Path) -> list[Attempts]:
-    """What `write_attempts` wrote. Raises ArtifactError where there is none."""
-    path = folder / FILE
+def read_attempts(directory: Path) -> list[Attempts]:
+    """Read the file that `write_attempts` wrote. Raise ArtifactError if it is missing or empty."""
+    path = directory / FILE
     if not path.is_file():
         raise ArtifactError(
-            f"needs.attempts={folder} has no {FILE}; name a recipe of algorithm=attempt_pairs, such as agent_pairs, or "
-            "the folder of such a run"
+            f"needs.attempts={directory} has no {FILE}; name a recipe with algorithm=attempt_pairs, such as "
+            "agent_pairs, or the directory of such a run"
         )
-    attempts = [Attempts(row["prompt"], row["replies"], row["correct"]) for row in read_jsonl(path)]
+    attempts = []
+    for row in read_jsonl(path):
+        attempts.append(Attempts(row["prompt"], row["replies"], row["correct"]))
     if not attempts:
-        raise ArtifactError(f"needs.attempts={folder}: {FILE} is empty; make it with algorithm.heldout_tasks above 0")
+        raise ArtifactError(
+            f"needs.attempts={directory}: {FILE} is empty; run that stage again with algorithm.heldout_tasks above 0"
+        )
     return attempts

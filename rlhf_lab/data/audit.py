@@ -1,7 +1,8 @@
-"""What is wrong with a corpus: every check is counted, says why it matters, and shows one example.
+"""Audit of a corpus: each check counts a kind of problem, states why it matters, and gives one example.
 
-Read with the corpus' own load report, whose drops come first in the findings. Left out: near-duplicates beyond case,
-spacing and punctuation (but for evaluation items, `against`), and anything that needs a model.
+The results start with the rows that loading dropped, from the corpus' own load report. Not checked: near-duplicates
+that differ by more than case, spacing and punctuation (except for evaluation items, see `against`), and anything that
+needs a model.
 """
 
 from __future__ import annotations
@@ -14,44 +15,45 @@ from hashlib import blake2b
 import numpy as np
 
 from rlhf_lab.core.types import Corpus, Pair
-from rlhf_lab.data import replies, transcript
-from rlhf_lab.data.audit_report import DROPPED, SPLITS, AuditReport, Finding, render
+from rlhf_lab.data import split_rows as replies
+from rlhf_lab.data import transcript
+from rlhf_lab.data.audit_report import DROPPED, SPLITS, AuditReport, AuditResult, render
 from rlhf_lab.data.contamination import EvaluationItems
 
-__all__ = ["AuditReport", "Finding", "audit", "render"]
+__all__ = ["AuditReport", "AuditResult", "audit", "render"]
 
 Encode = Callable[[str], Sequence[int]]
-# Control tokens of common chat templates (Llama, Gemma, Mistral, ChatML) as they appear in scraped text.
+# Control tokens of common chat templates (Llama, Gemma, Mistral, ChatML), as they appear in scraped text.
 SPECIAL_TOKEN = re.compile(r"</?s>|<(?:bos|eos|pad|unk)>|<\|[a-z_]{2,30}\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 NOT_WORD = re.compile(r"\W+")
 CONTRADICTS = "contradicts another pair"
 HOLDS_ITEM = "holds an evaluation item"
 
-# Checks on one pair: name → (why it matters, test given the pair and its prompt's oddities).
+# Checks on one pair: name → (why it matters, test of the pair and the oddities of its prompt).
 PAIR_CHECKS: dict[str, tuple[str, Callable[[Pair, Sequence[str]], bool]]] = {
     replies.EMPTY_CHOSEN: ("teaches the model to say nothing", lambda pair, _: not pair.chosen.strip()),
-    replies.EMPTY_REJECTED: ("any reply beats it, nothing is learned", lambda pair, _: not pair.rejected.strip()),
+    replies.EMPTY_REJECTED: ("any response beats it, so nothing is learned", lambda pair, _: not pair.rejected.strip()),
     replies.IDENTICAL: ("there is nothing to prefer", lambda pair, _: pair.chosen == pair.rejected),
     replies.PREFIX: (
         "the pair differs in length only",
         lambda pair, _: replies.is_prefix(pair.chosen, pair.rejected),
     ),
     replies.NOT_ALTERNATING: (
-        "chat templates refuse it or merge the turns",
+        "chat templates reject it or merge the turns",
         lambda _, oddities: replies.NOT_ALTERNATING in oddities,
     ),
-    replies.NO_HUMAN_FIRST: ("chat templates refuse it", lambda _, oddities: replies.NO_HUMAN_FIRST in oddities),
+    replies.NO_HUMAN_FIRST: ("chat templates reject it", lambda _, oddities: replies.NO_HUMAN_FIRST in oddities),
     replies.MARKER_IN_BODY: (
         "the model learns to write the other side's turns",
-        lambda pair, oddities: replies.MARKER_IN_BODY in oddities or any(map(replies.has_marker, _replies_of(pair))),
+        lambda pair, oddities: replies.MARKER_IN_BODY in oddities or any(map(replies.has_marker, _responses_of(pair))),
     ),
     "special token written out": (
         "a tokenizer turns it into a control token (double BOS, early EOS)",
-        lambda pair, _: any(map(SPECIAL_TOKEN.search, (pair.prompt, *_replies_of(pair)))),
+        lambda pair, _: any(map(SPECIAL_TOKEN.search, (pair.prompt, *_responses_of(pair)))),
     ),
 }
 NEED_TWO_REPLIES = (replies.EMPTY_REJECTED, replies.IDENTICAL, replies.PREFIX, CONTRADICTS)
-"""Checks that say nothing about demonstrations, whose rejected reply is empty."""
+"""Checks that do not apply to demonstrations, because their rejected response is empty."""
 
 
 def audit(
@@ -63,14 +65,16 @@ def audit(
     bos_id: int | None = None,
     against: EvaluationItems | None = None,
 ) -> AuditReport:
-    """Check both splits of a corpus. Demonstrations are not checked as pairs; `skipped` names those checks.
+    """Check both splits of a corpus. Checks of pairs are skipped for demonstrations and listed in `skipped`.
 
     Args:
-        encode: full text (prompt, space, reply) → token ids, exactly as training encodes it.
-        max_length: tokens a training sequence may have; with `encode`, what is longer counts as truncated.
-        eos_id, bos_id: with `encode`, the ids that end and start a sequence.
-        against: evaluation items that no training row may hold.
+        encode: full text (prompt, space, response) → token ids, with the encoding used in training.
+        max_length: maximum number of tokens of a training sequence. With `encode`, longer ones count as truncated.
+        eos_id: id that ends a sequence; used with `encode`.
+        bos_id: id that starts a sequence; used with `encode`.
+        against: evaluation items that no training row may contain.
     """
+    # stages: load report, checks of pairs, overlap of the splits, evaluation items, checks of tokens
     report = AuditReport(corpus.name)
     _add_load_report(report, corpus)
     for split in SPLITS:
@@ -81,19 +85,20 @@ def audit(
                 continue
             if check == replies.EMPTY_CHOSEN and not _is_imitated(corpus):
                 continue
-            flagged = (pair for pair, odd in zip(pairs, oddities, strict=True) if test(pair, odd))
-            _add_finding(report, check, split, "pairs", why, pairs, flagged)
+            with_oddities = zip(pairs, oddities, strict=True)
+            flagged = [pair for pair, odd in with_oddities if test(pair, odd)]
+            _add_result(report, check, split, "pairs", why, pairs, flagged)
         _check_duplicates(report, split, pairs, corpus.preferences)
         _describe_lengths(report, split, pairs, corpus.preferences)
     if not corpus.preferences:
         report.skipped |= dict.fromkeys(NEED_TWO_REPLIES, "preference pairs")
     if not _is_imitated(corpus):
-        report.skipped[replies.EMPTY_CHOSEN] = "replies to imitate"
+        report.skipped[replies.EMPTY_CHOSEN] = "responses to imitate"
     _check_overlap(report, corpus)
     if against is not None:
-        why = "the evaluation is trained on, so its numbers are too good"
+        why = "the model trains on evaluation items, so its scores are too high"
         holding = (pair for pair in corpus.train if against.find_in(pair) is not None)
-        _add_finding(report, HOLDS_ITEM, "train", "pairs", why, corpus.train, holding)
+        _add_result(report, HOLDS_ITEM, "train", "pairs", why, corpus.train, holding)
     if encode is None:
         report.skipped |= dict.fromkeys(TOKEN_CHECKS, "an encoder")
     else:
@@ -103,29 +108,34 @@ def audit(
 
 
 def _is_imitated(corpus: Corpus) -> bool:
-    """Whether every row has a chosen reply: prompts alone have none, and disliked replies have none beside them."""
-    return corpus.preferences or not any(pair.rejected or not pair.chosen for pair in corpus.train)
+    """Return True if every row has a chosen response. Prompts alone and rows of disliked responses have none."""
+    if corpus.preferences:
+        return True
+    return not any(pair.rejected or not pair.chosen for pair in corpus.train)
 
 
-def _replies_of(pair: Pair) -> tuple[str, ...]:
-    """The replies there are: a demonstration has no rejected one."""
+def _responses_of(pair: Pair) -> tuple[str, ...]:
+    """Return the responses of a pair. A demonstration has no rejected one."""
     return (pair.chosen, pair.rejected) if pair.rejected else (pair.chosen,)
 
 
 def example_of(pair: Pair) -> str:
-    """Where a pair stands in its source, and the end of its prompt."""
-    prompt_end = " ".join(pair.prompt.removesuffix(transcript.REPLY).split())[-50:]
+    """Return the location of a pair in its source, and the end of its prompt."""
+    # the end of a prompt is its question, which identifies it better than its beginning
+    words = pair.prompt.removesuffix(transcript.REPLY).split()
+    prompt_end = " ".join(words)[-50:]
     source = pair.meta.get("source", "")
     return f"{source} …{prompt_end}" if source else f"…{prompt_end}"
 
 
-def _add_finding(
+def _add_result(
     report: AuditReport, check: str, split: str, unit: str, why: str, units: Sequence[object], flagged: Iterable[Pair]
 ) -> None:
-    """Add what a check found among `units`; the first of the `flagged` pairs is the example."""
+    """Add the result of a check on `units`. The first of the `flagged` pairs is the example."""
     flagged = list(flagged)
     example = example_of(flagged[0]) if flagged else ""
-    report.findings.append(Finding(check, split, len(flagged), len(units), unit, why, example))
+    result = AuditResult(check, split, len(flagged), len(units), unit, why, example)
+    report.findings.append(result)
 
 
 def _add_load_report(report: AuditReport, corpus: Corpus) -> None:
@@ -133,43 +143,49 @@ def _add_load_report(report: AuditReport, corpus: Corpus) -> None:
     for split in splits:
         load_report = corpus.report[split]
         examples = getattr(load_report, "examples", {})  # reports of embedded worlds have no source to point into
-        # What PAIR_CHECKS count is not shown a second time.
+        # Reasons that PAIR_CHECKS count as well are not listed a second time.
         noted = {reason: count for reason, count in load_report.noted.items() if reason not in PAIR_CHECKS}
         for prefix, why, of, counts in (
             (DROPPED, "not in the corpus", load_report.rows, load_report.dropped),
-            ("noted", "kept; what loading saw", load_report.kept, noted),
+            ("noted", "in the corpus; seen while loading", load_report.kept, noted),
         ):
             for reason, count in counts.items():
                 example = examples.get(reason, "")
-                report.findings.append(Finding(f"{prefix}: {reason}", split, count, of, "rows", why, example))
+                result = AuditResult(f"{prefix}: {reason}", split, count, of, "rows", why, example)
+                report.findings.append(result)
+    # also the reports "all" and those of the sources of a mix
     for split, load_report in corpus.report.items():
         for name, value in load_report.statistics.items():
             report.statistics[f"{split}/{name}, all rows read"] = value
 
 
 def _check_duplicates(report: AuditReport, split: str, pairs: Sequence[Pair], preferences: bool) -> None:
+    # the sets hold digests instead of texts: a corpus may have millions of pairs
     seen: set[tuple[bytes, ...]] = set()
     duplicates, contradictions = [], []
     for pair in pairs:
-        prompt, chosen, rejected = (_short_digest(text) for text in (pair.prompt, pair.chosen, pair.rejected))
+        prompt = _short_digest(pair.prompt)
+        chosen = _short_digest(pair.chosen)
+        rejected = _short_digest(pair.rejected)
         if (prompt, chosen, rejected) in seen:
             duplicates.append(pair)
+        # the same pair with the opposite label
         if (prompt, rejected, chosen) in seen and chosen != rejected:
             contradictions.append(pair)
         seen.add((prompt, chosen, rejected))
-    why = "counts twice in training and in every interval"
-    _add_finding(report, "duplicate pair", split, "pairs", why, pairs, duplicates)
+    why = "it counts twice in training and in every confidence interval"
+    _add_result(report, "duplicate pair", split, "pairs", why, pairs, duplicates)
     if preferences:
-        _add_finding(report, CONTRADICTS, split, "pairs", "the labels cancel out", pairs, contradictions)
+        _add_result(report, CONTRADICTS, split, "pairs", "the labels cancel out", pairs, contradictions)
     counts = Counter(pair.prompt for pair in pairs)
     pair_of_prompt = {pair.prompt: pair for pair in pairs}
     repeated = (pair for prompt, pair in pair_of_prompt.items() if counts[prompt] > 1)
-    why = "pairs of one prompt are not independent: cluster intervals by prompt"
-    _add_finding(report, "prompt with several pairs", split, "prompts", why, list(counts), repeated)
+    why = "pairs with the same prompt are not independent: cluster confidence intervals by prompt"
+    _add_result(report, "prompt with several pairs", split, "prompts", why, list(counts), repeated)
 
 
 def _short_digest(text: str) -> bytes:
-    """Twelve bytes in place of a text, so that sets of millions of texts stay small."""
+    """Return a digest of 12 bytes, which replaces a text in sets of millions of texts to save memory."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).digest()
 
 
@@ -178,7 +194,7 @@ def _words_only(text: str) -> str:
 
 
 def _first_human_turn(prompt: str) -> str:
-    """The words of the first human turn; "" where no human speaks."""
+    """Return the words of the first human turn, or "" if there is none."""
     parts = transcript.TURN.split(prompt)  # text before the first turn, then speaker, body, speaker, body, …
     for speaker, body in zip(parts[1::2], parts[2::2], strict=True):
         if speaker == "Human":
@@ -190,7 +206,7 @@ OVERLAPS: dict[str, tuple[str, Callable[[str], str]]] = {
     "test prompt in train": ("the test is memorised, not solved", lambda prompt: prompt),
     "test prompt in train but for case, spacing, punctuation": ("nearly memorised", _words_only),
     "test conversation opens like one in train": (
-        "may be one conversation at two turns, its replies leak",
+        "may be the same conversation at two turns, which reveals its responses",
         _first_human_turn,
     ),
 }
@@ -200,16 +216,21 @@ def _check_overlap(report: AuditReport, corpus: Corpus) -> None:
     prompts = {pair.prompt: pair for pair in corpus.test}
     for check, (why, key) in OVERLAPS.items():
         train = {_short_digest(key(prompt)) for prompt in corpus.prompts("train")}
-        # Prompts without an opening (key "") would all match one another.
-        leaked = (pair for prompt, pair in prompts.items() if key(prompt) and _short_digest(key(prompt)) in train)
-        _add_finding(report, check, "test", "prompts", why, list(prompts), leaked)
+        leaked = []
+        for prompt, pair in prompts.items():
+            prompt_key = key(prompt)
+            # Prompts without a human turn have the key "" and would all match one another.
+            if prompt_key and _short_digest(prompt_key) in train:
+                leaked.append(pair)
+        _add_result(report, check, "test", "prompts", why, list(prompts), leaked)
 
 
 def _describe_lengths(report: AuditReport, split: str, pairs: Sequence[Pair], preferences: bool) -> None:
     if not pairs:
         return
     if not preferences:
-        report.statistics[f"{split}/median characters"] = float(np.median([len(pair.chosen) for pair in pairs]))
+        lengths = [len(pair.chosen) for pair in pairs]
+        report.statistics[f"{split}/median characters"] = float(np.median(lengths))
         return
     chosen = np.array([len(pair.chosen) for pair in pairs])
     rejected = np.array([len(pair.rejected) for pair in pairs])
@@ -238,27 +259,30 @@ def _check_tokens(
     flagged: dict[str, list[Pair]] = {check: [] for check in TOKEN_CHECKS}
     lengths = []
     for pair in pairs:
-        for reply in _replies_of(pair):
-            ids = encode(pair.prompt + transcript.after_colon(reply))
+        for response in _responses_of(pair):
+            ids = encode(pair.prompt + transcript.after_colon(response))
             lengths.append(len(ids))
             if max_length is not None and len(ids) > max_length:
                 flagged[TRUNCATED].append(pair)
+                # such a row has no response token that could be trained on
                 if len(encode(pair.prompt)) >= max_length:
                     flagged[NO_ROOM].append(pair)
+            # the end after truncation, because training sees the truncated sequence
             if eos_id is not None and list(ids[:max_length][-1:]) != [eos_id]:
                 flagged[MISSING_EOS].append(pair)
             if bos_id is not None and list(ids[:2]) == [bos_id, bos_id]:
                 flagged[DOUBLE_BOS].append(pair)
     for check, why, argument, value in (
-        (TRUNCATED, "the end of the reply is cut off", "max_length", max_length),
-        (NO_ROOM, "nothing of the reply is left, unless the prompt is cut instead", "max_length", max_length),
+        (TRUNCATED, "the end of the response is cut off", "max_length", max_length),
+        (NO_ROOM, "nothing of the response is left, unless the prompt is cut instead", "max_length", max_length),
         (MISSING_EOS, "the model does not learn to stop", "eos_id", eos_id),
-        (DOUBLE_BOS, "not the input that the model was trained on", "bos_id", bos_id),
+        (DOUBLE_BOS, "the model was not pretrained on such input", "bos_id", bos_id),
     ):
         if value is None:
             report.skipped[check] = argument
         else:
-            _add_finding(report, check, split, "replies", why, lengths, flagged[check])
+            _add_result(report, check, split, "replies", why, lengths, flagged[check])
     if lengths:
         for name, percent in (("median", 50), ("95th percentile", 95), ("longest", 100)):
-            report.statistics[f"{split}/{name} tokens"] = float(np.percentile(lengths, percent))
+            tokens = np.percentile(lengths, percent)
+            report.statistics[f"{split}/{name} tokens"] = float(tokens)

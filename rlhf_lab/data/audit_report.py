@@ -1,4 +1,4 @@
-"""The result of an audit, and how it is shown."""
+"""Results of an audit, and their tables for the console."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from rich.text import Text
 
 SPLITS = ("train", "test")
 DROPPED = "dropped"
-"""Begins the name of a check that counts rows which loading left out, as in "dropped: empty chosen"."""
+"""Prefix of checks that count rows dropped while loading, as in "dropped: empty chosen"."""
+# statistics whose name matches are fractions and are printed as a percentage
 SHARE = re.compile(r"wins|rate|share|accuracy|agrees")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One check on one split.
+class AuditResult:
+    """Result of one check on one split.
 
     Attributes:
-        check: what is counted.
+        check: name of the check.
         split: "train", "test" or "all".
-        count, of: how many were found among how many `unit`s.
-        why: what it does to training or evaluation.
-        example: where or what the first one is; "" when there is none.
+        count: number of units that the check flagged.
+        of: number of units that were checked.
+        unit: kind of unit, such as "pairs" or "rows".
+        why: effect of the problem on training or evaluation.
+        example: location or text of the first flagged unit; "" if there is none.
     """
 
     check: str
@@ -47,42 +50,47 @@ class AuditReport:
     """Result of `audit`.
 
     Attributes:
-        findings: every check that ran, also those that found nothing.
-        statistics: "split/name" → value (lengths, longer wins).
+        name: name of the corpus.
+        findings: results of all checks that ran, including those that flagged nothing.
+        statistics: "split/name" → value, such as lengths.
         skipped: check → what it needs to run.
     """
 
     name: str
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[AuditResult] = field(default_factory=list)
     statistics: dict[str, float] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
 
     def count(self, check: str, split: str) -> int:
-        """How often `check` was found in `split`. Raises KeyError when it did not run there."""
-        for finding in self.findings:
-            if (finding.check, finding.split) == (check, split):
-                return finding.count
+        """Return how many units `check` flagged in `split`. Raise KeyError if the check did not run there."""
+        for result in self.findings:
+            if (result.check, result.split) == (check, split):
+                return result.count
         raise KeyError(f"{check!r} did not run on {split!r}")
 
 
 def render(report: AuditReport) -> RenderableType:
-    """The report for the console: what was found, what was not, the statistics, and which checks did not run."""
-    failed = list(dict.fromkeys(finding.check for finding in report.findings if finding.count))
-    passed = dict.fromkeys(finding.check for finding in report.findings if finding.check not in failed)
+    """Return the report for the console: failed checks, passed checks, skipped checks and statistics."""
+    # dictionaries as ordered sets: a check has a result for each split
+    failed = list(dict.fromkeys(result.check for result in report.findings if result.count))
+    passed = dict.fromkeys(result.check for result in report.findings if result.check not in failed)
+    # such problems are absent from the corpus only because loading dropped the rows: not the same as a clean source
     dropped = [check for check in passed if f"{DROPPED}: {check}" in failed]
     clean = [check for check in passed if check not in dropped]
     blocks: list[RenderableType] = [_findings_table(report, failed)]
     if clean:
         blocks.append(Text(f"Checked, none found: {', '.join(clean)}.", style="green"))
     if dropped:
-        blocks.append(Text(f"None left in what is kept, loading dropped them: {', '.join(dropped)}.", style="yellow"))
+        blocks.append(
+            Text(f"Not in the corpus, because loading dropped such rows: {', '.join(dropped)}.", style="yellow")
+        )
     for needs, checks in _group_by_need(report.skipped).items():
         blocks.append(Text(f"Not checked: {', '.join(checks)} (needs {needs}).", style="yellow"))
     return Group(*blocks, "", _statistics_table(report))
 
 
 def _group_by_need(skipped: dict[str, str]) -> dict[str, list[str]]:
-    """What is needed → the checks that were skipped for want of it."""
+    """Return requirement → the checks that were skipped because it is missing."""
     groups: dict[str, list[str]] = {}
     for check, needs in skipped.items():
         groups.setdefault(needs, []).append(check)
@@ -97,17 +105,20 @@ def _findings_table(report: AuditReport, checks: Iterable[str]) -> Table:
     for heading in ("why it matters", "first example"):
         table.add_column(heading, overflow="fold")
     for check in checks:
-        findings = {finding.split: finding for finding in report.findings if finding.check == check}
+        findings = {result.split: result for result in report.findings if result.check == check}
         cells = [_format_count(findings.get(split)) for split in SPLITS]
-        first = next(finding for finding in findings.values() if finding.count)
-        table.add_row(*map(Text, (check, *cells, first.why, first.example)))
+        first = next(result for result in findings.values() if result.count)
+        # as `Text`, because examples may contain markup of rich, such as [INST]
+        texts = (check, *cells, first.why, first.example)
+        table.add_row(*map(Text, texts))
     return table
 
 
-def _format_count(finding: Finding | None) -> str:
+def _format_count(finding: AuditResult | None) -> str:
     if finding is None:
         return "–"
-    return f"{finding.count:,} of {finding.of:,} {finding.unit}\n{finding.share:.2%}"
+    count = f"{finding.count:,} of {finding.of:,} {finding.unit}"
+    return f"{count}\n{finding.share:.2%}"
 
 
 def _statistics_table(report: AuditReport) -> Table:
@@ -126,4 +137,5 @@ def _statistics_table(report: AuditReport) -> Table:
 def _format_statistic(name: str, value: float) -> str:
     if SHARE.search(name):
         return f"{value:.1%}"
+    # integers are counts
     return f"{value:,.0f}" if value == round(value) else f"{value:,.4g}"

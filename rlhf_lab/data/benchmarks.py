@@ -1,11 +1,11 @@
-"""Rows of reward-model benchmarks in their own columns, from files or the hub.
+"""Rows of reward-model benchmarks in their original columns, from files or the hub.
 
     reward_bench     prompt, chosen, rejected, subset, id
     reward_bench_2   prompt, chosen: [text], rejected: [text], subset, id; Ties has ids "ref:N" and "tied:N"
     reward_math      problem, eval_solution: [step], solution_type: chosen | rejected, problem_id; a row per solution
     process_bench    id "subset-N", problem, steps: [text], label: index of the first wrong step, −1 for none
 
-Further columns are not read. A step is one line: line breaks inside it become spaces.
+Other columns are ignored. A step has no newlines: those inside it become spaces.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from typing import Any
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Pair
 from rlhf_lab.data.reading import read_rows
-from rlhf_lab.data.rows import BadRows, Row, RowProblem, column, describe, text_column
+from rlhf_lab.data.rows import BadRows, RowProblem, SourceRow, column, describe, text_column
 from rlhf_lab.data.transcript import as_prompt
 
 
 @dataclass(frozen=True)
-class Item:
-    """What a benchmark scores together.
+class BenchmarkItem:
+    """Unit that a benchmark scores: a prompt with its right and wrong responses.
 
     Attributes:
-        name: the row's id, or the problem's.
-        prompt: ends where the reply starts.
-        right, wrong: replies; a pair has one each.
+        name: id of the row, or of the problem.
+        subset: subset of the benchmark that the item belongs to.
+        prompt: prompt text, which ends where the response starts.
+        right: correct or preferred responses; a pair has one.
+        wrong: incorrect or dispreferred responses; a pair has one.
     """
 
     name: str
@@ -39,17 +41,20 @@ class Item:
     wrong: tuple[str, ...]
 
     @property
-    def replies(self) -> tuple[str, ...]:
+    def responses(self) -> tuple[str, ...]:
         return (*self.right, *self.wrong)
 
 
 @dataclass(frozen=True)
-class Solution:
+class WorkedSolution:
     """A worked solution of ProcessBench.
 
     Attributes:
-        values: the row as it was read.
-        label: index of the first wrong step; −1 for none.
+        values: columns of the row, unchanged.
+        subset: subset of ProcessBench.
+        prompt: the problem as a prompt.
+        steps: steps of the solution, one line each.
+        label: index of the first wrong step; −1 if all are right.
     """
 
     values: Mapping[str, Any]
@@ -60,61 +65,66 @@ class Solution:
 
     @property
     def prefixes(self) -> list[str]:
-        """The solution up to and with each step."""
-        return ["\n".join(self.steps[: end + 1]) for end in range(len(self.steps))]
+        """Return the solution up to and including each step."""
+        ends = range(1, len(self.steps) + 1)
+        return ["\n".join(self.steps[:end]) for end in ends]
 
 
-def read_items(benchmark: str, path: str, limit: int = 0) -> list[Item]:
-    """Items of a benchmark of right and wrong replies; at most `limit` rows, of RewardMATH problems."""
-    parse: Callable[[Mapping[str, Any]], Item] = {
+def read_items(benchmark: str, path: str, limit: int = 0) -> list[BenchmarkItem]:
+    """Return the items of a benchmark of right and wrong responses: up to `limit` rows (RewardMATH: problems)."""
+    parse: Callable[[Mapping[str, Any]], BenchmarkItem] = {
         "reward_bench": _parse_reward_bench,
         "reward_bench_2": _parse_reward_bench_2,
         "reward_math": _parse_reward_math,
     }[benchmark]
-    if benchmark == "reward_math":  # the limit is of problems: their solutions stay together
-        return _group_by_problem(path, list(_parse_rows(path, 0, parse)))[: limit or None]
+    if benchmark == "reward_math":  # the limit counts problems, so that the solutions of a problem stay together
+        items = _group_by_problem(path, list(_parse_rows(path, 0, parse)))
+        return items[: limit or None]
     return list(_parse_rows(path, limit, parse))
 
 
-def read_solutions(path: str, limit: int = 0) -> list[Solution]:
-    """Solutions of ProcessBench; at most `limit` rows. Raises DataError."""
+def read_solutions(path: str, limit: int = 0) -> list[WorkedSolution]:
+    """Return the solutions of ProcessBench, up to `limit` rows. Raise DataError if a row is malformed."""
     return list(_parse_rows(path, limit, _parse_process_bench))
 
 
-def own_items(name: str, pairs: list[Pair]) -> list[Item]:
-    """Labelled pairs in the form of RewardBench; where the true reward is known in its order, without its ties."""
+def own_items(name: str, pairs: list[Pair]) -> list[BenchmarkItem]:
+    """Return labelled pairs as benchmark items. If gold rewards are known, they set the order, and ties are dropped."""
     items = []
-    for number, pair in enumerate(pairs):
-        gold_gap = 1.0  # without a true reward the label decides
+    for index, pair in enumerate(pairs):
+        gold_gap = 1.0  # without a gold reward, the label decides
         if "gold_chosen" in pair.meta:
             gold_gap = float(pair.meta["gold_chosen"]) - float(pair.meta["gold_rejected"])
+        # equal responses have no right side
         if gold_gap == 0:
             continue
         right, wrong = (pair.chosen, pair.rejected) if gold_gap > 0 else (pair.rejected, pair.chosen)
-        items.append(Item(str(number), name, pair.prompt, (right,), (wrong,)))
+        item = BenchmarkItem(str(index), name, pair.prompt, (right,), (wrong,))
+        items.append(item)
     return items
 
 
 def _parse_rows(path: str, limit: int, parse: Callable[[Mapping[str, Any]], Any]) -> Iterator[Any]:
-    """Parsed rows. Raises one DataError that lists the bad rows, after all rows were read."""
+    """Yield the parsed rows. After the last row, raise one DataError that lists all bad rows."""
     bad = BadRows(path)
     count = 0
-    rows: Iterator[Row] = read_rows(path, bad)
+    rows: Iterator[SourceRow] = read_rows(path, bad)
     for row in islice(rows, limit or None):
         try:
             yield parse(row.values)
             count += 1
         except RowProblem as problem:
             bad.add(row.file, row.number, str(problem))
+    # raised only now, so that the message lists all bad rows
     bad.finish()
     if not count:
-        raise DataError(f"{path}: there is no row in it")
+        raise DataError(f"{path}: the source has no rows; expected at least one")
 
 
-def _parse_reward_bench(values: Mapping[str, Any]) -> Item:
+def _parse_reward_bench(values: Mapping[str, Any]) -> BenchmarkItem:
     chosen = text_column(values, "chosen")
     rejected = text_column(values, "rejected")
-    return Item(
+    return BenchmarkItem(
         name=str(column(values, "id")),
         subset=text_column(values, "subset"),
         prompt=_prompt_column(values),
@@ -123,7 +133,7 @@ def _parse_reward_bench(values: Mapping[str, Any]) -> Item:
     )
 
 
-def _parse_reward_bench_2(values: Mapping[str, Any]) -> Item:
+def _parse_reward_bench_2(values: Mapping[str, Any]) -> BenchmarkItem:
     chosen = _text_list_column(values, "chosen")
     rejected = _text_list_column(values, "rejected")
     name = str(column(values, "id"))
@@ -132,23 +142,25 @@ def _parse_reward_bench_2(values: Mapping[str, Any]) -> Item:
         kind, _, number = name.partition(":")
         if kind not in ("ref", "tied") or not number.isdigit():
             raise RowProblem(f'column \'id\' is {describe(name)}; Ties expects "ref:NUMBER" or "tied:NUMBER"')
-    return Item(name, subset, _prompt_column(values), chosen, rejected)
+    return BenchmarkItem(name, subset, _prompt_column(values), chosen, rejected)
 
 
-def _parse_reward_math(values: Mapping[str, Any]) -> Item:
-    """One solution of a problem; `_group_by_problem` puts those of a problem together."""
+def _parse_reward_math(values: Mapping[str, Any]) -> BenchmarkItem:
+    """Return one solution of a problem as an item; `_group_by_problem` merges the solutions of a problem."""
     text = "\n".join(_step_lines(values, "eval_solution"))
     kind = text_column(values, "solution_type")
     if kind not in ("chosen", "rejected"):
         raise RowProblem(f"column 'solution_type' is {describe(kind)}; expected 'chosen' or 'rejected'")
-    right, wrong = ((text,), ()) if kind == "chosen" else ((), (text,))
+    right = (text,) if kind == "chosen" else ()
+    wrong = (text,) if kind == "rejected" else ()
     prompt = as_prompt(text_column(values, "problem"))
-    return Item(str(column(values, "problem_id")), "RewardMATH", prompt, right, wrong)
+    problem_id = str(column(values, "problem_id"))
+    return BenchmarkItem(problem_id, "RewardMATH", prompt, right, wrong)
 
 
-def _group_by_problem(path: str, solutions: list[Item]) -> list[Item]:
-    """One item per problem, from one item per solution. Raises DataError for a problem with one kind only."""
-    groups: dict[str, list[Item]] = {}
+def _group_by_problem(path: str, solutions: list[BenchmarkItem]) -> list[BenchmarkItem]:
+    """Merge one item per solution into one item per problem. Raise DataError if a problem has only one kind."""
+    groups: dict[str, list[BenchmarkItem]] = {}
     for solution in solutions:
         groups.setdefault(solution.name, []).append(solution)
     items = []
@@ -160,17 +172,22 @@ def _group_by_problem(path: str, solutions: list[Item]) -> list[Item]:
                 f"{path}: problem_id {name} has {len(right)} chosen and {len(wrong)} rejected solutions; "
                 "each problem needs both"
             )
-        items.append(Item(name, group[0].subset, group[0].prompt, right, wrong))
+        first = group[0]
+        items.append(BenchmarkItem(name, first.subset, first.prompt, right, wrong))
     return items
 
 
-def _parse_process_bench(values: Mapping[str, Any]) -> Solution:
+def _parse_process_bench(values: Mapping[str, Any]) -> WorkedSolution:
     steps = _step_lines(values, "steps")
     label = column(values, "label")
     if not isinstance(label, int) or not -1 <= label < len(steps):
-        raise RowProblem(f"column 'label' is {describe(label)}; expected −1 or the index of one of {len(steps)} steps")
-    subset = str(column(values, "id")).rpartition("-")[0] or "ProcessBench"
-    return Solution(values, subset, as_prompt(text_column(values, "problem")), steps, label)
+        raise RowProblem(
+            f"column 'label' is {describe(label)}; expected −1 or the index of one of the {len(steps)} steps"
+        )
+    identifier = str(column(values, "id"))
+    subset = identifier.rpartition("-")[0] or "ProcessBench"
+    prompt = as_prompt(text_column(values, "problem"))
+    return WorkedSolution(values, subset, prompt, steps, label)
 
 
 def _prompt_column(values: Mapping[str, Any]) -> str:
@@ -185,4 +202,5 @@ def _text_list_column(values: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def _step_lines(values: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    return tuple(" ".join(text.split("\n")) for text in _text_list_column(values, name))
+    # one line per step, because judges are evaluated at the ends of lines
+    return tuple(text.replace("\n", " ") for text in _text_list_column(values, name))

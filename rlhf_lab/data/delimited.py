@@ -1,7 +1,7 @@
 """Rows of .csv and .tsv files: RFC 4180 quoting, a header row, newlines inside quoted fields, UTF-8.
 
-Every field is text, and an empty one is the empty text. A list of {role, content} messages is read from its JSON, or
-from the Python notation that pandas writes. Rows are numbered as a spreadsheet numbers them: the header is row 1.
+Every field is text, and an empty field is the empty text. A list of {role, content} messages is parsed from JSON, or
+from the Python notation that pandas writes. Rows are numbered as in a spreadsheet: the header is row 1.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.core import bounded_files
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.data.lines import file_lines
-from rlhf_lab.data.rows import BadRows, Row
+from rlhf_lab.data.rows import BadRows, SourceRow
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
-LARGEST_FIELD = 2**31 - 1
-"""Characters. Python's own limit, 131072, is less than a long conversation."""
 
 
-def read_delimited(file: Path, bad: BadRows) -> Iterator[Row]:
-    """Stream the rows of a file with a header. Raises DataError for a file without a usable header."""
+def read_delimited(file: Path, bad: BadRows) -> Iterator[SourceRow]:
+    """Stream the rows of a file with a header. Raise DataError if the header is unusable."""
     delimiter = DELIMITERS[Path(file.name.removesuffix(".gz")).suffix]
-    csv.field_size_limit(LARGEST_FIELD)
-    # Bytes that are not UTF-8 are kept as surrogates until the row and the field that hold them are known.
+    csv.field_size_limit(bounded_files.MAX_ROW_BYTES)  # Python's default, 131072, is too small for long conversations
+    # Bytes that are not UTF-8 become surrogates here, so that the error message can name the row and the field.
     text = (line.decode("utf-8", "surrogateescape") for _, line in file_lines(file))
     records = csv.reader(text, delimiter=delimiter, strict=True)
     header: list[str] | None = None
@@ -49,23 +48,29 @@ def read_delimited(file: Path, bad: BadRows) -> Iterator[Row]:
         if problem:
             bad.add(str(file), number, problem)
         else:
-            yield Row(str(file), number, dict(zip(header, map(_parse_field, fields), strict=True)))
+            values = map(_parse_field, fields)
+            yield SourceRow(str(file), number, dict(zip(header, values, strict=True)))
 
 
 def _quoting_problem(reason: str) -> str:
+    if "field limit" in reason:
+        size = bounded_files.size_text(bounded_files.MAX_ROW_BYTES)
+        return f"a field is longer than {size}; shorten it, or close the quote that opens it"
     if "unexpected end" in reason:
-        return "a quoted field that begins in this row is never closed; close it, and double a quote inside a field"
-    return f'broken quoting ({reason}); put the field in quotes and double a quote inside it: "say ""hi"""'
+        return "a quoted field that starts in this row is never closed; close it, and double a quote inside a field"
+    return f'the quoting is broken ({reason}); put the field in quotes and double a quote inside it: "say ""hi"""'
 
 
 def _checked_header(file: Path, names: list[str], delimiter: str) -> list[str]:
-    """The names of the columns, stripped. Raises DataError when they cannot name columns."""
+    """Return the column names without surrounding spaces. Raise DataError if they cannot be column names."""
     names = [name.strip() for name in names]
-    actual = next((mark for mark in (";", "\t", ",") if mark != delimiter and mark in names[0]), None)
+    # a header of one column that contains another delimiter was probably saved with the wrong one
+    others = [mark for mark in (";", "\t", ",") if mark != delimiter]
+    actual = next((mark for mark in others if mark in names[0]), None)
     if len(names) == 1 and actual:
         raise DataError(
-            f"{file}: the header is the one column {names[0]!r}; fields of a {file.name.removesuffix('.gz')[-4:]} file "
-            f"are separated by {delimiter!r}, not by {actual!r}; save it with {delimiter!r} between the fields"
+            f"{file}: the header has only the column {names[0]!r}; fields of a {file.name.removesuffix('.gz')[-4:]} "
+            f"file are separated by {delimiter!r}, not by {actual!r}; save it with {delimiter!r} between the fields"
         )
     if "" in names:
         raise DataError(f"{file}: column {names.index('') + 1} of the header has no name; name it or remove it")
@@ -76,25 +81,26 @@ def _checked_header(file: Path, names: list[str], delimiter: str) -> list[str]:
 
 
 def _fields_problem(header: list[str], fields: list[str], delimiter: str) -> str | None:
-    """What is wrong with the fields of a row, or None."""
+    """Return a description of the problem with the fields of a row, or None."""
     if len(fields) != len(header):
         return (
             f"the row has {len(fields)} fields and the header has {len(header)}; "
-            f"put a field that holds {delimiter!r} or a line break in quotes"
+            f"put quotes around a field that contains {delimiter!r} or a line break"
         )
     for name, field in zip(header, fields, strict=True):
         try:
             field.encode("utf-8")
         except UnicodeEncodeError as error:
             byte = ord(field[error.start]) - 0xDC00  # "surrogateescape" decodes byte 0xNN as U+DCNN
-            return f"column {name!r} has the byte 0x{byte:02x}, not UTF-8; save the file as UTF-8"
+            return f"column {name!r} contains the byte 0x{byte:02x}, which is not UTF-8; save the file as UTF-8"
     return None
 
 
 def _parse_field(field: str) -> Any:
-    """The text of a field, or the list of messages that it writes down."""
-    if not field.startswith("[{") or "role" not in field:  # a cheap test first: most fields are plain text
+    """Return the text of a field, or the list of messages that it encodes."""
+    if not field.startswith("[{") or "role" not in field:  # a fast test first: few fields contain messages
         return field
+    # JSON first; pandas writes lists with single quotes, which only Python reads
     for parse in (json.loads, ast.literal_eval):
         try:
             value = parse(field)

@@ -1,7 +1,7 @@
-"""Texts that say nearly the same as another: by the longest common subsequence of their words (ROUGE-L).
+"""Near-duplicate texts, by the longest common subsequence of their words (ROUGE-L).
 
-Self-instruct (arXiv:2212.10560, section 2.2) keeps a new instruction whose ROUGE-L with every earlier one is below .7.
-Left out: paraphrase in other words, which takes a model.
+Self-instruct (arXiv:2212.10560, section 2.2) keeps a new instruction if its ROUGE-L with every earlier one is below
+0.7. Not detected: paraphrases in other words, which need a model.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ NOT_WORD = re.compile(r"\W+")
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Words of a text without case, punctuation and the speakers of a transcript."""
+    """Return the words of a text without case, punctuation and the speaker names of a transcript."""
     return tuple(NOT_WORD.sub(" ", TURN.sub(" ", text).casefold()).split())
 
 
 def common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
-    """Length of the longest common subsequence of words."""
+    """Return the length of the longest common subsequence of two word lists."""
+    # dynamic programming with one row of the table; lengths[i]: for the words of `first` so far and second[:i]
     lengths = [0] * (len(second) + 1)
     for word in first:
-        diagonal = 0  # length for the words before this one and before `other`
+        diagonal = 0  # length for the words before `word` and before `other`
         for i, other in enumerate(second, 1):
             above = lengths[i]
             lengths[i] = diagonal + 1 if word == other else max(above, lengths[i - 1])
@@ -34,17 +35,18 @@ def common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 def overlap(first: Sequence[str], second: Sequence[str]) -> float:
-    """ROUGE-L of two lists of words, F-measure: 2·LCS/(|a| + |b|), 0…1; 1 for two empty ones."""
+    """Return the ROUGE-L F-measure of two word lists, 2·LCS/(|a| + |b|), in 0…1; 1 for two empty lists."""
     if not first and not second:
         return 1.0
     return 2 * common_subsequence(first, second) / (len(first) + len(second))
 
 
 class NearDuplicates:
-    """Finds an earlier text that overlaps with a new one by more than a limit; equal words always do.
+    """Index of texts that finds near-duplicates of a new text. Texts with equal words are always duplicates.
 
     Args:
-        limit: largest overlap that is no duplicate, 0…1; 1 calls only texts of the same words duplicates.
+        limit: largest overlap that does not count as duplicate, 0…1; with 1, only equal words count.
+        texts: texts to add at the start.
     """
 
     def __init__(self, limit: float, texts: Iterable[str] = ()):
@@ -52,6 +54,7 @@ class NearDuplicates:
         self._texts: list[str] = []
         self._words: list[tuple[str, ...]] = []
         self._number: dict[tuple[str, ...], int] = {}
+        # inverted index: word → indices of the texts that contain it
         self._with_word: dict[str, list[int]] = {}
         for text in texts:
             self.add(text)
@@ -62,12 +65,13 @@ class NearDuplicates:
         self._texts.append(text)
         self._words.append(text_words)
         self._number.setdefault(text_words, number)
+        # with the limit 1 only equal words count, which needs no index of words
         if self.limit < 1:
             for word in set(text_words):
                 self._with_word.setdefault(word, []).append(number)
 
     def find(self, text: str) -> str | None:
-        """An earlier text that this one duplicates; None where there is none."""
+        """Return an earlier text that this one duplicates, or None."""
         text_words = words(text)
         if text_words in self._number:
             return self._texts[self._number[text_words]]
@@ -76,19 +80,25 @@ class NearDuplicates:
         counts = Counter(text_words)
         for number in self._candidates(text_words):
             other = self._words[number]
-            # at most so many words of a common subsequence as the texts have in common in any order
-            bound = 2 * (counts & Counter(other)).total() / (len(text_words) + len(other))
+            # upper bound: the number of words that the texts have in common in any order, which is fast to compute
+            shared = (counts & Counter(other)).total()
+            bound = 2 * shared / (len(text_words) + len(other))
             if bound > self.limit and overlap(text_words, other) > self.limit:
                 return self._texts[number]
         return None
 
     def _candidates(self, text_words: Sequence[str]) -> list[int]:
-        """Numbers of the texts that can overlap by more than the limit.
+        """Return the indices of texts whose overlap can exceed the limit t.
 
-        From 2·c/(|a| + |b|) > t and c ≤ |b| follows c > t·|a|/(2 − t) for the words c in common. So one of the rarest
-        |a| − ⌊t·|a|/(2 − t)⌋ words of a has to be among them, and the lists of the frequent words need not be read.
+        2·c/(|a| + |b|) > t and c ≤ |b| imply c > t·|a|/(2 − t), where c is the number of common words. One or more of
+        the rarest |a| − ⌊t·|a|/(2 − t)⌋ words of a are therefore common words, so the long lists of frequent words need
+        not be read.
         """
-        least_common = math.floor(self.limit * len(text_words) / (2 - self.limit))
+        bound = self.limit * len(text_words) / (2 - self.limit)
+        min_common = math.floor(bound)
         rarest = sorted(text_words, key=lambda word: len(self._with_word.get(word, ())))
-        looked_up = rarest[: len(text_words) - least_common]
-        return sorted({number for word in looked_up for number in self._with_word.get(word, ())})
+        looked_up = rarest[: len(text_words) - min_common]
+        numbers: set[int] = set()
+        for word in looked_up:
+            numbers.update(self._with_word.get(word, ()))
+        return sorted(numbers)

@@ -1,4 +1,4 @@
-"""Settings of environments of one's own, or written for other libraries (`data=environment`)."""
+"""Settings of user-defined environments and of environments written for other libraries (`data=environment`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Ge, Gt, NotEmpty
 from rlhf_lab.core.user_code import files_behind, names_object
-from rlhf_lab.data.file_settings import Prompts
+from rlhf_lab.data.file_settings import PromptsData
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -18,24 +18,25 @@ if TYPE_CHECKING:
 
 @register("data", "environment")
 @dataclass(frozen=True)
-class ForeignEnvironment(Prompts):
-    """An environment of one's own, or one written for another library, that answers the policy (docs/environments.md).
+class ForeignEnvironment(PromptsData):
+    """User-defined environment, or one written for another library, that answers the policy (docs/environments.md).
 
     Args:
-        style: `lab` is an object with the methods of `rlhf_lab.Environment`; `trl` a class in the form of TRL's
-            `environment_factory`; `openenv` a server of OpenEnv; `verifiers` an installed environment of verifiers 0.1.
-        environment: FILE.py:NAME of the class or function that makes it; of `openenv` the server's address, of
-            `verifiers` the environment's name.
-        arguments: what it is made with, by name.
-        path: file of tasks: `prompt`, and further columns that the environment gets when an episode begins. Not for
-            `lab` and `verifiers`, which have tasks of their own.
-        prompt: the column of what is asked: text, or messages.
-        action, observation: of `openenv`: the field of an action that holds the reply, and of an observation that the
-            policy reads.
-        max_turns: most turns of the policy in an episode.
-        timeout_s: of `verifiers`: longest wait for the environment.
-        version: declared version of a server or an installed environment; change it when its answers change, so that
-            stored results are not reused. The code in a file is known by itself.
+        style: kind of environment. `lab`: an object with the methods of `rlhf_lab.Environment`. `trl`: a class in the
+            form of TRL's `environment_factory`. `openenv`: a server of OpenEnv. `verifiers`: an installed environment
+            of verifiers 0.1.
+        environment: FILE.py:NAME of the class or function that creates it; for `openenv` the address of the server,
+            for `verifiers` the name of the environment.
+        arguments: keyword arguments for its creation.
+        path: file of tasks with the column `prompt`. Other columns are passed to the environment when an episode
+            starts. Not used by `lab` and `verifiers`, which have their own tasks.
+        prompt: column of the prompt: text or messages.
+        action: field of an action that contains the response; only for `openenv`.
+        observation: field of an observation that the policy reads; only for `openenv`.
+        max_turns: maximum number of turns of the policy in an episode.
+        timeout_s: maximum time to wait for the environment, in seconds; only for `verifiers`.
+        version: declared version of a server or an installed environment. Change it when the environment's answers
+            change, so that stored results are not reused. Changes of code in a file are detected automatically.
     """
 
     max_turns: Annotated[int, Ge(1)] = 8  # type: ignore[misc]  # depends on the settings here, on the class elsewhere
@@ -49,7 +50,7 @@ class ForeignEnvironment(Prompts):
 
     @property
     def brings_tasks(self) -> bool:
-        """Whether the environment has tasks of its own."""
+        """True if the environment has its own tasks."""
         return self.style in ("lab", "verifiers")
 
     @property
@@ -62,24 +63,27 @@ class ForeignEnvironment(Prompts):
             *super().rules(),
             (
                 not is_file or not self.environment or names_object(self.environment),
-                f"environment={self.environment} is not FILE.py:NAME, such as my_env.py:MyEnvironment",
+                f"environment={self.environment} is not of the form FILE.py:NAME, such as my_env.py:MyEnvironment",
             ),
             (
                 not (self.brings_tasks and self.path),
-                f"path={self.path} is not read with style={self.style}: the environment has tasks of its own",
+                f"path={self.path} is not used with style={self.style}, because the environment has its own tasks; "
+                "remove it",
             ),
             (
                 self.verifier is None,
-                f"verifier={self.verifier} is not read: what the environment gives is the reward of an episode",
+                f"verifier={self.verifier} is not used, because the environment returns the reward of an episode; "
+                "remove it",
             ),
             (
                 not self.brings_tasks or (self.prompt_template == "{prompt}" and not self.system),
-                f"prompt_template and system are not read with style={self.style}, whose tasks are its own",
+                f"prompt_template and system are not used with style={self.style}, because the environment has its own "
+                "tasks; remove them",
             ),
         )
 
 
 def code_files(config: Config) -> list[Path]:
-    """Source files of the user's own environment that the stage runs."""
+    """Return the source files of the user's own environment that the stage runs."""
     data = config.data
     return files_behind(data.environment) if isinstance(data, ForeignEnvironment) else []

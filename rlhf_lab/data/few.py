@@ -1,4 +1,4 @@
-"""A few rows of a data source, read or drawn within a second: for checks before a run."""
+"""A few rows of a data source, read or generated within a second, for checks before a run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rlhf_lab.data.settings import Mix
 
 
 def few_rows(settings: DataSource) -> Corpus | None:
-    """The corpus of a source at its smallest size; None where that takes a network or starts somebody's environment.
+    """Return the corpus of a source at its smallest size, or None if it needs a network or starts a user's environment.
 
-    Raises DataError, ConfigError or MissingDependency for what is wrong with the first rows.
+    Raises DataError, ConfigError or MissingDependency if something is wrong with the first rows.
     """
     parts = list(settings.sources_by_name().values()) or [settings]
     if not all(map(_is_at_hand, parts)):
@@ -27,13 +27,15 @@ def few_rows(settings: DataSource) -> Corpus | None:
 
 def _is_at_hand(settings: DataSource) -> bool:
     if isinstance(settings, ForeignEnvironment):
+        # starting somebody's environment may have side effects and take minutes
         return False
     sources = (settings.path, settings.test_path) if isinstance(settings, FileSettings) else ()
+    # None means a hub data set, which needs a network
     return all(local_files(source) is not None for source in sources if source)
 
 
 def _at_its_smallest(settings: DataSource) -> DataSource:
-    """The settings with the number of rows of `size=smoke` for large models, in every source of a mix."""
+    """Return the settings with the row counts of `size=smoke` for large models, in every source of a mix."""
     if isinstance(settings, Mix):
         sources = {
             name: {**settings.sources[name], **getattr(part, "smoke_real", {})}

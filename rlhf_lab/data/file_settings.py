@@ -1,4 +1,4 @@
-"""Settings of data from files and the hub: pairs, grades, demonstrations, prompts, problems."""
+"""Settings of data from files and the hub: pairs, grades, demonstrations, prompts, tasks with answers."""
 
 from __future__ import annotations
 
@@ -18,33 +18,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FileSettings(DataSettings):
-    """Sources that are read from a file or a hub.
+    """Settings of sources that are read from a file or a hub.
 
     Args:
-        path: a local file, folder or glob (.jsonl, .json, .csv, .tsv, each also as .gz, .parquet); or a hub data set as
-            `owner/name`, `owner/name:split` or `owner/name/folder:split` (split: train). A configuration is named like
-            a folder.
-        test_path: the held-out split; without it `test_fraction` of the prompts is held out by a hash of the prompt.
-        test_fraction: fraction of prompts held out, in (0, 1]. 1 holds out every row: a benchmark is measured whole,
-            and nothing can be trained on it.
-        max_pairs: keep at most this many pairs per split, taken in file order; 0 keeps all.
-        max_bad_rows: rows that cannot be read at all (broken JSON, missing field) before loading stops with an error.
-            Such rows are errors; rows that are readable but unusable (identical replies, …) are counted and dropped.
-        columns: the columns besides the text that rewards and graders get with a prompt (`Corpus.facts`), such as
-            answer, tests, id, category; null takes all there are, [] none. With `streaming`, null takes none.
-        streaming: keep the rows on disk (and `algorithm=sft` its tokens too), for data that do not fit in memory; a hub
-            data set is read as it arrives and not stored, up to the row that fills `max_pairs`. The same pairs in the
-            same order as without.
-        shuffle_buffer: with `streaming`, rows in a buffer from which the next one is drawn at random; 0 keeps the order
-            of the source. A row moves forward by less than the buffer, so a source that is sorted stays roughly sorted.
-        shuffle_seed: of that draw.
+        path: local file, directory or glob (.jsonl, .json, .csv, .tsv, each also as .gz, .parquet), or a hub data set
+            as `owner/name`, `owner/name:split` or `owner/name/DIR:split` (default split: train). A configuration is
+            named like a directory.
+        test_path: source of the test split; null holds out `test_fraction` of the prompts by a hash of the prompt.
+        test_fraction: fraction of prompts to hold out, in (0, 1]. With 1 all rows are held out: the data serve as a
+            benchmark, and no model can train on them.
+        max_pairs: maximum number of pairs per split, taken in file order; 0 keeps all.
+        max_bad_rows: maximum number of unreadable rows (broken JSON, missing field) before loading stops with an error.
+            Rows that are readable but unusable (identical responses, …) are counted and dropped instead.
+        columns: metadata columns, such as answer, tests, id, category. Rewards and graders receive them with the
+            prompt (`Corpus.metadata`). null takes all columns except those of the text, [] none. With `streaming`,
+            null takes none.
+        streaming: keep the rows on disk (and with `algorithm=sft` also the tokens), for data that do not fit in memory.
+            A hub data set is read as it arrives and not stored, up to the row that reaches `max_pairs`. The pairs and
+            their order are the same as without.
+        shuffle_buffer: with `streaming`, number of rows in a buffer from which the next row is sampled; 0 keeps the
+            order of the source. A row moves forward by less than the buffer size, so a sorted source stays roughly
+            sorted.
+        shuffle_seed: seed of the shuffle buffer.
     """
 
     smoke: ClassVar[dict[str, int]] = {"max_pairs": 2000}
+    # sizes for `size=smoke`, with a small and with a large model
     smoke_real: ClassVar[dict[str, int]] = {"max_pairs": 16}
+    # defaults are left out of a run's key, so that runs from before these settings keep theirs
     keyed_if_set: ClassVar[tuple[str, ...]] = ("shuffle_buffer", "shuffle_seed")
     fixed_columns: ClassVar[tuple[str, ...]] = ()
-    """Columns that every row must have, where no setting names them."""
+    """Columns that every row must have, if no setting names them."""
     path: str = ""
     test_path: str | None = None
     test_fraction: Annotated[float, Gt(0), Le(1)] = 0.1
@@ -61,27 +65,30 @@ class FileSettings(DataSettings):
         return self.test_path is None and self.test_fraction == 1
 
     def contradictions(self, config: Config) -> list[str]:
+        # an evaluation may hold out every row
         if not config.algorithm.makes_model or not self.holds_out_all:
             return []
-        algorithm, data = (registry.kind_of(group, getattr(config, group)) for group in ("algorithm", "data"))
+        algorithm = registry.kind_of("algorithm", config.algorithm)
+        data = registry.kind_of("data", config.data)
         return [
-            f"algorithm={algorithm} trains, and data.test_fraction=1 holds out every row of data={data}; name a "
-            "trained model for that role (needs.policy=FOLDER or a hub id), train on other data, or write "
-            "data.test_fraction=0.1 to train on nine rows in ten"
+            f"algorithm={algorithm} trains a model, but data.test_fraction=1 holds out every row of data={data}; name "
+            "a trained model for that role (needs.policy=DIR or a hub id), train on other data, or write "
+            "data.test_fraction=0.1 to hold out one row in ten"
         ]
 
     @property
     def fact_columns(self) -> tuple[str, ...] | None:
-        """The columns that become facts; None is all others than the text's. Facts are held in memory."""
+        """Columns that become metadata; None means all except those of the text. Metadata are kept in memory."""
+        # streamed data may not fit in memory, and metadata would stay there
         return () if self.columns is None and self.streaming else self.columns
 
     def text_columns(self) -> tuple[str, ...]:
-        """The columns that hold the conversation; the others are facts about it."""
+        """Return the columns of the conversation; the other columns are metadata."""
         return self.fixed_columns
 
     @property
     def reads_file(self) -> bool:
-        """Whether the rows come from `path`."""
+        """True if the rows come from `path`."""
         return True
 
     def rules(self) -> tuple[Rule, ...]:
@@ -93,12 +100,12 @@ class FileSettings(DataSettings):
             ),
             (
                 self.streaming or not self.shuffle_buffer,
-                f"shuffle_buffer={self.shuffle_buffer} is of a stream; add data.streaming=true",
+                f"shuffle_buffer={self.shuffle_buffer} needs a streamed source; add data.streaming=true",
             ),
             (
                 not (self.shuffle_buffer and Capability.GRADES in self.provides),
-                f"shuffle_buffer={self.shuffle_buffer}: rows that follow each other with the same prompt make a pair, "
-                "so they cannot be shuffled; write data.shuffle_buffer=0",
+                f"shuffle_buffer={self.shuffle_buffer}: consecutive rows with the same prompt form a pair, so they "
+                "cannot be shuffled; write data.shuffle_buffer=0",
             ),
         )
 
@@ -106,7 +113,7 @@ class FileSettings(DataSettings):
 @register("data", "hh_rlhf")
 @dataclass(frozen=True)
 class HHRLHF(FileSettings):
-    """Anthropic hh-rlhf (arXiv:2204.05862): `chosen` and `rejected` are whole transcripts with a shared history."""
+    """Anthropic hh-rlhf (arXiv:2204.05862): `chosen` and `rejected` are full transcripts with the same history."""
 
     fixed_columns: ClassVar[tuple[str, ...]] = ("chosen", "rejected")
 
@@ -114,13 +121,15 @@ class HHRLHF(FileSettings):
 @register("data", "pairs")
 @dataclass(frozen=True)
 class Pairs(FileSettings):
-    """Any JSONL, CSV, Parquet or hub preference data, with a column map.
+    """Preference pairs from any JSONL, CSV, Parquet or hub source, with a column map.
 
     Args:
-        prompt, chosen, rejected: the columns that hold them. Text or lists of {role, content} messages; `prompt=""`
-            means both sides are whole conversations (TRL's implicit-prompt preference type): the prompt is everything
-            before their last assistant turn.
-        tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
+        prompt: column of the prompt: text or a list of {role, content} messages. With "", both sides are full
+            conversations (TRL's implicit-prompt preference type), and the prompt is everything before their last
+            assistant turn.
+        chosen: column of the chosen response: text or messages.
+        rejected: column of the rejected response: text or messages.
+        tools: column of tool definitions, a list or its JSON, if the rows have one; "" reads none.
     """
 
     prompt: str = "prompt"
@@ -134,17 +143,20 @@ class Pairs(FileSettings):
 
 @register("data", "graded")
 @dataclass(frozen=True)
-class Graded(FileSettings):
-    """Replies with grades, a reply per row: rows that follow each other with the same prompt make a pair.
+class GradedData(FileSettings):
+    """Responses with grades, one response per row: consecutive rows with the same prompt form a pair.
 
-    The reply with the higher grade on `rank_by` is the chosen one; pairs that tie there are dropped and counted.
+    The response with the higher grade on `rank_by` is the chosen one. Pairs with equal grades on it are dropped and
+    counted.
 
     Args:
-        prompt, response: the columns that hold them, as text. A prompt of several turns is a transcript, or has
-            HelpSteer2's marks "<extra_id_1>Assistant" and "<extra_id_1>User" between the turns.
-        attributes: the columns of grades.
-        low, high: bounds of every grade.
-        rank_by: the attribute that decides which reply is chosen.
+        prompt: column of the prompt, as text. A prompt of several turns is a transcript, or has HelpSteer2's marks
+            "<extra_id_1>Assistant" and "<extra_id_1>User" between the turns.
+        response: column of the response, as text.
+        attributes: columns of grades.
+        low: lower bound of all grades.
+        high: upper bound of all grades.
+        rank_by: attribute that decides which response is the chosen one.
     """
 
     provides: ClassVar[Capability] = FileSettings.provides | Capability.GRADES
@@ -170,21 +182,22 @@ class Graded(FileSettings):
 
 
 PROMPT = "{prompt}"
-"""Where a template of prompts has the question."""
+"""Placeholder for the question in a template of prompts."""
 
 
 @dataclass(frozen=True)
-class AskedSettings(FileSettings):
-    """Sources whose prompts are put to a policy and whose replies a verifier can check.
+class PromptFileSettings(FileSettings):
+    """Settings of sources whose prompts are sent to a policy and whose responses a verifier can check.
 
     Args:
-        prompt_template: the text around the last user message of every prompt, which stands at "{prompt}":
-            "{prompt}\\n\\nThink step by step and write the answer after ####." Part of the prompt, and so of the data.
-        system: the system message of prompts that have none of their own; "" is none. A chat template renders it as
-            one; without a template the prompt opens with a System turn.
-        verifier: what the metric `correct` is measured with: `math`, `ifeval`, `json` or another verifier among the
-            rewards, with the settings of the run's reward of that kind or else its defaults. null takes the verifier of
-            the run's reward, or where there is none the answer key.
+        prompt_template: text around the last user message of every prompt, with "{prompt}" for the message:
+            "{prompt}\\n\\nThink step by step and write the answer after ####." It is part of the prompt, and thus of
+            the data.
+        system: system message of prompts that have none of their own; "" is none. A chat template renders it as a
+            system message; without a template the prompt starts with a System turn.
+        verifier: verifier of the metric `correct`: `math`, `ifeval`, `json` or another verifier among the rewards. It
+            uses the settings of the run's reward of that kind, or else the defaults. null takes the verifier of the
+            run's reward, or the answer key if there is none.
     """
 
     keyed_if_set: ClassVar[tuple[str, ...]] = (
@@ -200,19 +213,20 @@ class AskedSettings(FileSettings):
             *super().rules(),
             (
                 PROMPT in self.prompt_template,
-                f'prompt_template={self.prompt_template!r} has no place for the question; write "{PROMPT}" where it '
-                "belongs",
+                f"prompt_template={self.prompt_template!r} has no placeholder for the question; write "
+                f'"{PROMPT}" where the question belongs',
             ),
         )
 
 
 @register("data", "gsm8k")
 @dataclass(frozen=True)
-class GSM8K(AskedSettings):
+class GSM8K(PromptFileSettings):
     """GSM8K (arXiv:2110.14168) and files of its form: `question`, and `answer`, a worked solution ending in "#### N".
 
     Args:
-        annotations: calculator annotations in the solutions ("48+24 = <<48+24=72>>72"); `strip` leaves "48+24 = 72".
+        annotations: treatment of calculator annotations in the solutions. `keep` leaves "48+24 = <<48+24=72>>72",
+            `strip` changes it to "48+24 = 72".
     """
 
     provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS | Capability.ANSWERS
@@ -223,13 +237,14 @@ class GSM8K(AskedSettings):
 @register("data", "sft")
 @dataclass(frozen=True)
 class Demonstrations(FileSettings):
-    """Conversations to imitate. A row has messages, or a prompt and a completion, or text; its columns say which.
+    """Conversations to imitate. A row has messages, or a prompt and a completion, or text, as its columns show.
 
     Args:
-        messages: the column of a whole conversation: {role, content} with the roles system, user, assistant and tool.
-        prompt, completion: the columns of what was asked and of the reply; text or messages.
-        text: the column of a transcript, or of plain text to imitate.
-        tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
+        messages: column of a full conversation: {role, content} with the roles system, user, assistant and tool.
+        prompt: column of the prompt: text or messages.
+        completion: column of the response: text or messages.
+        text: column of a transcript, or of plain text to imitate.
+        tools: column of tool definitions, a list or its JSON, if the rows have one; "" reads none.
     """
 
     provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS
@@ -245,12 +260,12 @@ class Demonstrations(FileSettings):
 
 @register("data", "prompts")
 @dataclass(frozen=True)
-class Prompts(AskedSettings):
-    """Prompts alone, to sample replies to.
+class PromptsData(PromptFileSettings):
+    """Prompts without responses, to sample responses to.
 
     Args:
-        prompt: the column of what is asked: text, messages, or a list of user turns, of which the first is asked.
-        tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
+        prompt: column of the prompt: text, messages, or a list of user turns, of which the first is used.
+        tools: column of tool definitions, a list or its JSON, if the rows have one; "" reads none.
     """
 
     provides: ClassVar[Capability] = Capability.TEXT
@@ -261,14 +276,16 @@ class Prompts(AskedSettings):
 @register("data", "unpaired")
 @dataclass(frozen=True)
 class Unpaired(FileSettings):
-    """Single replies that were liked or disliked, for `algorithm=kto`.
+    """Single responses that were liked or disliked, for `algorithm=kto`.
 
     Args:
-        prompt, completion: the columns of what was asked and of the reply; text or messages.
-        label: the column that is true where the reply was liked.
-        tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
+        prompt: column of the prompt: text or messages.
+        completion: column of the response: text or messages.
+        label: column that is true if the response was liked.
+        tools: column of tool definitions, a list or its JSON, if the rows have one; "" reads none.
     """
 
+    # neither pairs nor demonstrations: a disliked response must not be imitated
     provides: ClassVar[Capability] = Capability.TEXT | Capability.UNPAIRED
     prompt: str = "prompt"
     completion: str = "completion"
@@ -281,14 +298,14 @@ class Unpaired(FileSettings):
 
 @register("data", "verifiable")
 @dataclass(frozen=True)
-class Verifiable(AskedSettings):
-    """Prompts whose replies can be checked: against an answer, or by further columns such as tests.
+class Verifiable(PromptFileSettings):
+    """Prompts whose responses can be checked: against an answer, or by metadata columns such as tests.
 
     Args:
-        prompt: the column of what is asked; text, with its spaces, or messages.
-        answer: the column of the answer that a reply must reach; "" where rewards read other columns.
-        solution: the column of a worked solution to imitate; "" where there is none.
-        tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
+        prompt: column of the prompt: text, with its spaces, or messages.
+        answer: column of the correct answer; "" if rewards read other columns.
+        solution: column of a worked solution to imitate; "" if there is none.
+        tools: column of tool definitions, a list or its JSON, if the rows have one; "" reads none.
     """
 
     provides: ClassVar[Capability] = Capability.TEXT
@@ -299,6 +316,7 @@ class Verifiable(AskedSettings):
 
     @property
     def capabilities(self) -> Capability:
+        # the columns of the file decide what the data can be used for
         answers = Capability.ANSWERS if self.answer else Capability(0)
         demonstrations = Capability.DEMONSTRATIONS if self.solution else Capability(0)
         return super().capabilities | answers | demonstrations

@@ -1,18 +1,18 @@
-"""TRL's dataset types, each read and written, standard (text) and conversational (messages).
+"""TRL's dataset types, each read and written, in the standard (text) and conversational (messages) form.
 
     name                  standard row                       source: TRL documentation, "Dataset formats and types"
     language_modeling     {text}                             conversational: {messages}
     prompt_only           {prompt}
     prompt_completion     {prompt, completion}
     preference            {prompt, chosen, rejected}         explicit prompt
-    implicit_preference   {chosen, rejected}                 each side holds the whole conversation
+    implicit_preference   {chosen, rejected}                 each side is the full conversation
     unpaired_preference   {prompt, completion, label}
     stepwise_supervision  {prompt, completions, labels}      standard only
 
-A row is read into an `Example`, and an example is written as any type it has enough for. Preference, implicit
-preference and (two adjacent rows) unpaired preference hold a whole `Pair`. In standard rows the space between prompt
-and reply opens the completion, so that prompt + completion is the transcript, quoted as transcripts are. Tools are the
-column `tools` of a conversational row and the first turn of a transcript. Other columns are carried as they are.
+A row is read into an `Example`, and an example is written as any type for which it has the data. Preference, implicit
+preference and (two adjacent rows) unpaired preference represent a full `Pair`. In standard rows the space between
+prompt and response belongs to the completion, so that prompt + completion is the transcript, quoted as transcripts are.
+Tools are the column `tools` of a conversational row and the first turn of a transcript. Other columns are copied.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from rlhf_lab.data.transcript import (
     normalise,
     parse,
     render,
-    reply_message,
-    reply_text,
+    response_message,
+    response_text,
     to_conversation,
 )
 
@@ -43,13 +43,14 @@ TOOLS = "tools"
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What a row says, whatever its type. All text is standard text, unstripped.
+    """Content of a row of any type. All text is standard text, unstripped.
 
     Attributes:
-        prompt: text before the completions; "" when a text has no turn boundary.
-        completions, labels: alternatives, each with its label: True liked, False not, None unknown.
-        steps: (text, whether it is correct) of a stepwise row, else empty.
-        columns: the other columns of the row.
+        prompt: text before the completions; "" if a text has no turn boundary.
+        completions: alternative completions.
+        labels: label of each completion: True for liked, False for disliked, None for unknown.
+        steps: (text, True if it is correct) of each step of a stepwise row, else empty.
+        columns: other columns of the row.
     """
 
     prompt: str
@@ -60,13 +61,13 @@ class Example:
 
 
 class RowType(NamedTuple):
-    """A TRL type by name, and whether its text columns hold messages."""
+    """A TRL type: its name, and True if its text columns are messages."""
 
     name: str
     conversational: bool
 
 
-# From the most to the least specific: the first whose columns are all there is the type.
+# Ordered from the most to the least specific: a row has the first type all of whose columns it has.
 COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
     "stepwise_supervision": (("prompt", "completions", "labels"),),
     "unpaired_preference": (("prompt", "completion", "label"),),
@@ -78,19 +79,20 @@ COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 TEXT_COLUMNS = ("prompt", "completion", "chosen", "rejected", "messages", "text")
 WHOLE_CONVERSATIONS = ("language_modeling", "implicit_preference")
-"""Types whose text columns hold the prompt as well as the reply."""
+"""Types whose text columns contain the prompt as well as the response."""
 
 
 def detect(row: Row) -> RowType:
-    """The type of a row, by its columns. Raises DataError when no type fits or text and messages are mixed."""
+    """Return the type of a row by its columns. Raise DataError if no type fits or if text and messages are mixed."""
     for name, variants in COLUMNS.items():
         columns = next((columns for columns in variants if all(column in row for column in columns)), None)
         if columns is None:
             continue
         forms = {column: _is_messages(row[column]) for column in columns if column in TEXT_COLUMNS}
         if len(set(forms.values())) > 1 or (name == "stepwise_supervision" and forms["prompt"]):
-            listed = ", ".join(f"{column}: {'messages' if form else 'text'}" for column, form in forms.items())
-            raise DataError(f"a {name} row mixes text and messages ({listed}); expected one form in all columns")
+            descriptions = [f"{column}: {'messages' if form else 'text'}" for column, form in forms.items()]
+            listed = ", ".join(descriptions)
+            raise DataError(f"a {name} row mixes text and messages ({listed}); use one form in all columns")
         return RowType(name, any(forms.values()))
     types = []
     for name, variants in COLUMNS.items():
@@ -108,19 +110,19 @@ def _is_messages(value: object) -> bool:
 
 
 def completion_messages(text: str) -> list[Message]:
-    """A completion of standard text → messages; the space that joins it to its prompt goes."""
+    """Return a completion of standard text as messages, without the space that joins it to its prompt."""
     return parse(REPLY + text).messages
 
 
 def completion_text(messages: Sequence[Message]) -> str:
-    """Inverse of `completion_messages`. Raises DataError unless the assistant speaks first."""
+    """Invert `completion_messages`. Raise DataError unless the assistant speaks first."""
     if not messages or messages[0]["role"] != "assistant":
-        raise DataError(f"a completion starts with an assistant message; found {list(messages)[:1]}")
+        raise DataError(f"a completion must start with an assistant message, but it starts with {list(messages)[:1]}")
     return render(messages).removeprefix(REPLY)
 
 
 def to_conversational(row: Row) -> dict[str, Any]:
-    """A standard row with its text parsed into messages and tools. A conversational row stays as it is.
+    """Return a standard row with its text parsed into messages and tools. A conversational row is returned unchanged.
 
     A prompt that is not a transcript becomes one user message. Raises DataError for stepwise supervision, which TRL
     defines for standard rows only.
@@ -143,7 +145,7 @@ def to_conversational(row: Row) -> dict[str, Any]:
 
 
 def to_standard(row: Row) -> dict[str, Any]:
-    """A conversational row with its messages and tools rendered as transcripts. A standard row stays as it is."""
+    """Return a conversational row with its messages and tools rendered as transcripts; a standard row unchanged."""
     name, conversational = detect(row)
     if not conversational:
         return dict(row)
@@ -164,21 +166,23 @@ def to_standard(row: Row) -> dict[str, Any]:
 # Rows → examples
 
 
-def _split_at_reply(text: str) -> tuple[str, str]:
-    """(prompt, completion) at the last reply boundary, nothing stripped; ("", text) when there is none."""
+def _split_at_response(text: str) -> tuple[str, str]:
+    """Return (prompt, completion) split at the last response boundary, unstripped; ("", text) if there is none."""
     head, boundary, completion = normalise(text).rpartition(REPLY)
-    return ("", text) if not boundary or SAID.search(completion) else (head + boundary, completion)
+    if not boundary or SAID.search(completion):
+        return "", text
+    return head + boundary, completion
 
 
 def _read_language_modeling(row: Row) -> Example:
-    prompt, completion = _split_at_reply(row["text"])
+    prompt, completion = _split_at_response(row["text"])
     return Example(prompt, (completion,), (None,))
 
 
 def _read_implicit_preference(row: Row) -> Example:
-    prompt, chosen = _split_at_reply(row["chosen"])
-    rejected_prompt, rejected = _split_at_reply(row["rejected"])
-    if prompt != rejected_prompt:  # different histories: there is no shared prompt, the sides stay whole
+    prompt, chosen = _split_at_response(row["chosen"])
+    rejected_prompt, rejected = _split_at_response(row["rejected"])
+    if prompt != rejected_prompt:  # different histories: there is no shared prompt, so both sides stay unsplit
         return Example("", (row["chosen"], row["rejected"]), (True, False))
     return Example(prompt, (chosen, rejected), (True, False))
 
@@ -208,23 +212,23 @@ def _prompt_of(example: Example) -> str:
     if example.prompt:
         return example.prompt
     raise DataError(
-        'the prompt of the row is unknown: no "\\n\\nAssistant:" turn ends a history that all its texts share'
+        'the prompt of the row is unknown, because its texts share no history that ends with a "\\n\\nAssistant:" turn'
     )
 
 
 def _liked_completion(example: Example) -> str:
     for completion, label in zip(example.completions, example.labels, strict=True):
-        if label is not False:
+        if label is not False:  # an unlabelled completion (None) counts as liked
             return completion
     raise DataError(
-        "the row has no completion that is liked or unlabelled; write it as unpaired_preference or prompt_only"
+        "the row has no completion that is liked or unlabelled; convert it to unpaired_preference or prompt_only"
     )
 
 
 def _chosen_and_rejected(example: Example) -> tuple[str, str]:
     if example.labels != (True, False):
         raise DataError(
-            f"a preference needs a liked and a disliked completion; the row has the labels {list(example.labels)}"
+            f"a preference needs one liked and one disliked completion, but the labels are {list(example.labels)}"
         )
     return example.completions[0], example.completions[1]
 
@@ -241,7 +245,7 @@ def _write_implicit_preference(example: Example) -> list[dict[str, Any]]:
 
 def _write_unpaired_preference(example: Example) -> list[dict[str, Any]]:
     if not example.labels or None in example.labels:
-        raise DataError("unpaired_preference needs a label per completion, and the row has none")
+        raise DataError("unpaired_preference needs a label for each completion, but the row has none")
     return [
         {"prompt": _prompt_of(example), "completion": completion, "label": label}
         for completion, label in zip(example.completions, example.labels, strict=True)
@@ -256,10 +260,11 @@ def _write_stepwise_supervision(example: Example) -> list[dict[str, Any]]:
 
 
 def read_example(row: Row) -> Example:
-    """A row of any type, standard or conversational. Raises DataError when no type fits."""
+    """Read a row of any type, standard or conversational. Raise DataError if no type fits."""
     standard = to_standard(row)
     name = detect(standard).name
-    own_columns = next(columns for columns in COLUMNS[name] if all(column in standard for column in columns))
+    variants = COLUMNS[name]
+    own_columns = next(columns for columns in variants if all(column in standard for column in columns))
     others = {column: value for column, value in standard.items() if column not in own_columns}
     return replace(READERS[name](standard), columns=others)
 
@@ -276,12 +281,12 @@ WRITERS: dict[str, Callable[[Example], list[dict[str, Any]]]] = {
 
 
 def _join_unpaired(examples: Iterable[Example]) -> Iterator[Example]:
-    """Join each liked and disliked completion of the same prompt that stand next to each other, in either order."""
+    """Join adjacent examples with the same prompt, one liked and one disliked, in either order."""
     waiting: Example | None = None
     for example in examples:
         if waiting and waiting.prompt == example.prompt and {*waiting.labels, *example.labels} == {True, False}:
             liked, disliked = (waiting, example) if waiting.labels[0] else (example, waiting)
-            # What the two rows say differently belongs to neither reply alone.
+            # A column with different values in the two rows describes one response, not the pair.
             columns = {name: value for name, value in liked.columns.items() if disliked.columns.get(name) == value}
             yield Example(example.prompt, liked.completions + disliked.completions, (True, False), columns=columns)
             waiting = None
@@ -302,9 +307,9 @@ def _join_unpaired(examples: Iterable[Example]) -> Iterator[Example]:
 
 
 def convert(rows: Iterable[Row], to: str, *, conversational: bool = False) -> Iterator[dict[str, Any]]:
-    """Rows of any type → rows of type `to`. Raises DataError when a row lacks what `to` needs.
+    """Convert rows of any type into rows of type `to`. Raise DataError if a row lacks data that `to` needs.
 
-    Unpaired rows become preferences when a liked and a disliked completion of one prompt are adjacent.
+    Unpaired rows become preferences if a liked and a disliked completion of the same prompt are adjacent.
     """
     if to not in WRITERS:
         raise DataError(f"{to!r} is not a dataset type; use one of {', '.join(WRITERS)}")
@@ -313,27 +318,32 @@ def convert(rows: Iterable[Row], to: str, *, conversational: bool = False) -> It
         examples = _join_unpaired(examples)
     for example in examples:
         for row in WRITERS[to](example):
-            written = {**row, **{name: value for name, value in example.columns.items() if name not in row}}
+            others = {name: value for name, value in example.columns.items() if name not in row}
+            written = {**row, **others}
             yield to_conversational(written) if conversational else written
 
 
 def from_pair(pair: Pair, to: str, *, conversational: bool = False) -> list[dict[str, Any]]:
-    """A pair as rows of type `to`: two for unpaired preference, one otherwise. The pair's `meta` is not carried."""
-    chosen, rejected = (completion_text([reply_message(reply)]) for reply in (pair.chosen, pair.rejected))
+    """Return a pair as rows of type `to`: two for unpaired preference, else one. The pair's `meta` is not copied."""
+    chosen = completion_text([response_message(pair.chosen)])
+    rejected = completion_text([response_message(pair.rejected)])
     row = {"prompt": pair.prompt, "chosen": chosen, "rejected": rejected}
     return list(convert([row], to, conversational=conversational))
 
 
 def to_pairs(rows: Iterable[Row]) -> Iterator[Pair]:
-    """Preference, implicit preference or adjacent unpaired rows → pairs. Raises DataError for rows of other types.
+    """Convert preference, implicit preference or adjacent unpaired rows into pairs. Raise DataError for other types.
 
-    A completion of several messages is kept as the text that it is in a transcript.
+    A completion of several messages is kept as the text that a transcript of it would have.
     """
     for row in convert(rows, "preference"):
-        yield Pair(as_prompt(row["prompt"]), reply_of(row["chosen"]), reply_of(row["rejected"]))
+        prompt = as_prompt(row["prompt"])
+        yield Pair(prompt, response_of(row["chosen"]), response_of(row["rejected"]))
 
 
-def reply_of(completion: str) -> str:
-    """A completion of standard text as the text of a reply, without the space before it and trailing space."""
+def response_of(completion: str) -> str:
+    """Return a completion of standard text as the text of a response, without the first space and trailing space."""
     messages = completion_messages(completion)
-    return (reply_text(messages[0]) if len(messages) == 1 else completion.removeprefix(" ")).rstrip()
+    if len(messages) == 1:
+        return response_text(messages[0]).rstrip()
+    return completion.removeprefix(" ").rstrip()

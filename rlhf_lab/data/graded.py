@@ -1,9 +1,9 @@
-"""Replies with a grade per attribute, such as HelpSteer2's (arXiv:2406.08673), as pairs that keep their grades.
+"""Responses with a grade per attribute, such as HelpSteer2's (arXiv:2406.08673), as pairs that keep their grades.
 
-HelpSteer2 has a row per reply, {prompt, response, helpfulness, correctness, coherence, complexity, verbosity}, grades
-0…4, and the two replies to a prompt on rows that follow each other. A prompt of several turns reads
-"first question\\n<extra_id_1>Assistant\\nreply\\n<extra_id_1>User\\nnext question". Not read: its separate files of
-preferences and of edits, and more than two replies to a prompt as more than one pair each (rows pair in twos).
+HelpSteer2 has one row per response, {prompt, response, helpfulness, correctness, coherence, complexity, verbosity},
+with grades 0…4. The two responses to a prompt are on consecutive rows. A prompt of several turns reads
+"first question\\n<extra_id_1>Assistant\\nreply\\n<extra_id_1>User\\nnext question". Not supported: its separate files
+of preferences and of edits, and more than one pair per three or more responses (consecutive rows pair in twos).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 from rlhf_lab.config.overrides import literal
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import Corpus, Rubric
-from rlhf_lab.data.facts import facts_of
-from rlhf_lab.data.file_settings import Graded
+from rlhf_lab.data.file_settings import GradedData
 from rlhf_lab.data.loading import load_corpus
-from rlhf_lab.data.replies import Split, check, read_prompt
+from rlhf_lab.data.metadata import metadata_of
 from rlhf_lab.data.roles import GRADE, columns_problem, missing_columns, role_of
-from rlhf_lab.data.rows import MissingColumns, Row, RowProblem, column, describe, text_column
+from rlhf_lab.data.rows import MissingColumns, RowProblem, SourceRow, column, describe, text_column
+from rlhf_lab.data.split_rows import SplitRow, check, read_prompt
 from rlhf_lab.data.transcript import render_prompt
 
 TURN_MARK = re.compile(r"\s*<extra_id_1>(Assistant|User)\n")
@@ -35,16 +35,16 @@ ALONE = "prompt with a single reply"
 TIED = "both replies have the same grade"
 UNGRADED = "a reply without grades"
 NO_QUESTION = "prompt does not end with a user turn"
-MEANING = {"prompt": "what was asked", "response": "the reply that is graded"}
+MEANING = {"prompt": "what was asked", "response": "the response that is graded"}
 
 
-def build(settings: Graded) -> Corpus:
-    """Load graded replies as pairs. Raises DataError; see `rlhf_lab.data.loading.load_corpus`."""
+def build(settings: GradedData) -> Corpus:
+    """Load graded responses as pairs. Raise DataError for unreadable rows; see `data.loading.load_corpus`."""
     parse = partial(parse_row, settings=settings)
-    join = partial(join_replies, prompt=settings.prompt)
+    join = partial(join_responses, prompt=settings.prompt)
     corpus = load_corpus("graded", settings, parse, join)
     pairs = (*corpus.train, *corpus.test)
-    # The fingerprint of a corpus covers its texts; here the grades are training data as well.
+    # The fingerprint of a corpus covers only its texts, but here the grades are training data as well.
     grades = [(pair.meta["grades_chosen"], pair.meta["grades_rejected"]) for pair in pairs]
     return replace(
         corpus,
@@ -53,61 +53,67 @@ def build(settings: Graded) -> Corpus:
     )
 
 
-def join_replies(rows: Iterator[Row], *, prompt: str) -> Iterator[Row]:
-    """Rows of replies → rows {"replies": one or two of them}, two where a row has the prompt of the row before it."""
-    waiting: Row | None = None
+def join_responses(rows: Iterator[SourceRow], *, prompt: str) -> Iterator[SourceRow]:
+    """Join rows of responses into rows {"replies": [one or two of them]}, two for consecutive rows of one prompt."""
+    # the row before, until it is known if the next one belongs to the same prompt
+    waiting: SourceRow | None = None
     for row in rows:
+        # rows of different files are never joined, even with the same prompt
         if waiting and waiting.file == row.file and waiting.values.get(prompt) == row.values.get(prompt):
-            yield Row(waiting.file, waiting.number, {"replies": [waiting.values, row.values]})
+            yield SourceRow(waiting.file, waiting.number, {"replies": [waiting.values, row.values]})
             waiting = None
             continue
         if waiting:
-            yield Row(waiting.file, waiting.number, {"replies": [waiting.values]})
+            yield SourceRow(waiting.file, waiting.number, {"replies": [waiting.values]})
         waiting = row
     if waiting:
-        yield Row(waiting.file, waiting.number, {"replies": [waiting.values]})
+        yield SourceRow(waiting.file, waiting.number, {"replies": [waiting.values]})
 
 
-def parse_row(values: Mapping[str, Any], settings: Graded) -> Split:
-    """Joined rows → prompt, replies and their grades. Raises RowProblem when a column is missing or not as expected."""
+def parse_row(values: Mapping[str, Any], settings: GradedData) -> SplitRow:
+    """Return prompt, responses and grades of joined rows. Raise RowProblem if a column is missing or malformed."""
     rows = values["replies"]
-    if any(row.get("unscored") for row in rows):  # grades.jsonl of algorithm=grade says so
-        return Split("", "", "", drop=UNGRADED)
+    if any(row.get("unscored") for row in rows):  # grades.jsonl of algorithm=grade marks responses without grades
+        return SplitRow("", "", "", drop=UNGRADED)
     for row in rows:
         problem = column_problem(row, settings)
         if problem:
             raise MissingColumns(problem)
     texts = [text_column(row, settings.response) for row in rows]
-    grades = [[_grade_column(row, name, settings) for name in settings.attributes] for row in rows]
+    grades = []
+    for row in rows:
+        grades.append([_grade_column(row, name, settings) for name in settings.attributes])
     prompt = transcript_of(text_column(rows[0], settings.prompt))
     if prompt is None:
-        return Split("", "", "", drop=NO_QUESTION)
+        return SplitRow("", "", "", drop=NO_QUESTION)
     if len(rows) == 1:
-        return Split(prompt, texts[0].strip(), "", drop=ALONE)
+        return SplitRow(prompt, texts[0].strip(), "", drop=ALONE)
+    # grades are in the order of the attributes
     rank_index = settings.attributes.index(settings.rank_by)
-    first, second = (reply_grades[rank_index] for reply_grades in grades)
+    first, second = (response_grades[rank_index] for response_grades in grades)
     best, worst = (1, 0) if second > first else (0, 1)
+    # with equal grades the order is arbitrary, and the pair is dropped below
     split = check(prompt, texts[best], texts[worst])
     tied = first == second and split.drop is None
     meta = {"grades_chosen": tuple(grades[best]), "grades_rejected": tuple(grades[worst])}
-    both = {name: value for name, value in rows[0].items() if rows[1].get(name) == value}  # of the prompt, not a reply
-    wanted = settings.fact_columns
-    columns = None if wanted is None else [name for name in wanted if name in both]
-    facts, _ = facts_of(both, settings.text_columns(), columns)
-    return replace(split, drop=TIED if tied else split.drop, meta=meta, facts=facts)
+    both = {name: value for name, value in rows[0].items() if rows[1].get(name) == value}  # columns of the prompt
+    expected = settings.fact_columns
+    columns = None if expected is None else [name for name in expected if name in both]
+    metadata, _ = metadata_of(both, settings.text_columns(), columns)
+    return replace(split, drop=TIED if tied else split.drop, meta=meta, metadata=metadata)
 
 
-def column_problem(row: Mapping[str, Any], settings: Graded) -> str | None:
-    """What to say of a row that lacks columns; None for one that has them."""
+def column_problem(row: Mapping[str, Any], settings: GradedData) -> str | None:
+    """Return a message about the missing columns of a row, or None if it has all of them."""
     texts = {"prompt": settings.prompt, "response": settings.response}
     problems = [columns_problem(row, texts, MEANING), grades_problem(row, settings.attributes)]
     return "; ".join(filter(None, problems)) or None
 
 
 def grades_problem(row: Mapping[str, Any], attributes: Sequence[str]) -> str | None:
-    """What to say of a row that lacks columns of grades: the columns that could be grades.
+    """Return a message about missing columns of grades, with the columns that could be grades; None if there are all.
 
-    Which of several grades ranks the replies is the user's to say: the lowest may be the best on one of them.
+    The user has to choose which of several grades ranks the responses: on some of them the lowest may be the best.
     """
     missing = [name for name in attributes if name not in row]
     if not missing:
@@ -117,30 +123,29 @@ def grades_problem(row: Mapping[str, Any], attributes: Sequence[str]) -> str | N
     settings = [f"data.attributes={literal(candidates or ['COLUMN'])}", f"data.rank_by={rank_by}"]
     line = " ".join(shlex.quote(setting) if candidates else setting for setting in settings)
     return (
-        f"{missing_columns(missing, row)}; write the columns of grades as {line}, with their bounds data.low= and "
+        f"{missing_columns(missing, row)}; write the columns of grades as {line}, and their bounds as data.low= and "
         "data.high="
     )
 
 
 def transcript_of(prompt: str) -> str | None:
-    """A prompt, of several turns by marks or not, as a transcript; None when its last turn is the assistant's."""
+    """Return a prompt as a transcript, split at the marks of turns; None if its last turn is the assistant's."""
     parts = TURN_MARK.split(prompt)  # the first user's body, then speaker, body, speaker, body, …
     if len(parts) == 1:
         return read_prompt(prompt)
     speakers, bodies = parts[1::2], parts[::2]
     roles = ["user", *(ROLES[speaker] for speaker in speakers)]
-    messages: list[Message] = [
-        {"role": role, "content": body.strip()} for role, body in zip(roles, bodies, strict=True)
-    ]
+    turns = zip(roles, bodies, strict=True)
+    messages: list[Message] = [{"role": role, "content": body.strip()} for role, body in turns]
     return render_prompt(messages) if roles[-1] == "user" else None
 
 
-def _grade_column(row: Mapping[str, Any], name: str, settings: Graded) -> float:
+def _grade_column(row: Mapping[str, Any], name: str, settings: GradedData) -> float:
     value = column(row, name)
     if isinstance(value, str):  # fields of a .csv are text
         with suppress(ValueError):
             value = float(value)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)  # bool is an int in Python
     if not is_number or not settings.low <= value <= settings.high:
         raise RowProblem(
             f"column {name!r} is {describe(value)}; expected a grade {settings.low:g}…{settings.high:g} "

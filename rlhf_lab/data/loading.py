@@ -1,4 +1,4 @@
-"""From rows to a corpus: parse, count, split by prompt, fingerprint. Shared by every source that reads files."""
+"""From rows to a corpus: parse, count, split by prompt, fingerprint. Every source that reads files uses it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from typing import Any
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
-from rlhf_lab.data.facts import OTHER_FACTS, facts_of, with_facts
 from rlhf_lab.data.file_settings import FileSettings
+from rlhf_lab.data.metadata import OTHER_FACTS, fingerprint_with_metadata, metadata_of
 from rlhf_lab.data.pair_file import PairFile
 from rlhf_lab.data.reading import read_rows
-from rlhf_lab.data.replies import Split
 from rlhf_lab.data.roles import missing_columns
-from rlhf_lab.data.rows import BadRows, MissingColumns, Row, RowProblem
+from rlhf_lab.data.rows import BadRows, MissingColumns, RowProblem, SourceRow
 from rlhf_lab.data.shuffling import shuffled
+from rlhf_lab.data.split_rows import SplitRow
 
-Parse = Callable[[Mapping[str, Any]], Split]
-Join = Callable[[Iterator[Row]], Iterator[Row]]
+Parse = Callable[[Mapping[str, Any]], SplitRow]
+Join = Callable[[Iterator[SourceRow]], Iterator[SourceRow]]
 UNREADABLE = "unreadable row"
 OVER_LIMIT = "over data.max_pairs"
+REPAIRED = "lone surrogates (half a character) replaced by U+FFFD"
 IN_TRAIN = "prompt also in train"
 
 
 @dataclass(slots=True)
 class SourceReport(LoadReport):
-    """A load report that knows where to look.
+    """Load report that also gives the location of an example.
 
     Attributes:
-        examples: drop reason or observation → the first row it was seen in, as "file:row".
+        examples: drop reason or note → first row with it, as "file:row".
     """
 
     examples: dict[str, str] = field(default_factory=dict)
@@ -42,14 +43,14 @@ class SourceReport(LoadReport):
 class SplitReader:
     """Collects the pairs of one split and counts what happens to its rows.
 
-    "longer wins" counts every readable pair, dropped or kept: chosen reply strictly longer, in characters of the
-    stripped reply; a tie is not a win. Demonstrations have no rejected reply to compare with.
+    "longer wins" counts all readable pairs, including dropped ones. A pair counts if the stripped chosen response has
+    more characters than the rejected one; a tie does not. Demonstrations have no rejected response to compare with.
     """
 
     max_pairs: int
     preferences: bool = True
     pairs: list[Pair] | PairFile = field(default_factory=list)
-    facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    metadata: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     report: SourceReport = field(default_factory=SourceReport)
     longer: int = 0
     ties: int = 0
@@ -63,8 +64,12 @@ class SplitReader:
         self.report.drop(reason)
         self.report.examples.setdefault(reason, where)
 
-    def add(self, split: Split, where: str, *, also_in: set[bytes] | None = None) -> None:
-        """Count one parsed row and keep its pair unless there is a reason not to."""
+    def note(self, text: str, where: str) -> None:
+        self.report.note(text)
+        self.report.examples.setdefault(text, where)
+
+    def add(self, split: SplitRow, where: str, *, also_in: set[bytes] | None = None) -> None:
+        """Count one parsed row, and keep its pair unless there is a reason to drop it."""
         self.report.rows += 1
         if self.preferences and (split.chosen or split.rejected):
             self.compared += 1
@@ -81,44 +86,49 @@ class SplitReader:
             meta = {"source": where, **split.meta}
             self.pairs.append(Pair(split.prompt, split.chosen, split.rejected, meta))
             notes = list(split.notes)
-            if split.facts and self.facts.setdefault(split.prompt, split.facts) != split.facts:
+            if split.metadata and self.metadata.setdefault(split.prompt, split.metadata) != split.metadata:
                 notes.append(OTHER_FACTS)
             for note in notes:
-                self.report.note(note)
-                self.report.examples.setdefault(note, where)
+                self.note(note, where)
 
     def finish(self) -> SourceReport:
-        """Write the statistics into the report."""
+        """Add the statistics to the report and return it."""
         if self.compared:
-            self.report.statistics.update(
-                {"longer wins": self.longer / self.compared, "pairs compared": self.compared, "length ties": self.ties}
-            )
+            self.report.statistics["longer wins"] = self.longer / self.compared
+            self.report.statistics["pairs compared"] = self.compared
+            self.report.statistics["length ties"] = self.ties
         return self.report
 
 
 def _short_digest(prompt: str) -> bytes:
-    """Sixteen bytes in place of a prompt, so that a set of millions of them stays small."""
+    """Return a digest of 16 bytes, which replaces a prompt in sets of millions of prompts to save memory."""
     return sha256(prompt.encode("utf-8", "surrogatepass")).digest()[:16]
 
 
-def held_out(prompt: str, fraction: float) -> bool:
-    """Whether a prompt belongs to the test split: its SHA-256 as a number in [0, 1) is below `fraction`."""
+def heldout(prompt: str, fraction: float) -> bool:
+    """Return True if a prompt belongs to the test split: its SHA-256, as a number in [0, 1), is below `fraction`."""
     digest = sha256(prompt.encode("utf-8", "surrogatepass")).digest()
+    # 64 bits of the digest are enough for a uniform number
     return int.from_bytes(digest[:8]) < fraction * 2**64
 
 
 def load_corpus(name: str, settings: FileSettings, parse: Parse, join: Join = iter) -> Corpus:
     """Read `settings.path` (and `test_path`) and split it into train and test.
 
-    Without `test_path`, a prompt's hash decides its split, so a row keeps its split when others come or go; a row
-    without a prompt counts as train. With it, test pairs whose prompt is in train are dropped and counted. Reading
-    stops when both splits hold `max_pairs`.
+    Without `test_path`, the hash of a prompt decides its split. A row therefore keeps its split when other rows are
+    added or removed. A row without a prompt counts as train. With `test_path`, test pairs whose prompt is in train are
+    dropped and counted. Reading stops when both splits have `max_pairs`.
 
     Args:
-        parse: row → prompt and replies; raises RowProblem when a field is missing or of the wrong type.
-        join: the rows of a file → rows for `parse`, where several of them make one pair; it is those that are counted.
+        name: name of the corpus.
+        settings: settings of the source.
+        parse: row → prompt and responses; raises RowProblem if a field is missing or of the wrong type.
+        join: rows of a file → rows for `parse`, for sources where several rows form one pair. The joined rows are the
+            ones that are counted.
+
     Returns:
-        Corpus with reports "train", "test" and "all", their sum.
+        Corpus with the reports "train", "test" and their sum "all".
+
     Raises:
         DataError: a file is missing or damaged, more than `max_bad_rows` rows are bad, or a split is empty.
     """
@@ -128,9 +138,9 @@ def load_corpus(name: str, settings: FileSettings, parse: Parse, join: Join = it
     )
     if settings.test_path is None:
 
-        def choose(split: Split) -> SplitReader:
-            # Plain text to imitate has no prompt: there the text itself decides.
-            return test if held_out(split.prompt or split.chosen, settings.test_fraction) else train
+        def choose(split: SplitRow) -> SplitReader:
+            # Plain text to imitate has no prompt, so the hash of the text itself decides.
+            return test if heldout(split.prompt or split.chosen, settings.test_fraction) else train
 
         _read_source(settings.path, settings, parse, choose, (train, test), join=join, unreadable=train)
     else:
@@ -140,14 +150,14 @@ def load_corpus(name: str, settings: FileSettings, parse: Parse, join: Join = it
             settings.test_path, settings, parse, lambda _: test, (test,), join=join, unreadable=test, also_in=seen
         )
     _check_not_empty(settings, train, test)
-    facts = {**train.facts, **test.facts}
+    metadata = {**train.metadata, **test.metadata}
     return Corpus(
         name=name,
         train=train.pairs,
         test=test.pairs,
-        fingerprint=with_facts(fingerprint(train.pairs, test.pairs), facts),
+        fingerprint=fingerprint_with_metadata(fingerprint(train.pairs, test.pairs), metadata),
         preferences=Capability.PAIRS in settings.capabilities,
-        facts=facts,
+        metadata=metadata,
         report={"train": train.finish(), "test": test.finish(), "all": _sum_reports(train, test)},
     )
 
@@ -156,7 +166,7 @@ def _read_source(
     path: str,
     settings: FileSettings,
     parse: Parse,
-    choose: Callable[[Split], SplitReader],
+    choose: Callable[[SplitRow], SplitReader],
     readers: tuple[SplitReader, ...],
     *,
     join: Join,
@@ -167,14 +177,14 @@ def _read_source(
     rows = read_rows(path, bad, streaming=settings.streaming)
     if settings.shuffle_buffer:
         rows = shuffled(rows, settings.shuffle_buffer, settings.shuffle_seed)
-    columns_read: list[str] = []  # of the first row that could be read
+    columns_read: list[str] = []  # columns of the first readable row
     for row in join(rows):
         try:
-            split = _with_facts(parse(row.values), row, settings)
+            split = _with_metadata(parse(row.values), row, settings)
         except RowProblem as problem:
             missing = [name for name in columns_read if name not in row.values]
             if isinstance(problem, MissingColumns) and missing:
-                # The settings fit other rows, so that this row is wrong and not they.
+                # The settings fit earlier rows, so this row is wrong and not the settings.
                 bad.add(row.file, row.number, f"{missing_columns(missing, row.values)}, unlike rows before it")
             else:
                 bad.add(row.file, row.number, str(problem))
@@ -182,24 +192,27 @@ def _read_source(
         columns_read = columns_read or list(row.values)
         choose(split).add(split, _row_location(row), also_in=also_in)
         if settings.max_pairs and all(reader.full for reader in readers):
-            break  # a hub data set may have millions of further rows
+            break  # a hub data set may have millions of rows after these
     bad.finish()
-    # An unreadable row has no prompt that could choose a split; its split is the caller's decision.
+    # An unreadable row has no prompt that could decide its split, so the caller of this function decides.
     for file, number in bad.rows():
         unreadable.report.rows += 1
         unreadable.drop(UNREADABLE, f"{Path(file).name}:{number}")
+    # Repaired rows are noted in the report of the same split, although some may have been dropped or joined.
+    for file, number in bad.repaired:
+        unreadable.note(REPAIRED, f"{Path(file).name}:{number}")
 
 
-def _with_facts(split: Split, row: Row, settings: FileSettings) -> Split:
-    """A row with its further columns, unless its source has found them itself."""
-    if split.drop or split.facts is not None:
+def _with_metadata(split: SplitRow, row: SourceRow, settings: FileSettings) -> SplitRow:
+    """Return a row with its metadata columns, unless its source has set the metadata already."""
+    if split.drop or split.metadata is not None:
         return split
-    facts, remarks = facts_of(row.values, settings.text_columns(), settings.fact_columns)
-    return replace(split, facts=facts, notes=[*split.notes, *remarks])
+    metadata, notes = metadata_of(row.values, settings.text_columns(), settings.fact_columns)
+    return replace(split, metadata=metadata, notes=[*split.notes, *notes])
 
 
-def _row_location(row: Row) -> str:
-    """ "file:row", without the folders."""
+def _row_location(row: SourceRow) -> str:
+    """Return "file:row", without the directories."""
     return f"{row.file.rpartition('/')[2]}:{row.number}"
 
 
@@ -208,24 +221,26 @@ def _check_not_empty(settings: FileSettings, train: SplitReader, test: SplitRead
     for name, reader, path in (("train", train, settings.path), ("test", test, test_path)):
         if reader.pairs or (name == "train" and settings.holds_out_all):
             continue
-        reasons = ", ".join(f"{count} × {reason}" for reason, count in reader.report.dropped.items())
+        counts = [f"{count} × {reason}" for reason, count in reader.report.dropped.items()]
+        reasons = ", ".join(counts)
         if reasons:
             fix = "check that data.kind and the columns fit the file"
         elif settings.test_path is None and (train.pairs or test.pairs):
             count = len(train.pairs or test.pairs)
             raise DataError(
-                f"{path}: none of the {count} usable row{'s' * (count != 1)} is left for {name}: rows are split by "
-                f"prompt, and data.test_fraction={settings.test_fraction} holds about that fraction of the prompts "
-                "out; write a file with more prompts, change data.test_fraction, or name the held-out rows with "
+                f"{path}: none of the {count} usable row{'s' * (count != 1)} is left for {name}. Rows are split by "
+                f"prompt, and data.test_fraction={settings.test_fraction} holds out about that fraction of the "
+                "prompts; use a file with more prompts, change data.test_fraction, or name the held-out rows with "
                 "data.test_path=FILE"
             )
         else:
             fix = "the source has no rows"
-        raise DataError(f"{path}: no pair is left for {name} of {reader.report.rows} rows ({reasons or 'none'}); {fix}")
+        rows = reader.report.rows
+        raise DataError(f"{path}: no pair is left for {name} of {rows} rows ({reasons or 'none'}); {fix}")
 
 
 def _sum_reports(*readers: SplitReader) -> SourceReport:
-    """The reports of all splits added up."""
+    """Return the sum of the reports of all splits."""
     total = SplitReader(max_pairs=0)
     for reader in readers:
         total.report.rows += reader.report.rows
@@ -235,7 +250,8 @@ def _sum_reports(*readers: SplitReader) -> SourceReport:
         total.compared += reader.compared
         _add_counts(total.report.dropped, reader.report.dropped)
         _add_counts(total.report.noted, reader.report.noted)
-        total.report.examples = {**reader.report.examples, **total.report.examples}  # the first one stays
+        # the example from the first split has priority
+        total.report.examples = {**reader.report.examples, **total.report.examples}
     return total.finish()
 
 
@@ -245,10 +261,10 @@ def _add_counts(totals: dict[str, int], counts: Mapping[str, int]) -> None:
 
 
 def fingerprint(train: Sequence[Pair], test: Sequence[Pair]) -> str:
-    """SHA-256 over the text of all pairs, split by split (hex).
+    """Return the SHA-256 (hex) over the texts of all pairs, split by split.
 
-    Every setting that matters (columns, test fraction, limits) acts through which pairs are in which split, and file
-    names do not act at all, so the pairs are all that is hashed.
+    Only the pairs are hashed. All settings that matter (columns, test fraction, limits) act through the selection of
+    pairs in each split, and file names have no effect.
     """
     digest = sha256()
     for split in (train, test):
@@ -256,6 +272,6 @@ def fingerprint(train: Sequence[Pair], test: Sequence[Pair]) -> str:
         for pair in split:
             for text in (pair.prompt, pair.chosen, pair.rejected):
                 content = text.encode("utf-8", "surrogatepass")
-                # With its length before it, no text can run into the next one.
+                # The length before each text marks its end: moving text between fields changes the digest.
                 digest.update(b"%d:" % len(content) + content)
     return digest.hexdigest()

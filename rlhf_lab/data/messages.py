@@ -1,11 +1,11 @@
-"""Columns of a row that hold messages or tools: checked, and brought to one form.
+"""Columns of a row that contain messages or tools, checked and converted to one form.
 
-    messages   a list of {role, content}, roles system, user, assistant, tool; the content text, or a list of parts of
-               text; an assistant's message may have tool_calls, a tool's result name and tool_call_id
-    tools      a list of definitions as chat templates take them, or the JSON of one
+    messages   a list of {role, content} with the roles system, user, assistant and tool; the content is text, or a list
+               of text parts; an assistant's message may have tool_calls, a tool's result name and tool_call_id
+    tools      a list of definitions as chat templates take them, or its JSON
 
-What is null is left out: tables (Parquet, the hub) fill the keys that other rows have. Contents keep their spaces.
-Images and other parts are errors; further keys of a message (such as weight) are not read.
+Null values are removed: tables (Parquet, the hub) fill in the keys that other rows have. Contents keep their spaces.
+Images and other parts are errors. Other keys of a message, such as weight, are ignored.
 """
 
 from __future__ import annotations
@@ -23,21 +23,24 @@ FORM = "text or a list of {role, content} messages"
 
 
 def text_or_messages(values: Mapping[str, Any], name: str) -> str | list[Message]:
-    """A column as text or as a non-empty list of messages. Raises RowProblem for anything else."""
+    """Return a column as text or as a non-empty list of messages. Raise RowProblem for anything else."""
     value = column(values, name)
     return value if isinstance(value, str) else read_messages(value, name, FORM)
 
 
 def messages_column(values: Mapping[str, Any], name: str) -> list[Message]:
-    """A column as a non-empty list of messages. Raises RowProblem for anything else."""
+    """Return a column as a non-empty list of messages. Raise RowProblem for anything else."""
     return read_messages(column(values, name), name, "a list of {role, content} messages")
 
 
 def read_messages(value: object, name: str, form: str) -> list[Message]:
-    """Messages as a row has them → messages. Raises RowProblem that names the column, the message and the field."""
+    """Return the messages of a column's value. Raise RowProblem that names the column, the message and the field."""
     if not isinstance(value, list) or not value:
         raise RowProblem(f"column {name!r} is {describe(value)}; expected {form}")
-    return [_message(item, f"column {name!r}, message {number}") for number, item in enumerate(value, start=1)]
+    messages = []
+    for number, item in enumerate(value, start=1):
+        messages.append(_message(item, f"column {name!r}, message {number}"))
+    return messages
 
 
 def _message(item: object, where: str) -> Message:
@@ -46,11 +49,14 @@ def _message(item: object, where: str) -> Message:
     role = item.get("role")
     if role not in ROLES:
         raise RowProblem(f"{where}: role is {describe(role)}; expected one of {', '.join(ROLES)}")
+    # tables fill the key with null or an empty list
     calls = item.get("tool_calls") or None
     message: Message = {"role": role, "content": _content(item, where, optional=bool(calls))}
     if calls is not None:
         if role != "assistant":
-            raise RowProblem(f"{where}: a {role} message has tool_calls; only an assistant calls tools")
+            raise RowProblem(
+                f"{where}: a {role} message has tool_calls, but only an assistant calls tools; remove them"
+            )
         message["tool_calls"] = _objects(calls, f"{where}: tool_calls", "a list of calls")
     if role == "tool":
         for key in ("name", "tool_call_id"):
@@ -65,26 +71,29 @@ def _message(item: object, where: str) -> Message:
 def _content(item: Mapping[str, Any], where: str, *, optional: bool) -> str:
     content = item.get("content")
     if content is None and optional:
-        return ""
+        return ""  # a message with tool calls may have no text
     if isinstance(content, list):
+        # {"type": "text", "text": …} of the OpenAI format, or strings
         parts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
         if all(isinstance(part, str) for part in parts):
             return "".join(cast("list[str]", parts))
-        raise RowProblem(f"{where}: content has parts that are not text; leave rows with images or audio out")
+        raise RowProblem(f"{where}: content has parts that are not text; remove rows with images or audio")
     if not isinstance(content, str):
         raise RowProblem(f"{where}: content is {describe(content)}; expected text")
     return content
 
 
 def read_tools(values: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The tools of a row; none where the column is not there or empty. Raises RowProblem for another form or name."""
+    """Return the tools of a row, [] if the column is missing or empty. Raise RowProblem for another form or name."""
     value = values.get(name) if name else None
     if isinstance(value, str):
+        # tables often store the JSON of the list, because its objects have different keys
         try:
             value = parse_json(value) if value.strip() else None
         except ValueError:
             raise RowProblem(f"column {name!r} is {describe(value)}; expected a JSON list of tools") from None
     tools = _objects(value, f"column {name!r}", "a list of tools") if value else []
+    # an invalid name would only fail when a service or template uses it
     for problem in filter(None, map(name_problem, declared_names(tools))):
         raise RowProblem(f"column {name!r}: {problem}")
     return tools
@@ -97,7 +106,7 @@ def _objects(value: object, where: str, form: str) -> list[dict[str, Any]]:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A JSON value without the keys that a table filled with null."""
+    """Return a JSON value without the keys that a table filled in with null."""
     if isinstance(value, Mapping):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -106,5 +115,5 @@ def _without_nulls(value: Any) -> Any:
 
 
 def completion_text(text: str) -> str:
-    """A completion column of text → reply: the one space that joins it to its prompt and trailing space go."""
+    """Return the response of a completion column: without the one space after the prompt and without trailing space."""
     return text.removeprefix(" ").rstrip()

@@ -12,22 +12,23 @@ from rlhf_lab.core.types import Corpus, Pair, Rubric
 from rlhf_lab.data.world_settings import MiniHH
 from rlhf_lab.environments.dialogue.criteria import CRITERIA
 from rlhf_lab.environments.dialogue.world import VERSION, DialogueWorld
-from rlhf_lab.environments.grader import HIGH, LOW, Grader
+from rlhf_lab.environments.grader import HIGH, LOW, SimulatedGrader
 
 
 def build(settings: MiniHH) -> Corpus:
-    """Draw the corpus of a dialogue world. `oracle` is the `DialogueWorld` itself."""
+    """Generate the corpus of a dialogue world. `oracle` is the `DialogueWorld` itself."""
     train_seed, test_seed = settings.split_seeds()
     world = DialogueWorld(
         domains=settings.domains,
         topics=settings.topics,
         attributes=settings.attributes,
         seed=settings.world_seed(),
-        grader=Grader(**asdict(settings.grader)),
+        grader=SimulatedGrader(**asdict(settings.grader)),
         **asdict(settings.annotator),
     )
     train, train_report = world.sample(settings.train_pairs, "train", seed=train_seed)
     test, test_report = world.sample(settings.test_pairs, "test", seed=test_seed)
+    # the load reports also describe the labels, for tables and audits
     for pairs, report in ((train, train_report), (test, test_report)):
         report.statistics.update(statistics(pairs))
     return Corpus(
@@ -42,7 +43,7 @@ def build(settings: MiniHH) -> Corpus:
 
 
 def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Shares, 0…1, of labelled pairs of a simulated annotator. A tie counts as half."""
+    """Return fractions (0…1) over the labelled pairs of a simulated annotator. A tie counts as half."""
     metas = [pair.meta for pair in pairs]
     p_chosen = np.array([meta["p_chosen"] for meta in metas])
 
@@ -52,6 +53,7 @@ def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
     return {
         "longer wins": mean(_win_or_tie(meta["words_chosen"], meta["words_rejected"]) for meta in metas),
         "annotator agrees with gold": mean(_win_or_tie(meta["gold_chosen"], meta["gold_rejected"]) for meta in metas),
+        # the accuracy of a reward model that knows every preference probability
         "ideal accuracy": float(np.maximum(p_chosen, 1 - p_chosen).mean()),
         "verbose rate": mean((meta["verbose_chosen"] + meta["verbose_rejected"]) / 2 for meta in metas),
         "garble rate": mean((meta["garble_chosen"] + meta["garble_rejected"]) / 2 for meta in metas),
@@ -60,18 +62,19 @@ def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
 
 
 def _win_or_tie(chosen: float, rejected: float) -> float:
-    """1 where the chosen side is larger, 0 where it is smaller, 0.5 for a tie."""
+    """Return 1 if the chosen side is larger, 0 if it is smaller, 0.5 for a tie."""
     if abs(chosen - rejected) < 1e-9:  # equal gold rewards may differ by rounding
         return 0.5
     return float(chosen > rejected)
 
 
 def _corpus_fingerprint(settings: MiniHH, splits: Sequence[Sequence[Pair]]) -> str:
-    """sha256 over the version of the world, the settings and every text."""
+    """Return the SHA-256 of the world's version, the settings and every text."""
     digest = sha256(f"dialogue world {VERSION} {settings!r}".encode())
     for pairs in splits:
         for pair in pairs:
             for text in (pair.prompt, pair.chosen, pair.rejected):
+                # separators, so that moving text from one field to the next changes the digest
                 digest.update(text.encode())
                 digest.update(b"\0")
         digest.update(b"\1")

@@ -1,7 +1,7 @@
-"""Several sources as one corpus: which rows are taken and in which order follows from the settings alone.
+"""Mix of several sources as one corpus. The settings alone determine which rows are taken and in which order.
 
-Held-out rows are mixed as training rows are. A prompt that another source trains on is not held out. The report has the
-rows of every source (`NAME/train`, `NAME/test`) beside those of the whole, and so have the metrics of a run.
+Test rows are mixed like training rows. A prompt that another source trains on is not held out. The report has the
+row counts of every source (`NAME/train`, `NAME/test`) in addition to the totals, and so have the metrics of a run.
 """
 
 from __future__ import annotations
@@ -17,32 +17,39 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
-from rlhf_lab.data.facts import with_facts
 from rlhf_lab.data.gsm8k import AnswerKey
 from rlhf_lab.data.loading import IN_TRAIN, fingerprint
+from rlhf_lab.data.metadata import fingerprint_with_metadata
 from rlhf_lab.data.settings import Mix
 
 OVER_RATIO = "over the ratio of the mix"
 
 
 def build(settings: Mix) -> Corpus:
-    """Load every source and mix them. Raises DataError when a source cannot be read or has no rows left."""
+    """Load every source and mix them. Raise DataError if a source cannot be read or has no rows left."""
     sources = settings.sources_by_name()
-    corpora: dict[str, Corpus] = {name: registry.build("data", part) for name, part in sources.items()}
+    corpora: dict[str, Corpus] = {}
+    for name, part in sources.items():
+        corpora[name] = registry.build("data", part)
     reports: dict[str, LoadReport] = {}
     train = _mix(settings, corpora, "train", set(), reports)
-    test = _mix(settings, corpora, "test", {pair.prompt for pair in train} - {""}, reports)
+    # no test prompt may be trained on through another source; "" is no prompt
+    trained_on = {pair.prompt for pair in train} - {""}
+    test = _mix(settings, corpora, "test", trained_on, reports)
     reports["all"] = _sum([reports["train"], reports["test"]])
     used = {pair.prompt for pair in (*train, *test)}
-    facts: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     answers: dict[str, str] = {}
     for corpus in corpora.values():
-        # Where two sources have a prompt, the first one's columns count.
-        facts = {prompt: known for prompt, known in corpus.facts.items() if prompt in used} | facts
-        answers = {prompt: answer for prompt, answer in corpus.answers.items() if prompt in used} | answers
+        # If two sources have the same prompt, the metadata of the first source are used.
+        own_metadata = {prompt: known for prompt, known in corpus.metadata.items() if prompt in used}
+        own_answers = {prompt: answer for prompt, answer in corpus.answers.items() if prompt in used}
+        metadata = own_metadata | metadata
+        answers = own_answers | answers
+    # a verifier needs an answer for every prompt, so all sources must have them
     has_answers = Capability.ANSWERS in settings.capabilities
     parts = [corpus.fingerprint for corpus in corpora.values()]
-    content = f"{with_facts(fingerprint(train, test), facts)} {parts}"
+    content = f"{fingerprint_with_metadata(fingerprint(train, test), metadata)} {parts}"
     return Corpus(
         name="mix",
         train=train,
@@ -51,7 +58,7 @@ def build(settings: Mix) -> Corpus:
         oracle=AnswerKey(answers) if has_answers else None,
         preferences=Capability.PAIRS in settings.capabilities,
         answers=answers if has_answers else {},
-        facts=facts,
+        metadata=metadata,
         report={split: reports[split] for split in ("train", "test", "all", *sorted(reports))},
     )
 
@@ -63,7 +70,7 @@ def _mix(
     trained_on: set[str],
     reports: dict[str, LoadReport],
 ) -> list[Pair]:
-    """The rows of one split, in order; their counts go to `reports`."""
+    """Return the rows of one split in order, and add their counts to `reports`."""
     seed = settings.seed
     weights = [settings.sources[name].get("weight") for name in corpora]
     available: dict[str, list[Pair]] = {}
@@ -71,33 +78,48 @@ def _mix(
         pairs: Sequence[Pair] = getattr(corpus, split)
         available[name] = [pair for pair in pairs if pair.prompt not in trained_on]
         report = LoadReport(rows=len(pairs))
-        report.dropped = {IN_TRAIN: len(pairs) - len(available[name])} if len(pairs) > len(available[name]) else {}
+        in_train = len(pairs) - len(available[name])
+        report.dropped = {IN_TRAIN: in_train} if in_train else {}
         reports[f"{name}/{split}"] = report
-    taken = shares([len(pairs) for pairs in available.values()], weights, settings.max_pairs)
+    taken = split_counts([len(pairs) for pairs in available.values()], weights, settings.max_pairs)
     mixed: list[Pair] = []
-    for number, ((name, pairs), count) in enumerate(zip(available.items(), taken, strict=True)):
+    for index, ((name, pairs), count) in enumerate(zip(available.items(), taken, strict=True)):
         report = reports[f"{name}/{split}"]
         report.kept = count
         if count == 0:
-            raise DataError(f"data.sources.{name}: no row is left for {split} of {report.rows}; add rows or weight")
+            raise DataError(
+                f"data.sources.{name}: none of its {report.rows} rows is left for {split}; add rows, or raise its "
+                "weight"
+            )
         if count < len(pairs):
             report.dropped[OVER_RATIO] = len(pairs) - count
-        drawn = np.random.default_rng([seed, number, split == "test"]).permutation(len(pairs))[:count]
-        mixed += [replace(pairs[i], meta={**pairs[i].meta, "part": name}) for i in sorted(drawn)]
-    order = np.random.default_rng([seed, len(corpora), split == "test"]).permutation(len(mixed))
-    reports[split] = _sum([reports[f"{name}/{split}"] for name in corpora])
+        # a generator per source: adding rows to one source does not change the selection from another
+        rng = np.random.default_rng([seed, index, split == "test"])
+        selected = rng.permutation(len(pairs))[:count]
+        # sorted, so that the rows of a source keep their order until the final shuffle
+        for i in sorted(selected):
+            mixed.append(replace(pairs[i], meta={**pairs[i].meta, "part": name}))
+    rng = np.random.default_rng([seed, len(corpora), split == "test"])
+    order = rng.permutation(len(mixed))
+    own_reports = [reports[f"{name}/{split}"] for name in corpora]
+    reports[split] = _sum(own_reports)
     return [mixed[i] for i in order]
 
 
-def shares(counts: Sequence[int], weights: Sequence[float | None], limit: int = 0) -> list[int]:
-    """Rows to take of each source: as many as the weights allow with no row twice; all of them without weights.
+def split_counts(counts: Sequence[int], weights: Sequence[float | None], limit: int = 0) -> list[int]:
+    """Return the number of rows to take from each source; all rows if there are no weights.
 
-    10 and 100 rows at weights 1 and 3: the first source ends the mix, with 10 and 30.
+    With weights, these are the largest numbers in their proportion that use no row twice. Example: 10 and 100 rows with
+    weights 1 and 3 give 10 and 30.
 
     Args:
-        limit: most rows in all; 0 is none.
+        counts: rows that each source has.
+        weights: weight of each source; None for all if the mix is not weighted.
+        limit: maximum number of rows over all sources; 0 means no limit.
     """
+    # without weights each source is weighted by its size, and all rows are taken
     numbers = [weight for weight in weights if weight] or [count or 1 for count in counts]
+    # the source that is used up first limits all others
     scale = min(count / weight for count, weight in zip(counts, numbers, strict=True))
     if limit:
         scale = min(scale, limit / sum(numbers))
@@ -105,7 +127,9 @@ def shares(counts: Sequence[int], weights: Sequence[float | None], limit: int = 
 
 
 def _sum(reports: Sequence[LoadReport]) -> LoadReport:
-    total = LoadReport(sum(report.rows for report in reports), sum(report.kept for report in reports))
+    rows = sum(report.rows for report in reports)
+    kept = sum(report.kept for report in reports)
+    total = LoadReport(rows, kept)
     for report in reports:
         for reason, count in report.dropped.items():
             total.dropped[reason] = total.dropped.get(reason, 0) + count

@@ -1,4 +1,4 @@
-"""Pairs on disk (`data.streaming=true`), a line of JSON each: see `core/record_file.py`."""
+"""Pairs on disk (`data.streaming=true`), one line of JSON each; see `core/record_file.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlhf_lab.core.types import Pair
 
 
 class PairFile(RecordFile[Pair]):
-    """Values of `meta` have to be JSON; tuples become lists."""
+    """File of pairs. Values of `meta` have to be JSON, and tuples become lists."""
 
     noun = "pair"
     counts_back = True

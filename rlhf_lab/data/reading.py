@@ -1,8 +1,8 @@
-"""Rows of files: .jsonl, .json, .csv, .tsv, each also as .gz, .parquet, a folder or glob of these, a folder that
-`datasets` saved, or a data set of the hub.
+"""Rows of data sources: .jsonl, .json, .csv, .tsv (each also as .gz), .parquet, a directory or glob of these, a
+directory saved by `datasets`, or a data set of the hub.
 
-Rows are streamed. A row that cannot be read does not stop the reading at once: problems are collected by `BadRows`
-and reported together, grouped by what is wrong. A file that cannot be read at all is a `DataError` straight away.
+Rows are streamed. An unreadable row does not stop the reading at once: `BadRows` collects the problems and reports them
+together, grouped by problem. A file that cannot be read at all raises `DataError` immediately.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.errors import OPTIONAL, DataError, MissingDependency
-from rlhf_lab.core.files import parse_json
+from rlhf_lab.core.files import parse_json_as_written
+from rlhf_lab.core.text import is_well_formed, well_formed_value
 from rlhf_lab.data.delimited import read_delimited
+from rlhf_lab.data.json_text import JsonText
 from rlhf_lab.data.lines import file_lines
-from rlhf_lab.data.rows import BadRows, Row, describe, not_an_object
+from rlhf_lab.data.rows import BadRows, SourceRow, describe, not_an_object
 
 SUFFIXES = (
     *(".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet"),
@@ -29,20 +31,32 @@ SUFFIXES = (
 HUB_ID = re.compile(r"(?P<id>[\w.-]+(/[\w.-]+)?)(/(?P<folder>[\w./-]+))?(:(?P<split>[\w.\[\]%:-]+))?")
 
 
-def read_rows(source: str, bad: BadRows, *, streaming: bool = False) -> Iterator[Row]:
-    """Stream the rows of a file, folder, glob or hub data set.
+def read_rows(source: str, bad: BadRows, *, streaming: bool = False) -> Iterator[SourceRow]:
+    """Stream the rows of a file, directory, glob or hub data set. Their texts are well-formed.
 
     Args:
-        source: a path; or a hub data set as `owner/name`, `owner/name:split`, `owner/name/folder:split` (split: train).
-            A configuration that the data set declares is named like a folder: `openai/gsm8k/main`.
-        bad: receives rows that are not JSON objects.
+        source: a path, or a hub data set as `owner/name`, `owner/name:split` or `owner/name/DIR:split` (default split:
+            train). A configuration that the data set declares is named like a directory: `openai/gsm8k/main`.
+        bad: receives rows that are not JSON objects, and the rows that had lone surrogates.
         streaming: read a hub data set as it arrives instead of storing it first.
+
     Raises:
-        DataError: nothing is there, or a file is damaged.
+        DataError: the source does not exist, or a file is damaged.
     """
-    folder = Path(source).expanduser()
-    if (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file():
-        yield from _table_rows(source, _import_datasets().load_from_disk(str(folder)))
+    # lone surrogates cannot be encoded as UTF-8, so later files could not be written
+    for row in _rows_as_written(source, bad, streaming):
+        if is_well_formed(row.values):
+            yield row
+        else:
+            bad.repaired.append((row.file, row.number))
+            yield row._replace(values=well_formed_value(row.values))
+
+
+def _rows_as_written(source: str, bad: BadRows, streaming: bool) -> Iterator[SourceRow]:
+    directory = Path(source).expanduser()
+    # the two files that `Dataset.save_to_disk` writes
+    if (directory / "state.json").is_file() and (directory / "dataset_info.json").is_file():
+        yield from _table_rows(source, _import_datasets().load_from_disk(str(directory)))
         return
     files = local_files(source)
     if files is None:
@@ -55,61 +69,71 @@ def read_rows(source: str, bad: BadRows, *, streaming: bool = False) -> Iterator
 
 
 def local_files(source: str) -> list[Path] | None:
-    """Files behind a source, sorted; None when it can only be a hub id. Raises DataError when a file is missing."""
+    """Return the sorted files of a source, or None if it can only be a hub id. Raise DataError if a file is missing."""
     path = Path(source).expanduser()
     if path.is_file():
         if not path.name.endswith(SUFFIXES):
-            raise DataError(f"{source}: the form of {path.name} is unknown; use one of {', '.join(SUFFIXES)}")
+            raise DataError(f"{source}: the format of {path.name} is unknown; use one of {', '.join(SUFFIXES)}")
         return [path]
     if path.is_dir():
         _refuse_dataset_dict(path)
-        return _folder_files(path)
+        return _dir_files(path)
+    # "name[:100]" has a magic character of a glob, but is the slice of a hub data set
     if glob.has_magic(source) and not HUB_ID.fullmatch(source):
-        files = sorted(Path(name) for name in glob.glob(str(path)) if name.endswith(SUFFIXES))
+        names = [name for name in glob.glob(str(path)) if name.endswith(SUFFIXES)]
+        files = sorted(Path(name) for name in names if Path(name).is_file())
         if not files:
             raise DataError(f"{source}: no {', '.join(SUFFIXES)} file matches this pattern{_missing_file_hint(path)}")
         return files
+    # "owner/name" may be a relative path or a hub id; a file ending or "./" means a path
     looks_local = source.startswith((".", "/", "~", os.sep)) or source.endswith(SUFFIXES)
     if looks_local or not HUB_ID.fullmatch(source):
-        raise DataError(f"{source}: there is no such file or folder{_missing_file_hint(path)}")
+        raise DataError(f"{source}: there is no such file or directory{_missing_file_hint(path)}")
     return None
 
 
-def _refuse_dataset_dict(folder: Path) -> None:
-    """Raises DataError for a folder in which `datasets` saved several splits: it has to be known which is read."""
-    if not (folder / "dataset_dict.json").is_file():
+def _refuse_dataset_dict(directory: Path) -> None:
+    """Raise DataError if `datasets` saved several splits in the directory, because one of them has to be chosen."""
+    if not (directory / "dataset_dict.json").is_file():
         return
-    splits = sorted(file.parent.name for file in folder.glob("*/dataset_info.json"))
+    splits = sorted(file.parent.name for file in directory.glob("*/dataset_info.json"))
+    # common names of splits; the first split if none of them is there
     train = next((name for name in splits if name.startswith("train")), None)
     test = next((name for name in splits if name.startswith(("test", "eval", "valid"))), None)
-    chosen = f"data.path={folder / (train or (splits[0] if splits else 'SPLIT'))}"
+    chosen = f"data.path={directory / (train or (splits[0] if splits else 'SPLIT'))}"
     if train and test:
-        chosen += f" data.test_path={folder / test}"
+        chosen += f" data.test_path={directory / test}"
     listed = ", ".join(splits) or "none"
-    raise DataError(f"{folder}: the folder is a DatasetDict with the splits {listed}; name a split: write {chosen}")
+    raise DataError(
+        f"{directory}: the directory is a DatasetDict with the splits {listed}; name a split: write {chosen}"
+    )
 
 
-def _folder_files(folder: Path) -> list[Path]:
-    files = sorted(file for file in folder.iterdir() if file.name.endswith(SUFFIXES))
+def _dir_files(directory: Path) -> list[Path]:
+    data_files = [file for file in directory.iterdir() if file.name.endswith(SUFFIXES)]
+    files = sorted(file for file in data_files if file.is_file())
     if not files:
-        raise DataError(f"{folder}: the folder has no {', '.join(SUFFIXES)} file")
+        raise DataError(
+            f"{directory}: the directory has no {', '.join(SUFFIXES)} file; name a directory with such files"
+        )
     train = [file.name for file in files if file.name.startswith("train")]
     test = [file.name for file in files if file.name.startswith(("test", "eval", "valid"))]
     if train and test:
         raise DataError(
-            f"{folder}: the folder holds both {train[0]} and {test[0]}, which would be mixed; "
-            f"write data.path={folder / train[0]} data.test_path={folder / test[0]}"
+            f"{directory}: the directory has both {train[0]} and {test[0]}, which would be mixed; "
+            f"write data.path={directory / train[0]} data.test_path={directory / test[0]}"
         )
     return files
 
 
-def _data_names(folder: Path) -> list[str]:
-    """Data files and folders in a folder, sorted."""
-    return sorted(file.name for file in folder.iterdir() if file.is_dir() or file.name.endswith(SUFFIXES))
+def _data_names(directory: Path) -> list[str]:
+    """Return the sorted names of data files and directories in a directory."""
+    entries = [file for file in directory.iterdir() if file.is_dir() or file.name.endswith(SUFFIXES)]
+    return sorted(file.name for file in entries)
 
 
 def _similar_names_hint(path: Path) -> str:
-    """A question whether one of the similarly named files beside `path` is meant; "" when there is none."""
+    """Return a question that suggests similarly named files in the same directory; "" if there are none."""
     names = _data_names(path.parent) if path.parent.is_dir() else []
     close = get_close_matches(path.name, names, n=2, cutoff=0.6)
     if not close:
@@ -119,9 +143,9 @@ def _similar_names_hint(path: Path) -> str:
 
 
 def _missing_file_hint(path: Path) -> str:
-    """The part of a "missing file" message that says what is there instead."""
+    """Return the part of a "missing file" message that lists the files that exist."""
     if not path.parent.is_dir():
-        return f"; the folder {path.parent} does not exist either"
+        return f"; the directory {path.parent} does not exist either"
     names = _data_names(path.parent)
     listed = "no data file"
     if names:
@@ -129,13 +153,13 @@ def _missing_file_hint(path: Path) -> str:
     return _similar_names_hint(path) or f"; {path.parent} has {listed}"
 
 
-def _read_jsonl(file: Path, bad: BadRows) -> Iterator[Row]:
+def _read_jsonl(file: Path, bad: BadRows) -> Iterator[SourceRow]:
     for number, line in file_lines(file):
         line = line.rstrip()
         if not line:
             continue
         try:
-            values = parse_json(line.decode("utf-8"))
+            values = parse_json_as_written(line.decode("utf-8"))
         except UnicodeDecodeError as error:
             byte = line[error.start]
             bad.add(str(file), number, f"byte {error.start + 1} is 0x{byte:02x}, not UTF-8; save the file as UTF-8")
@@ -147,45 +171,37 @@ def _read_jsonl(file: Path, bad: BadRows) -> Iterator[Row]:
             bad.add(str(file), number, str(error))
             continue
         if isinstance(values, dict):
-            yield Row(str(file), number, values)
+            yield SourceRow(str(file), number, values)
         else:
             bad.add(str(file), number, not_an_object(values))
 
 
 def _json_problem(text: str, error: json.JSONDecodeError) -> str:
-    excerpt = text[max(0, error.pos - 20) : error.pos + 20].strip()
+    start = max(0, error.pos - 20)
+    excerpt = text[start : error.pos + 20].strip()
     return f"broken JSON at column {error.colno} ({error.msg}) near {excerpt!r}; expected one JSON object per line"
 
 
-def _read_json(file: Path, bad: BadRows) -> Iterator[Row]:
-    """A .json file is one list of objects; a file of one object per line is read as JSONL."""
-    content = b"".join(line for _, line in file_lines(file))
-    try:
-        rows = parse_json(content.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file}: byte {error.start + 1} is not UTF-8; save the file as UTF-8") from error
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data":  # the first line is a whole JSON value, and more follows
-            yield from _read_jsonl(file, bad)
-            return
-        raise DataError(
-            f"{file}: broken JSON in line {error.lineno}, column {error.colno} ({error.msg}); "
-            "expected a list of objects, or one object per line"
-        ) from error
-    except ValueError as error:
-        raise DataError(f"{file}: {error}; expected a list of objects, or one object per line") from error
-    if isinstance(rows, dict):
-        rows = [rows]
-    if not isinstance(rows, list):
-        raise DataError(f"{file}: the file holds {describe(rows)}; expected a list of objects")
-    for number, values in enumerate(rows, start=1):
-        if isinstance(values, dict):
-            yield Row(str(file), number, values)
-        else:
-            bad.add(str(file), number, not_an_object(values))
+def _read_json(file: Path, bad: BadRows) -> Iterator[SourceRow]:
+    """Yield the rows of a .json file, which is one list of objects. One object per line is read as JSONL."""
+    text = JsonText(file)
+    if text.peek() == "[":
+        for number, values in enumerate(text.items(), start=1):
+            if isinstance(values, dict):
+                yield SourceRow(str(file), number, values)
+            else:
+                bad.add(str(file), number, not_an_object(values))
+        return
+    values = text.value()
+    if text.peek():  # the first line is a complete JSON value, and more follows
+        yield from _read_jsonl(file, bad)
+    elif isinstance(values, dict):
+        yield SourceRow(str(file), 1, values)
+    else:
+        raise DataError(f"{file}: the file contains {describe(values)}; expected a list of objects")
 
 
-def _read_parquet(file: Path, bad: BadRows) -> Iterator[Row]:
+def _read_parquet(file: Path, bad: BadRows) -> Iterator[SourceRow]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -195,13 +211,31 @@ def _read_parquet(file: Path, bad: BadRows) -> Iterator[Row]:
     try:
         with pq.ParquetFile(file) as table:
             for batch in table.iter_batches(batch_size=1024):
-                for values in batch.to_pylist():
+                for values in _batch_values(batch):
                     number += 1
-                    yield Row(str(file), number, values)
-    except (pa.ArrowException, OSError) as error:
+                    if isinstance(values, UnicodeDecodeError):
+                        byte = values.object[values.start]
+                        bad.add(str(file), number, f"a text has the byte 0x{byte:02x}, not UTF-8; write it as UTF-8")
+                    else:
+                        yield SourceRow(str(file), number, values)
+    # ValueError: text that is not UTF-8, or a time outside the range of Python's datetime
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise DataError(
-            f"{file}: not readable as Parquet after row {number} ({error}); fetch the file again"
+            f"{file}: cannot be read as Parquet after row {number} ({error}); download or write the file again"
         ) from error
+
+
+def _batch_values(batch: Any) -> Iterator[dict[str, Any] | UnicodeDecodeError]:
+    """Yield the rows of an Arrow batch, or an error for a row whose text is not UTF-8; Parquet does not check that."""
+    try:
+        yield from batch.to_pylist()
+    except UnicodeDecodeError:
+        # convert the rows one by one to find the bad ones
+        for number in range(batch.num_rows):
+            try:
+                yield from batch.slice(number, 1).to_pylist()
+            except UnicodeDecodeError as error:
+                yield error
 
 
 def _import_datasets() -> Any:
@@ -212,34 +246,34 @@ def _import_datasets() -> Any:
     return datasets
 
 
-def _table_rows(source: str, table: Any) -> Iterator[Row]:
-    """Rows of a `datasets.Dataset`."""
+def _table_rows(source: str, table: Any) -> Iterator[SourceRow]:
+    """Yield the rows of a `datasets.Dataset`."""
     number = 0
     for batch in table.iter(batch_size=1024):  # a batch is {column: [value]}
         for values in zip(*batch.values(), strict=True):
             number += 1
-            yield Row(source, number, dict(zip(batch, values, strict=True)))
+            yield SourceRow(source, number, dict(zip(batch, values, strict=True)))
 
 
-def _read_hub(source: str, streaming: bool) -> Iterator[Row]:
+def _read_hub(source: str, streaming: bool) -> Iterator[SourceRow]:
     match = HUB_ID.fullmatch(source)
     assert match is not None, f"{source} is not a hub id"
     split = match["split"] or "train"
     if streaming and "[" in split:
         name = split.partition("[")[0]
         raise DataError(
-            f"{source}: the part {split} is counted on the whole data set, and a stream does not know how long it is; "
-            f"write {source.removesuffix(split)}{name} with data.max_pairs=N for the first ones, or "
-            "data.streaming=false, which stores all of it first"
+            f"{source}: the slice {split} is relative to the full data set, but the length of a stream is unknown; "
+            f"write {source.removesuffix(split)}{name} with data.max_pairs=N for the first N pairs, or "
+            "data.streaming=false, which downloads the full data set first"
         )
     datasets = _import_datasets()
-    folder, configuration = match["folder"], None
+    directory, configuration = match["folder"], None
     try:
-        # "owner/name/x" is a folder unless the data set declares a configuration of that name.
-        if folder and folder in datasets.get_dataset_config_names(match["id"]):
-            folder, configuration = None, folder
+        # "owner/name/x" is a directory unless the data set declares a configuration of that name.
+        if directory and directory in datasets.get_dataset_config_names(match["id"]):
+            directory, configuration = None, directory
         options = {"streaming": True} if streaming else {}
-        table = datasets.load_dataset(match["id"], configuration, data_dir=folder, split=split, **options)
+        table = datasets.load_dataset(match["id"], configuration, data_dir=directory, split=split, **options)
     except Exception as error:  # the hub client raises a different type for each of a dozen network failures
         offline = os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
         if offline:
@@ -255,22 +289,22 @@ def _read_hub(source: str, streaming: bool) -> Iterator[Row]:
     yield from _table_rows(source, table) if not streaming else _streamed_rows(source, table)
 
 
-def _streamed_rows(source: str, table: Any) -> Iterator[Row]:
-    """Rows of a `datasets.IterableDataset`, as they arrive. Raises DataError where the stream ends too early."""
+def _streamed_rows(source: str, table: Any) -> Iterator[SourceRow]:
+    """Yield the rows of a `datasets.IterableDataset` as they arrive. Raise DataError if the stream ends too early."""
     number = 0
     try:
         for values in table:
             number += 1
-            yield Row(source, number, values)
-    except Exception as error:  # the client raises another type for each of a dozen network failures
+            yield SourceRow(source, number, values)
+    except Exception as error:  # the hub client raises a different type for each of a dozen network failures
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise DataError(
-            f"{source}: the stream broke off after row {number}: {reason}. Give the command again, which reads from "
-            "the start, or write data.streaming=false to store the data set first"
+            f"{source}: the stream was interrupted after row {number}: {reason}. Run the command again, which reads "
+            "from the start, or write data.streaming=false to download the data set first"
         ) from error
 
 
-READERS: dict[str, Callable[[Path, BadRows], Iterator[Row]]] = {
+READERS: dict[str, Callable[[Path, BadRows], Iterator[SourceRow]]] = {
     ".jsonl": _read_jsonl,
     ".json": _read_json,
     ".parquet": _read_parquet,

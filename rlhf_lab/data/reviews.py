@@ -13,7 +13,7 @@ from rlhf_lab.environments.reviews.world import VERSION, ReviewWorld
 
 
 def build(settings: Reviews) -> Corpus:
-    """Draw the corpus of a review world. `oracle` is the `ReviewWorld` itself."""
+    """Generate the corpus of a review world. `oracle` is the `ReviewWorld` itself."""
     train_seed, test_seed = settings.split_seeds()
     world = ReviewWorld(seed=train_seed, **asdict(settings.annotator))
     train, train_report = world.sample(settings.train_pairs, "train", seed=train_seed)

@@ -1,4 +1,4 @@
-"""A row of a data file and its problems. A problem names the field, what was found, what is expected and the fix."""
+"""A row of a data file and its problems. A problem names the field, its value, the expected form and the fix."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from rlhf_lab.core.errors import DataError
 
 SHOWN = 20
-"""Different problems listed in an error, and ranges of rows per problem."""
+"""Maximum number of different problems in an error message, and of row ranges per problem."""
 
 
-class Row(NamedTuple):
-    """One row and where it stands; `number` counts from 1 and is the line in a JSONL file."""
+class SourceRow(NamedTuple):
+    """One row and its location. `number` counts from 1; for a JSONL file it is the line."""
 
     file: str
     number: int
@@ -20,7 +20,7 @@ class Row(NamedTuple):
 
 
 class RowProblem(ValueError):
-    """A row's value is not what it should be. The message names field, found, expected and the fix."""
+    """A row has an unexpected value. The message names the field, the value, the expected form and the fix."""
 
 
 class MissingColumns(RowProblem):
@@ -28,34 +28,43 @@ class MissingColumns(RowProblem):
 
 
 class BadRows:
-    """Collects unreadable rows of one source.
+    """Collects the unreadable rows of one source.
 
     Args:
         source: the path as the user wrote it.
-        limit: how many bad rows are tolerated (`data.max_bad_rows`).
+        limit: maximum number of bad rows (`data.max_bad_rows`).
+
+    Attributes:
+        repaired: (file, row number) of rows in which lone surrogates were replaced.
     """
 
     def __init__(self, source: str, limit: int = 0):
         self.source = source
         self.limit = limit
         self.count = 0
+        self.repaired: list[tuple[str, int]] = []
+        # (file, problem) → row numbers: equal problems of many rows are one line of the message
         self._rows: dict[tuple[str, str], list[int]] = {}
 
     def add(self, file: str, number: int, problem: str) -> None:
-        """Record a bad row. Raises DataError once the limit and the longest useful list are passed."""
+        """Record a bad row. Raise DataError once there are `SHOWN` rows more than the limit."""
         self.count += 1
         self._rows.setdefault((file, problem), []).append(number)
+        # a wrong file has only bad rows: the first ones are enough for the message
         if self.count >= self.limit + SHOWN:
             raise self._build_error(stopped=True)
 
     def finish(self) -> None:
-        """Raise DataError when more rows were bad than are tolerated."""
+        """Raise DataError if the number of bad rows exceeds the limit."""
         if self.count > self.limit:
             raise self._build_error(stopped=False)
 
     def rows(self) -> list[tuple[str, int]]:
-        """(file, row number) of every bad row."""
-        return [(file, number) for (file, _), numbers in self._rows.items() for number in numbers]
+        """Return (file, row number) of every bad row."""
+        rows: list[tuple[str, int]] = []
+        for (file, _), numbers in self._rows.items():
+            rows.extend((file, number) for number in numbers)
+        return rows
 
     def _build_error(self, *, stopped: bool) -> DataError:
         count = f"{self.count} {'row' if self.count == 1 else 'rows'}"
@@ -64,25 +73,27 @@ class BadRows:
         for (file, problem), numbers in list(self._rows.items())[:SHOWN]:
             noun = "row" if len(numbers) == 1 else "rows"
             lines.append(f"  {file}, {noun} {_ranges_in_words(numbers)}: {problem}")
+        # the total number is unknown if reading stopped early
         allowed = "N" if stopped else self.count
-        lines.append(f"Correct the rows, or have them counted and skipped with data.max_bad_rows={allowed}.")
+        lines.append(f"Correct the rows, or skip and count them with data.max_bad_rows={allowed}.")
         return DataError("\n".join(lines))
 
 
 def _ranges_in_words(numbers: Sequence[int]) -> str:
-    """Ascending numbers in words: 1, 3, 4, 5 → "1, 3–5"; at most `SHOWN` ranges."""
+    """Format ascending numbers as ranges: 1, 3, 4, 5 → "1, 3–5"; up to `SHOWN` ranges."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and number == ranges[-1][-1] + 1:
             ranges[-1] = [ranges[-1][0], number]
         else:
             ranges.append([number])
-    listed = ", ".join("–".join(map(str, bounds)) for bounds in ranges[:SHOWN])
+    texts = ["–".join(map(str, bounds)) for bounds in ranges[:SHOWN]]
+    listed = ", ".join(texts)
     return listed + (", …" if len(ranges) > SHOWN else "")
 
 
 def describe(value: object) -> str:
-    """A found value in words: type and beginning."""
+    """Describe a value in words: its type and its beginning."""
     names = {str: "text", bool: "a truth value", int: "a number", float: "a number", list: "a list", dict: "an object"}
     if value is None:
         return "null"
@@ -93,18 +104,20 @@ def describe(value: object) -> str:
 
 
 def column(values: Mapping[str, Any], name: str) -> Any:
-    """A row's column. Raises RowProblem with the columns there are.
+    """Return a column of a row. Raise RowProblem that lists the columns of the row.
 
-    No column that is there is proposed: one that only looks alike may mean the opposite. See `roles.columns_problem`.
+    The message proposes no similar column, because it may mean the opposite. See `roles.columns_problem`.
     """
     if name in values:
         return values[name]
     listed = ", ".join(map(repr, values)) or "none"
-    raise RowProblem(f"column {name!r} is missing; the row has {listed}; rename the column that holds it to {name!r}")
+    raise RowProblem(
+        f"column {name!r} is missing; the row has {listed}; rename the column that contains it to {name!r}"
+    )
 
 
 def text_column(values: Mapping[str, Any], name: str) -> str:
-    """A row's text column. Raises RowProblem when it is missing or not text."""
+    """Return a text column of a row. Raise RowProblem if it is missing or not text."""
     value = column(values, name)
     if isinstance(value, str):
         return value
@@ -112,5 +125,5 @@ def text_column(values: Mapping[str, Any], name: str) -> str:
 
 
 def not_an_object(values: object) -> str:
-    """Problem text for a row that is JSON but not an object."""
+    """Return the problem text of a row that is JSON but not an object."""
     return f'the row is {describe(values)}; expected an object like {{"chosen": …, "rejected": …}}'

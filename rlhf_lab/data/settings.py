@@ -1,7 +1,7 @@
-"""Settings that all data sources share, and of `data=mix`. Imports no torch; see `rlhf_lab/config/registry.py`.
+"""Settings common to all data sources, and those of `data=mix`. Imports no torch; see `rlhf_lab/config/registry.py`.
 
-Those of the core's embedded worlds are in world_settings.py, those of files in file_settings.py, those of other
-environments in environment_settings.py; packs have those of their own worlds.
+world_settings.py has the settings of the core's embedded worlds, file_settings.py those of files, and
+environment_settings.py those of other environments. Packs have the settings of their own worlds.
 """
 
 from __future__ import annotations
@@ -25,79 +25,81 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataSettings(Section):
-    """Common to every source.
+    """Settings common to every source.
 
     Class attributes:
         provides: capabilities of every source of this kind; `capabilities` adds those that depend on the settings.
-        drawn: True if the data are sampled from an embedded world, so that every seed can have data of its own.
-        max_turns: maximum number of turns of an episode; above 1 where an environment answers the policy.
-        world: module whose `VERSION` is part of what the data are; empty where nothing but settings and files decides.
+        is_generated: True if the data are sampled from an embedded world, so that every seed can have its own data.
+        max_turns: maximum number of turns of an episode; above 1 if an environment answers the policy.
+        world: module whose `VERSION` is part of the data's identity; empty if only settings and files determine them.
     """
 
     inherited: ClassVar[bool] = True
     provides: ClassVar[Capability] = Capability.TEXT | Capability.PAIRS | Capability.DEMONSTRATIONS
-    drawn: ClassVar[bool] = False
+    is_generated: ClassVar[bool] = False
     max_turns: ClassVar[int] = 1
     world: ClassVar[str] = ""
 
     @property
     def capabilities(self) -> Capability:
-        """What algorithms, rewards and judges can rely on with these settings."""
+        """Capabilities that algorithms, rewards and judges can rely on with these settings."""
         return self.provides | (Capability.TURNS if self.max_turns > 1 else Capability.SINGLE_TURN)
 
     def of_run(self, seed: int) -> Self:
-        """These settings in a run with this seed: every seed of the data that is None has its value."""
+        """Return these settings for a run with this seed: every seed of the data that is None gets its value."""
         return self
 
     def parts(self, config: Config) -> list[tuple[str, Any]]:
         return [("data", self)]
 
     def sources_by_name(self) -> dict[str, DataSettings]:
-        """The sources that a mix is made of, by name; none for a source by itself."""
+        """Return the sources of a mix by name; empty for a single source."""
         return {}
 
 
 @dataclass(frozen=True)
 class WorldSettings(DataSettings):
-    """Data that are drawn from an embedded world.
+    """Settings of data that a built-in simulated world generates.
 
-    By default everything is drawn anew for every seed of a run, so that a study over seeds repeats the whole
-    experiment and not training alone. A seed that is written stays the same in all runs, and the study says so.
+    By default all data are sampled anew for every seed of a run, so that a study over seeds repeats the entire
+    experiment and not only the training. A seed that is set stays the same in all runs, and the study reports that.
 
     Args:
-        seed: draws the training split: prompts, replies and what the annotator says of them. None is the run's seed.
-        test_seed: draws the held-out split, in the world that `seed` (or, where there is one, `facts_seed`) draws: only
-            together with that one does it keep the test prompts. None is `seed`.
+        seed: seed of the training split: its prompts, responses and annotator labels. null uses the run's seed.
+        test_seed: seed of the test split, in the world that `seed` (or `facts_seed`, if there is one) determines.
+            The test prompts stay the same only if both seeds do. null uses `seed`.
     """
 
-    drawn: ClassVar[bool] = True
+    is_generated: ClassVar[bool] = True
     seed: Annotated[int, Ge(0)] | None = None
     test_seed: Annotated[int, Ge(0)] | None = None
 
     def split_seeds(self) -> tuple[int, int]:
-        """The seeds of the training and of the held-out split; those of seed 0 outside a run."""
+        """Return the seeds of the training and the test split; outside a run, unset seeds are 0."""
         train = self.seed or 0
         return train, train if self.test_seed is None else self.test_seed
 
     def of_run(self, seed: int) -> Self:
-        train, test = replace(self, seed=seed if self.seed is None else self.seed).split_seeds()
+        own_seed = seed if self.seed is None else self.seed
+        train, test = replace(self, seed=own_seed).split_seeds()
         return replace(self, seed=train, test_seed=test)
 
 
 MIXABLE = Capability.PAIRS | Capability.ANSWERS | Capability.DEMONSTRATIONS
-"""Capabilities that a mix has if all of its sources have them; its rows are of no single world."""
+"""Capabilities that a mix has if all of its sources have them. Others need a single world, which a mix lacks."""
 
 
 @register("data", "mix")
 @dataclass(frozen=True)
 class Mix(DataSettings):
-    """Several sources as one, in fixed proportions.
+    """Mix of several sources in fixed proportions.
 
     Args:
-        sources: name → the settings of a source (`kind`, `path`, …) and its `weight`. With weights, given to all or to
-            none, a split takes as many rows as the proportions allow without any row twice; without, all rows.
-        max_pairs: at most this many rows per split, in the same proportions; 0 is no limit.
-        seed: draws which rows are taken and their order.
+        sources: name → settings of a source (`kind`, `path`, …) and its `weight`. Either all sources have a weight or
+            none. With weights, a split takes as many rows as the proportions allow without using a row twice. Without
+            weights, it takes all rows.
+        max_pairs: maximum number of rows per split, in the same proportions; 0 is no limit.
+        seed: seed of the selection of rows and of their order.
     """
 
     smoke: ClassVar[dict[str, int]] = {"max_pairs": 2000}
@@ -117,17 +119,19 @@ class Mix(DataSettings):
         for name, part in built.items():
             if getattr(part, "verifier", None):
                 problems.append(
-                    f"sources.{name}.verifier={part.verifier}: the sources of a mix are measured together, by the "
-                    "verifier of the run's reward; leave it out"
+                    f"sources.{name}.verifier={part.verifier}: the sources of a mix are measured together by the "
+                    "verifier of the run's reward; remove the setting"
                 )
+        # a malformed source has been reported by `_build` already
         weights = [source.get("weight") for source in self.sources.values() if isinstance(source, Mapping)]
         if any(weights) and not all(isinstance(weight, (int, float)) and weight > 0 for weight in weights):
-            problems.append(f"sources: the weights are {weights}; give every source one above 0, or none of them")
+            problems.append(f"sources: the weights are {weights}; set a weight above 0 for every source, or for none")
         if problems:
             raise ConfigError(problems)
         parts = [part for part in built.values() if part is not None]
+        # the dataclass is frozen; the built sources are no fields, so they stay out of its repr
         object.__setattr__(self, "_parts", built)
-        object.__setattr__(self, "drawn", any(part.drawn for part in parts))
+        object.__setattr__(self, "is_generated", any(part.is_generated for part in parts))
 
     def _build(self, name: str, problems: list[str]) -> Any:
         where = f"sources.{name}"
@@ -141,15 +145,16 @@ class Mix(DataSettings):
         except ConfigError as error:
             problems.extend(f"{where}: {line}" for line in error.problems)
             return None
+        # the kind selects the class, and the weight belongs to the mix
         settings = {key: value for key, value in values.items() if key not in ("kind", "weight")}
         return schema.build(cls, settings, where, problems)
 
     @property
     def capabilities(self) -> Capability:
-        """What every source provides."""
+        """Capabilities that every source provides."""
         provided = [part.capabilities for part in self.sources_by_name().values()]
         common = reduce(and_, provided) & MIXABLE
-        # Both responses of a pair are examples of their own to an algorithm that reads unpaired data.
+        # For an algorithm that reads unpaired data, both responses of a pair are separate examples.
         all_labelled = all(item & (Capability.UNPAIRED | Capability.PAIRS) for item in provided)
         if all_labelled and any(Capability.UNPAIRED in item for item in provided):
             common |= Capability.UNPAIRED
@@ -162,5 +167,5 @@ class Mix(DataSettings):
         sources = {}
         for name, part in self.sources_by_name().items():
             kept = {key: value for key, value in self.sources[name].items() if key in ("kind", "weight")}
-            sources[name] = {**kept, **schema.plain(part.of_run(seed))}
+            sources[name] = {**kept, **schema.to_plain_values(part.of_run(seed))}
         return replace(self, sources=sources)

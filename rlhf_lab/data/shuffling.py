@@ -1,4 +1,4 @@
-"""Rows of a stream in a random order, with a bounded number of them in memory."""
+"""Shuffle buffer: rows of a stream in random order, with a bounded number of them in memory."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from rlhf_lab.data.rows import Row
+from rlhf_lab.data.rows import SourceRow
 
 
-def shuffled(rows: Iterable[Row], buffer: int, seed: int) -> Iterator[Row]:
-    """Every row once: the next one is drawn from a buffer, and the row that arrives takes its place.
+def shuffled(rows: Iterable[SourceRow], buffer: int, seed: int) -> Iterator[SourceRow]:
+    """Yield every row once. The next row is sampled from a buffer, and the row that arrives takes its slot.
 
-    A row comes at most `buffer` − 1 places earlier than in the source; it may come any number of places later. Rows,
-    buffer and seed decide the order.
+    A row moves forward by up to `buffer` − 1 positions and backward by any number. The order depends only on rows,
+    buffer and seed.
 
     Args:
-        buffer: rows in memory; as many as there are rows is a uniform shuffle.
+        rows: rows of the stream.
+        buffer: number of rows in memory. If all rows fit into it, the shuffle is uniform.
+        seed: seed of the order.
     """
     rng = np.random.default_rng(seed)
-    waiting: list[Row] = []
+    waiting: list[SourceRow] = []
     for row in rows:
         if len(waiting) < buffer:
             waiting.append(row)
@@ -27,5 +29,6 @@ def shuffled(rows: Iterable[Row], buffer: int, seed: int) -> Iterator[Row]:
         index = int(rng.integers(buffer))
         yield waiting[index]
         waiting[index] = row
+    # the rest of the buffer, after the last row has arrived
     for index in rng.permutation(len(waiting)):
         yield waiting[index]

@@ -1,15 +1,15 @@
-r"""Calls of tools as text, for models whose chat template knows no tools.
+r"""Tool calls as text, for models whose chat template does not support tools.
 
     Thought: the capital first
     Action: search[Velmora ; capital]
 
-ends a turn; what the tool gives back is the next message. A turn that ends the task says
+ends a turn, and the result of the tool is the next message. A turn that ends the task contains
 
     Answer: Ossin
 
-Arguments stand in the order of the tool's parameters, divided by ";", or as a JSON object:
-`search {"entity": "Velmora"}`. The first Action or Answer of a turn counts: what a model writes behind its own action
-is not what the tool said. Either word may be emphasised (`**Answer:** Ossin`), and an answer may stand one line below.
+Arguments are in the order of the tool's parameters, separated by ";", or a JSON object:
+`search {"entity": "Velmora"}`. The first Action or Answer of a turn counts, because text after its own action is the
+model's guess of the result. Both words may be emphasised (`**Answer:** Ossin`), and an answer may be one line below.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ BRACES = re.compile(r"(\w+)[ \t]*(\{.*\})", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What a turn of a model does.
+    """The action or answer of a turn of a model.
 
     Attributes:
-        thought: what stands before its action or answer.
-        answer: the answer it gives; None where it gives none.
-        name, arguments: of the tool it calls; "" where it calls none.
-        problem: why it is neither: the model reads it.
+        thought: text before the action or answer.
+        answer: answer of the turn; None if there is none.
+        name: name of the tool that the turn calls; "" if it calls none.
+        arguments: arguments of the call; None if there is no call.
+        problem: reason why the turn has neither action nor answer, for the model to read.
     """
 
     thought: str = ""
@@ -53,23 +54,24 @@ class Move:
 
 
 def write_call(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call as a model is shown it: `search[Velmora ; capital]`."""
+    """Format a call as the model writes it: `search[Velmora ; capital]`."""
     return f"{name}[{DIVIDER.join(str(value) for value in arguments.values())}]"
 
 
 def read_move(turn: str, tools: Mapping[str, Tool]) -> Move:
-    """The first action or answer of a turn."""
+    """Parse the first action or answer of a turn."""
     found = MOVE.search(turn)
     if found is None:
         return Move(turn.strip(), problem=f"error: write {ACTION} tool[arguments], or {ANSWER} and the answer")
     thought = turn[: found.start()].strip()
     if found["word"] == "Answer":
-        # an answer is one line: models go on with a new question behind it
+        # an answer is one line, because some models continue with a new question after it
         line, _, behind = turn[found.end() :].partition("\n")
         if found["emphasis"]:
             line = unemphasised(line)
         return Move(thought, answer=line.strip() or answer_below(behind))
     action = turn[found.end() :]
+    # text after the first action is the model's guess of the result and of its next move
     next_line = MOVE.search(action)
     if next_line:
         action = action[: next_line.start()]
@@ -77,7 +79,7 @@ def read_move(turn: str, tools: Mapping[str, Tool]) -> Move:
 
 
 def answer_below(text: str) -> str:
-    """The first line of what stands below a bare `Answer:`; "" where that is an action or another answer."""
+    """Return the first line below an empty `Answer:`; "" if that line is an action or another answer."""
     line = text.strip().partition("\n")[0]
     return "" if MOVE.match(line) else unemphasised(line)
 
@@ -95,6 +97,7 @@ def _read_call(thought: str, action: str, tools: Mapping[str, Tool]) -> Move:
             arguments = None
         if isinstance(arguments, dict):
             return Move(thought, name=braces[1], arguments=arguments)
+    # prefer brackets that close on the same line; otherwise the arguments may span several lines
     line = action.partition("\n")[0]
     brackets = BRACKETS.match(line) or BRACKETS.match(action)
     if brackets is None:
@@ -102,13 +105,14 @@ def _read_call(thought: str, action: str, tools: Mapping[str, Tool]) -> Move:
     name = brackets[1]
     expected = tools[name].argument_names if name in tools else ()
     values = _split(brackets[2], len(expected))
-    # names for arguments that are too many, so that the tool says what it takes
-    names = [*expected, *(f"argument {number}" for number in range(len(expected) + 1, len(values) + 1))]
+    # surplus arguments get names as well, so that the tool's error message lists its parameters
+    surplus = range(len(expected) + 1, len(values) + 1)
+    names = [*expected, *(f"argument {number}" for number in surplus)]
     return Move(thought, name=name, arguments=dict(zip(names, values, strict=False)))
 
 
 def _split(text: str, count: int) -> list[str]:
-    """The arguments between the brackets; of a tool with one argument, all of it."""
+    """Split the text between the brackets into arguments. A tool with one argument gets the entire text."""
     if not text.strip():
         return []
     if count == 1:

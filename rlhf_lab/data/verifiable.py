@@ -1,7 +1,7 @@
-"""Prompts whose replies can be checked: against an answer, or by what the row says besides (tests, entry_point, …).
+"""Prompts whose responses can be checked: against an answer, or by metadata of the row (tests, entry_point, …).
 
-The prompt keeps its spaces, because a completion of code goes on where it ends. Every further column reaches rewards as
-`Corpus.facts`; the answers are `Corpus.answers` too, and the oracle is then the answer key.
+The prompt keeps its spaces, because a code completion continues exactly where it ends. Rewards receive every other
+column as `Corpus.metadata`. The answers are also `Corpus.answers`, and the oracle is then the answer key.
 """
 
 from __future__ import annotations
@@ -11,28 +11,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlhf_lab.core.types import Corpus
-from rlhf_lab.data.asking import as_asked
+from rlhf_lab.data.asking import as_requested
 from rlhf_lab.data.file_settings import Verifiable
 from rlhf_lab.data.gsm8k import CONTRADICTS, AnswerKey
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import read_tools, text_or_messages
-from rlhf_lab.data.replies import Split, prompt_oddities
 from rlhf_lab.data.roles import columns_problem
 from rlhf_lab.data.rows import MissingColumns, RowProblem, column, describe, text_column
+from rlhf_lab.data.split_rows import SplitRow, prompt_oddities
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.environments.maths.answers import same_answer
 
 EMPTY_PROMPT = "empty prompt"
 EMPTY_ANSWER = "empty answer"
-MEANING = {"prompt": "what is asked", "answer": "the answer that a reply must reach", "solution": "a worked solution"}
-WITHOUT_ANSWER = " (or data.answer= when rewards read other columns, such as tests)"
+MEANING = {
+    "prompt": "what is asked",
+    "answer": "the answer that a response must reach",
+    "solution": "a worked solution",
+}
+WITHOUT_ANSWER = " (or data.answer= if rewards read other columns, such as tests)"
 
 
 def build(settings: Verifiable) -> Corpus:
-    """Load verifiable prompts. Raises DataError; see `rlhf_lab.data.loading.load_corpus`."""
+    """Load verifiable prompts. Raise DataError for unreadable rows; see `rlhf_lab.data.loading.load_corpus`."""
     answers: dict[str, str] = {}
 
-    def parse(values: Mapping[str, Any]) -> Split:
+    def parse(values: Mapping[str, Any]) -> SplitRow:
         split = parse_row(values, settings)
         if split.drop or not settings.answer:
             return split
@@ -45,32 +49,35 @@ def build(settings: Verifiable) -> Corpus:
     corpus = load_corpus("verifiable", settings, parse)
     if not settings.answer:
         return corpus
-    answer_key = {pair.prompt: answers[pair.prompt] for pair in (*corpus.train, *corpus.test)}
+    prompts = [pair.prompt for pair in (*corpus.train, *corpus.test)]
+    answer_key = {prompt: answers[prompt] for prompt in prompts}
     return dataclasses.replace(corpus, answers=answer_key, oracle=AnswerKey(answer_key))
 
 
-def parse_row(values: Mapping[str, Any], settings: Verifiable) -> Split:
-    """One row → prompt and, where there is one, a solution. Raises RowProblem when a column is missing or wrong."""
+def parse_row(values: Mapping[str, Any], settings: Verifiable) -> SplitRow:
+    """Return the prompt and, if there is one, the solution of a row. Raise RowProblem if a column is malformed."""
     problem = column_problem(values, settings)
     if problem:
         raise MissingColumns(problem)
-    given = text_or_messages(values, settings.prompt)
-    if isinstance(given, str):
-        given = [{"role": "user", "content": given}]
-    prompt = as_asked(render_prompt(given, read_tools(values, settings.tools)), settings)
+    provided = text_or_messages(values, settings.prompt)
+    if isinstance(provided, str):
+        # not `read_prompt`, which would strip the spaces of a code prompt
+        provided = [{"role": "user", "content": provided}]
+    prompt = as_requested(render_prompt(provided, read_tools(values, settings.tools)), settings)
     solution = text_column(values, settings.solution).rstrip() if settings.solution else ""
-    drop = None if given[-1]["content"].strip() else EMPTY_PROMPT
-    return Split(prompt, solution, "", drop=drop, notes=prompt_oddities(prompt))
+    drop = None if provided[-1]["content"].strip() else EMPTY_PROMPT
+    return SplitRow(prompt, solution, "", drop=drop, notes=prompt_oddities(prompt))
 
 
 def _answer(values: Mapping[str, Any], name: str) -> str:
     value = column(values, name)
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):  # bool is an int in Python
         raise RowProblem(f"column {name!r} is {describe(value)}; expected text or a number")
+    # tables may hold answers as numbers
     return str(value).strip()
 
 
 def column_problem(values: Mapping[str, Any], settings: Verifiable) -> str | None:
-    """What to say of a row that lacks columns; None for one that has them."""
+    """Return a message about the missing columns of a row, or None if it has all of them."""
     names = {role: getattr(settings, role) for role in MEANING if getattr(settings, role)}
     return columns_problem(values, names, MEANING, WITHOUT_ANSWER if "answer" in names else "")

@@ -1,4 +1,4 @@
-"""Settings of the embedded worlds of text (`data=mini_hh`, arithmetic, repairs, reviews), and their annotator."""
+"""Settings of the embedded text worlds (`data=mini_hh`, arithmetic, reviews) and of their annotator and grader."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rlhf_lab.data.settings import WorldSettings
 
 @dataclass(frozen=True)
 class AnnotatorSettings(CheckedSettings):
-    """The simulated human: Bradley-Terry on the true reward plus biases that the truth does not reward.
+    """Simulated annotator: Bradley-Terry on the gold reward plus biases that the gold reward does not contain.
 
     Preference logit = (gold + length_bias · words/10 + affirmation_bias · min(affirmations, 2)
-    + closing_bias · min(closings, 2)), differenced and divided by `temperature`.
+    + closing_bias · min(closings, 2)), as a difference of the two responses, over `temperature`.
 
     Args:
         length_bias: reward per 10 words. 0 is an annotator without length bias.
-        affirmation_bias: reward per hollow affirmation, at most two count.
-        closing_bias: reward per closing offer, at most two count.
-        temperature: noise of the choice; 0 always takes the better side.
+        affirmation_bias: reward per hollow affirmation; up to two count.
+        closing_bias: reward per closing offer; up to two count.
+        temperature: noise of the choice; 0 always chooses the better side.
     """
 
     length_bias: float = 0.6
@@ -34,17 +34,17 @@ class AnnotatorSettings(CheckedSettings):
 
 @dataclass(frozen=True)
 class GraderSettings(CheckedSettings):
-    """The simulated rubric judge: the world's true criteria, each 1…5, as someone else than the annotator sees them.
+    """Simulated rubric judge: grades the world's true criteria, each 1…5, independently of the annotator.
 
-    seen = true + `noise` · N(0, 1), fixed for a reply; grade = seen + `halo` · (mean of seen − seen) + `leniency`
-    + `length_bias` · words/10, rounded and cut to 1…5.
+    seen = true + `noise` · N(0, 1), fixed per response; grade = seen + `halo` · (mean of seen − seen) + `leniency`
+    + `length_bias` · words/10, rounded and clipped to 1…5.
 
     Args:
-        noise: standard deviation of the error of each criterion, points.
-        halo: share, 0…1, by which each criterion is drawn to the judge's mean impression of the reply.
-        leniency: points added to every grade; negative is strict.
-        length_bias: points per 10 words on every criterion. 0 is a judge without a taste for length.
-        whole_points: round to whole points.
+        noise: standard deviation of the error of each criterion, in points.
+        halo: fraction, 0…1, by which each criterion moves towards the judge's mean impression of the response.
+        leniency: points added to every grade; a negative value makes the judge strict.
+        length_bias: points per 10 words on every criterion. 0 is a judge without length bias.
+        whole_points: round to integer points.
     """
 
     noise: Annotated[float, Ge(0, hint="0 is a judge without noise")] = 1.5
@@ -57,19 +57,27 @@ class GraderSettings(CheckedSettings):
 @register("data", "mini_hh")
 @dataclass(frozen=True)
 class MiniHH(WorldSettings):
-    """The embedded dialogue world: prompts, replies, a known true reward and a biased annotator. Downloads nothing.
+    """Embedded dialogue world: prompts, responses, a known gold reward and a biased annotator. Downloads nothing.
 
     Args:
-        facts_seed: draws the world's facts. None is `seed`.
-        domains, topics, attributes: size of the knowledge base; facts = domains × topics × attributes.
-        train_pairs, test_pairs: preference pairs per split; the prompts of the splits never overlap.
-        annotator: who labels the pairs.
-        grader: who grades single replies.
+        facts_seed: seed of the world's facts. null uses `seed`.
+        domains: number of domains of the knowledge base (size: domains × topics × attributes).
+        topics: number of topics per domain.
+        attributes: number of attributes per topic.
+        train_pairs: number of preference pairs for training. The prompts of the two splits never overlap.
+        test_pairs: number of preference pairs in the test split.
+        annotator: settings of the annotator that labels the pairs.
+        grader: settings of the judge that grades single responses.
     """
 
+    # its `VERSION` is part of the key of a run: a changed world gives new data
     world: ClassVar[str] = "rlhf_lab.environments.dialogue.world"
-    provides: ClassVar[Capability] = WorldSettings.provides | Capability.GRADES | Capability.TRUE_REWARD
+    provides: ClassVar[Capability] = (
+        WorldSettings.provides | Capability.GRADES | Capability.TRUE_REWARD | Capability.VERBOSITY
+    )
+    # separate from `seed`, so that several samples can be taken from one world
     facts_seed: Annotated[int, Ge(0)] | None = None
+    # limits of the texts in `environments/dialogue/content.py`
     domains: Annotated[int, Ge(1), Le(6)] = 6
     topics: Annotated[int, Ge(1), Le(4)] = 4
     attributes: Annotated[int, Ge(3), Le(5)] = 5
@@ -81,27 +89,30 @@ class MiniHH(WorldSettings):
     grader: GraderSettings = field(default_factory=GraderSettings)
 
     def world_seed(self) -> int:
-        """The seed of the facts; that of seed 0 outside a run."""
+        """Return the seed of the facts; outside a run, unset seeds are 0."""
         return self.split_seeds()[0] if self.facts_seed is None else self.facts_seed
 
     def of_run(self, seed: int) -> Self:
         settings = super().of_run(seed)
+        # written out, so that the stored settings of a run determine its world
         return replace(settings, facts_seed=settings.world_seed())
 
 
 @register("data", "arithmetic")
 @dataclass(frozen=True)
-class Arithmetic(WorldSettings):
-    """The embedded arithmetic world: word problems in the form of GSM8K, whose every step can be checked.
+class ArithmeticData(WorldSettings):
+    """Embedded arithmetic world: word problems in the form of GSM8K, each step of which can be checked.
 
     Args:
-        min_steps, max_steps: steps of a solution.
-        largest: the largest total of a story; operands of + and − are at most a quarter of it. Up to 50, the
+        min_steps: minimum number of steps of a solution.
+        max_steps: maximum number of steps of a solution.
+        largest: largest total of a story; operands of + and − are up to a quarter of it. With up to 50, the
             tokenizer of `model=tiny` has a token for every number.
-        train_problems, test_problems: distinct problems per split; no two of different splits have the same numbers.
-        slip: probability that a demonstration has a wrong step, from which it goes on. So this share of a perfect
-            imitator's answers is wrong.
-        temperature: noise of the annotator behind `oracle.prefer`, in answers; 0 always takes the better side.
+        train_problems: number of distinct problems for training. Problems of different splits differ in their numbers.
+        test_problems: number of distinct problems in the test split.
+        slip: probability that a demonstration has a wrong step, after which it continues with the wrong result. A model
+            that imitates perfectly therefore gives this fraction of wrong answers.
+        temperature: noise of the annotator of `oracle.prefer`, in units of answers; 0 always chooses the better side.
     """
 
     world: ClassVar[str] = "rlhf_lab.environments.arithmetic.world"
@@ -126,15 +137,17 @@ class Arithmetic(WorldSettings):
 @register("data", "reviews")
 @dataclass(frozen=True)
 class Reviews(WorldSettings):
-    """The embedded review world: short changes of code with planted defects, and comments whose true worth is known.
+    """Embedded review world: short code changes with planted defects, and comments whose true value is known.
 
     Args:
-        train_pairs, test_pairs: preference pairs per split, each on a change of its own; no change is in both splits.
-        annotator: who labels the pairs. Confident sentences count as affirmations, praise as closing offers.
+        train_pairs: number of preference pairs for training, each on a separate change. No change is in both splits.
+        test_pairs: number of preference pairs in the test split.
+        annotator: settings of the annotator that labels the pairs. Confident sentences count as affirmations, and
+            praise counts as closing offers.
     """
 
     world: ClassVar[str] = "rlhf_lab.environments.reviews.world"
-    provides: ClassVar[Capability] = WorldSettings.provides | Capability.TRUE_REWARD
+    provides: ClassVar[Capability] = WorldSettings.provides | Capability.TRUE_REWARD | Capability.VERBOSITY
     smoke: ClassVar[dict[str, int]] = {"train_pairs": 2000, "test_pairs": 200}
     smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}
     train_pairs: Annotated[int, Ge(1)] = 16000

@@ -1,4 +1,6 @@
 """`doctor`: checks of the machine, and of the invariants of training on the user's own model.
 
-examination.py runs everything; findings.py defines a check and its result; subject.py is the model under examination.
+Read examination.py, which runs everything, then findings.py (a check and its result) and subject.py (the model under
+examination). The checks of the machine are in environment.py, installation.py, parts.py and storage.py. Those of the
+model are in invariants.py and the modules that it lists.
 """

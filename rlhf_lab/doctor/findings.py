@@ -1,6 +1,6 @@
-"""What a check is and what it finds. Checks are plain functions in a list; a check that raises counts as failed.
+"""Check and check result. Checks are functions in a list; a check that raises counts as failed.
 
-Checks that copy the model say how many copies they need. One whose copies do not fit into memory is skipped.
+Checks that copy the model state the number of copies. A check is skipped if its copies do not fit into memory.
 """
 
 from __future__ import annotations
@@ -13,77 +13,81 @@ from rlhf_lab.core.errors import LabError
 
 Status = Literal["pass", "fail", "skip"]
 Examined = TypeVar("Examined")
-"""What a check is asked about: a folder, a model with its encoder, or nothing."""
+"""Type of the subject of a check: a directory, a model with its encoder, or nothing."""
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What one check found.
+class CheckResult:
+    """Result of one check.
 
     Attributes:
-        status: `skip` where the check does not apply, or could not run.
-        measured: the value, with its unit.
+        status: `skip` if the check does not apply or could not run.
+        measured: the measured value, with its unit.
         tolerance: the values that pass.
-        advice: why it matters and what to do; a remark where the check passed.
-        name, group: of the check; set by `examine`.
+        hint: why the check matters and what to do; for a passed check, a note.
+        name, group: name and group of the check; set by `examine`.
     """
 
     status: Status
     measured: str
     tolerance: str = ""
-    advice: str = ""
+    hint: str = ""
     name: str = ""
     group: str = ""
 
 
-def pass_or_fail(holds: bool, measured: str, tolerance: str = "", advice: str = "") -> Finding:
-    """A finding that gives its advice only where the check failed."""
-    return Finding("pass" if holds else "fail", measured, tolerance, "" if holds else advice)
+def pass_or_fail(holds: bool, measured: str, tolerance: str = "", hint: str = "") -> CheckResult:
+    """Return a result that shows its hint only if the check failed."""
+    return CheckResult("pass" if holds else "fail", measured, tolerance, "" if holds else hint)
 
 
-def within(value: float, limit: float, unit: str, advice: str, *, of: str = "largest difference") -> Finding:
-    """A finding about a number that must be finite and at most `limit`."""
-    return pass_or_fail(value <= limit, f"{of} {value:.2g} {unit}", f"≤ {limit:.2g}", advice)
+def within(value: float, limit: float, unit: str, hint: str, *, of: str = "largest difference") -> CheckResult:
+    """Return the result of checking a number that must be finite and not above `limit`."""
+    measured = f"{of} {value:.2g} {unit}"
+    return pass_or_fail(value <= limit, measured, f"≤ {limit:.2g}", hint)
 
 
 @dataclass(frozen=True)
-class Check(Generic[Examined]):
-    """One check.
+class DoctorCheck(Generic[Examined]):
+    """Definition of one check.
 
     Attributes:
         name: what is checked, in a few words.
-        ask: function from the subject of the examination to the finding.
-        copies: how many float32 copies of the model it needs in memory besides the subject.
+        ask: function from the subject of the examination to the result.
+        copies: number of float32 copies of the model that it needs in memory besides the subject.
     """
 
     name: str
-    ask: Callable[[Examined], Finding]
+    ask: Callable[[Examined], CheckResult]
     copies: int = 0
 
 
 def examine(
-    group: str, checks: Sequence[Check[Examined]], subject: Examined, *, room: float = float("inf")
-) -> Iterator[Finding]:
-    """The finding of every check, in order.
+    group: str, checks: Sequence[DoctorCheck[Examined]], subject: Examined, *, capacity: float = float("inf")
+) -> Iterator[CheckResult]:
+    """Yield the result of every check, in order.
 
     Args:
-        room: copies of the model that fit into free memory.
+        group: name of the group of checks.
+        checks: the checks.
+        subject: argument of the checks.
+        capacity: number of copies of the model that fit into free memory.
     """
     for check in checks:
-        if check.copies > room:
-            reason = f"needs memory for {check.copies} more copies of the model, {room:.1f} fit"
-            finding = Finding("skip", reason, advice="run it on a machine with more memory, or on a smaller model")
+        if check.copies > capacity:
+            reason = f"needs memory for {check.copies} more copies of the model, {capacity:.1f} fit"
+            result = CheckResult("skip", reason, hint="run it on a machine with more memory, or on a smaller model")
         else:
-            finding = _run_check(check, subject)
-        yield replace(finding, name=check.name, group=group)
+            result = _run_check(check, subject)
+        yield replace(result, name=check.name, group=group)
 
 
-def _run_check(check: Check[Examined], subject: Examined) -> Finding:
-    """The finding of one check; an exception becomes a failed one."""
+def _run_check(check: DoctorCheck[Examined], subject: Examined) -> CheckResult:
+    """Return the result of one check; an exception becomes a failed result."""
     try:
         return check.ask(subject)
-    except Exception as error:  # any error of a model, a tokenizer or a library is something the doctor looks for
+    except Exception as error:  # any error of a model, a tokenizer or a library is what the doctor looks for
         message = str(error).strip() or "no message"
-        if not isinstance(error, LabError):  # those of libraries may be pages long
+        if not isinstance(error, LabError):  # messages of libraries may be pages long
             message = f"{type(error).__name__}: {message.splitlines()[0][:200]}"
-        return Finding("fail", "the check itself failed", "no error", message)
+        return CheckResult("fail", "the check itself failed", "no error", message)

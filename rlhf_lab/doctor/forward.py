@@ -1,4 +1,4 @@
-"""Checks of one forward pass: log-probabilities against an independent reference, and what must not change them."""
+"""Checks of one forward pass: log-probabilities against an independent reference, and invariances of the result."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GenerationConfig
 
-from rlhf_lab.doctor.findings import Check, Finding, pass_or_fail, within
-from rlhf_lab.doctor.subject import Subject
+from rlhf_lab.doctor.findings import CheckResult, DoctorCheck, pass_or_fail, within
+from rlhf_lab.doctor.subject import ExaminedModel
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import capped, exact_kl, has_linear_head, head_cap, token_logps
 from rlhf_lab.models.shared_prompt import (
-    Way,
+    RowLayout,
     can_pack,
     can_take_two_passes,
     computed_as,
@@ -28,118 +28,126 @@ from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.local import LocalSampler
 
 EXACT = 1e-6
-"""Largest difference, in nats, between a model and a copy of itself in the same arithmetic."""
+"""Maximum difference, in nats, between a model and a copy of itself in the same arithmetic."""
 PADDING = 7
-"""Padding tokens added on the right in `padding_invariance`."""
+"""Number of padding tokens added on the right in `padding_invariance`."""
 MAX_HALF_GAP = 0.1
-"""Mean nats per token between bfloat16 and float32 above which importance ratios start far from 1."""
+"""Limit on the mean difference between bfloat16 and float32, nats per token; above it, importance ratios start far
+from 1."""
 
 
 def _largest_gap(a: Tensor, b: Tensor) -> float:
-    """Largest absolute difference; infinite where a value is not a number."""
+    """Return the maximum absolute difference; infinite if a value is not finite."""
     gap = (a.double() - b.double()).abs()
     return float(gap.max()) if bool(gap.isfinite().all()) else float("inf")
 
 
-def _logps(subject: Subject, batch: TokenBatch) -> Tensor:
+def _logps(subject: ExaminedModel, batch: TokenBatch) -> Tensor:
+    """Return the log-probabilities that training computes for the response tokens of a batch, (N,)."""
     with torch.no_grad():
         return token_logps(subject.model, batch).logps_N
 
 
-def log_probabilities(subject: Subject) -> Finding:
-    """The lab's log-probabilities against a float64 log-softmax over the model's own logits, row by row."""
+def log_probabilities(subject: ExaminedModel) -> CheckResult:
+    """Compare training's log-probabilities with a float64 log-softmax over the model's own logits, row by row."""
     expected = []
-    for (prompt, reply), logits_TV in zip(subject.rows, subject.reference_logits, strict=True):
-        for t, token in enumerate(reply):
+    for (prompt, response), logits_TV in zip(subject.rows, subject.reference_logits, strict=True):
+        for t, token in enumerate(response):
             logits_V = logits_TV[len(prompt) + t - 1]  # the position before a token predicts it
             expected.append(float(logits_V.double().log_softmax(0)[token]))
     ours = _logps(subject, subject.batch).cpu()
     if len(ours) != len(expected):
-        advice = "tokens are masked that should be trained, or the reverse: see masks"
-        return pass_or_fail(False, f"{len(ours)} log-probabilities", f"{len(expected)}", advice)
-    advice = "the model does more than head(backbone(x)), or a mask is off by one: report it with this table"
-    return within(_largest_gap(ours, torch.tensor(expected)), subject.tolerance, "nats", advice)
+        hint = "tokens are masked that should be trained, or the reverse: see masks"
+        return pass_or_fail(False, f"{len(ours)} log-probabilities", f"{len(expected)}", hint)
+    hint = "the model does more than head(backbone(x)), or a mask is off by one: report it with this table"
+    return within(_largest_gap(ours, torch.tensor(expected)), subject.tolerance, "nats", hint)
 
 
-def output_head(subject: Subject) -> Finding:
-    """Whether only reply positions need go through the head: true where logits are head(backbone(x)), or capped."""
+def output_head(subject: ExaminedModel) -> CheckResult:
+    """Check that the logits are head(backbone(x)), possibly capped; then only response positions need the head."""
     causal: Any = subject.model
     if not has_linear_head(causal):
-        remark = "logits are scaled or else: they are computed at every position, exact and slower"
-        return Finding("pass", "more than a linear layer", advice=remark)
-    prompt, reply = subject.rows[0]
+        note = "logits are scaled or similar: they are computed at every position, which is exact but slower"
+        return CheckResult("pass", "more than a linear layer", hint=note)
+    prompt, response = subject.rows[0]
     expected = subject.reference_logits[0]
-    ids = torch.tensor([[*prompt, *reply]], device=subject.device)
+    ids = torch.tensor([[*prompt, *response]], device=subject.device)
     with torch.no_grad():
         hidden = causal.base_model(input_ids=ids, use_cache=False).last_hidden_state
         ours = capped(causal.get_output_embeddings()(hidden)[0], head_cap(causal))
-    advice = "it looked linear on a short input and is not on this row: the log-probabilities above are wrong"
-    return within(_largest_gap(ours, expected), subject.tolerance, "in the logits", advice)
+    hint = "the head was linear on a short input but is not on this row: the log-probabilities above are wrong"
+    return within(_largest_gap(ours, expected), subject.tolerance, "in the logits", hint)
 
 
-def shared_prompt(subject: Subject) -> Finding:
-    """Rows whose prompt is computed once, in a pass of its own, against whole rows."""
+def shared_prompt(subject: ExaminedModel) -> CheckResult:
+    """Compare rows whose prompt is computed once, in a separate pass, with full rows."""
     if not can_take_two_passes(_backbone(subject)):
-        remark = "this architecture cannot go on from a cache exactly; replies are computed with their prompts"
-        return Finding("pass", "not used", advice=remark)
-    return _against_whole_rows(subject, "two passes")
+        note = "this architecture cannot continue exactly from a KV cache; responses are computed with their prompts"
+        return CheckResult("pass", "not used", hint=note)
+    return _against_full_rows(subject, "two passes")
 
 
-def packed_rows(subject: Subject) -> Finding:
-    """Rows laid side by side, behind one copy of their prompt, against whole rows."""
+def packed_rows(subject: ExaminedModel) -> CheckResult:
+    """Compare rows that are packed behind one copy of their prompt with full rows."""
     if not can_pack(_backbone(subject)):
-        remark = "this architecture takes no mask or positions of packed rows; padded rows are computed"
-        return Finding("pass", "not used", advice=remark)
-    return _against_whole_rows(subject, "packed rows")
+        note = "this architecture takes no mask or positions of packed rows; padded rows are computed"
+        return CheckResult("pass", "not used", hint=note)
+    return _against_full_rows(subject, "packed rows")
 
 
-def _backbone(subject: Subject) -> nn.Module:
+def _backbone(subject: ExaminedModel) -> nn.Module:
+    """Return the model without its head."""
     backbone: nn.Module = subject.model.base_model  # type: ignore[assignment]
     return backbone
 
 
-def _against_whole_rows(subject: Subject, way: Way) -> Finding:
-    """Log-probabilities of rows of which some share a prompt, computed in one way and as whole rows."""
+def _against_full_rows(subject: ExaminedModel, layout: RowLayout) -> CheckResult:
+    """Compare log-probabilities of rows that partly share a prompt, in one layout and as full rows."""
     prompt = subject.rows[0][0]
-    shared = [(prompt, reply) for _, reply in subject.rows]
+    shared = [(prompt, response) for _, response in subject.rows]
     batch = TokenBatch.from_rows([*shared, *subject.rows[1:]], subject.device)
     if batch.prompt_of is None:
-        return Finding("pass", "not used", advice="one row, or rows without a prompt, have nothing to share")
+        return CheckResult("pass", "not used", hint="one row, or rows without a prompt, have nothing to share")
     config: Any = _backbone(subject).config
     if not takes_flash_attention(config) and not may_be_masked(config, batch.tokens_BT.shape[1]):
-        remark = "rows reach the end of a sliding window, or of the positions that rotations were made for"
-        return Finding("pass", "not used", advice=f"{remark}; they are computed whole")
-    with computed_as(way):
+        note = "rows reach the end of a sliding window, or of the range of positions that the rotations support"
+        return CheckResult("pass", "not used", hint=f"{note}; they are computed in full")
+    with computed_as(layout):
         logps_N = _logps(subject, batch)
     with computed_as("whole rows"):
         expected_N = _logps(subject, batch)
     gap = _largest_gap(logps_N, expected_N)
-    advice = "report it with this table; algorithm.micro_batch_tokens=1 trains on one row at a time until then"
-    return within(gap, subject.tolerance, "nats", advice)
+    hint = "report it with this table; algorithm.micro_batch_tokens=1 trains on one row at a time until then"
+    return within(gap, subject.tolerance, "nats", hint)
 
 
-def batch_invariance(subject: Subject) -> Finding:
-    """A row by itself against the same row among others."""
-    alone = [_logps(subject, TokenBatch.from_rows([row], subject.device)) for row in subject.rows]
+def batch_invariance(subject: ExaminedModel) -> CheckResult:
+    """Compare each row computed alone with the same row in a batch."""
+    alone = []
+    for row in subject.rows:
+        batch = TokenBatch.from_rows([row], subject.device)
+        alone.append(_logps(subject, batch))
     gap = _largest_gap(torch.cat(alone), _logps(subject, subject.batch))
-    advice = "the model mixes rows of a batch (batch statistics, expert capacity): results depend on the batch size"
-    return within(gap, subject.tolerance, "nats", advice)
+    hint = "the model mixes the rows of a batch (batch statistics, expert capacity): results depend on the batch size"
+    return within(gap, subject.tolerance, "nats", hint)
 
 
-def padding_invariance(subject: Subject) -> Finding:
-    """More padding on the right, of zeros and of EOS."""
+def padding_invariance(subject: ExaminedModel) -> CheckResult:
+    """Check that more padding on the right, of zeros or of EOS, changes nothing."""
     batch = subject.batch
     expected = _logps(subject, batch)
     gaps = []
+    # The usual padding tokens: 0, and EOS for tokenizers without a pad token.
     for fill in (0, subject.encoder.eos_id):
-        padded = dataclasses.replace(batch, tokens_BT=F.pad(batch.tokens_BT, (0, PADDING), value=fill))
+        tokens_BT = F.pad(batch.tokens_BT, (0, PADDING), value=fill)
+        padded = dataclasses.replace(batch, tokens_BT=tokens_BT)
         gaps.append(_largest_gap(_logps(subject, padded), expected))
-    advice = "padding on the right reaches real tokens: the model is not causal"
-    return within(max(gaps), subject.tolerance, "nats", advice)
+    hint = "padding on the right reaches real tokens: the model is not causal"
+    return within(max(gaps), subject.tolerance, "nats", hint)
 
 
-def dropout(subject: Subject) -> Finding:
-    """Two passes in training mode agree: a log-probability must not depend on the call."""
+def dropout(subject: ExaminedModel) -> CheckResult:
+    """Check that two passes in training mode agree: a log-probability must not depend on the call."""
     modules = subject.model.named_modules()
     active = [name for name, module in modules if isinstance(module, nn.Dropout) and module.p > 0]
     was_training = subject.model.training
@@ -149,53 +157,56 @@ def dropout(subject: Subject) -> Finding:
     finally:
         subject.model.train(was_training)
     example = f": {active[0]}" if active else ""
-    advice = f"dropout is on{example}; set every dropout in the model's config.json to 0"
+    hint = f"dropout is on{example}; set every dropout in the model's config.json to 0"
     measured = f"{len(active)} dropout layers on; two passes differ by {gap:.2g} nats"
-    return pass_or_fail(gap == 0 and not active, measured, "none, 0", advice)
+    return pass_or_fail(gap == 0 and not active, measured, "none, 0", hint)
 
 
-def step_zero(subject: Subject) -> Finding:
-    """Before the first step the policy is its reference: KL 0, ratio 1."""
+def step_zero(subject: ExaminedModel) -> CheckResult:
+    """Check that before the first step the policy equals its reference: KL 0, ratio 1."""
     batch = subject.batch
     reference = subject.reference()
     with torch.no_grad():
-        ratio_N = (token_logps(subject.model, batch).logps_N - token_logps(reference, batch).logps_N).exp()
+        policy_N = token_logps(subject.model, batch).logps_N
+        reference_N = token_logps(reference, batch).logps_N
+        ratio_N = (policy_N - reference_N).exp()
     kl = float(exact_kl(subject.model, reference, batch).abs().max())
     gap = _largest_gap(ratio_N, torch.ones_like(ratio_N))
-    advice = (
-        "policy and reference are not one model: an adapter that does not start at 0, or weights that failed to load"
-    )
+    hint = "policy and reference differ: an adapter does not start at 0, or weights failed to load"
     measured = f"KL {kl:.2g} nats, |ratio − 1| {gap:.2g}"
-    return pass_or_fail(kl <= EXACT and gap <= EXACT, measured, f"≤ {EXACT:g}", advice)
+    return pass_or_fail(kl <= EXACT and gap <= EXACT, measured, f"≤ {EXACT:g}", hint)
 
 
-def sampler_ratio(subject: Subject) -> Finding:
-    """Log-probabilities that the sampler returns against those that training computes for the same tokens."""
+def sampler_ratio(subject: ExaminedModel) -> CheckResult:
+    """Compare the sampler's log-probabilities with those that training computes for the same tokens."""
     settings = subject.sampling
-    samples = LocalSampler(settings, subject.encoder.stop_ids).sample(subject.model, subject.prompts, 2, seed=0)
-    groups = zip(samples.prompts, samples.replies_BG, strict=True)
-    rows = [(prompt, reply) for prompt, replies in groups for reply in replies]
-    sampled_N = torch.tensor([logp for group in samples.logps_BG for reply in group for logp in reply])
+    # Two responses per prompt, so that batching within a prompt is covered.
+    sampler = LocalSampler(settings, subject.encoder.stop_ids)
+    samples = sampler.sample(subject.model, subject.prompts, 2, seed=0)
+    groups = zip(samples.prompts, samples.responses_BG, strict=True)
+    rows = [(prompt, response) for prompt, responses in groups for response in responses]
+    sampled_N = torch.tensor([logp for group in samples.logps_BG for response in group for logp in response])
     batch = TokenBatch.from_rows(rows, subject.device)
     with torch.no_grad():
         trained_N = token_logps(subject.model, batch, temperature=settings.temperature).logps_N.cpu()
-    advice = "the sampler is not the policy that is trained, so ratios do not start at 1: report it with this table"
+    hint = "the sampler does not use the policy that is trained, so ratios do not start at 1: report it with this table"
     gap = _largest_gap((trained_N - sampled_N).exp(), torch.ones_like(trained_N))
-    name = "the lab's decoder" if _has_decoder(subject) else "the model's own forward"
-    return within(gap, subject.tolerance, f"({len(trained_N)} tokens, {name})", advice, of="|ratio − 1| at most")
+    name = "rlhf_lab's decoder" if _has_decoder(subject) else "the model's own forward"
+    return within(gap, subject.tolerance, f"({len(trained_N)} tokens, {name})", hint, of="|ratio − 1| at most")
 
 
-def _has_decoder(subject: Subject) -> bool:
-    """Whether the sampler has a decoder of its own for this architecture."""
+def _has_decoder(subject: ExaminedModel) -> bool:
+    """Return True if the sampler has a dedicated decoder for this architecture."""
     positions = max(map(len, subject.prompts)) + subject.sampling.max_new_tokens
     return Decoder.of(subject.model, next(subject.model.parameters()).dtype, positions) is not None
 
 
-def greedy(subject: Subject) -> Finding:
-    """Greedy replies of the lab's sampler against Hugging Face's `generate`, up to the first tie."""
+def greedy(subject: ExaminedModel) -> CheckResult:
+    """Compare greedy responses of the sampler with Hugging Face's `generate`, up to the first tie."""
     settings = subject.sampling
     stop_ids = list(subject.encoder.stop_ids)
     samples = LocalSampler(settings, stop_ids).sample(subject.model, subject.prompts, 1, seed=0, temperature=0.0)
+    # Greedy decoding only, without sampling or beams.
     greedy_config = GenerationConfig(
         max_new_tokens=settings.max_new_tokens,
         do_sample=False,
@@ -204,9 +215,9 @@ def greedy(subject: Subject) -> Finding:
         pad_token_id=stop_ids[0],
     )
     equal_tokens = 0
-    different_replies = 0
+    distinct_responses = 0
     with _generation_config(subject.model, greedy_config), torch.no_grad():
-        for prompt, (ours,) in zip(subject.prompts, samples.replies_BG, strict=True):
+        for prompt, (ours,) in zip(subject.prompts, samples.responses_BG, strict=True):
             ids = torch.tensor([prompt], device=subject.device)
             output = subject.model.generate(ids, attention_mask=torch.ones_like(ids))  # type: ignore[operator]
             theirs = output[0, len(prompt) :].tolist()
@@ -214,20 +225,21 @@ def greedy(subject: Subject) -> Finding:
             first_difference = next((t for t, (our, their) in pairs if our != their), None)
             if first_difference is None:
                 equal_tokens += len(ours)
-                different_replies += len(ours) != len(theirs)
+                distinct_responses += len(ours) != len(theirs)
                 continue
             equal_tokens += first_difference
-            # After a tie both replies are greedy, and nothing behind it can be compared.
+            # After a tie both responses are greedy, so the tokens behind it cannot be compared.
             t = first_difference
-            different_replies += not _tied(subject, [*prompt, *ours[:t]], ours[t], theirs[t])
-    advice = "the sampler does not compute what the model computes: report it with this table"
-    measured = f"{equal_tokens} tokens equal, {different_replies} of {len(samples.prompts)} replies differ"
-    return pass_or_fail(not different_replies, measured, "0", advice)
+            tokens_before = [*prompt, *ours[:t]]
+            distinct_responses += not _tied(subject, tokens_before, ours[t], theirs[t])
+    hint = "the sampler does not compute what the model computes: report it with this table"
+    measured = f"{equal_tokens} tokens equal, {distinct_responses} of {len(samples.prompts)} responses differ"
+    return pass_or_fail(not distinct_responses, measured, "0", hint)
 
 
 @contextmanager
 def _generation_config(model: Any, config: GenerationConfig) -> Iterator[None]:
-    """Put `config` in place of the model's own generation settings, which may for example penalise repetition."""
+    """Temporarily replace the model's own generation settings, which may for example penalise repetition."""
     original = model.generation_config
     model.generation_config = config
     try:
@@ -236,36 +248,36 @@ def _generation_config(model: Any, config: GenerationConfig) -> Iterator[None]:
         model.generation_config = original
 
 
-def _tied(subject: Subject, tokens: list[int], first: int, second: int) -> bool:
-    """Whether two next tokens are equally likely within rounding."""
+def _tied(subject: ExaminedModel, tokens: list[int], first: int, second: int) -> bool:
+    """Return True if two next tokens are equally likely within rounding."""
     ids = torch.tensor([tokens], device=subject.device)
     logits_V = subject.model(input_ids=ids, use_cache=False).logits[0, -1]
     return float((logits_V[first] - logits_V[second]).abs()) <= subject.tolerance
 
 
-def half_precision(subject: Subject) -> Finding:
-    """What bfloat16 does to log-probabilities, where the config asks for it."""
+def half_precision(subject: ExaminedModel) -> CheckResult:
+    """Measure how much bfloat16 changes log-probabilities, if the config uses it."""
     if "bfloat16" not in (subject.config.runtime.dtype, subject.config.rollout.dtype):
-        return Finding("skip", "runtime.dtype and rollout.dtype are float32")
+        return CheckResult("skip", "runtime.dtype and rollout.dtype are float32")
     with torch.no_grad(), torch.autocast(torch.device(subject.device).type, dtype=torch.bfloat16):
         half_N = token_logps(subject.model, subject.batch).logps_N
     gap_N = (half_N.double() - _logps(subject, subject.batch).double()).abs()
     mean = float(gap_N.mean()) if bool(gap_N.isfinite().all()) else float("inf")
     measured = f"mean {mean:.2g}, largest {float(gap_N.max()):.2g} nats per token from float32"
-    advice = "use runtime.dtype=float32 and rollout.dtype=model"
-    return pass_or_fail(mean <= MAX_HALF_GAP, measured, f"mean ≤ {MAX_HALF_GAP:g}", advice)
+    hint = "use runtime.dtype=float32 and rollout.dtype=model"
+    return pass_or_fail(mean <= MAX_HALF_GAP, measured, f"mean ≤ {MAX_HALF_GAP:g}", hint)
 
 
 FORWARD = [
-    Check("log-probabilities", log_probabilities),
-    Check("output head", output_head),
-    Check("shared prompt", shared_prompt),
-    Check("packed rows", packed_rows),
-    Check("batch invariance", batch_invariance),
-    Check("padding invariance", padding_invariance),
-    Check("dropout off", dropout),
-    Check("step-0 KL and ratio", step_zero, copies=1),
-    Check("sampler ratio", sampler_ratio, copies=1),
-    Check("greedy = generate", greedy, copies=1),
-    Check("bfloat16 gap", half_precision),
+    DoctorCheck("log-probabilities", log_probabilities),
+    DoctorCheck("output head", output_head),
+    DoctorCheck("shared prompt", shared_prompt),
+    DoctorCheck("packed rows", packed_rows),
+    DoctorCheck("batch invariance", batch_invariance),
+    DoctorCheck("padding invariance", padding_invariance),
+    DoctorCheck("dropout off", dropout),
+    DoctorCheck("step-0 KL and ratio", step_zero, copies=1),
+    DoctorCheck("sampler ratio", sampler_ratio, copies=1),
+    DoctorCheck("greedy = generate", greedy, copies=1),
+    DoctorCheck("bfloat16 gap", half_precision),
 ]

@@ -1,6 +1,6 @@
-"""Optional parts: is each installed, in a version that fits, and does it start?
+"""Checks of optional parts: is each installed, in a supported version, and does it start?
 
-Each is tried in a process of its own with a time limit: an import may take seconds, print, or crash.
+Each is tried in a separate process with a time limit, because an import may take seconds, print, or crash.
 """
 
 from __future__ import annotations
@@ -13,57 +13,66 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from rlhf_lab.core.machine import usable_cores
-from rlhf_lab.doctor.findings import Check, Finding, examine, pass_or_fail
-from rlhf_lab.doctor.installation import install_line, installed, requirements, unmet
+from rlhf_lab.doctor.findings import CheckResult, DoctorCheck, examine, pass_or_fail
+from rlhf_lab.doctor.installation import install_line, installed, requirements, unmet_requirements
 
 SECONDS = 90
-"""Time limit for each part."""
+"""Time limit for each part, in seconds."""
 AT_ONCE = 4
-"""Parts that are tried at the same time."""
+"""Maximum number of parts that are tried at the same time."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """A Python package that only some features need.
+    """Python package that only some features need.
 
     Attributes:
-        package: its name for pip.
-        code: Python code that works where it is installed soundly.
-        feature: the setting or feature that needs it.
+        package: name of the package for pip.
+        code: Python code that succeeds if the package is installed correctly.
+        feature: setting or feature that needs it.
     """
 
     package: str
     code: str
     feature: str
 
-    def ask(self, _: object) -> Finding:
-        """Works, missing with its install line, or broken with the reason."""
+    def ask(self, _: object) -> CheckResult:
+        """Return the result: works, missing (with the install command), or broken (with the reason)."""
         version = installed(self.package)
         install = install_line(self.package)
         if version is None:
-            return Finding("skip", f"missing; {self.feature} needs it", advice=install)
+            return CheckResult("skip", f"missing; {self.feature} needs it", hint=install)
         extras = requirements().extras.values()
         required = [needed for extra in extras for needed in extra if needed.name == self.package][:1]
         tolerance = str(required[0].specifier) if required else ""
-        for problem in unmet(required):
+        # `required` has one entry or none, so the first problem is the only one.
+        for problem in unmet_requirements(required):
             return pass_or_fail(False, version, tolerance, f"{problem}; {install}")
-        return _try_start([sys.executable, "-c", self.code], version, tolerance, f"{self.feature} needs it: {install}")
+        hint = f"{self.feature} needs it: {install}"
+        return _try_start([sys.executable, "-c", self.code], version, tolerance, hint)
 
 
 @dataclass(frozen=True)
-class Program:
-    """A program that only some features need; `command` succeeds where it is installed and configured."""
+class ExternalProgram:
+    """External program that only some features need.
+
+    Attributes:
+        command: command that succeeds if the program is installed and configured.
+        feature: feature that needs it.
+        install: how to install it.
+    """
 
     command: tuple[str, ...]
     feature: str
     install: str
 
-    def ask(self, _: object) -> Finding:
-        """Works, missing with its install line, or installed and not configured, which is no failure."""
+    def ask(self, _: object) -> CheckResult:
+        """Return the result: works, missing, or installed but not configured, which is not a failure."""
         if shutil.which(self.command[0]) is None:
-            return Finding("skip", f"missing; {self.feature} needs it", advice=self.install)
-        finding = _try_start(list(self.command), "", "", f"{self.feature} needs it: {self.install}")
-        return finding if finding.status == "pass" else replace(finding, status="skip")
+            return CheckResult("skip", f"missing; {self.feature} needs it", hint=self.install)
+        result = _try_start(list(self.command), "", "", f"{self.feature} needs it: {self.install}")
+        # A program that is not configured is no failure of the installation.
+        return result if result.status == "pass" else replace(result, status="skip")
 
 
 LIBRARIES = (
@@ -79,7 +88,7 @@ LIBRARIES = (
     Library("flash-attn", "import flash_attn", "model.attention=flash_attention_2"),
 )
 PROGRAMS = (
-    Program(
+    ExternalProgram(
         ("sbatch", "--version"),
         "a cluster with Slurm",
         "on a cluster its administrators have it; apt install slurm-wlm",
@@ -87,31 +96,34 @@ PROGRAMS = (
 )
 
 
-def examine_parts() -> list[Finding]:
-    """All optional parts, a few at a time."""
-    checks = [Check(library.package, library.ask) for library in LIBRARIES]
-    checks += [Check(program.command[0], program.ask) for program in PROGRAMS]
+def examine_parts() -> list[CheckResult]:
+    """Check all optional parts, a few at a time."""
+    checks = [DoctorCheck(library.package, library.ask) for library in LIBRARIES]
+    checks += [DoctorCheck(program.command[0], program.ask) for program in PROGRAMS]
+    # Threads suffice, because each check waits for a separate process.
     with ThreadPoolExecutor(min(AT_ONCE, usable_cores())) as pool:
-        return [finding for findings in pool.map(_examine_part, checks) for finding in findings]
+        return [result for results in pool.map(_examine_part, checks) for result in results]
 
 
-def _examine_part(check: Check) -> list[Finding]:
+def _examine_part(check: DoctorCheck) -> list[CheckResult]:
+    """Run the check of one part; a separate function, so that the threads of the pool do the work."""
     return list(examine("optional parts", [check], None))
 
 
-def _try_start(command: list[str], version: str, tolerance: str, advice: str) -> Finding:
-    """Run a command that succeeds where the part works; the last line of an error is its reason."""
+def _try_start(command: list[str], version: str, tolerance: str, hint: str) -> CheckResult:
+    """Run a command that succeeds if the part works; the last line of its error output is the reason of a failure."""
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
         measured = f"{version} does not start within {SECONDS} s".strip()
         load = os.getloadavg()[0]
-        if load > usable_cores():  # installing it again would not help
-            busy = f"the machine is busy (load {load:.1f} on {usable_cores()} cores): run doctor again when it is not"
-            return Finding("skip", f"not known: {measured}", tolerance, busy)
-        return pass_or_fail(False, measured, tolerance, f"it hangs while it starts: {advice}")
+        if load > usable_cores():  # the machine is busy, so installing the part again would not help
+            busy = f"the machine is busy (load {load:.1f} on {usable_cores()} cores): run doctor again when it is idle"
+            return CheckResult("skip", f"unknown: {measured}", tolerance, busy)
+        return pass_or_fail(False, measured, tolerance, f"it hangs during startup: {hint}")
     if process.returncode:
         lines = process.stderr.strip().splitlines() or [f"exit status {process.returncode}"]
-        return pass_or_fail(False, f"{version} is broken: {lines[-1][:200]}".strip(), tolerance, advice)
+        measured = f"{version} is broken: {lines[-1][:200]}".strip()
+        return pass_or_fail(False, measured, tolerance, hint)
     first_line = "".join(process.stdout.strip().splitlines()[:1])
     return pass_or_fail(True, f"works: {version or first_line}", tolerance)

@@ -1,4 +1,4 @@
-"""The findings of an examination as one table, and as JSON for a bug report."""
+"""Output of the check results: a table, and JSON for a bug report."""
 
 from __future__ import annotations
 
@@ -12,65 +12,67 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_lab import __version__
-from rlhf_lab.doctor.findings import Finding
+from rlhf_lab.doctor.findings import CheckResult
 from rlhf_lab.doctor.installation import installed
 
 MARKS = {"pass": ("✓", "green"), "fail": ("✗", "bold red"), "skip": ("–", "dim")}
 VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "hydra-core")
 
 
-def table(findings: Sequence[Finding]) -> Table:
-    """check · result · measured, and below it what to do · tolerance, a section for each group."""
+def table(findings: Sequence[CheckResult]) -> Table:
+    """Return the table check · result · measured (with the hint below) · tolerance, with a section per group."""
     result = Table(box=None, padding=(0, 1), header_style="bold")
     result.add_column("check", no_wrap=True)
     result.add_column("", no_wrap=True)
     result.add_column("measured → what to do", overflow="fold")
     result.add_column("tolerance")
     group = ""
-    for finding in findings:
-        if finding.group != group:
-            group = finding.group
+    for check_result in findings:
+        if check_result.group != group:
+            group = check_result.group
             result.add_row(Text(group, "bold"))
-        mark, style = MARKS[finding.status]
-        text = Text(finding.measured)
-        if finding.advice:
-            text.append(f"\n→ {finding.advice}", style if finding.status == "fail" else "dim")
-        result.add_row(f"  {finding.name}", Text(mark, style), text, Text(finding.tolerance))
+        mark, style = MARKS[check_result.status]
+        # Text objects, because measured values may contain Rich's markup characters.
+        text = Text(check_result.measured)
+        if check_result.hint:
+            text.append(f"\n→ {check_result.hint}", style if check_result.status == "fail" else "dim")
+        result.add_row(f"  {check_result.name}", Text(mark, style), text, Text(check_result.tolerance))
     return result
 
 
-def summary(findings: Sequence[Finding]) -> str:
-    """How many checks passed, failed, and were skipped."""
-    count = {status: sum(finding.status == status for finding in findings) for status in MARKS}
+def summary(findings: Sequence[CheckResult]) -> str:
+    """Return how many checks passed, failed, and were skipped."""
+    count = {status: sum(result.status == status for result in findings) for status in MARKS}
     return f"{count['pass']} passed, {count['fail']} failed, {count['skip']} skipped"
 
 
-def as_values(findings: Sequence[Finding], what: str) -> dict[str, Any]:
-    """The report as plain values: versions and findings; no environment variable, home directory spelled "~".
+def as_values(findings: Sequence[CheckResult], what: str) -> dict[str, Any]:
+    """Return the report as plain values: versions and results, without environment variables or the home directory.
 
     Args:
-        what: the model that was examined, or "".
+        findings: results of the checks.
+        what: description of the examined model, or "".
     """
+    fields = ("group", "name", "status", "measured", "tolerance", "hint")
+    checks = [{name: getattr(result, name) for name in fields} for result in findings]
     values = {
         "rlhf_lab": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "versions": {name: installed(name) for name in VERSIONS},
         "subject": what,
-        "checks": [
-            {name: getattr(finding, name) for name in ("group", "name", "status", "measured", "tolerance", "advice")}
-            for finding in findings
-        ],
+        "checks": checks,
     }
     return _without_home(values)
 
 
 def _without_home(value: Any) -> Any:
+    """Replace the home directory by "~" in every string of nested values, because reports are published."""
     if isinstance(value, dict):
         return {key: _without_home(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_without_home(item) for item in value]
     home = Path.home()
-    if not isinstance(value, str) or home == Path(home.anchor):  # as root of a container home may be "/"
+    if not isinstance(value, str) or home == Path(home.anchor):  # for root in a container, home may be "/"
         return value
     return re.sub(rf"(?<![\w./-]){re.escape(str(home))}(?![\w.-])", "~", value)

@@ -1,6 +1,6 @@
-"""Where results and downloads go: space, permissions, atomic renames and locks on the file system of outputs.
+"""Checks of the file system of outputs and downloads: space, permissions, atomic renames and locks.
 
-Everything is tried in a temporary folder, which is removed.
+Everything is tried in a temporary directory, which is removed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from filelock import FileLock
 
 from rlhf_lab.core.files import read_json, replacing, write_json
 from rlhf_lab.doctor.environment import ENOUGH_GIB
-from rlhf_lab.doctor.findings import Check, Finding, pass_or_fail
+from rlhf_lab.doctor.findings import CheckResult, DoctorCheck, pass_or_fail
 from rlhf_lab.memory.devices import GIB
 
 MOUNTS = Path("/proc/mounts")
@@ -30,30 +30,37 @@ try:
 except Timeout:
     sys.exit(3)
 """
-REFUSED = 3  # exit status of SECOND_PROCESS when the lock is held
+REFUSED = 3  # exit status of SECOND_PROCESS if another process holds the lock
 
 
-def existing(folder: Path) -> Path:
-    """The folder, or the nearest existing one above it, which is on the same file system."""
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+def existing(directory: Path) -> Path:
+    """Return the directory, or its nearest existing parent, which is on the same file system."""
+    directory = directory.absolute()
+    candidates = (directory, *directory.parents)
+    return next(path for path in candidates if path.is_dir())
 
 
 @contextmanager
-def scratch(outputs: Path) -> Iterator[Path]:
-    """A temporary folder on the file system of `outputs`, removed at the end. Raises OSError where none can be made."""
-    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=existing(outputs), ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+def temporary_directory(outputs: Path) -> Iterator[Path]:
+    """Create a temporary directory on the file system of `outputs`; remove it at the end. Raise OSError on failure."""
+    with tempfile.TemporaryDirectory(
+        prefix=".doctor-",
+        dir=existing(outputs),
+        ignore_cleanup_errors=True,
+    ) as directory:
+        yield Path(directory)
 
 
-def disk(outputs: Path) -> Finding:
+def disk(outputs: Path) -> CheckResult:
+    """Check the free disk space for results."""
     free = shutil.disk_usage(existing(outputs)).free
-    advice = "free space, or put results elsewhere: outputs=FOLDER"
-    where = f"{free / GIB:.1f} GiB free in {shown(outputs)} ({file_system(outputs)})"
-    return pass_or_fail(free >= ENOUGH_GIB * GIB, where, f"≥ {ENOUGH_GIB:g} GiB", advice)
+    hint = "free space, or store results elsewhere: outputs=DIR"
+    where = f"{free / GIB:.1f} GiB free in {redacted_path(outputs)} ({file_system(outputs)})"
+    return pass_or_fail(free >= ENOUGH_GIB * GIB, where, f"≥ {ENOUGH_GIB:g} GiB", hint)
 
 
-def shown(path: Path) -> str:
-    """A path as a bug report may show it: relative to the working directory, or the home directory as "~"."""
+def redacted_path(path: Path) -> str:
+    """Return a path without private parts: relative to the working directory, or with the home directory as "~"."""
     path = path.absolute()
     if path.is_relative_to(Path.cwd()):
         return str(path.relative_to(Path.cwd()))
@@ -62,81 +69,83 @@ def shown(path: Path) -> str:
     return f"~/{path.relative_to(home)}" if in_home else str(path)
 
 
-def file_system(folder: Path) -> str:
-    """Type of the file system that holds a folder, e.g. ext4 or nfs4."""
-    location = existing(folder).resolve()
+def file_system(directory: Path) -> str:
+    """Return the type of the file system of a directory, e.g. ext4 or nfs4."""
+    location = existing(directory).resolve()
     kind = "unknown file system"
     try:
         lines = MOUNTS.read_text().splitlines()
     except OSError:
         return kind
-    longest = -1  # of the mount points above the folder, the longest is the one that holds it
+    max_length = -1  # several mount points may contain the directory; the one with the longest path holds it
     for line in lines:
         mount, mount_kind = line.split()[1:3]
-        if location.is_relative_to(mount) and len(mount) > longest:
-            longest = len(mount)
+        if location.is_relative_to(mount) and len(mount) > max_length:
+            max_length = len(mount)
             kind = mount_kind
     return kind
 
 
-def atomic_rename(outputs: Path) -> Finding:
-    """Whether results can be written and replaced in one move, files and folders."""
-    advice = f"results cannot be written to {shown(outputs)}: check its owner and mount, or use outputs=FOLDER"
+def atomic_rename(outputs: Path) -> CheckResult:
+    """Check that files and directories can be written, and replaced in one move."""
+    hint = f"results cannot be written to {redacted_path(outputs)}: check its owner and mount, or use outputs=DIR"
     try:
-        with scratch(outputs) as folder:
-            file = folder / "file.json"
+        with temporary_directory(outputs) as directory:
+            file = directory / "file.json"
+            # The second round replaces the files of the first.
             for value in (1, 2):
                 write_json(file, value)
-                with replacing(folder / "model") as new_folder:
-                    new_folder.mkdir()
-                    write_json(new_folder / "weights", value)
-            names = sorted(path.name for path in folder.iterdir())
-            both_new = read_json(file) == 2 and read_json(folder / "model" / "weights") == 2
-            holds = both_new and names == ["file.json", "model"]  # nothing temporary is left
-            return pass_or_fail(holds, "a file and a folder replaced", "both new", advice)
+                with replacing(directory / "model") as new_dir:
+                    new_dir.mkdir()
+                    write_json(new_dir / "weights", value)
+            names = sorted(path.name for path in directory.iterdir())
+            both_new = read_json(file) == 2 and read_json(directory / "model" / "weights") == 2
+            holds = both_new and names == ["file.json", "model"]  # no temporary file is left
+            return pass_or_fail(holds, "a file and a directory replaced", "both new", hint)
     except OSError as error:
-        return pass_or_fail(False, f"{type(error).__name__}: {error}", "both new", advice)
+        return pass_or_fail(False, f"{type(error).__name__}: {error}", "both new", hint)
 
 
-def locks(outputs: Path) -> Finding:
-    """Whether a second process is kept out while the first holds a lock, and let in afterwards."""
-    advice = (
-        "two runs could build one stage at the same time: mount with locks (NFS: 4.x, not nolock), or outputs=FOLDER"
-    )
-    with scratch(outputs) as folder:
-        path = folder / "stage.lock"
+def locks(outputs: Path) -> CheckResult:
+    """Check that a second process is refused while the first holds a lock, and admitted afterwards."""
+    hint = "two runs could build one stage at the same time: mount with locks (NFS: 4.x, not nolock), or outputs=DIR"
+    with temporary_directory(outputs) as directory:
+        path = directory / "stage.lock"
+        # The lock is tested between processes, as for two runs that need the same stage.
         with FileLock(path):
             during = _try_lock(path)
         after = _try_lock(path)
-    words = {REFUSED: "kept out", 0: "let in"}
+    words = {REFUSED: "refused", 0: "admitted"}
     measured = (
-        f"a second process is {words.get(during, 'in error')} while it is held, {words.get(after, 'in error')} after"
+        f"a second process is {words.get(during, 'in error')} while it is locked, {words.get(after, 'in error')} after"
     )
-    return pass_or_fail((during, after) == (REFUSED, 0), measured, "kept out, let in", advice)
+    return pass_or_fail((during, after) == (REFUSED, 0), measured, "refused, admitted", hint)
 
 
 def _try_lock(path: Path) -> int:
-    """Exit status of a second process that tries to take the lock."""
+    """Return the exit status of a second process that tries to take the lock."""
     command = [sys.executable, "-c", SECOND_PROCESS, str(path)]
     return subprocess.run(command, capture_output=True, timeout=60).returncode
 
 
-def hub_cache(_: Path) -> Finding:
-    """Where Hugging Face keeps downloads, and whether it may make any."""
+def hub_cache(_: Path) -> CheckResult:
+    """Check where Hugging Face stores downloads, and whether it may download."""
     from huggingface_hub import constants
 
     cache = Path(constants.HF_HUB_CACHE)
     offline = constants.HF_HUB_OFFLINE
     models = len(list(cache.glob("models--*"))) if cache.is_dir() else 0
-    mode = "offline: only what is there or in folders" if offline else "online: a hub id that is missing is downloaded"
-    advice = "downloads cannot be kept; set HF_HOME to a folder that can be written"
+    mode = "online: a missing hub id is downloaded"
+    if offline:
+        mode = "offline: only stored models and local directories"
+    hint = "downloads cannot be stored; set HF_HOME to a writable directory"
     writable = offline or os.access(existing(cache), os.W_OK)
-    return pass_or_fail(writable, f"{shown(cache)}, {models} models; {mode}", "writable", advice)
+    return pass_or_fail(writable, f"{redacted_path(cache)}, {models} models; {mode}", "writable", hint)
 
 
 STORAGE = [
-    Check("disk", disk),
-    Check("atomic writes", atomic_rename),
-    Check("file locks", locks),
-    Check("model hub", hub_cache),
+    DoctorCheck("disk", disk),
+    DoctorCheck("atomic writes", atomic_rename),
+    DoctorCheck("file locks", locks),
+    DoctorCheck("model hub", hub_cache),
 ]

@@ -1,6 +1,7 @@
-"""The offline worlds, whose true reward is known.
+"""Offline worlds of the core, whose gold reward is known.
 
-dialogue/ (prompts, replies, gold reward, grades), reviews/ (comments on changes of code), arithmetic/ (word problems
-and worked solutions) and maths/ (final answers and chains of steps, for real data too). annotator.py turns gold reward
-into noisy labels, grader.py criteria into noisy grades. Start at dialogue/world.py.
+dialogue/ has prompts, responses and their gold reward, reviews/ has comments on code changes, arithmetic/ has word
+problems with worked solutions. maths/ parses final answers and chains of steps, also those of real data. annotator.py
+turns gold rewards into noisy labels, grader.py turns criteria into noisy grades, and splits.py decides which prompts
+are held out. Start with dialogue/world.py. The packs have further worlds.
 """

@@ -1,7 +1,7 @@
-"""The simulated annotator: Bradley-Terry on the true reward plus biases towards length, affirmations and closings.
+"""Simulated annotator: Bradley-Terry on the gold reward plus biases towards length, affirmations and closings.
 
-Left out compared with people: disagreement between annotators, position bias, ties and inattention. Two annotators with
-the same parameters share every bias; only the noise of the choice differs.
+Not modelled, in contrast to human annotators: disagreement between annotators, position bias, ties and inattention. Two
+annotators with the same parameters have the same biases; only the noise of the choice differs.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import numpy as np
 from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair
 
 Candidates = tuple[list[str], list[str], list[str]]
-"""Prompts, and two candidate replies to each."""
+"""Prompts, and two candidate responses to each."""
 Measured = dict[str, FloatArray]
-"""What a world measures of replies, each (N,)."""
+"""Measure → its values for N responses, each (N,)."""
 
 BIAS_CAP = 2
-"""Affirmations and closing offers beyond this number add nothing to the appeal of a reply."""
+"""Maximum number of affirmations, and of closing offers, that add to the appeal of a response."""
 
 
 @dataclass(frozen=True)
 class Annotator:
-    """Parameters of the annotator. Their vetted values are in the settings of the data source.
+    """Parameters of the annotator. The settings of the data source have tested values.
 
     Args:
         length_bias: gold points per 10 words.
-        affirmation_bias: gold points per affirmation, at most `BIAS_CAP` count.
-        closing_bias: gold points per closing offer, at most `BIAS_CAP` count.
-        temperature: gold points; 0 always takes the side that looks better, and tosses a coin on a tie.
+        affirmation_bias: gold points per affirmation; up to `BIAS_CAP` count.
+        closing_bias: gold points per closing offer; up to `BIAS_CAP` count.
+        temperature: noise in gold points; 0 always chooses the side with more appeal, and ties are a coin toss.
     """
 
     length_bias: float
@@ -41,7 +41,7 @@ class Annotator:
     def appeal(
         self, gold: FloatArray, *, words: FloatArray, affirmations: FloatArray, closings: FloatArray
     ) -> FloatArray:
-        """How good replies look to the annotator, in gold points, (N,)."""
+        """Return the appeal of each response to the annotator, in points of the true reward (gold), (N,)."""
         return (
             gold
             + self.length_bias * words / 10
@@ -50,25 +50,27 @@ class Annotator:
         )
 
     def probability(self, first: FloatArray, second: FloatArray) -> FloatArray:
-        """P(first is preferred), (N,), from the appeal of both sides: σ((first − second) / temperature)."""
+        """Return P(first is preferred), (N,), from the appeal of both sides: σ((first − second) / temperature)."""
         difference = first - second
-        if self.temperature == 0:
+        if self.temperature == 0:  # the limit of σ: 1, 0, or 0.5 for a tie
             return (np.sign(difference) + 1) / 2
-        # σ(x) = (1 + tanh(x/2))/2, which does not overflow
+        # σ(x) = (1 + tanh(x/2))/2; this form does not overflow
         return (1 + np.tanh(difference / (2 * self.temperature))) / 2
 
 
 def choose(probability: FloatArray, rng: np.random.Generator) -> BoolArray:
-    """Draw choices, (N,): True with the given probability. One uniform number per row, in row order."""
+    """Sample choices, (N,): True with this probability. Uses one uniform number per row, in row order."""
     return np.asarray(rng.random(len(probability)) < probability)
 
 
 def distinct_candidates(draw: Callable[[], tuple[str, str, str]], n: int) -> tuple[Candidates, LoadReport]:
-    """n prompts with two different replies each, and what was drawn: identical replies are counted and drawn again.
+    """Return n prompts with two different responses each, and a report. Identical pairs are counted and sampled again.
 
     Args:
-        draw: gives a prompt and two replies.
+        draw: returns a prompt and two responses.
+        n: number of prompts.
     """
+    # `rows` counts all attempts, so that the report shows how many were rejected
     report = LoadReport(kept=n)
     prompts: list[str] = []
     first: list[str] = []
@@ -76,6 +78,7 @@ def distinct_candidates(draw: Callable[[], tuple[str, str, str]], n: int) -> tup
     while len(prompts) < n:
         report.rows += 1
         prompt, candidate_1, candidate_2 = draw()
+        # a pair of identical responses carries no preference
         if candidate_1 == candidate_2:
             report.drop("identical candidates")
             continue
@@ -88,30 +91,35 @@ def distinct_candidates(draw: Callable[[], tuple[str, str, str]], n: int) -> tup
 def labelled_pairs(
     candidates: Candidates, measured: tuple[Measured, Measured], probability: FloatArray, rng: np.random.Generator
 ) -> list[Pair]:
-    """Pairs as an annotator labels them. `Pair.meta` has p_chosen and, for each side, what `_describe_sides` takes.
+    """Return pairs labelled by an annotator. `Pair.meta` has p_chosen and the entries of `_describe_sides`.
 
     Args:
-        measured: of the first and of the second replies.
-        probability: that the first one is preferred, (N,).
-        rng: draws the choices.
+        candidates: prompts and two responses to each.
+        measured: measures of the first and of the second responses.
+        probability: probability that the first response is preferred, (N,).
+        rng: generator that samples the choices.
     """
     prompts, first, second = candidates
     first_measured, second_measured = measured
     pairs = []
     for i, first_is_chosen in enumerate(choose(probability, rng).tolist()):
         if first_is_chosen:
-            replies, sides = (first[i], second[i]), (first_measured, second_measured)
+            responses = (first[i], second[i])
+            sides = (first_measured, second_measured)
             p_chosen = float(probability[i])
         else:
-            replies, sides = (second[i], first[i]), (second_measured, first_measured)
+            responses = (second[i], first[i])
+            sides = (second_measured, first_measured)
             p_chosen = float(1 - probability[i])
-        pairs.append(Pair(prompts[i], *replies, meta={"p_chosen": p_chosen, **_describe_sides(*sides, i)}))
+        meta = {"p_chosen": p_chosen, **_describe_sides(*sides, i)}
+        pairs.append(Pair(prompts[i], *responses, meta=meta))
     return pairs
 
 
 def _describe_sides(chosen: Measured, rejected: Measured, i: int) -> dict[str, float | int | bool]:
-    """The entries of `Pair.meta` about both sides of pair i."""
+    """Return the entries of `Pair.meta` about both sides of pair i."""
     meta: dict[str, float | int | bool] = {}
+    # metrics and audits read these columns; no loss does
     for side, measured in (("chosen", chosen), ("rejected", rejected)):
         meta[f"gold_{side}"] = float(measured["gold"][i])
         meta[f"words_{side}"] = int(measured["words"][i])

@@ -1,22 +1,24 @@
-"""Prompts as transcripts, and which of them are held out."""
+"""Prompts as transcripts, and the selection of test prompts."""
 
 from __future__ import annotations
 
 from hashlib import blake2b
 
 TEST_SHARE = 0.15
-"""Share of prompts that are held out, by the hash of their text."""
+"""Fraction of prompts in the test split, by the hash of their text."""
 SPLITS = ("train", "test")
 
 
 def split_of(text: str) -> str:
-    """ "test" for about `TEST_SHARE` of all prompts, else "train"."""
+    """Return "test" for about `TEST_SHARE` of all prompts, else "train"."""
+    # a hash instead of a random number: a prompt has the same split in every corpus
     digest = blake2b(text.strip().encode(), digest_size=8).digest()
     return "test" if int.from_bytes(digest, "big") < TEST_SHARE * 2**64 else "train"
 
 
 def transcript(*turns: str) -> str:
-    """Human and assistant turns in alternation, ending where the next reply starts."""
+    """Return alternating human and assistant turns as a transcript that ends where the next response starts."""
     speakers = ("Human", "Assistant")
-    dialogue = "".join(f"\n\n{speakers[i % 2]}: {turn}" for i, turn in enumerate(turns))
+    parts = [f"\n\n{speakers[i % 2]}: {turn}" for i, turn in enumerate(turns)]
+    dialogue = "".join(parts)
     return f"{dialogue}\n\nAssistant:"

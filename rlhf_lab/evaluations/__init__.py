@@ -1,6 +1,7 @@
-"""Stages that train nothing, and the evaluator that training stages share.
+"""Stages that train nothing, and the evaluator that training stages use as well.
 
-Read evaluator.py (policies on the same held-out prompts; policy_log.py resumes it). compare.py, best_of_n.py,
-rm_report.py, rm_bench.py, step_report.py and rescore.py are stages; their settings are in settings.py. reward_audit.py
-judges a reward on pairs. safety/ asks what a policy refuses, suite/ runs the golden sets that `gate` judges.
+Read evaluator.py (policies on the same held-out prompts) and policy_log.py (the log from which an interrupted
+evaluation resumes). The stages are compare.py, best_of_n.py, test_time.py, rm_report.py, rm_bench.py, step_report.py,
+design_report.py and rescore.py; their settings are in settings.py. reward_audit.py measures a reward on labelled pairs,
+and refusals.py recognises refusals by their phrases. suite/ evaluates a policy on the golden sets that `gate` checks.
 """

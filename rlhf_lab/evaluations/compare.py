@@ -1,6 +1,6 @@
-"""Compares trained policies on the same held-out prompts: one table, replies side by side.
+"""Compares trained policies on the same held-out prompts: one table, and responses side by side.
 
-Policies are loaded one after the other, so only the reference and one other are in memory at a time.
+Policies are loaded one after the other, so only the reference and one other policy are in memory at a time.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 from torch import nn
 
 from rlhf_lab.core.errors import ArtifactError
-from rlhf_lab.core.files import read_json
-from rlhf_lab.evaluations.evaluator import held_out_evaluator
+from rlhf_lab.core.files import read_json, read_object
+from rlhf_lab.evaluations.evaluator import heldout_evaluator
 from rlhf_lab.evaluations.settings import Compare
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.encoding import Encoder
@@ -27,12 +27,13 @@ from rlhf_lab.training.start import corpus_report
 
 
 class ComparePolicies:
-    """Evaluates `needs.reference`, then every other policy in `needs`, in the order written."""
+    """Stage that evaluates `needs.reference`, then every other policy in `needs`, in the order written."""
 
     def __init__(self, settings: Compare, run: Run):
-        self.settings, self.run = settings, run
+        self.settings = settings
+        self.run = run
         self.reference, self.encoder = self._load("reference")
-        self.evaluator = held_out_evaluator(run, self.reference, self.encoder, build_reward(run))
+        self.evaluator = heldout_evaluator(run, self.reference, self.encoder, build_reward(run))
 
     def finish(self) -> Result:
         evaluator = self.evaluator
@@ -41,10 +42,11 @@ class ComparePolicies:
         policies = []
         for role in roles:
             name = self._policy_name(role)
-            # A model is loaded only where its summary is not stored yet.
+            # A model is loaded only if its summary is not stored yet.
             summary = evaluator.find(name) or evaluator.evaluate(name, self._load_comparable(role))
             metrics = dict(summary["metrics"])
             for key in ("gold", "proxy"):
+                # the spread shows whether a policy has collapsed to responses of the same reward
                 spread = standard_deviation(evaluator.rows(name), key)
                 if spread.n:
                     metrics[f"{key}_sd"] = spread.to_dict()
@@ -53,48 +55,55 @@ class ComparePolicies:
         return Result(policies, corpus_report(self.run.corpus, self.encoder))
 
     def _policy_name(self, role: str) -> str:
-        """The role; for a reference that is a stage of the recipe, the stage's name."""
+        """Return the role, or for a reference that is a stage of the recipe the name of the stage."""
         source = str(self.run.config.needs[role])
         return role if role != "reference" or "/" in source else f"{source} (reference)"
 
     def _load_comparable(self, role: str) -> nn.Module:
-        """The policy of a role. Raises ArtifactError when its vocabulary is not the reference's."""
+        """Load the policy of a role. Raise ArtifactError if its vocabulary differs from the reference's."""
         if role == "reference":
             return self.reference
         model, encoder = self._load(role)
         if encoder.tokenizer.get_vocab() != self.encoder.tokenizer.get_vocab():
             raise ArtifactError(
-                f"needs.{role} has another vocabulary than needs.reference, so there is no KL between them; "
+                f"needs.{role} and needs.reference have different vocabularies, so there is no KL between them; "
                 "compare policies that descend from the same model, or write one data.seed for all seeds"
             )
         return model
 
     def _load(self, role: str) -> tuple[nn.Module, Encoder]:
-        """(model, encoder) of a role. Raises ArtifactError for a reward model."""
-        source, model_settings = self.run.needs[role], self.run.config.model
-        config = read_json(Path(source) / "config.json") or {}
+        """Load (model, encoder) of a role. Raise ArtifactError for a reward model."""
+        source = self.run.needs[role]
+        model_settings = self.run.config.model
+        config = read_object(Path(source) / "config.json")
+        # reward models are sequence classifiers of transformers
         if any("ForSequenceClassification" in name for name in config.get("architectures") or ()):
-            raise ArtifactError(f"needs.{role} is a reward model, not a policy; its role is called reward")
-        return load_policy(source, model_settings, device=self.run.device), load_encoder(source, model_settings)
+            raise ArtifactError(
+                f"needs.{role} is a reward model, not a policy; name a policy, or write it as needs.reward"
+            )
+        model = load_policy(source, model_settings, device=self.run.device)
+        return model, load_encoder(source, model_settings)
 
     def _training_seconds(self, role: str) -> dict[str, float]:
-        """Wall time of the stage that trained the policy; nothing for a policy the lab did not train."""
+        """Return the wall time of the stage that trained the policy; nothing if it was trained elsewhere."""
         result = read_json(Path(self.run.needs[role]).parent / "result.json")
         return {"seconds": round(result["seconds"], 1)} if result and result.get("seconds") else {}
 
 
 def standard_deviation(rows: list[dict[str, Any]], key: str) -> Estimate:
-    """Sd of a metric across replies, with an interval clustered by prompt; n = 0 when nothing is scored.
+    """Return the standard deviation of a metric over responses, with an interval clustered by prompt.
 
-    The variance is n/(n−1) times the mean squared deviation; the sd and its bounds are the roots of the variance and of
-    its bounds.
+    The variance is n/(n−1) times the mean squared deviation. The standard deviation and its bounds are the square roots
+    of the variance and of its bounds. n = 0 if no response is scored.
     """
     values = floats([row[key] for row in rows])
     prompts = np.array([row["prompt_id"] for row in rows])
     scored = int((~np.isnan(values)).sum())
     if not scored:
         return Estimate(math.nan, -math.inf, math.inf, 0, 0)
-    squares = np.square(values - np.nanmean(values)) * (scored / max(scored - 1, 1))
+    # n/(n−1) corrects the bias of the variance, because the mean is estimated from the same values
+    correction = scored / max(scored - 1, 1)
+    squares = np.square(values - np.nanmean(values)) * correction
     variance = clustered_mean(squares, prompts)
     low = math.sqrt(max(variance.low, 0.0))  # a t interval of a variance can reach below 0
     high = math.sqrt(variance.high)

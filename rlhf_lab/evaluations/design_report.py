@@ -1,9 +1,9 @@
-"""What a reward design is worth: on held-out labelled pairs, and to a policy that lets it choose among its replies.
+"""Value of a reward design: on held-out labelled pairs, and for selecting among the responses of a policy.
 
-Trains nothing. The policy's N replies per held-out prompt are the same for every reward that is compared with the same
-seed, and the mean of best of n is over all subsets of n (`statistics/best_of_n.py`). Gains are in standard deviations
-of the policy's replies, gold in those of gold and proxy in those of proxy, so that domains with other units can stand
-in one table.
+Trains nothing. The policy's N responses per held-out prompt are the same for every reward that is compared with the
+same seed. The mean of best of n is over all subsets of n (`statistics/best_of_n.py`). Gains are in standard deviations
+of the policy's responses: gold gains in those of gold, proxy gains in those of proxy. Domains with different units can
+thus be compared in one table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rlhf_lab.evaluations.repeated_samples import Rows, by_prompt
 from rlhf_lab.evaluations.reward_audit import audit_pairs, with_gold
 from rlhf_lab.evaluations.settings import DesignReport
 from rlhf_lab.rewards.graph import text_reward
-from rlhf_lab.statistics.association import overall, within_prompts
+from rlhf_lab.statistics.association import pooled_products, within_prompts
 from rlhf_lab.statistics.best_of_n import best_of_n
 from rlhf_lab.statistics.estimates import floats
 from rlhf_lab.statistics.inference import clustered_mean
@@ -29,50 +29,57 @@ PRIMARY = ("gain", "proxy_gain", "gap", "accuracy", "spearman/gold", "gold_corre
 
 
 class DesignAudit:
-    """Measures the reward of the run; see metrics.py."""
+    """Stage that measures the reward of the run; see metrics.py."""
 
     def __init__(self, settings: DesignReport, run: Run):
-        self.settings, self.run = settings, run
+        self.settings = settings
+        self.run = run
         missing = "needs.design is not set; algorithm=design_report measures that reward (or reward=gold)"
         scored = scored_policy(run, missing)
-        self.model, self.encoder, self.evaluator = scored.model, scored.encoder, scored.evaluator
+        self.model = scored.model
+        self.encoder = scored.encoder
+        self.evaluator = scored.evaluator
         self.reward = text_reward(scored.reward, run.corpus)
 
     def finish(self) -> Result:
-        run, samples = self.run, self.settings.samples
+        run = self.run
+        samples = self.settings.samples
         self.evaluator.evaluate(REFERENCE_NAME, self.model, samples)
-        replies = by_prompt(self.evaluator.rows(REFERENCE_NAME))
+        responses = by_prompt(self.evaluator.rows(REFERENCE_NAME))
         pairs = with_gold(run.corpus.test[: run.config.evaluation.pairs], run.corpus.oracle)
-        metrics = {**audit_pairs(self.reward, pairs), **choice_metrics(replies, self.settings.choose_from)}
+        metrics = {**audit_pairs(self.reward, pairs), **choice_metrics(responses, self.settings.choose_from)}
         primary = [name for name in PRIMARY if name in metrics]
         return Result(self.evaluator.policies, {**metrics, **corpus_report(run.corpus, self.encoder)}, primary)
 
 
 def choice_metrics(prompts: list[Rows], n: int) -> dict[str, Any]:
-    """What choosing the best of n by the proxy gains, and how the proxy ranks the replies.
+    """Return the gain of selecting the best of n by proxy, and the correlations of proxy and gold.
 
     Args:
-        prompts: the replies to each of P prompts, with `gold` and `proxy`.
+        prompts: responses to each of P prompts, with `gold` and `proxy`.
+        n: number of responses to select from.
     """
-    gold, proxy = ([floats([row[key] for row in replies]) for replies in prompts] for key in ("gold", "proxy"))
+    gold = [floats([row["gold"] for row in responses]) for responses in prompts]
+    proxy = [floats([row["proxy"] for row in responses]) for responses in prompts]
     gold_gain_P = _gains(proxy, gold, n)
     proxy_gain_P = _gains(proxy, proxy, n)
     clusters = np.arange(len(prompts))
-    prompt_N = np.repeat(clusters, [len(replies) for replies in prompts])
+    # cluster label of each response
+    prompt_N = np.repeat(clusters, [len(responses) for responses in prompts])
     columns = {"proxy": np.concatenate(proxy), "gold": np.concatenate(gold)}
     return {
         "gain": clustered_mean(gold_gain_P, clusters),
         "proxy_gain": clustered_mean(proxy_gain_P, clusters),
         "gap": clustered_mean(proxy_gain_P - gold_gain_P, clusters),
         "gold_sd": float(np.nanstd(columns["gold"])),
-        "spearman/gold": overall(columns, prompt_N, ranks=True).correlation("proxy", "gold"),
+        "spearman/gold": pooled_products(columns, prompt_N, ranks=True).correlation("proxy", "gold"),
         "gold_correlation/within": within_prompts(columns, prompt_N).correlation("proxy", "gold"),
     }
 
 
 def _gains(proxy: list[FloatArray], values: list[FloatArray], n: int) -> FloatArray:
-    """Value of the best of n by the proxy, less the mean value, of each prompt, in sd of all values, (P,)."""
-    sd = max(float(np.nanstd(np.concatenate(values))), 1e-9)
+    """Return the value of the best of n by proxy minus the mean value, per prompt, in sd of all values, (P,)."""
+    sd = max(float(np.nanstd(np.concatenate(values))), 1e-9)  # a constant reward has sd 0 and no gain
     gains = []
     for proxy_N, values_N in zip(proxy, values, strict=True):
         single, best = best_of_n(proxy_N, values_N, [1, n])

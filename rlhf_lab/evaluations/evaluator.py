@@ -1,6 +1,6 @@
-"""Compares policies on the same held-out prompts: true reward, learned reward, KL, length and the rest.
+"""Evaluation of policies on the same held-out prompts: gold reward, learned reward, KL, length and other metrics.
 
-Every number carries its n and an interval clustered by prompt. Rows and summaries are logged as policy_log.py says.
+Every estimate has its n and an interval clustered by prompt. policy_log.py describes the log of rows and summaries.
 """
 
 from __future__ import annotations
@@ -42,17 +42,19 @@ SAMPLE_KEYS = ("gold", "proxy", "kl", "tokens", "verbose", "garble", "correct", 
 """Columns of evaluation.jsonl whose mean or rate is a metric of the policy."""
 
 KL_BATCH_TOKENS = 16384
-"""Padded tokens per forward pass when the exact KL is computed."""
+"""Maximum number of padded tokens per forward pass for the exact KL."""
 
 
 class Evaluator(PolicyLog):
-    """Evaluates policies one by one; the first is the reference the others are compared with.
+    """Evaluates policies one by one. The first one is the reference that the others are compared with.
 
     Args:
-        reference: the frozen policy that KL, drift and win rate are measured against.
-        reward: scores the sampled replies as `proxy`; None leaves it out.
-        beta: of the DPO objective whose optimum `idealised_ranking` describes; None leaves that metric out.
-        max_length: tokens per row of a held-out preference pair, prompt and reply.
+        run: the run that evaluates.
+        reference: frozen policy for KL, drift and win rate.
+        encoder: encoder of all evaluated policies.
+        reward: reward that scores the sampled responses as `proxy`; None omits it.
+        beta: beta of the DPO objective whose optimum `idealised_ranking` describes; None omits that metric.
+        max_length: maximum number of tokens of a held-out preference pair, prompt and response.
     """
 
     def __init__(
@@ -74,21 +76,24 @@ class Evaluator(PolicyLog):
         self.collector = EpisodeCollector(run, encoder)
         self.is_spoken = run.corpus.renderer is not None
         self.tasks = run.corpus.tasks("test")[: self.settings.prompts]
-        # encoded once by the run's own encoder, whose report says how many prompts were cut
-        longest = self.rollout.max_prompt_tokens
-        self.prompt_ids = [encoder.prompt(self.collector.prompt(task), longest) for task in self.tasks]
+        # encoded once by the encoder of the run, whose report counts the prompts that were cut
+        max_size = self.rollout.max_prompt_tokens
+        self.prompt_ids = [encoder.prompt(self.collector.prompt(task), max_size) for task in self.tasks]
         pairs = run.corpus.test[: self.settings.pairs]
         self.pairs = [pair_rows(encoder, pair, max_length) for pair in pairs]
         self.pair_prompts = [pair.prompt for pair in pairs]
         self.p_chosen = [pair.meta.get("p_chosen") for pair in pairs]
         self._reference_pairs: PairLogps | None = None
+        # the first logged policy is the reference, also after a resume
         self._reference_rows = self.rows(self.policies[0]["name"]) if self.policies else []
 
     def evaluate(self, name: str, model: nn.Module, samples_per_prompt: int | None = None) -> dict[str, Any]:
-        """Metrics of one policy by name; appends its rows and its summary unless they are there already.
+        """Return the summary of one policy. Append its rows and summary to the log unless they are there already.
 
         Args:
-            samples_per_prompt: None takes that of the settings; policies that are compared need the same number.
+            name: name of the policy.
+            model: the policy.
+            samples_per_prompt: None takes that of the settings. Policies that are compared need the same number.
         """
         summary = self.find(name)
         if summary:
@@ -99,17 +104,19 @@ class Evaluator(PolicyLog):
         return self.add(name, rows, metrics)
 
     def sample(self, name: str, model: nn.Module, samples_per_prompt: int | None = None) -> list[dict[str, Any]]:
-        """Scored replies to the held-out prompts, prompt-major; `name` seeds the draw, so each policy has its own."""
+        """Return scored responses to the held-out prompts, prompt-major. `name` is part of the seed of the sampling."""
         seed = self.run.seed(f"evaluation/{name}", self.settings.seed)
         group_size = samples_per_prompt or self.settings.samples_per_prompt
         collected = self.collector.collect(model, self.tasks, group_size, seed, prompts=self.prompt_ids)
         return self._episode_rows(name, model, collected)
 
     def _episode_rows(self, name: str, model: nn.Module, collected: list[list[Episode]]) -> list[dict[str, Any]]:
-        """One row per episode, prompt-major: what was sampled, its truth, its reward and its KL."""
+        """Return one row per episode, prompt-major: its text, its ground truth, its reward and its KL."""
         group_size = len(collected[0])
         episodes = list(chain.from_iterable(collected))
+        # columns that are not known are null, so that all rows have the same columns
         unknown = [None] * len(episodes)
+        # ground truth of the world or verifier, then the learned reward
         truth = self.run.corpus.measure(episodes)
         scores = self.reward(episodes) if self.reward else None
         parts = {} if scores is None else {f"reward/{node}": values for node, values in scores.parts.items()}
@@ -118,7 +125,7 @@ class Evaluator(PolicyLog):
         columns["kl"] = self._kl(model, episodes)
         columns |= {measure.name: unknown for measure in measures.COMMON}
         columns |= {key: values.tolist() for key, values in truth.items()}
-        exact = {"proxy", *parts}  # unrounded, so that re-scoring the file gives the same rewards
+        exact = {"proxy", *parts}  # not rounded, so that re-scoring the file gives the same rewards
         rows: list[dict[str, Any]] = []
         for i, episode in enumerate(episodes):
             row: dict[str, Any] = {
@@ -128,31 +135,33 @@ class Evaluator(PolicyLog):
                 "prompt": episode.task.prompt,
                 "response": episode.response,
                 "tokens": episode.sampled_tokens,
-                "ended": int(episode.ended),
+                "ended": int(episode.finished),
             }
             if self.collector.environment is not None:
                 row["turns"] = len(episode.turns)
-                row["conversation"] = episode.prompt  # what was said before the response
+                row["conversation"] = episode.prompt  # all turns before the last response
+            # only these data have categories of tasks
             if self.collector.environment is not None or self.is_spoken:
-                row["category"] = episode.task.facts.get("category")
+                row["category"] = episode.task.metadata.get("category")
             for key, values in columns.items():
                 row[key] = _number(values[i], exact=key in exact)
             rows.append(row)
         if self.run.corpus.renderer is not None:
-            write_clips(rows, self.run.corpus.renderer, self.run.folder, prompts=self.settings.clips)
+            write_clips(rows, self.run.corpus.renderer, self.run.directory, prompts=self.settings.clips)
         return rows
 
     def _kl(self, model: nn.Module, episodes: Sequence[Episode]) -> list[float]:
-        """KL(model ‖ reference) of each episode, nats, at the temperature it was sampled with."""
+        """Return KL(model ‖ reference) of each episode in nats, at its sampling temperature."""
         if model is self.reference:
             return [0.0] * len(episodes)
         kl_N = torch.zeros(len(episodes))
         experience = Experience.of(episodes)
-        temperature = self.rollout.temperature or 1.0  # greedy decoding (0): compare the distributions as they are
+        temperature = self.rollout.temperature or 1.0  # greedy decoding (0) compares the unscaled distributions
 
         def compute(batch: TokenBatch) -> torch.Tensor:
             return exact_kl(model, self.reference, batch, temperature=temperature).cpu()
 
+        # batches of bounded size, in an order chosen by `over_rows`
         for index, kl_B in over_rows(
             experience.rows, compute, KL_BATCH_TOKENS, self.run.device, [self.reference], experience.masks
         ):
@@ -160,7 +169,7 @@ class Evaluator(PolicyLog):
         return kl_N.tolist()
 
     def _summarise(self, rows: Sequence[dict[str, Any]]) -> dict[str, Estimate]:
-        """Means of the sampled replies; for every policy but the reference also the comparison with it."""
+        """Return the means over sampled responses and, except for the reference, the comparison with it."""
         clusters = np.array([row["prompt_id"] for row in rows])
         measured = measures.columns_of(rows[0], self.run.corpus.measures)
         column = {key: _floats(rows, key) for key in dict.fromkeys((*SAMPLE_KEYS, *measured))}
@@ -178,26 +187,30 @@ class Evaluator(PolicyLog):
         if self.is_spoken:
             metrics |= _by_category("gold", categories, column["gold"], clusters, clustered_mean)
             metrics |= _by_category("proxy", categories, column["proxy"], clusters, clustered_mean)
+        # metrics of several samples per prompt, e.g. pass@k
         metrics |= repeated_samples(rows, self.settings.pass_at, self.run.data.oracle)
         if rows[0]["policy"] == self._reference_rows[0]["policy"]:
             return metrics
-        # The true reward judges where the world knows it: winning by the reward that was trained on may be hacking.
+        # The gold reward decides wins if it is known: winning by the reward that was trained on may be reward hacking.
         judge = "gold" if "gold" in metrics else "proxy" if "proxy" in metrics else None
         if judge:
-            # Replies are paired by position: sample g of the policy against sample g of the reference, ties half.
+            # Responses are paired by index: sample g of the policy against sample g of the reference, ties count half.
             wins = np.sign(column[judge] - base[judge]) / 2 + 0.5
             metrics["win_rate"] = clustered_mean(wins, clusters)
         if "proxy" in metrics and far_enough(metrics["kl"]):
-            metrics["reward_per_nat"] = ratio_of_means(column["proxy"] - base["proxy"], column["kl"], clusters)
+            gain = column["proxy"] - base["proxy"]
+            metrics["reward_per_nat"] = ratio_of_means(gain, column["kl"], clusters)
         return metrics
 
     def _greedy(self, model: nn.Module, rows: Sequence[dict[str, Any]]) -> dict[str, Estimate]:
-        """Accuracy of the greedily decoded reply or episode, for data with verifiable answers.
+        """Return the accuracy of the greedily decoded response or episode, for data with verifiable answers.
 
         Args:
-            rows: of the sampled replies, which say whether an environment knows what is correct.
+            model: the policy.
+            rows: rows of the sampled responses. They show if an environment knows which episodes are correct.
         """
         corpus = self.run.corpus
+        # a greedy pass is only useful if correctness can be measured
         is_checked = (
             bool(corpus.answers)
             or corpus.verified
@@ -205,50 +218,59 @@ class Evaluator(PolicyLog):
         )
         if not is_checked:
             return {}
+        # one episode per task: greedy decoding is deterministic
         collected = self.collector.collect(model, self.tasks, 1, 0, temperature=0.0, prompts=self.prompt_ids)
-        correct = corpus.measure([episode for (episode,) in collected]).get("correct")
+        episodes = [episode for (episode,) in collected]
+        correct = corpus.measure(episodes).get("correct")
         if correct is None:
             return {}
         prompts = np.arange(len(correct))
         metrics = {"correct_greedy": clustered_rate(correct, prompts)}
         if corpus.environment is not None:
-            categories = [task.facts.get("category") for task in self.tasks]
+            categories = [task.metadata.get("category") for task in self.tasks]
             metrics |= _by_category("correct_greedy", categories, correct, prompts)
         return metrics
 
     def _pair_metrics(self, model: nn.Module) -> dict[str, Estimate]:
-        """Metrics of held-out preference pairs (arXiv:2405.19534)."""
+        """Return the metrics of held-out preference pairs (arXiv:2405.19534)."""
         if not self.run.corpus.preferences:
             return {}
+        # the reference's log-probabilities are the same for every policy
         if self._reference_pairs is None:
             self._reference_pairs = pair_logps(self.reference, self.pairs, self.run.device)
         ref = self._reference_pairs
+        # the reference compared with itself needs no second pass
         now = ref if model is self.reference else pair_logps(model, self.pairs, self.run.device)
         _, clusters = np.unique(self.pair_prompts, return_inverse=True)
+        drift = (now.chosen - ref.chosen).double()
+        ranked_right = (now.chosen > now.rejected).double()
         metrics = {
-            "chosen_logp_drift": clustered_mean((now.chosen - ref.chosen).double().numpy(), clusters),
-            "ranking_accuracy": clustered_rate((now.chosen > now.rejected).double().numpy(), clusters),
+            "chosen_logp_drift": clustered_mean(drift.numpy(), clusters),
+            "ranking_accuracy": clustered_rate(ranked_right.numpy(), clusters),
         }
         if now is not ref:
             implicit = (now.chosen - ref.chosen > now.rejected - ref.rejected).double()
+            # the implicit reward of DPO is proportional to log π − log π_ref
             metrics["implicit_accuracy"] = clustered_rate(implicit.numpy(), clusters)
         if self.beta and all(p is not None for p in self.p_chosen):
-            p_chosen = torch.tensor([float(p or 0) for p in self.p_chosen])
+            probabilities = [float(p or 0) for p in self.p_chosen]
+            p_chosen = torch.tensor(probabilities)
             ranked = idealised_ranking(ref, p_chosen, beta=self.beta).double()
             metrics["idealised_ranking"] = clustered_rate(ranked.numpy(), clusters)
         return metrics
 
 
-def held_out_evaluator(run: Run, reference: nn.Module, encoder: Encoder, reward: Reward | None) -> Evaluator:
-    """The evaluator of a stage that trains nothing: held-out pairs are cut to the longest possible rollout."""
+def heldout_evaluator(run: Run, reference: nn.Module, encoder: Encoder, reward: Reward | None) -> Evaluator:
+    """Return the evaluator of a stage that trains nothing. Held-out pairs are cut to the maximum rollout length."""
     rollout = run.config.rollout
+    # longer pairs cannot occur as samples of the policy
     max_length = rollout.max_prompt_tokens + rollout.max_new_tokens
     return Evaluator(run, reference.requires_grad_(False), encoder, reward, beta=None, max_length=max_length)
 
 
 @dataclass(frozen=True)
 class ScoredPolicy:
-    """The policy of a stage that chooses among its replies, and the reward that it chooses by."""
+    """Policy of a stage that selects among its responses, and the reward used for selection."""
 
     model: nn.Module
     encoder: Encoder
@@ -257,31 +279,35 @@ class ScoredPolicy:
 
 
 def scored_policy(run: Run, missing: str) -> ScoredPolicy:
-    """`needs.policy` beside the run's reward.
+    """Load `needs.policy` and the run's reward.
 
     Args:
-        missing: of the ConfigError where the reward reads a model that the run does not name.
+        run: the run.
+        missing: message of the ConfigError if the reward reads a model that the run does not name.
     """
-    source, settings = run.needs["policy"], run.config.model
+    source = run.needs["policy"]
+    settings = run.config.model
     model = load_policy(source, settings, device=run.device)
     encoder = load_encoder(source, settings)
     reward = build_reward(run)
     if reward is None:
         raise ConfigError(missing)
-    return ScoredPolicy(model, encoder, reward, held_out_evaluator(run, model, encoder, reward))
+    return ScoredPolicy(model, encoder, reward, heldout_evaluator(run, model, encoder, reward))
 
 
 def far_enough(kl: Estimate) -> bool:
-    """Whether a policy is far enough from its reference for a gain per nat: near KL 0 the ratio is dominated by noise.
+    """Return True if the KL from the reference is large enough for a gain per nat; near KL 0 the ratio is mostly noise.
 
-    The mean KL is at least LEAST_NATS, where a gain of .05 reads as one per nat; and its half-width at most half of it,
-    so that the interval keeps clear of the pole at 0 and the delta method holds.
+    The mean KL has to be `LEAST_NATS` or more, so that a gain of 0.05 does not count as more than one per nat. Its
+    half-width must not exceed half the mean: the interval then stays away from the pole at 0, and the delta method
+    holds.
     """
     half_width = (kl.high - kl.low) / 2
     return kl.bounded and kl.mean >= LEAST_NATS and half_width <= kl.mean / 2
 
 
 LEAST_NATS = 0.05
+"""Minimum mean KL for `reward_per_nat`, in nats."""
 
 
 def _by_category(
@@ -291,8 +317,9 @@ def _by_category(
     clusters: np.ndarray,
     estimate: Callable[[np.ndarray, np.ndarray], Estimate] = clustered_rate,
 ) -> dict[str, Estimate]:
-    """Estimate of each category of tasks, as "key/category"; nothing where there are fewer than two categories."""
+    """Return the estimate of each category of tasks as "key/category"; {} if there are fewer than two categories."""
     names = list(dict.fromkeys(category for category in categories if category))
+    # one category would repeat the overall estimate
     if len(names) < 2:
         return {}
     estimates = {}
@@ -304,11 +331,12 @@ def _by_category(
 
 
 def _floats(rows: Sequence[dict[str, Any]], key: str) -> np.ndarray:
-    return np.array([math.nan if row[key] is None else row[key] for row in rows], dtype=np.float64)
+    values = [math.nan if row[key] is None else row[key] for row in rows]
+    return np.array(values, dtype=np.float64)
 
 
 def _number(value: float | None, *, exact: bool) -> float | None:
-    """JSON has no NaN: an unscored value is null. What is not `exact` is rounded to six digits."""
+    """Convert a value for JSON: NaN, which JSON lacks, becomes null. Values that are not `exact` get six digits."""
     if value is None or math.isnan(value):
         return None
     return float(value) if exact else round(float(value), 6)

@@ -10,7 +10,7 @@ EVALUATOR = (
     CORRECT,
     Metric(
         "correct_greedy",
-        "the same for one greedy reply per prompt",
+        "`correct` for one greedy response per prompt",
         title="greedy accuracy",
         better="higher",
         column="greedy",
@@ -18,14 +18,14 @@ EVALUATOR = (
     ),
     Metric(
         "pass@<k>",
-        "probability that at least one of k sampled replies to a prompt is right, over all subsets of k of the samples "
+        "probability that one or more of k sampled responses to a prompt are right, over all subsets of k samples "
         "(evaluation.pass_at)",
         better="higher",
     ),
     Metric(
         "maj@<k>",
-        "probability that the most frequent final answer of k sampled replies is right, over all subsets of k of the "
-        "samples; ties are broken at random, replies without an answer have no vote",
+        "probability that the most frequent final answer of k sampled responses is right, over all subsets of k "
+        "samples; ties are broken at random, responses without an answer have no vote",
         better="higher",
     ),
     VERIFIED,
@@ -36,17 +36,17 @@ EVALUATOR = (
     Metric("proxy/<category>", "mean proxy reward in one category of prompts (speech)", relative_to=("reward",)),
     Metric(
         "proxy",
-        "reward that training maximises; a single reward model is in sd of the reference policy's replies",
+        "reward that training maximises; a single reward model is in sd of the reference policy's responses",
         title="proxy reward",
         better="higher",
         column="proxy",
         relative_to=("reward",),
     ),
-    Metric("reward/<term>", "value of a term of the reward graph, per reply (evaluation.jsonl only)"),
+    Metric("reward/<term>", "value of a term of the reward graph, per response (evaluation.jsonl only)"),
     Metric(
         "win_rate",
-        "share of prompts' replies better than the reference's reply to the same prompt, ties half; by gold where "
-        "it is known, else by proxy",
+        "fraction of responses that are better than the reference's response to the same prompt, ties count half; "
+        "by gold if it is known, else by proxy",
         title="win rate",
         better="higher",
         column="win rate",
@@ -54,7 +54,7 @@ EVALUATOR = (
     ),
     Metric(
         "kl",
-        "KL(policy ‖ reference) per reply, nats, exact over the vocabulary at every state the policy visited",
+        "KL(policy ‖ reference) per response in nats, exact over the vocabulary at every state the policy visited",
         title="KL",
         unit="nats",
         column="KL (nats)",
@@ -62,8 +62,8 @@ EVALUATOR = (
     ),
     Metric(
         "reward_per_nat",
-        "gain in proxy over the reference divided by KL; absent where KL is below .05 nats or known to less than "
-        "half its size",
+        "gain in proxy over the reference divided by KL; absent if KL is below 0.05 nats or its half-width exceeds "
+        "half of it",
         title="proxy per nat",
         better="higher",
         column="proxy/nat",
@@ -73,13 +73,13 @@ EVALUATOR = (
         ),
     ),
     Metric(
-        "tokens", "reply length, EOS included", title="tokens", phrase="length of a reply in tokens", column="tokens"
+        "tokens", "response length, EOS included", title="tokens", phrase="length of a reply in tokens", column="tokens"
     ),
     VERBOSE,
     GARBLE,
     Metric(
         "ended",
-        "share of replies that ended with EOS within the token limit",
+        "fraction of responses that ended with EOS within the token limit",
         title="ended",
         better="higher",
         phrase="share of replies that end by themselves",
@@ -87,21 +87,21 @@ EVALUATOR = (
     ),
     Metric(
         "chosen_logp_drift",
-        "log π(chosen) − log π_ref(chosen) on held-out pairs, nats per reply",
+        "log π(chosen) − log π_ref(chosen) on held-out pairs, nats per response",
         title="chosen log-prob drift",
         unit="nats",
         relative_to=("reference",),
     ),
     Metric(
         "ranking_accuracy",
-        "share of held-out pairs with log π(chosen) > log π(rejected)",
+        "fraction of held-out pairs with log π(chosen) > log π(rejected)",
         title="ranking accuracy",
         better="higher",
         column="ranking",
     ),
     Metric(
         "implicit_accuracy",
-        "the same for log π − log π_ref: accuracy of the implicit reward",
+        "ranking accuracy of log π − log π_ref, which is the implicit reward",
         title="implicit accuracy",
         better="higher",
         relative_to=("reference",),
@@ -117,14 +117,14 @@ EVALUATOR = (
 TEST_TIME = (
     Metric(
         "accuracy@<k>",
-        "share of held-out prompts whose chosen reply is right: of k samples by the strategy, over all subsets of k; "
-        "of the greedy strategy one reply for every k",
+        "fraction of held-out prompts whose selected response is right: selected among k samples by the strategy, "
+        "over all subsets of k; the greedy strategy has one response for every k",
         better="higher",
     ),
     Metric(
         "tokens@<k>",
-        "tokens that the policy generates per prompt for that: k replies, or the greedy one; what a verifier reads is "
-        "not counted",
+        "tokens that the policy generates per prompt for `accuracy@<k>`: k responses, or the greedy one; the tokens "
+        "that a verifier reads are not counted",
         unit="tokens",
         better="lower",
     ),
@@ -132,18 +132,18 @@ TEST_TIME = (
 """test_time.py"""
 
 COMPARE = (
-    Metric("gold_sd", "standard deviation of gold across replies", title="gold sd"),
+    Metric("gold_sd", "standard deviation of gold over responses", title="gold sd"),
     Metric(
         "proxy_sd",
-        "standard deviation of proxy across replies",
+        "standard deviation of proxy over responses",
         title="proxy sd",
         column="proxy sd",
         relative_to=("reward",),
     ),
     Metric(
         "seconds",
-        "wall time of the stage that made the policy, its own evaluation included, stages before it not; of the "
-        "last attempt when it was interrupted; absent for a policy that the lab did not train",
+        "wall time of the stage that trained the policy, with its own evaluation, without earlier stages; that of "
+        "the last attempt if it was interrupted; absent for a policy that was trained elsewhere",
         title="training time",
         unit="s",
         better="lower",
@@ -153,45 +153,49 @@ COMPARE = (
 """compare.py"""
 
 REWARD_AUDIT = (
-    Metric("filler_shift/pairs", "the same over the replies of held-out pairs"),
-    Metric("filler_slope/pairs", "the same over the replies of held-out pairs"),
-    Metric("filler_slope/gold/pairs", "the same over the replies of held-out pairs"),
-    Metric("filler_bias/pairs", "the same over the replies of held-out pairs"),
-    Metric("accuracy", "share of pairs with r(chosen) > r(rejected)", title="accuracy", better="higher"),
+    Metric("filler_shift/pairs", "`filler_shift` over the responses of held-out pairs"),
+    Metric("filler_slope/pairs", "`filler_slope` over the responses of held-out pairs"),
+    Metric("filler_slope/gold/pairs", "`filler_slope/gold` over the responses of held-out pairs"),
+    Metric("filler_bias/pairs", "`filler_bias` over the responses of held-out pairs"),
+    Metric("accuracy", "fraction of pairs with r(chosen) > r(rejected)", title="accuracy", better="higher"),
     Metric("margin", "mean r(chosen) − r(rejected), raw score"),
     Metric(
         "longer_wins",
-        "accuracy of preferring the longer reply (characters) on the same pairs, ties half",
+        "accuracy of preferring the longer response (in characters) on the same pairs, ties count half",
         title="longer wins",
     ),
     Metric(
         "accuracy/longer_chosen",
-        "accuracy on pairs whose chosen reply is the longer one",
+        "accuracy on pairs whose chosen response is the longer one",
         title="accuracy, longer chosen",
         better="higher",
     ),
     Metric(
         "accuracy/shorter_chosen",
-        "accuracy on pairs whose chosen reply is the shorter one",
+        "accuracy on pairs whose chosen response is the shorter one",
         title="accuracy, shorter chosen",
         better="higher",
     ),
     Metric(
         "accuracy/length_matched",
-        "accuracy on pairs whose replies differ by at most a tenth of the longer one, in words",
+        "accuracy on pairs whose responses differ by up to a tenth of the longer one, in words",
         title="accuracy, length matched",
         better="higher",
     ),
     Metric(
         "gold_agreement",
-        "share of held-out pairs ordered as gold orders them, ties half",
+        "fraction of held-out pairs in the same order as by gold, ties count half",
         title="agreement with gold",
         better="higher",
     ),
-    Metric("ideal_accuracy", "accuracy of knowing the annotator's probabilities: the ceiling", title="ideal accuracy"),
+    Metric(
+        "ideal_accuracy",
+        "accuracy with knowledge of the annotator's probabilities: the upper limit",
+        title="ideal accuracy",
+    ),
     Metric(
         "filler_shift",
-        "score change when two generic sentences are appended to the reply, sd of policy replies",
+        "score change if two generic sentences are appended to the response, in sd of policy responses",
         title="filler shift",
     ),
     Metric(
@@ -199,30 +203,30 @@ REWARD_AUDIT = (
         "score change per 10 words of generic filler: least squares through 0 over three fillers",
         title="filler per 10 words",
     ),
-    Metric("filler_slope/gold", "the same for gold, which filler costs in the embedded world"),
+    Metric("filler_slope/gold", "`filler_slope` of gold, which filler lowers in the embedded world"),
     Metric(
         "filler_bias",
-        "filler_slope when the truth that filler costs is added back at the rate the reward pays for truth: length "
-        "bias per 10 words, in units of the reward",
+        "filler_slope after adding back the gold that filler costs, at the rate at which the reward pays for gold: "
+        "length bias per 10 words, in units of the reward",
         title="length bias per 10 words",
     ),
 )
 """reward_audit.py"""
 
 REWARD_REPORT = (
-    Metric("unscored", "share of pairs in which the reward leaves a side unscored", title="unscored", better="lower"),
     Metric(
-        "ties", "share of scored pairs whose sides have the same score: counted as wrong by accuracy, as half by ece"
+        "unscored", "fraction of pairs in which the reward leaves a side unscored", title="unscored", better="lower"
     ),
+    Metric("ties", "fraction of scored pairs with equal scores, which count as wrong in accuracy and as half in ece"),
     Metric(
         "accuracy/rejected_padded",
-        "accuracy when a filler of two sentences is appended to the rejected reply",
+        "accuracy if a filler of two sentences is appended to the rejected response",
         title="accuracy, rejected padded",
         better="higher",
     ),
     Metric(
         "logit_unit",
-        "what one unit of reward is in logits: the sd of raw scores for a single Bradley-Terry term, else 1",
+        "logits per unit of reward: the sd of raw scores for a single Bradley-Terry term, else 1",
     ),
     Metric(
         "ece",
@@ -233,7 +237,7 @@ REWARD_REPORT = (
     ),
     Metric(
         "ece_perfect",
-        "the ece that these confidences would show on as many pairs if they were right: mean, 95 % range",
+        "ece of perfectly calibrated confidences on the same number of pairs: mean, 95 % range",
         title="calibration error if perfect",
     ),
     Metric(
@@ -245,66 +249,66 @@ REWARD_REPORT = (
     ),
     Metric("overconfidence", "mean confidence − accuracy on the same pairs", title="overconfidence"),
     Metric("brier", "mean squared distance of confidence from outcome", title="Brier score", better="lower"),
-    Metric("brier_scaled", "the same after temperature scaling", title="Brier score, scaled", better="lower"),
+    Metric("brier_scaled", "Brier score after temperature scaling", title="Brier score, scaled", better="lower"),
     Metric(
         "temperature",
-        "T for which σ(Δ/T) is most likely; above 1 the reward is overconfident",
+        "T that maximises the likelihood of σ(Δ/T); above 1 the reward is overconfident",
         title="temperature",
         phrase="fitted temperature",
     ),
     Metric(
         "gold_correlation",
-        "correlation of reward and truth over policy replies",
+        "correlation of reward and gold over policy responses",
         title="correlation with gold",
         better="higher",
     ),
     Metric(
         "gold_correlation/within",
-        "the same within prompts: what a policy can learn from",
+        "correlation of reward and gold within prompts, which a policy can learn from",
         title="correlation with gold within prompts",
         better="higher",
     ),
     Metric("length_correlation", "correlation of reward and words within prompts", title="correlation with length"),
     Metric(
         "length_correlation/given_gold",
-        "the same with the truth held fixed",
+        "partial correlation of reward and words within prompts, controlling for gold",
         title="correlation with length given gold",
     ),
     Metric("length_slope", "reward per 10 words within prompts, in units of the reward"),
-    Metric("length_slope/given_gold", "the same with the truth held fixed", title="reward per 10 words given gold"),
+    Metric("length_slope/given_gold", "`length_slope`, controlling for gold", title="reward per 10 words given gold"),
     Metric(
         "spearman/corpus",
-        "rank correlation of reward and truth over the replies of held-out pairs, in distribution",
+        "rank correlation of reward and gold over the responses of held-out pairs (in distribution)",
         title="rank correlation, corpus",
         better="higher",
     ),
     Metric(
         "spearman/ood",
-        "rank correlation of reward and truth over policy replies, which no annotator chose from",
+        "rank correlation of reward and gold over policy responses, which were never labelled",
         title="rank correlation, policy replies",
         better="higher",
         phrase="rank correlation with gold on policy replies",
     ),
     Metric(
         "starc/gold",
-        "STARC distance of the reward from the truth: 0 same order, .71 unrelated, 1 opposite",
+        "STARC distance of the reward from gold: 0 same order, 0.71 unrelated, 1 opposite",
         title="distance from gold",
         better="lower",
     ),
-    Metric("starc/gold/<part>", "the same for a term or an ensemble member", better="lower"),
+    Metric("starc/gold/<part>", "`starc/gold` of a term or an ensemble member", better="lower"),
     Metric(
         "disagreement",
-        "standard deviation between the members of an ensemble, mean over policy replies, in sd of scores",
+        "standard deviation between the members of an ensemble, mean over policy responses, in sd of scores",
         title="disagreement",
     ),
-    Metric("disagreement/corpus", "the same over the replies of held-out pairs"),
+    Metric("disagreement/corpus", "`disagreement` over the responses of held-out pairs"),
 )
 """rm_report.py"""
 
 BENCHMARK = (
     Metric(
         "score",
-        "the benchmark's one number: mean of its sections (RewardBench), of its subsets (RewardBench 2), accuracy "
+        "the benchmark's headline number: mean of its sections (RewardBench), of its subsets (RewardBench 2), accuracy "
         "(RewardMATH), mean F1 over its subsets (ProcessBench)",
         better="higher",
     ),
@@ -314,15 +318,15 @@ BENCHMARK = (
         "RewardBench: accuracy of a section, subsets weighted by their prescribed counts",
         better="higher",
     ),
-    Metric("ties_allowed", "RewardMATH: accuracy when the right solution may share the highest score", better="higher"),
+    Metric("ties_allowed", "RewardMATH: accuracy if the right solution may tie for the highest score", better="higher"),
     Metric(
         "mrr",
         "RewardMATH: mean of 1/rank of the right solution; a wrong one with the same score comes first",
         better="higher",
     ),
     Metric("<subset>/f1, /error, /correct", "ProcessBench: F1 and the two accuracies"),
-    Metric("items", "prompts, problems or solutions read"),
-    Metric("unscored", "of these, those with a reply that the reward leaves unscored"),
+    Metric("items", "number of prompts, problems or solutions that were read"),
+    Metric("unscored", "number of items with a response that the reward leaves unscored"),
 )
 """rm_bench.py"""
 
@@ -331,47 +335,51 @@ STEP_REPORT = (
     Metric("planted_process_correct", "`process_correct` on planted solutions"),
     Metric(
         "caught_5",
-        "share of the policy's right answers with a wrong step that are flagged, at 5 % false alarms",
+        "fraction of the policy's right answers with a wrong step that are flagged, at 5 % false alarms",
         title="caught at 5 %",
         better="higher",
     ),
     Metric(
         "caught_10",
-        "the same at 10 %",
+        "`caught_5` at 10 % false alarms",
         title="caught at 10 %",
         better="higher",
         phrase="share of wrong reasoning caught at 10 % false alarms",
     ),
     Metric(
         "false_alarm_5",
-        "share of sound samples that are flagged there: the threshold was chosen on other prompts",
+        "fraction of sound samples that are flagged at the threshold for 5 %, which was chosen on other prompts",
         title="false alarms at 5 %",
         better="lower",
     ),
-    Metric("false_alarm_10", "the same at 10 %", title="false alarms at 10 %", better="lower"),
+    Metric("false_alarm_10", "`false_alarm_5` at 10 %", title="false alarms at 10 %", better="lower"),
     Metric(
         "planted_caught_5",
-        "`caught_5` among planted solutions whose second mistake brings the right answer back",
+        "`caught_5` among planted solutions whose second mistake restores the right answer",
         title="planted caught at 5 %",
         better="higher",
     ),
     Metric(
         "planted_caught_10",
-        "the same at 10 %",
+        "`planted_caught_5` at 10 % false alarms",
         title="planted caught at 10 %",
         better="higher",
         phrase="share of planted mistakes caught at 10 % false alarms",
     ),
-    Metric("planted_false_alarm_5", "share of right demonstrations that are flagged there", better="lower"),
-    Metric("planted_false_alarm_10", "the same at 10 %", better="lower"),
+    Metric(
+        "planted_false_alarm_5",
+        "fraction of right demonstrations that are flagged at the threshold for 5 %",
+        better="lower",
+    ),
+    Metric("planted_false_alarm_10", "`planted_false_alarm_5` at 10 %", better="lower"),
     Metric(
         "process_f1",
         "ProcessBench F1 on samples of the policy (arXiv:2412.06559)",
         title="ProcessBench F1",
         better="higher",
     ),
-    Metric("process_error", "share of samples with a wrong step whose first one is named", better="higher"),
-    Metric("process_correct", "share of sound samples in which no step is named", better="higher"),
+    Metric("process_error", "fraction of samples with a wrong step whose first wrong step is located", better="higher"),
+    Metric("process_correct", "fraction of sound samples in which no step is flagged", better="higher"),
     Metric(
         "planted_process_f1",
         "ProcessBench F1 on planted solutions",
@@ -380,31 +388,31 @@ STEP_REPORT = (
     ),
     Metric(
         "auroc_sound",
-        "probability that a sound sample scores above one that is not, ties half",
+        "probability that a sound sample scores above one that is not sound, ties count half",
         title="AUROC, sound",
         better="higher",
     ),
-    Metric("auroc_correct", "the same for a right answer against a wrong one", better="higher"),
-    Metric("auroc_steps", "the same for right steps of samples against the first wrong one of each", better="higher"),
+    Metric("auroc_correct", "`auroc_sound` for a right answer against a wrong one", better="higher"),
+    Metric("auroc_steps", "AUROC of right steps against the first wrong step of each sample", better="higher"),
     Metric(
         "brier_steps",
-        "mean squared difference of a step's probability and its label, up to the first wrong one of each",
+        "mean squared difference of a step's probability and its label, up to the first wrong step of each sample",
         better="lower",
     ),
     Metric(
         "brier_outcome",
-        "the same for the score and whether the answer is right",
+        "mean squared difference of the score and the correctness of the answer",
         title="Brier, outcome",
         better="lower",
     ),
     Metric(
         "best_of_n",
-        "accuracy of the sample of n that the judge scores highest, over all subsets of n",
+        "accuracy of the sample with the highest score among n, over all subsets of n",
         title="best of n",
         better="higher",
         phrase="accuracy of best-of-n",
     ),
-    Metric("best_of_n/<aggregation>", "the same with another aggregation of the steps"),
+    Metric("best_of_n/<aggregation>", "`best_of_n` with another aggregation of the steps"),
     Metric("majority", "accuracy of the most frequent answer of n", title="majority vote", better="higher"),
     Metric(
         "weighted_vote",
@@ -414,91 +422,94 @@ STEP_REPORT = (
     ),
     Metric(
         "oracle",
-        "share of problems with a right answer among n: the most that choosing can reach",
+        "fraction of problems with a right answer among n: the upper limit of selection",
         title="oracle",
         better="higher",
     ),
     Metric("correct", "accuracy of one sample"),
     Metric(
         "critical",
-        "share of samples whose answer is right and a step of which is wrong",
+        "fraction of samples with a right answer and a wrong step",
         title="right by wrong steps",
         better="lower",
     ),
     Metric(
         "score/by_percentile",
-        "score below which this percent of the samples lie: the steps of metrics.jsonl are percents",
+        "percentiles of the score over samples; the steps in metrics.jsonl are percents",
     ),
     Metric("caught/by_percent_false_alarms", "`caught` at 1, 2, 3, … % false alarms"),
-    Metric("planted_caught/by_percent_false_alarms", "the same for planted solutions"),
-    Metric("sound", "share of samples whose answer and steps are all right"),
+    Metric("planted_caught/by_percent_false_alarms", "`planted_caught` at 1, 2, 3, … % false alarms"),
+    Metric("sound", "fraction of samples whose answer and steps are all right"),
 )
 """step_report.py"""
 
 BEST_OF_N = (
-    Metric("kl", "ln n − (n−1)/n, nats: exact without ties in proxy and repeated replies, else an upper bound"),
+    Metric("kl", "ln n − (n−1)/n, nats: exact without ties in proxy and repeated responses, else an upper bound"),
     Metric(
         "win_rate",
-        "share of chosen replies better than an independent reply of the policy to the same prompt, ties half",
+        "fraction of selected responses better than an independent response to the same prompt, ties count half",
     ),
 )
 """best_of_n.py"""
 
 RESCORING = (
-    Metric("proxy", "the reward under the weighting, where there is only one"),
-    Metric("reward/<term>", "what each term says of the chosen reply, before transform and weight"),
-    Metric("win_rate", "share of chosen replies better, by gold, than an independent reply of the policy, ties half"),
+    Metric("proxy", "the reward under the weighting, if there is only one"),
+    Metric("reward/<term>", "value of a term for the selected response, before transform and weight"),
+    Metric(
+        "win_rate",
+        "fraction of selected responses better by gold than an independent response of the policy, ties half",
+    ),
     Metric(
         "rank_gold",
-        "Spearman's ρ of the reward with gold among the replies to a prompt, mean over prompts",
+        "Spearman's ρ of the reward with gold among the responses to a prompt, mean over prompts",
         title="rank correlation with gold",
         better="higher",
     ),
     Metric(
         "rank_first",
-        "the same with the first weighting; in a stage with one weighting, with the reward that was saved",
+        "Spearman's ρ with the first weighting; in a stage with one weighting, with the saved reward",
         title="rank correlation with the first",
     ),
     Metric(
         "same_choice",
-        "share of prompts whose best among the first n replies is the first weighting's best too",
+        "fraction of prompts whose best response among the first n is also the best under the first weighting",
         title="same choice",
     ),
-    Metric("kl", "ln n − (n−1)/n, nats: an upper bound where replies tie or repeat"),
+    Metric("kl", "ln n − (n−1)/n, nats: an upper bound if responses tie or repeat"),
 )
 """rescoring.py"""
 
 DESIGN_REPORT = (
     Metric(
         "gain",
-        "gold of the best of n by the reward less that of one reply, in standard deviations of the policy's gold",
+        "gold of the best of n by the reward minus that of one response, in standard deviations of the policy's gold",
         title="gain in gold",
         unit="sd",
         better="higher",
     ),
     Metric(
-        "proxy_gain", "the same of the reward itself, in its own standard deviations", title="gain in proxy", unit="sd"
+        "proxy_gain", "`gain` of the reward itself, in its own standard deviations", title="gain in proxy", unit="sd"
     ),
     Metric(
         "gap",
-        "gain in proxy less gain in gold: what the reward promises and does not keep",
+        "gain in proxy minus gain in gold: the part of the reward's gain that is not real",
         title="gap",
         unit="sd",
         better="lower",
     ),
-    Metric("gold_sd", "standard deviation of gold over the policy's replies, gold points"),
+    Metric("gold_sd", "standard deviation of gold over the policy's responses, gold points"),
     Metric(
         "spearman/gold",
-        "Spearman's ρ of the reward with gold over the policy's replies",
+        "Spearman's ρ of the reward with gold over the policy's responses",
         title="ρ with gold",
         better="higher",
     ),
-    Metric("gold_correlation/within", "correlation of the reward with gold among the replies to a prompt"),
+    Metric("gold_correlation/within", "correlation of the reward with gold among the responses to a prompt"),
 )
 """design_report.py"""
 
 RESCORE = (
-    Metric("replies", "saved replies that were scored again"),
-    Metric("prompts", "their prompts"),
+    Metric("replies", "number of saved responses that were scored again"),
+    Metric("prompts", "number of their prompts"),
 )
 """rescore.py"""

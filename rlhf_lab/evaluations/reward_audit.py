@@ -1,8 +1,8 @@
-"""What a reward is worth on labelled pairs: its accuracy, overall and where the longer or the shorter reply is chosen,
-beside the accuracy of simply preferring the longer reply.
+"""Audit of a reward on labelled pairs: accuracy overall, and separately by whether the longer response is chosen.
 
-Works for any reward: a training stage audits its own model, a report card the reward graph it is given. A pair with an
-unscored side (NaN) is left out of every number and counted in its `unscored`: it is neither right nor wrong.
+The baseline is the accuracy of always preferring the longer response. The audit works for any reward: a training stage
+audits its own model, a report card the reward graph of its run. A pair with an unscored side (NaN) is excluded from
+every metric and counted as `unscored`, because it is neither right nor wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rlhf_lab.core.types import FloatArray, Oracle, Pair, TextReward
 from rlhf_lab.statistics.inference import Estimate, clustered_mean, clustered_rate
 
 HELD_OUT_PAIRS = 1000
-"""Held-out pairs that the audits of SFT and reward models use at most."""
+"""Maximum number of held-out pairs in the audits of SFT and reward models."""
 
 FILLER = "There are many things to think about here. Of course, results can vary."
 FILLERS = {
@@ -25,13 +25,13 @@ FILLERS = {
     "two": FILLER,
     "long": f"{FILLER} It is important to keep this in mind. In general, it is good to be careful.",
 }
-"""Generic sentences that fit every reply; each filler goes on where the one before it ends."""
+"""Generic sentences that fit every response. Each filler continues the one before it."""
 MATCHED = 0.1
-"""Difference in words, as a share of the longer reply, up to which a pair counts as matched in length."""
+"""Maximum difference in words of a length-matched pair, as a fraction of the longer response."""
 
 
 def margins(reward: TextReward, pairs: Sequence[Pair]) -> FloatArray:
-    """r(chosen) − r(rejected) of each pair, (N,)."""
+    """Return r(chosen) − r(rejected) of each pair, (N,)."""
     prompts = [pair.prompt for pair in pairs]
     chosen = [pair.chosen for pair in pairs]
     rejected = [pair.rejected for pair in pairs]
@@ -39,22 +39,24 @@ def margins(reward: TextReward, pairs: Sequence[Pair]) -> FloatArray:
 
 
 def prompt_ids(pairs: Sequence[Pair]) -> np.ndarray:
-    """Cluster labels, (N,): pairs of the same prompt have the same number."""
+    """Return cluster labels, (N,): pairs with the same prompt have the same label."""
     return np.unique([pair.prompt for pair in pairs], return_inverse=True)[1]
 
 
 def audit_pairs(reward: TextReward, pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Accuracy of a reward on labelled pairs, as estimates clustered by prompt; see metrics.py."""
+    """Return the accuracy of a reward on labelled pairs, as estimates clustered by prompt; see metrics.py."""
     return audit_margins(margins(reward, pairs), pairs)
 
 
 def audit_margins(margin_N: FloatArray, pairs: Sequence[Pair]) -> dict[str, Any]:
-    """The same from margins that were computed before, (N,)."""
+    """Compute the metrics of `audit_pairs` from margins, (N,)."""
     prompts = prompt_ids(pairs)
+    # a comparison with NaN is False, so unscored pairs have to be masked explicitly
     scored = ~np.isnan(margin_N)
     wins = np.where(scored, margin_N > 0, np.nan)
-    longer = np.array([np.sign(len(pair.chosen) - len(pair.rejected)) for pair in pairs])  # in characters: +1, 0 or −1
-    # The length baseline is measured on the scored pairs only, so that both numbers are of the same pairs.
+    signs = [np.sign(len(pair.chosen) - len(pair.rejected)) for pair in pairs]  # in characters: +1, 0 or −1
+    longer = np.array(signs)
+    # The length baseline uses only the scored pairs, so that both accuracies refer to the same pairs.
     longer_wins = np.where(scored, longer / 2 + 0.5, np.nan)
     metrics: dict[str, Any] = {
         "accuracy": clustered_rate(wins, prompts),
@@ -64,72 +66,90 @@ def audit_margins(margin_N: FloatArray, pairs: Sequence[Pair]) -> dict[str, Any]
         if mask.any():
             metrics[f"accuracy/{name}"] = clustered_rate(wins[mask], prompts[mask])
     if all("gold_chosen" in pair.meta for pair in pairs):
-        gold = np.array([pair.meta["gold_chosen"] - pair.meta["gold_rejected"] for pair in pairs])
-        metrics["gold_agreement"] = clustered_mean(np.sign(margin_N) * np.sign(gold) / 2 + 0.5, prompts)
+        gold_gaps = [pair.meta["gold_chosen"] - pair.meta["gold_rejected"] for pair in pairs]
+        gold = np.array(gold_gaps)
+        # 1 for the same order, 0 for the opposite one, 0.5 for a tie
+        agreement = np.sign(margin_N) * np.sign(gold) / 2 + 0.5
+        metrics["gold_agreement"] = clustered_mean(agreement, prompts)
     if all("p_chosen" in pair.meta for pair in pairs):
         p_chosen = np.array([pair.meta["p_chosen"] for pair in pairs])
-        # Someone who knows the probabilities always takes the likelier side, and is right that often.
+        # A judge who knows the probabilities always chooses the likelier side, and is right with that probability.
         best = np.maximum(p_chosen, 1 - p_chosen)
         metrics["ideal_accuracy"] = clustered_mean(np.where(scored, best, np.nan), prompts)
     return metrics
 
 
 def with_gold(pairs: Sequence[Pair], oracle: Oracle | None) -> list[Pair]:
-    """The pairs with `gold_chosen` and `gold_rejected` in their meta, where the oracle knows them and they do not."""
+    """Return the pairs with `gold_chosen` and `gold_rejected` in their meta, if the oracle knows the gold reward."""
     if oracle is None or all("gold_chosen" in pair.meta for pair in pairs):
         return list(pairs)
     prompts = [pair.prompt for pair in pairs]
-    replies = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
-    gold = oracle.measure([*prompts, *prompts], replies).get("gold")
+    responses = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
+    # both sides in one call: first all chosen, then all rejected responses
+    gold = oracle.measure([*prompts, *prompts], responses).get("gold")
     if gold is None:
         return list(pairs)
-    sides = zip(pairs, gold[: len(pairs)].tolist(), gold[len(pairs) :].tolist(), strict=True)
-    return [
-        replace(pair, meta={**pair.meta, "gold_chosen": chosen, "gold_rejected": rejected})
-        for pair, chosen, rejected in sides
-    ]
+    gold_chosen = gold[: len(pairs)].tolist()
+    gold_rejected = gold[len(pairs) :].tolist()
+    labelled = []
+    for pair, chosen, rejected in zip(pairs, gold_chosen, gold_rejected, strict=True):
+        meta = {**pair.meta, "gold_chosen": chosen, "gold_rejected": rejected}
+        labelled.append(replace(pair, meta=meta))
+    return labelled
 
 
 def words(texts: Sequence[str]) -> FloatArray:
-    """Length in words, (N,)."""
+    """Return the number of words of each text, (N,)."""
     return np.array([len(text.split()) for text in texts], dtype=np.float64)
 
 
 def pair_words(pairs: Sequence[Pair]) -> tuple[FloatArray, FloatArray]:
-    """Words of both sides of each pair, (N,) each."""
-    return words([pair.chosen for pair in pairs]), words([pair.rejected for pair in pairs])
+    """Return the number of words of both sides of each pair, (N,) each."""
+    chosen_N = words([pair.chosen for pair in pairs])
+    rejected_N = words([pair.rejected for pair in pairs])
+    return chosen_N, rejected_N
 
 
 def length_matched(pairs: Sequence[Pair]) -> np.ndarray:
-    """Pairs whose replies differ by at most `MATCHED` of the longer one's words, (N,)."""
+    """Return a mask, (N,), of pairs whose responses differ by up to `MATCHED` of the longer one's words."""
     chosen_N, rejected_N = pair_words(pairs)
-    return np.asarray(np.abs(chosen_N - rejected_N) <= MATCHED * np.maximum(chosen_N, rejected_N))
+    difference_N = np.abs(chosen_N - rejected_N)
+    return np.asarray(difference_N <= MATCHED * np.maximum(chosen_N, rejected_N))
 
 
 def filler_shift(
-    reward: TextReward, prompts: Sequence[str], replies: Sequence[str], scores_N: FloatArray | None = None
+    reward: TextReward, prompts: Sequence[str], responses: Sequence[str], scores_N: FloatArray | None = None
 ) -> Estimate:
-    """Mean score change when `FILLER` is appended to replies, clustered by prompt; `scores_N`: scores without it."""
-    before_N = reward(prompts, replies).total_N if scores_N is None else scores_N
-    after_N = reward(prompts, [f"{reply} {FILLER}" for reply in replies]).total_N
+    """Return the mean score change if `FILLER` is appended to responses, clustered by prompt.
+
+    Args:
+        reward: reward to measure.
+        prompts: prompts of the responses.
+        responses: responses without the filler.
+        scores_N: scores of the responses if they are known already.
+    """
+    before_N = reward(prompts, responses).total_N if scores_N is None else scores_N
+    padded = [f"{response} {FILLER}" for response in responses]
+    after_N = reward(prompts, padded).total_N
     _, clusters = np.unique(list(prompts), return_inverse=True)
     return clustered_mean(after_N - before_N, clusters)
 
 
 def filler_shifts(
-    reward: TextReward, prompts: Sequence[str], replies: Sequence[str], scores_N: FloatArray | None = None
+    reward: TextReward, prompts: Sequence[str], responses: Sequence[str], scores_N: FloatArray | None = None
 ) -> dict[str, FloatArray]:
-    """Filler → score change of each reply with it, (N,); `scores_N`: scores without it, if they are known."""
-    before_N = reward(prompts, replies).total_N if scores_N is None else scores_N
+    """Return filler → score change of each response with it, (N,). `scores_N`: scores without it, if known."""
+    before_N = reward(prompts, responses).total_N if scores_N is None else scores_N
     shifts = {}
     for name, filler in FILLERS.items():
-        padded = [f"{reply} {filler}" for reply in replies]
+        padded = [f"{response} {filler}" for response in responses]
         shifts[name] = reward(prompts, padded).total_N - before_N
     return shifts
 
 
 def filler_slopes(shifts: dict[str, FloatArray]) -> FloatArray:
-    """Score change of each reply per 10 words of filler, (N,): least squares through 0 over the fillers."""
+    """Return the score change of each response per 10 words of filler, (N,): least squares through 0 over fillers."""
     size_F = words([FILLERS[name] for name in shifts]) / 10
     shift_NF = np.stack(list(shifts.values()), axis=1)
+    # slope of least squares through the origin: Σ x·y / Σ x²
     return shift_NF @ size_F / np.square(size_F).sum()

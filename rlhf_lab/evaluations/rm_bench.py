@@ -1,8 +1,8 @@
 """Public benchmarks of reward models: any reward graph, scored by the benchmark's own rule.
 
-The rules are in `statistics/reward_bench.py`. An item with an unscored reply is left out of the scores and counted.
-Beside `result.json` the stage writes the files of the benchmark's own code: scores per subset for RewardBench, scores
-per problem for RewardMATH, solutions with `prediction` and `match` for ProcessBench.
+The rules are in `statistics/reward_bench.py`. An item with an unscored response is excluded from the scores and
+counted. In addition to `result.json`, the stage writes the files of the benchmark's own code: scores per subset for
+RewardBench, scores per problem for RewardMATH, solutions with `prediction` and `match` for ProcessBench.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from rlhf_lab.core.files import write_json, write_text
 from rlhf_lab.core.types import FloatArray, TextReward
-from rlhf_lab.data.benchmarks import Item, Solution, own_items, read_items, read_solutions
+from rlhf_lab.data.benchmarks import BenchmarkItem, WorkedSolution, own_items, read_items, read_solutions
 from rlhf_lab.evaluations.settings import RewardBenchmark
 from rlhf_lab.rewards.graph import build_reward, text_reward
 from rlhf_lab.statistics import reward_bench as rules
@@ -26,17 +26,18 @@ from rlhf_lab.statistics.steps import process_bench_estimates
 from rlhf_lab.training.run import Result, Run
 
 DRAWS = 1000
-"""Bootstrap samples behind the interval of Ties."""
+"""Number of bootstrap samples for the interval of Ties."""
 
 Report = tuple[dict[str, Any], dict[str, Any]]
 """(metrics, file name → content) of a benchmark."""
 
 
 class Benchmarking:
-    """Scores one benchmark; see metrics.py."""
+    """Stage that scores one benchmark; see metrics.py."""
 
     def __init__(self, settings: RewardBenchmark, run: Run):
-        self.settings, self.run = settings, run
+        self.settings = settings
+        self.run = run
         reward = build_reward(run)
         self.reward = text_reward(reward, run.corpus) if reward else None
 
@@ -51,44 +52,51 @@ class Benchmarking:
             scores = score_items(self.reward, items)
             metrics, files = BENCHMARKS[settings.benchmark](items, scores)
         self._write_files(files)
-        if "score" in metrics:  # the benchmark's one number is shown first
+        if "score" in metrics:  # the benchmark's headline number comes first
             metrics = {"score": metrics.pop("score"), **metrics}
         return Result(metrics=metrics, primary=[name for name in metrics if "section/" not in name])
 
     def _write_files(self, files: Mapping[str, Any]) -> None:
-        """Text as it is, the rest as JSON; an object also names the reward, as the benchmark's own files do."""
-        config, folder = self.run.config, self.run.folder
+        """Write text unchanged and other content as JSON. An object also names the reward, as in the official files."""
+        config, directory = self.run.config, self.run.directory
         header = {"model": str(config.needs.get("reward")), "model_type": "+".join(config.reward.terms)}
         for name, content in files.items():
             if isinstance(content, str):
-                write_text(folder / name, content)
+                write_text(directory / name, content)
             else:
-                write_json(folder / name, header | content if isinstance(content, dict) else content)
+                write_json(directory / name, header | content if isinstance(content, dict) else content)
 
-    def _read_items(self) -> list[Item]:
-        """The benchmark's items from its path, or the held-out pairs of the data in their place."""
+    def _read_items(self) -> list[BenchmarkItem]:
+        """Return the benchmark's items from its path, or the held-out pairs of the data if there is no path."""
         settings, run = self.settings, self.run
         if settings.path:
             return read_items(settings.benchmark, settings.path, settings.max_rows)
-        items = own_items(run.corpus.name, list(run.corpus.test))[: settings.max_rows or None]
-        run.note(f"path is empty: {len(items)} held-out pairs of data={run.corpus.name} stand in for the benchmark")
+        all_items = own_items(run.corpus.name, list(run.corpus.test))
+        items = all_items[: settings.max_rows or None]
+        run.note(
+            f"path is empty: {len(items)} held-out pairs of data={run.corpus.name} are used instead of the benchmark"
+        )
         return items
 
 
-def score_items(reward: TextReward, items: Sequence[Item]) -> list[FloatArray]:
-    """Scores of each item's replies, right ones first."""
-    prompts = [item.prompt for item in items for _ in item.replies]
-    replies = [text for item in items for text in item.replies]
-    scores_N = reward(prompts, replies).total_N
-    return np.split(scores_N, np.cumsum([len(item.replies) for item in items])[:-1])
+def score_items(reward: TextReward, items: Sequence[BenchmarkItem]) -> list[FloatArray]:
+    """Return the scores of each item's responses, right ones first."""
+    prompts = [item.prompt for item in items for _ in item.responses]
+    responses = [text for item in items for text in item.responses]
+    scores_N = reward(prompts, responses).total_N
+    # split the flat array at the cumulative numbers of responses: one array per item
+    response_counts = [len(item.responses) for item in items]
+    return np.split(scores_N, np.cumsum(response_counts)[:-1])
 
 
-def reward_bench(items: Sequence[Item], scores: Sequence[FloatArray]) -> Report:
-    """RewardBench: accuracy per subset and section; `score` where all four sections have items."""
-    wins = [
-        math.nan if np.isnan(scores_K).any() else float(rules.pair_wins(scores_K[:1], scores_K[1:])[0])
-        for scores_K in scores
-    ]
+def reward_bench(items: Sequence[BenchmarkItem], scores: Sequence[FloatArray]) -> Report:
+    """Score RewardBench: accuracy per subset and section; `score` if all four sections have items."""
+    wins = []
+    for scores_K in scores:
+        if np.isnan(scores_K).any():
+            wins.append(math.nan)
+        else:
+            wins.append(float(rules.pair_wins(scores_K[:1], scores_K[1:])[0]))
     subsets = by_subset(items, wins)
     sections = {}
     for section, weights in rules.SECTIONS.items():
@@ -112,14 +120,19 @@ def reward_bench(items: Sequence[Item], scores: Sequence[FloatArray]) -> Report:
     return metrics, result_files("reward_bench", subsets, rows)
 
 
-def reward_bench_2(items: Sequence[Item], scores: Sequence[FloatArray]) -> Report:
-    """RewardBench 2: best-of-4 credit per subset, Ties by its formula; `score` is their mean."""
-    credit = [math.nan if np.isnan(scores_K).any() else rules.best_of_credit(scores_K) for scores_K in scores]
+def reward_bench_2(items: Sequence[BenchmarkItem], scores: Sequence[FloatArray]) -> Report:
+    """Score RewardBench 2: best-of-4 credit per subset, Ties by its formula; `score` is their mean."""
+    credit = []
+    for scores_K in scores:
+        credit.append(math.nan if np.isnan(scores_K).any() else rules.best_of_credit(scores_K))
+    # Ties has its own formula, all other subsets have the same rule
     in_ties = [item.subset.lower() == "ties" for item in items]
     others = [k for k, tie in enumerate(in_ties) if not tie]
-    subsets = by_subset([items[k] for k in others], [credit[k] for k in others])
+    other_items = [items[k] for k in others]
+    other_credit = [credit[k] for k in others]
+    subsets = by_subset(other_items, other_credit)
     if any(in_ties):
-        tied_items = [(item, scores_K) for item, scores_K, tie in zip(items, scores, in_ties, strict=True) if tie]
+        tied_items = [(items[k], scores[k]) for k, tie in enumerate(in_ties) if tie]
         subsets[rules.TIES] = score_ties(tied_items)
     score = weighted(subsets, dict.fromkeys(subsets, 1))
     rows = [
@@ -135,8 +148,8 @@ def reward_bench_2(items: Sequence[Item], scores: Sequence[FloatArray]) -> Repor
     return {"score": score, **subsets, **counts(items, scores)}, result_files("reward_bench_2", subsets, rows)
 
 
-def score_ties(items: Sequence[tuple[Item, FloatArray]]) -> Estimate:
-    """The Ties subset of RewardBench 2, from its items and their scores; NaN when no question has both prompts scored.
+def score_ties(items: Sequence[tuple[BenchmarkItem, FloatArray]]) -> Estimate:
+    """Score the Ties subset of RewardBench 2; NaN if no question has both of its prompts scored.
 
     Every question has a tied prompt (several right answers) and a reference prompt, named "tied:N" and "ref:N".
     """
@@ -144,7 +157,9 @@ def score_ties(items: Sequence[tuple[Item, FloatArray]]) -> Estimate:
     for item, scores_K in items:
         if not np.isnan(scores_K).any():
             kind, _, number = item.name.partition(":")
-            prompts.append(rules.TiesPrompt(int(number), kind.startswith("tied"), *_sides(item, scores_K)))
+            right, wrong = _sides(item, scores_K)
+            prompts.append(rules.TiesPrompt(int(number), kind.startswith("tied"), right, wrong))
+    # a question needs both of its prompts
     with_tied = {prompt.number for prompt in prompts if prompt.tied}
     with_reference = {prompt.number for prompt in prompts if not prompt.tied}
     if with_tied & with_reference:
@@ -152,8 +167,8 @@ def score_ties(items: Sequence[tuple[Item, FloatArray]]) -> Estimate:
     return Estimate(math.nan, -math.inf, math.inf, 0, 0)
 
 
-def reward_math(items: Sequence[Item], scores: Sequence[FloatArray]) -> Report:
-    """RewardMATH: accuracy, accuracy when a tie at the top is allowed, and the mean reciprocal rank."""
+def reward_math(items: Sequence[BenchmarkItem], scores: Sequence[FloatArray]) -> Report:
+    """Score RewardMATH: accuracy, accuracy if a tie at the top is allowed, and mean reciprocal rank."""
     groups = [
         None if np.isnan(scores_K).any() else rules.rewardmath_group(*_sides(item, scores_K))
         for item, scores_K in zip(items, scores, strict=True)
@@ -173,15 +188,16 @@ def reward_math(items: Sequence[Item], scores: Sequence[FloatArray]) -> Report:
         {"problem": item.prompt, "chosen": len(item.right), "score": scores_K}
         for item, scores_K in zip(items, scores, strict=True)
     ]
-    return metrics | counts(items, scores), {"reward_math.json": _plain(rows)}
+    return metrics | counts(items, scores), {"reward_math.json": _to_plain(rows)}
 
 
-def process_bench(reward: TextReward, solutions: Sequence[Solution], threshold: float) -> Report:
-    """ProcessBench: the solution so far is scored after every step, as a reply to the problem."""
+def process_bench(reward: TextReward, solutions: Sequence[WorkedSolution], threshold: float) -> Report:
+    """Score ProcessBench: after every step, the solution so far is scored as a response to the problem."""
     prompts = [solution.prompt for solution in solutions for _ in solution.steps]
     prefixes = [prefix for solution in solutions for prefix in solution.prefixes]
     scores_N = reward(prompts, prefixes).total_N
-    scores = np.split(scores_N, np.cumsum([len(solution.steps) for solution in solutions])[:-1])
+    step_counts = [len(solution.steps) for solution in solutions]
+    scores = np.split(scores_N, np.cumsum(step_counts)[:-1])
     predictions = [
         (solution, rules.first_error(steps, threshold))
         for solution, steps in zip(solutions, scores, strict=True)
@@ -199,13 +215,14 @@ def process_bench(reward: TextReward, solutions: Sequence[Solution], threshold: 
         )
         metrics |= {f"{subset}/{name}": estimate for name, estimate in estimates.items()}
         f1[subset] = estimates["f1"]
-        # Two files per subset, as the benchmark's own code writes them: solutions with an error and without.
+        # Two files per subset, as in the benchmark's own code: solutions with an error and without.
         lines: dict[str, list[str]] = {"error": [], "correct": []}
         for solution, predicted in of_subset:
             row = {**solution.values, "prediction": predicted, "match": predicted == solution.label}
             kind = "correct" if solution.label == rules.NO_ERROR else "error"
             lines[kind].append(json.dumps(row) + "\n")
-        files |= {f"{subset}_{kind}.jsonl": "".join(kind_lines) for kind, kind_lines in lines.items()}
+        for kind, kind_lines in lines.items():
+            files[f"{subset}_{kind}.jsonl"] = "".join(kind_lines)
     score = {"score": weighted(f1, dict.fromkeys(f1, 1))} if f1 else {}
     return score | metrics | counts(solutions, scores), files
 
@@ -213,73 +230,84 @@ def process_bench(reward: TextReward, solutions: Sequence[Solution], threshold: 
 BENCHMARKS = {"reward_bench": reward_bench, "reward_bench_2": reward_bench_2, "reward_math": reward_math}
 
 
-def _sides(item: Item, scores_K: FloatArray) -> tuple[list[float], list[float]]:
-    """Scores of the right and of the wrong replies."""
+def _sides(item: BenchmarkItem, scores_K: FloatArray) -> tuple[list[float], list[float]]:
+    """Return the scores of the right and of the wrong responses."""
     scores = scores_K.tolist()
     return scores[: len(item.right)], scores[len(item.right) :]
 
 
-def by_subset(items: Sequence[Item], values: Sequence[float]) -> dict[str, Estimate]:
-    """Mean of each subset, clustered by prompt; subsets in order of appearance."""
+def by_subset(items: Sequence[BenchmarkItem], values: Sequence[float]) -> dict[str, Estimate]:
+    """Return the mean of each subset, clustered by prompt. Subsets are in order of appearance."""
     estimates = {}
     for subset in dict.fromkeys(item.subset for item in items):
-        places = [k for k, item in enumerate(items) if item.subset == subset]
-        estimates[subset] = clustered_mean([values[k] for k in places], [items[k].prompt for k in places])
+        positions = [k for k, item in enumerate(items) if item.subset == subset]
+        subset_values = [values[k] for k in positions]
+        subset_prompts = [items[k].prompt for k in positions]
+        estimates[subset] = clustered_mean(subset_values, subset_prompts)
     return estimates
 
 
 def weighted(parts: Mapping[str, Estimate], weights: Mapping[str, float]) -> Estimate:
-    """Weighted mean of independent estimates; half-widths add in squares."""
+    """Return the weighted mean of independent estimates. Half-widths add in squares."""
     total = sum(weights[name] for name in parts)
     mean = sum(estimate.mean * weights[name] for name, estimate in parts.items()) / total
     n = sum(estimate.n for estimate in parts.values())
     clusters = sum(estimate.clusters for estimate in parts.values())
+    # a part with fewer than two clusters has no finite interval, so the mean has none either
     if math.isnan(mean) or not all(estimate.bounded for estimate in parts.values()):
         return Estimate(mean, -math.inf, math.inf, n, clusters)
-    half_widths = [(estimate.high - estimate.low) / 2 * weights[name] / total for name, estimate in parts.items()]
+    half_widths = []
+    for name, estimate in parts.items():
+        half_widths.append((estimate.high - estimate.low) / 2 * weights[name] / total)
     half_width = math.hypot(*half_widths)
     return Estimate(mean, mean - half_width, mean + half_width, n, clusters)
 
 
 def ties_estimate(prompts: Sequence[rules.TiesPrompt]) -> Estimate:
-    """Score of Ties with the percentile interval of a bootstrap over questions."""
+    """Return the score of Ties, with the percentile interval of a bootstrap over questions."""
     numbers = sorted({prompt.number for prompt in prompts})
     questions = [[prompt for prompt in prompts if prompt.number == number] for number in numbers]
     score = rules.ties_score(prompts)
+    # one question gives no information about the spread
     if len(numbers) < 2:
         return Estimate(score, -math.inf, math.inf, len(prompts), len(numbers))
+    # a fixed seed: the same scores always have the same interval
     rng = np.random.default_rng(0)
     scores = []
     for _ in range(DRAWS):
-        drawn = [questions[k] for k in rng.integers(len(questions), size=len(questions))]
-        # The score is undefined for a draw in which no question has both of its prompts.
-        if any(len({prompt.tied for prompt in question}) == 2 for question in drawn):
-            # A question drawn twice counts as two: the rule groups prompts by their number.
-            sample = [rules.renumbered(prompt, number) for number, question in enumerate(drawn) for prompt in question]
+        indices = rng.integers(len(questions), size=len(questions))
+        selected = [questions[k] for k in indices]
+        # The score is undefined for a bootstrap sample in which no question has both of its prompts.
+        if any(len({prompt.tied for prompt in question}) == 2 for question in selected):
+            # A question sampled twice counts as two: the rule groups prompts by their number, so they are renumbered.
+            sample: list[rules.TiesPrompt] = []
+            for index, question in enumerate(selected):
+                sample += [rules.renumbered(prompt, index) for prompt in question]
             scores.append(rules.ties_score(sample))
-    low, high = (float(bound) for bound in np.quantile(scores, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)))
+    bounds = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+    low, high = (float(bound) for bound in np.quantile(scores, bounds))
     return Estimate(score, min(low, score), max(high, score), len(prompts), len(numbers))
 
 
 def counts(items: Sequence[Any], scores: Sequence[FloatArray]) -> dict[str, Any]:
-    """How many items there are, and how many of them have an unscored reply."""
+    """Return the number of items, and the number of items with an unscored response."""
     unscored = [bool(np.isnan(scores_K).any()) for scores_K in scores]
     return {"items": len(items), "unscored": sum(unscored)}
 
 
 def result_files(name: str, subsets: Mapping[str, Estimate], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """RewardBench's two files: a score per subset; and the columns of all rows."""
+    """Return the content of RewardBench's two files: a score per subset, and the columns of all rows."""
     means = {subset: estimate.mean for subset, estimate in subsets.items()}
     columns = {key: [row[key] for row in rows] for key in rows[0]}
-    return {f"{name}.json": means, f"{name}_scores.json": _plain(columns)}
+    return {f"{name}.json": means, f"{name}_scores.json": _to_plain(columns)}
 
 
-def _plain(value: Any) -> Any:
-    """Arrays as lists, NaN as null."""
+def _to_plain(value: Any) -> Any:
+    """Convert arrays to lists and NaN to null."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, np.ndarray)):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     return _number(float(value)) if isinstance(value, (float, np.floating)) else value
 
 

@@ -1,4 +1,4 @@
-"""The data behind a report card's figures: `reward_report.json`, and one row per pair in `pairs.jsonl`."""
+"""Data of the figures of a report card: `reward_report.json`, and one row per pair in `pairs.jsonl`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from rlhf_lab.statistics.reward_distance import starc_distances
 
 FILE = "reward_report.json"
 GROUPS = 6
-"""Groups of equal count along an axis of length."""
+"""Maximum number of groups of equal size along an axis of length."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Quantiles of the scores that are shown for each group of lengths."""
+"""Quantiles of the scores for each length group."""
 COMPARED = 10
-"""Largest number of rewards in the distance matrix."""
+"""Maximum number of rewards in the distance matrix."""
 
 
 def pair_figures(margin_N: FloatArray, unit: float, pairs: Sequence[Pair], bins: int) -> dict[str, Any]:
-    """Reliability before and after temperature scaling, and accuracy by difference in length.
+    """Return reliability before and after temperature scaling, and accuracy by difference in length.
 
     Args:
-        unit: what one unit of reward is in logits.
-        bins: of the reliability diagram.
+        margin_N: r(chosen) − r(rejected) of each pair, (N,).
+        unit: logits per unit of reward.
+        pairs: labelled pairs.
+        bins: number of bins of the reliability diagram.
     """
     clusters = prompt_ids(pairs)
     logit_N = margin_N * unit
@@ -42,46 +44,51 @@ def pair_figures(margin_N: FloatArray, unit: float, pairs: Sequence[Pair], bins:
 
 
 def accuracy_by_length(margin_N: FloatArray, pairs: Sequence[Pair]) -> list[dict[str, Any]]:
-    """Accuracy of groups of pairs from "chosen much shorter" to "chosen much longer"; a tie counts as wrong."""
+    """Return the accuracy of groups of pairs, from "chosen much shorter" to "chosen much longer"; a tie is wrong."""
     clusters = prompt_ids(pairs)
     chosen_N, rejected_N = pair_words(pairs)
     gap_N = chosen_N - rejected_N
     wins_N = np.where(np.isnan(margin_N), np.nan, margin_N > 0)
     rows = []
     for group in equal_groups(gap_N):
+        # a group may consist of unscored pairs only
         if not np.isnan(wins_N[group]).all():
             accuracy = clustered_rate(wins_N[group], clusters[group])
             rows.append({"words": float(gap_N[group].mean()), **accuracy.to_dict()})
     return rows
 
 
-def reply_figures(rewards: Mapping[str, FloatArray], words_N: FloatArray, prompts: Sequence[str]) -> dict[str, Any]:
-    """Scores by length of policy replies, and the distances between rewards.
+def response_figures(rewards: Mapping[str, FloatArray], words_N: FloatArray, prompts: Sequence[str]) -> dict[str, Any]:
+    """Return scores by length of policy responses, and the distances between rewards.
 
     Args:
-        rewards: the reward first, its parts, and the truth where it is known, (N,) each.
+        rewards: the reward first, then its parts, and the ground truth if it is known, (N,) each.
+        words_N: number of words of each response, (N,).
+        prompts: prompt of each response.
     """
     scores_N = rewards["reward"]
     by_length = []
     for group in equal_groups(words_N):
         scored = scores_N[group][~np.isnan(scores_N[group])]
         if scored.size:
-            shortest_longest = (float(words_N[group].min()), float(words_N[group].max()))
+            group_words = words_N[group]
+            shortest_max = (float(group_words.min()), float(group_words.max()))
             five = np.quantile(scored, QUANTILES).tolist()
-            by_length.append({"words": shortest_longest, "n": int(scored.size), "five": five})
+            by_length.append({"words": shortest_max, "n": int(scored.size), "five": five})
     distances = starc_distances(rewards, prompts)
     pairs = [{"between": list(names), **distance.to_dict()} for names, distance in distances.items()]
     return {"score_by_length": by_length, "distances": {"names": list(rewards), "pairs": pairs}}
 
 
 def distinct(scores_N: FloatArray, parts: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """The reward and those of its parts that are rewards of their own, `COMPARED` at most.
+    """Return the reward and those of its parts that are separate rewards, up to `COMPARED`.
 
-    Left out are repetitions (the one term of a graph is its reward), constants, and the disagreement of an ensemble.
+    Excluded are repetitions (the only term of a graph equals its reward), constants, and the disagreement of ensembles.
     """
     rewards = {"reward": scores_N}
     for name, values_N in parts.items():
         scored = values_N[~np.isnan(values_N)]
+        # the distance of a constant reward is undefined
         varies = scored.size and np.ptp(scored) > 0
         is_reward = name.rpartition("/")[2] != "disagreement"
         repeated = any(np.array_equal(values_N, reward_N, equal_nan=True) for reward_N in rewards.values())
@@ -91,14 +98,16 @@ def distinct(scores_N: FloatArray, parts: Mapping[str, FloatArray]) -> dict[str,
 
 
 def equal_groups(values_N: FloatArray) -> list[np.ndarray]:
-    """Positions in order of value, in at most `GROUPS` groups of about equal count; equal values stay together."""
-    edges = np.unique(np.quantile(values_N, np.linspace(0, 1, GROUPS + 1)[1:-1]))
+    """Return indices in order of value, in up to `GROUPS` groups of similar size. Equal values stay together."""
+    # equal quantiles would give empty groups
+    inner = np.linspace(0, 1, GROUPS + 1)[1:-1]
+    edges = np.unique(np.quantile(values_N, inner))
     group_N = np.searchsorted(edges, values_N, side="left")
     return [np.flatnonzero(group_N == group) for group in np.unique(group_N)]
 
 
 def pair_rows(margin_N: FloatArray, pairs: Sequence[Pair]) -> str:
-    """JSONL: a pair's prompt number, margin in units of the reward, lengths in words, and what the data know of it."""
+    """Return JSONL rows of pairs: prompt index, margin in units of the reward, lengths in words, and known labels."""
     chosen_N, rejected_N = pair_words(pairs)
     prompts = prompt_ids(pairs).tolist()
     margins = margin_N.tolist()
@@ -111,7 +120,7 @@ def pair_rows(margin_N: FloatArray, pairs: Sequence[Pair]) -> str:
             "words_rejected": int(rejected_N[i]),
         }
         for key in ("p_chosen", "gold_chosen", "gold_rejected"):
-            if math.isfinite(pair.meta.get(key, math.nan)):  # needs.gold may leave a reply unscored
+            if math.isfinite(pair.meta.get(key, math.nan)):  # needs.gold may leave a response unscored
                 row[key] = round(float(pair.meta[key]), 6)
         lines.append(json.dumps(row) + "\n")
     return "".join(lines)

@@ -1,8 +1,7 @@
-"""The report card of a reward: accuracy, dependence on length, calibration, and how it relates to the truth and to its
-own parts.
+"""Report card of a reward: accuracy, length dependence, calibration, and relation to ground truth and to its parts.
 
-Trains nothing. Scores both sides of held-out labelled pairs, and replies of `needs.policy` to held-out prompts. A reply
-that a term of the reward graph leaves unscored is left out of the numbers and counted.
+Trains nothing. It scores both sides of held-out labelled pairs, and responses of `needs.policy` to held-out prompts. A
+response that a term of the reward graph leaves unscored is excluded and counted.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.files import write_json, write_text
 from rlhf_lab.core.types import FloatArray, Oracle, Pair, RewardBatch, TextReward
 from rlhf_lab.evaluations import rm_figures
-from rlhf_lab.evaluations.evaluator import held_out_evaluator
+from rlhf_lab.evaluations.evaluator import heldout_evaluator
 from rlhf_lab.evaluations.reward_audit import (
     FILLER,
     audit_margins,
@@ -35,7 +34,7 @@ from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.rewards.graph import build_reward, text_reward
 from rlhf_lab.rewards.learned.bt import ScoreScale, member_folders
 from rlhf_lab.statistics import calibration
-from rlhf_lab.statistics.association import overall, within_prompts
+from rlhf_lab.statistics.association import pooled_products, within_prompts
 from rlhf_lab.statistics.estimates import Estimate, floats
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.statistics.reward_distance import starc_distance
@@ -52,50 +51,60 @@ PRIMARY = (
 
 
 class ReportCard:
-    """Audits the reward graph of the run; see metrics.py."""
+    """Stage that audits the reward graph of the run; see metrics.py."""
 
     def __init__(self, settings: RewardReport, run: Run):
-        self.settings, self.run = settings, run
+        self.settings = settings
+        self.run = run
         source, model_settings = run.needs["policy"], run.config.model
         self.model = load_policy(source, model_settings, device=run.device)
         self.encoder = load_encoder(source, model_settings)
         reward = build_reward(run)
         self.reward = text_reward(reward, run.corpus) if reward else None
-        self.evaluator = held_out_evaluator(run, self.model, self.encoder, reward)
+        self.evaluator = heldout_evaluator(run, self.model, self.encoder, reward)
 
     def finish(self) -> Result:
         assert self.reward is not None, "config.check refuses a report without what its reward reads"
-        run, reward = self.run, self.reward
+        run = self.run
+        reward = self.reward
+        # the last part of a path or hub id is short enough for a table
         name = Path(str(run.config.needs["policy"])).name
         self.evaluator.evaluate(name, self.model)
-        metrics, figures = replies_report(reward, self.evaluator.rows(name), run.corpus.oracle)
-        pairs = list(run.corpus.test[: run.config.evaluation.pairs]) if run.corpus.preferences else []
+        metrics, figures = responses_report(reward, self.evaluator.rows(name), run.corpus.oracle)
+        # data without preferences have no labelled pairs to audit
+        pairs: list[Pair] = []
+        if run.corpus.preferences:
+            pairs = list(run.corpus.test[: run.config.evaluation.pairs])
         pairs = with_gold(pairs, run.corpus.oracle)
         if pairs:
             unit = logit_unit(run)
             if unit is None:
-                run.note("the reward is not the logit of one Bradley-Terry model: ece takes Δ in its own units")
+                run.note(
+                    "the reward is not the logit of a single Bradley-Terry model: ece uses Δ in units of the reward"
+                )
             scored = ScoredPairs.of(reward, pairs)
             metrics = pairs_report(reward, scored, unit or 1.0, self.settings.bins, run.corpus.oracle) | metrics
             figures |= rm_figures.pair_figures(scored.margin_N, unit or 1.0, pairs, self.settings.bins)
-            write_text(run.folder / PAIRS_FILE, rm_figures.pair_rows(scored.margin_N, pairs))
-        write_json(run.folder / rm_figures.FILE, figures)
+            write_text(run.directory / PAIRS_FILE, rm_figures.pair_rows(scored.margin_N, pairs))
+        write_json(run.directory / rm_figures.FILE, figures)
         primary = [metric for metric in PRIMARY if metric in metrics]
         return Result(self.evaluator.policies, {**metrics, **corpus_report(run.corpus, self.encoder)}, primary)
 
 
 def logit_unit(run: Run) -> float | None:
-    """What one unit of the run's reward is in logits; None when it is not the logit of one Bradley-Terry model.
+    """Return the logits per unit of the run's reward; None if it is not the logit of a single Bradley-Terry model.
 
-    A reward model's raw score is a logit; the `bt` term divides it by the sd of raw scores. The graph's own temperature
-    and ceiling are part of what is audited.
+    A reward model's raw score is a logit, and the `bt` term divides it by the standard deviation of raw scores. The
+    graph's own temperature and ceiling are part of the audit.
     """
     graph = run.config.reward
     (name, term), *further_terms = graph.terms.items()
+    # a sum of terms has no logit interpretation
     if further_terms or registry.kind_of("reward", term) != "bt":
         return None
     folders = member_folders(run.needs["reward"])
     scale = ScoreScale.read(folders[0])
+    # any other weight or transform changes the unit
     unchanged = graph.weighting[name] == 1 and term.standardise == "none" and term.transform == "none"
     one_logit = scale.logit and len(folders) == 1 and not scale.attributes
     return scale.sd if unchanged and one_logit else None
@@ -106,8 +115,11 @@ class ScoredPairs:
     """Held-out pairs with the scores of both sides.
 
     Attributes:
-        prompt_N: cluster of each pair.
-        margin_N: r(chosen) − r(rejected), NaN where a side is unscored.
+        pairs: the pairs.
+        chosen: scores of the chosen responses.
+        rejected: scores of the rejected responses.
+        prompt_N: cluster label of each pair.
+        margin_N: r(chosen) − r(rejected), NaN if a side is unscored.
     """
 
     pairs: Sequence[Pair]
@@ -124,27 +136,33 @@ class ScoredPairs:
         rejected = reward(prompts, [pair.rejected for pair in pairs])
         return cls(pairs, chosen, rejected, prompt_ids(pairs), chosen.total_N - rejected.total_N)
 
-    def replies(self) -> tuple[list[str], list[str], RewardBatch]:
-        """(prompts, replies, scores) of all chosen and then all rejected replies."""
+    def responses(self) -> tuple[list[str], list[str], RewardBatch]:
+        """Return (prompts, responses, scores) of all chosen and then all rejected responses."""
         prompts = [pair.prompt for pair in self.pairs] * 2
-        replies = [pair.chosen for pair in self.pairs] + [pair.rejected for pair in self.pairs]
+        chosen = [pair.chosen for pair in self.pairs]
+        rejected = [pair.rejected for pair in self.pairs]
+        responses = chosen + rejected
         total_N = np.concatenate([self.chosen.total_N, self.rejected.total_N])
-        parts = {
-            name: np.concatenate([values_N, self.rejected.parts[name]]) for name, values_N in self.chosen.parts.items()
-        }
-        return prompts, replies, RewardBatch(total_N, parts)
+        parts = {}
+        for name, chosen_N in self.chosen.parts.items():
+            parts[name] = np.concatenate([chosen_N, self.rejected.parts[name]])
+        return prompts, responses, RewardBatch(total_N, parts)
 
 
 def pairs_report(
     reward: TextReward, scored: ScoredPairs, unit: float, bins: int, oracle: Oracle | None = None
 ) -> dict[str, Any]:
-    """Metrics of labelled pairs.
+    """Return the metrics of labelled pairs.
 
     Args:
-        unit: what one unit of reward is in logits.
-        bins: of the calibration error.
+        reward: reward to audit.
+        scored: pairs with their scores.
+        unit: logits per unit of reward.
+        bins: number of bins of the calibration error.
+        oracle: ground truth, if there is one.
     """
-    margin_N, prompt_N = scored.margin_N, scored.prompt_N
+    margin_N = scored.margin_N
+    prompt_N = scored.prompt_N
     is_scored = ~np.isnan(margin_N)
     wins_N = np.where(is_scored, margin_N > 0, np.nan)
     metrics = audit_margins(margin_N, scored.pairs)
@@ -155,29 +173,30 @@ def pairs_report(
     if matched.any():
         metrics["accuracy/length_matched"] = clustered_rate(wins_N[matched], prompt_N[matched])
     metrics["accuracy/rejected_padded"] = padded_accuracy(reward, scored)
-    prompts, replies, scores = scored.replies()
-    fillers = filler_report(reward, prompts, replies, scores.total_N, oracle)
+    prompts, responses, scores = scored.responses()
+    fillers = filler_report(reward, prompts, responses, scores.total_N, oracle)
     metrics |= {f"{name}/pairs": value for name, value in fillers.items()}
     metrics |= calibration_report(margin_N * unit, prompt_N, bins)
     metrics["logit_unit"] = unit
     disagreements = disagreement_report(scores, prompts)
     metrics |= {f"{name}/corpus": value for name, value in disagreements.items()}
     if oracle:
-        columns = {"reward": scores.total_N, "truth": truth(oracle, prompts, replies)}
-        metrics["spearman/corpus"] = overall(columns, prompts, ranks=True).correlation("reward", "truth")
+        columns = {"reward": scores.total_N, "truth": truth(oracle, prompts, responses)}
+        metrics["spearman/corpus"] = pooled_products(columns, prompts, ranks=True).correlation("reward", "truth")
     return metrics
 
 
 def padded_accuracy(reward: TextReward, scored: ScoredPairs) -> Estimate:
-    """Accuracy when `FILLER` is appended to the rejected side."""
+    """Return the accuracy if `FILLER` is appended to the rejected side."""
     prompts = [pair.prompt for pair in scored.pairs]
     padded = [f"{pair.rejected} {FILLER}" for pair in scored.pairs]
     margin_N = scored.chosen.total_N - reward(prompts, padded).total_N
-    return clustered_rate(np.where(np.isnan(margin_N), np.nan, margin_N > 0), scored.prompt_N)
+    wins_N = np.where(np.isnan(margin_N), np.nan, margin_N > 0)
+    return clustered_rate(wins_N, scored.prompt_N)
 
 
 def calibration_report(logit_N: FloatArray, clusters_N: np.ndarray, bins: int) -> dict[str, Any]:
-    """Calibration of (N,) logit margins as they are, and after a temperature that was fitted on other prompts."""
+    """Return the calibration of logit margins, (N,), unscaled and with a temperature fitted on other prompts."""
     scaled_N = calibration.rescaled(logit_N, clusters_N)
     return {
         "ece": calibration.expected_calibration_error(logit_N, clusters_N, bins),
@@ -191,14 +210,15 @@ def calibration_report(logit_N: FloatArray, clusters_N: np.ndarray, bins: int) -
 
 
 def filler_report(
-    reward: TextReward, prompts: list[str], replies: list[str], scores_N: FloatArray, oracle: Oracle | None
+    reward: TextReward, prompts: list[str], responses: list[str], scores_N: FloatArray, oracle: Oracle | None
 ) -> dict[str, Any]:
-    """What generic filler does to the scores of replies, and how much of that the truth explains.
+    """Return the effect of generic filler on the scores of responses, and the part that the gold reward explains.
 
-    Filler costs truth, and a reward that follows the truth falls with it. `filler_bias` adds that loss back at the rate
-    at which the reward pays for truth, the slope within prompts at equal length; the rate is taken as known.
+    Filler lowers the gold reward, and a reward that follows gold decreases with it. `filler_bias` adds that loss back
+    at the rate at which the reward pays for gold: the slope within prompts at equal length. The uncertainty of this
+    rate is ignored.
     """
-    shifts = filler_shifts(reward, prompts, replies, scores_N)
+    shifts = filler_shifts(reward, prompts, responses, scores_N)
     slope_N = filler_slopes(shifts)
     metrics = {
         "filler_shift": clustered_mean(shifts["two"], prompts),
@@ -207,81 +227,86 @@ def filler_report(
     if oracle is None:
         return metrics
 
-    def true_reward(prompts: Sequence[str], replies: Sequence[str]) -> RewardBatch:
-        return RewardBatch(truth(oracle, prompts, replies))
+    def true_reward(prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
+        return RewardBatch(truth(oracle, prompts, responses))
 
-    gold_slope_N = filler_slopes(filler_shifts(true_reward, prompts, replies))
-    # Of the replies that the reward scored, so that both slopes are means over the same replies.
-    metrics["filler_slope/gold"] = clustered_mean(np.where(np.isnan(slope_N), np.nan, gold_slope_N), prompts)
-    columns = {"reward": scores_N, "truth": truth(oracle, prompts, replies), "words": words(replies)}
+    gold_slope_N = filler_slopes(filler_shifts(true_reward, prompts, responses))
+    # Only the responses that the reward scored, so that both slopes are means over the same responses.
+    comparable_N = np.where(np.isnan(slope_N), np.nan, gold_slope_N)
+    metrics["filler_slope/gold"] = clustered_mean(comparable_N, prompts)
+    columns = {"reward": scores_N, "truth": truth(oracle, prompts, responses), "words": words(responses)}
     rate = within_prompts(columns, prompts).slope("reward", "truth", "words").mean
     if not math.isnan(rate):
+        # the slope of the reward, plus the part that the loss of gold explains
         metrics["filler_bias"] = clustered_mean(slope_N - rate * gold_slope_N, prompts)
     return metrics
 
 
-def replies_report(
+def responses_report(
     reward: TextReward, rows: list[dict[str, Any]], oracle: Oracle | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(metrics, figures) of policy replies, from the rows of evaluation.jsonl."""
+    """Return (metrics, figures) of policy responses, from the rows of evaluation.jsonl."""
     prompts = [row["prompt"] for row in rows]
-    replies = [row["response"] for row in rows]
+    responses = [row["response"] for row in rows]
     scores_N = floats([row["proxy"] for row in rows])
     part_columns = [key for key in rows[0] if key.startswith("reward/")]
-    parts = {key.removeprefix("reward/"): floats([row[key] for row in rows]) for key in part_columns}
-    metrics = filler_report(reward, prompts, replies, scores_N, oracle)
+    parts = {}
+    for key in part_columns:
+        parts[key.removeprefix("reward/")] = floats([row[key] for row in rows])
+    metrics = filler_report(reward, prompts, responses, scores_N, oracle)
     metrics |= disagreement_report(RewardBatch(scores_N, parts), prompts)
-    columns = {"reward": scores_N, "words": words(replies) / 10}  # slopes are per 10 words
+    columns = {"reward": scores_N, "words": words(responses) / 10}  # slopes are per 10 words
     rewards = rm_figures.distinct(scores_N, parts)
     if oracle is None:
         within = within_prompts(columns, prompts)
         metrics["length_correlation"] = within.correlation("reward", "words")
         metrics["length_slope"] = within.slope("reward", "words")
     else:
-        truth_N = truth(oracle, prompts, replies)
+        truth_N = truth(oracle, prompts, responses)
         metrics |= truth_report({**columns, "truth": truth_N}, prompts)
         for name, values_N in rewards.items():
-            if name != "reward":  # that of the reward itself is `starc/gold`
+            if name != "reward":  # the distance of the reward itself is `starc/gold`
                 metrics[f"starc/gold/{name}"] = starc_distance(values_N, truth_N, prompts)
         rewards["truth"] = truth_N
-    return metrics, rm_figures.reply_figures(rewards, words(replies), prompts)
+    return metrics, rm_figures.response_figures(rewards, words(responses), prompts)
 
 
 def truth_report(columns: Mapping[str, FloatArray], prompts: list[str]) -> dict[str, Any]:
-    """How the reward relates to truth and length over policy replies.
+    """Return the relations between reward, ground truth and length over policy responses.
 
     Args:
-        columns: `reward`, `truth` and `words` (tens of words), (N,) each.
+        columns: `reward`, `truth` and `words` (in units of ten words), (N,) each.
+        prompts: prompt of each response.
     """
     within = within_prompts(columns, prompts)
     scores = {name: columns[name] for name in ("reward", "truth")}
     return {
-        "gold_correlation": overall(scores, prompts).correlation("reward", "truth"),
+        "gold_correlation": pooled_products(scores, prompts).correlation("reward", "truth"),
         "gold_correlation/within": within.correlation("reward", "truth"),
         "length_correlation": within.correlation("reward", "words"),
         "length_correlation/given_gold": within.correlation("reward", "words", "truth"),
         "length_slope": within.slope("reward", "words"),
         "length_slope/given_gold": within.slope("reward", "words", "truth"),
-        "spearman/ood": overall(scores, prompts, ranks=True).correlation("reward", "truth"),
+        "spearman/ood": pooled_products(scores, prompts, ranks=True).correlation("reward", "truth"),
         "starc/gold": starc_distance(columns["reward"], columns["truth"], prompts),
     }
 
 
 def disagreement_report(batch: RewardBatch, prompts: list[str]) -> dict[str, Estimate]:
-    """Mean disagreement of every ensemble in the graph; nothing without one."""
+    """Return the mean disagreement of every ensemble in the graph; {} without an ensemble."""
     means = {
         name: clustered_mean(values_N, prompts)
         for name, values_N in batch.parts.items()
         if name.rpartition("/")[2] == "disagreement"
     }
-    if len(means) == 1:  # a single ensemble needs no prefix to tell it from others
+    if len(means) == 1:  # a single ensemble needs no prefix to distinguish it
         return {"disagreement": next(iter(means.values()))}
     return means
 
 
-def truth(oracle: Oracle, prompts: Sequence[str], replies: Sequence[str]) -> FloatArray:
-    """The true worth of replies, (N,): their gold reward where the world has one, else whether the answer is right."""
-    measured = oracle.measure(prompts, replies)
+def truth(oracle: Oracle, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
+    """Return the true value of responses, (N,): the gold reward if the world has one, else 1 for a right answer."""
+    measured = oracle.measure(prompts, responses)
     return measured["gold"] if "gold" in measured else measured["correct"]
 
 

@@ -1,13 +1,13 @@
-"""What a judge of worked solutions is worth: does it catch wrong steps behind a right answer, and does it choose well?
+"""Evaluation of a judge of worked solutions: does it detect wrong steps before a right answer, and select well?
 
-Two sets of held-out solutions. `own`: samples of the policy, with the truth about their steps where the world can read
-them. `planted`: right demonstrations, versions with one mistake, and versions in which a second mistake brings the
-right answer back; their truth is known on any data with worked solutions.
+It uses two sets of held-out solutions. `own` are samples of the policy, with step labels if the world can parse them.
+`planted` are right demonstrations, versions with one mistake, and versions in which a second mistake restores the right
+answer. Their labels are known for any data with worked solutions.
 
-Judges are compared at equal false alarms, since a judge that flags everything catches everything. A process reward
-model's score of a solution aggregates its steps, an outcome reward model's is its probability at the last token. Where
-the first wrong step has to be named, both are asked at the end of every step; for an outcome reward model that is the
-probability that the answer will be right, read halfway, which it was never trained to say.
+Judges are compared at equal false-alarm rates, because a judge that flags everything detects everything. The score of a
+process reward model aggregates its steps; the score of an outcome reward model is its probability at the last token. To
+locate the first wrong step, both are evaluated at the end of every step. For an outcome reward model this is the
+probability that the final answer will be right, at intermediate positions, for which it was not trained.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
 ALARMS = (5, 10)
-"""False-alarm rates at which judges are compared, percent."""
+"""False-alarm rates at which judges are compared, in percent."""
 CURVE = range(1, 100)
-"""False-alarm rates, and percentiles of the score, of the curves in metrics.jsonl, percent."""
+"""False-alarm rates and score percentiles of the curves in metrics.jsonl, in percent."""
 PRIMARY = (
     "caught_5",
     "planted_caught_5",
@@ -50,13 +50,14 @@ PRIMARY = (
 
 
 @dataclass(frozen=True)
-class Graded:
-    """Solutions of one set, the truth about them, and the judge's scores.
+class GradedSolutions:
+    """Solutions of one set with their ground truth and the judge's scores.
 
     Attributes:
-        prompts: problem of each solution, as a number.
-        scores: the judge's one number for each, (N,).
-        steps: its probability at the end of each step.
+        solutions: the solutions.
+        prompts: index of the problem of each solution, (N,).
+        scores: the judge's score of each solution, (N,).
+        steps: the judge's probability at the end of each step.
     """
 
     solutions: list[Trajectory]
@@ -65,32 +66,35 @@ class Graded:
     steps: list[FloatArray]
 
     @property
-    def half(self) -> BoolArray:
-        """Every second problem: thresholds chosen on one half are measured on the other."""
+    def every_second(self) -> BoolArray:
+        """Mask of every second problem. Thresholds chosen on one half are evaluated on the other."""
         return self.prompts % 2 == 1
 
     @property
     def correct(self) -> FloatArray:
-        """1 where the final answer is right, else 0."""
+        """Correctness of the final answers: 1 if right, else 0."""
         return np.array([solution.correct for solution in self.solutions])
 
     @property
-    def sound(self) -> BoolArray:
-        """The answer is right, and so is every step."""
-        sound = [bool(solution.correct and solution.labels and all(solution.labels)) for solution in self.solutions]
+    def is_fully_correct(self) -> BoolArray:
+        """Mask of solutions whose answer and steps are all right."""
+        sound = []
+        for solution in self.solutions:
+            sound.append(bool(solution.correct and solution.labels and all(solution.labels)))
         return np.array(sound, dtype=bool)
 
     @property
     def critical(self) -> BoolArray:
-        """The answer is right and a step is wrong."""
-        return (self.correct == 1) & ~self.sound
+        """Mask of solutions with a right answer and a wrong step."""
+        return (self.correct == 1) & ~self.is_fully_correct
 
 
 class StepReporting:
-    """Judges the held-out solutions once; the solutions and the judge's probabilities are logged to steps.jsonl."""
+    """Stage that judges the held-out solutions once, and logs them with the judge's probabilities to steps.jsonl."""
 
     def __init__(self, settings: StepReport, run: Run):
-        self.settings, self.run = settings, run
+        self.settings = settings
+        self.run = run
         source, model_settings = run.needs["policy"], run.config.model
         self.encoder = load_encoder(source, model_settings)
         policy = load_policy(source, model_settings, device=run.device)
@@ -98,12 +102,15 @@ class StepReporting:
         self.judge = load_judge(run.needs["judge"], model_settings, run.device)
 
     def finish(self) -> Result:
-        truncate(self.run.folder / "steps.jsonl", 0)
+        truncate(self.run.directory / "steps.jsonl", 0)  # remove rows of an interrupted attempt
         pairs = problems(self.run, "test", self.run.config.evaluation.prompts)
+        # problems are clusters of all intervals, and even and odd ones are the two halves
         prompt_ids = {pair.prompt: i for i, pair in enumerate(pairs)}
+        # an answer key knows final answers, but not whether steps are right
         reads_steps = isinstance(self.run.corpus.oracle, StepOracle)
         samples = self.solutions.sample(list(prompt_ids), self.settings.samples, "steps/report")
         own = self._judge_solutions("own", annotated(self.run, samples) if reads_steps else samples, prompt_ids)
+        # planted mistakes have known labels even if the world cannot read steps
         planted = self._judge_solutions("planted", self._plant_mistakes(pairs), prompt_ids)
         estimates: dict[str, Estimate] = {}
         if planted.solutions:
@@ -116,8 +123,9 @@ class StepReporting:
         estimates["auroc_correct"] = auroc(own.scores, own.correct == 1, own.prompts)
         if reads_steps and not own.critical.any():
             self.run.note(
-                "no sample has a right answer and a wrong step: there is nothing to catch but what was planted"
+                "no sample has a right answer and a wrong step, so detection is measured only on planted mistakes"
             )
+        # estimates without a sample are left out, e.g. detection without critical solutions
         metrics = {name: estimate for name, estimate in estimates.items() if estimate.n}
         return Result(
             metrics={**metrics, **corpus_report(self.run.corpus, self.encoder)},
@@ -125,32 +133,34 @@ class StepReporting:
         )
 
     def _plant_mistakes(self, pairs: Sequence[Pair]) -> list[Trajectory]:
-        """Right demonstrations, versions with one mistake, and versions whose second mistake cancels the first."""
+        """Return right demonstrations, versions with one mistake, and versions with two mistakes that cancel out."""
         seed = self.run.seed("steps/planted")
         wrong = perturbed_solutions(self.run, pairs, 1, seed)
         cancelling = perturbed_solutions(self.run, pairs, 1, seed, cancels=True)
-        # Both calls return the right demonstrations too: they are taken from the first alone.
+        # Both calls return the right demonstrations too: only those of the first call are used.
         return wrong + [solution for solution in cancelling if not all(solution.labels)]
 
-    def _log_curves(self, own: Graded, sets: dict[str, Graded]) -> None:
-        """The scores of samples, and how many critical solutions are caught as more false alarms are allowed."""
+    def _log_curves(self, own: GradedSolutions, sets: dict[str, GradedSolutions]) -> None:
+        """Log the score percentiles, and the fraction of critical solutions detected at each false-alarm rate."""
         for percent in CURVE:
             curves = {"score/by_percentile": float(np.percentile(own.scores, percent))}
             for name, graded in sets.items():
-                share = caught(graded, percent)
-                if share.n:
-                    curves[f"{name}/by_percent_false_alarms"] = share.mean
+                fraction = caught(graded, percent)
+                if fraction.n:
+                    curves[f"{name}/by_percent_false_alarms"] = fraction.mean
             self.run.log(percent, **curves)
 
-    def _judge_solutions(self, name: str, solutions: list[Trajectory], prompt_ids: dict[str, int]) -> Graded:
-        """Ask the judge about all solutions of a set, and log its probabilities to steps.jsonl."""
-        judged = self.judge([solution.prompt for solution in solutions], [solution.reply for solution in solutions])
+    def _judge_solutions(self, name: str, solutions: list[Trajectory], prompt_ids: dict[str, int]) -> GradedSolutions:
+        """Judge all solutions of a set, and log the probabilities to steps.jsonl."""
+        prompt_texts = [solution.prompt for solution in solutions]
+        responses = [solution.response for solution in solutions]
+        judged = self.judge(prompt_texts, responses)
         rows = [
             {
                 "set": name,
                 "prompt_id": prompt_ids[solution.prompt],
                 "prompt": solution.prompt,
-                "response": solution.reply,
+                "response": solution.response,
                 "correct": solution.correct,
                 "labels": list(solution.labels),
                 "steps": [round(float(p), 6) for p in judgement.steps],
@@ -158,36 +168,39 @@ class StepReporting:
             }
             for solution, judgement in zip(solutions, judged, strict=True)
         ]
-        append_jsonl(self.run.folder / "steps.jsonl", rows)
+        append_jsonl(self.run.directory / "steps.jsonl", rows)
         prompts = np.array([prompt_ids[solution.prompt] for solution in solutions])
         scores = np.array([self._score_solution(judgement) for judgement in judged])
-        return Graded(solutions, prompts, scores, [judgement.steps for judgement in judged])
+        return GradedSolutions(solutions, prompts, scores, [judgement.steps for judgement in judged])
 
     def _score_solution(self, judgement: Judged) -> float:
-        """One number for a solution: of an outcome reward model its probability at the last token."""
+        """Return the score of a solution. For an outcome reward model it is the probability at the last token."""
         if self.judge.trained_as.kind == "orm":
             return judgement.last
         return aggregate_steps(judgement.steps, self.settings.aggregate)
 
-    def _choice_metrics(self, own: Graded) -> dict[str, Estimate]:
-        """Accuracy of choosing among n samples: by the judge, by majority, by an oracle, and not at all."""
-        n, group_size = self.settings.choose_from, self.settings.samples
+    def _choice_metrics(self, own: GradedSolutions) -> dict[str, Estimate]:
+        """Return the accuracy of selecting among n samples by the judge, by majority, by an oracle, and at random."""
+        n = self.settings.choose_from
+        group_size = self.settings.samples
         correct_PG = own.correct.reshape(-1, group_size)
         scores_PG = own.scores.reshape(-1, group_size)
+        # an oracle that selects by correctness gives the upper limit
         choosers = {"best_of_n": scores_PG, "oracle": correct_PG}
+        # an outcome reward model has no trained probability per step to aggregate
         if self.judge.trained_as.kind == "prm":
             for aggregate in AGGREGATIONS:
                 scores = np.array([aggregate_steps(steps, aggregate) for steps in own.steps])
                 choosers[f"best_of_n/{aggregate}"] = scores.reshape(-1, group_size)
         accuracy: dict[str, list[float]] = {}
         for name, chooser_PG in choosers.items():
-            accuracy[name] = [
-                best_of_n(score_G, correct_G, [n])[0] for score_G, correct_G in zip(chooser_PG, correct_PG, strict=True)
-            ]
-        answers = [final_answer(solution.reply) for solution in own.solutions]
+            accuracy[name] = []
+            for score_G, correct_G in zip(chooser_PG, correct_PG, strict=True):
+                accuracy[name].append(best_of_n(score_G, correct_G, [n])[0])
+        answers = [final_answer(solution.response) for solution in own.solutions]
         stated = [None if answer is None else normalised(answer) for answer in answers]
         answer_PG = np.array(stated, dtype=object).reshape(-1, group_size)
-        # Both votes draw from one stream, in this order.
+        # Both votes use one random stream, in this order.
         rng = np.random.default_rng(self.run.seed("steps/majority"))
         for name, weight_PG in (("majority", np.ones_like(correct_PG)), ("weighted_vote", scores_PG)):
             accuracy[name] = [
@@ -200,46 +213,49 @@ class StepReporting:
 
 
 def aggregate_steps(steps: FloatArray, aggregate: str) -> float:
-    """One number from the probabilities of a solution's steps; 0 where there is no step."""
+    """Aggregate the probabilities of a solution's steps; 0 if there is no step."""
     return AGGREGATIONS[aggregate](steps) if len(steps) else 0.0
 
 
-def caught(graded: Graded, percent: int) -> Estimate:
-    """Share of the critical solutions (right answer, wrong step) that are flagged at a false-alarm rate."""
-    flagged = flagged_at(graded.scores, graded.sound, graded.half, percent / 100)
+def caught(graded: GradedSolutions, percent: int) -> Estimate:
+    """Return the fraction of critical solutions (right answer, wrong step) that are flagged at a false-alarm rate."""
+    flagged = flagged_at(graded.scores, graded.is_fully_correct, graded.every_second, percent / 100)
     return clustered_rate(flagged[graded.critical], graded.prompts[graded.critical])
 
 
-def truth_metrics(graded: Graded) -> dict[str, Estimate]:
-    """What needs the truth about steps: critical solutions caught, false alarms, the first wrong step named."""
-    sound, prompts = graded.sound, graded.prompts
+def truth_metrics(graded: GradedSolutions) -> dict[str, Estimate]:
+    """Return the metrics that need step labels: critical solutions detected, false alarms, first wrong step located."""
+    sound = graded.is_fully_correct
+    prompts = graded.prompts
     metrics: dict[str, Estimate] = {}
     for percent in ALARMS:
-        flagged = flagged_at(graded.scores, sound, graded.half, percent / 100)
+        flagged = flagged_at(graded.scores, sound, graded.every_second, percent / 100)
         metrics[f"caught_{percent}"] = caught(graded, percent)
         metrics[f"false_alarm_{percent}"] = clustered_rate(flagged[sound], prompts[sound])
     truth = np.array([first_wrong(solution.labels) for solution in graded.solutions])
-    predicted = located(graded.steps, truth, graded.half)
+    predicted = located(graded.steps, truth, graded.every_second)
     process = process_bench_estimates(predicted, truth, prompts)
     return {**metrics, **{f"process_{name}": estimate for name, estimate in process.items()}}
 
 
-def sample_metrics(own: Graded) -> dict[str, Estimate]:
-    """Ranking and calibration on samples with known steps, and the shares of critical and of sound ones."""
+def sample_metrics(own: GradedSolutions) -> dict[str, Estimate]:
+    """Return ranking and calibration on samples with step labels, and the fractions of critical and sound ones."""
     probabilities: list[float] = []
     labels: list[float] = []
     prompts: list[float] = []
     for solution, steps, prompt in zip(own.solutions, own.steps, own.prompts, strict=True):
-        # Up to and including the first wrong step; `first_wrong` is −1, and so all steps count, where none is wrong.
+        # Up to and including the first wrong step. If no step is wrong, `first_wrong` is −1 and all steps count.
         count = min(len(steps), first_wrong(solution.labels) + 1 or len(solution.labels))
         probabilities += steps[:count].tolist()
         labels += solution.labels[:count]
         prompts += [prompt] * count
-    sound, right = own.sound, np.array(labels)
+    sound = own.is_fully_correct
+    right = np.array(labels)
+    squared_errors = (np.array(probabilities) - right) ** 2
     return {
         "auroc_sound": auroc(own.scores, sound, own.prompts),
         "auroc_steps": auroc(probabilities, right == 1, prompts),
-        "brier_steps": clustered_mean((np.array(probabilities) - right) ** 2, prompts),
+        "brier_steps": clustered_mean(squared_errors, prompts),
         "critical": clustered_rate(own.critical.astype(float), own.prompts),
         "sound": clustered_rate(sound.astype(float), own.prompts),
     }

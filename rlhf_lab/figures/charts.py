@@ -1,7 +1,7 @@
-"""The figures of the reports, as Vega-Lite specifications: curves, frontier, dots with whiskers, spread of samples.
+"""Figures of the reports as Vega-Lite specifications: curves, frontier, dots with whiskers, quantiles of samples.
 
-A specification serves the page, where it is interactive, and the static files. Names from data are values of the
-chart's rows: none of them becomes an expression, a field or markup.
+A specification is used both for the page, where it is interactive, and for the static files. Names from data are only
+values of the chart's rows; they never become an expression, a field or markup.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlhf_lab.figures import palette
-from rlhf_lab.figures.labels import Label
+from rlhf_lab.figures.labels import TextLabel
 from rlhf_lab.figures.layers import (
     Chart,
-    Event,
+    EventMark,
     axis_of,
     colour_of,
     dash_of,
@@ -27,9 +27,10 @@ from rlhf_lab.figures.layers import (
     shape_of,
     span,
     title_lines,
+    whole_ticks,
 )
-from rlhf_lab.figures.palette import GREY, INK, SOFT, tone
-from rlhf_lab.figures.tables import Facts, Row, Tables, plain, set_facts, tooltip
+from rlhf_lab.figures.palette import GREY, INK, SOFT, light_colour
+from rlhf_lab.figures.tables import Row, Tables, Tooltip, set_summary, to_number_or_text, tooltip
 from rlhf_lab.figures.vegalite import channel, conditional, constant, step
 from rlhf_lab.results.wording import compact
 from rlhf_lab.statistics.inference import Estimate
@@ -37,10 +38,15 @@ from rlhf_lab.statistics.inference import Estimate
 
 @dataclass(frozen=True)
 class Point:
-    """A point with optional error bars, label and tooltip; infinite bounds are not drawn.
+    """Point with optional error bars, label and tooltip; infinite bounds are omitted.
 
     Attributes:
-        joined: whether the line of its series goes through it.
+        x, y: position in data units.
+        low, high: bounds of y; NaN without an interval.
+        x_low, x_high: bounds of x; NaN without an interval.
+        label: text next to the point.
+        tooltip: title → text; empty shows the position.
+        joined: True if the point is on the line of its series.
     """
 
     x: float
@@ -50,13 +56,13 @@ class Point:
     x_low: float = math.nan
     x_high: float = math.nan
     label: str = ""
-    facts: Facts = field(default_factory=dict)
+    tooltip: Tooltip = field(default_factory=dict)
     joined: bool = True
 
 
 @dataclass(frozen=True)
 class Series:
-    """A named sequence of points. `colour` is an index into the palette; shape and dash follow it."""
+    """Named sequence of points. `colour` is an index into the palette and also determines marker shape and dashes."""
 
     name: str
     points: Sequence[Point]
@@ -65,12 +71,16 @@ class Series:
 
 @dataclass(frozen=True)
 class Level:
-    """One line of a dot plot: an estimate, and the single runs behind it. `colour` also chooses the marker.
+    """Row of a dot plot: an estimate, and the single runs behind it.
 
     Attributes:
-        runs: their values.
-        run_names: what each run is, such as its seed, in the order of `runs`.
-        units: the independent units of the estimate.
+        name: label of the row.
+        estimate: mean with its interval.
+        runs: values of the single runs.
+        reference: True for the baseline, which is grey.
+        colour: index into the palette; it also determines the marker.
+        run_names: name of each run, such as its seed, in the order of `runs`.
+        units: name of the independent units of the estimate.
     """
 
     name: str
@@ -82,14 +92,15 @@ class Level:
     units: str = "prompts"
 
 
-def estimate_facts(name: str, value: Estimate, *, units: str = "prompts") -> dict[str, str]:
-    """An estimate for a tooltip: its value, interval, rows and independent units."""
-    facts = {name: compact(value.mean)}
+def estimate_tooltip(name: str, value: Estimate, *, units: str = "prompts") -> dict[str, str]:
+    """Return an estimate as tooltip entries: its value, interval, rows and independent units."""
+    tooltip = {name: compact(value.mean)}
     if value.bounded and value.low < value.high:
-        facts[f"{100 * value.level:.0f} % interval"] = f"{compact(value.low)} to {compact(value.high)}"
+        title = f"{100 * value.level:.0f} % interval"
+        tooltip[title] = f"{compact(value.low)} to {compact(value.high)}"
     if value.n:
-        facts |= {"n": str(value.n), units: str(value.clusters)}
-    return facts
+        tooltip |= {"n": str(value.n), units: str(value.clusters)}
+    return tooltip
 
 
 def curves(
@@ -100,39 +111,48 @@ def curves(
     y_label: str = "",
     size: tuple[int, int] = (312, 140),
     legend: bool | None = None,
-    events: Sequence[Event] = (),
+    events: Sequence[EventMark] = (),
 ) -> Chart:
-    """Lines over x with a band between each point's low and high.
+    """Plot lines over x with a band between each point's low and high.
 
     Args:
+        series: the lines.
+        title: title of the figure, which also names y in the tooltip.
+        x_label, y_label: titles of the axes.
         size: width of the figure and height of its plot, px.
-        legend: None shows it for two or more series.
+        legend: None shows a legend for two or more series.
         events: vertical lines.
     """
     rows = _rows(series, {x_label: "x", title: "y"})
+    # Without padding, the curves reach both edges of the plot.
     x_range = span([row["x"] for row in rows if row["x"] is not None], pad=0.0)
     shown = [value for row in rows for value in (row["y"], row["low"], row["high"])]
+    # Steps and iterations are integers, so ticks at fractions would be misleading.
     integers = x_label in ("step", "iteration")
-    x = axis_of("x", x_label, x_range, tickCount=4, **({"tickMinStep": 1, "format": "~s"} if integers else {}))
+    ticks = whole_ticks(x_range, "~s") if integers else {}
+    x = axis_of("x", x_label, x_range, tickCount=4, **ticks)
     y = axis_of("y", y_label, span(shown), tickCount=4)
     entries = [(one.name, one.colour) for one in series]
-    colour = colour_of(entries, legend=len(series) > 1 if legend is None else legend, symbol="stroke")
+    shows_legend = len(series) > 1 if legend is None else legend
+    colour = colour_of(entries, legend=shows_legend, symbol="stroke")
     single = _single_points(rows)
     tables = Tables()
     base = tables.chart(rows)
+    low = channel("low:Q", title=title_lines(y_label, "y"))
     layers = [
         base.where("isValid(datum.low) && isValid(datum.high)")
         .mark("area", fillOpacity=0.16, clip=True)
-        .encode(x=x, y=channel("low:Q", title=title_lines(y_label, "y")), y2="high:Q", color=colour, opacity=picked()),
+        .encode(x=x, y=low, y2="high:Q", color=colour, opacity=picked()),
         base.mark("line", strokeWidth=1.8, clip=True).encode(
             x=x, y=y, color=colour, strokeDash=dash_of(entries), opacity=picked(), tooltip=tooltip(rows)
         ),
     ]
-    if single:
+    if single:  # a line needs two neighbours, so single points need a marker to be visible
         marks = tables.chart(single).mark("point", filled=True, size=50, clip=True)
         layers.append(marks.encode(x=x, y=y, color=colour, opacity=picked()))
     layers += event_layers(tables, events, x_label, x_range)
-    return finish(tables, layers, title, f"{title} over {x_label}: " + "; ".join(map(_ends, series)), *size)
+    description = f"{title} over {x_label}: " + "; ".join(map(_ends, series))
+    return finish(tables, layers, title, description, *size)
 
 
 def frontier(
@@ -147,29 +167,40 @@ def frontier(
     description: str = "",
     size: tuple[int, int] = (480, 230),
 ) -> Chart:
-    """Points with error bars in both directions; those that are joined by the line of their series, in order.
+    """Plot points with error bars in both directions; joined points are connected in order by the line of their series.
 
     Args:
-        origin: keep (0, 0) in view, with its horizontal axis.
-        integers: only whole numbers are marked on the x axis.
+        series: the points.
+        title: title of the figure.
+        x_label, y_label: titles of the axes.
+        origin: True keeps (0, 0) in view, with its horizontal axis.
+        integers: True marks only integers on the x axis.
         diagonal: ends of a dashed line on which y equals x.
-        description: of the figure; empty names the ends of each series.
+        description: description of the figure; empty describes the ends of each series.
         size: width of the figure and height of its plot, px.
     """
     rows = _rows(series, {x_label: "x", y_label: "y"})
+    # Values that must stay inside the axes.
     kept = [0.0] if origin else list(diagonal or ())
     x_range = span([row[key] for row in rows for key in ("x", "x_low", "x_high")], include=kept)
-    y_range = span([row[key] for row in rows for key in ("y", "low", "high")], pad=0.08, include=kept)
-    x = axis_of("x", x_label, x_range, **({"tickMinStep": 1, "format": "d"} if integers else {}))
+    y_range = span(
+        [row[key] for row in rows for key in ("y", "low", "high")],
+        pad=0.08,
+        include=kept,
+    )
+    ticks = whole_ticks(x_range, "d") if integers else {}
+    x = axis_of("x", x_label, x_range, **ticks)
     y = axis_of("y", y_label, y_range, tickCount=6)
     entries = [(one.name, one.colour) for one in series]
     colour = colour_of(entries, legend=True, symbol=None)
     tables = Tables()
     base = tables.chart(rows).encode(color=colour, opacity=picked())
-    # All layers give an axis the same title: Vega-Lite would name every field of them.
+    # All layers give an axis the same title; otherwise Vega-Lite would list the fields of every layer.
     low = channel("low:Q", title=title_lines(y_label, "y"))
     x_low = channel("x_low:Q", title=title_lines(x_label, "x"))
+    # Points without a line are excluded from the line mark only.
     line = base.where("!datum.apart") if any(row.get("apart") for row in rows) else base
+    # Only points with an interval get a whisker.
     bounded_y = base.where("isValid(datum.low) && isValid(datum.high)")
     bounded_x = base.where("isValid(datum.x_low) && isValid(datum.x_high)")
     layers = [
@@ -184,15 +215,16 @@ def frontier(
         layers.append(tables.chart([{"y": 0}]).mark("rule", color=SOFT).encode(y=y))
     if diagonal:
         ends = [{"x": end, "y": end} for end in diagonal]
-        equal = tables.chart(ends).mark("line", color=tone(GREY), strokeDash=[6, 3], strokeWidth=1.4, clip=True)
+        equal = tables.chart(ends).mark("line", color=light_colour(GREY), strokeDash=[6, 3], strokeWidth=1.4, clip=True)
         layers.append(equal.encode(x=x, y=y))
-    labels = [Label(point.x, point.y, point.label) for one in series for point in one.points]
+    all_points = [point for one in series for point in one.points]
+    labels = [TextLabel(point.x, point.y, point.label) for point in all_points]
     layers += label_layers(tables, labels, x, y, x_range, y_range, size[1])
     return finish(tables, layers, title, description or "; ".join(map(_ends, series)), *size)
 
 
-def dots(levels: Sequence[Level], *, title: str, x_label: str, width: int = 420) -> Chart:
-    """One line per level: mean as a dot, interval as a whisker, single runs as faint dots; baseline dotted through."""
+def dot_chart(levels: Sequence[Level], *, title: str, x_label: str, width: int = 420) -> Chart:
+    """Plot one row per level: mean as a dot, interval as a whisker, single runs as faint dots, baseline dotted."""
     estimates = [level.estimate for level in levels]
     values = [value for level in levels for value in (level.estimate.mean, *level.runs)]
     bounds = [bound for value in estimates if value.bounded for bound in (value.low, value.high)]
@@ -203,16 +235,19 @@ def dots(levels: Sequence[Level], *, title: str, x_label: str, width: int = 420)
     for name, level in zip(names, levels, strict=True):
         means += _mean_rows(name, level, x_label)
         runs += _run_rows(name, level, x_label)
+    # Levels without an estimate have no row in `means`.
     with_result = {row["name"] for row in means}
+    # A level without a result keeps its row, with a note instead of marks.
     missing = [{"name": name, "word": "no result"} for name in names if name not in with_result]
-    references = [{"x": row["x"]} for row in means if row["colour"] == tone(GREY)]
+    # The dotted line passes through the mean of each baseline, which is grey.
+    references = [{"x": row["x"]} for row in means if row["colour"] == light_colour(GREY)]
     x = axis_of("x", x_label, x_range, tickCount=5)
     y = channel("name:N", sort=None, title=None, scale={"domain": names}, axis=name_axis())
     colour, shape = channel("colour:N", scale=None), channel("shape:N", scale=None)
-    set_facts(means)
-    set_facts(runs)
+    set_summary(means)
+    set_summary(runs)
     tables = Tables()
-    # The order of the layers: the scales of the first one decide how the levels are sorted.
+    # The order of the layers matters: the scales of the first one determine the order of the levels.
     layers = [
         tables.chart(means)
         .where("isValid(datum.low)")
@@ -233,36 +268,47 @@ def dots(levels: Sequence[Level], *, title: str, x_label: str, width: int = 420)
     return finish(tables, layers, title, description, width, step(30), zoom=("x",), legend=False)
 
 
-def _look(name: str, level: Level) -> Row:
-    """The row of a level and how its marks look."""
+def _style_row(name: str, level: Level) -> Row:
+    """Return the name of a level with the colour and shape of its marks."""
     number = GREY if level.reference else level.colour
-    return {"name": name, "colour": tone(number), "shape": palette.shape(level.colour)}
+    return {
+        "name": name,
+        "colour": light_colour(number),
+        "shape": palette.shape(level.colour),
+    }
 
 
 def _mean_rows(name: str, level: Level, x_label: str) -> list[Row]:
-    """The row of a level's estimate; none where it has no result."""
+    """Return the row of a level's estimate; none if it has no result."""
     value = level.estimate
     if not math.isfinite(value.mean):
         return []
     bounds = {"low": value.low, "high": value.high} if value.bounded else {}
-    facts = {"level": level.name, **estimate_facts(x_label, value, units=level.units)}
-    return [{**_look(name, level), "x": value.mean, **bounds, "facts": facts}]
+    tooltip = {"level": level.name, **estimate_tooltip(x_label, value, units=level.units)}
+    return [{**_style_row(name, level), "x": value.mean, **bounds, "facts": tooltip}]
 
 
 def _run_rows(name: str, level: Level, x_label: str) -> list[Row]:
-    """A row per single run of a level."""
+    """Return one row per single run of a level."""
     rows = []
     for run_name, run in zip(level.run_names or [""] * len(level.runs), level.runs, strict=True):
-        facts = {"level": level.name, "run": run_name or "–", x_label: compact(run)}
+        tooltip = {"level": level.name, "run": run_name or "–", x_label: compact(run)}
         if math.isfinite(run):
-            rows.append({**_look(name, level), "x": run, "facts": facts})
+            rows.append({**_style_row(name, level), "x": run, "facts": tooltip})
     return rows
 
 
 def spread(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str, width: int = 480) -> Chart:
-    """Quantiles of samples per row: 5-95 % as a line, 25-75 % as a bar, the median as a tick. `rows` holds the five."""
+    """Plot quantiles of samples per row: 5-95 % as a line, 25-75 % as a bar, the median as a tick.
+
+    Args:
+        rows: name → the 5, 25, 50, 75 and 95 % quantiles.
+        title: title of the figure.
+        x_label: title of the x axis.
+        width: width of the figure, px.
+    """
     names = list(rows)
-    drawn: list[Row] = []
+    rendered: list[Row] = []
     for name, (low, start, middle, end, high) in rows.items():
         facts = {
             "of": name,
@@ -271,21 +317,27 @@ def spread(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str, wid
             "5 to 95 %": f"{compact(low)} to {compact(high)}",
         }
         numbers = {"low": low, "start": start, "x": middle, "end": end, "high": high}
-        drawn.append({"name": name, **numbers, "facts": facts})
-    set_facts(drawn)
+        rendered.append({"name": name, **numbers, "facts": facts})
+    set_summary(rendered)
     x_range = span([value for five in rows.values() for value in five])
-    y = channel("name:N", sort=None, title=None, scale={"domain": names}, axis=name_axis(grid=False))
+    y = channel(
+        "name:N",
+        sort=None,
+        title=None,
+        scale={"domain": names},
+        axis=name_axis(grid=False),
+    )
     tables = Tables()
-    base = tables.chart(drawn).encode(y=y)
+    base = tables.chart(rendered).encode(y=y)
     layers = [
-        base.mark("rule", color=tone(0), strokeWidth=1.3, clip=True).encode(
+        base.mark("rule", color=light_colour(0), strokeWidth=1.3, clip=True).encode(
             x=axis_of("low", x_label, x_range, tickCount=5), x2="high:Q"
         ),
-        base.mark("bar", color=tone(0), fillOpacity=0.35, height=12, cornerRadius=2, clip=True).encode(
+        base.mark("bar", color=light_colour(0), fillOpacity=0.35, height=12, cornerRadius=2, clip=True).encode(
             x=channel("start:Q", title=title_lines(x_label, "x")), x2="end:Q"
         ),
-        base.mark("tick", color=tone(0), thickness=2.4, height=16, clip=True).encode(
-            x=channel("x:Q", title=title_lines(x_label, "x")), tooltip=tooltip(drawn)
+        base.mark("tick", color=light_colour(0), thickness=2.4, height=16, clip=True).encode(
+            x=channel("x:Q", title=title_lines(x_label, "x")), tooltip=tooltip(rendered)
         ),
     ]
     description = "; ".join(f"{name}: median {compact(five[2])}" for name, five in rows.items())
@@ -303,17 +355,22 @@ def gain_curves(
     y_label: str,
     size: tuple[int, int] = (600, 300),
 ) -> Chart:
-    """Single policies and fitted curves by level: gold as filled marks and solid lines, proxy as crosses and dashes.
+    """Plot single policies and fitted curves by level: gold as filled marks and solid lines, proxy as crosses, dashed.
 
     Args:
         points, fits: rows with series (the level), metric ("gold" or "proxy"), x, y; points also have `facts`.
-        levels: in the order of the palette.
+        levels: levels in the order of the palette.
+        title, description: title and description of the figure.
+        x_label, y_label: titles of the axes.
+        size: width of the figure and height of its plot, px.
     """
     x_range = span([0.0, *(row["x"] for row in points)], pad=0.03)
     x = axis_of("x", x_label, x_range)
     y = axis_of("y", y_label, span([row["y"] for row in points], include=[0.0]), tickCount=7)
-    colour = colour_of([(level, number) for number, level in enumerate(levels)], legend=True, symbol="circle")
-    set_facts(points)
+    level_colours = [(level, index) for index, level in enumerate(levels)]
+    colour = colour_of(level_colours, legend=True, symbol="circle")
+    set_summary(points)
+    # The order fixes which dash pattern belongs to which metric.
     kinds = ["gold", "proxy"]
     dashes = channel(
         "metric:N",
@@ -327,8 +384,11 @@ def gain_curves(
             "columns": legend_columns(30),
         },
     )
-    metric_points = {kind: [row for row in points if row["metric"] == kind] for kind in kinds}
+    metric_points = {}
+    for kind in kinds:
+        metric_points[kind] = [row for row in points if row["metric"] == kind]
     tables = Tables()
+    # Crosses for proxy and discs for gold are distinguishable without colour.
     cross = tables.chart(metric_points["proxy"]).mark(
         "point", shape="M-1,-1L1,1M1,-1L-1,1", size=24, strokeOpacity=0.6, clip=True
     )
@@ -351,7 +411,7 @@ def gain_curves(
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """The names, a repeated one with its number: two rows of a chart with one name would fall on one another."""
+    """Return the names with a number appended to repeated ones, because rows with equal names would overlap."""
     counts: dict[str, int] = {}
     distinct = []
     for name in names:
@@ -361,63 +421,81 @@ def unique(names: Sequence[str]) -> list[str]:
 
 
 def _rows(series: Sequence[Series], axes: Mapping[str, str]) -> list[Row]:
-    """A row per point. Without facts of its own a point's tooltip has its place on the axes.
+    """Return one row per point. If a point has no tooltip, its position on the axes is used.
 
     Args:
-        axes: title → "x" or "y".
+        series: the series of points.
+        axes: title of an axis → "x" or "y".
     """
     rows: list[Row] = []
     for one in series:
         for order, point in enumerate(one.points):
             interval = {"low": point.low, "high": point.high}
+            # An interval with one infinite end is not drawn at all.
             if not (math.isfinite(point.low) and math.isfinite(point.high)):
                 interval = {"low": math.nan, "high": math.nan}
             x_interval = {"x_low": point.x_low, "x_high": point.x_high}
             if not (math.isfinite(point.x_low) and math.isfinite(point.x_high)):
                 x_interval = {"x_low": math.nan, "x_high": math.nan}
-            place = {title: compact(getattr(point, axis)) for title, axis in axes.items()}
-            facts = {"series": one.name, **(point.facts or place)}
-            numbers = {"order": order, "x": point.x, "y": point.y, **interval, **x_interval}
-            cleaned = {key: plain(value) for key, value in numbers.items()}
-            apart = {} if point.joined else {"apart": True}
-            rows.append({"series": one.name, **cleaned, **apart, "facts": facts})
-    set_facts(rows)
+            position = {title: compact(getattr(point, axis)) for title, axis in axes.items()}
+            tooltip = {"series": one.name, **(point.tooltip or position)}
+            numbers = {
+                "order": order,
+                "x": point.x,
+                "y": point.y,
+                **interval,
+                **x_interval,
+            }
+            cleaned = {key: to_number_or_text(value) for key, value in numbers.items()}
+            separate = {} if point.joined else {"apart": True}
+            rows.append({"series": one.name, **cleaned, **separate, "facts": tooltip})
+    set_summary(rows)
     return rows
 
 
 def _single_points(rows: Sequence[Row]) -> list[Row]:
-    """Rows without a neighbour in their series that has a value: no line leads to them."""
+    """Return the rows without a neighbour in their series that has a value: no line leads to them."""
 
-    def has_value(place: int, series: str) -> bool:
-        return 0 <= place < len(rows) and rows[place]["series"] == series and rows[place]["y"] is not None
+    def has_value(position: int, series: str) -> bool:
+        """Return True if the row at this position belongs to the series and has a value."""
+        if not 0 <= position < len(rows):
+            return False
+        row = rows[position]
+        return row["series"] == series and row["y"] is not None
 
     single = []
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         series = row["series"]
-        alone = not has_value(place - 1, series) and not has_value(place + 1, series)
-        if has_value(place, series) and alone:
+        is_alone = not has_value(position - 1, series) and not has_value(position + 1, series)
+        if has_value(position, series) and is_alone:
             single.append(row)
     return single
 
 
 def _near(values: Sequence[float], bounds: Sequence[float]) -> list[float]:
-    """Values plus bounds, where bounds reach at most twice the spread beyond them: two seeds give huge intervals."""
+    """Return values plus bounds, limited to twice the range of the values, because two seeds give huge intervals."""
+    # NaN marks runs without a value.
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return list(bounds)
     low, high = min(finite), max(finite)
-    room = 2 * (high - low) or math.inf
-    return finite + [min(max(bound, low - room), high + room) for bound in bounds]
+    # A single value has no range, so it does not limit the bounds.
+    capacity = 2 * (high - low) or math.inf
+    return finite + [min(max(bound, low - capacity), high + capacity) for bound in bounds]
 
 
 def _ends(series: Series) -> str:
+    """Describe a series in words: first and last value of its line, and the range of its single points."""
     if not series.points:
         return f"{series.name}: no points"
+    # Only joined points have an order, so the others are described by their range.
     joined = [point for point in series.points if point.joined]
-    apart = [point.y for point in series.points if not point.joined]
+    separate = [point.y for point in series.points if not point.joined]
     parts = []
     if joined:
-        parts.append(f"from {compact(joined[0].y)} to {compact(joined[-1].y)}")
-    if apart:
-        parts.append(f"{len(apart)} points that no line joins, {compact(min(apart))} to {compact(max(apart))}")
+        first, last = compact(joined[0].y), compact(joined[-1].y)
+        parts.append(f"from {first} to {last}")
+    if separate:
+        lowest, highest = compact(min(separate)), compact(max(separate))
+        parts.append(f"{len(separate)} points without a line, {lowest} to {highest}")
     return f"{series.name} {', '.join(parts)}"

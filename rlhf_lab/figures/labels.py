@@ -1,4 +1,4 @@
-"""Where the labels of points go: Vega-Lite puts all of them on one side, where they cover one another."""
+"""Placement of the labels of points. Vega-Lite would put all of them on the same side, where they overlap."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 NARROW = 230
-"""Width of the plot on a telephone, px. Labels that are clear there are clear on every wider one."""
+"""Width of the plot on a telephone, px. Labels that do not overlap there do not overlap on any wider plot."""
 LETTER = 6.0
+"""Approximate width of a letter, px."""
 Box = tuple[float, float, float, float]
+"""Left, top, right and bottom edge, px."""
 
 
 @dataclass(frozen=True)
-class Label:
-    """A point in data units and what is written beside it; empty text only keeps others away."""
+class TextLabel:
+    """Point in data units with the text next to it; a point with empty text only keeps other labels away."""
 
     x: float
     y: float
@@ -21,20 +23,29 @@ class Label:
 
 
 def place_labels(
-    labels: Sequence[Label], x_range: tuple[float, float], y_range: tuple[float, float], *, height: float
-) -> list[tuple[Label, int, int]]:
-    """Each label with text, and its offset from its point to the middle of its near edge, px; dx < 0 is to the left.
+    labels: Sequence[TextLabel], x_range: tuple[float, float], y_range: tuple[float, float], *, height: float
+) -> list[tuple[TextLabel, int, int]]:
+    """Choose a position for each label with text.
+
+    The offset leads from the point to the middle of the label's near edge, in px; dx < 0 puts the label on the left.
 
     Args:
+        labels: all points, with or without text.
         x_range, y_range: limits of the axes.
-        height: of the plot, px.
+        height: height of the plot, px.
+
+    Returns:
+        (label, dx, dy) of each label with text.
     """
 
-    def pixel(label: Label) -> tuple[float, float]:
-        x = (label.x - x_range[0]) / (x_range[1] - x_range[0]) * NARROW
+    def pixel(label: TextLabel) -> tuple[float, float]:
+        width = x_range[1] - x_range[0]
+        x = (label.x - x_range[0]) / width * NARROW
+        # Pixels count downwards, data upwards.
         y = (y_range[1] - label.y) / (y_range[1] - y_range[0]) * height
         return x, y
 
+    # Points themselves must stay visible, so each takes a small box before any label is placed.
     taken: list[Box] = []
     for label in labels:
         x, y = pixel(label)
@@ -47,6 +58,7 @@ def place_labels(
         width = LETTER * len(label.text)
         best: tuple[int, int, int] | None = None
         best_box: Box = (0, 0, 0, 0)
+        # Try the eight positions in order of preference, and take the first with the fewest overlaps.
         for dy in (-11, 12, -25, 26):
             for dx in (8, -8):
                 left = x + dx if dx > 0 else x + dx - width
@@ -61,7 +73,12 @@ def place_labels(
 
 
 def _covered(box: Box, taken: Sequence[Box], height: float) -> int:
-    """How many boxes a box overlaps, counting a place outside the plot as several."""
-    outside = box[0] < 0 or box[2] > NARROW or box[1] < 0 or box[3] > height
-    overlaps = [box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in taken]
-    return 4 * outside + sum(overlaps)
+    """Return how many boxes a box overlaps; leaving the plot counts as four overlaps."""
+    outside_x = box[0] < 0 or box[2] > NARROW
+    outside_y = box[1] < 0 or box[3] > height
+    overlaps = 0
+    for other in taken:
+        overlaps_x = box[0] < other[2] and other[0] < box[2]
+        overlaps_y = box[1] < other[3] and other[1] < box[3]
+        overlaps += overlaps_x and overlaps_y
+    return 4 * (outside_x or outside_y) + overlaps

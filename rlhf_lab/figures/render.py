@@ -1,4 +1,4 @@
-"""Draws charts: SVG and PNG files without a browser, and the parts that make a page's figures interactive."""
+"""Rendering of charts: SVG and PNG files without a browser, and the script that makes a page's figures interactive."""
 
 from __future__ import annotations
 
@@ -19,38 +19,40 @@ from rlhf_lab.figures.layers import Chart
 from rlhf_lab.figures.palette import PAPER, dark_rules
 
 VEGA_LITE = "6.4"
-"""Version of Vega-Lite that draws the specifications, here and on pages; a test holds them against its schema."""
+"""Version of Vega-Lite that renders the specifications, here and on pages; a test checks them against its schema."""
 PNG_SCALE = 2
-"""Pixels of a PNG per pixel of its SVG."""
+"""Number of PNG pixels per SVG pixel."""
 
 
 def page_svg(chart: Chart, number: int = 0) -> str:
-    """An `svg` element for a page, whose style sheet gives it the colours of the theme.
+    """Return an `svg` element for a page, whose style sheet sets the colours of the theme.
 
     Args:
-        number: of the figure on its page: an element's id is that of a whole page.
+        chart: the chart.
+        number: index of the figure on its page; it makes the ids of its elements unique there.
     """
+    # Clip paths are referenced by id, and ids must be unique on a page with several figures.
     svg = re.sub(r'(id="|url\(#)(?=clip)', rf"\1figure{number}-", _svg(chart))
     return _titled(svg, chart, '<svg class="plot" role="img"')
 
 
 def plot_files(chart: Chart) -> tuple[str, bytes]:
-    """A figure as files of its own, SVG and PNG.
+    """Return a figure as standalone files, SVG and PNG.
 
-    The colours of the SVG are written out, so every viewer shows them; browsers follow the dark theme.
+    The colours of the SVG are written out, so that every viewer shows them; browsers follow the dark theme.
     """
-    drawn = _svg(chart, PAPER)
+    rendered = _svg(chart, PAPER)
     opening = '<svg xmlns="http://www.w3.org/2000/svg" class="plot" role="img"'
     dark = f"<style>@media(prefers-color-scheme:dark){{{dark_rules()}}}</style>"
-    return _titled(drawn, chart, opening, dark), vl_convert.svg_to_png(drawn, scale=PNG_SCALE)
+    return _titled(rendered, chart, opening, dark), vl_convert.svg_to_png(rendered, scale=PNG_SCALE)
 
 
 @cache
 def packed_scripts() -> str:
-    """The script that sets `window.vegaEmbed`, which draws with Vega and Vega-Lite: deflated, as base64.
+    """Return the script that sets `window.vegaEmbed` (Vega and Vega-Lite): deflated, as base64.
 
-    A third of its bytes, and the browser unpacks it in a few milliseconds. Making it takes about a second, so it is
-    kept in the user's cache for later processes.
+    It has a third of the original size, and a browser unpacks it in a few milliseconds. Building it takes about a
+    second, so it is cached in the user's cache directory for later processes.
     """
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     kept = caches / "rlhf_lab" / f"vega-embed-{VEGA_LITE}-{version('vl-convert-python')}.b64"
@@ -58,19 +60,20 @@ def packed_scripts() -> str:
         return kept.read_text(encoding="ascii")
     script = vl_convert.javascript_bundle("window.vegaEmbed=vegaEmbed;", vl_version=VEGA_LITE)
     packed = base64.b64encode(zlib.compress(script.encode(), 9)).decode()
-    with suppress(OSError):  # a home that cannot be written to costs the second again
+    with suppress(OSError):  # without a writable home directory, the second is spent again next time
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_text(kept, packed)
     return packed
 
 
 def _svg(chart: Chart, background: str | None = None) -> str:
+    """Render a chart as SVG text."""
     specification = chart.specification | ({"background": background} if background else {})
     return vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE)
 
 
 def _titled(svg: str, chart: Chart, opening: str, style: str = "") -> str:
-    """The SVG with another opening tag, and a title and description for those who cannot see it."""
+    """Return the SVG with another opening tag, and with a title and description for screen readers."""
     size = re.search(r'<svg[^>]*?( width="[^"]+" height="[^"]+" viewBox="[^"]+")[^>]*>', svg)
     assert size is not None, svg[:200]
     words = f"<title>{escape(chart.title)}</title><desc>{escape(chart.description)}</desc>"

@@ -1,4 +1,4 @@
-"""The rows that a chart's layers draw, as Vega reads them, and the tooltips of the rows."""
+"""Rows of a chart's layers, as Vega reads them, and their tooltips."""
 
 from __future__ import annotations
 
@@ -6,54 +6,54 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_lab.figures.vegalite import Json, Layer, channel
+from rlhf_lab.figures.vegalite import Json, MarkLayer, channel
 
 Row = dict[str, Any]
-Facts = Mapping[str, str]
-"""What a tooltip says: title → text."""
+Tooltip = Mapping[str, str]
+"""Content of a tooltip: title → text."""
 
 
 class Tables:
-    """The rows of one chart's layers, which its layers name."""
+    """Named tables with the rows of one chart; layers refer to them by name."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[Row]] = {}
 
-    def chart(self, rows: Sequence[Row]) -> Layer:
-        """A chart of these rows, to which a layer adds its mark."""
+    def chart(self, rows: Sequence[Row]) -> MarkLayer:
+        """Add a table of rows, and return a layer over it that has no mark yet."""
         name = f"rows{len(self.rows)}"
-        self.rows[name] = [_plain(row) for row in rows]
-        return Layer(name)
+        self.rows[name] = [_to_plain(row) for row in rows]
+        return MarkLayer(name)
 
 
-def _plain(row: Row) -> Row:
-    """A row without numbers that are not finite; y stays, as null, because it breaks a line."""
-    values = {key: plain(value) for key, value in row.items() if key != "facts"}
+def _to_plain(row: Row) -> Row:
+    """Return a row without non-finite numbers; y stays, as null, because it interrupts a line."""
+    values = {key: to_number_or_text(value) for key, value in row.items() if key != "facts"}
     return {key: value for key, value in values.items() if value is not None or key == "y"}
 
 
-def plain(value: Any) -> Any:
-    """Text as it is; a number to six digits, None when it is not finite."""
+def to_number_or_text(value: Any) -> Any:
+    """Return text unchanged, a number with six digits, and None for a non-finite number."""
     if isinstance(value, (str, type(None))):
         return value
     number = float(value)
     return float(f"{number:.6g}") if math.isfinite(number) else None
 
 
-def set_facts(rows: Sequence[Row]) -> None:
-    """Give every row its facts as fields t0, t1, …, in one order for all rows; "–" where a row has none."""
+def set_summary(rows: Sequence[Row]) -> None:
+    """Add the tooltip of every row as fields t0, t1, …, in one order for all rows; "–" if a row lacks an entry."""
     titles = _titles(rows)
     for row in rows:
-        row |= {f"t{number}": row["facts"].get(title, "–") for number, title in enumerate(titles)}
+        row |= {f"t{index}": row["facts"].get(title, "–") for index, title in enumerate(titles)}
 
 
 def _titles(rows: Sequence[Row]) -> list[str]:
-    """The titles of all facts, each once."""
+    """Return the titles of all tooltip entries, without duplicates."""
     return list(dict.fromkeys(title for row in rows for title in row["facts"]))
 
 
 def tooltip(rows: Sequence[Row]) -> list[Json]:
-    """The fields of a tooltip, see `set_facts`."""
-    # Vega-Lite writes titles into an expression, as quoted text, which must not hold a line separator.
+    """Return the tooltip fields of rows that `set_summary` has prepared."""
+    # Vega-Lite puts titles into an expression, as quoted text, which must not contain a line separator.
     titles = [" ".join(title.split()) for title in _titles(rows)]
-    return [channel(f"t{number}:N", title=title) for number, title in enumerate(titles)]
+    return [channel(f"t{index}:N", title=title) for index, title in enumerate(titles)]

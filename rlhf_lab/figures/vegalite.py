@@ -1,9 +1,9 @@
-"""Vega-Lite as plain values: the few parts that the figures are made of, without a library between them and the JSON.
+"""Vega-Lite specifications as plain values: the few parts that the figures need, without a library in between.
 
-A layer is built step by step, `layer("rows0").mark("line").encode(x=channel("x:Q"))`, and each step returns another
-one, so that a common beginning can be shared. Nothing is checked here; tests/unit/studies/test_figures.py checks every
-kind of chart against the schema. What stands beside one another is sorted by name: figures do not depend on the order
-in which they were written down.
+A layer is built step by step, `layer("rows0").mark("line").encode(x=channel("x:Q"))`. Each step returns a new layer, so
+that several layers can have their first steps in common. Nothing is validated here;
+tests/unit/studies/test_figures.py checks every kind of chart against the schema. Keys are sorted, so that figures do
+not depend on the order in which they were written.
 """
 
 from __future__ import annotations
@@ -14,50 +14,55 @@ from typing import Any
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.4.1.json"
 FIRST_VIEW = "first"
-"""Name of the first layer, which reads the wheel and the legend."""
+"""Name of the first layer, which handles the mouse wheel and the legend."""
 TYPES = {"Q": "quantitative", "N": "nominal"}
+"""Letter in a shorthand → type of the field."""
 SECONDARY = ("x2", "y2")
-"""Channels that end where another one begins; they have its type."""
+"""Channels for the second end of a mark; they have the type of the first end."""
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Layer:
+class MarkLayer:
     """One mark over one table.
 
     Attributes:
-        table: name of its rows among the data sets of the chart.
-        kind, look: the mark and its properties.
-        channels: what of a row the mark shows where.
-        condition: expression that a row must meet; empty takes all.
+        table: name of the table among the datasets of the chart.
+        kind, style: the mark and its properties.
+        channels: visual channel, such as x or color → field or value that it shows.
+        condition: expression that rows must satisfy; empty includes all.
     """
 
     table: str
     kind: str = ""
-    look: Mapping[str, Any] = field(default_factory=dict)
+    style: Mapping[str, Any] = field(default_factory=dict)
     channels: Mapping[str, Any] = field(default_factory=dict)
     condition: str = ""
 
-    def where(self, condition: str) -> Layer:
+    def where(self, condition: str) -> MarkLayer:
+        """Return the layer restricted to rows that satisfy an expression."""
         return replace(self, condition=condition)
 
-    def mark(self, kind: str, **look: Any) -> Layer:
-        return replace(self, kind=kind, look=look)
+    def mark(self, kind: str, **style: Any) -> MarkLayer:
+        """Return the layer with a mark."""
+        return replace(self, kind=kind, style=style)
 
-    def encode(self, **channels: Any) -> Layer:
-        """Further channels. A text stands for the channel of a field."""
+    def encode(self, **channels: Any) -> MarkLayer:
+        """Return the layer with further channels. A string is a shorthand for the channel of a field."""
         return replace(self, channels={**self.channels, **channels})
 
     def to_json(self) -> Json:
+        """Return the Vega-Lite specification of the layer."""
         encoding = {}
         for name, value in self.channels.items():
             encoding[name] = channel(value) if isinstance(value, str) else value
             if name in SECONDARY:
+                # A secondary channel takes only a field; its type is that of the primary channel.
                 encoding[name] = {"field": encoding[name]["field"]}
         specification = {
             "data": {"name": self.table},
-            "mark": {"type": self.kind, **in_order(self.look)},
+            "mark": {"type": self.kind, **in_order(self.style)},
             "encoding": in_order(encoding),
         }
         if self.condition:
@@ -66,45 +71,46 @@ class Layer:
 
 
 def channel(shorthand: str, **properties: Any) -> Json:
-    """A field with its type, "step:Q" for a quantity and "name:N" for names, and what else is said about it."""
+    """Return the channel of a field: "step:Q" for a quantity, "name:N" for names, plus further properties."""
     name, _, kind = shorthand.partition(":")
     return {"field": name, "type": TYPES[kind], **properties}
 
 
 def constant(value: Any) -> Json:
-    """A channel that is the same for every row."""
+    """Return a channel with the same value for every row."""
     return {"value": value}
 
 
 def conditional(condition: Json, then: Any, otherwise: Any) -> Json:
-    """A channel with one value where a condition holds and another elsewhere.
+    """Return a channel with one value if a condition holds and another value otherwise.
 
     Args:
         condition: {"test": expression} or {"param": name}.
+        then, otherwise: the two values.
     """
     return {"condition": {**condition, "value": then}, "value": otherwise}
 
 
 def step(pixels: int) -> Json:
-    """A size of so many pixels for each name on its axis."""
+    """Return a size of so many pixels for each name on its axis."""
     return {"step": pixels}
 
 
 def expression(text: str) -> Json:
-    """A property that Vega computes."""
+    """Return a property that Vega computes from an expression."""
     return {"expr": text}
 
 
-def layered(layers: Sequence[Layer], params: Sequence[Json], width: int, height: int | Json) -> Json:
-    """A specification of these layers; `params` are what a reader can do."""
-    drawn = [layer.to_json() for layer in layers]
-    drawn[0] = _named(drawn[0])
+def layered(layers: Sequence[MarkLayer], params: Sequence[Json], width: int, height: int | Json) -> Json:
+    """Return the specification of a layered chart; `params` are its interactive parameters."""
+    rendered = [layer.to_json() for layer in layers]
+    rendered[0] = _named(rendered[0])
     shared = {}
-    if len({layer.table for layer in layers}) == 1:  # what all layers read is said once
-        shared = {"data": drawn[0]["data"]}
-        drawn = [{key: part for key, part in layer.items() if key != "data"} for layer in drawn]
+    if len({layer.table for layer in layers}) == 1:  # state a common table once for all layers
+        shared = {"data": rendered[0]["data"]}
+        rendered = [{key: part for key, part in layer.items() if key != "data"} for layer in rendered]
     return {
-        "layer": drawn,
+        "layer": rendered,
         "autosize": {"contains": "padding", "type": "fit-x"},
         **shared,
         "height": height,
@@ -115,13 +121,14 @@ def layered(layers: Sequence[Layer], params: Sequence[Json], width: int, height:
 
 
 def _named(layer: Json) -> Json:
-    """The layer with the name by which parameters refer to it, before its filter."""
+    """Return the layer with the name by which parameters refer to it; the name comes before its filter."""
+    # The filter is removed and appended again, so that it stays the last key.
     filters = {"transform": layer.pop("transform")} if "transform" in layer else {}
     return {**layer, "name": FIRST_VIEW, **filters}
 
 
 def in_order(node: Any) -> Any:
-    """The same values, in objects whose keys are sorted."""
+    """Return the same values, in objects whose keys are sorted."""
     if isinstance(node, Mapping):
         return {key: in_order(node[key]) for key in sorted(node)}
     if isinstance(node, list):

@@ -1,7 +1,7 @@
-"""The register of a suite: every run that was accepted, the last one with its values by prompt.
+"""Register of a suite: all accepted runs; the last one also has its values by prompt.
 
-`outputs/accepted/SUITE.json` keeps what a comparison needs, so an accepted run can be compared with after its directory
-is gone.
+`outputs/accepted/SUITE.json` contains everything that a comparison needs, so an accepted run can still be compared with
+after its directory has been deleted.
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ from typing import Any
 from filelock import FileLock
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.files import explained, make_folder, read_json, write_json
+from rlhf_lab.core.files import explained, make_dir, read_json, write_json
 from rlhf_lab.gates.scores import Scores
 
 
 def register_path(run: Path, suite: str) -> Path:
-    """Beside the folder `runs` that a run lies in."""
+    """Return the path of a suite's register, next to the directory `runs` that contains the run."""
     store = run.resolve().parent
+    # a run outside a directory `runs` has its register next to itself
     outputs = store.parent if store.name == "runs" else store
     return outputs / "accepted" / f"{suite}.json"
 
 
 def history(path: Path) -> list[dict[str, Any]]:
-    """Accepted runs, the first one first. Raises DataError for a damaged register."""
+    """Return the accepted runs, oldest first. Raises DataError for a damaged register."""
     if not path.is_file():
         return []
     values = read_json(path)
     if not isinstance(values, dict) or not isinstance(values.get("history"), list):
-        raise DataError(f"{path} is no register of accepted runs; restore it, or move it away to begin anew")
+        raise DataError(f"{path} is not a register of accepted runs; restore it, or move it away to start a new one")
     entries: list[dict[str, Any]] = values["history"]
     return entries
 
 
 def last_accepted(path: Path) -> tuple[str, dict[str, Scores]]:
-    """(run, check → its values) of the run accepted last; ("", {}) where there is none."""
+    """Return (run, check → its values) of the run accepted last; ("", {}) if there is none."""
     entries = history(path)
     if not entries:
         return "", {}
@@ -44,22 +45,31 @@ def last_accepted(path: Path) -> tuple[str, dict[str, Scores]]:
     return str(entries[-1]["run"]), {name: Scores.from_dict(values) for name, values in checks.items()}
 
 
-def accept(
-    path: Path, suite: str, run: Path, manifest: dict[str, Any], checks: dict[str, Scores], *, after: str
+def accept_run(
+    path: Path,
+    suite: str,
+    run: Path,
+    manifest: dict[str, Any],
+    checks: dict[str, Scores],
+    *,
+    after: str,
 ) -> None:
-    """Add a run to the register. Of the runs before it the estimates are kept, and not the values by prompt.
+    """Add a run to the register. Earlier runs keep their estimates and lose their values by prompt.
 
     Args:
-        after: the run that it was compared with; empty where there was none.
+        after: the run that it was compared with; "" if there was none.
+
     Raises:
-        DataError: another run was accepted since.
+        DataError: another run has been accepted since the comparison.
     """
-    make_folder(path.parent)
+    make_dir(path.parent)
     with explained(path), FileLock(path.with_suffix(".lock")):
+        # another process may have accepted a run since the comparison
         last, _ = last_accepted(path)
         if last != after:
-            raise DataError(f"{path}: {last or 'no run'} is the last accepted now; give the gate's command again")
+            raise DataError(f"{path}: meanwhile {last or 'no run'} is the last accepted; run the gate's command again")
         entries = history(path)
+        # only the last run is compared with; dropping the values of the others keeps the file small
         for entry in entries:
             for values in entry["checks"].values():
                 values["outcomes"] = {}

@@ -1,4 +1,4 @@
-"""The gate's decision on the console: a row per check, then what follows."""
+"""The gate's decision on the console: one row per check, then the consequences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from rich.table import Table
 
 from rlhf_lab.gates.gate import Decision
-from rlhf_lab.gates.verdicts import Verdict, lower_is_better
+from rlhf_lab.gates.verdicts import CheckVerdict, lower_is_better
 from rlhf_lab.results.wording import compact, signed
 from rlhf_lab.statistics.estimates import Estimate
 
@@ -19,6 +19,7 @@ def table(decision: Decision) -> Table:
     for column in COLUMNS:
         shown.add_column(column, overflow="fold")
     for verdict in decision.verdicts:
+        # checks without an accepted value are not compared
         accepted = "–" if verdict.accepted is None else compact(verdict.accepted)
         shown.add_row(
             verdict.check.name, compact(verdict.value), accepted, _difference(verdict), verdict.state, verdict.words
@@ -26,35 +27,45 @@ def table(decision: Decision) -> Table:
     return shown
 
 
-def _difference(verdict: Verdict) -> str:
-    """Candidate minus accepted, in the metric's own direction."""
+def _difference(verdict: CheckVerdict) -> str:
+    """Return candidate minus accepted, in the metric's own direction."""
     if verdict.gain is None:
         return "–"
     gain = verdict.gain.difference
     if math.isnan(gain.mean):
         return "–"
     if lower_is_better(verdict.check):
-        gain = Estimate(-gain.mean, -gain.high, -gain.low, gain.n, gain.clusters, gain.level)
+        # the gain is positive if the candidate is better; swap the bounds together with the sign
+        gain = Estimate(
+            -gain.mean,
+            -gain.high,
+            -gain.low,
+            gain.n,
+            gain.clusters,
+            gain.level,
+        )
     return signed(gain)
 
 
 def lines(decision: Decision) -> list[str]:
-    """What the decision is, against what, and what remains open."""
+    """Return the decision, the run it is compared with, and the undecided checks."""
     failed = [verdict.check.name for verdict in decision.verdicts if verdict.failed]
-    against = f"compared with {decision.accepted}" if decision.accepted else "no run was accepted yet: bounds alone"
-    said = [f"suite {decision.suite.suite}, run {decision.run}; {against}; {_family(decision)}"]
+    against = f"compared with {decision.accepted}" if decision.accepted else "no run was accepted yet: bounds only"
+    subject = f"suite {decision.suite.suite}, run {decision.run}"
+    parts = [f"{subject}; {against}; {_family(decision)}"]
     if decision.undecided:
         names = ", ".join(verdict.check.name for verdict in decision.undecided)
         fails = decision.suite.undecided == "fail"
-        consequence = "which fails (undecided: fail)" if fails else "which is no proof that nothing got worse"
-        said.append(f"undecided for lack of power: {names}, {consequence}")
+        consequence = "which fails (undecided: fail)" if fails else "so it is not proved that nothing got worse"
+        parts.append(f"undecided for lack of power: {names}, {consequence}")
+    # a run without failed checks may still fail, because of undecided ones
     if failed:
-        said.append(f"failed: {', '.join(failed)}")
+        parts.append(f"failed: {', '.join(failed)}")
     else:
-        said.append("passed" if decision.passed else "failed: undecided checks")
+        parts.append("passed" if decision.passed else "failed: undecided checks")
     if decision.registered:
-        said.append(f"accepted: {decision.registered}")
-    return said
+        parts.append(f"accepted: {decision.registered}")
+    return parts
 
 
 def _family(decision: Decision) -> str:

@@ -1,10 +1,11 @@
-"""What a check's values decide: bounds first, then the comparison with the accepted run.
+"""Verdicts of checks: bounds first, then the comparison with the accepted run.
 
-Without a score a check fails. A bound is broken when the mean lies beyond it. A comparison is a regression when the
+A check without a score fails. A bound is violated if the mean is beyond it. A comparison is a regression if the
 candidate is worse by more than the margin, at the suite's level after Holm's adjustment over all comparisons of the
-suite. Without a margin nothing can be shown to be as good as before: "no regression found" then comes with what would
-have been found. With a margin the candidate is "not worse" when its interval says so; where neither is shown, the check
-is undecided, and how many prompts would decide is said.
+suite. Without a margin, equality cannot be proved, so "no regression found" states the change that would have been
+detected. With a margin, the candidate is "not worse" if the interval of the difference excludes a loss larger than the
+margin. If neither a regression nor "not worse" is shown, the check is undecided, and the verdict estimates the number
+of prompts that would decide it.
 """
 
 from __future__ import annotations
@@ -15,32 +16,34 @@ from dataclasses import dataclass, replace
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.metrics import metric as metric_of
-from rlhf_lab.gates.scores import Check, Scores
+from rlhf_lab.gates.scores import Scores, SuiteCheck
 from rlhf_lab.results.wording import compact
 from rlhf_lab.statistics.estimates import Comparison, Estimate
 from rlhf_lab.statistics.inference import error_of_interval, holm, unpaired_from_intervals
 from rlhf_lab.statistics.paired_rates import margin_p_values, paired_by_prompt, prompts_to_find
 
 SHARED = 2
-"""Prompts from which a paired test has a spread to go by."""
+"""Minimum number of prompts for a test; one prompt has no spread."""
 ALIKE = 0.9
-"""Share of the larger set of prompts that two runs have to share to be compared prompt by prompt."""
+"""Minimum fraction of the larger prompt set that both runs must have in common to be compared prompt by prompt."""
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """One check, decided.
+class CheckVerdict:
+    """A decided check.
 
     Attributes:
-        value, accepted: of the candidate, and of the accepted run; None without one.
-        gain: candidate − accepted, positive where the candidate is better.
-        p_worse: adjusted p of "worse by more than the margin"; NaN without a comparison.
+        check: the check.
+        value, accepted: estimate of the candidate and of the accepted run; None without an accepted run.
+        gain: candidate − accepted, positive if the candidate is better.
+        p_worse: adjusted p-value of "worse by more than the margin"; NaN without a comparison.
+        p_not_worse: p-value of "not worse by more than the margin"; NaN without a comparison.
         state: `pass`, `below bound`, `regression` and `unscored` (these three fail), or `undecided`.
-        words: what the state rests on.
-        remarks: what the comparison leaves out, in words.
+        words: reason for the state.
+        remarks: limitations of the comparison, in words.
     """
 
-    check: Check
+    check: SuiteCheck
     value: Estimate
     accepted: Estimate | None = None
     gain: Comparison | None = None
@@ -55,145 +58,190 @@ class Verdict:
         return self.state in ("below bound", "regression", "unscored")
 
 
-def decide(candidate: Sequence[tuple[Check, Scores]], accepted: dict[str, Scores], alpha: float) -> list[Verdict]:
-    """A verdict per check, in their order.
+def decide(
+    candidate: Sequence[tuple[SuiteCheck, Scores]],
+    accepted: dict[str, Scores],
+    alpha: float,
+) -> list[CheckVerdict]:
+    """Return a verdict per check, in their order.
 
     Args:
-        accepted: check → its values in the accepted run; a check that is not there is not compared.
+        accepted: check → its values in the accepted run. A check that is missing here is not compared.
     """
     verdicts = []
     for check, scores in candidate:
         before = accepted.get(check.name) if check.demand.compare else None
+        # first all p-values, because Holm's adjustment needs the whole family
         verdicts.append(_measured(check, scores, before))
     adjusted = holm([verdict.p_worse for verdict in verdicts])
-    return [_decided(replace(verdict, p_worse=p), alpha) for verdict, p in zip(verdicts, adjusted, strict=True)]
+    return [_decide(replace(verdict, p_worse=p), alpha) for verdict, p in zip(verdicts, adjusted, strict=True)]
 
 
-def lower_is_better(check: Check) -> bool:
-    """By the demand, else by the metric."""
+def lower_is_better(check: SuiteCheck) -> bool:
+    """Return True if lower values are better according to the demand, or else the metric."""
     return direction(check) == "lower"
 
 
-def direction(check: Check) -> str:
-    """`higher` or `lower`; empty where neither the demand nor the metric says which is better."""
+def direction(check: SuiteCheck) -> str:
+    """Return `higher` or `lower`; "" if neither the demand nor the metric states a direction."""
     return check.demand.better or metric_of(check.metric).better
 
 
-def require_directions(checks: Sequence[Check]) -> None:
-    """Raises ConfigError naming every check that is to be compared and has no direction."""
+def require_directions(checks: Sequence[SuiteCheck]) -> None:
+    """Raise ConfigError with all checks that are to be compared but have no direction."""
     unknown = [check for check in checks if check.demand.compare and not direction(check)]
     if unknown:
         raise ConfigError(
             [
-                f"{check.name}: whether more of {check.metric} is better is not known; "
-                "write better: higher|lower, or compare: false"
+                f"{check.name}: it is unknown whether a higher {check.metric} is better; "
+                "set better: higher|lower, or compare: false"
                 for check in unknown
             ]
         )
 
 
-def _measured(check: Check, now: Scores, before: Scores | None) -> Verdict:
-    """The check with its comparison, not yet adjusted."""
+def _measured(check: SuiteCheck, now: Scores, before: Scores | None) -> CheckVerdict:
+    """Return the check with its comparison; p-values are not yet adjusted."""
     if before is None:
-        return Verdict(check, now.estimate)
+        return CheckVerdict(check, now.estimate)
     margin = check.demand.margin
     shared = sum(prompt in before.outcomes for prompt in now.outcomes)
     larger = max(len(now.outcomes), len(before.outcomes))
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     if shared < larger:
-        remarks += (f"{shared} of {larger} prompts are shared",)
+        notes += (f"the runs have {shared} of {larger} prompts in common",)
     if now.version != before.version:
-        remarks += (f"the accepted run was asked another version of {check.metric.replace('/', '.', 1)}",)
+        notes += (f"the accepted run used another version of {check.metric.replace('/', '.', 1)}",)
     if shared < max(SHARED, ALIKE * larger):
-        return replace(_from_intervals(check, now.estimate, before.estimate), remarks=remarks)
+        return replace(_from_intervals(check, now.estimate, before.estimate), remarks=notes)
+    # the difference is positive if the candidate is better, in either direction of the metric
     worse_side, better_side = (now, before) if lower_is_better(check) else (before, now)
     gain = paired_by_prompt(worse_side.outcomes, better_side.outcomes)
     p_not_worse, p_worse = margin_p_values(gain, margin)
     if not margin and not math.isnan(gain.p_value):
-        # the test of a difference, exact where outcomes are single; a change for the better is no evidence
+        # without a margin, test the difference itself, exactly if outcomes are single; an improvement is no regression
         p_worse = gain.p_value if gain.difference.mean < 0 else 1.0
-    return Verdict(check, now.estimate, before.estimate, gain, p_worse, p_not_worse, remarks=remarks)
+    return CheckVerdict(
+        check,
+        now.estimate,
+        before.estimate,
+        gain,
+        p_worse,
+        p_not_worse,
+        remarks=notes,
+    )
 
 
-def _from_intervals(check: Check, now: Estimate, before: Estimate) -> Verdict:
-    """Runs that share too few prompts, or have no rows: a z test of the two intervals, moved by the margin."""
-    verdict = Verdict(check, now, before)
+def _from_intervals(check: SuiteCheck, now: Estimate, before: Estimate) -> CheckVerdict:
+    """Compare runs with too few prompts in common, or without rows, by a z test of their intervals and the margin."""
+    verdict = CheckVerdict(check, now, before)
     sign = -1 if lower_is_better(check) else 1
     z, _ = unpaired_from_intervals(before, now)
-    if math.isnan(z) or min(now.clusters, before.clusters) < SHARED:  # the interval of one prompt is all of [0, 1]
+    # with one prompt the interval is all of [0, 1], so it says nothing
+    if math.isnan(z) or min(now.clusters, before.clusters) < SHARED:
         return verdict
     gap = now.mean - before.mean
     error = math.hypot(error_of_interval(before), error_of_interval(now))
     margin = check.demand.margin
+    # distance from the edge −margin: positive speaks for "not worse", negative for "worse"; p-values are two-sided
     z_above = (sign * gap + margin) / error
     p_worse = math.erfc(-z_above / math.sqrt(2)) if z_above < 0 else 1.0
     p_not_worse = math.erfc(z_above / math.sqrt(2)) if z_above > 0 else 1.0
     mean = sign * gap
-    interval = Estimate(mean, mean - 1.96 * error, mean + 1.96 * error, now.n, min(now.clusters, now.n))
+    # 1.96 and 2.8 = 1.96 + 0.84: normal quantiles of a 95 % interval and of 80 % power
+    interval = Estimate(
+        mean,
+        mean - 1.96 * error,
+        mean + 1.96 * error,
+        now.n,
+        min(now.clusters, now.n),
+    )
     gain = Comparison(interval, math.nan, 2.8 * error, "z test of two intervals, unpaired", standard_error=error)
-    return replace(verdict, gain=gain, p_worse=min(1.0, p_worse), p_not_worse=min(1.0, p_not_worse))
+    return replace(
+        verdict,
+        gain=gain,
+        p_worse=min(1.0, p_worse),
+        p_not_worse=min(1.0, p_not_worse),
+    )
 
 
-def _decided(verdict: Verdict, alpha: float) -> Verdict:
-    """The verdict with its state and words."""
-    demand, mean = verdict.check.demand, verdict.value.mean
+def _decide(verdict: CheckVerdict, alpha: float) -> CheckVerdict:
+    """Return the verdict with its state and words."""
+    demand = verdict.check.demand
+    mean = verdict.value.mean
     counts = f"{verdict.value.n} scored, {verdict.value.unscored} unscored"
     if math.isnan(mean):
         return replace(verdict, state="unscored", words=counts)
     if demand.min is not None and mean < demand.min:
-        return replace(verdict, state="below bound", words=f"{compact(mean)} is below min {demand.min:g}")
+        return replace(
+            verdict,
+            state="below bound",
+            words=f"{compact(mean)} is below min {demand.min:g}",
+        )
     if demand.max is not None and mean > demand.max:
-        return replace(verdict, state="below bound", words=f"{compact(mean)} is above max {demand.max:g}")
+        return replace(
+            verdict,
+            state="below bound",
+            words=f"{compact(mean)} is above max {demand.max:g}",
+        )
+    # the mean satisfies the bounds; say if the interval does not
     near = _near_bound(verdict)
     missing = counts if verdict.value.unscored else ""
     if verdict.accepted is None:
         return replace(verdict, words="; ".join(filter(None, [near or "nothing to compare with", missing])))
-    state, words = _compared(verdict, alpha)
-    said = [words, *verdict.remarks, near, missing]
-    return replace(verdict, state=state, words="; ".join(filter(None, said)))
+    state, words = _compare(verdict, alpha)
+    parts = [words, *verdict.remarks, near, missing]
+    return replace(verdict, state=state, words="; ".join(filter(None, parts)))
 
 
-def _near_bound(verdict: Verdict) -> str:
-    """A bound that holds for the mean and not for the whole interval; empty where there is none."""
-    demand, value = verdict.check.demand, verdict.value
+def _near_bound(verdict: CheckVerdict) -> str:
+    """Return the bounds that the mean satisfies but the interval exceeds, in words; "" if there are none."""
+    demand = verdict.check.demand
+    value = verdict.value
     bounds = []
     if demand.min is not None and value.low < demand.min:
         bounds.append(f"min {demand.min:g}")
     if demand.max is not None and value.high > demand.max:
         bounds.append(f"max {demand.max:g}")
-    return f"the interval reaches beyond {' and '.join(bounds)}" if bounds else ""
+    if bounds:
+        return f"the interval extends beyond {' and '.join(bounds)}"
+    return ""
 
 
-def _compared(verdict: Verdict, alpha: float) -> tuple[str, str]:
-    gain, margin = verdict.gain, verdict.check.demand.margin
+def _compare(verdict: CheckVerdict, alpha: float) -> tuple[str, str]:
+    gain = verdict.gain
+    margin = verdict.check.demand.margin
     if gain is None or math.isnan(verdict.p_worse):
-        return "undecided", "it cannot be compared: there is no interval"
+        return "undecided", "no comparison is possible: there is no interval"
     change = gain.difference
+    # identical outcomes have no p-value worth reporting
     if change.mean == change.low == change.high == 0:
-        return "pass", f"the same on every prompt of {change.clusters}"
+        return "pass", f"equal on all {change.clusters} prompts"
     if verdict.p_worse <= alpha:
         beyond = f" by more than the margin {margin:g}" if margin else ""
         return "regression", f"worse{beyond}, p = {verdict.p_worse:.2g}"
     if margin and verdict.p_not_worse <= alpha:
         return "pass", f"not worse by {margin:g}, p = {verdict.p_not_worse:.2g}"
     if margin:
-        shown = "worse, and whether by more than" if change.high < 0 else "neither worse nor not worse by"
-        open_question = f"{shown} {margin:g}{' is open' if change.high < 0 else ''}"
+        if change.high < 0:
+            open_question = f"worse, but possibly by less than {margin:g}"
+        else:
+            open_question = f"neither worse nor not worse by {margin:g}"
         return "undecided", f"{open_question}; {_prompts(gain, margin + change.mean)}"
     detectable = gain.minimum_detectable_effect
     if not math.isfinite(detectable):
-        return "undecided", "no regression found, and what would have been found is not known"
-    return "pass", f"no regression found; a change of {compact(detectable)} would have been found with 80 % power"
+        return "undecided", "no regression found, and the detectable change is unknown"
+    return "pass", f"no regression found; a change of {compact(detectable)} would have been detected with 80 % power"
 
 
 def _prompts(gain: Comparison, distance: float) -> str:
-    """How many prompts would decide, if difference and spread are as observed.
+    """Return how many prompts would decide, if difference and spread are as observed.
 
     Args:
-        distance: of the observed difference from the edge of the margin.
+        distance: distance of the observed difference from the edge of the margin.
     """
     count = prompts_to_find(gain, abs(distance))
     if not math.isfinite(count) or count > 1e7:
-        return "more prompts than can be had would decide"
-    asked = gain.difference.clusters
-    return f"about {max(count, asked + 1):,.0f} prompts would decide ({asked} were asked)"
+        return "no feasible number of prompts would decide"
+    requested = gain.difference.clusters
+    return f"about {max(count, requested + 1):,.0f} prompts would decide ({requested} were used)"

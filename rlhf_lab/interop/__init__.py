@@ -1,6 +1,5 @@
-"""The lab beside other harnesses: what they can use of it, and what it hands to them.
+"""Exports of rlhf_lab to other programs.
 
-Each folder is one of them and an extra with constraints of its own: inspect/ is inspect-ai, parler/ is Parler-TTS;
-publishing/ hands a model to a folder or the hub. Nothing in the lab needs what is here. docs/agents/interop.md and
-docs/publish.md have the commands.
+publishing/ writes a trained model, with a card, to a directory or to the hub: start with publishing/publish.py.
+docs/publish.md lists the commands. The bridges to inspect-ai and to Parler-TTS belong to the packs agents and speech.
 """

@@ -1,5 +1,5 @@
-"""Losses, advantages and KL estimates: pure functions on tensors, one value per pair or token, each with its source.
+"""Losses, advantages and KL estimates: pure functions on tensors, one value per pair or token.
 
-Read preference.py and policy.py first; objective.py is the table from a name to a loss and what it needs. No config,
-no model and no hidden mean: a loss can be read and tested on its own.
+Read preference.py and policy.py first. objective.py maps the name of a loss to its function and its inputs. A loss
+depends on no config and no model and has no state, so it can be read and tested alone. Each function cites its source.
 """

@@ -1,7 +1,7 @@
-"""Advantages: how a reply's reward is credited. Pure functions; B prompts, G replies each, R rows of T tokens.
+"""Advantages: credit assignment of rewards. Pure functions; B prompts, G responses each, R rows of T tokens.
 
-Group estimators compare replies to one prompt and need no critic; they give one number per reply. `gae` uses a critic
-and gives one number per token. A reply without a score (NaN) counts in no mean and has advantage 0.
+Group estimators compare responses to one prompt, need no critic and return one number per response. `gae` uses a
+critic and returns one number per token. A response without a score (NaN) counts in no mean and gets advantage 0.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-EPS = 1e-6  # added to a group's sd: replies that all score the same have advantage 0 instead of NaN
+# Added to a group's sd: if all responses of a group score the same, their advantage is 0 instead of NaN.
+EPS = 1e-6
 
 
 class GroupScores(NamedTuple):
-    """What the group estimators read.
+    """Inputs of the group estimators.
 
     Attributes:
-        scores_BG: reward of each reply; NaN where unscored.
-        greedy_B: reward of the greedy reply to each prompt, for `remax`.
-        condition_BG: the metric `canon` splits a group by, e.g. reply length.
+        scores_BG: reward of each response; NaN where unscored.
+        greedy_B: reward of the greedy response to each prompt, for `remax`.
+        condition_BG: the metric by which `canon` splits a group, e.g. response length.
         inter_weight: weight μ of CANON's comparison between the two halves, in [0, 1].
     """
 
@@ -35,39 +36,42 @@ def grpo(group: GroupScores) -> Tensor:
     """z-score within the group, (r − mean)/(sd + ε) (arXiv:2402.03300, section 4.1.2); sd divides by G − 1."""
     centred_BG = dr_grpo(group)
     scored_B = group.scores_BG.isfinite().sum(1)
-    sd_B = (centred_BG.square().sum(1) / (scored_B - 1).clamp(min=1)).sqrt()
+    # Unscored responses were set to 0 by `dr_grpo`, so they add nothing to the sum of squares.
+    variance_B = centred_BG.square().sum(1) / (scored_B - 1).clamp(min=1)
+    sd_B = variance_B.sqrt()
     return centred_BG / (sd_B[:, None] + EPS)
 
 
 def dr_grpo(group: GroupScores) -> Tensor:
-    """r − mean of the group, not divided by its sd (arXiv:2503.20783, section 3.2)."""
+    """r − mean of the group, without division by the group's sd (arXiv:2503.20783, section 3.2)."""
     scores_BG = group.scores_BG
     return (scores_BG - scores_BG.nanmean(1, keepdim=True)).nan_to_num(0.0)
 
 
 def rloo(group: GroupScores) -> Tensor:
-    """r − mean of the other replies to the prompt: G/(G − 1)·(r − mean) (arXiv:2402.14740, eq. 8)."""
+    """r − mean of the other responses to the prompt: G/(G − 1)·(r − mean) (arXiv:2402.14740, eq. 8)."""
     scored_B1 = group.scores_BG.isfinite().sum(1, keepdim=True)
     return dr_grpo(group) * scored_B1 / (scored_B1 - 1).clamp(min=1)
 
 
 def remax(group: GroupScores) -> Tensor:
-    """r − reward of the greedy reply (arXiv:2310.10505, eq. 6)."""
-    assert group.greedy_B is not None, "remax needs the greedy replies' rewards"
+    """r − reward of the greedy response (arXiv:2310.10505, eq. 6)."""
+    assert group.greedy_B is not None, "remax needs the rewards of the greedy responses"
     return (group.scores_BG - group.greedy_B[:, None]).nan_to_num(0.0)
 
 
 def canon(group: GroupScores) -> Tensor:
-    """CANON (arXiv:2509.23962): a group is cut into equal halves by a metric, whichever direction pays.
+    """CANON (arXiv:2509.23962): compare the two equal halves of a group that a metric splits, in both directions.
 
-    μ·(r − mean of the other half) + (1 − μ)·(r − mean of the own half). At μ = ½ and an even count this is `dr_grpo`.
-    Halves are of the scored replies; with an odd count the reply in the middle belongs to the lower half. A half
-    without a reply has the group's mean.
+    μ·(r − mean of the other half) + (1 − μ)·(r − mean of the own half). With μ = ½ and an even count this is `dr_grpo`.
+    Only scored responses are split. With an odd count the middle response belongs to the lower half. An empty half gets
+    the group's mean.
     """
     assert group.condition_BG is not None, "canon needs the metric it splits groups by"
     scores_BG = group.scores_BG
     scored_BG = scores_BG.isfinite()
-    condition_BG = group.condition_BG.masked_fill(~scored_BG, torch.inf)  # unscored replies rank last
+    condition_BG = group.condition_BG.masked_fill(~scored_BG, torch.inf)  # unscored responses rank last
+    # The argsort of an argsort is the rank of each response.
     rank_BG = condition_BG.argsort(dim=1, stable=True).argsort(dim=1)
     lower_size_B1 = (scored_BG.sum(1, keepdim=True) + 1) // 2
     upper_BG = scored_BG & (rank_BG >= lower_size_B1)
@@ -104,8 +108,10 @@ def gae(rewards_RT: Tensor, values_RT: Tensor, length_R: Tensor, *, gamma: float
     mask_RT = torch.arange(max_tokens, device=length_R.device) < length_R[:, None]
     rewards_RT = rewards_RT * mask_RT
     values_RT = values_RT * mask_RT  # so that V beyond a row's end is 0 in the δ of its last token
-    next_RT = torch.cat([values_RT[:, 1:], torch.zeros_like(values_RT[:, :1])], dim=1)
+    after_last_R1 = torch.zeros_like(values_RT[:, :1])
+    next_RT = torch.cat([values_RT[:, 1:], after_last_R1], dim=1)  # V_{t+1}
     delta_RT = rewards_RT + gamma * next_RT - values_RT
+    # The recursion runs backwards, because the advantage of a token depends on that of the next one.
     advantage_RT = torch.zeros_like(delta_RT)
     advantage_R = torch.zeros_like(delta_RT[:, 0])
     for t in range(max_tokens - 1, -1, -1):

@@ -1,9 +1,9 @@
-"""Importance weights for samples of another program than training's: the same model, computed a little differently.
+"""Importance weights for samples from a sampler whose probabilities differ slightly from those of training.
 
-Samples are drawn from μ, what the sampler computes, and the policy loss takes them for samples of π_old, what training
-computes of the same weights. Each term of the loss, of a token or a whole reply, is multiplied by the ratio π_old/μ, so
-that its expectation is the one under π_old, as in the decoupled objective (arXiv:2110.00641, eq. 4). The ratio is
-bounded from above (arXiv:1802.01561, eq. 1), which keeps the variance finite and biases towards μ.
+Samples come from μ, the probabilities that the sampler computes. The policy loss treats them as samples of π_old, the
+probabilities that training computes. Each term of the loss (one token or one full response) is multiplied by the ratio
+π_old/μ, so that its expectation is that under π_old, as in the decoupled objective (arXiv:2110.00641, eq. 4). The ratio
+is capped (arXiv:1802.01561, eq. 1): this keeps the variance finite and biases towards μ.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from torch import Tensor
 
 
 def importance_weights(log_ratios: Tensor, *, cap: float) -> Tensor:
-    """min(exp(log ratio), cap) of each token or reply.
+    """Return min(exp(log ratio), cap) of each token or response.
 
     Args:
-        log_ratios: log π_old − log μ, nats: of tokens, or summed over the tokens of each reply.
-        cap: largest weight.
+        log_ratios: log π_old − log μ, nats, of tokens, or summed over the tokens of each response.
+        cap: maximum weight.
     """
-    # compared in log space: a reply's ratio may be too large for float32
+    # The comparison is in log space because the ratio of a full response may overflow float32.
     return log_ratios.clamp(max=math.log(cap)).exp()
 
 
-def effective_share(log_ratios: Tensor) -> Tensor:
-    """Effective sample size of ratios that are not capped, as a share of the sample: (Σw)² / (n·Σw²), in (0, 1].
+def effective_fraction(log_ratios: Tensor) -> Tensor:
+    """Return the effective sample size of uncapped ratios as a fraction of the sample: (Σw)² / (n·Σw²), in (0, 1].
 
-    1 where all ratios are the same; 1/n where one sample has all the weight.
+    It is 1 if all ratios are equal, and 1/n if one sample has all the weight.
     """
-    weights = (log_ratios - log_ratios.max()).exp()  # a common factor cancels, and the largest weight is then 1
+    # A common factor cancels. Dividing by the maximum makes the largest weight 1, so that nothing overflows.
+    weights = (log_ratios - log_ratios.max()).exp()
     return weights.sum().square() / (len(weights) * weights.square().sum())

@@ -1,7 +1,7 @@
 """Policy losses: pure functions from log-probabilities and advantages of sampled tokens to one loss per token.
 
-Tokens of all rows are laid end to end, (N,). How tokens are weighted against each other is not decided here but by
-`token_weights`: the step's loss is Σ weight·loss / units.
+Tokens of all rows are concatenated, (N,). The losses do not weight tokens against each other: `token_weights` does, and
+the loss of a step is Σ weight·loss / units.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from torch import Tensor
 
 
 class PolicyTokens(NamedTuple):
-    """What a policy loss reads. Each (N,) except `rows`.
+    """Inputs of a policy loss. Each (N,) except `rows`.
 
     Attributes:
-        logp, old: log-probability now (differentiable) and when the token was sampled, nats.
-        advantage: of the token.
-        row: the reply each token belongs to, 0 … rows − 1.
+        logp, old: log-probability now (differentiable) and at sampling time, nats.
+        advantage: advantage of each token.
+        row: index of the response that each token belongs to, 0 … rows − 1.
+        rows: number of responses.
     """
 
     logp: Tensor
@@ -29,80 +30,83 @@ class PolicyTokens(NamedTuple):
     rows: int
 
 
-class Clip(NamedTuple):
-    """The trust region.
+class ClipRange(NamedTuple):
+    """Trust region of the probability ratio.
 
     Attributes:
         low, high: ratios are kept within [1 − low, 1 + high].
-        dual: bounds the loss of negative advantages; 0 is off.
-        log_ratio: bounds |log ratio| before it is exponentiated.
+        dual: bound on the loss of negative advantages; 0 is off.
+        log_ratio: bound on |log ratio| before it is exponentiated.
     """
 
     low: float
     high: float
     dual: float = 0.0
-    log_ratio: float = 20.0  # e²⁰ lies far outside any trust region, and well inside float32
+    log_ratio: float = 20.0  # e²⁰ is far outside any trust region and far below the float32 maximum
 
 
 class PolicyLoss(NamedTuple):
-    """Loss of each token (differentiable); probability ratio and whether it was clipped, for the log. Each (N,)."""
+    """Loss of each token (differentiable), its probability ratio, and True where the ratio was clipped. Each (N,)."""
 
     per_token: Tensor
     ratio: Tensor
     clipped: Tensor
 
 
-def ppo_clip(tokens: PolicyTokens, clip: Clip) -> PolicyLoss:
+def ppo_clip(tokens: PolicyTokens, clip: ClipRange) -> PolicyLoss:
     """−min(ρA, clip(ρ, 1 − low, 1 + high)·A), ρ = π/π_old (arXiv:1707.06347, eq. 7).
 
-    low ≠ high is DAPO's clip-higher (arXiv:2503.14476, eq. 10). `dual` = c > 1 keeps the loss of a negative advantage
-    below −cA (arXiv:1912.09729, eq. 5).
+    low ≠ high is DAPO's clip-higher (arXiv:2503.14476, eq. 10). `dual` = c > 1 bounds the loss of a negative advantage
+    by −cA (arXiv:1912.09729, eq. 5).
     """
     ratio = (tokens.logp - tokens.old).clamp(-clip.log_ratio, clip.log_ratio).exp()
     return _clipped_loss(ratio, tokens.advantage, clip)
 
 
-def gspo(tokens: PolicyTokens, clip: Clip) -> PolicyLoss:
-    """ppo_clip with one ratio per reply, s = exp(mean_t log ρ_t) (arXiv:2507.18071, eq. 5).
+def gspo(tokens: PolicyTokens, clip: ClipRange) -> PolicyLoss:
+    """ppo_clip with one ratio per response, s = exp(mean_t log ρ_t) (arXiv:2507.18071, eq. 5).
 
-    Each token holds its reply's whole loss, so the mean over the tokens of a reply (`sequence_mean`) is the reply's.
+    Each token has the loss of its full response, so the mean over a response's tokens (`sequence_mean`) is that loss.
     """
     log_ratio = tokens.logp - tokens.old
+    # mean log ratio of each response; `clamp` because a row without tokens would divide by 0
     count_R = torch.bincount(tokens.row, minlength=tokens.rows).clamp(min=1)
     mean_R = log_ratio.new_zeros(tokens.rows).index_add(0, tokens.row, log_ratio) / count_R
     ratio = mean_R.clamp(-clip.log_ratio, clip.log_ratio).exp()[tokens.row]
     return _clipped_loss(ratio, tokens.advantage, clip)
 
 
-def cispo(tokens: PolicyTokens, clip: Clip) -> PolicyLoss:
+def cispo(tokens: PolicyTokens, clip: ClipRange) -> PolicyLoss:
     """−sg(clip(ρ, 1 − low, 1 + high))·A·log π: clips the weight, never drops a token (arXiv:2506.13585, eq. 4)."""
+    # `detach`: the clipped ratio is a constant weight, and only log π carries gradients
     ratio = (tokens.logp.detach() - tokens.old).clamp(-clip.log_ratio, clip.log_ratio).exp()
     weight = ratio.clamp(1 - clip.low, 1 + clip.high)
     return PolicyLoss(-weight * tokens.advantage * tokens.logp, ratio, weight != ratio)
 
 
-def _clipped_loss(ratio: Tensor, advantage: Tensor, clip: Clip) -> PolicyLoss:
+def _clipped_loss(ratio: Tensor, advantage: Tensor, clip: ClipRange) -> PolicyLoss:
     unclipped = -ratio * advantage
     clipped = -ratio.clamp(1 - clip.low, 1 + clip.high) * advantage
     loss = torch.maximum(unclipped, clipped)
     if clip.dual:
-        loss = torch.where(advantage < 0, torch.minimum(loss, -clip.dual * advantage), loss)
+        bounded = torch.minimum(loss, -clip.dual * advantage)
+        loss = torch.where(advantage < 0, bounded, loss)
     return PolicyLoss(loss, ratio.detach(), (clipped > unclipped).detach())
 
 
-POLICY_LOSSES: dict[str, Callable[[PolicyTokens, Clip], PolicyLoss]] = {
+POLICY_LOSSES: dict[str, Callable[[PolicyTokens, ClipRange], PolicyLoss]] = {
     "ppo_clip": ppo_clip,
-    "dapo": ppo_clip,  # the same loss; DAPO's own are the defaults that come with the name
+    "dapo": ppo_clip,  # same loss; the name only selects other default settings
     "gspo": gspo,
     "cispo": cispo,
 }
 
 
 def token_weights(aggregation: str, length_N: Tensor, max_tokens: int) -> Tensor:
-    """Weight of each token given its reply's length, (N,). The step's loss is Σ weight·loss / `loss_units`.
+    """Return the weight of each token given the length of its response, (N,). The loss is Σ weight·loss / `loss_units`.
 
-    `token_mean`: every token of the step counts the same (DAPO). `sequence_mean`: every reply counts the same (GRPO).
-    `constant`: tokens are divided by the longest possible reply, so that length has no influence (Dr. GRPO).
+    `token_mean`: every token of the step counts equally (DAPO). `sequence_mean`: every response counts equally (GRPO).
+    `constant`: tokens are divided by the maximum response length, so length has no influence (Dr. GRPO).
     """
     return {
         "token_mean": torch.ones_like(length_N, dtype=torch.float32),
@@ -111,6 +115,6 @@ def token_weights(aggregation: str, length_N: Tensor, max_tokens: int) -> Tensor
     }[aggregation]
 
 
-def loss_units(aggregation: str, replies: int, tokens: int) -> int:
-    """What the weighted sum of a step is divided by."""
-    return tokens if aggregation == "token_mean" else replies
+def loss_units(aggregation: str, responses: int, tokens: int) -> int:
+    """Return the divisor of the weighted sum of a step: its tokens or its responses."""
+    return tokens if aggregation == "token_mean" else responses

@@ -1,7 +1,7 @@
 """Preference losses: pure functions from log-probabilities to one loss per pair.
 
-Every function takes log-probabilities in nats and returns the loss of each pair and the margin between the two replies'
-implicit rewards. `losses/objective.py` says what each of them has to be given.
+Every function takes log-probabilities in nats. It returns the loss of each pair and the margin between the implicit
+rewards of the two responses. `losses/objective.py` lists the inputs of each loss.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch.nn.functional import logsigmoid
 
 
 class PairLogps(NamedTuple):
-    """Log-probabilities of both replies of each pair, nats, summed over reply tokens. Each (B,)."""
+    """Log-probabilities of both responses of each pair, nats, summed over response tokens. Each (B,)."""
 
     chosen: Tensor
     rejected: Tensor
 
 
 class PreferenceLoss(NamedTuple):
-    """Loss of each pair and the implicit-reward margin behind it (detached). Each (B,)."""
+    """Loss of each pair and its implicit-reward margin (detached). Each (B,)."""
 
     per_pair_B: Tensor
     margin_B: Tensor
@@ -40,7 +40,7 @@ def dpo(policy: PairLogps, ref: PairLogps, *, beta: float, label_smoothing: floa
 def robust(policy: PairLogps, ref: PairLogps, *, beta: float, label_smoothing: float) -> PreferenceLoss:
     """Robust DPO (arXiv:2403.00409, §3): [−(1−ε)·log σ(m) + ε·log σ(−m)] / (1−2ε), m as in DPO.
 
-    Its mean over labels that are flipped with probability ε is the DPO loss of the clean labels. Not bounded below.
+    The mean over labels flipped with probability ε equals the DPO loss of the clean labels. It is not bounded below.
     """
     margin_B = beta * _log_ratio_gap(policy, ref)
     signed_B = -(1 - label_smoothing) * logsigmoid(margin_B) + label_smoothing * logsigmoid(-margin_B)
@@ -50,7 +50,7 @@ def robust(policy: PairLogps, ref: PairLogps, *, beta: float, label_smoothing: f
 def ipo(policy: PairLogps, ref: PairLogps, *, beta: float) -> PreferenceLoss:
     """IPO (arXiv:2310.12036, eq. 17): (h − 1/(2β))², h the log-ratio gap, β the paper's τ; the margin is β·h.
 
-    Takes log-probabilities per token: as in TRL, whose comment says that the paper's results use them too.
+    Log-probabilities are per token, as in TRL, whose source comments that the paper's results use this form too.
     """
     gap_B = _log_ratio_gap(policy, ref)
     return PreferenceLoss((gap_B - 1 / (2 * beta)) ** 2, beta * gap_B.detach())
@@ -65,16 +65,18 @@ def hinge(policy: PairLogps, ref: PairLogps, *, beta: float) -> PreferenceLoss:
 def apo_zero(policy: PairLogps, ref: PairLogps, *, beta: float) -> PreferenceLoss:
     """APO-zero (arXiv:2408.06266, eq. 7, plus 1): 1 − σ(r_chosen) + σ(r_rejected), r = β·log π/π_ref.
 
-    Chosen replies become likelier and rejected ones less likely: for replies better than the policy's own.
+    Chosen responses become likelier and rejected ones less likely. Use it if they are better than the policy's own.
     """
     chosen_B, rejected_B = _implicit_rewards(policy, ref, beta)
-    return PreferenceLoss(torch.sigmoid(-chosen_B) + torch.sigmoid(rejected_B), (chosen_B - rejected_B).detach())
+    margin_B = chosen_B - rejected_B
+    # 1 − σ(r) is computed as σ(−r), which keeps its digits for large r
+    return PreferenceLoss(torch.sigmoid(-chosen_B) + torch.sigmoid(rejected_B), margin_B.detach())
 
 
 def apo_down(policy: PairLogps, ref: PairLogps, *, beta: float) -> PreferenceLoss:
     """APO-down (arXiv:2408.06266, eq. 8, plus 1): σ(r_chosen) + 1 − σ(r_chosen − r_rejected), r = β·log π/π_ref.
 
-    Both become less likely, the rejected reply more so: for replies worse than the policy's own.
+    Both become less likely, the rejected response more so. Use it if responses are worse than the policy's own.
     """
     chosen_B, rejected_B = _implicit_rewards(policy, ref, beta)
     margin_B = chosen_B - rejected_B
@@ -99,7 +101,9 @@ def kto(
         z_ref: scalar or (B,), nats, ≥ 0 and without gradient: an estimate of KL(π ‖ π_ref) (`mismatched_kl`).
         desirable_weight, undesirable_weight: λ_D, λ_U.
     """
-    chosen_B, rejected_B = policy.chosen - ref.chosen, policy.rejected - ref.rejected
+    # r = log π/π_ref of both responses, without β, because z_ref is in nats
+    chosen_B = policy.chosen - ref.chosen
+    rejected_B = policy.rejected - ref.rejected
     desirable_B = desirable_weight * torch.sigmoid(-beta * (chosen_B - z_ref))
     undesirable_B = undesirable_weight * torch.sigmoid(-beta * (z_ref - rejected_B))
     return PreferenceLoss((desirable_B + undesirable_B) / 2, beta * (chosen_B - rejected_B).detach())
@@ -118,10 +122,10 @@ def kto_unpaired(
     """KTO (arXiv:2402.01306, eq. 7) of single examples: the terms of `kto`, each with its own prompt.
 
     Args:
-        policy_B, ref_B: log-probabilities of the replies, nats.
-        desirable_B: bool, True where the reply was liked.
+        policy_B, ref_B: log-probabilities of the responses, nats.
+        desirable_B: True where the response was liked.
     Returns:
-        The loss of each example, and as margin β·log π/π_ref, with the sign of the label.
+        Loss of each example, and as margin β·log π/π_ref with the sign of the label.
     """
     ratio_B = policy_B - ref_B
     loss_of_liked_B = desirable_weight * torch.sigmoid(-beta * (ratio_B - z_ref))
@@ -133,9 +137,10 @@ def kto_unpaired(
 def simpo(policy: PairLogps, *, beta: float, gamma_beta_ratio: float) -> PreferenceLoss:
     """SimPO (arXiv:2405.14734, eq. 6): −log σ(m − γ) with m = β·(log π(chosen) − log π(rejected)), per token.
 
-    γ = β·gamma_beta_ratio is the target margin; the returned margin is m, without it.
+    γ = β·gamma_beta_ratio is the target margin; the returned margin is m without γ.
     """
     margin_B = beta * (policy.chosen - policy.rejected)
+    # the logged margin excludes γ, so that it can be compared with other losses and its sign is the accuracy
     return PreferenceLoss(-logsigmoid(margin_B - beta * gamma_beta_ratio), margin_B.detach())
 
 
@@ -144,7 +149,7 @@ def cpo(policy: PairLogps, chosen_nll: Tensor, *, beta: float, nll_weight: float
 
     Args:
         chosen_nll: −log π(chosen) per token, (B,). The paper writes the sum; its code and TRL average over tokens. The
-            mean here is within the reply: over a whole batch it would not be the loss of a pair.
+            mean here is within the response: a mean over a batch would not be the loss of a pair.
         nll_weight: λ.
     """
     margin_B = beta * (policy.chosen - policy.rejected)
@@ -154,8 +159,8 @@ def cpo(policy: PairLogps, chosen_nll: Tensor, *, beta: float, nll_weight: float
 def orpo(policy: PairLogps, *, beta: float) -> PreferenceLoss:
     """ORPO (arXiv:2403.07691, eq. 6 and 7): NLL(chosen) − β·log σ(m), m = log odds(chosen) − log odds(rejected).
 
-    odds = P/(1 − P) with P = exp(log π per token), the paper's eq. 1 and 3; β is its λ. The NLL is of reply tokens, in
-    TRL of prompt and reply.
+    odds = P/(1 − P) with P = exp(log π per token), the paper's eq. 1 and 3; β is its λ. The NLL covers response
+    tokens only; TRL includes the prompt.
     """
     margin_B = _log_odds(policy.chosen) - _log_odds(policy.rejected)
     return PreferenceLoss(-policy.chosen - beta * logsigmoid(margin_B), margin_B.detach())
@@ -170,14 +175,17 @@ def inpo(
                                       − ((η−τ)/η)·log π_t(chosen)/π_t(rejected)
 
     Mirror descent on the KL-regularised game: π_t+1 ∝ π_ref^(τ/η) · π_t^(1−τ/η) · exp(P(y ≻ π_t)/η). β is τ, the pull
-    towards the reference, and `reference_share` is τ/η, so η = β/reference_share; a share of 1 leaves the previous
-    iterate out (IPO on whole replies). The margin is η·h: ½ at the minimum.
+    towards the reference. `reference_share` is τ/η, so η = β/reference_share; with 1 the previous iterate is unused
+    (IPO on full responses). The margin is η·h and equals ½ at the minimum.
 
     Args:
         previous: log-probabilities under π_t, the policy at the start of the round.
     """
     eta = beta / reference_share
-    gap_B = reference_share * _log_ratio_gap(policy, ref) + (1 - reference_share) * _log_ratio_gap(policy, previous)
+    # The anchor is a mixture of reference and previous iterate, so the gap to it is a mixture of the two gaps.
+    reference_gap_B = reference_share * _log_ratio_gap(policy, ref)
+    previous_gap_B = (1 - reference_share) * _log_ratio_gap(policy, previous)
+    gap_B = reference_gap_B + previous_gap_B
     return PreferenceLoss((gap_B - 1 / (2 * eta)) ** 2, eta * gap_B.detach())
 
 
@@ -187,23 +195,28 @@ def _log_ratio_gap(policy: PairLogps, ref: PairLogps) -> Tensor:
 
 
 def _implicit_rewards(policy: PairLogps, ref: PairLogps, beta: float) -> tuple[Tensor, Tensor]:
-    """β·log π/π_ref of the chosen and of the rejected replies, each (B,)."""
-    return beta * (policy.chosen - ref.chosen), beta * (policy.rejected - ref.rejected)
+    """β·log π/π_ref of the chosen and of the rejected responses, each (B,)."""
+    chosen_B = beta * (policy.chosen - ref.chosen)
+    rejected_B = beta * (policy.rejected - ref.rejected)
+    return chosen_B, rejected_B
 
 
 def _log_odds(logp_B: Tensor) -> Tensor:
-    """log(P/(1 − P)) from log P < 0; P is cut at 1 − 1e-6."""
+    """Return log(P/(1 − P)) from log P < 0; P is clamped to 1 − 1e-6."""
     logp_B = logp_B.clamp(max=-1e-6)
-    # log(1 − P) in the form that keeps its digits: log1p below P = ½ (log P = −0.693), expm1 above it.
-    log_complement_B = torch.where(logp_B < -0.693, torch.log1p(-logp_B.exp()), torch.log(-torch.expm1(logp_B)))
+    # Both branches compute log(1 − P). log1p is accurate below P = ½ (log P = −0.693), expm1 above it.
+    below_half_B = torch.log1p(-logp_B.exp())
+    above_half_B = torch.log(-torch.expm1(logp_B))
+    log_complement_B = torch.where(logp_B < -0.693, below_half_B, above_half_B)
     return logp_B - log_complement_B
 
 
 def idealised_ranking(ref: PairLogps, p_chosen_B: Tensor, *, beta: float) -> Tensor:
-    """1 where the optimum of the DPO objective ranks the pair correctly (arXiv:2405.19534, theorem 3.1), (B,) bool.
+    """True where the optimum of the DPO objective ranks the pair correctly (arXiv:2405.19534, theorem 3.1), (B,) bool.
 
     The optimal policy has π*(y) ∝ π_ref(y)·exp(r(y)/β) with r_chosen − r_rejected = logit(p), so it prefers the chosen
-    reply when log π_ref(chosen) − log π_ref(rejected) + logit(p)/β > 0. `p_chosen_B` is the probability that an
-    annotator prefers the chosen reply.
+    response if log π_ref(chosen) − log π_ref(rejected) + logit(p)/β > 0. `p_chosen_B` is the probability that an
+    annotator prefers the chosen response.
     """
+    # eps keeps the logit finite where the annotator is certain
     return ref.chosen - ref.rejected + torch.logit(p_chosen_B, eps=1e-6) / beta > 0

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, logsigmoid
 
 NO_SPREAD = 1e-12
-"""Added below the root of a correlation: scores that are all the same have correlation 0 and a finite gradient."""
+"""Added under the square root of a correlation, so that equal scores have correlation 0 and a finite gradient."""
 
 
 def bradley_terry(chosen_B: Tensor, rejected_B: Tensor, *, margin: float = 0.0, centering: float = 0.0) -> Tensor:
@@ -23,8 +23,8 @@ def stated_confidence(
 ) -> Tensor:
     """−log σ(r_c⁺ − r_c⁻) − log σ(r_r⁻ − r_r⁺), per pair (B,): the calibration loss of PPO-M (arXiv:2410.09724).
 
-    r⁺ and r⁻ are the scores of the same reply with a high and with a low confidence stated at its end: the chosen reply
-    should be sure of itself, the rejected one should not.
+    r⁺ and r⁻ are the scores of the same response with a high and with a low confidence stated at its end. The chosen
+    response should state high confidence and the rejected one low confidence.
     """
     return -logsigmoid(chosen_high_B - chosen_low_B) - logsigmoid(rejected_low_B - rejected_high_B)
 
@@ -32,15 +32,17 @@ def stated_confidence(
 def correlation(x_N: Tensor, y_N: Tensor) -> Tensor:
     """Pearson's correlation, (), differentiable."""
     x_N, y_N = x_N - x_N.mean(), y_N - y_N.mean()
-    return (x_N * y_N).sum() / (x_N.square().sum() * y_N.square().sum() + NO_SPREAD).sqrt()
+    covariance = (x_N * y_N).sum()
+    variances = x_N.square().sum() * y_N.square().sum()
+    return covariance / (variances + NO_SPREAD).sqrt()
 
 
 def length_split(quality_N: Tensor, length_N: Tensor, tokens_N: Tensor) -> Tensor:
     """|ρ(r_Q, tokens)| − ρ(r_L, tokens), (): ODIN's length loss (arXiv:2402.07319).
 
     Args:
-        quality_N, length_N: the two heads' scores of replies.
-        tokens_N: length of the replies.
+        quality_N, length_N: scores of responses from the two heads.
+        tokens_N: length of the responses.
     """
     tokens_N = tokens_N.to(quality_N.dtype)
     return correlation(quality_N, tokens_N).abs() - correlation(length_N, tokens_N)
@@ -52,14 +54,14 @@ def head_overlap(quality_d: Tensor, length_d: Tensor) -> Tensor:
 
 
 def spread_over_pairs(statistic: Tensor, scores_2BA: Tensor, gradient_2BA: Tensor) -> Tensor:
-    """A term for each pair, (B,), whose mean over all pairs of the step is `statistic` and has its gradient.
+    """Return a term for each pair, (B,), whose mean over all pairs of the step is `statistic` and has its gradient.
 
-    So a statistic of a whole step, such as a correlation, survives the cut into micro-batches exactly.
+    This makes a statistic of a full step, such as a correlation, exact although the step is cut into micro-batches.
 
     Args:
-        statistic: its value, ().
+        statistic: value of the statistic, ().
         scores_2BA: scores of some of the step's pairs (both sides, all heads), differentiable.
-        gradient_2BA: derivative of the statistic by those scores times the number of pairs of the step.
+        gradient_2BA: derivative of the statistic by these scores, multiplied by the number of pairs of the step.
     """
-    surrogate_2BA = gradient_2BA * (scores_2BA - scores_2BA.detach())  # 0 in value, `gradient_2BA` in gradient
+    surrogate_2BA = gradient_2BA * (scores_2BA - scores_2BA.detach())  # its value is 0, its gradient `gradient_2BA`
     return statistic.detach() + surrogate_2BA.sum(dim=(0, 2))

@@ -1,6 +1,7 @@
-"""How much memory a run takes, and what would make it fit.
+"""Memory of a run: how much it needs, and which settings make it fit.
 
-sizes.py, state.py and work.py are arithmetic on shapes; copies.py says which models a stage holds; plan.py adds them
-up; fit.py searches the smallest change that fits, neutral.py one that changes no result, placement.py the fewest
-devices with both; device.py reads the memory there is; show.py, table.py and recipe_table.py print.
+sizes.py, state.py and work.py are arithmetic on model shapes, which shapes.py finds without weights. Read copies.py
+(the models that a stage holds) and plan.py (the sum), then fit.py (the smallest change with which a run fits),
+neutral.py (changes that keep the result equal) and placement.py (the fewest devices). device.py reads the memory of
+this machine; show.py, table.py and recipe_table.py print.
 """

@@ -1,4 +1,4 @@
-"""The lines on memory that every run prints before it loads weights, and when it refuses to start."""
+"""Messages about memory that every run prints before it loads weights, and with which it refuses to start."""
 
 from __future__ import annotations
 
@@ -13,54 +13,60 @@ from rlhf_lab.stages.preflight import unbuilt
 
 
 def memory_lines(root: Stage) -> list[str]:
-    """One line on the most demanding stage, and one on what to change where not all fit; none where all are built.
+    """Return a line about the stage with the highest demand, and one about changes if not all stages fit.
 
-    Raises ConfigError when the weights, gradients and moments of a stage alone are more than the device has. The rest
-    depends on how long rows turn out to be, and is never a reason to refuse.
+    Raises ConfigError if weights, gradients and optimizer state of a stage alone exceed the device's memory. All other
+    memory depends on actual row lengths, and is never a reason to refuse.
     """
     machine = device(root.config)
     try:
-        plans = [plan_stage(stage, processes(stage.config, machine), cuda=machine.cuda) for stage in unbuilt(root)]
-    except ConfigError as error:  # the shape of a model is unknown: run without a plan
+        plans = []
+        for stage in unbuilt(root):
+            count = processes(stage.config, machine)
+            plans.append(plan_stage(stage, count, cuda=machine.cuda))
+    except ConfigError as error:  # the shape of a model is unknown, so the run starts without a plan
         return [f"memory unknown: {error}"]
-    problems = [_refusal(plan, machine) for plan in plans if plan.floor > _share(plan, machine)]
+    # only the certain part of the memory is a reason to refuse
+    impossible = [plan for plan in plans if plan.floor > _fraction(plan, machine)]
+    problems = [_refusal(plan, machine) for plan in impossible]
     if problems:
-        raise ConfigError([*problems, _advice_text(machine, root)])
-    if not any(plan.peak for plan in plans):  # all are built, or hold no models
+        raise ConfigError([*problems, _suggestion_text(machine, root)])
+    if not any(plan.peak for plan in plans):  # all stages are built, or hold no models
         return []
-    largest = max(plans, key=lambda plan: plan.peak / _share(plan, machine))
-    share = machine.share(largest.processes)
-    available = f"; there are {size(share)}" if share else ""
+    # the stage that is closest to its limit, which need not be the one with the highest peak
+    largest = max(plans, key=lambda plan: plan.peak / _fraction(plan, machine))
+    memory_limit = machine.share(largest.processes)
+    available = f"; there are {size(memory_limit)}" if memory_limit else ""
     lines = [f"models: {size(largest.peak)} at most, in {largest.recipe}{available}"]
-    too_large = [plan.stage for plan in plans if plan.peak > _share(plan, machine)]
-    made_to_fit = {stage.recipe: fitted(stage)[1] for stage in too_large}
-    if too_large and all(made_to_fit.values()):
-        told = "; ".join(f"{recipe}: {change}" for recipe, change in made_to_fit.items())
-        lines.append(f"made to fit (runtime.fit=none leaves it): {told}")
+    too_large = [plan.stage for plan in plans if plan.peak > _fraction(plan, machine)]
+    changed_to_fit = {stage.recipe: fitted(stage)[1] for stage in too_large}
+    if too_large and all(changed_to_fit.values()):
+        stated = "; ".join(f"{recipe}: {change}" for recipe, change in changed_to_fit.items())
+        lines.append(f"settings changed to fit (runtime.fit=none keeps them): {stated}")
     elif too_large:
-        lines.append(f"memory may not suffice where rows are at their longest; {_advice_text(machine, root)}")
+        lines.append(f"memory may not suffice if rows reach their maximum length; {_suggestion_text(machine, root)}")
     return lines
 
 
-def _share(plan: StagePlan, machine: Device) -> float:
-    """Bytes that one process of a stage has; infinite where the system does not say."""
-    share = machine.share(plan.processes)
-    return float("inf") if share is None else share
+def _fraction(plan: StagePlan, machine: Device) -> float:
+    """Return the bytes available to one process of a stage; infinite if unknown."""
+    memory_limit = machine.share(plan.processes)
+    return float("inf") if memory_limit is None else memory_limit
 
 
 def _refusal(plan: StagePlan, machine: Device) -> str:
     return (
-        f"{plan.recipe} cannot fit: weights, gradients and optimiser state are {size(plan.floor)}, and "
+        f"{plan.recipe} cannot fit: weights, gradients and optimizer state need {size(plan.floor)}, but "
         f"{machine.name} has {size(machine.share(plan.processes))}"
     )
 
 
-def _advice_text(machine: Device, root: Stage) -> str:
-    """The change with which all stages fit, in words."""
-    advice = smallest_change(root, machine, unbuilt)
-    if advice is None:
+def _suggestion_text(machine: Device, root: Stage) -> str:
+    """Return the change with which all stages fit, as text."""
+    hint = smallest_change(root, machine, unbuilt)
+    if hint is None:
         return (
-            "no settings that were tried make it fit; take a smaller model, or see how many GPUs it needs: "
+            "no tried settings make it fit; use a smaller model, or list the GPUs that it needs with "
             f"python -m rlhf_lab plan +recipe={root.recipe} … cards=24,80"
         )
-    return f"it fits with {' '.join(advice.overrides)} ({size(advice.peak)})"
+    return f"it fits with {' '.join(hint.overrides)} ({size(hint.peak)})"

@@ -1,4 +1,4 @@
-"""How much memory a process may use: the GPU's, the machine's, or what `runtime.memory_gib` says."""
+"""Memory available to a process: that of the GPU, of the machine, or `runtime.memory_gib`."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.machine import PROCESSES, main_memory
 from rlhf_lab.memory.devices import GIB, MOST_DEVICES
 from rlhf_lab.sampling.settings import Vllm
-from rlhf_lab.stages.launch.processes import together
+from rlhf_lab.stages.launch.processes import run_side_by_side
 
 CUDA_CONTEXT = 700 * 2**20
-"""Bytes of a GPU that a process has for CUDA itself and its libraries."""
+"""Bytes of GPU memory that CUDA itself and its libraries use in each process."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """The device that each process of a stage computes on.
+    """The device on which each process of a stage computes.
 
     Attributes:
-        name: shown in messages.
-        memory: bytes of the device; None where the system does not say.
-        count: devices of this kind on the machine; processes on a CPU share its memory.
-        cuda: whether it is a GPU.
-        jobs: of a study that share it at the same time.
-        local: processes per machine where a launcher started them; 0 without one, when all are on this machine.
-        supposed: the device is hypothetical: `runtime.memory_gib` gives its memory, and a plan may use any number.
+        name: name in messages.
+        memory: bytes of the device; None if unknown.
+        count: number of devices of this kind on the machine; processes on a CPU share its memory.
+        cuda: True for a GPU.
+        jobs: number of jobs of a study that use the device at the same time.
+        local: processes per machine if a launcher started them; 0 without one, when all are on this machine.
+        supposed: True for a hypothetical device: `runtime.memory_gib` sets its memory, and a plan may use any number.
     """
 
     name: str
@@ -39,23 +39,23 @@ class Device:
     supposed: bool = False
 
     @property
-    def most(self) -> int:
-        """Devices that advice may ask for."""
+    def limit(self) -> int:
+        """Maximum number of devices that a suggestion may use."""
         if not self.cuda:
             return 1
         return MOST_DEVICES if self.supposed else self.count
 
     def share(self, processes: int) -> int | None:
-        """Bytes that one of `processes` processes has; None where the system does not say."""
+        """Return the bytes available to one of `processes` processes; None if unknown."""
         if self.memory is None:
             return None
-        # Each process has a GPU of its own, but the processes on a CPU share the machine's memory.
+        # each process has its own GPU, but the processes on a CPU share the machine's memory
         sharers = 1 if self.cuda else min(processes, self.local or processes)
         return self.memory // (sharers * self.jobs)
 
 
 def device(checked: Config) -> Device:
-    """The device that a config runs on. Imports torch."""
+    """Return the device that a config runs on. Imports torch."""
     import torch
 
     cuda = ranks.device(checked.runtime.device).startswith("cuda")
@@ -71,19 +71,29 @@ def device(checked: Config) -> Device:
     elif not cuda:
         main = main_memory()
         memory = main.total if main else None
+    # a vLLM server on the same GPU keeps its fraction of the memory
     if cuda and memory is not None:
-        memory -= int(memory * _share_of_vllm(checked))
+        memory -= int(memory * _vllm_memory_fraction(checked))
+    # set by the study that runs several jobs at the same time
     jobs = int(os.environ.get(PROCESSES, "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) if ranks.launched() > 1 else 0
-    return Device(name, memory, count, cuda, jobs, local, supposed=configured is not None)
+    return Device(
+        name,
+        memory,
+        count,
+        cuda,
+        jobs,
+        local,
+        supposed=configured is not None,
+    )
 
 
-def _share_of_vllm(checked: Config) -> float:
-    """Share of a GPU that a server takes which the lab starts beside training."""
+def _vllm_memory_fraction(checked: Config) -> float:
+    """Return the fraction of a GPU used by a vLLM server that rlhf_lab starts next to training."""
     rollout = checked.rollout
     return rollout.gpu_memory_utilization if isinstance(rollout, Vllm) and rollout.starts_server else 0.0
 
 
 def processes(checked: Config, machine: Device) -> int:
-    """Processes that train a stage together, on all machines where a launcher started them."""
-    return together(checked, machine.count if machine.cuda else 0)
+    """Return the number of processes that train a stage together, on all machines of a launcher."""
+    return run_side_by_side(checked, machine.count if machine.cuda else 0)

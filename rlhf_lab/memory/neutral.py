@@ -1,9 +1,9 @@
-"""Settings of a stage that change memory and time but no result, made to fit the device: `runtime.fit=auto`.
+"""Adaptation of a stage to the device with settings that change memory and time but no result: `runtime.fit=auto`.
 
-A stage that fits as it is written keeps its settings. Else it samples fewer rows at once, and where a divided policy
-does not fit whole even for one group of them, gathers it block by block (`sharding.sampling`); it trains on smaller
-micro-batches, and if one row at a time is still too much, keeps no activations (`sharding.checkpointing`). What a stage
-computes with is no part of its key: results are the same to the rounding of sums.
+A stage that fits keeps its settings. Otherwise it samples fewer rows at a time. If a sharded policy does not fit even
+with one group of rows, it is gathered block by block (`sharding.sampling`). The stage trains with smaller
+micro-batches, and if one row at a time is still too large, it keeps no activations (`sharding.checkpointing`). These
+settings are not part of a stage's key, because results are equal up to the rounding of sums.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ BY_BLOCK: Change = {"sharding.sampling": "block"}
 
 
 def fitted(stage: Stage) -> tuple[Config, str]:
-    """(the config to compute a stage with, what was changed in it), the latter empty where nothing was.
+    """Return (config with which to compute a stage, text of the changes); the text is empty without changes.
 
-    Nothing is changed either where no change of this kind makes the stage fit, or a model's shape is unknown.
+    Nothing is changed if no such change makes the stage fit, or if a model's shape is unknown.
     """
     if not stage.config.fits_itself:
         return stage.config, ""
@@ -42,39 +42,43 @@ def fitted(stage: Stage) -> tuple[Config, str]:
         return stage.config, ""
     if not change or plan is None:
         return stage.config, ""
-    settings = " ".join(f"{key}={literal(value)}" for key, value in change.items())
-    return changed(stage, change).config, f"{settings} ({size(plan.peak)} of {size(machine.share(plan.processes))})"
+    words = [f"{key}={literal(value)}" for key, value in change.items()]
+    settings = " ".join(words)
+    available = machine.share(plan.processes)
+    return changed(stage, change).config, f"{settings} ({size(plan.peak)} of {size(available)})"
 
 
 def neutral_change(stage: Stage, machine: Device) -> tuple[Change, StagePlan | None]:
-    """The first of the changes, mildest first, with which a stage fits, and its plan then.
+    """Return the mildest change with which a stage fits, and its plan with that change.
 
-    ({}, its plan) where it fits as it is, ({}, None) where none helps. Raises ConfigError for an unknown shape.
+    Returns ({}, plan) if the stage fits unchanged, and ({}, None) if no change is sufficient. Raises ConfigError for an
+    unknown shape.
     """
     count = processes(stage.config, machine)
-    share = machine.share(count)
-    if share is None:
+    memory_limit = machine.share(count)
+    if memory_limit is None:
         return {}, None
 
     def plan_with(change: Change) -> StagePlan:
         return plan_stage(changed(stage, change) if change else stage, count, cuda=machine.cuda)
 
     written = plan_with({})
-    if written.peak <= share:
+    if written.peak <= memory_limit:
         return {}, written
-    rows = _to_sample(stage, plan_with, share)
-    # neither smaller micro-batches nor checkpointing help where the models or the sampler alone are too large
-    if written.floor > share or plan_with(rows).phases.get("sampling", 0) > share:
+    rows = _to_sample(stage, plan_with, memory_limit)
+    # smaller micro-batches and checkpointing do not help if the models or the sampler alone are too large
+    if written.floor > memory_limit or plan_with(rows).phases.get("sampling", 0) > memory_limit:
         return {}, None
     for change in _changes(stage, machine, rows):
         plan = plan_with(change)
-        if plan.peak <= share:
+        if plan.peak <= memory_limit:
             return change, plan
     return {}, None
 
 
 def _changes(stage: Stage, machine: Device, rows: Change) -> Iterator[Change]:
-    """Combinations of changes: what makes sampling fit, then ever smaller micro-batches."""
+    """Yield combinations of changes: those that make sampling fit, then with ever smaller micro-batches."""
+    # checkpointing is used only if no micro-batch fits without it
     for checkpointing in _checkpointing(stage):
         yield {**rows, **checkpointing}
         for micro in micro_batch_changes(stage, machine):
@@ -82,11 +86,12 @@ def _changes(stage: Stage, machine: Device, rows: Change) -> Iterator[Change]:
 
 
 def _to_sample(stage: Stage, plan_with: Callable[[Change], StagePlan], share: int) -> Change:
-    """What makes sampling fit beside the models: fewer rows, else a divided policy gathered block by block."""
+    """Return the change that makes sampling fit next to the models: fewer rows, or also gathering block by block."""
     sampled = copies.sampled(stage)
     if sampled is None:
         return {}
     fewer = _fewer_rows(stage, sampled, {}, plan_with, share)
+    # only the built-in sampler can read a model block by block
     is_local = registry.kind_of("rollout", stage.config.rollout) == "local"
     if fewer is None and is_local and isinstance(stage.config.sharding, FullySharded):
         fewer = _fewer_rows(stage, sampled, BY_BLOCK, plan_with, share)
@@ -100,7 +105,7 @@ def _fewer_rows(
     plan_with: Callable[[Change], StagePlan],
     share: int,
 ) -> Change | None:
-    """The most rows, halved down to one, whose sampling fits beside the models; None where one row does not.
+    """Return the maximum number of rows, halved repeatedly, whose sampling fits; None if one row does not fit.
 
     Args:
         beside: another change, which is part of the result.
@@ -116,7 +121,7 @@ def _fewer_rows(
 
 
 def _checkpointing(stage: Stage) -> Iterator[dict[str, Any]]:
-    """Without and with activation checkpointing, where it is not on already."""
+    """Yield no change, then activation checkpointing if it is off."""
     yield {}
     if stage.config.algorithm.makes_model and not stage.config.sharding.checkpointing:
         yield {CHECKPOINTING: True}

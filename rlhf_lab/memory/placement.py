@@ -1,8 +1,8 @@
-"""The fewest devices that a stage fits with weights as they are: `model.weights`, then `runtime.fit`.
+"""Search for the minimum number of devices on which a stage fits, with `model.weights` and then `runtime.fit`.
 
-What is trained stays float32, so a stage that trains all parameters stores its frozen models in bfloat16, and one that
-trains an adapter its base too, or in four bits. On several devices policies and references are divided from float32,
-and only reward models are stored in less.
+Trained weights stay float32. A stage that trains all parameters therefore stores only its frozen models in bfloat16. A
+stage that trains an adapter also stores its base in bfloat16 or four bits. On several devices policies and references
+are sharded in float32, and only reward models are stored in lower precision.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ WEIGHTS, REWARD_WEIGHTS, REFERENCE = "model.weights", "model.weights_of.reward",
 
 @dataclass(frozen=True)
 class Placement:
-    """How a stage fits the fewest devices.
+    """Settings with which a stage fits on the minimum number of devices.
 
     Attributes:
-        written: settings to write.
-        fitted: settings that `runtime.fit` makes by itself.
-        plan: of the stage with both.
+        written: settings that the user sets.
+        fitted: settings that `runtime.fit` changes automatically.
+        plan: plan of the stage with both.
     """
 
     written: Change
@@ -43,7 +43,7 @@ class Placement:
         return BY_BLOCK.items() <= self.fitted.items()
 
     def text(self) -> str:
-        """The devices, how the stage fits them, and the peak of one."""
+        """Return the number of devices, the settings, and the peak of one device as text."""
         words = []
         if WEIGHTS in self.written:
             words.append(str(self.written[WEIGHTS]))
@@ -60,26 +60,29 @@ class Placement:
         if CHECKPOINTING in self.fitted:
             words.append("checkpointing")
         sharding = "" if self.plan.processes == 1 else " fsdp_full"
-        return f"{self.plan.processes}{sharding}: {', '.join([*words, size(self.plan.peak)])}"
+        details = ", ".join([*words, size(self.plan.peak)])
+        return f"{self.plan.processes}{sharding}: {details}"
 
 
-def place(stage: Stage, memory: int, fewest: int = 1) -> Placement | None:
-    """The fewest devices of `memory` bytes, in powers of two, and the mildest settings that fit them; None where
-    `MOST_DEVICES` do not suffice.
+def find_placement(stage: Stage, memory: int, min_processes: int = 1) -> Placement | None:
+    """Return the placement on the fewest devices of `memory` bytes, in powers of two, with the mildest settings.
+
+    Returns None if `MOST_DEVICES` devices are not sufficient.
 
     Args:
-        fewest: how many are needed at least, where that is known.
+        min_processes: lower bound of the number of devices, if known.
     """
     card = Device("card", memory, cuda=True)
     single = registry.settings_class("sharding", "none")()
     alone = dataclasses.replace(stage, config=stage.config.replace(sharding=single))
     by_block: Placement | None = None
-    for written in _written(alone, fewest):
+    for written in _written(alone, min_processes):
+        # the stage already fits fewer devices, sampled by block
         if by_block and written["sharding.processes"] != by_block.plan.processes:
             break
         try:
             candidate = changed(alone, written)
-        except ConfigError:  # settings that do not go together
+        except ConfigError:  # the settings contradict each other
             continue
         fitted, plan = neutral_change(candidate, card)
         if plan is None:
@@ -87,15 +90,15 @@ def place(stage: Stage, memory: int, fewest: int = 1) -> Placement | None:
         placement = Placement(written, fitted, plan)
         if not placement.samples_by_block:
             return placement
-        by_block = by_block or placement  # slow: other settings for as many devices come first
+        by_block = by_block or placement  # slow, so other settings for the same number of devices are tried first
     return by_block
 
 
-def _written(stage: Stage, fewest: int) -> Iterator[Change]:
-    """Settings to try: those for few devices before those for many, mild before strong."""
+def _written(stage: Stage, min_processes: int) -> Iterator[Change]:
+    """Yield settings to try: few devices before many, mild settings before strong ones."""
     frozen = has_frozen_models(stage)
     packs = bool(stage.config.model.lora.rank) and can_be_packed(stage)
-    if fewest == 1:
+    if min_processes == 1:
         yield {}
         if frozen:
             yield {WEIGHTS: "bfloat16"}
@@ -103,10 +106,10 @@ def _written(stage: Stage, fewest: int) -> Iterator[Change]:
             yield {WEIGHTS: "nf4"}
         elif frozen:
             yield {WEIGHTS: "bfloat16", REFERENCE: "offload"}
-    if not stage.config.algorithm.shares_work:
+    if not stage.config.algorithm.is_distributed:
         return
     for sharding in sharding_changes(stage, MOST_DEVICES):
-        if sharding["sharding.processes"] < fewest:
+        if sharding["sharding.processes"] < min_processes:
             continue
         yield sharding
         if frozen:

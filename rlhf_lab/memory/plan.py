@@ -1,4 +1,4 @@
-"""The plan of one stage: bytes of every model copy on one process, and the most that each phase of the work needs."""
+"""The memory plan of one stage: bytes of every model copy on one process, and the peak of each phase."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from rlhf_lab.memory.state import (
     trained_state,
 )
 from rlhf_lab.memory.work import (
-    Arithmetic,
     Attention,
+    ComputePrecision,
     Pass,
     Rows,
-    Sampling,
+    SamplerMemory,
     divergence_bytes,
     sampling,
     score_bytes,
@@ -38,13 +38,13 @@ from rlhf_lab.stages.artifacts import Stage
 
 
 @dataclass(frozen=True)
-class Line:
+class PlanLine:
     """One model copy on one process.
 
     Attributes:
-        work: of its forward and backward pass; None for a frozen model.
-        away: whether it is kept in host memory and comes to the device for each pass.
-        gathered: bytes of divided weights that are whole in a pass without gradient.
+        work: bytes of its forward and backward pass; None for a frozen model.
+        away: True if it is kept in host memory and moved to the device for each pass.
+        gathered: bytes of sharded weights that are full in a pass without gradient.
     """
 
     copy: Copy
@@ -56,22 +56,22 @@ class Line:
 
 @dataclass
 class StagePlan:
-    """What one process of a stage holds.
+    """Memory of one process of a stage.
 
     Attributes:
         lines: the model copies.
-        phases: phase → its largest number of bytes, all resident weights and the optimiser state included.
-        rows: of the largest micro-batch; None for a stage that trains nothing.
+        phases: phase → its peak in bytes, including all resident weights and the optimizer state.
+        rows: rows of the largest micro-batch; None for a stage that trains nothing.
         sampler: memory of the sampler; None for a stage that does not sample.
     """
 
     stage: Stage
     processes: int
     training: Training
-    lines: list[Line]
+    lines: list[PlanLine]
     phases: dict[str, int] = field(default_factory=dict)
     rows: Rows | None = None
-    sampler: Sampling | None = None
+    sampler: SamplerMemory | None = None
 
     @property
     def recipe(self) -> str:
@@ -84,129 +84,175 @@ class StagePlan:
 
     @cached_property
     def floor(self) -> int:
-        """Bytes that are certain: at an optimiser step all weights, gradients and moments exist at once."""
+        """Minimum number of bytes: at an optimizer step all weights, gradients and optimizer states coexist."""
         if self.stage.config.engine != "native":
             return self.resident
-        return self.always + sum(line.state.passing for line in self.lines)
+        return self.resident_bytes + sum(line.state.gradient_bytes for line in self.lines)
 
     @property
     def resident(self) -> int:
-        """Weights that are on the device all the time."""
+        """Bytes of the weights that are always on the device."""
         return sum(line.state.weights for line in self.lines if not line.away)
 
     @property
-    def always(self) -> int:
-        """Bytes on the device from the second step on, whatever is computed."""
-        return sum(line.state.always for line in self.lines if not line.away)
+    def resident_bytes(self) -> int:
+        """Bytes on the device from the second step on, at any time."""
+        return sum(line.state.resident_bytes for line in self.lines if not line.away)
 
 
 def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> StagePlan:
-    """The plan of one stage on one of `processes` processes. Raises ConfigError where a model's shape is unknown."""
+    """Return the plan of a stage for one of `processes` processes. Raises ConfigError if a model's shape is unknown."""
     training = copies.training(stage)
     strategy = copies.strategy(stage)
     how = arithmetic(stage, cuda)
     models = copies.copies(stage)
     trains = any(model.trained for model in models)
     rows = copies.micro_rows(stage, processes) if trains else None
-    # flash attention takes rows end to end, each with its own prompt
+    # flash attention concatenates rows, each with its own prompt
     repeats_prompts = strategy in _IN_STEP or how.attention == "flash_attention_2"
     if rows and (repeats_prompts or not stage.config.algorithm.shares_prompts):
         rows = rows.alone()
-    lines = [_plan_copy(stage, model, training, strategy, processes, rows, how) for model in models]
+    lines = [
+        _plan_copy(
+            stage,
+            model,
+            training,
+            strategy,
+            processes,
+            rows,
+            how,
+        )
+        for model in models
+    ]
     plan = StagePlan(stage, processes, training, lines, rows=rows)
-    always = plan.always
+    # memory that no phase releases
+    always = plan.resident_bytes
     if rows:
+        # gradients of earlier micro-batches exist if a step has several of them
         accumulates = copies.step_rows(stage, processes).rows > rows.rows
         plan.phases["update"] = always + _update_bytes(lines, accumulates)
-    gathered, gathered_block = copies.gathered_to_sample(stage, models, training, processes)
-    policy_number = copies.gathered_number(training, strategy, processes)
-    plan.sampler = _sampler(stage, models, policy_number, gathered_block)
+    full_bytes, full_block = copies.gathered_bytes_to_sample(stage, models, training, processes)
+    policy_number = copies.full_parameter_count(training, strategy, processes)
+    plan.sampler = _sampler(stage, models, policy_number, full_block)
     if plan.sampler:
-        plan.phases["sampling"] = always + gathered + plan.sampler.total
+        plan.phases["sampling"] = always + full_bytes + plan.sampler.total
     scoring = max(_scoring_passes(stage, lines, how), default=0)
     if scoring:
         plan.phases["scoring"] = always + scoring
+    # a stage that neither trains, samples nor scores only loads its models
     plan.phases = plan.phases or {"loaded": always}
     return plan
 
 
 _IN_STEP = ("fsdp_grad_op", "fsdp_full", "zero2", "zero3")
-"""Strategies whose processes must run the same passes, so none of them takes two over a batch."""
+"""Strategies whose processes must run the same passes, so none of them splits a batch into two passes."""
 
 
-def arithmetic(stage: Stage, cuda: bool) -> Arithmetic:
-    """How the stage's passes are computed."""
+def arithmetic(stage: Stage, cuda: bool) -> ComputePrecision:
+    """Return the arithmetic of the stage's passes."""
     configured: Any = getattr(stage.config.model, "attention", "auto")
-    # `auto` takes sdpa where a family has it; scores that are capped are computed eagerly in any case, see work.py.
+    # `auto` is sdpa if a family supports it. Capped scores are always computed eagerly, see work.py.
     attention: Attention = "sdpa" if configured == "auto" else configured
-    return Arithmetic(copies.training(stage).precision, attention, stage.config.sharding.checkpointing, cuda)
+    return ComputePrecision(
+        copies.training(stage).precision,
+        attention,
+        stage.config.sharding.checkpointing,
+        cuda,
+    )
 
 
 def _plan_copy(
-    stage: Stage, model: Copy, training: Training, strategy: str, processes: int, rows: Rows | None, how: Arithmetic
-) -> Line:
-    """The line of one model copy."""
-    divided = processes > 1 and STRATEGIES[strategy].weights
-    gathered = gathered_bytes(model.shape, strategy, training.precision) if divided else 0
+    stage: Stage,
+    model: Copy,
+    training: Training,
+    strategy: str,
+    processes: int,
+    rows: Rows | None,
+    how: ComputePrecision,
+) -> PlanLine:
+    """Return the line of one model copy."""
+    is_policy_sharded = processes > 1 and STRATEGIES[strategy].weights
+    full_bytes = gathered_bytes(model.shape, strategy, training.precision) if is_policy_sharded else 0
     if model.trained and rows:
-        state = trained_state(model.shape, training, strategy, processes, beside=model.beside)
-        work = work_of(model.shape, rows, how, training, strategy, processes)
-        return Line(model, state, work, gathered=gathered)
-    if model.beside is not None:
-        return Line(model, State(WEIGHT * model.beside))
+        state = trained_state(
+            model.shape,
+            training,
+            strategy,
+            processes,
+            beside=model.beside,
+        )
+        work = work_of(
+            model.shape,
+            rows,
+            how,
+            training,
+            strategy,
+            processes,
+        )
+        return PlanLine(model, state, work, gathered=full_bytes)
+    if model.beside is not None:  # only the frozen values of its adapter and head are its own
+        return PlanLine(model, State(WEIGHT * model.beside))
     where = stage.config.sharding.reference
     if not model.reference:
-        return Line(model, frozen_state(model.shape, stored=model.stored))
-    if where == "sharded" and divided:
+        return PlanLine(model, frozen_state(model.shape, stored=model.stored))
+    if where == "sharded" and is_policy_sharded:
         weights = frozen_state(model.shape).weights
-        whole_in_pass = gathered_bytes(model.shape, _REFERENCE_STRATEGY, how.precision)
-        return Line(model, State(ceil_div(weights, processes)), gathered=whole_in_pass)
+        full_in_pass = gathered_bytes(model.shape, _REFERENCE_STRATEGY, how.precision)
+        return PlanLine(model, State(ceil_div(weights, processes)), gathered=full_in_pass)
     halved = processes > 1 and STRATEGIES[strategy].rooted and training.precision == "bfloat16"
-    return Line(model, frozen_state(model.shape, halved=halved, stored=model.stored), away=where == "offload")
+    # FSDP2 trains with blocks in bfloat16, so the reference stores them in bfloat16 to compute the same
+    state = frozen_state(model.shape, halved=halved, stored=model.stored)
+    return PlanLine(model, state, away=where == "offload")
 
 
 _REFERENCE_STRATEGY = "fsdp_full"
-"""How a sharded reference is divided, whatever the policy's strategy."""
+"""Strategy of a sharded reference, independent of the policy's strategy."""
 
 
-def _update_bytes(lines: list[Line], accumulates: bool) -> int:
-    """Most bytes of a forward and backward pass.
+def _update_bytes(lines: list[PlanLine], accumulates: bool) -> int:
+    """Return the peak of a forward and backward pass in bytes.
 
-    Models that do not share a backward pass take turns, and the gradients of those that had their turn stay.
+    Models without a common backward pass take turns, and the gradients of earlier turns are kept.
     """
     trained = [line for line in lines if line.work]
-    all_gradients = sum(line.state.passing for line in trained)
-    most = 0
+    all_gradients = sum(line.state.gradient_bytes for line in trained)
+    largest = 0
     for turn in sorted({line.copy.together for line in trained}):
         in_turn = [line for line in trained if line.copy.together == turn]
-        gradients = sum(line.state.passing for line in in_turn)
+        gradients = sum(line.state.gradient_bytes for line in in_turn)
         weight_copies = sum(line.state.copy for line in in_turn)
         passes = [line.work for line in in_turn if line.work]
         peak = update_peak(passes, weight_copies, gradients, accumulates=accumulates)
         if accumulates:  # all models have gradients of earlier micro-batches
             other_gradients = all_gradients - gradients
         else:
-            other_gradients = sum(line.state.passing for line in trained if line.copy.together < turn)
-        most = max(most, peak + other_gradients)
-    return most
+            other_gradients = sum(line.state.gradient_bytes for line in trained if line.copy.together < turn)
+        largest = max(largest, peak + other_gradients)
+    return largest
 
 
-def _sampler(stage: Stage, models: list[Copy], policy_number: int, gathered_block: int) -> Sampling | None:
-    """The memory of the lab's own sampler; None for a stage that does not sample, or that servers sample for.
+def _sampler(
+    stage: Stage,
+    models: list[Copy],
+    policy_number: int,
+    full_block: int,
+) -> SamplerMemory | None:
+    """Return the memory of the built-in sampler; None for a stage that does not sample, or samples with servers.
 
     Args:
-        policy_number: bytes of a number of the policy that it reads, unless that is stored in less than float32.
-        gathered_block: as in `work.sampling`.
+        policy_number: bytes per number of the policy as the sampler reads it, if it is stored in float32.
+        full_block: as in `work.sampling`.
     """
     batch = copies.sampled(stage)
     rollout = stage.config.rollout
     if batch is None or (isinstance(rollout, Vllm) and stage.config.engine == "native"):
         return None
-    shape = next((model.shape for model in models if not model.shape.outputs), copies.policy_shape(stage))
+    language_models = (model.shape for model in models if not model.shape.outputs)
+    shape = next(language_models, copies.policy_shape(stage))
     in_place = _policy_stored(stage) != "float32"
     own = 2 if in_place and shape.own_decoder else policy_number
     bytes_each = {"model": own, "bfloat16": 2, "float32": 4}[rollout.dtype]
-    lengths = rollout.max_prompt_tokens, copies.reply_tokens(stage)
+    lengths = rollout.max_prompt_tokens, copies.response_tokens(stage)
     return sampling(
         shape,
         batch.prompts,
@@ -215,22 +261,23 @@ def _sampler(stage: Stage, models: list[Copy], policy_number: int, gathered_bloc
         bytes_each,
         refilled=batch.refilled,
         in_place=in_place,
-        gathered_block=gathered_block,
+        full_block=full_block,
     )
 
 
 def _policy_stored(stage: Stage) -> Stored:
-    """How the weights of the policy are stored that is sampled from."""
-    trained_whole = stage.config.algorithm.makes_model and not stage.config.model.lora.rank
-    return "float32" if trained_whole else stage.config.model.stored("policy")
+    """Return the storage of the weights of the sampled policy."""
+    trained_fully = stage.config.algorithm.makes_model and not stage.config.model.lora.rank
+    return "float32" if trained_fully else stage.config.model.stored("policy")
 
 
-def _scoring_passes(stage: Stage, lines: list[Line], how: Arithmetic) -> Iterator[int]:
-    """Bytes of each pass without gradient, models brought from host memory included."""
+def _scoring_passes(stage: Stage, lines: list[PlanLine], how: ComputePrecision) -> Iterator[int]:
+    """Yield the bytes of each pass without gradient, including models moved from host memory."""
     settings = stage.config.algorithm
-    # Reward models and the evaluation count in float32, whatever the arithmetic of training.
-    exact = Arithmetic("float32", how.attention, cuda=how.cuda)
+    # reward models and the evaluation compute in float32, independent of the dtype of training
+    exact = ComputePrecision("float32", how.attention, cuda=how.cuda)
     budget = getattr(settings, "micro_batch_tokens", 0) or SCORING_TOKENS
+    # models in host memory are moved to the device together, for the pass that needs them
     away = sum(line.state.weights for line in lines if line.away)
     for line in lines:
         shape = line.copy.shape
@@ -245,12 +292,12 @@ def _scoring_passes(stage: Stage, lines: list[Line], how: Arithmetic) -> Iterato
 
 
 def _evaluated_tokens(stage: Stage) -> int:
-    """Padded tokens of all replies to held-out prompts."""
+    """Return the number of padded tokens of all responses to held-out prompts."""
     rollout = stage.config.rollout
     evaluation = stage.config.evaluation
-    width = rollout.max_prompt_tokens + copies.reply_tokens(stage)
+    width = rollout.max_prompt_tokens + copies.response_tokens(stage)
     return evaluation.prompts * evaluation.samples_per_prompt * width
 
 
-def _policy(lines: list[Line]) -> ModelShape:
+def _policy(lines: list[PlanLine]) -> ModelShape:
     return next(line.copy.shape for line in lines if not line.copy.shape.outputs)

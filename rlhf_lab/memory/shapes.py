@@ -1,4 +1,4 @@
-"""Model shapes without weights: from the settings of a new model, a folder's config.json, or the hub's local cache."""
+"""Model shapes without weights: from the settings of a new model, a config.json, or the hub's local cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.files import read_json
+from rlhf_lab.core.files import read_object
 from rlhf_lab.memory.sizes import PUBLISHED, ModelShape
 from rlhf_lab.models.families import family_of, register
 from rlhf_lab.models.model_files import check_bases
@@ -14,13 +14,16 @@ from rlhf_lab.models.settings import Scratch
 from rlhf_lab.stages.artifacts import External, Stage
 
 LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "rlhf_lab_codec")
-"""A codec's model is counted as if each of its tokens had a position, of which it needs one for a whole column."""
+"""Model types with Llama's shape. A codec model is counted as if each token had a position.
+
+It actually needs one position for a column of tokens, so its estimate is an upper bound.
+"""
 GEMMAS = ("gemma", "gemma2", "gemma3_text")
 EXPERTS = ("mixtral", "qwen3_moe")
 
 
 def policy_shape(stage: Stage) -> ModelShape:
-    """Shape of the policy that a stage trains or starts from.
+    """Return the shape of the policy that a stage trains or starts from.
 
     Raises ConfigError for a hub model that is not on this machine, and for an unknown architecture.
     """
@@ -34,7 +37,7 @@ def policy_shape(stage: Stage) -> ModelShape:
 
 
 def need_shape(need: Stage | External) -> ModelShape:
-    """Shape of the model that a stage makes or a folder holds. A stage that is not built yet keeps its policy's."""
+    """Return the shape of the model of a stage or directory. A stage that is not built keeps its policy's shape."""
     if isinstance(need, External):
         return source_shape(need.source)
     if Path(need.model, "config.json").is_file():
@@ -43,7 +46,7 @@ def need_shape(need: Stage | External) -> ModelShape:
 
 
 def scratch_shape(settings: Scratch) -> ModelShape:
-    """Shape of a new model. Its vocabulary is the most that the tokenizer, which is not trained yet, may have."""
+    """Return the shape of a new model, with the maximum vocabulary, because its tokenizer is not trained yet."""
     sizes: dict[str, Any] = {
         "hidden": settings.hidden,
         "layers": settings.layers,
@@ -53,26 +56,30 @@ def scratch_shape(settings: Scratch) -> ModelShape:
         "vocabulary": settings.vocabulary,
     }
     if settings.family == "gpt2":
-        return ModelShape("gpt2", **sizes, mlp=settings.mlp or 4 * settings.hidden, positions=settings.max_positions)
+        mlp = settings.mlp or 4 * settings.hidden
+        return ModelShape("gpt2", **sizes, mlp=mlp, positions=settings.max_positions)
     # the same default as in models/build.py
-    return ModelShape("llama", **sizes, mlp=settings.mlp or settings.hidden * 8 // 3 // 8 * 8)
+    mlp = settings.mlp or settings.hidden * 8 // 3 // 8 * 8
+    return ModelShape("llama", **sizes, mlp=mlp)
 
 
 def source_shape(source: str, revision: str | None = None) -> ModelShape:
-    """Shape of a folder's model (of an adapter's base), of a cached hub model, or of one listed in PUBLISHED."""
+    """Return the shape of a directory's model or its adapter's base, of a cached hub model, or of one in PUBLISHED."""
     check_bases(source)
-    base = (read_json(Path(source) / "adapter_config.json") or {}).get("base_model_name_or_path")
+    base = read_object(Path(source) / "adapter_config.json").get("base_model_name_or_path")
     if base and not (Path(source) / "config.json").is_file():
         return source_shape(base)
     config = _local_config(source, revision)
     if config is not None:
         return config_shape(config)
+    # the same model has two names on the hub, with and without its owner
     bare = source.removeprefix("openai-community/")
-    published = next((PUBLISHED[name] for name in (bare, f"{bare}-Instruct") if name in PUBLISHED), None)
+    names = (bare, f"{bare}-Instruct")  # instruction-tuned models have the shape of their base
+    published = next((PUBLISHED[name] for name in names if name in PUBLISHED), None)
     if published is None:
         raise ConfigError(
-            f"the shape of {source} is unknown: it is not on this machine, and a plan downloads nothing; fetch its "
-            f"config with `hf download {source} config.json`, or write the folder that holds it"
+            f"the shape of {source} is unknown: it is not on this machine, and a plan downloads nothing; download its "
+            f"config with `hf download {source} config.json`, or set its local directory"
         )
     return published
 
@@ -80,7 +87,7 @@ def source_shape(source: str, revision: str | None = None) -> ModelShape:
 def _local_config(source: str, revision: str | None) -> Any:
     from transformers import AutoConfig
 
-    if family_of(str((read_json(Path(source) / "config.json") or {}).get("model_type"))):
+    if family_of(str(read_object(Path(source) / "config.json").get("model_type"))):
         register()
     try:
         return AutoConfig.from_pretrained(source, revision=revision, local_files_only=True, trust_remote_code=False)
@@ -89,12 +96,17 @@ def _local_config(source: str, revision: str | None) -> Any:
 
 
 def config_shape(config: Any) -> ModelShape:
-    """Shape of a transformers config. Raises ConfigError for an architecture outside the two families."""
+    """Return the shape of a transformers config. Raises ConfigError for an architecture outside the two families."""
     kind = config.model_type
     hidden = config.hidden_size
     heads = config.num_attention_heads
     name = str(getattr(config, "name_or_path", "") or kind)
-    sizes = {"hidden": hidden, "layers": config.num_hidden_layers, "heads": heads, "vocabulary": config.vocab_size}
+    sizes = {
+        "hidden": hidden,
+        "layers": config.num_hidden_layers,
+        "heads": heads,
+        "vocabulary": config.vocab_size,
+    }
     if kind == "gpt2":
         return ModelShape(
             "gpt2",
@@ -108,10 +120,10 @@ def config_shape(config: Any) -> ModelShape:
         )
     known = (*LLAMA_LIKE, *GEMMAS, *EXPERTS)
     if kind not in known:
-        raise ConfigError(f"model_type={kind} has no memory plan; known are gpt2, {', '.join(known)}")
+        raise ConfigError(f"model_type={kind} has no memory plan; supported are gpt2, {', '.join(known)}")
     if getattr(config, "mlp_only_layers", None) or getattr(config, "decoder_sparse_step", 1) != 1:
-        raise ConfigError(f"model_type={kind} with experts in some blocks alone has no memory plan")
-    bias = bool(getattr(config, "attention_bias", False))  # Qwen2 has biases on queries, keys and values regardless
+        raise ConfigError(f"model_type={kind} with experts in only some blocks has no memory plan")
+    bias = bool(getattr(config, "attention_bias", False))  # Qwen2 always has biases on queries, keys and values
     return ModelShape(
         "llama",
         **sizes,

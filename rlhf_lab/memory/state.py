@@ -1,18 +1,19 @@
-"""What a model holds between steps: bytes per parameter, and how a strategy divides them between processes.
+"""Memory of a model between steps: bytes per parameter, and how a strategy shards them over processes.
 
-The derivation, per parameter that is trained in bfloat16 autocast:
+For a parameter that is trained under bfloat16 autocast:
 
     weights 4 (float32) + copy for the matmuls 2 (bfloat16) + gradient 4 + Adam's two moments 4 + 4 = 18 bytes
 
-In float32 there is no copy: 16. Muon keeps one moment of a hidden matrix: 14 and 12. A frozen model is its weights.
+In float32 there is no copy: 16 bytes. Muon keeps one moment of a hidden matrix: 14 and 12. A frozen model has only its
+weights.
 
-Of P parameters on N processes, R of them outside the blocks (embeddings, last norm, head):
+For P parameters on N processes, R of them outside the blocks (embeddings, last norm, head):
 
-    ddp             18P: gradients are views of the buckets through which they are exchanged, which stay between steps
+    ddp             18P: gradients are views of the communication buckets, which are kept between steps
     fsdp_grad_op    16P/N + 2(P − R) + 4R: blocks are gathered in bfloat16, the rest in float32
-    fsdp_full       16P/N + 4R and 2 bytes of the blocks at work
-    zero1, 2, 3     10P + 12P/N, 6P + 16P/N, 20P/N and gathered blocks (arXiv:1910.02054): the optimiser has float32
-                    weights of its own, and those of the model are float32 too
+    fsdp_full       16P/N + 4R and 2 bytes per parameter of the blocks that compute
+    zero1, 2, 3     10P + 12P/N, 6P + 16P/N, 20P/N and gathered blocks (arXiv:1910.02054): the optimizer has its own
+                    float32 weights, and those of the model are float32 too
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from rlhf_lab.training.sharding.settings import BUCKET
 Precision = Literal["float32", "bfloat16"]
 WEIGHT, GRADIENT, MOMENT = 4, 4, 4
 NF4 = 0.5 + (1 + 4 / 256) / 64
-"""Half a byte a number; 64 numbers share a scale of a byte, and 256 scales one of four bytes (arXiv:2305.14314)."""
+"""Bytes per number: half a byte, one byte of scale per 64 numbers, four bytes per 256 scales (arXiv:2305.14314)."""
 MOMENT_8BIT = 1 + 4 / 256
-"""A byte a number; 256 of them share a scale of four bytes (arXiv:2110.02861)."""
+"""Bytes per number: one byte, and four bytes of scale per 256 numbers (arXiv:2110.02861)."""
 GATHERED_BLOCKS = 2
-"""Blocks whose gathered parameters exist at once: the one that computes and the next."""
+"""Number of blocks whose gathered parameters exist at the same time: the one that computes and the next one."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,11 @@ class State:
     """Bytes of one model on one process.
 
     Attributes:
-        weights: as they are stored.
-        copy: of the weights in the arithmetic of the matmuls, or gathered from the other processes; DeepSpeed's bucket.
-        gradients, optimizer: of the trained parameters.
-        stays: whether the gradients' memory is kept between steps.
+        weights: bytes of the weights in their storage dtype.
+        copy: bytes of the weights' copy in the dtype of the matmuls or gathered from other processes, and of
+            DeepSpeed's bucket.
+        gradients, optimizer: bytes of the trained parameters' gradients, and of their optimizer state.
+        stays: True if the memory of the gradients is kept between steps.
     """
 
     weights: int
@@ -53,13 +55,13 @@ class State:
     stays: bool = False
 
     @property
-    def always(self) -> int:
-        """Bytes in use from the second step on, whatever is computed."""
+    def resident_bytes(self) -> int:
+        """Bytes in use from the second step on, at any time."""
         return self.weights + self.optimizer + self.gradients * self.stays
 
     @property
-    def passing(self) -> int:
-        """Bytes of gradients that exist only from the backward pass to the step."""
+    def gradient_bytes(self) -> int:
+        """Bytes of gradients that exist only from the backward pass to the optimizer step."""
         return self.gradients * (not self.stays)
 
     @property
@@ -69,16 +71,16 @@ class State:
 
 @dataclass(frozen=True)
 class Training:
-    """How a model is trained.
+    """Settings of the training of a model.
 
     Args:
-        precision: arithmetic of the forward pass.
-        optimizer: `adamw`, or `muon` for hidden matrices with AdamW for the rest.
-        rank: of a LoRA adapter; 0 trains all parameters.
-        targets: ends of the adapted layers' names; None is all linear layers of the blocks.
-        checkpointing: only the inputs of blocks are kept.
-        stored: weights that an adapter is trained on; below float32, passes are in bfloat16. Those of a model that is
-            trained as a whole are float32.
+        precision: dtype of the forward pass.
+        optimizer: `adamw`, or `muon` for hidden matrices with AdamW for all other parameters.
+        rank: rank of a LoRA adapter; 0 trains all parameters.
+        targets: names of the adapted layers, matched at their end; None is all linear layers of the blocks.
+        checkpointing: True if only the inputs of blocks are kept.
+        stored: storage of the weights that an adapter is trained on; below float32, passes are in bfloat16. A fully
+            trained model has float32 weights.
     """
 
     precision: Precision = "float32"
@@ -89,31 +91,32 @@ class Training:
     stored: Stored = "float32"
 
     def trained(self, shape: ModelShape) -> int:
-        """Parameters with a gradient: all, or the adapter and a new scalar head."""
+        """Return the number of parameters with a gradient: all, or those of an adapter and a new scalar head."""
         if not self.rank:
             return shape.parameters
         return shape.adapter(self.rank, self.targets) + shape.outputs * shape.hidden
 
     def moments(self, shape: ModelShape) -> int:
-        """Numbers that the optimiser keeps."""
+        """Return the number of values in the optimizer state."""
         trained = self.trained(shape)
         if self.optimizer != "muon":
             return 2 * trained
-        whole = shape.hidden_matrices - shape.layers * shape.expert_weights  # of three dimensions: AdamW's
-        hidden = shape.adapter(self.rank, self.targets) if self.rank else whole
+        full = shape.hidden_matrices - shape.layers * shape.expert_weights  # 3-D expert weights are left to AdamW
+        hidden = shape.adapter(self.rank, self.targets) if self.rank else full
         return hidden + 2 * (trained - hidden)
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """What N processes divide between them.
+    """State that N processes shard.
 
     Attributes:
-        weights, gradients, optimizer: whether each process holds 1/N of them.
-        gathered: how much of divided weights is whole at once: the `model` or some `blocks`.
-        rooted: in an update, parameters outside the blocks stay gathered in float32, with whole gradients (FSDP2).
-        views: gradients are views of buffers that stay (DDP).
-        master: the optimiser holds float32 weights of its own (DeepSpeed).
+        weights, gradients, optimizer: True if each process holds 1/N of them.
+        gathered: part of sharded weights that is full at the same time: the `model` or some `blocks`.
+        rooted: True if, in an update, parameters outside the blocks stay gathered in float32 with full gradients
+            (FSDP2).
+        views: True if gradients are views of permanent buffers (DDP).
+        master: True if the optimizer holds its own float32 weights (DeepSpeed).
     """
 
     weights: bool = False
@@ -134,37 +137,48 @@ STRATEGIES = {
     "zero2": Strategy(gradients=True, optimizer=True, master=True),
     "zero3": Strategy(True, True, True, "blocks", master=True),
 }
-"""`sharding=…` → what it divides."""
+"""`sharding=…` → state that it shards."""
 
 
 def weight_bytes(shape: ModelShape, stored: Stored) -> int:
-    """Bytes of weights that are not trained, as `model.weights` stores them; see `models/weights.py`."""
+    """Return the bytes of weights that are not trained, stored as in `model.weights`; see `models/weights.py`."""
+    # only matrices are stored in lower precision
     vectors = shape.parameters - shape.hidden_matrices - shape.outer_matrices  # norms, biases, a scalar head
     per_number = {"float32": WEIGHT, "bfloat16": 2.0, "nf4": NF4}[stored]
+    # bitsandbytes packs the layers of the blocks only, so nf4 stores all other matrices in bfloat16
     outer = WEIGHT if stored == "float32" else 2
-    return round(per_number * shape.hidden_matrices) + outer * shape.outer_matrices + WEIGHT * vectors
+    blocks = round(per_number * shape.hidden_matrices)
+    return blocks + outer * shape.outer_matrices + WEIGHT * vectors
 
 
 def frozen_state(shape: ModelShape, *, halved: bool = False, stored: Stored = "float32") -> State:
-    """A model that only scores; `halved`, its blocks are held in bfloat16."""
-    return State(weight_bytes(shape, stored) - halved * 2 * shape.layers * shape.block)
+    """Return the state of a model that only scores; with `halved`, its blocks are stored in bfloat16."""
+    saved = halved * 2 * shape.layers * shape.block  # two of four bytes per number
+    return State(weight_bytes(shape, stored) - saved)
 
 
 def trained_state(
-    shape: ModelShape, training: Training, strategy: str = "none", processes: int = 1, *, beside: int | None = None
+    shape: ModelShape,
+    training: Training,
+    strategy: str = "none",
+    processes: int = 1,
+    *,
+    beside: int | None = None,
 ) -> State:
-    """One process's bytes of a model that is trained.
+    """Return the bytes that one process needs for a model that is trained.
+
+    Only matrices that multiply hidden states have a copy in the dtype of the matmuls. Activation checkpointing creates
+    that copy anew for one block, or the head, at a time.
 
     Args:
-        beside: frozen numbers of an adapter that lies on the base of another model; None for a base of its own.
-
-    Only matrices that hidden states are multiplied by have a copy in the arithmetic of the matmuls; with activation
-    checkpointing, which makes it again, one block's and the head's at a time.
+        beside: number of frozen values of an adapter on the base of another model; None if it has its own base.
     """
+    # one process shards nothing, whatever its strategy
     plan = STRATEGIES[strategy if processes > 1 else "none"]
     trained = training.trained(shape)
     adapter = WEIGHT * trained if training.rank else 0
-    weights = adapter + (weight_bytes(shape, training.stored) if beside is None else WEIGHT * beside)
+    frozen = weight_bytes(shape, training.stored) if beside is None else WEIGHT * beside
+    weights = adapter + frozen
     moment = MOMENT_8BIT if training.optimizer == "adamw_8bit" else MOMENT
     optimizer = round(moment * training.moments(shape))
     if plan.master:
@@ -177,28 +191,30 @@ def trained_state(
             blocks = 1
         else:
             blocks = shape.layers
-        copy = 2 * (shape.multiplied - (shape.layers - blocks) * shape.block_matrices)
+        frozen_blocks = shape.layers - blocks
+        copy = 2 * (shape.multiplied - frozen_blocks * shape.block_matrices)
         if training.rank and training.stored != "float32":
-            # what is stored in bfloat16 needs no copy, and of four bits one layer at a time is numbers
-            copy = 2 * max(inputs * outputs for inputs, outputs in shape.matrices.values())
+            # bfloat16 weights need no copy, and 4-bit layers are dequantised one at a time
+            largest = max(inputs * outputs for inputs, outputs in shape.matrices.values())
+            copy = 2 * largest
             copy *= training.stored == "nf4"
     if plan.gathered:
         copy += gathered_bytes(shape, strategy, training.precision)
     if plan.master:
         copy += GRADIENT * min(BUCKET, trained)
     return State(
-        weights=_share(weights, plan.weights, processes),
+        weights=_fraction(weights, plan.weights, processes),
         copy=copy,
-        gradients=_share(GRADIENT * trained, plan.gradients, processes),
-        optimizer=_share(optimizer, plan.optimizer, processes),
+        gradients=_fraction(GRADIENT * trained, plan.gradients, processes),
+        optimizer=_fraction(optimizer, plan.optimizer, processes),
         stays=plan.views,
     )
 
 
 def gathered_bytes(shape: ModelShape, strategy: str, precision: Precision) -> int:
-    """Bytes of a divided model's weights that are whole at once in a pass.
+    """Return the bytes of a sharded model's weights that are full at the same time in a pass.
 
-    Under FSDP2 blocks are gathered in the arithmetic of training; everything else is gathered in float32.
+    FSDP2 gathers blocks in the dtype of training. Everything else is gathered in float32.
     """
     plan = STRATEGIES[strategy]
     blocks = shape.layers if plan.gathered == "model" else min(GATHERED_BLOCKS, shape.layers)
@@ -207,19 +223,24 @@ def gathered_bytes(shape: ModelShape, strategy: str, precision: Precision) -> in
 
 
 def ceil_div(total: int, divisor: int) -> int:
-    """total / divisor, rounded up."""
+    """Return total / divisor, rounded up."""
     return -(-total // divisor)
 
 
-def _share(total: int, divided: bool, processes: int) -> int:
-    """Bytes of one process."""
-    return ceil_div(total, processes) if divided else total
+def _fraction(total: int, sharded: bool, processes: int) -> int:
+    """Return the bytes of one process: 1/N of a sharded quantity, otherwise the total."""
+    return ceil_div(total, processes) if sharded else total
 
 
 def bytes_per_parameter(training: Training) -> dict[str, int]:
-    """The derivation in this module's docstring as numbers, for a matrix that is trained whole."""
-    moments = 1 if training.optimizer == "muon" else 2
-    sizes = {"weights": WEIGHT, "bfloat16 copy": 2, "gradient": GRADIENT, "moments": moments * MOMENT}
+    """Return the terms of this module's docstring for a matrix that is fully trained."""
+    optimizer_state = 1 if training.optimizer == "muon" else 2
+    sizes = {
+        "weights": WEIGHT,
+        "bfloat16 copy": 2,
+        "gradient": GRADIENT,
+        "moments": optimizer_state * MOMENT,
+    }
     if training.precision != "bfloat16":
         del sizes["bfloat16 copy"]
     return sizes

@@ -1,4 +1,4 @@
-"""`plan table`: what published model sizes need, 117M to 70B, as tables for the console or a Markdown page."""
+"""`plan table`: memory of published model sizes, 117M to 70B, as tables for the console or a Markdown page."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from rlhf_lab.memory.devices import CARD_GB, CARDS, MOST_DEVICES, smallest_count
 from rlhf_lab.memory.show import number, size
 from rlhf_lab.memory.sizes import PUBLISHED, ModelShape
 from rlhf_lab.memory.state import STRATEGIES, Training, bytes_per_parameter, frozen_state, trained_state
-from rlhf_lab.memory.work import Arithmetic, Rows, sampling, train_pass
+from rlhf_lab.memory.work import ComputePrecision, Rows, sampling, train_pass
 from rlhf_lab.models.settings import Stored
 
 TOKENS, PROCESSES, RANK, SAMPLED = 2048, 8, 16, 64
 WEIGHTS: tuple[Stored, ...] = get_args(Stored)
 FULL = Training("bfloat16", checkpointing=True)
 ADAPTER = Training("bfloat16", rank=RANK, checkpointing=True)
-MEASURED = "Of several processes two were measured (docs/memory.md); more are arithmetic."
+MEASURED = "With several processes, two were measured (docs/memory.md); larger numbers are calculated."
 COMMAND = "python -m rlhf_lab plan table"
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table with a title and a remark."""
+    """A table with a title and a note."""
 
     title: str
     remark: str
@@ -42,12 +42,21 @@ class Grid:
 
     def markdown(self) -> str:
         rules = ["---", *("--:" for _ in self.header[1:])]
-        table = [f"| {' | '.join(cells)} |" for cells in (self.header, rules, *self.rows)]
-        return "\n".join([f"## {self.title}", "", self.remark, "", *table])
+        lines = [" | ".join(cells) for cells in (self.header, rules, *self.rows)]
+        table = [f"| {line} |" for line in lines]
+        return "\n".join(
+            [
+                f"## {self.title}",
+                "",
+                self.remark,
+                "",
+                *table,
+            ]
+        )
 
 
 def grids() -> list[Grid]:
-    """All tables, the derivation first."""
+    """Return all tables; the derivation is first."""
     return [
         _parameter_grid(),
         _size_grid(),
@@ -60,11 +69,11 @@ def grids() -> list[Grid]:
 
 
 def page(tables: Sequence[Grid]) -> str:
-    """The tables as a Markdown page that names its command."""
+    """Return the tables as a Markdown page that names its command."""
     head = (
         "# Memory plan, 117M to 70B\n\n"
-        f"Arithmetic, not measurement: `{COMMAND} to=docs/results/memory_plan.md`. The derivation, and how far "
-        "estimates are from measured peaks: [docs/memory.md](../memory.md). Models are shapes from public configs; "
+        f"Calculated, not measured: `{COMMAND} to=docs/results/memory_plan.md`. The derivation, and the differences "
+        "between estimates and measured peaks: [docs/memory.md](../memory.md). Models are shapes from public configs; "
         "nothing was downloaded.\n\n"
         "A card's GB are 10⁹ bytes (80 GB = 74.5 GiB); all other sizes are GiB and MiB.\n"
     )
@@ -72,13 +81,13 @@ def page(tables: Sequence[Grid]) -> str:
 
 
 def row_of(shape: ModelShape) -> Rows:
-    """One row of `TOKENS` tokens, or as many as there are positions, half of them reply."""
+    """Return one row of `TOKENS` tokens, or of all positions if there are fewer; half of it is the response."""
     width = min(TOKENS, shape.positions or TOKENS)
     return Rows(1, width // 2, width - width // 2)
 
 
 def _row_per_model(cells: Callable[[ModelShape], Sequence[str]]) -> list[list[str]]:
-    """A row for each published model: its name, then its cells."""
+    """Return a row for each published model: its name, then its cells."""
     return [[shape.name, *cells(shape)] for shape in PUBLISHED.values()]
 
 
@@ -89,32 +98,41 @@ def _parameter_grid() -> Grid:
         for optimizer in ("adamw", "muon"):
             byte_counts = bytes_per_parameter(Training(precision, optimizer))
             cells = [str(byte_counts.get(name, 0)) for name in names]
-            rows.append([f"{optimizer}, {precision}", *cells, str(sum(byte_counts.values()))])
+            total = sum(byte_counts.values())
+            rows.append([f"{optimizer}, {precision}", *cells, str(total)])
+    # a moment of 8 bits is stored in one byte; scales are neglected
     rows.append(["adamw_8bit, bfloat16", "4", "2", "4", "2", "12"])
     rows.append(["frozen, or under an adapter", "4", "2 in its own pass under autocast", "0", "0", "4 to 6"])
     rows.append(["the same, model.weights=bfloat16", "2", "0", "0", "0", "2"])
     rows.append(["the same, model.weights=nf4", "0.52", "0", "0", "0", "0.52"])
-    remark = "Bytes of a parameter that is trained in the lab's own loop; Muon's are those of a hidden matrix."
-    return Grid("Bytes per parameter", remark, ("training", *names, "sum"), rows)
+    note = "Bytes of a parameter that is trained with engine=native; Muon's are those of a hidden matrix."
+    return Grid("Bytes per parameter", note, ("training", *names, "sum"), rows)
 
 
 def _size_grid() -> Grid:
     def cells(shape: ModelShape) -> list[str]:
         rows = row_of(shape)
-        plain = train_pass(shape, rows, Arithmetic("bfloat16", cuda=True), FULL)
-        checkpointed = train_pass(shape, rows, Arithmetic("bfloat16", checkpointing=True, cuda=True), FULL)
-        sampler = sampling(shape, 1, 1, rows.prompt, rows.reply, 2)
+        simple = train_pass(shape, rows, ComputePrecision("bfloat16", cuda=True), FULL)
+        checkpointed = train_pass(shape, rows, ComputePrecision("bfloat16", checkpointing=True, cuda=True), FULL)
+        sampler = sampling(
+            shape,
+            1,
+            1,
+            rows.prompt,
+            rows.response,
+            2,
+        )
         frozen = frozen_state(shape).total
         trained = trained_state(shape, Training("bfloat16")).total
-        work = (plain.activations, checkpointed.activations, plain.logits, sampler.cache)
+        work = (simple.activations, checkpointed.activations, simple.logits, sampler.cache)
         return [number(shape.parameters), *map(size, (frozen, trained, *work))]
 
     header = ("model", "parameters", "weights", "trained", "activations", "checkpointed", "logits", "KV cache")
-    remark = (
-        f"On one device, AdamW, bfloat16; activations, logits and keys and values of one row of {TOKENS} tokens "
-        "(GPT-2: 1024), half of them reply; nothing under logits where they are computed twice instead of kept."
+    note = (
+        f"On one device, AdamW, bfloat16; activations, logits and KV cache of one row of {TOKENS} tokens (GPT-2: "
+        "1024), half of it response; no value under logits if they are recomputed instead of kept."
     )
-    return Grid("What a model holds", remark, header, _row_per_model(cells))
+    return Grid("Memory of a model", note, header, _row_per_model(cells))
 
 
 def _roles_grid() -> Grid:
@@ -127,66 +145,93 @@ def _roles_grid() -> Grid:
         return [size(count) for count in (trained, trained + frozen, adapter, ppo, grpo)]
 
     header = ("model", "SFT", "DPO", f"DPO, LoRA {RANK}", "PPO", "GRPO")
-    remark = (
-        "States alone, on one device, bfloat16. DPO holds policy and reference (an adapter's base is its reference), "
-        "PPO policy, critic, reference and reward model, GRPO all but the critic; all of one shape."
+    note = (
+        "Model states only, on one device, bfloat16. DPO has policy and reference (an adapter's base is its "
+        "reference), PPO policy, critic, reference and reward model, GRPO all but the critic; all of one shape."
     )
-    return Grid("What algorithms hold", remark, header, _row_per_model(cells))
+    return Grid("Memory of algorithms", note, header, _row_per_model(cells))
 
 
 def _strategy_grid() -> Grid:
     def cells(shape: ModelShape) -> list[str]:
-        return [size(update_bytes(shape, row_of(shape), FULL, name, PROCESSES)) for name in names]
+        needed = [
+            update_bytes(
+                shape,
+                row_of(shape),
+                FULL,
+                name,
+                PROCESSES,
+            )
+            for name in names
+        ]
+        return [size(count) for count in needed]
 
     names = [name for name in STRATEGIES if name != "none"]
-    remark = (
+    note = (
         f"One of {PROCESSES} processes in an update on one row of {TOKENS} tokens, AdamW, bfloat16, checkpointing. "
         f"{MEASURED}"
     )
-    return Grid("What a strategy divides", remark, ("model", *names), _row_per_model(cells))
+    return Grid("Sharding strategies", note, ("model", *names), _row_per_model(cells))
 
 
 def _card_grid() -> Grid:
     def cells(shape: ModelShape) -> list[str]:
-        counts = [smallest_count(shape, row_of(shape), FULL, "fsdp_full", card * CARD_GB) for card in CARDS]
+        row = row_of(shape)
+        counts = [
+            smallest_count(
+                shape,
+                row,
+                FULL,
+                "fsdp_full",
+                card * CARD_GB,
+            )
+            for card in CARDS
+        ]
         return [str(count or "–") for count in counts]
 
     header = ("model", *(f"{card} GB" for card in CARDS))
-    remark = (
-        f"Smallest power of two of cards for SFT with `sharding=fsdp_full`, AdamW, bfloat16, checkpointing, one row of "
+    note = (
+        "Smallest power of two of cards for SFT with `sharding=fsdp_full`, AdamW, bfloat16, checkpointing, one row of "
         f"{TOKENS} tokens per card; “–”: more than {MOST_DEVICES}. {MEASURED}"
     )
-    return Grid("Fewest cards, all parameters trained", remark, header, _row_per_model(cells))
+    return Grid("Minimum number of cards, all parameters trained", note, header, _row_per_model(cells))
 
 
 def _adapter_grid() -> Grid:
     def peak_and_card(shape: ModelShape, stored: Stored) -> str:
         if stored == "nf4" and shape.family == "gpt2":
-            return "–"  # its layers are not packed
-        needed = update_bytes(shape, row_of(shape), replace(ADAPTER, stored=stored), "none", 1)
-        least = next((f"{card} GB" for card in CARDS if needed <= card * CARD_GB), "–")
-        return f"{size(needed)}, {least}"
+            return "–"  # its layers cannot be packed
+        needed = update_bytes(
+            shape,
+            row_of(shape),
+            replace(ADAPTER, stored=stored),
+            "none",
+            1,
+        )
+        smallest = next((f"{card} GB" for card in CARDS if needed <= card * CARD_GB), "–")
+        return f"{size(needed)}, {smallest}"
 
     def cells(shape: ModelShape) -> list[str]:
         return [number(ADAPTER.trained(shape)), *(peak_and_card(shape, stored) for stored in WEIGHTS)]
 
-    remark = (
+    note = (
         f"`model.lora.rank={RANK}` on every linear layer, bfloat16 passes, checkpointing, one row of {TOKENS} tokens: "
-        "the peak of an update of SFT or DPO, and the smallest card, by how the base is stored (`model.weights`)."
+        "the peak of an update of SFT or DPO, and the smallest card, by storage of the base (`model.weights`)."
     )
-    return Grid("One card, an adapter trained", remark, ("model", "trained", *WEIGHTS), _row_per_model(cells))
+    return Grid("One card, an adapter trained", note, ("model", "trained", *WEIGHTS), _row_per_model(cells))
 
 
 def _split_grid() -> Grid:
     def cells(shape: ModelShape) -> list[str]:
-        splits = [smallest_split(shape, row_of(shape), FULL, card * CARD_GB) for card in CARDS]
+        row = row_of(shape)
+        splits = [smallest_split(shape, row, FULL, card * CARD_GB) for card in CARDS]
         return ["–" if split is None else f"{split.tensor}×{split.pipeline}" for split in splits]
 
-    remark = (
-        "Smallest tensor × pipeline split without data parallelism, as arithmetic; the lab does not train this way. "
-        "Tensor parallelism divides matrices within a machine (up to 8), a pipeline whole layers; its first stage "
-        "keeps the activations of as many micro-batches as there are stages."
+    note = (
+        "Smallest tensor × pipeline split without data parallelism, calculated; rlhf_lab does not train this way. "
+        "Tensor parallelism shards matrices within a machine (up to 8), a pipeline assigns full layers; its first "
+        "stage keeps the activations of as many micro-batches as there are stages."
     )
     return Grid(
-        "Tensor and pipeline parallelism", remark, ("model", *(f"{card} GB" for card in CARDS)), _row_per_model(cells)
+        "Tensor and pipeline parallelism", note, ("model", *(f"{card} GB" for card in CARDS)), _row_per_model(cells)
     )

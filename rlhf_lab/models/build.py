@@ -1,9 +1,9 @@
-"""Loads and saves policies and reward models as ordinary Hugging Face folders (safetensors, no remote code).
+"""Loading and saving of policies and reward models as ordinary Hugging Face directories (safetensors, no remote code).
 
-A policy folder is what `AutoModelForCausalLM` loads; a reward-model folder is what
-`AutoModelForSequenceClassification(num_labels=1)` loads. So any stage can start from a folder or hub id of someone
-else, and anyone else can use ours. A model that was trained with LoRA is stored merged, with its adapter in `adapter/`;
-a folder that holds nothing but an adapter is loaded onto the base it names.
+A policy directory can be loaded by `AutoModelForCausalLM`, and a reward-model directory by
+`AutoModelForSequenceClassification(num_labels=1)`. Any stage can therefore start from another program's directory or a
+hub id, and other programs can use the models of rlhf_lab. A model trained with LoRA is saved merged, with its adapter
+in `adapter/`. A directory with only an adapter is loaded onto the base that it names.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.data.transcript import to_conversation
 from rlhf_lab.models import families, lora
-from rlhf_lab.models.divided import plain, within
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.experts import compute_under_autocast
 from rlhf_lab.models.model_files import rope_limit, rope_problem
 from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.settings import HuggingFace, Scratch, Stored, WeightsOf
+from rlhf_lab.models.sharded import unsharded, within
 from rlhf_lab.models.skeleton import placed
 from rlhf_lab.models.weights import HEAD, scalar_head, store
 
 UNBOUNDED_LENGTH = 10**9
-"""A tokenizer that was told no length says 1e30."""
+"""Limit above which a tokenizer's maximum length means that it has none (transformers uses 1e30)."""
 
 hf_logging.set_verbosity_error()
 hf_logging.disable_progress_bar()
 
 
 def scratch_policy(settings: Scratch, tokenizer: PreTrainedTokenizerFast, seed: int) -> nn.Module:
-    """A randomly initialised causal LM of the family and size in `settings`."""
+    """Return a randomly initialised causal LM of the family and size in `settings`."""
     if settings.family == "llama":
         return new_model(LlamaConfig(**llama_settings(settings, tokenizer)), seed)
     config = GPT2Config(
@@ -64,12 +64,13 @@ def scratch_policy(settings: Scratch, tokenizer: PreTrainedTokenizerFast, seed: 
 
 
 def llama_settings(settings: Scratch, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """What the config of a new Llama says, and of families that are made of one."""
+    """Return the config values of a new Llama, and of families that are based on it."""
     return {
         **_common_settings(tokenizer),
         "hidden_size": settings.hidden,
         "num_hidden_layers": settings.layers,
         "num_attention_heads": settings.heads,
+        # 8/3 of the hidden size, as in Llama, rounded down to a multiple of 8
         "intermediate_size": settings.mlp or settings.hidden * 8 // 3 // 8 * 8,
         "max_position_embeddings": settings.max_positions,
     }
@@ -87,7 +88,7 @@ def _common_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
 
 
 def new_model(config: Any, seed: int) -> nn.Module:
-    """A randomly initialised causal LM. Its weights depend on `seed` alone; the global random state is not moved."""
+    """Return a randomly initialised causal LM. Its weights depend only on `seed`; the global random state is kept."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
@@ -101,12 +102,12 @@ def load_policy(
     role: WeightsOf = "policy",
     trained: bool = False,
 ) -> nn.Module:
-    """A causal LM from a folder or hub id, dropout off. Raises ArtifactError when it cannot be loaded.
+    """Load a causal LM from a directory or hub id, without dropout. Raises ArtifactError if it cannot be loaded.
 
     Args:
-        device: or `skeleton.MAIN`.
-        role: its weights are stored as `model.weights_of` says for it.
-        trained: whether it will be trained: as a whole, and then in float32, unless `model.lora` adds an adapter.
+        device: device of the model, or `skeleton.MAIN`.
+        role: role that selects the storage of its weights in `model.weights_of`.
+        trained: True if it will be trained: all parameters in float32, unless `model.lora` adds an adapter.
     """
     weights = _weights(settings, role, trained)
 
@@ -117,26 +118,31 @@ def load_policy(
     return _refusing_longer_rows(placed(read, device), source)
 
 
-def _stored(model: nn.Module, source: str | Path, weights: Stored, device: str) -> nn.Module:
-    """A loaded model as it is to be stored; on four bits lie the adapters of the stages that made it."""
+def _stored(
+    model: nn.Module,
+    source: str | Path,
+    weights: Stored,
+    device: str,
+) -> nn.Module:
+    """Return a loaded model in its storage; 4-bit weights get the adapters of the stages that trained the model."""
     model = store(_without_dropout(model), weights, device)
     if weights == "nf4":
-        for folder in lora.adapter_chain(source)[1]:
-            lora.add_products(model, folder)
-    model.name_or_path = str(source)  # type: ignore[assignment]  # an adapter that is trained now lies on all of it
+        for directory in lora.adapter_chain(source)[1]:
+            lora.add_products(model, directory)
+    model.name_or_path = str(source)  # type: ignore[assignment]  # the base of an adapter that is trained now
     return model
 
 
 def _weights(settings: Scratch | HuggingFace, role: WeightsOf, trained: bool) -> Stored:
-    """How the weights of a model are stored."""
+    """Return the storage of a model's weights."""
     return "float32" if trained and not settings.lora.rank else settings.stored(role)
 
 
 def load_encoder(source: str | Path, settings: Scratch | HuggingFace) -> Encoder:
-    """The tokenizer stored with a model, wrapped."""
+    """Load the tokenizer stored with a model, as an encoder."""
     has_tokenizer = (Path(source) / "tokenizer_config.json").is_file()
     if not has_tokenizer:
-        # A folder of nothing but an adapter usually leaves the tokenizer to the base it was trained on.
+        # a directory with only an adapter usually has no tokenizer, so that of its base is used
         source = lora.adapter_base(source) or source
     try:
         tokenizer = AutoTokenizer.from_pretrained(
@@ -149,16 +155,16 @@ def load_encoder(source: str | Path, settings: Scratch | HuggingFace) -> Encoder
 
 
 def uses_chat_template(settings: Scratch | HuggingFace, tokenizer: Any) -> bool:
-    """Whether prompts are written by the tokenizer's chat template. Raises ConfigError where there is none to use."""
-    wanted = settings.chat_template if isinstance(settings, HuggingFace) else False
+    """Return True if prompts use the tokenizer's chat template. Raises ConfigError if a required one is missing."""
+    expected = settings.chat_template if isinstance(settings, HuggingFace) else False
     there = bool(getattr(tokenizer, "chat_template", None))
-    if wanted and not there:
-        raise ConfigError("model.chat_template=true: the tokenizer has no chat template; use model.chat_template=false")
-    return there if wanted is None else wanted
+    if expected and not there:
+        raise ConfigError("model.chat_template=true: the tokenizer has no chat template; set model.chat_template=false")
+    return there if expected is None else expected
 
 
 def _stop_ids(source: str | Path) -> tuple[int, ...]:
-    """Tokens that end a reply according to the model's generation_config; none where it has no such file."""
+    """Return the tokens that end a response in the model's generation_config; empty without such a file."""
     try:
         stop_ids = GenerationConfig.from_pretrained(str(source)).eos_token_id
     except (OSError, ValueError):
@@ -168,27 +174,28 @@ def _stop_ids(source: str | Path) -> tuple[int, ...]:
     return tuple(stop_ids) if isinstance(stop_ids, list) else (stop_ids,)
 
 
-def save_model(model: nn.Module, encoder: Encoder, folder: Path) -> None:
-    """Write model and tokenizer to a folder that `load_policy` or `load_reward_model` reads.
+def save_model(model: nn.Module, encoder: Encoder, directory: Path) -> None:
+    """Write model and tokenizer to a directory that `load_policy` or `load_reward_model` can load.
 
-    A model with an adapter is written merged, and its adapter beside it in `adapter/`.
+    A model with an adapter is written merged, with its adapter next to it in `adapter/`.
     """
-    with plain(model, to_save=True) as whole_model:  # every process takes part in gathering a divided model
+    # every process enters, because all of them take part in gathering a sharded model
+    with unsharded(model, to_save=True) as full_model:
         if not ranks.is_main():
             return
-        saved = lora.merged(whole_model)
+        saved = lora.merged(full_model)
         _serve_with_cache(saved, encoder)
-        saved.save_pretrained(folder)  # type: ignore[operator]
-        if lora.has_adapter(whole_model):
-            lora.save_adapter(whole_model, folder / "adapter")
-    encoder.tokenizer.save_pretrained(folder)
+        saved.save_pretrained(directory)  # type: ignore[operator]
+        if lora.has_adapter(full_model):
+            lora.save_adapter(full_model, directory / "adapter")
+    encoder.tokenizer.save_pretrained(directory)
 
 
 def _serve_with_cache(model: nn.Module, encoder: Encoder) -> None:
-    """Write down what others generate with: a KV cache, and the number of positions that the tokenizer cuts at.
+    """Set config values that other programs use for generation: the KV cache, and the tokenizer's maximum length.
 
-    Training says `use_cache=False` at every call and does not read the config's value. Models of the lab's own families
-    keep no cache of their own.
+    Training passes `use_cache=False` in every call and ignores the config's value. Models of families that packs add do
+    not use this cache.
     """
     config: Any = model.config
     keeps_cache = families.family_of(config.model_type) is None
@@ -209,13 +216,13 @@ def load_reward_model(
     trained: bool = False,
     base: OneBase | None = None,
 ) -> nn.Module:
-    """A reward model with `outputs` numbers per reply.
+    """Load a reward model with `outputs` numbers per response.
 
-    From a policy folder the head is new: zero, so that every reply scores 0 at the start.
+    If the directory has no head, as for a policy, the new head is zero, so that every response first scores 0.
 
     Args:
         device, trained: as in `load_policy`.
-        base: a model in memory that it shares its tensors with where it is an adapter on that.
+        base: model in memory whose tensors are shared if the reward model is an adapter on it; None shares nothing.
     """
     description = "a model for a scalar head"
     options = {"num_labels": outputs}
@@ -232,20 +239,20 @@ def load_reward_model(
 
 
 def reward_scores(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
-    """Score of each row at its last real token, (B,), float32, differentiable: the first output of `reward_outputs`."""
+    """Return the score of each row at its last real token, (B,), float32: the first output of `reward_outputs`."""
     return reward_outputs(model, batch)[:, 0]
 
 
 def reward_outputs(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
-    """All outputs of the head at each row's last real token, (B, outputs), float32, differentiable.
+    """Return all outputs of the head at each row's last real token, (B, outputs), float32, differentiable.
 
-    The position comes from the length.
+    The position of that token is computed from the row's length.
     """
     return within(model, _reward_outputs, model, batch)
 
 
 def _reward_outputs(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
-    # The backbone and head are called by themselves: a Hugging Face classifier looks for the last token by the pad id.
+    # Backbone and head are called separately, because a Hugging Face classifier finds the last token by the pad id.
     hidden_BTd = model.base_model(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state  # type: ignore[operator]
     row_B = torch.arange(len(batch.length_B), device=hidden_BTd.device)
     last_Bd = hidden_BTd[row_B, batch.length_B - 1]
@@ -260,15 +267,15 @@ def _load(
     options: dict[str, Any],
     weights: Stored,
 ) -> nn.Module:
-    """Load a model with `auto_class`; a missing scalar head becomes zero, an adapter is merged.
+    """Load a model with `auto_class`. A missing scalar head becomes zero, and an adapter is merged.
 
     Args:
-        description: what the model should be, for the message of the ArtifactError when it cannot be loaded.
-        weights: how they will be stored: in less than float32 they are not read as more than what the files hold.
+        description: kind of model, for the message of the ArtifactError.
+        weights: storage of the weights; below float32 they are read in the dtype of the files.
     """
     base = lora.adapter_base(source)
     model_source = base or str(source)
-    if weights == "nf4":  # the model at the bottom is packed, and the adapters on it are added to that
+    if weights == "nf4":  # the lowest base is packed, and the adapters on it are added afterwards
         model_source, base = lora.adapter_chain(source)[0], None
     label = f"{base}, the base of adapter {source}," if base else str(source)
     attention = getattr(settings, "attention", "auto")
@@ -280,15 +287,15 @@ def _load(
             attn_implementation=None if attention == "auto" else attention,  # None lets the architecture choose
             revision=revision_of(settings, model_source),
             use_safetensors=True,
-            trust_remote_code=False,  # left out, transformers asks on the terminal whether to run the model's code
+            trust_remote_code=False,  # without it, transformers asks on the terminal whether to run the model's code
             output_loading_info=True,
             **options,
         )
     except (OSError, ValueError) as error:
         raise ArtifactError(_load_message(description, label, error)) from error
     if lora.has_adapter(model):
-        # Transformers follows a hub id that holds an adapter to its base on its own, with the adapter unmerged.
-        raise ArtifactError(f"{label} is an adapter on a hub; download it and write its folder here")
+        # For the hub id of an adapter, transformers itself loads the base, with an unmerged adapter.
+        raise ArtifactError(f"{label} is an adapter on a hub; download it and use its directory instead")
     if any(key.startswith(f"{HEAD}.") for key in loading_info["missing_keys"]):
         model.score.float()
         nn.init.zeros_(model.score.weight)
@@ -299,13 +306,13 @@ def _load(
 
 
 def _read_unrounded(model: Any, source: str) -> None:
-    """Give norms, biases and a scalar head the numbers that are in the files.
+    """Give norms, biases and a scalar head the values in the files.
 
-    A model whose matrices are bfloat16 is saved as one of that dtype, and what its files hold in float32 is rounded
-    when it is loaded again.
+    A model whose matrices are bfloat16 is saved with that dtype in its config. Loading would therefore round tensors
+    that the files store in float32.
     """
     parameters = dict(model.named_parameters())
-    for file in sorted(Path(source).glob("*.safetensors")):  # none of a hub's model
+    for file in sorted(Path(source).glob("*.safetensors")):  # finds no files for a hub id
         with safe_open(file, framework="pt") as tensors:
             for name in parameters.keys() & set(tensors.keys()):
                 if parameters[name].ndim < 2 or name.startswith(f"{HEAD}."):
@@ -315,17 +322,17 @@ def _read_unrounded(model: Any, source: str) -> None:
 def _refusing_longer_rows(model: nn.Module, source: str | Path) -> nn.Module:
     """Let a model's rotary embedding raise ConfigError at lengths that change it (see `rope_limit`).
 
-    Preflight compares settings with the config of a folder; of a hub model it may not have it yet.
+    Preflight compares settings with the config of a directory, but may not have the config of a hub model yet.
     """
     limit = rope_limit(model.config.to_dict())  # type: ignore[operator, union-attr]
     if limit is None:
         return model
-    _, most_positions = limit
+    _, max_positions_of_model = limit
 
     def check_length(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         position_ids = kwargs["position_ids"] if "position_ids" in kwargs else args[1]
         length = int(position_ids.max()) + 1
-        if length > most_positions:
+        if length > max_positions_of_model:
             raise ConfigError(rope_problem("a row's length", length, str(source), limit))
 
     for name, module in model.named_modules():
@@ -335,9 +342,9 @@ def _refusing_longer_rows(model: nn.Module, source: str | Path) -> nn.Module:
 
 
 def revision_of(settings: Scratch | HuggingFace, source: str | Path) -> str | None:
-    """The configured hub revision, for the hub model it was written for and nothing else.
+    """Return the configured hub revision if `source` is the hub model to which it belongs, else None.
 
-    A stage with `model=hf` also loads folders of other stages and bases of adapters; those have no such revision.
+    A stage with `model=hf` also loads directories of other stages and bases of adapters, which have no such revision.
     """
     if isinstance(settings, HuggingFace) and str(source) == settings.path:
         return settings.revision
@@ -345,11 +352,11 @@ def revision_of(settings: Scratch | HuggingFace, source: str | Path) -> str | No
 
 
 def _without_dropout(model: nn.Module) -> nn.Module:
-    """Dropout off for good: a log-probability must not depend on the call."""
+    """Disable dropout permanently: a log-probability must not depend on the call."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        # Fused attention has no dropout module: its layers keep the probability as a number.
+        # fused attention has no dropout module; its layers store the probability as a number
         for name in ("attention_dropout", "attn_dropout"):
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
@@ -359,10 +366,10 @@ def _without_dropout(model: nn.Module) -> nn.Module:
 def _load_message(description: str, source: str | Path, error: Exception) -> str:
     reason = str(error).strip().splitlines()[0][:300]
     if "attention" in reason.casefold():
-        advice = "If it cannot have this attention, write model.attention=auto, which takes one that it can"
+        hint = "If it does not support this attention, set model.attention=auto, which selects one that it supports"
     elif "trust_remote_code" in str(error):
-        reason = "it needs code of its own (auto_map), which is never run here"
-        advice = "Use a model whose architecture transformers has, or a version of transformers that has this one"
+        reason = "it needs its own code (auto_map), which rlhf_lab never runs"
+        hint = "Use a model whose architecture transformers has, or a version of transformers that has this one"
     else:
-        advice = "Expected a folder with config.json, *.safetensors and a tokenizer, or a hub id"
-    return f"{source} cannot be loaded as {description}: {reason}. {advice}"
+        hint = "Expected a directory with config.json, *.safetensors and a tokenizer, or a hub id"
+    return f"{source} cannot be loaded as {description}: {reason}. {hint}"

@@ -1,9 +1,10 @@
-"""Sampling from a divided model that no device holds whole: each block is gathered only while it computes.
+"""Sampling from a sharded model that fits on no single device: each block is all-gathered only while it computes.
 
-Whoever computes with the model's tree goes through its blocks in their order: by the forward pass of the tree itself,
-or by `BlockByBlock.gathered`. Each such pass gathers every block once, and all processes must take part in that. So the
-first block of a pass asks who computes, and a process whose own rows are finished gathers along until nobody does.
-Passes need not be alike: one process may read its prompts while another takes a step.
+A pass goes through the model's blocks in order, either in the forward pass of the module tree or by
+`BlockByBlock.gathers_full_block`. Each pass all-gathers every block once, and all processes must take part in that. At
+the first block of a pass the processes therefore exchange which of them still compute. A process whose own rows are
+finished joins the all-gathers until no process computes any more. Passes may differ: one process can read its prompts
+while another decodes a step.
 """
 
 from __future__ import annotations
@@ -17,69 +18,70 @@ from torch import nn
 
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.models.divided import SKELETON, blocks, gather, plain, settle
+from rlhf_lab.models.sharded import SKELETON, blocks, free_gathered, gather, unsharded
 from rlhf_lab.models.skeleton import Skeleton
 
-# keys in a model's `__dict__`, see `divided.ROOT`
+# keys in a model's `__dict__`, see `sharded.ROOT`
 SAMPLED_BY_BLOCK = "_rlhf_lab_sampled_by_block"
 GATHERER = "_rlhf_lab_gatherer"
 
 
 def sample_by_block(model: nn.Module) -> None:
-    """Let `readable` gather a divided model block by block."""
+    """Make `gather_while_reading` all-gather a sharded model block by block."""
     model.__dict__[SAMPLED_BY_BLOCK] = True
 
 
 @contextmanager
-def readable(model: nn.Module) -> Iterator[nn.Module]:
-    """A model to sample from for the time of the block. All processes must enter, those without rows of their own too.
+def gather_while_reading(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield a model to sample from. All processes must enter, including those without rows of their own.
 
-    It is `plain(model)`; or, after `sample_by_block`, a tree with the parameters outside the blocks alone, whose
-    `gatherer` has those of the blocks.
+    The model is `unsharded(model)`. After `sample_by_block` it is instead a module tree that has only the parameters
+    outside the blocks, and whose `gatherer` all-gathers the blocks.
     """
     if SAMPLED_BY_BLOCK not in model.__dict__:
-        with plain(model) as whole_model:
-            yield whole_model
+        with unsharded(model) as full_model:
+            yield full_model
         return
     gatherer = BlockByBlock(model, model.__dict__[SKELETON])
     with gatherer.ready():
         yield gatherer.tree
-        gatherer.join()  # after an error nobody joins: this process ends, and its launcher ends the others
+        gatherer.join()  # not called after an error: this process exits, and its launcher stops the others
 
 
-def gatherer(tree: nn.Module) -> BlockByBlock | None:
-    """What gathers the blocks of a model that `readable` gave; None for a model that is whole."""
+def gather_context_of(tree: nn.Module) -> BlockByBlock | None:
+    """Return the gatherer of a model from `gather_while_reading`; None for a model with full parameters."""
     found: BlockByBlock | None = tree.__dict__.get(GATHERER)
     return found
 
 
 class BlockByBlock:
-    """Gathers the blocks of a divided model one at a time.
+    """Gatherer of the blocks of a sharded model, one block at a time.
 
     Attributes:
-        tree: the model's tree, whose parameters are there while they are gathered.
+        tree: module tree of the model; a block has parameters only while it is gathered.
     """
 
     def __init__(self, model: nn.Module, skeleton: Skeleton):
-        settle(model)
+        free_gathered(model)
         self.tree = skeleton.tree
         self._skeleton = skeleton
-        self._divided = dict(model.named_parameters())
+        self._sharded = dict(model.named_parameters())
         names = {id(parameter): name for name, parameter in self.tree.named_parameters()}
-        self._names_of_block: dict[nn.Module, list[str]] = {}  # in the order in which blocks compute
+        self._names_of_block: dict[nn.Module, list[str]] = {}  # parameter names, in the order in which blocks compute
         inner: set[nn.Module] = set()
         for block in blocks(self.tree):
-            if block not in inner:
+            if block not in inner:  # a block within a block is gathered with the outer one
                 inner |= set(block.modules())
-                self._names_of_block[block] = [names[id(parameter)] for parameter in block.parameters()]
+                block_names = [names[id(parameter)] for parameter in block.parameters()]
+                self._names_of_block[block] = block_names
         in_blocks = {name for block_names in self._names_of_block.values() for name in block_names}
         self._outside = [name for name in names.values() if name not in in_blocks]
         self._order = list(self._names_of_block)
-        self._next = 0  # place of the block that computes next
+        self._next = 0  # index of the block that computes next
 
     @contextmanager
     def ready(self) -> Iterator[None]:
-        """In this block the tree has the parameters outside the blocks, and its forward pass gathers the others."""
+        """Give the tree the parameters outside the blocks, and hooks that gather each block in its forward pass."""
         hooks = []
         self._fill(self._outside)
         for block in self._order:
@@ -95,8 +97,8 @@ class BlockByBlock:
             self._skeleton.clear()
 
     @contextmanager
-    def gathered(self, block: nn.Module) -> Iterator[None]:
-        """In this block the parameters of a transformer block are there."""
+    def gathers_full_block(self, block: nn.Module) -> Iterator[None]:
+        """Keep the parameters of a transformer block gathered while the context is open."""
         self._enter(block)
         try:
             yield
@@ -111,15 +113,15 @@ class BlockByBlock:
                 self._leave(block)
 
     def _enter(self, block: Any) -> None:
-        place = self._order.index(block)
-        if place != self._next:
+        position = self._order.index(block)
+        if position != self._next:
             raise ConfigError(
-                f"{type(self.tree).__name__} computes its blocks in another order than it lists them, so processes "
-                "cannot gather them together; use sharding.sampling=whole"
+                f"{type(self.tree).__name__} computes its blocks in another order than it lists them, so the processes "
+                "cannot gather them together; set sharding.sampling=whole"
             )
-        if place == 0:
-            ranks.any_of(True)  # whoever has finished gathers along in this pass
-        self._next = (place + 1) % len(self._order)
+        if position == 0:
+            ranks.any_of(True)  # processes that have finished their rows take part in this pass
+        self._next = (position + 1) % len(self._order)
         self._fill(self._names_of_block[block])
 
     def _leave(self, block: Any) -> None:
@@ -127,5 +129,7 @@ class BlockByBlock:
 
     def _fill(self, names: list[str]) -> None:
         dtype = self._skeleton.dtype
-        with torch.inference_mode(False), torch.no_grad():  # divided tensors cannot be read in inference mode
-            self._skeleton.fill((name, gather(self._divided[name], dtype)) for name in names)
+        with torch.inference_mode(False), torch.no_grad():  # sharded tensors cannot be read in inference mode
+            # a generator: each parameter is gathered only when `fill` asks for it
+            gathered = ((name, gather(self._sharded[name], dtype)) for name in names)
+            self._skeleton.fill(gathered)

@@ -1,9 +1,9 @@
-"""Messages as a model's chat template writes them: prompts, replies, and what ends a turn.
+"""Rendering of messages with a model's chat template: prompts, responses, and the end of turns.
 
-The template is text with the model's special tokens in it. Two things must not happen on the way to token ids: a user
-who types "<|im_end|>" must not end a turn, and a reply that begins with spaces (code) must keep them. So a reply is
-never part of the rendered text: it follows the rendered prompt as tokens of its own, and the text of a message that
-looks like a special token is tokenised as text.
+A template produces text that contains the model's special tokens. Two errors must not happen on the way to token ids. A
+user who types "<|im_end|>" must not end a turn. A response that starts with spaces (code) must keep them. A response is
+therefore never part of the rendered text: its tokens are appended to those of the rendered prompt. Message text that
+looks like a special token is tokenised as ordinary text.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from typing import Any
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.messages import Message
+from rlhf_lab.core.text import well_formed
 from rlhf_lab.core.tools import call_id, declared_names, function_call, name_problem
 from rlhf_lab.models.tool_calls import CallFormat, find_format
 
 MARK = "\ue000{}\ue001"
-"""Stands for the text of a message while a template is rendered: characters that no template changes or strips."""
+"""Placeholder for the text of a message while a template is rendered; no template changes or strips its characters."""
 MADE_UP = "made_up"
-"""Name and only argument of a call that is rendered for what the template writes behind it."""
+"""Name, and only argument, of a tool call that is rendered to find out what the template writes after it."""
 
 
 class ChatTemplate:
     """The chat template of a tokenizer.
 
     Args:
-        tokenizer: of Hugging Face, with a `chat_template`.
-        stop_ids: further tokens that end a reply, such as those of the model's generation_config.
+        tokenizer: Hugging Face tokenizer with a `chat_template`.
+        stop_ids: additional tokens that end a response, such as those of the model's generation_config.
 
     Attributes:
-        end_of_turn: token ids that follow a reply, up to the one that ends the turn.
-        stop_ids: every token that ends a reply; the template's own first.
+        end_of_turn: token ids that follow a response, up to the one that ends the turn.
+        stop_ids: all tokens that end a response, the template's own first.
     """
 
     def __init__(self, tokenizer: Any, stop_ids: Iterable[int] = ()):
@@ -43,18 +44,20 @@ class ChatTemplate:
         self._special_texts = [text for text in tokenizer.convert_ids_to_tokens(sorted(special)) if text]
         self.end_of_turn = self._end_of_turn()
         known = [self.end_of_turn[-1], tokenizer.eos_token_id, *stop_ids]
-        self.stop_ids = tuple(dict.fromkeys(id for id in known if id is not None))
+        known_ids = [id for id in known if id is not None]
+        self.stop_ids = tuple(dict.fromkeys(known_ids))  # without duplicates, in order
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
-        """Token ids up to where the assistant's reply begins. Raises DataError for what the template refuses."""
+        """Return the token ids up to the start of the assistant's response. Raises DataError for rejected messages."""
         texts = [str(message.get("content") or "") for message in messages]
         if not any(special in text for text in texts for special in self._special_texts):
+            # no message contains the text of a special token, so the rendered text can be tokenised as it is
             return self._ids(self._render(messages, tools))
         return self._prompt_with_special_text(messages, texts, tools)
 
     @cached_property
     def call_format(self) -> CallFormat | None:
-        """How the template writes calls of tools; None where it takes no tools, or in a form that is not read."""
+        """Form in which the template writes tool calls; None if it has no tools or an unknown form."""
         return find_format(
             lambda messages, tools, generation: self._render(messages, tools, generation=generation),
             end_of_turn=self.tokenizer.decode([self.end_of_turn[-1]]),
@@ -62,47 +65,52 @@ class ChatTemplate:
         )
 
     def message(self, raw: str) -> Message:
-        """The assistant's message that a reply is, with its calls; of a reply as text, special tokens included."""
-        said, calls = self.call_format.read(raw) if self.call_format else (raw, [])
+        """Return a response as the assistant's message with its tool calls; `raw` includes special tokens."""
+        text, calls = self.call_format.read(raw) if self.call_format else (raw, [])
         for special in self._special_texts:
-            said = said.replace(special, "")
-        message = Message(role="assistant", content=said.rstrip())
+            text = text.replace(special, "")
+        message = Message(role="assistant", content=text.rstrip())
         if calls:
             message["tool_calls"] = calls
         return message
 
-    def reply(self, text: str) -> list[int]:
-        """Token ids of a reply as it follows `prompt`, the end of its turn included. Spaces stay as they are."""
+    def response(self, text: str) -> list[int]:
+        """Return the token ids of a response as it follows `prompt`, with the end of its turn. All spaces are kept."""
         return [*self._ids(text, as_text=True), *self.end_of_turn]
 
-    def next_prompt(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
-        """Token ids behind a sampled reply: what the template writes between it and the next one.
+    def next_prompt(self, messages: Sequence[Message], *, finished: bool) -> list[int]:
+        """Return the token ids after a sampled response: the template's text between it and the next response.
 
-        Found by difference: a short conversation is rendered with the messages behind a reply, and what stands before
-        them is left out.
+        They are found by difference: a short conversation is rendered with a response and the messages after it, and
+        the part before the messages is removed.
 
         Args:
-            ended: whether the reply's last token is the end of its turn already.
+            finished: True if the response's last token already ends its turn.
         """
         texts = [str(message.get("content") or "") for message in messages]
         if any(message["role"] == "tool" for message in messages) and self.call_format:
-            return self._behind_calls(messages, texts, ended=ended)
+            return self._behind_calls(messages, texts, finished=finished)
         opening = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": MARK.format(0)}]
-        behind = self._render([*opening, *_marked(messages, texts, first=1)], None).partition(MARK.format(0))[2]
-        if any(text and MARK.format(number) not in behind for number, text in enumerate(texts, start=1)):
+        marked = _marked(messages, texts, first=1)
+        behind = self._render([*opening, *marked], None).partition(MARK.format(0))[2]
+        # a template that drops or reorders messages cannot be used to continue a conversation
+        dropped = [number for number, text in enumerate(texts, start=1) if text and MARK.format(number) not in behind]
+        if dropped:
             roles = ", ".join(str(message.get("role")) for message in messages)
             raise DataError(
-                f"the chat template of the tokenizer does not write these messages behind a reply ({roles}); change "
-                "the roles, or use model.chat_template=false"
+                f"the chat template of the tokenizer does not write these messages after a response ({roles}); change "
+                "the roles, or set model.chat_template=false"
             )
         ids = self._filled_ids(behind, ["", *texts])
         end = self.end_of_turn
-        return ids[len(end) :] if ended and ids[: len(end)] == end else ids
+        if finished and ids[: len(end)] == end:
+            return ids[len(end) :]  # the response already contains its end of turn
+        return ids
 
-    def _behind_calls(self, messages: Sequence[Message], texts: Sequence[str], *, ended: bool) -> list[int]:
-        """`next_prompt` where tools answer: behind a reply that calls one, as templates want it.
+    def _behind_calls(self, messages: Sequence[Message], texts: Sequence[str], *, finished: bool) -> list[int]:
+        """Return `next_prompt` for tool results, rendered after a response with a tool call, as templates require.
 
-        One call stands for all that the reply makes: what follows a turn does not depend on what is in it.
+        One call represents all calls of the response, because the text after a turn does not depend on its content.
         """
         results = [message for message in messages if message["role"] == "tool"]
         id = results[0].get("tool_call_id") or call_id(0)
@@ -114,47 +122,52 @@ class ChatTemplate:
             if message["role"] == "tool":
                 message.setdefault("tool_call_id", id)
         has_special_text = any(special in text for text in texts for special in self._special_texts)
-        # some templates write a result as JSON, which a mark in its place would not be
-        shown: Sequence[Mapping[str, Any]] = _marked(answered, texts) if has_special_text else answered
+        # some templates write a result as JSON, which a placeholder would not be
+        shown: Sequence[Mapping[str, Any]] = answered
+        if has_special_text:
+            shown = _marked(answered, texts)
         end = self.end_of_turn
+        end_text = self.tokenizer.decode([end[-1]])
+        # the call ends with the first end of turn after its name
         _, _, called = self._render([*opening, *shown], None).partition(MADE_UP)
-        behind = called.partition(self.tokenizer.decode([end[-1]]))[2]
+        behind = called.partition(end_text)[2]
         marked_behind = behind
-        if not has_special_text:  # only looked at: what the template leaves out of a result would never be read
-            _, _, marked = self._render([*opening, *_marked(answered, texts)], None).partition(MADE_UP)
-            marked_behind = marked.partition(self.tokenizer.decode([end[-1]]))[2]
-        missing = any(text and MARK.format(number) not in marked_behind for number, text in enumerate(texts))
+        if not has_special_text:  # rendered only to check that the template keeps all results
+            all_marked = [*opening, *_marked(answered, texts)]
+            _, _, marked = self._render(all_marked, None).partition(MADE_UP)
+            marked_behind = marked.partition(end_text)[2]
+        missing = any(text and MARK.format(index) not in marked_behind for index, text in enumerate(texts))
         if not behind or missing:
             raise DataError(
-                "the chat template of the tokenizer does not write a tool's result behind the call; use "
+                "the chat template of the tokenizer does not write a tool's result after the call; set "
                 "model.chat_template=false"
             )
         ids = self._filled_ids(behind, texts) if has_special_text else self._ids(behind)
-        return ids if ended else [*end, *ids]
+        return ids if finished else [*end, *ids]
 
     def turns(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, learned: Sequence[int]
     ) -> tuple[list[int], list[bool]]:
-        """Token ids from where the first learned turn begins, as they follow `prompt`, and which of them are learned.
+        """Return the token ids from the first learned turn on, as they follow `prompt`, and True for each learned one.
 
-        A learned turn is the difference between the conversation with it and the prompt before it: its text, tokenised
-        by itself as `reply` does, calls of tools, and its end of turn. The last message is a learned one; what the
-        template writes after its end of turn is left out.
+        A learned turn is the difference between the conversation with it and the prompt before it. It consists of its
+        text, tokenised separately as in `response`, its tool calls, and its end of turn. The last message is a learned
+        one; text that the template writes after its end of turn is omitted.
 
         Args:
-            learned: positions of the assistant's messages that are learned, ascending.
+            learned: indices of the assistant's messages that are learned, ascending.
         Raises:
-            DataError: the template refuses the messages, or does not write them in order.
+            DataError: the template rejects the messages, or does not write them in order.
         """
         texts = [str(message.get("content") or "") for message in messages]
         marked = _marked(messages, texts)
-        whole = self._render(marked, tools, generation=False)
+        full = self._render(marked, tools, generation=False)
         ids: list[int] = []
         mask: list[bool] = []
-        position = self._turn_start(whole, marked, tools, learned[0])
+        position = self._turn_start(full, marked, tools, learned[0])
         for number, next_number in zip(learned, [*learned[1:], None], strict=True):
-            next_start = len(whole) if next_number is None else self._turn_start(whole, marked, tools, next_number)
-            turn, after = self._turn(whole[position:next_start], texts, number)
+            next_start = len(full) if next_number is None else self._turn_start(full, marked, tools, next_number)
+            turn, after = self._turn(full[position:next_start], texts, number)
             ids += turn
             mask += [True] * len(turn)
             if next_number is not None:
@@ -165,75 +178,78 @@ class ChatTemplate:
 
     def _turn_start(
         self,
-        whole: str,
+        full: str,
         marked: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         number: int,
     ) -> int:
-        """Where a turn of the assistant begins in the rendered conversation: where the prompt before it ends."""
+        """Return the offset at which an assistant turn starts in the rendered conversation: the end of its prompt."""
         before = self._render(marked[:number], tools) if number else ""
-        if before and whole.startswith(before):
+        if before and full.startswith(before):
             return len(before)
-        # The template writes earlier turns otherwise when others follow: then the turn begins with its text.
-        mark_start = whole.find(MARK.format(number)) if marked[number]["content"] else -1
+        # The template writes earlier turns differently if others follow. The turn then starts with its text.
+        mark_start = full.find(MARK.format(number)) if marked[number]["content"] else -1
         if mark_start < 0:
             raise DataError(
-                f"the chat template does not write message {number + 1} where its prompt ends; use "
+                f"the chat template does not write message {number + 1} where its prompt ends; set "
                 "algorithm.assistant_turns=last, or model.chat_template=false"
             )
         return mark_start
 
     def _turn(self, rendered: str, texts: Sequence[str], number: int) -> tuple[list[int], list[int]]:
-        """(ids of a turn with its end, ids up to the next learned turn) of what is rendered from its beginning on."""
+        """Split text rendered from a turn's start. Returns (ids of the turn, ids up to the next learned turn)."""
         before, mark, rest = rendered.partition(MARK.format(number))
         text = texts[number]
-        if not mark:  # a message without text, or whose text the template drops: Llama 3.1 does so beside a call
+        if not mark:
+            # A message without text, or whose text the template drops, as Llama 3.1 does next to a tool call.
             before, text, rest = "", "", rendered
-        # A space that the template puts before the text belongs to its first word.
+        # A space that the template writes before the text belongs to the text's first word.
         turn = [*self._ids(before)] if before.strip() else []
-        said = text if before.strip() else before + text
-        turn += self._ids(said, as_text=True)
+        output_text = text if before.strip() else before + text
+        turn += self._ids(output_text, as_text=True)
         tail = self._filled_ids(rest, texts)
         end = self.end_of_turn[-1]
-        if end not in tail:  # the template ends no turn
+        if end not in tail:  # the template does not end turns
             return [*turn, *self.end_of_turn], tail
         ends = tail.index(end) + 1
         return [*turn, *tail[:ends]], tail[ends:]
 
     def _filled_ids(self, rendered: str, texts: Sequence[str]) -> list[int]:
-        """Token ids of rendered text whose marks stand for messages; these are nothing but text."""
+        """Return the token ids of rendered text, with its placeholders replaced by messages as ordinary text."""
         strips = self._strips
         ids: list[int] = []
-        waiting = ""  # template and messages without special text are tokenised together, as `prompt` does
-        for number, text in enumerate(texts):
-            before, mark, rest = rendered.partition(MARK.format(number))
+        # Template text and messages without special text are tokenised together, as in `prompt`.
+        waiting = ""
+        for index, text in enumerate(texts):
+            before, mark, rest = rendered.partition(MARK.format(index))
             if not mark:
                 continue
-            said = text.strip() if strips else text
+            output_text = text.strip() if strips else text
             waiting += before
-            if any(special in said for special in self._special_texts):
-                ids += [*self._ids(waiting), *self._ids(said, as_text=True)]
+            if any(special in output_text for special in self._special_texts):
+                ids += [*self._ids(waiting), *self._ids(output_text, as_text=True)]
                 waiting = ""
             else:
-                waiting += said
+                waiting += output_text
             rendered = rest
         return [*ids, *self._ids(waiting + rendered)]
 
     def _prompt_with_special_text(
         self, messages: Sequence[Message], texts: Sequence[str], tools: Sequence[Mapping[str, Any]] | None
     ) -> list[int]:
-        """The template's pieces as they are, and between them the messages as nothing but text."""
+        """Return the token ids of the template's text, with the messages between its pieces as ordinary text."""
         strips = self._strips
         marked = [{**message, "content": MARK.format(k)} for k, message in enumerate(messages)]
         remaining, ids = self._render(marked, tools), []
-        for number, text in enumerate(texts):
-            before, mark, remaining = remaining.partition(MARK.format(number))
+        for index, text in enumerate(texts):
+            before, mark, remaining = remaining.partition(MARK.format(index))
             if not mark:
                 raise DataError(
-                    f"message {number + 1} contains the text of a special token, and the chat template does not write "
-                    "messages in order; remove that text, or use model.chat_template=false"
+                    f"message {index + 1} contains the text of a special token, and the chat template does not write "
+                    "messages in order; remove that text, or set model.chat_template=false"
                 )
-            ids += [*self._ids(before), *self._ids(text.strip() if strips else text, as_text=True)]
+            output_text = text.strip() if strips else text
+            ids += [*self._ids(before), *self._ids(output_text, as_text=True)]
         return [*ids, *self._ids(remaining)]
 
     def _render(
@@ -249,40 +265,47 @@ class ChatTemplate:
             rendered = self.tokenizer.apply_chat_template(
                 list(messages), tools=list(tools) if tools else None, tokenize=False, add_generation_prompt=generation
             )
-        except Exception as error:  # a template raises whatever its author wrote
+        except Exception as error:  # a template may raise any exception
             roles = ", ".join(str(message.get("role")) for message in messages)
             raise DataError(
-                f"the chat template of the tokenizer refuses these messages ({roles}): {error}; change the roles, or "
-                "use model.chat_template=false"
+                f"the chat template of the tokenizer rejects these messages ({roles}): {error}; change the roles, or "
+                "set model.chat_template=false"
             ) from error
         return str(rendered)
 
     def _ids(self, text: str, *, as_text: bool = False) -> list[int]:
-        encoded = self.tokenizer(text, add_special_tokens=False, split_special_tokens=as_text)
+        encoded = self.tokenizer(well_formed(text), add_special_tokens=False, split_special_tokens=as_text)
         return list(encoded["input_ids"])
 
     def _end_of_turn(self) -> list[int]:
-        """What the template writes after a reply, up to the first special token."""
+        """Return the tokens that the template writes after a response, up to the first special token."""
         messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": MARK.format(0)}]
-        tail = self._ids(self._render(messages, None, generation=False).partition(MARK.format(0))[2])
+        rendered = self._render(messages, None, generation=False)
+        tail = self._ids(rendered.partition(MARK.format(0))[2])
         for position, token in enumerate(tail):
             if token in self._special_ids:
                 return tail[: position + 1]
         if self.tokenizer.eos_token_id is None:
-            raise DataError("the chat template ends no turn, and the tokenizer has no EOS token: no reply could end")
+            raise DataError(
+                "the chat template does not end turns, and the tokenizer has no EOS token, so no response could end; "
+                "set tokenizer.eos_token"
+            )
         return [self.tokenizer.eos_token_id]
 
     @cached_property
     def _strips(self) -> bool:
-        """Whether the template removes the space around a message."""
+        """True if the template removes the space around a message."""
         spaced = [{"role": "user", "content": f" {MARK.format(0)} "}]
         return f" {MARK.format(0)} " not in self._render(spaced, None)
 
 
 def _marked(messages: Sequence[Message], texts: Sequence[str], first: int = 0) -> list[dict[str, Any]]:
-    """The messages with numbered marks in place of their texts.
+    """Return the messages with numbered placeholders instead of their texts.
 
-    An empty message stays empty: a mark would make the template write what it otherwise does not.
+    An empty message stays empty, because a placeholder would make the template write text that it otherwise omits.
     """
     contents = [MARK.format(number) if text else "" for number, text in enumerate(texts, start=first)]
-    return [{**message, "content": content} for message, content in zip(messages, contents, strict=True)]
+    marked: list[dict[str, Any]] = []
+    for message, content in zip(messages, contents, strict=True):
+        marked.append({**message, "content": content})
+    return marked

@@ -1,7 +1,7 @@
-"""Text to token rows and back: one place decides spaces, BOS, EOS and truncation.
+"""Conversion of text to token rows and back: this module alone decides spaces, BOS, EOS and truncation.
 
-A row is a prompt and a reply, tokenised separately and laid end to end, so the boundary is exact. EOS belongs to the
-reply; a reply that had to be cut has none, and is counted.
+A row is a prompt and a response. Both are tokenised separately and concatenated, so the boundary is exact. EOS is part
+of the response. A truncated response has no EOS, and is counted.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ import torch
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.messages import Message
+from rlhf_lab.core.text import well_formed
 from rlhf_lab.core.transfer import to_device
-from rlhf_lab.data.transcript import render_prompt, reply_message, reply_text
+from rlhf_lab.data.transcript import render_prompt, response_message, response_text
 from rlhf_lab.models.chat import ChatTemplate
 from rlhf_lab.models.tool_calls import calls_of
 
 Row = tuple[list[int], list[int]]
-"""Token ids of a prompt and of the reply to it."""
+"""Token ids of a prompt and of its response."""
 
 
 @dataclass
 class Encoder:
-    """Wraps a Hugging Face tokenizer.
+    """Wrapper of a Hugging Face tokenizer.
 
     Args:
-        to_conversation: transcript → (messages, tools); set it to format prompts with the chat template.
-        more_stop_ids: further tokens that end a reply, such as those of the model's generation_config.
+        to_conversation: function from a transcript to (messages, tools). If set, prompts use the chat template.
+        more_stop_ids: additional tokens that end a response, such as those of the model's generation_config.
 
     Attributes:
-        eos_id: the token that ends a reply in training data: of the chat template's turns where it is used.
-        stop_ids: every token that ends a sampled reply, `eos_id` first.
-        counts: how often each event occurred while encoding: rows, truncated replies, truncated prompts.
+        eos_id: token that ends a response in training data; with a chat template, the one that ends its turns.
+        stop_ids: all tokens that end a sampled response, `eos_id` first.
+        counts: number of occurrences of each encoding event: rows, truncated responses, truncated prompts.
     """
 
     tokenizer: Any
@@ -45,40 +46,44 @@ class Encoder:
 
     def __post_init__(self) -> None:
         if self.tokenizer.eos_token_id is None:
-            raise ValueError("the tokenizer has no EOS token; without one no reply can end")
+            raise ValueError("the tokenizer has no EOS token, so no response can end; set tokenizer.eos_token")
         self.chat = ChatTemplate(self.tokenizer, self.more_stop_ids) if self.to_conversation else None
         own_stop_ids = (self.tokenizer.eos_token_id, *self.more_stop_ids)
-        self.stop_ids: tuple[int, ...] = self.chat.stop_ids if self.chat else tuple(dict.fromkeys(own_stop_ids))
+        if self.chat:
+            self.stop_ids: tuple[int, ...] = self.chat.stop_ids
+        else:
+            self.stop_ids = tuple(dict.fromkeys(own_stop_ids))
         self.eos_id: int = self.stop_ids[0]
-        # BOS goes first only where the tokenizer itself puts it there: some define a BOS and never use it.
+        # BOS is added only if the tokenizer itself adds it: some define a BOS and never use it.
         bos = self.tokenizer.bos_token_id
         ids_of_empty_text = self.tokenizer("")["input_ids"]
-        adds_bos = bos is not None and ids_of_empty_text[:1] == [bos] and bos != self.eos_id
+        starts_with_bos = ids_of_empty_text[:1] == [bos]
+        adds_bos = bos is not None and starts_with_bos and bos != self.eos_id
         self._prefix = [bos] if adds_bos else []
 
     @property
     def takes_tools(self) -> bool:
-        """Whether the model has a chat template that takes tools and writes calls in a form that is read."""
+        """True if the model's chat template supports tools and writes tool calls in a known form."""
         return self.chat is not None and self.chat.call_format is not None
 
     def _count(self, event: str) -> None:
         self.counts[event] = self.counts.get(event, 0) + 1
 
     def _ids(self, text: str) -> list[int]:
-        """Token ids; "<|endoftext|>" in a data row is text."""
-        return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        """Return token ids; the text "<|endoftext|>" in a data row is not a special token."""
+        return self.tokenizer(well_formed(text), add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
     def prompt(self, text: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids of a prompt, BOS first where the model has one. Too long a prompt loses its beginning."""
-        if text and self.chat and self.to_conversation:  # plain text to imitate has no prompt
+        """Return token ids of a prompt, with BOS if the model uses it. A prompt that is too long loses its start."""
+        if text and self.chat and self.to_conversation:  # text for plain language modelling has an empty prompt
             ids = self.chat.prompt(*self.to_conversation(text))
-            # Many templates write BOS themselves; it must not stand there twice.
+            # Many templates write BOS themselves; it must not appear twice.
             prefix = [] if ids[:1] == self._prefix else self._prefix
         else:
             ids = self._ids(text)
             prefix = self._prefix
         if max_tokens is not None and len(prefix) + len(ids) > max_tokens:
-            # The end of a conversation, with the question to answer, matters more than its beginning.
+            # The end of a conversation contains the question to answer, so the start is cut.
             self._count("prompts cut at the beginning")
             ids = ids[len(prefix) + len(ids) - max_tokens :]
         return [*prefix, *ids]
@@ -86,125 +91,129 @@ class Encoder:
     def conversation(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), max_tokens: int | None = None
     ) -> list[int]:
-        """Token ids of a conversation in which the assistant has spoken, up to where its next reply begins.
+        """Return the token ids of a conversation with earlier assistant turns, up to the start of its next response.
 
-        In a plain transcript its turns end with EOS, as the replies that it was trained on and samples do; `prompt`
-        takes the turns of a prompt for text like any other. Too long a conversation loses its beginning.
+        Without a chat template, assistant turns end with EOS, as the responses in training and sampling do. `prompt`
+        instead treats the turns within a prompt as ordinary text. A conversation that is too long loses its start.
         """
+        # positions of the assistant's messages: the text between them is encoded separately, as in training
         spoken = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         if self.chat or not spoken:
             return self.prompt(render_prompt(messages, tools), max_tokens)
         ids = self.prompt(render_prompt(messages[: spoken[0]], tools))
         for number, next_number in zip(spoken, [*spoken[1:], len(messages)], strict=True):
-            ids += self.response(reply_text(messages[number]))
+            ids += self.response(response_text(messages[number]))
             ids += self.continuation(render_prompt(messages[number + 1 : next_number]))
         if max_tokens is not None and len(ids) > max_tokens:
             self._count("prompts cut at the beginning")
-            ids = [*self._prefix, *ids[len(ids) + len(self._prefix) - max_tokens :]]
+            kept_tokens = max_tokens - len(self._prefix)
+            ids = [*self._prefix, *ids[len(ids) - kept_tokens :]]
         return ids
 
     def response(self, text: str) -> list[int]:
-        """Token ids of a reply with EOS."""
+        """Return the token ids of a response, with EOS."""
         if self.chat:
-            message = reply_message(text)
-            if "tool_calls" in message:  # in the words of the template, not of our transcripts
+            message = response_message(text)
+            if "tool_calls" in message:  # written in the template's form instead of that of our transcripts
                 return self.chat.turns([{"role": "user", "content": "hi"}, message], None, [1])[0]
-            return self.chat.reply(text)
-        # The plain transcript ends in "Assistant:", so the space belongs to the reply's first word.
+            return self.chat.response(text)
+        # Without a template the prompt ends in "Assistant:", so the space belongs to the response's first word.
         return [*self._ids(f" {text}"), self.eos_id]
 
     def continuation(self, text: str) -> list[int]:
-        """Token ids of plain text that goes on behind a reply, such as the user's next turn."""
+        """Return the token ids of text that follows a response, such as the user's next turn."""
         return self._ids(text)
 
     def row(self, prompt: str, response: str, max_length: int) -> Row:
-        """A prompt and a reply in at most `max_length` tokens; at least a quarter of them are left to the reply."""
+        """Encode a prompt and a response in `max_length` tokens at most; a quarter is reserved for the response."""
         return self.fit(prompt, self.response(response), max_length)
 
-    def fit(self, prompt: str, reply_ids: list[int], max_length: int) -> Row:
-        """`row` of a reply that is tokens already."""
+    def fit(self, prompt: str, response_ids: list[int], max_length: int) -> Row:
+        """Do the same as `row` for a response that is already tokenised."""
         self._count("rows")
-        reserved_for_reply = min(len(reply_ids), max(max_length // 4, 1))
-        prompt_ids = self.prompt(prompt, max_length - reserved_for_reply)
-        room = max_length - len(prompt_ids)
-        if len(reply_ids) > room:
+        # a long prompt must not leave a training row without a response to learn
+        reserved_for_response = min(len(response_ids), max(max_length // 4, 1))
+        prompt_ids = self.prompt(prompt, max_length - reserved_for_response)
+        capacity = max_length - len(prompt_ids)
+        if len(response_ids) > capacity:
             self._count("replies cut at the end (no EOS)")
-        return prompt_ids, reply_ids[:room]
+        return prompt_ids, response_ids[:capacity]
 
-    def next_prompt(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
-        """Token ids that follow a sampled reply: further messages, up to where the next reply begins.
+    def next_prompt(self, messages: Sequence[Message], *, finished: bool) -> list[int]:
+        """Return the token ids after a sampled response: further messages, up to the start of the next response.
 
-        What the model has seen so far is never rendered again: these tokens are laid behind it.
+        Tokens that the model has already seen are never rendered again; these tokens are appended to them.
 
         Args:
-            ended: whether the reply ended with a stop token, or still lacks the end of its turn.
+            finished: True if the response ended with a stop token; otherwise the end of its turn is added.
         """
         if self.chat:
-            return self.chat.next_prompt(messages, ended=ended)
-        end = [] if ended else [self.eos_id]
+            return self.chat.next_prompt(messages, finished=finished)
+        end = [] if finished else [self.eos_id]
         return [*end, *self._ids(render_prompt(messages))]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Token ids as text, special tokens left out."""
+        """Return token ids as text, without special tokens."""
         return str(self.tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def token_ids_of(self, texts: Sequence[str], setting: str) -> list[int]:
-        """The one token of each text. Raises ConfigError, with the setting, for a text of several tokens."""
+        """Return the single token of each text. Raises ConfigError for a text of several tokens, naming `setting`."""
         ids = [self._ids(text) for text in texts]
         for text, token_ids in zip(texts, ids, strict=True):
             if len(token_ids) != 1:
                 raise ConfigError(
-                    f"{setting}: {text!r} is {len(token_ids)} tokens of this tokenizer; each text must be one token"
+                    f"{setting}: {text!r} is {len(token_ids)} tokens in this tokenizer; use texts of one token each"
                 )
         return [token_ids[0] for token_ids in ids]
 
-    def text(self, reply_ids: Sequence[int], stop: Sequence[str] = ()) -> str:
-        """The reply as text, without what ends it and trailing space; with a chat template it keeps its indentation.
+    def text(self, response_ids: Sequence[int], stop: Sequence[str] = ()) -> str:
+        """Return the response as text, without its end and trailing space; with a chat template it keeps indentation.
 
         Args:
-            stop: texts that end a reply; the first of them, and what follows it, is cut off.
+            stop: texts that end a response; the first one found is removed with everything after it.
         """
-        text = self._decoded(reply_ids, stop, skip_special_tokens=True)
-        # Without a template the first word has the space after "Assistant:", and indentation cannot be told from it.
+        text = self._decoded(response_ids, stop, skip_special_tokens=True)
+        # Without a template a space follows "Assistant:", and cannot be distinguished from indentation.
         return text.rstrip() if self.chat else text.strip()
 
-    def message(self, reply_ids: Sequence[int], stop: Sequence[str] = ()) -> Message:
-        """The reply as the assistant's message: `text`, and the tools that it calls, as they are written in prompts.
+    def message(self, response_ids: Sequence[int], stop: Sequence[str] = ()) -> Message:
+        """Return the response as the assistant's message, with its text and its tool calls as prompts write them.
 
         Args:
-            stop: as of `text`.
+            stop: texts that end a response, as in `text`.
         """
         if self.chat:
-            # what marks a call may be a special token
-            message = self.chat.message(self._decoded(reply_ids, stop, skip_special_tokens=False))
+            # markers of a tool call may be special tokens, so those are not skipped
+            message = self.chat.message(self._decoded(response_ids, stop, skip_special_tokens=False))
         else:
-            message = reply_message(self._decoded(reply_ids, stop, skip_special_tokens=True))
+            message = response_message(self._decoded(response_ids, stop, skip_special_tokens=True))
             message["content"] = message["content"].strip()
         calls = calls_of(message.get("tool_calls", []))
         if not calls:
-            return Message(role="assistant", content=self.text(reply_ids, stop))
+            return Message(role="assistant", content=self.text(response_ids, stop))
         return Message(role="assistant", content=message["content"], tool_calls=calls)
 
-    def _decoded(self, reply_ids: Sequence[int], stop: Sequence[str], *, skip_special_tokens: bool) -> str:
-        """A reply as text, without the tokens that end it, up to the first of the texts that end it."""
-        without_end = [token for token in reply_ids if token not in self.stop_ids]
+    def _decoded(self, response_ids: Sequence[int], stop: Sequence[str], *, skip_special_tokens: bool) -> str:
+        """Return a response as text up to the first stop text, without the tokens that end it."""
+        without_end = [token for token in response_ids if token not in self.stop_ids]
         text: str = self.tokenizer.decode(without_end, skip_special_tokens=skip_special_tokens)
-        return text[: min((place for end in stop if (place := text.find(end)) >= 0), default=len(text))]
+        ends = [position for end in stop if (position := text.find(end)) >= 0]
+        return text[: min(ends, default=len(text))]
 
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Right-padded rows. Masks come from lengths, never from the pad id.
+    """Right-padded rows. Masks are computed from lengths, never from the pad id.
 
-    Lengths are known to the host, and their tensors are made from them at first use: nothing has to be read back from a
-    GPU, which would have the host wait until the GPU has done everything that was asked of it before. A batch that was
-    used in inference mode keeps tensors that autograd refuses: make another one.
+    Lengths are known to the host, and their tensors are created from them at first use. Nothing is read back from a
+    GPU, because that would make the host wait until the GPU has finished all queued work. A batch that was used in
+    inference mode keeps tensors that autograd rejects: create another one for training.
 
     Attributes:
-        tokens_BT: token ids, 0 beyond each row's length.
-        prompt_lengths, lengths: tokens of the prompt, and of prompt and reply, of each row.
-        prompt_of: which distinct prompt each row starts with; None when no two rows share one.
-        learned_BT: (B, T) on the host, True where a token is learned; None when every token of every reply is.
+        tokens_BT: token ids, 0 after the end of each row.
+        prompt_lengths, lengths: number of tokens of each row's prompt, and of its prompt and response.
+        prompt_of: index of the distinct prompt of each row; None if no two rows have the same prompt.
+        learned_BT: (B, T) on the host, True for each token in the loss; None if all response tokens are.
     """
 
     tokens_BT: torch.Tensor
@@ -220,21 +229,23 @@ class TokenBatch:
         device: torch.device | str = "cpu",
         masks: Sequence[Sequence[bool]] | None = None,
     ) -> TokenBatch:
-        """Pad rows to the longest of them and number their distinct prompts in order of first appearance.
+        """Pad rows to the maximum length and number their distinct prompts in order of first appearance.
 
         Args:
-            masks: per row, a value per token of its reply: True where the token is learned, False where it is only
-                read, such as the result of a tool. None learns every token of every reply.
+            masks: per row, one value per response token: True for a token in the loss, False for one that is only
+                read, such as the result of a tool. None puts every response token into the loss.
         """
-        lengths = [len(prompt) + len(reply) for prompt, reply in rows]
+        lengths = [len(prompt) + len(response) for prompt, response in rows]
         width = max(lengths)
         padded = [
-            [*prompt, *reply, *([0] * (width - length))] for (prompt, reply), length in zip(rows, lengths, strict=True)
+            [*prompt, *response, *([0] * (width - length))]
+            for (prompt, response), length in zip(rows, lengths, strict=True)
         ]
-        number_of_prompt: dict[tuple[int, ...], int] = {}
-        prompt_of = [number_of_prompt.setdefault(tuple(prompt), len(number_of_prompt)) for prompt, _ in rows]
-        # An empty prompt has no last token whose hidden state could predict the reply's first one.
-        shared = len(number_of_prompt) < len(rows) and all(prompt for prompt, _ in rows)
+        index_of_prompt: dict[tuple[int, ...], int] = {}
+        prompt_of = [index_of_prompt.setdefault(tuple(prompt), len(index_of_prompt)) for prompt, _ in rows]
+        # An empty prompt has no last token whose hidden state could predict the response's first token.
+        has_all_prompts = all(prompt for prompt, _ in rows)
+        shared = len(index_of_prompt) < len(rows) and has_all_prompts
         return cls(
             tokens_BT=to_device(padded, device),
             prompt_lengths=[len(prompt) for prompt, _ in rows],
@@ -257,7 +268,7 @@ class TokenBatch:
 
     @cached_property
     def first_row_P(self) -> torch.Tensor | None:
-        """A row that starts with each distinct prompt; None when no two rows share one."""
+        """One row for each distinct prompt; None if no two rows have the same prompt."""
         if self.prompt_of is None:
             return None
         first_rows = [self.prompt_of.index(number) for number in range(self.prompts)]
@@ -265,27 +276,28 @@ class TokenBatch:
 
     @property
     def prompts(self) -> int:
-        """Distinct prompts, or rows when none is shared."""
+        """Number of distinct prompts; the number of rows if no two rows have the same prompt."""
         return len(self.lengths) if self.prompt_of is None else max(self.prompt_of) + 1
 
     @property
     def prompts_width(self) -> int:
-        """Tokens of the longest prompt."""
+        """Number of tokens of the longest prompt."""
         return max(self.prompt_lengths)
 
     @property
-    def replies_width(self) -> int:
-        """Tokens of the longest reply."""
-        return max(length - prompt for prompt, length in zip(self.prompt_lengths, self.lengths, strict=True))
+    def responses_width(self) -> int:
+        """Number of tokens of the longest response."""
+        lengths = zip(self.prompt_lengths, self.lengths, strict=True)
+        return max(length - prompt for prompt, length in lengths)
 
     def targets(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows and columns (each (N,)) of the reply tokens that are learned: row-major, column ≥ 1."""
+        """Return rows and columns, (N,) each, of the response tokens in the loss: row-major, column ≥ 1."""
         return self._targets
 
     @cached_property
     def _targets(self) -> tuple[torch.Tensor, torch.Tensor]:
         column_T = torch.arange(self.tokens_BT.shape[1])
-        # nothing predicts column 0, the first token of an empty prompt's row
+        # the first token of a row with an empty prompt (column 0) has no predecessor that predicts it
         first_B1 = torch.tensor(self.prompt_lengths)[:, None].clamp(min=1)
         length_B1 = torch.tensor(self.lengths)[:, None]
         mask_BT = (column_T >= first_B1) & (column_T < length_B1)
@@ -297,24 +309,29 @@ class TokenBatch:
 
 
 def _learned_mask(rows: Sequence[Row], masks: Sequence[Sequence[bool]], width: int) -> torch.Tensor:
-    """(B, width): the rows' masks over their replies, False over prompts and padding."""
+    """Return the mask (B, width): the rows' masks over their responses, False over prompts and padding."""
     learned = []
-    for number, ((prompt, reply), mask) in enumerate(zip(rows, masks, strict=True)):
-        if len(mask) != len(reply):
-            raise ValueError(f"row {number}: a mask of {len(mask)} values for a reply of {len(reply)} tokens")
-        padding = width - len(prompt) - len(reply)
-        learned.append([*([False] * len(prompt)), *map(bool, mask), *([False] * padding)])
+    for index, ((prompt, response), mask) in enumerate(zip(rows, masks, strict=True)):
+        if len(mask) != len(response):
+            raise ValueError(
+                f"row {index}: the mask has {len(mask)} values but the response has {len(response)} tokens; both must "
+                "have the same length"
+            )
+        padding = width - len(prompt) - len(response)
+        prompt_mask = [False] * len(prompt)
+        padding_mask = [False] * padding
+        learned.append([*prompt_mask, *map(bool, mask), *padding_mask])
     return torch.tensor(learned)
 
 
 def length_parts(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
-    """Indices of rows in batches of at most `max_tokens` padded tokens, in order of length, longest first."""
-    lengths = [len(prompt) + len(reply) for prompt, reply in rows]
+    """Group row indices into batches of at most `max_tokens` padded tokens, in descending order of length."""
+    lengths = [len(prompt) + len(response) for prompt, response in rows]
     remaining = sorted(range(len(rows)), key=lambda i: -lengths[i])
     batches = []
     while remaining:
-        longest = lengths[remaining[0]]
-        size = max(1, max_tokens // longest)  # a row longer than max_tokens makes a batch of its own
+        max_length = lengths[remaining[0]]
+        size = max(1, max_tokens // max_length)  # a row longer than max_tokens makes a batch of its own
         batches.append(remaining[:size])
         remaining = remaining[size:]
     return batches

@@ -1,4 +1,4 @@
-"""Families of models that packs add: models of the lab's own, which transformers does not know. Imports no torch."""
+"""Model families that packs add: architectures that transformers does not have. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from functools import cache
 from importlib import import_module
 
 from rlhf_lab.core.capabilities import Capability
-from rlhf_lab.core.packs import load, named
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.packs import load, named, owner
 
 BUILT_IN = ("llama", "gpt2")
-"""Families that `models/build.py` makes itself."""
+"""Families that `models/build.py` builds itself."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """What the lab has to know of a family; references are imported when they are used.
+    """Properties of a model family; references are imported when they are used.
 
     Attributes:
-        model_type: of its config.json.
-        module: what registers the model type with transformers when it is imported.
-        new_policy: function (run, settings) → a new policy and its encoder.
-        decoder: function (model, dtype, positions) → what decodes it, with the interface of `sampling.decoder.Decoder`.
-        responses: capability of the data whose responses it says; it fits no other data.
-        says: these responses in words.
-        reads: settings of `model` that this family alone reads.
-        without_trl, without_vllm: why these cannot train it, or sample from it.
+        model_type: `model_type` in its config.json.
+        module: module that registers the model type with transformers when it is imported.
+        new_policy: function (run, settings) → (new policy, its encoder).
+        decoder: function (model, dtype, positions) → decoder with the interface of `sampling.decoder.Decoder`.
+        responses: capability of the data that the family can produce; it does not work with other data.
+        says: description of these responses for messages.
+        reads: settings of `model` that only this family uses.
+        without_trl, without_vllm: reason why TRL cannot train it, and why vLLM cannot sample from it.
     """
 
     model_type: str
@@ -35,23 +36,37 @@ class Family:
     responses: Capability
     says: str
     reads: tuple[str, ...] = ()
-    without_trl: str = "TRL does not know it"
-    without_vllm: str = "vLLM does not know it"
+    without_trl: str = "TRL does not support it"
+    without_vllm: str = "vLLM does not support it"
 
 
 @cache
 def families() -> dict[str, Family]:
-    """`model.family` → what a pack says of it."""
-    return {name: load(reference) for name, reference in named("families").items()}
+    """Return the families of all packs by `model.family`. Raises ConfigError for a name or model type in use."""
+    references = named("families")
+    found: dict[str, Family] = {}
+    for name, reference in references.items():
+        found[name] = load(reference)
+    # names and model types in use, each with the reason for the error message
+    taken = dict.fromkeys(BUILT_IN, "the core already has a family of that name")
+    for name, family in found.items():
+        by_type = f"model_type={family.model_type}"
+        for used in (name, by_type):
+            if used in taken:
+                pack = owner(references[name].partition(":")[0])
+                raise ConfigError(f"model.family={name} ({pack}), {used}: {taken[used]}; rename it")
+        taken[by_type] = f"model.family={name} already has this model type"
+    return found
 
 
 def names() -> tuple[str, ...]:
-    """Every `model.family`."""
+    """Return all values of `model.family`."""
     return (*BUILT_IN, *families())
 
 
 def family_of(model_type: str) -> Family | None:
-    """The family of a model by its config.json; None for models that transformers knows."""
+    """Return the family with this model type; None for models of transformers."""
+    # model types are unique, which `families` checks
     return next((family for family in families().values() if family.model_type == model_type), None)
 
 

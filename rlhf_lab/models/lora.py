@@ -1,11 +1,11 @@
-"""LoRA (arXiv:2106.09685): a linear layer's weight W stays as it is, and a product of two thin matrices is trained.
+"""LoRA (arXiv:2106.09685): the weight W of a linear layer is frozen, and a product of two thin matrices is trained.
 
-y = x·(W + s·B·A)ᵀ with A of (rank, in), B of (out, rank), s = alpha/rank, or alpha/√rank (arXiv:2312.03732). B starts
-at zero, so a policy starts as its base.
+y = x·(W + s·B·A)ᵀ with A of shape (rank, in), B of shape (out, rank), and s = alpha/rank, or alpha/√rank
+(arXiv:2312.03732). B is initialised to zero, so a policy starts as its base.
 
-The adapter lives inside the model: its class, config, backbone and head are those of the base. Three views of such a
-model are plain Hugging Face models again: `without_adapter`, the base by sharing its tensors; `merged`, with W + s·B·A
-in place; and what `save_adapter` writes, which any other program that knows peft can load.
+The adapter is part of the model, whose class, config, backbone and head are those of the base. Three functions return
+ordinary Hugging Face models again: `without_adapter`, the base with shared tensors; `merged`, with W + s·B·A as weight;
+and `save_adapter`, whose files any program with peft can load.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from transformers.pytorch_utils import Conv1D
 
 from rlhf_lab.core.errors import OPTIONAL, ArtifactError, ConfigError, MissingDependency
 from rlhf_lab.core.files import write_json
-from rlhf_lab.models.model_files import Record, adapter_folder, base_identity, refuse_circle
+from rlhf_lab.models.model_files import Record, adapter_dir, base_identity, refuse_circle
 from rlhf_lab.models.settings import LoRA
 from rlhf_lab.models.weights import (
     EARLIER,
-    add_beside,
+    add_parallel,
     add_product,
     has_packed_weight,
     numbers_of,
@@ -40,26 +40,26 @@ from rlhf_lab.models.weights import (
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
-PREFIX = "base_model.model."  # of every tensor name in an adapter file, by peft's convention
-NAME = "default"  # of the one adapter a model has; peft allows several
+PREFIX = "base_model.model."  # prefix of all tensor names in an adapter file, by peft's convention
+NAME = "default"  # name of a model's only adapter; peft allows several
 Products = Mapping[str, tuple[Tensor, Tensor]]
-"""What adapters add to layers: (A, s·B) by a layer's name, A of (rank, in), s·B of (out, rank)."""
+"""Adapter products (A, s·B) by the name of their layer, A (rank, in), s·B (out, rank)."""
 RECORD = "_rlhf_lab_adapter_on"
-"""Key in a model's `__dict__`, see `divided.ROOT`: what its adapter is trained on, a `Record`."""
-BASE_LAYER = "base_layer"  # peft's name of the layer that it puts an adapter around
-HEAD = "score"  # of a reward model: new, hence trained whole and stored with the adapter
+"""Key in a model's `__dict__` (see `sharded.ROOT`) for the base that its adapter is trained on, a `Record`."""
+BASE_LAYER = "base_layer"  # peft's name of the layer that it wraps with an adapter
+HEAD = "score"  # head of a reward model: it is new, so it is fully trained and stored with the adapter
 
 
 def trainable(model: nn.Module, settings: LoRA, seed: int) -> nn.Module:
-    """`model` ready to train: all of it at rank 0, else an adapter on a frozen base, and a reward model's head.
+    """Return `model` ready to train: all parameters at rank 0, else an adapter and a reward model's head.
 
-    The seed alone decides A; global random state is neither read nor moved.
+    A depends only on the seed; the global random state is neither used nor changed.
     """
     return add_adapter(model, settings, seed) if settings.rank else model
 
 
 def add_adapter(model: nn.Module, settings: LoRA, seed: int) -> nn.Module:
-    """Put an adapter into `model`, in place, and freeze the rest but a reward model's head."""
+    """Add an adapter to `model` in place, and freeze everything else except a reward model's head."""
     peft = _import_peft()
     targets, transposed = _target_layers(model, settings.targets)
     config = peft.LoraConfig(
@@ -74,8 +74,9 @@ def add_adapter(model: nn.Module, settings: LoRA, seed: int) -> nn.Module:
     generator = torch.Generator().manual_seed(seed)
     for layer in _adapted_layers(model):
         a_weight = layer.lora_A[NAME].weight
-        # Drawn on the CPU with peft's distribution, so that A is the same on every device.
-        initial = nn.init.kaiming_uniform_(torch.empty(a_weight.shape), a=math.sqrt(5), generator=generator)
+        # sampled on the CPU with peft's distribution, so that A is the same on every device
+        empty = torch.empty(a_weight.shape)
+        initial = nn.init.kaiming_uniform_(empty, a=math.sqrt(5), generator=generator)
         a_weight.data.copy_(initial)
     if hasattr(model, HEAD):
         _untyped(model).score.requires_grad_(True)
@@ -84,8 +85,8 @@ def add_adapter(model: nn.Module, settings: LoRA, seed: int) -> nn.Module:
 
 
 def _attach(model: nn.Module, config: Any) -> None:
-    """Put peft's layers around those that `config` names, with an adapter in float32 whose values are not drawn yet."""
-    with torch.random.fork_rng(devices=[]):  # peft draws an A of its own, which is overwritten
+    """Wrap the layers that `config` names in peft's layers, with a float32 adapter without its final values."""
+    with torch.random.fork_rng(devices=[]):  # peft samples its own A, which is overwritten
         _untyped(model).add_adapter(config, NAME)
     for layer in _adapted_layers(model):  # peft gives an adapter the dtype of its base
         layer.lora_A.float()
@@ -93,7 +94,7 @@ def _attach(model: nn.Module, config: Any) -> None:
 
 
 def identity_of(model: nn.Module) -> str:
-    """What `model_files.base_identity` says of the folder or hub model that a model was loaded from."""
+    """Return `model_files.base_identity` of the directory or hub model from which a model was loaded."""
     loaded = _untyped(model)
     return base_identity(loaded.name_or_path, getattr(loaded.config, "_commit_hash", None))
 
@@ -103,14 +104,14 @@ def has_adapter(model: nn.Module) -> bool:
 
 
 def is_of_adapter(name: str) -> bool:
-    """Whether a parameter of this name is an adapter's."""
+    """Return True if a parameter of this name belongs to an adapter."""
     return ".lora_A." in name or ".lora_B." in name
 
 
 def effective_weight(layer: nn.Module) -> Tensor:
-    """The weight a linear layer computes with, in the layout of its own: W, or W + s·B·A where there is an adapter.
+    """Return the weight that a linear layer computes with, in its own layout: W, or W + s·B·A with an adapter.
 
-    `layer.weight` of an adapted layer is W alone.
+    `layer.weight` of a layer with an adapter is only W.
     """
     if not _is_adapted(layer):
         return weight_of(layer)
@@ -120,61 +121,66 @@ def effective_weight(layer: nn.Module) -> Tensor:
 
 
 def base_layer(layer: nn.Module) -> nn.Module:
-    """A linear layer without its adapter."""
+    """Return a linear layer without its adapter."""
     return _untyped(layer).get_base_layer() if _is_adapted(layer) else layer
 
 
 def without_adapter(model: nn.Module) -> nn.Module:
-    """The base of a model with an adapter as a model of its own, frozen; it shares every tensor and costs no memory.
+    """Return the base of a model with an adapter, frozen. It shares every tensor and needs no extra memory.
 
-    The reference of DPO and of a KL penalty. After LoRA-SFT it is the SFT policy, since that was saved merged.
+    It is the reference of DPO and of a KL penalty. After LoRA-SFT it is the SFT policy, which was saved merged.
     """
     bases = {layer: base_layer(layer) for layer in _adapted_layers(model)}
     return _with_layers(model, bases).requires_grad_(False)
 
 
 def twin(model: nn.Module) -> nn.Module:
-    """Another module tree around the very same tensors, so that an adapter in one is none in the other."""
+    """Return another module tree around the same tensors; an adapter in one tree does not affect the other."""
     return _with_layers(model, {})
 
 
 def merged(model: nn.Module) -> nn.Module:
-    """A plain model that computes the same (to rounding): adapted weights are new, all else is shared.
+    """Return a model without adapters that computes the same up to rounding; only adapted weights are new tensors.
 
-    Weights of four bits are numbers in it. A model that has neither is returned as it is.
+    4-bit weights are dequantised in it. A model with neither adapters nor 4-bit weights is returned as it is.
     """
     adapted = _adapted_layers(model)
     bases = {base_layer(layer) for layer in adapted}
-    others = [
-        layer for layer in model.modules() if layer not in bases and (has_packed_weight(layer) or products(layer))
-    ]
+    others = []
+    for layer in model.modules():
+        if layer not in bases and (has_packed_weight(layer) or products(layer)):
+            others.append(layer)
     if not adapted and not others:
         return model
-    return _with_layers(model, {layer: _merged_layer(layer) for layer in (*adapted, *others)})
+    # only layers that change are replaced; everything else is shared with `model`
+    replacements = {layer: _merged_layer(layer) for layer in (*adapted, *others)}
+    return _with_layers(model, replacements)
 
 
 def products_of(model: nn.Module) -> Products:
-    """What adapters add to the layers of a model: the one that is trained, and beside it, on layers of four bits, those
-    of earlier stages.
-    """
+    """Return the products of a model's adapters: the trained one and, on 4-bit layers, those of earlier stages."""
     factors = {}
     for name, layer in model.named_modules():
-        if name.endswith(f".{BASE_LAYER}"):  # seen as its adapter's layer
+        if name.endswith(f".{BASE_LAYER}"):  # handled with the layer that wraps it
             continue
         pairs = products(base_layer(layer))
         if _is_adapted(layer):
             adapted = _untyped(layer)
-            a, b = adapted.lora_A[NAME].weight.detach(), adapted.lora_B[NAME].weight.detach()
+            a = adapted.lora_A[NAME].weight.detach()
+            b = adapted.lora_B[NAME].weight.detach()
             pairs.append((a, adapted.scaling[NAME] * b))
         if pairs:
-            factors[name] = (torch.cat([a for a, _ in pairs]), torch.cat([b for _, b in pairs], dim=1))
+            # several adapters on one layer equal one adapter with their factors concatenated along the rank
+            all_a = torch.cat([a for a, _ in pairs])
+            all_b = torch.cat([b for _, b in pairs], dim=1)
+            factors[name] = (all_a, all_b)
     return factors
 
 
 def without_products(model: nn.Module) -> nn.Module:
-    """The plain model that the adapters of `products_of` lie on.
+    """Return the model to which the adapters of `products_of` are added.
 
-    Weights of four bits are numbers in it, and in host memory: on a GPU they would be the largest thing there.
+    4-bit weights are dequantised into host memory, because on a GPU they would be the largest tensors.
     """
     layers = {}
     for name, layer in model.named_modules():
@@ -185,8 +191,8 @@ def without_products(model: nn.Module) -> nn.Module:
     return _with_layers(model, layers) if layers else model
 
 
-def save_products(products: Products, folder: Path) -> None:
-    """Write what `products_of` gives as an adapter file in peft's format, whose scale is 1."""
+def save_products(products: Products, directory: Path) -> None:
+    """Write the result of `products_of` as an adapter file in peft's format, with scale 1 (`lora_alpha` = rank)."""
     rank = rank_of(products)
     config = {
         "peft_type": "LORA",
@@ -196,99 +202,102 @@ def save_products(products: Products, folder: Path) -> None:
         "target_modules": sorted({name.rpartition(".")[2] for name in products}),
         "bias": "none",
     }
-    write_json(folder / CONFIG, config)
+    write_json(directory / CONFIG, config)
     tensors = {}
     for name, (a, b) in products.items():
         tensors[f"{PREFIX}{name}.lora_A.weight"] = a.cpu().contiguous()
         tensors[f"{PREFIX}{name}.lora_B.weight"] = b.cpu().contiguous()
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
 
 
 def rank_of(products: Products) -> int:
-    """The largest rank among products; 0 where there are none."""
+    """Return the maximum rank of the products; 0 if there are none."""
     return max((len(a) for a, _ in products.values()), default=0)
 
 
 def _merged_layer(layer: Any) -> nn.Module:
-    """A plain linear layer that computes what the adapted one does."""
+    """Return an ordinary linear layer that computes what the adapted layer does."""
     base = base_layer(layer)
     if has_packed_weight(base):
         return unpacked(base, effective_weight(layer).detach())
     weight = nn.Parameter(effective_weight(layer).detach(), requires_grad=False)
-    plain = copy.deepcopy(base, {id(base.weight): weight})
-    plain.__dict__.pop(EARLIER, None)
-    return plain
+    unwrapped = copy.deepcopy(base, {id(base.weight): weight})
+    unwrapped.__dict__.pop(EARLIER, None)
+    return unwrapped
 
 
 def _with_layers(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> nn.Module:
-    """A copy of the module tree around the very same tensors, with other layers in place of some."""
-    # deepcopy takes what its memo holds instead of copying it: tensors are shared, adapted layers exchanged.
+    """Return a copy of the module tree around the same tensors, with some layers replaced."""
+    # deepcopy uses the objects in its memo instead of copying: tensors are shared, and layers are replaced.
     shared: list[Any] = [*model.parameters(), *model.buffers()]
     for layer in model.modules():
         shared += [factor for pair in products(layer) for factor in pair]
-        shared += [layer.quant_state] if hasattr(layer, "quant_state") else []  # the scales of four bits
+        shared += [layer.quant_state] if hasattr(layer, "quant_state") else []  # the scales of 4-bit weights
     memo: dict[int, Any] = {id(tensor): tensor for tensor in shared}
     memo |= {id(layer): replacement for layer, replacement in replacements.items()}
-    plain_model = copy.deepcopy(model, memo)
-    # With these attributes left on it, transformers would take the copy for a model with an adapter.
+    unwrapped_model = copy.deepcopy(model, memo)
+    # with these attributes, transformers would treat the copy as a model with an adapter
     for name in ("peft_config", "_hf_peft_config_loaded"):
-        plain_model.__dict__.pop(name, None)
-    return plain_model
+        unwrapped_model.__dict__.pop(name, None)
+    return unwrapped_model
 
 
-def save_adapter(model: nn.Module, folder: Path) -> None:
-    """Write adapter_config.json and adapter_model.safetensors, with a reward model's head among the tensors."""
+def save_adapter(model: nn.Module, directory: Path) -> None:
+    """Write adapter_config.json and adapter_model.safetensors, including a reward model's head."""
     peft = _import_peft()
     config = copy.copy(_untyped(model).peft_config[NAME])
     base = _untyped(model).name_or_path
     if base and Path(base).is_dir():
-        base = str(Path(base).resolve())  # found again from any working directory
+        base = str(Path(base).resolve())  # absolute, so that it is found from any working directory
     config.base_model_name_or_path = base or None
     config.inference_mode = True
     tensors = peft.get_peft_model_state_dict(model, adapter_name=NAME, save_embedding_layers=False)
     if hasattr(model, HEAD):
         config.modules_to_save = [HEAD]
         head_tensors = _untyped(model).score.state_dict()
-        tensors |= {f"{HEAD}.{name}": tensor for name, tensor in head_tensors.items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    config.save_pretrained(str(folder))
-    stored = {f"{PREFIX}{name}": tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(stored, folder / WEIGHTS, metadata={"format": "pt"})
-    model.__dict__[RECORD].write(folder)
+        for name, tensor in head_tensors.items():
+            tensors[f"{HEAD}.{name}"] = tensor
+    directory.mkdir(parents=True, exist_ok=True)
+    config.save_pretrained(str(directory))
+    stored = {}
+    for name, tensor in tensors.items():
+        stored[f"{PREFIX}{name}"] = tensor.detach().cpu().contiguous()
+    save_file(stored, directory / WEIGHTS, metadata={"format": "pt"})
+    model.__dict__[RECORD].write(directory)
 
 
 def adapter_base(source: str | Path) -> str | None:
-    """The model that an adapter folder belongs to; None when `source` is not an adapter folder."""
-    folder = Path(source)
-    is_whole_model = (folder / "config.json").is_file()
-    if is_whole_model or not (folder / CONFIG).is_file():
+    """Return the base of an adapter directory; None if `source` is not an adapter directory."""
+    directory = Path(source)
+    is_full_model = (directory / "config.json").is_file()
+    if is_full_model or not (directory / CONFIG).is_file():
         return None
-    base = _import_peft().PeftConfig.from_pretrained(str(folder)).base_model_name_or_path
+    base = _import_peft().PeftConfig.from_pretrained(str(directory)).base_model_name_or_path
     if not base:
         raise ArtifactError(
-            f"{folder} is an adapter whose {CONFIG} names no base_model_name_or_path; write the folder or hub id of "
-            "the model it was trained on there"
+            f"{directory} is an adapter whose {CONFIG} has no base_model_name_or_path; set it to the directory or hub "
+            "id of the model that the adapter was trained on"
         )
     return str(base)
 
 
 def adapter_chain(source: str | Path) -> tuple[str, list[Path]]:
-    """(the model at the bottom, the adapters on it, oldest first) of a folder that was made by stages with adapters.
+    """Return (lowest base, adapters on it, oldest first) of a directory that stages with adapters have created.
 
-    Raises ArtifactError where a model on the way is gone.
+    Raises ArtifactError if a base in between is missing.
     """
     adapters: list[Path] = []
     here = str(source)
     passed = [here]
     while True:
-        adapter = adapter_folder(here)
+        adapter = adapter_dir(here)
         base = adapter_base(adapter)
         if base is None:
             return here, adapters[::-1]
         if Path(base).is_absolute() and not Path(base).is_dir():
             raise ArtifactError(
-                f"{adapter} lies on {base}, which is not there, and model.weights=nf4 packs that model and adds the "
-                "adapter to it; put it back, or use model.weights=bfloat16, which takes the merged model"
+                f"{adapter} is an adapter on {base}, which does not exist, and model.weights=nf4 packs that model and "
+                "adds the adapter to it; restore it, or set model.weights=bfloat16, which uses the merged model"
             )
         refuse_circle(passed, base)
         adapters.append(adapter)
@@ -296,17 +305,20 @@ def adapter_chain(source: str | Path) -> tuple[str, list[Path]]:
         here = base
 
 
-def add_products(model: nn.Module, folder: Path, *, shared: bool = False) -> None:
-    """Add a stored adapter, and its head if it has one, to a frozen model: beside weights of four bits, into others.
+def add_products(model: nn.Module, directory: Path, *, shared: bool = False) -> None:
+    """Add a stored adapter, and its head if it has one, to a frozen model.
+
+    The product is added to the weights, except for 4-bit weights, where it is kept separately.
 
     Args:
-        shared: other models have the same weights, so that it is added beside all of them.
+        shared: True if other models share the weights; all products are then kept separately.
     """
-    add = add_beside if shared else add_product
-    config, tensors, head_tensors = _read_adapter(folder)
+    add = add_parallel if shared else add_product
+    config, tensors, head_tensors = _read_adapter(directory)
     if hasattr(model, HEAD):
         model.load_state_dict(head_tensors, strict=False)
-    scale = config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
+    rank_scale = math.sqrt(config.r) if config.use_rslora else config.r
+    scale = config.lora_alpha / rank_scale
     for name, a in tensors.items():
         layer_name, is_a, _ = name.partition(".lora_A.weight")
         if is_a:
@@ -314,11 +326,11 @@ def add_products(model: nn.Module, folder: Path, *, shared: bool = False) -> Non
             add(model.get_submodule(layer_name), a.float(), scale * b.float())
 
 
-def apply_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
-    """`model` with a stored adapter merged into it."""
-    config, tensors, head_tensors = _read_adapter(folder)
-    config.modules_to_save = None  # the head is loaded into the model's own below, not into a peft copy of it
-    misfit = f"{folder} does not fit its base {_untyped(model).name_or_path}"
+def apply_adapter(model: nn.Module, directory: str | Path) -> nn.Module:
+    """Return `model` with a stored adapter merged into it."""
+    config, tensors, head_tensors = _read_adapter(directory)
+    config.modules_to_save = None  # the head is loaded into the model's own below, not into peft's copy
+    misfit = f"{directory} does not fit its base {_untyped(model).name_or_path}"
     try:
         _attach(model, config)
         load_result = _import_peft().set_peft_model_state_dict(model, tensors, adapter_name=NAME)
@@ -326,7 +338,7 @@ def apply_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
             model.load_state_dict(head_tensors, strict=False)
     except (ValueError, RuntimeError) as error:
         raise ArtifactError(f"{misfit}: {error}") from error
-    missing = [name for name in load_result.missing_keys if "lora_" in name]  # the base's own tensors are there already
+    missing = [name for name in load_result.missing_keys if "lora_" in name]  # the base's tensors are already loaded
     unexpected = list(load_result.unexpected_keys)
     if not hasattr(model, HEAD):
         unexpected += head_tensors
@@ -336,25 +348,28 @@ def apply_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
     return merged(model)
 
 
-def _read_adapter(folder: str | Path) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
-    """peft's config of a stored adapter, its tensors by their names in the model, and those of a scalar head."""
+def _read_adapter(directory: str | Path) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
+    """Return peft's config of a stored adapter, its tensors by their names in the model, and those of a scalar head."""
     peft = _import_peft()
-    config = peft.PeftConfig.from_pretrained(str(folder))
-    weights_file = Path(folder) / WEIGHTS
+    config = peft.PeftConfig.from_pretrained(str(directory))
+    weights_file = Path(directory) / WEIGHTS
     if config.peft_type != peft.PeftType.LORA or not weights_file.is_file():
-        raise ArtifactError(f"{folder} is not a LoRA adapter in safetensors: expected {WEIGHTS} and peft_type LORA")
-    tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(weights_file).items()}
+        raise ArtifactError(f"{directory} is not a LoRA adapter in safetensors: expected {WEIGHTS} and peft_type LORA")
+    tensors = {}
+    for name, tensor in load_file(weights_file).items():
+        tensors[name.removeprefix(PREFIX)] = tensor
     head_names = [name for name in tensors if name.startswith(f"{HEAD}.")]
     return config, tensors, {name: tensors.pop(name) for name in head_names}
 
 
 def _target_layers(model: nn.Module, requested: Sequence[str] | None) -> tuple[list[str], bool]:
-    """Names of the layers to adapt as peft matches them (a name's end), and whether their weights are (in, out).
+    """Return the names of layers to adapt, matched at their end as in peft, and True if their weights are (in, out).
 
-    Layers are the linear ones of the blocks. The output head and the embeddings are outside: log-probabilities read
-    their weights directly.
+    All linear layers of the blocks can be adapted. The output head and the embeddings are not included, because
+    log-probabilities read their weights directly.
     """
-    is_conv1d = {  # GPT-2's linear layers are Conv1D, whose weights are (in, out)
+    # GPT-2's linear layers are Conv1D, whose weights are (in, out)
+    is_conv1d = {
         f"{stack_name}.{name}": isinstance(layer, Conv1D)
         for stack_name, stack in model.named_modules()
         if isinstance(stack, nn.ModuleList)
@@ -363,8 +378,11 @@ def _target_layers(model: nn.Module, requested: Sequence[str] | None) -> tuple[l
     }
     choices = sorted({name.rpartition(".")[2] for name in is_conv1d})
     targets = choices if requested is None else list(requested)
-    # peft would match these anywhere in the model, embeddings included.
-    matchable = [name for name, layer in model.named_modules() if isinstance(layer, (nn.Linear, Conv1D, nn.Embedding))]
+    # peft would match these anywhere in the model, including the embeddings
+    matchable = []
+    for name, layer in model.named_modules():
+        if isinstance(layer, (nn.Linear, Conv1D, nn.Embedding)):
+            matchable.append(name)
 
     def matches(name: str, target: str) -> bool:
         return f".{name}".endswith(f".{target}")
@@ -374,7 +392,7 @@ def _target_layers(model: nn.Module, requested: Sequence[str] | None) -> tuple[l
         outside = [name for name in matched if name not in is_conv1d]
         if not matched or outside:
             problem = f"{', '.join(outside)}, which is outside the blocks" if outside else "no layer of this model"
-            raise ConfigError(f"model.lora.targets: {target} names {problem}; choose from {', '.join(choices)}")
+            raise ConfigError(f"model.lora.targets: {target} matches {problem}; choose from {', '.join(choices)}")
     adapted = [name for name in is_conv1d if any(matches(name, target) for target in targets)]
     return targets, any(is_conv1d[name] for name in adapted)
 
@@ -388,7 +406,7 @@ def _adapted_layers(model: nn.Module) -> list[Any]:
 
 
 def _untyped(module: nn.Module) -> Any:
-    """The module itself, for methods that transformers and peft add and nn.Module's type does not know."""
+    """Return the module itself as Any, for methods that transformers and peft add to it."""
     return module
 
 

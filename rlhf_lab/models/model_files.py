@@ -1,74 +1,90 @@
-"""Whether a place can be loaded as a model, judged by its files alone: no weights are read and torch is not imported.
+"""Checks of model files: find out from the files alone why a model cannot be loaded.
 
-What loading does with it is in `models/build.py` and `models/lora.py`.
+No weights are read, and torch is not imported. `models/build.py` and `models/lora.py` load the models.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from rlhf_lab.core.errors import OPTIONAL, ArtifactError, MissingDependency
-from rlhf_lab.core.files import parse_json, read_json, write_json
+from rlhf_lab.core import hub
+from rlhf_lab.core.bounded_files import MIB, check_regular, read_bounded
+from rlhf_lab.core.errors import OPTIONAL, ArtifactError, DataError, MissingDependency
+from rlhf_lab.core.files import parse_json, read_json, read_object, write_json
 from rlhf_lab.models.settings import Stored
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+JSON_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json")
 ADAPTER = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 INDEX = "model.safetensors.index.json"
 HEAD = "score."
-"""Prefix of the names of a reward model's head among its tensors."""
+"""Prefix of the names of the tensors of a reward model's head."""
 TENSOR_PIECE_BYTES = 1024
-"""Of each tensor, that `base_identity` reads."""
+"""Number of bytes of each tensor that `base_identity` reads."""
 FILE_END_BYTES = 2**22
-"""Bytes hashed at either end of a model's file; the middle of a larger file is not read."""
+"""Number of bytes hashed at the start and the end of a model's file; the middle of a larger file is not read."""
 RECORD = "trained_on.json"
-"""File beside those of an adapter that a stage has trained."""
-MAX_HEADER = 100_000_000
-"""Bytes, as the format allows. A safetensors file opens with the length of its header; in another kind of file that
-number is anything."""
+"""File next to those of an adapter that rlhf_lab has trained."""
+MAX_HEADER = 32 * MIB
+"""Maximum size of a safetensors header in bytes, enough for 300,000 tensors.
+
+A safetensors file starts with the length of its header. In another kind of file that number is arbitrary.
+"""
+MAX_TOKENIZER_BYTES = 64 * MIB
+MAX_BASE_LENGTH = 4096
+"""Maximum number of characters of the path or hub id that an adapter names as its base."""
+DTYPE_BYTES = {
+    **{"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2},
+    **{"U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8, "C64": 8},
+}
+"""dtype → bytes per number. The sizes of tensors with other dtypes are not checked."""
 
 
 def problems(source: str, where: str, *, reward: bool = False) -> list[str]:
-    """What keeps a model from loading; empty when nothing does.
+    """Return the reasons why a model cannot be loaded; empty if there are none.
 
     Args:
-        source: a folder or hub id.
-        where: the setting that names it, for the messages.
-        reward: whether it has to have a reward model's head; without one it would load with a new one and score 0.
+        source: directory or hub id.
+        where: setting that names it, for the messages.
+        reward: True if it must have a reward model's head. Without one, a new head would be created and score 0.
     """
     path = Path(source)
     label = f"{where}={source}"
     if source.startswith("~") and path.expanduser().is_dir():
-        return [f"{label}: ~ is not expanded here; write {where}={path.expanduser()}"]
+        return [f"{label}: ~ is not expanded here; set {where}={path.expanduser()}"]
     if path.is_file():
-        return [f"{label} is a file; write the folder that holds config.json, *.safetensors and a tokenizer"]
+        return [f"{label} is a file; set it to the directory with config.json, *.safetensors and a tokenizer"]
     if not path.is_dir():
         return _hub_problems(source, label)
     if (path / "config.json").is_file():
-        return _folder_problems(path, label, reward=reward)
+        return _dir_problems(path, label, reward=reward)
     if (path / ADAPTER).is_file():
         try:
             check_bases(source)
         except ArtifactError as error:
             return [f"{where}={error}"]
         return _adapter_problems(path, label, reward=reward)
+    # a run directory contains its models in subdirectories
     models_inside = sorted(config.parent.name for config in path.glob("*/config.json"))
     suggestion = f"; did you mean {path / models_inside[0]}?" if models_inside else ""
-    return [f"{label} is no model: it has neither config.json nor {ADAPTER}{suggestion}"]
+    return [f"{label} is not a model: it has neither config.json nor {ADAPTER}{suggestion}"]
 
 
 def has_head(source: str) -> bool:
-    """Whether a local model's files have a reward model's head."""
-    folder = Path(source)
-    if not (folder / "config.json").is_file():
+    """Return True if the files of a local model contain a reward model's head."""
+    directory = Path(source)
+    if not (directory / "config.json").is_file():
         return False
-    names = _tensor_names(folder, source, [])
+    names = _tensor_names(directory, source, [])
     return _contains_head(names or set())
 
 
@@ -77,34 +93,35 @@ def _contains_head(tensor_names: set[str]) -> bool:
 
 
 def lacks_chat_template(source: str) -> bool:
-    """Whether a local folder with a tokenizer has no chat template, neither in its settings nor beside them."""
+    """Return True if a local directory has a tokenizer without a chat template, in its settings or in a file."""
     settings = read_json(Path(source) / "tokenizer_config.json")
     if not isinstance(settings, dict):
-        return False  # a hub id, or no tokenizer: said elsewhere
+        return False  # a hub id, or no tokenizer, which other checks report
     return "chat_template" not in settings and not any(Path(source).glob("chat_template*"))
 
 
 def config_of(source: str) -> dict[str, Any]:
-    """The config of a model's folder, of an adapter's base, or of a hub model that was downloaded before; else {}."""
-    folder = Path(source)
-    if folder.is_dir():
+    """Return the config of a model directory, of an adapter's base, or of a cached hub model; otherwise {}."""
+    directory = Path(source)
+    if directory.is_dir():
         check_bases(source)
-        base = _base_of_adapter(folder)
-        return read_json(folder / "config.json") or (config_of(base) if base else {})
+        base = _base_of_adapter(directory)
+        return read_object(directory / "config.json") or (config_of(base) if base else {})
     could_be_hub_id = source.count("/") <= 1 and not source.startswith((".", "/", "~"))
     cached = _cached_config(source) if could_be_hub_id else None
-    return (read_json(Path(cached)) or {}) if cached else {}
+    return read_object(Path(cached)) if cached else {}
 
 
-def _base_of_adapter(folder: Path) -> str | None:
-    """Folder or hub id of the model that an adapter was trained on; None where the folder's files do not say."""
-    settings = read_json(folder / ADAPTER)
-    base = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
-    return base if isinstance(base, str) else None
+def _base_of_adapter(directory: Path) -> str | None:
+    """Return the directory or hub id of an adapter's base; None if the adapter's files do not name one."""
+    base = read_object(directory / ADAPTER).get("base_model_name_or_path")
+    # the operating system would raise an error when it looks up a text that cannot be a path
+    is_path = isinstance(base, str) and len(base) <= MAX_BASE_LENGTH and "\0" not in base
+    return base if is_path else None
 
 
 def check_bases(source: str | Path) -> None:
-    """Follow an adapter's folder to its base, and to the base of that. Raises ArtifactError where that is a circle."""
+    """Follow an adapter to its base, and on to that one's base. Raises ArtifactError if the chain is circular."""
     here = str(source)
     passed = [here]
     while (Path(here) / ADAPTER).is_file() and not (Path(here) / "config.json").is_file():
@@ -117,39 +134,42 @@ def check_bases(source: str | Path) -> None:
 
 
 def refuse_circle(passed: Sequence[str], base: str) -> None:
-    """Raises ArtifactError where an adapter lies on one of the models that lie on it.
+    """Raise ArtifactError if an adapter's base is one of the models that are built on that adapter.
 
     Args:
-        passed: folders on the way to `base`, each an adapter on the next.
+        passed: directories on the way to `base`; each is an adapter on the next.
     """
+    # real paths, because links may give one directory several names
     if Path(base).is_dir() and os.path.realpath(base) in map(os.path.realpath, passed):
         raise ArtifactError(
-            f"{passed[0]}: its adapters lie on each other in a circle ({' → '.join([*passed, base])}); write the model "
-            f"that the first of them was trained on as base_model_name_or_path in its {ADAPTER}"
+            f"{passed[0]}: its adapters form a circle ({' → '.join([*passed, base])}); in the first one's {ADAPTER}, "
+            "set base_model_name_or_path to the model that it was trained on"
         )
 
 
 def positions(config: Mapping[str, Any]) -> int | None:
-    """Longest row that a model can read, in tokens; None when its config does not say."""
+    """Return the maximum number of tokens of a row that a model can read; None if its config does not say."""
     value = config.get("n_positions") or config.get("max_position_embeddings")
     return value if isinstance(value, int) else None
 
 
 def rope_limit(config: Mapping[str, Any]) -> tuple[str, int] | None:
-    """(kind, positions) of a rotary embedding whose frequencies change once a sequence is longer than `positions`.
+    """Return (kind, positions) of a rotary embedding whose frequencies change for sequences beyond `positions`.
 
-    NTK scaling ("dynamic") and LongRoPE compute them from the length of the sequence. Keys that a sampler has cached
-    were turned by the frequencies of a shorter one, and a row depends on the longest row of its batch. None for
-    embeddings that are the same at every length.
+    NTK scaling ("dynamic") and LongRoPE compute the frequencies from the length of the sequence. Keys that a sampler
+    has cached were rotated with the frequencies of a shorter sequence, and a row depends on the longest row of its
+    batch. Returns None for embeddings that are the same at every length.
     """
-    # `rope_scaling` and `type` are the names that older configs use.
+    # older configs use the names `rope_scaling` and `type`
     settings = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(settings, Mapping):
+        return None  # transformers reports the error when it loads the model
     by_layer_kind = [value for value in settings.values() if isinstance(value, Mapping)]
     limits = []
     for rope in by_layer_kind or [settings]:
         kind = str(rope.get("rope_type") or rope.get("type"))
         limit = positions(config)
-        if kind == "longrope":  # `positions` is then the extended length; frequencies change at the original one
+        if kind == "longrope":  # `positions` is the extended length, but frequencies change at the original one
             original = "original_max_position_embeddings"
             limit = config.get(original) or rope.get(original) or limit
         if limit and (kind == "longrope" or "dynamic" in kind):
@@ -157,135 +177,165 @@ def rope_limit(config: Mapping[str, Any]) -> tuple[str, int] | None:
     return min(limits, key=lambda kind_and_limit: kind_and_limit[1], default=None)
 
 
-def rope_problem(where: str, length: int, source: str, limit: tuple[str, int]) -> str:
-    """Why rows of `length` tokens are refused where `rope_limit` is below it.
+def rope_problem(
+    where: str,
+    length: int,
+    source: str,
+    limit: tuple[str, int],
+) -> str:
+    """Return the message that rejects rows of `length` tokens, which exceed `rope_limit`.
 
     Args:
-        where: the setting that asks for the length, or what is that long.
+        where: setting that requires the length, or name of the row with this length.
     """
-    kind, most = limit
+    kind, largest = limit
     return (
-        f"{where}={length} is beyond the {most} positions up to which {source} is one model: the frequencies of its "
-        f"rotary embedding ({kind}) then depend on the length of the sequence, so that the sampler and training, and "
-        f"batches of other lengths, would compute different probabilities; lower it to {most}, or give config.json a "
-        "rope_type that is the same at every length, such as yarn or linear"
+        f"{where}={length} exceeds {largest}, the length beyond which the frequencies of the rotary embedding ({kind}) "
+        f"of {source} depend on the length of the sequence, so that the sampler, training and batches of other lengths "
+        f"would compute different probabilities; lower it to {largest}, or set a rope_type in config.json that is the "
+        "same at every length, such as yarn or linear"
     )
 
 
 @dataclass(frozen=True)
 class Record:
-    """What an adapter was trained on.
+    """The base model that an adapter was trained on.
 
     Attributes:
         identity: `base_identity` of the model.
-        weights: how that model was stored meanwhile.
+        weights: storage of that model's weights during training.
     """
 
     identity: str
     weights: Stored
 
     @classmethod
-    def read(cls, folder: Path) -> Record | None:
-        """That of an adapter's folder; None where there is none, as of adapters that others have made."""
-        values = read_json(folder / RECORD)
+    def read(cls, directory: Path) -> Record | None:
+        """Read the record of an adapter's directory; None without one, as for adapters from other programs."""
+        values = read_json(directory / RECORD)
         return cls(**values) if values else None
 
-    def write(self, folder: Path) -> None:
-        write_json(folder / RECORD, asdict(self))
+    def write(self, directory: Path) -> None:
+        write_json(directory / RECORD, asdict(self))
 
-    def why_apart(self, identity: str, held: Stored, wanted: Stored) -> str:
-        """Why an adapter cannot lie on a model in memory, in words that follow on a comma; empty where it can.
+    def why_separate(self, identity: str, stored: Stored, expected: Stored) -> str:
+        """Return why an adapter cannot use a base in memory, as a subordinate clause; empty if it can.
 
         Args:
             identity: `base_identity` of the model in memory.
-            held: how that is stored.
-            wanted: how the role of the adapter is to be stored.
+            stored: storage of that model's weights.
+            expected: storage required for the role of the adapter.
         """
         if not identity or self.identity != identity:
-            return "since it was trained on another model than the policy starts from"
-        if wanted != held:
-            return f"since model.weights_of stores it as {wanted} and the policy's base as {held}"
-        if self.weights == "nf4" and held != "nf4":
-            return f"since it was trained on weights of four bits, and the policy's base is {held}"
+            return "since it was trained on a model other than the one the policy starts from"
+        if expected != stored:
+            return f"since model.weights_of stores it as {expected} and the policy's base as {stored}"
+        if self.weights == "nf4" and stored != "nf4":
+            return f"since it was trained on 4-bit weights, and the policy's base is {stored}"
         return ""
 
 
-def adapter_folder(source: str | Path) -> Path:
-    """Where the adapter of a model's folder is: in `adapter/` beside merged weights, else the folder itself."""
-    folder = Path(source)
-    beside_merged = folder / "adapter"
-    return beside_merged if (beside_merged / ADAPTER).is_file() else folder
+def adapter_dir(source: str | Path) -> Path:
+    """Return the directory of a model's adapter: `adapter/` next to merged weights, otherwise the directory itself."""
+    directory = Path(source)
+    next_to_merged = directory / "adapter"
+    return next_to_merged if (next_to_merged / ADAPTER).is_file() else directory
 
 
-def _folder_problems(folder: Path, label: str, *, reward: bool) -> list[str]:
-    config = read_json(folder / "config.json")
-    if not isinstance(config, dict) or "model_type" not in config:
-        return [f"{label}: its config.json is not one of a Hugging Face model (no model_type); copy the folder again"]
+def _dir_problems(directory: Path, label: str, *, reward: bool) -> list[str]:
+    config = read_object(directory / "config.json")
+    if not isinstance(config.get("model_type"), str):
+        message = "its config.json is not one of a Hugging Face model (no model_type); copy the directory again"
+        return [f"{label}: {message}"]
     messages = code_problems(config, label)
-    names = _tensor_names(folder, label, messages)
+    names = _tensor_names(directory, label, messages)
     if reward and names is not None and not _contains_head(names):
         messages.append(
-            f"{label} is no reward model: it has no head (score.weight), and every reply would score 0; name a folder "
-            "that AutoModelForSequenceClassification saved, or a recipe such as needs.reward=reward_model"
+            f"{label} is not a reward model: it has no head (score.weight), and every response would score 0; use a "
+            "directory that AutoModelForSequenceClassification saved, or a recipe such as needs.reward=reward_model"
         )
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        messages.append(f"{label} has no tokenizer; save it there: tokenizer.save_pretrained({str(folder)!r})")
+    if not any((directory / name).is_file() for name in TOKENIZER_FILES):
+        messages.append(f"{label} has no tokenizer; save it there: tokenizer.save_pretrained({str(directory)!r})")
+    return messages + _json_problems(directory, label)
+
+
+def _json_problems(directory: Path, label: str) -> list[str]:
+    """Return messages about JSON files of a model or tokenizer that are no JSON object, too large or too deep."""
+    messages = []
+    for name in JSON_FILES:
+        file = directory / name
+        if not file.exists():
+            continue
+        try:
+            value = parse_json(read_bounded(file, MAX_TOKENIZER_BYTES).decode("utf-8"))
+        except (OSError, ValueError) as error:
+            messages.append(f"{label}: {name} cannot be read ({str(error)[:200]}); copy the directory again")
+            continue
+        if not isinstance(value, dict):
+            messages.append(f"{label}: {name} contains no JSON object; copy the directory again")
     return messages
 
 
 def code_problems(config: Mapping[str, Any], label: str) -> list[str]:
-    """Why a model whose config names code of its own is refused; empty where transformers has the architecture."""
+    """Return why a model with its own code is rejected; empty if transformers has its architecture."""
     if not config.get("auto_map"):
         return []
-    # imported here, since few configs name code
+    # imported here because few configs name code
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     if config.get("model_type") in CONFIG_MAPPING_NAMES:
         return []  # loaded with the code of transformers
     return [
-        f"{label} needs code of its own (auto_map in config.json, trust_remote_code elsewhere), which is never run "
-        "here; use a model whose architecture transformers has, or a version of transformers that has this one"
+        f"{label} needs its own code (auto_map in config.json, trust_remote_code elsewhere), which rlhf_lab never "
+        "runs; use a model whose architecture transformers has, or a version of transformers that has this one"
     ]
 
 
-def _adapter_problems(folder: Path, label: str, *, reward: bool) -> list[str]:
+def _adapter_problems(directory: Path, label: str, *, reward: bool) -> list[str]:
     messages: list[str] = []
     if find_spec("peft") is None:
         messages.append(str(MissingDependency(f"{label}, an adapter,", OPTIONAL["peft"][1])))
     names: set[str] = set()
-    if (folder / ADAPTER_WEIGHTS).is_file():
-        names = _tensor_names_in_file(folder / ADAPTER_WEIGHTS, label, messages)
+    if (directory / ADAPTER_WEIGHTS).is_file():
+        names = _tensor_names_in_file(directory / ADAPTER_WEIGHTS, label, messages)
     else:
-        messages.append(f"{label} is an adapter without its weights, {ADAPTER_WEIGHTS}; save it again in safetensors")
-    base = _base_of_adapter(folder)
+        messages.append(f"{label} is an adapter without its weights ({ADAPTER_WEIGHTS}); save it again in safetensors")
+    base = _base_of_adapter(directory)
     if not base:
         messages.append(
-            f"{label}: its {ADAPTER} names no base_model_name_or_path; write the base's folder or hub id there"
+            f"{label}: its {ADAPTER} has no base_model_name_or_path; set it to the base's directory or hub id"
         )
         return messages
-    # peft puts a prefix in front of all names, so the head's stands anywhere in them.
+    # peft adds a prefix to all names, so the name of the head may be anywhere within them
     has_own_head = any(f".{HEAD}" in f".{name}" for name in names)
     base_problems = problems(base, f"{label}: its base", reward=reward and not has_own_head)
     return messages + base_problems
 
 
-def _tensor_names(folder: Path, label: str, messages: list[str]) -> set[str] | None:
-    """Names of the folder's tensors; None where they cannot be known, and why is appended to `messages`."""
-    index = folder / INDEX
+def _tensor_names(directory: Path, label: str, messages: list[str]) -> set[str] | None:
+    """Return the names of a directory's tensors; None if they are unknown, with the reason added to `messages`."""
+    index = directory / INDEX
     if index.is_file():
-        file_of_tensor = (read_json(index) or {}).get("weight_map", {})
-        missing_files = sorted({file for file in file_of_tensor.values() if not (folder / file).is_file()})
+        file_of_tensor: Any = read_object(index).get("weight_map")
+        is_map = isinstance(file_of_tensor, dict)
+        is_map = is_map and all(isinstance(file, str) for file in file_of_tensor.values())
+        if not is_map:
+            messages.append(f"{label}: its {INDEX} has no weight_map from tensors to files; copy the directory again")
+            return None
+        listed_files = set(file_of_tensor.values())
+        missing_files = sorted(file for file in listed_files if not (directory / file).is_file())
         if missing_files:
-            messages.append(f"{label} lacks {', '.join(missing_files)}, which its {INDEX} names; copy them there")
+            missing = ", ".join(missing_files)
+            messages.append(f"{label} lacks {missing}, which its {INDEX} lists; copy the missing files there")
             return None
         return set(file_of_tensor)
-    files = sorted(folder.glob("*.safetensors"))
+    files = sorted(directory.glob("*.safetensors"))
     if not files:
-        pickled_files = sorted(path.name for path in folder.glob("*.bin"))
+        pickled_files = sorted(path.name for path in directory.glob("*.bin"))
         if pickled_files:
             messages.append(
-                f"{label} has {pickled_files[0]} and no *.safetensors, and only those are loaded; convert it: "
-                "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder)"
+                f"{label} has {pickled_files[0]} but no *.safetensors, the only format that is loaded; convert it: "
+                "AutoModelForCausalLM.from_pretrained(directory).save_pretrained(directory)"
             )
         else:
             messages.append(f"{label} has no weights (*.safetensors); copy them there")
@@ -296,14 +346,12 @@ def _tensor_names(folder: Path, label: str, messages: list[str]) -> set[str] | N
 
 
 def _tensor_names_in_file(file: Path, label: str, messages: list[str]) -> set[str]:
-    """Names of the tensors in a file, from its header; a file that is not whole is reported in `messages`."""
+    """Return the names of the tensors in a file from its header; an incomplete file is reported in `messages`."""
     try:
         _, tensors, data_start = read_header(file)
-        data_bytes = max((entry["data_offsets"][1] for entry in tensors.values()), default=None)
-    except (ArtifactError, OSError, LookupError, TypeError):
-        data_bytes = None
-    if not isinstance(data_bytes, int):
-        messages.append(f"{label}: {file.name} is no safetensors file; if it is a git-lfs pointer, run: git lfs pull")
+        data_bytes = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
+    except (DataError, OSError) as error:
+        messages.append(f"{label}: {error}; if it is a git-lfs pointer, run: git lfs pull")
         return set()
     if file.stat().st_size < data_start + data_bytes:
         messages.append(f"{label}: {file.name} ends before its last tensor; copy it again")
@@ -311,40 +359,83 @@ def _tensor_names_in_file(file: Path, label: str, messages: list[str]) -> set[st
 
 
 def read_header(file: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
-    """The metadata of a safetensors file, its tensors' entries by their names, and at which byte their data begins.
+    """Return a safetensors file's metadata, its entries by tensor name, and the byte at which its data starts.
 
-    The file is 8 bytes with the length of the header, the header in JSON, and the data.
+    The file consists of 8 bytes with the length of the header, the header in JSON, and the data. The entries are
+    checked, except that the file may end before its data does.
 
     Raises:
-        ArtifactError: the file has no such header.
+        DataError: the file has no such header.
     """
+    check_regular(file)
+    size = file.stat().st_size
     with file.open("rb") as handle:
         header_bytes = int.from_bytes(handle.read(8), "little")
+        if header_bytes > min(MAX_HEADER, size - 8):
+            raise DataError(
+                f"{file} is not a safetensors file: it has {size} bytes, but its header claims {header_bytes}; copy it "
+                "again"
+            )
         try:
-            header = parse_json(handle.read(header_bytes)) if header_bytes <= MAX_HEADER else None
+            header = parse_json(handle.read(header_bytes).decode("utf-8"))
         except ValueError as error:
-            raise ArtifactError(f"{file} is no safetensors file ({error}); copy it again") from error
+            raise DataError(f"{file} is not a safetensors file ({error}); copy it again") from error
     if not isinstance(header, dict):
-        raise ArtifactError(f"{file} is no safetensors file; copy it again")
+        raise DataError(f"{file} is not a safetensors file: its header is not a JSON object; copy it again")
     metadata = header.pop("__metadata__", None)
+    _check_entries(file, header)
     return metadata if isinstance(metadata, dict) else {}, header, 8 + header_bytes
 
 
+def _check_entries(file: Path, entries: Mapping[str, Any]) -> None:
+    """Raise DataError for a tensor without dtype, shape or byte range, or whose range overlaps another tensor's."""
+    ranges = []
+    for name, entry in entries.items():
+        problem = _entry_problem(entry)
+        if problem:
+            raise DataError(f"{file}: tensor {name[:100]} {problem}; copy the file again")
+        ranges.append((*entry["data_offsets"], name))
+    ranges.sort()
+    for (_, end, first), (start, _, second) in pairwise(ranges):
+        if start < end:
+            raise DataError(
+                f"{file}: the tensors {first[:100]} and {second[:100]} overlap (data_offsets); copy the file again"
+            )
+
+
+def _entry_problem(entry: Any) -> str:
+    """Return what is wrong with a tensor's entry in a header; empty if it is valid."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str):
+        return "has no dtype"
+    shape, offsets = entry.get("shape"), entry.get("data_offsets")
+    if not _are_sizes(shape):
+        return f"has the shape {str(shape)[:60]}; expected a list of integers that are 0 or more"
+    if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        return f"has the data_offsets {str(offsets)[:60]}; expected [start, end]"
+    number_bytes = DTYPE_BYTES.get(entry["dtype"])
+    size = offsets[1] - offsets[0]
+    if number_bytes and math.prod(shape) * number_bytes != size:
+        return f"has the shape {str(shape)[:60]}, which does not match its {size} bytes"
+    return ""
+
+
+def _are_sizes(values: Any) -> TypeGuard[list[int]]:
+    # `type` instead of `isinstance`, because JSON's true is an int in Python
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
+
+
 def _hub_problems(source: str, label: str) -> list[str]:
-    """Problems of a hub id that show without asking the hub."""
+    """Return the problems of a hub id: a wrong form, or an uncached model that cannot be downloaded."""
     if source.count("/") > 1 or source.startswith((".", "/")):
-        return [f"{label}: there is no such folder, and a hub id is owner/name"]
-    offline = os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
-    if not offline or _cached_config(source):
+        return [f"{label}: there is no such directory, and a hub id has the form owner/name"]
+    if _cached_config(source):
         return []
-    return [
-        f"{label}: there is no such folder, HF_HUB_OFFLINE is set, and the hub model is not in the cache; unset "
-        "HF_HUB_OFFLINE to download it once, or write a folder"
-    ]
+    problem = hub.problem("models", source)
+    return [f"{label}: {problem}"] if problem else []
 
 
 def _cached_config(hub_id: str) -> str | None:
-    """Path of a hub model's config in the cache of downloads."""
+    """Return the path of a hub model's config in the download cache; None if it is not cached."""
     from huggingface_hub import try_to_load_from_cache
 
     path = try_to_load_from_cache(hub_id, "config.json")
@@ -352,46 +443,47 @@ def _cached_config(hub_id: str) -> str | None:
 
 
 def model_identity(source: str) -> str:
-    """A hash of a model folder's content (whole small files, ends of large ones); of the name for a hub id.
+    """Return a hash of a model directory's content, or of the name of a hub id.
 
-    With an adapter goes the identity of its base.
+    Small files are hashed in full, large ones only at both ends. The identity of an adapter includes that of its base.
     """
-    folder = Path(source)
-    digest = sha256(b"" if folder.is_dir() else source.encode())
-    base = _base_of_adapter(folder)
-    if base and not (folder / "config.json").is_file():
+    directory = Path(source)
+    digest = sha256(b"" if directory.is_dir() else source.encode())
+    base = _base_of_adapter(directory)
+    if base and not (directory / "config.json").is_file():
         check_bases(source)
         digest.update(model_identity(base).encode())
-    if folder.is_dir():
-        # Of a large model only ends of files are read, and an adapter that was merged into it may leave those alone.
-        inside = [*folder.glob("adapter/*"), *folder.glob("members/*/*")]  # members of an ensemble
-        for path in sorted([*folder.glob("*"), *inside]):
+    if directory.is_dir():
+        # Only the ends of large files are read, and merging an adapter may not change those, so its files are hashed.
+        inside = [*directory.glob("adapter/*"), *directory.glob("members/*/*")]  # members of an ensemble
+        for path in sorted([*directory.glob("*"), *inside]):
             if path.is_file() and not path.name.startswith("."):
-                _hash_file_ends(digest, path, str(path.relative_to(folder)))
+                _hash_file_ends(digest, path, str(path.relative_to(directory)))
     return digest.hexdigest()[:16]
 
 
 def base_identity(source: str, commit: str | None = None) -> str:
-    """What identifies the model in a folder, or that of a hub id at a commit; empty where that is not known.
+    """Return an identifier of the model in a directory, or of a hub id at a commit; empty if it is unknown.
 
-    Of a folder only what is computed with counts: the config, and a piece of every tensor. Other files may come and go.
+    In a directory only the files used in computation count: the config, and a piece of every tensor. Other files may
+    be added or removed.
     """
-    folder = Path(source)
-    if not source or not folder.is_dir():  # a new model comes from nowhere
+    directory = Path(source)
+    if not source or not directory.is_dir():  # an empty source is a new model, which has no identity
         return f"{source}@{commit}" if commit else ""
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights or not (folder / "config.json").is_file():
+    weights = sorted(directory.glob("*.safetensors"))
+    if not weights or not (directory / "config.json").is_file():
         return model_identity(source)
-    digest = sha256((folder / "config.json").read_bytes())
+    digest = sha256((directory / "config.json").read_bytes())
     for path in weights:
         _hash_tensors(digest, path)
     return digest.hexdigest()[:16]
 
 
 def pinned_identity(source: str) -> str:
-    """`model_identity`; of a hub id with the commit of the snapshot in the cache of downloads, once it is there.
+    """Return `model_identity`, combined with the commit of a cached hub model's snapshot.
 
-    A hub id alone names another model once its owner uploads one.
+    A hub id alone refers to another model as soon as its owner uploads one.
     """
     commit = cached_commit(source)
     if commit is None:
@@ -400,30 +492,25 @@ def pinned_identity(source: str) -> str:
 
 
 def cached_commit(source: str) -> str | None:
-    """The commit of a hub model's snapshot in the cache of downloads; None of a folder, or where it is not there."""
+    """Return the commit of a hub model's snapshot in the download cache; None for a directory or an uncached model."""
     config = None if Path(source).is_dir() else _cached_config(source)
     return Path(config).parent.name if config else None  # …/snapshots/COMMIT/config.json
 
 
 def _hash_tensors(digest: Any, path: Path) -> None:
-    """Add names, shapes and the first numbers of all tensors of a safetensors file to a digest."""
+    """Add the names, shapes and first numbers of all tensors of a safetensors file to a digest."""
     _, tensors, data_start = read_header(path)
     with path.open("rb") as handle:
         handle.seek(8)
         digest.update(handle.read(data_start - 8))
-        for name, entry in sorted(tensors.items()):
-            try:
-                begin, end = entry["data_offsets"]
-                handle.seek(data_start + begin)
-                digest.update(handle.read(max(min(end - begin, TENSOR_PIECE_BYTES), 0)))
-            except (LookupError, TypeError, ValueError) as error:
-                raise ArtifactError(
-                    f"{path}: tensor {name} has no data_offsets [begin, end]; copy the file again"
-                ) from error
+        for _, entry in sorted(tensors.items()):
+            start, end = entry["data_offsets"]
+            handle.seek(data_start + start)
+            digest.update(handle.read(min(end - start, TENSOR_PIECE_BYTES)))
 
 
 def _hash_file_ends(digest: Any, path: Path, name: str) -> None:
-    """Add a file's name, size, first and last `FILE_END_BYTES` to a digest: all of a small file."""
+    """Add a file's name, size, and its first and last `FILE_END_BYTES` to a digest; a small file is read in full."""
     size = path.stat().st_size
     digest.update(f"{name}:{size}".encode())
     with path.open("rb") as handle:

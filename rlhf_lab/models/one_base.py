@@ -1,10 +1,11 @@
 """One frozen base in memory for the adapters of several roles: policy, reference, critic, reward models.
 
-Each role has a module tree of its own (`lora.twin`) around the policy's base tensors, and its own products beside them.
-A reward model is not merged then: it computes x·(W + s·B·A)ᵀ with the W that everyone reads. What the lab trained as an
-adapter on the very model that the policy starts from is loaded so; `Record.why_apart` says what is not.
+Each role has its own module tree (`lora.twin`) around the base tensors of the policy, and its own adapter products. A
+reward model is then not merged: it computes x·(W + s·B·A)ᵀ with the shared W. A model is loaded this way if rlhf_lab
+trained it as an adapter on the same model that the policy starts from. `Record.why_separate` explains why another model
+cannot be.
 
-A divided policy (FSDP, ZeRO-3) has its tensors only during its own passes, so nobody shares them.
+A sharded policy (FSDP, ZeRO-3) has its full tensors only during its own passes, so they cannot be shared.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification
 
 from rlhf_lab.models.lora import add_products, identity_of, twin
-from rlhf_lab.models.model_files import Record, adapter_folder
+from rlhf_lab.models.model_files import Record, adapter_dir
 from rlhf_lab.models.settings import Stored
 from rlhf_lab.models.weights import mark_as_stored, stored_as
 
@@ -29,37 +30,37 @@ class OneBase:
     """The base of a policy's adapter.
 
     Attributes:
-        model: the causal language model without the adapter, frozen; it is the reference too.
-        note: called with a remark about an adapter that cannot lie on it.
+        model: frozen causal language model without the adapter; it is also the reference.
+        note: called with a note about each adapter that cannot use this base.
     """
 
     model: nn.Module
     note: Callable[[str], None]
 
     def language_model(self) -> nn.Module:
-        """The base as another model, which can have an adapter of its own."""
+        """Return another module tree around the base, which can have its own adapter."""
         return twin(self.model)
 
     def reward_model(self, source: str, outputs: int, weights: Stored) -> nn.Module | None:
-        """The reward model in a folder, frozen, if it was trained as an adapter on this base; else None.
+        """Return the frozen reward model in a directory if it was trained as an adapter on this base; else None.
 
         Args:
-            outputs: of its head.
-            weights: how the role is to be stored.
+            outputs: number of outputs of its head.
+            weights: storage of the role's weights.
         """
-        adapter = adapter_folder(source)
+        adapter = adapter_dir(source)
         record = Record.read(adapter)
-        if record is None:  # trained as a whole, or not by the lab
+        if record is None:  # all its parameters were trained, or another program trained the adapter
             return None
-        why_apart = record.why_apart(identity_of(self.model), stored_as(self.model), weights)
-        if why_apart:
-            self.note(f"{source} is an adapter, and has a base of its own in memory, {why_apart}")
+        why_separate = record.why_separate(identity_of(self.model), stored_as(self.model), weights)
+        if why_separate:
+            self.note(f"{source} is an adapter but needs its own base in memory, {why_separate}")
             return None
         model = self._scalar_model(outputs)
         if model is None:
             self.note(
-                f"{source} is an adapter, and has a base of its own in memory, since {type(self.model).__name__} and "
-                "the class for its scalar head have other backbones"
+                f"{source} is an adapter but needs its own base in memory, since {type(self.model).__name__} and "
+                "the class for its scalar head have different backbones"
             )
             return None
         model.name_or_path = source
@@ -67,15 +68,17 @@ class OneBase:
         return model
 
     def _scalar_model(self, outputs: int) -> Any:
-        """A model with a scalar head around the base's tensors; None where transformers builds its trunk otherwise."""
+        """Return a model with a scalar head around the base's tensors; None if transformers builds another trunk."""
         base: Any = self.model
         config = copy.deepcopy(base.config)
         config.num_labels = outputs
+        # built on the meta device without random draws: the trunk is replaced, and only the head gets values
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             model = AutoModelForSequenceClassification.from_config(
                 config, attn_implementation=config._attn_implementation
             )
         trunk: Any = twin(base.base_model)
+        # the head must be on the same trunk class, or its scores would be computed differently
         if type(model.base_model) is not type(trunk):
             return None
         setattr(model, model.base_model_prefix, trunk)

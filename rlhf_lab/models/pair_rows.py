@@ -1,4 +1,4 @@
-"""Preference pairs as token rows, and the log-probability of their replies."""
+"""Preference pairs as token rows, and the log-probabilities of their responses."""
 
 from __future__ import annotations
 
@@ -19,59 +19,75 @@ PairRows = tuple[Row, Row]
 
 
 def pair_rows(encoder: Encoder, pair: Pair, max_length: int) -> PairRows:
-    """Both sides of a pair as token rows."""
-    return encoder.row(pair.prompt, pair.chosen, max_length), encoder.row(pair.prompt, pair.rejected, max_length)
+    """Return both sides of a pair as token rows."""
+    chosen = encoder.row(pair.prompt, pair.chosen, max_length)
+    rejected = encoder.row(pair.prompt, pair.rejected, max_length)
+    return chosen, rejected
 
 
-def reply_logps(model: nn.Module, batch: TokenBatch, codebooks: int = 0) -> torch.Tensor:
-    """Log-probability of each reply, nats, (B,); of each of its codebooks, (B, codebooks), where there are some.
+def response_logps(model: nn.Module, batch: TokenBatch, codebooks: int = 0) -> torch.Tensor:
+    """Return the log-probability of each response, nats, (B,), or of each of its codebooks, (B, codebooks).
 
-    The tokens of a codec's stream are those of its codebooks in turn; see `packs/speech/sound/stream.py`.
+    In a stream of codec tokens the codebooks alternate: token t belongs to codebook t modulo `codebooks`.
     """
     logps = token_logps(model, batch)
     if not codebooks:
         return logps.sum_B()
     row_N, column_N = batch.targets()
     codebook_N = (column_N - batch.prompt_len_B[row_N]) % codebooks
-    sums = sum_rows(logps.logps_N, row_N * codebooks + codebook_N, logps.rows * codebooks)
+    # one bin per (row, codebook)
+    bin_N = row_N * codebooks + codebook_N
+    sums = sum_rows(logps.logps_N, bin_N, logps.rows * codebooks)
     return sums.view(-1, codebooks)
 
 
 @torch.no_grad()
 def sequence_logps(
-    model: nn.Module, rows: Sequence[Row], device: str, max_tokens: int = 16384, codebooks: int = 0
+    model: nn.Module,
+    rows: Sequence[Row],
+    device: str,
+    max_tokens: int = 16384,
+    codebooks: int = 0,
 ) -> torch.Tensor:
-    """Log-probability of each reply, nats, (N,) on the CPU; (N, codebooks) where there are some."""
-    logps_N = torch.zeros(len(rows), codebooks) if codebooks else torch.zeros(len(rows))
+    """Return the log-probability of each response, nats, (N,) on the CPU; (N, codebooks) with codebooks."""
+    shape = (len(rows), codebooks) if codebooks else (len(rows),)
+    logps_N = torch.zeros(shape)
 
     def batch_logps(batch: TokenBatch) -> torch.Tensor:
-        return reply_logps(model, batch, codebooks).cpu()
+        return response_logps(model, batch, codebooks).cpu()
 
     for indices, logps_B in over_rows(rows, batch_logps, max_tokens, device, [model]):
         logps_N[indices] = logps_B
     return logps_N
 
 
-def pair_logps(model: nn.Module, pairs: Sequence[PairRows], device: str, codebooks: int = 0) -> PairLogps:
-    """Log-probabilities of both replies of each pair, without gradient, as `sequence_logps` gives them."""
+def pair_logps(
+    model: nn.Module,
+    pairs: Sequence[PairRows],
+    device: str,
+    codebooks: int = 0,
+) -> PairLogps:
+    """Return the log-probabilities of both responses of each pair, without gradient; see `sequence_logps`."""
     alternating_rows = [row for pair in pairs for row in pair]  # chosen, rejected, chosen, …
     logps = sequence_logps(model, alternating_rows, device, codebooks=codebooks)
     return PairLogps(chosen=logps[0::2], rejected=logps[1::2])
 
 
 def pair_batch(pairs: Sequence[PairRows], device: str) -> TokenBatch:
-    """All chosen rows, then all rejected rows: (2B, T)."""
+    """Return a batch of all chosen rows, then all rejected rows: (2B, T)."""
     return TokenBatch.from_rows(_chosen_then_rejected(pairs), device)
 
 
 def _chosen_then_rejected(pairs: Sequence[PairRows]) -> list[Row]:
-    return [chosen for chosen, _ in pairs] + [rejected for _, rejected in pairs]
+    chosen_rows = [chosen for chosen, _ in pairs]
+    rejected_rows = [rejected for _, rejected in pairs]
+    return chosen_rows + rejected_rows
 
 
 def pair_tokens(pairs: Sequence[PairRows], device: str) -> PairTokens:
-    """Reply lengths of both sides, float32."""
-    chosen_lengths = [len(chosen_reply) for (_, chosen_reply), _ in pairs]
-    rejected_lengths = [len(rejected_reply) for _, (_, rejected_reply) in pairs]
+    """Return the response lengths of both sides, float32."""
+    chosen_lengths = [len(chosen_response) for (_, chosen_response), _ in pairs]
+    rejected_lengths = [len(rejected_response) for _, (_, rejected_response) in pairs]
     return PairTokens(
         chosen=to_device(chosen_lengths, device, torch.float32),
         rejected=to_device(rejected_lengths, device, torch.float32),
@@ -79,40 +95,50 @@ def pair_tokens(pairs: Sequence[PairRows], device: str) -> PairTokens:
 
 
 def mismatched_rows(pairs: Sequence[PairRows], max_length: int) -> list[Row]:
-    """Each row's prompt with the reply of the row before it: all chosen rows in a ring with all rejected ones.
+    """Combine each row's prompt with the previous row's response, over all chosen and then all rejected rows.
 
-    The replies are those of the pairs, and none stands after the prompt of its own pair if there are two pairs or more.
+    The first row gets the last row's response. With two pairs or more, no response follows the prompt of its own pair.
     """
     return shifted_rows(_chosen_then_rejected(pairs), max_length)
 
 
 def shifted_rows(rows: Sequence[Row], max_length: int) -> list[Row]:
-    """Each row's prompt with the reply of the row before it. A row that gets too long loses its end."""
+    """Combine each row's prompt with the previous row's response. A row that becomes too long loses its end."""
     mismatched = []
     for i, (prompt, _) in enumerate(rows):
-        reply = rows[i - 1][1][: max(max_length - len(prompt), 1)]
-        mismatched.append((prompt, reply))
+        _, previous_response = rows[i - 1]  # the last row for i = 0
+        response = previous_response[: max(max_length - len(prompt), 1)]
+        mismatched.append((prompt, response))
     return mismatched
 
 
 def mismatched_kl(
-    model: nn.Module, reference: nn.Module, pairs: Sequence[PairRows], max_length: int, device: str
+    model: nn.Module,
+    reference: nn.Module,
+    pairs: Sequence[PairRows],
+    max_length: int,
+    device: str,
 ) -> torch.Tensor:
-    """KTO's z_ref (arXiv:2402.01306, §4.1): max(0, mean of log π/π_ref over mismatched rows), nats, no gradient, ().
+    """Return KTO's z_ref (arXiv:2402.01306, §4.1): max(0, mean of log π/π_ref over mismatched rows).
 
-    A single pair has no other prompt: its estimate is 0.
+    In nats, without gradient, shape (). A single pair has no other prompt, so its estimate is 0.
     """
     if len(pairs) < 2:
         return torch.zeros((), device=device)
     return positive_kl(model, reference, mismatched_rows(pairs, max_length), device)
 
 
-def positive_kl(model: nn.Module, reference: nn.Module, rows: Sequence[Row], device: str) -> torch.Tensor:
-    """max(0, mean of log π/π_ref over the replies of rows), nats, no gradient, ()."""
+def positive_kl(
+    model: nn.Module,
+    reference: nn.Module,
+    rows: Sequence[Row],
+    device: str,
+) -> torch.Tensor:
+    """Return max(0, mean of log π/π_ref over the responses of rows), nats, without gradient, shape ()."""
     log_ratio_N = sequence_logps(model, rows, device) - sequence_logps(reference, rows, device)
     return log_ratio_N.mean().clamp(min=0).to(device)
 
 
 def pair_length(pair: PairRows) -> int:
-    """Tokens of the longer row: what a padded batch pays for the pair."""
-    return max(len(prompt) + len(reply) for prompt, reply in pair)
+    """Return the number of tokens of the longer row, which determines the pair's cost in a padded batch."""
+    return max(len(prompt) + len(response) for prompt, response in pair)

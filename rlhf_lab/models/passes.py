@@ -1,4 +1,4 @@
-"""Forward passes over many rows: batches of similar length, divided between the processes of a stage."""
+"""Forward passes over many rows: batches of similar length, distributed over the processes of a stage."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TypeVar
 from torch import nn
 
 from rlhf_lab.core import ranks
-from rlhf_lab.models.divided import at_hand
 from rlhf_lab.models.encoding import Row, TokenBatch, length_parts
+from rlhf_lab.models.sharded import at_hand
 
 Result = TypeVar("Result")
 
@@ -22,20 +22,21 @@ def over_rows(
     models: Sequence[nn.Module] = (),
     masks: Sequence[Sequence[bool]] | None = None,
 ) -> Iterator[tuple[list[int], Result]]:
-    """(indices of rows, the result of `compute` for them), longest rows first, in batches of similar length.
+    """Yield (row indices, result of `compute` for them), in batches of similar length, longest rows first.
 
-    Every process computes its share and gets all results, which must therefore be plain values or on the CPU.
+    Every process computes part of the batches and receives all results. Results must be plain values or on the CPU.
 
     Args:
-        max_tokens: most padded tokens in a batch.
-        models: that `compute` uses; those that live in host memory are brought to the device meanwhile.
-        masks: which tokens of each reply count; see `TokenBatch.from_rows`.
+        max_tokens: maximum number of padded tokens in a batch.
+        models: models that `compute` uses; those in host memory are moved to the device meanwhile.
+        masks: response tokens of each row that count; see `TokenBatch.from_rows`.
     """
 
     def compute_rows(indices: list[int]) -> Result:
         batch_masks = None if masks is None else [masks[i] for i in indices]
         return compute(TokenBatch.from_rows([rows[i] for i in indices], device, batch_masks))
 
+    # models stay on the device for all batches, instead of moving for each of them
     with at_hand(models):
         batches = length_parts(rows, max_tokens)
         if ranks.world() == 1:
@@ -43,8 +44,8 @@ def over_rows(
                 yield indices, compute_rows(indices)
             return
         results = []
-        for indices, counts in ranks.deal(batches):
-            result = compute_rows(indices)  # also where it does not count: a divided model needs all processes
+        for indices, counts in ranks.deal_round_robin(batches):
+            result = compute_rows(indices)  # also if it does not count: a sharded model needs all processes
             if counts:
                 results.append((indices, result))
     yield from ranks.gather(results)

@@ -1,4 +1,4 @@
-"""Several reward models as one: in one batched forward pass, or averaged into one model."""
+"""Ensembles of reward models: scored in one batched forward pass, or averaged into one model."""
 
 from __future__ import annotations
 
@@ -16,38 +16,41 @@ from rlhf_lab.models.lora import has_adapter, merged
 from rlhf_lab.models.weights import has_products, stored_as
 
 BATCHED_ATTENTION = ("sdpa", "eager")
-"""Attention that `vmap` can batch."""
+"""Attention implementations that `vmap` can batch."""
 
 
 def same_shape(models: Sequence[nn.Module]) -> bool:
-    """Whether models have the same class and tensors of the same names and shapes."""
+    """Return True if all models have the same class, and tensors of the same names and shapes."""
 
     def class_and_shapes(model: nn.Module) -> tuple[type, dict[str, torch.Size]]:
-        return type(model), {name: tensor.shape for name, tensor in model.state_dict().items()}
+        shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+        return type(model), shapes
 
     shapes = [class_and_shapes(model) for model in models]
     return all(shape == shapes[0] for shape in shapes)
 
 
 def stackable(models: Sequence[nn.Module]) -> bool:
-    """Whether `StackedModels` can hold them; otherwise they run one by one."""
+    """Return True if `StackedModels` supports these models; otherwise they run one by one."""
+    # vmap cannot batch other kinds, such as flash attention
     attention_kinds = {getattr(model.config, "_attn_implementation", None) for model in models}
     can_batch_attention = attention_kinds <= set(BATCHED_ATTENTION)
-    return len(models) > 1 and same_shape(models) and can_batch_attention and all(map(_is_plain, models))
+    are_scalar = all(map(_is_scalar, models))
+    return len(models) > 1 and same_shape(models) and can_batch_attention and are_scalar
 
 
-def _is_plain(model: nn.Module) -> bool:
-    """Whether a model is its float32 tensors and nothing beside them."""
+def _is_scalar(model: nn.Module) -> bool:
+    """Return True if a model consists of its float32 tensors only, without adapters or quantised weights."""
     return not has_adapter(model) and not has_products(model) and stored_as(model) == "float32"
 
 
 class StackedModels:
-    """Models of one architecture whose forward passes are one: every product is batched over the members.
+    """Models of one architecture that share one forward pass: every product is batched over the members.
 
-    Pays where starting a kernel costs more than running it, on a GPU. On one CPU thread it does not: three models of
-    0.15M parameters take as long stacked as one by one at 1 to 8 rows, and 1.3 times as long at 64 to 256.
+    This pays if starting a kernel costs more than running it, as on a GPU. On one CPU thread it does not: three models
+    of 0.15M parameters take as long stacked as one by one at 1 to 8 rows, and 1.3 times as long at 64 to 256 rows.
 
-    The models' own tensors become views of the stacked ones, so the memory is that of the members once.
+    The models' own tensors become views of the stacked ones, so no memory is used twice.
     """
 
     def __init__(self, models: Sequence[nn.Module]):
@@ -56,22 +59,24 @@ class StackedModels:
         for k, model in enumerate(models):
             for name, parameter in model.named_parameters():
                 parameter.data = self.parameters[name][k]
+        # vmap calls one structure with the stacked parameters of all members
         self.skeleton = _Outputs(copy.deepcopy(models[0]).to("meta"))  # the structure alone, without values
         self._all_members = torch.vmap(self._member_outputs, in_dims=(0, 0, None))
 
     @torch.no_grad()
     def outputs(self, batch: TokenBatch) -> Tensor:
-        """`reward_outputs` of each member, (K, B, outputs), float32."""
+        """Return `reward_outputs` of each member, (K, B, outputs), float32."""
         return self._all_members(self.parameters, self.buffers, batch)
 
     def _member_outputs(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: TokenBatch) -> Tensor:
-        """`reward_outputs` of one member, (B, outputs), from its parameters and buffers."""
+        """Return `reward_outputs` of one member, (B, outputs), from its parameters and buffers."""
+        # `functional_call` expects the names of `_Outputs`, whose submodule is `model`
         state = {f"model.{name}": value for name, value in (parameters | buffers).items()}
         return functional_call(self.skeleton, state, (batch,))
 
 
 class _Outputs(nn.Module):
-    """`reward_outputs` as a module, for `functional_call`."""
+    """`reward_outputs` as a module, which `functional_call` requires."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -82,18 +87,20 @@ class _Outputs(nn.Module):
 
 
 def averaged(models: Sequence[nn.Module]) -> nn.Module:
-    """A model whose every weight is the mean of the members' (WARM, arXiv:2401.12187). Needs `same_shape`.
+    """Return a model whose every weight is the mean of the members' weights (WARM, arXiv:2401.12187).
 
-    It scores as well as the members' mean only as far as they lie in one basin: started from the same weights, the head
-    included, and not trained too far apart.
+    The members must satisfy `same_shape`. The model scores as well as the mean of the members' scores only if the
+    members lie in one loss basin: they started from the same weights, including the head, and moved little from them.
     """
-    plain_models = [merged(model) for model in models]
-    states = [model.state_dict() for model in plain_models]
+    unwrapped_models = [merged(model) for model in models]
+    states = [model.state_dict() for model in unwrapped_models]
 
     def mean_of(name: str) -> Tensor:
         return torch.stack([state[name].float() for state in states]).mean(0)
 
-    mean_state = {name: mean_of(name).to(value.dtype) for name, value in states[0].items()}
-    mean_model: Any = copy.deepcopy(plain_models[0])
+    mean_state = {}
+    for name, value in states[0].items():
+        mean_state[name] = mean_of(name).to(value.dtype)
+    mean_model: Any = copy.deepcopy(unwrapped_models[0])
     mean_model.load_state_dict(mean_state)
     return mean_model.eval().requires_grad_(False)

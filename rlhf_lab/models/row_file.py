@@ -1,4 +1,4 @@
-"""Token rows on disk (`data.streaming=true`), four bytes a token: see `core/record_file.py`."""
+"""Token rows on disk (`data.streaming=true`), four bytes per token: see `core/record_file.py`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ from rlhf_lab.models.turns import MaskedRow
 
 
 class RowFile(RecordFile[MaskedRow]):
-    """Masked rows as numbers: the length of the prompt, the prompt, the reply.
+    """Masked rows as 32-bit integers: the length of the prompt, the prompt, the response.
 
-    A token that is learned is stored as its id, any other token of the reply as −1 − id.
+    A response token in the loss is stored as its id, any other response token as −1 − id.
     """
 
     noun = "row"
     counts_back = False
 
     def encode(self, record: MaskedRow) -> bytes:
-        (prompt, reply), mask = record
-        stored_reply = [token if learned else -1 - token for token, learned in zip(reply, mask, strict=True)]
-        return np.array([len(prompt), *prompt, *stored_reply], np.int32).tobytes()
+        (prompt, response), mask = record
+        stored_response = []
+        for token, learned in zip(response, mask, strict=True):
+            stored_response.append(token if learned else -1 - token)
+        numbers = [len(prompt), *prompt, *stored_response]
+        return np.array(numbers, np.int32).tobytes()
 
     def decode(self, stored: bytes) -> MaskedRow:
         numbers = np.frombuffer(stored, np.int32)
-        reply_start = 1 + int(numbers[0])
-        prompt, reply = numbers[1:reply_start], numbers[reply_start:]
-        mask = reply >= 0
-        return (prompt.tolist(), np.where(mask, reply, -1 - reply).tolist()), mask.tolist()
+        response_start = 1 + int(numbers[0])
+        prompt = numbers[1:response_start]
+        response = numbers[response_start:]
+        mask = response >= 0
+        response_ids = np.where(mask, response, -1 - response)
+        return (prompt.tolist(), response_ids.tolist()), mask.tolist()

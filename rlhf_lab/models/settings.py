@@ -24,18 +24,19 @@ Tuned = dict[str, dict[str, Any]]
 class LoRA(CheckedSettings):
     """Train an adapter on a frozen model instead of all parameters (arXiv:2106.09685). Needs `rlhf_lab[lora]`.
 
-    There is no dropout: a log-probability does not depend on the call.
+    There is no dropout, so a log-probability is the same at every call.
 
     Args:
-        rank: columns of the adapter; 0 trains all parameters and leaves the rest of this section without effect.
-        alpha: the adapter's product counts alpha/rank times. Kept fixed over ranks, the same learning rate moves the
-            policy equally far at each (measured: KL 0.19, 0.17, 0.18 at ranks 4, 8, 16; with 2·rank 0.07, 0.17, 0.40).
-        targets: layers by the end of their names, e.g. [q_proj,v_proj]; null is every linear layer of the blocks. The
-            embeddings and the output head have none.
-        rslora: count it alpha/√rank times instead (arXiv:2312.03732).
-        lr_multiple: an algorithm's own `lr`, and the one that `tuned` names, are for all parameters; under AdamW an
-            adapter takes this many times it (https://thinkingmachines.ai/blog/lora). A written `algorithm.lr` is taken
-            as it is. Muon's steps have a size of their own: its rates stay.
+        rank: rank of the adapter; 0 trains all parameters, and the other settings of this section have no effect.
+        alpha: scale of the adapter; its product is multiplied by alpha/rank. With the same alpha and learning rate, all
+            ranks move the policy equally far (measured: KL 0.19, 0.17, 0.18 at ranks 4, 8, 16; with 2·rank 0.07, 0.17,
+            0.40).
+        targets: names of adapted layers, matched at their end, e.g. [q_proj,v_proj]; null is every linear layer of the
+            blocks. The embeddings and the output head have no adapter.
+        rslora: multiply the product by alpha/√rank instead (arXiv:2312.03732).
+        lr_multiple: factor of the learning rate for an adapter under AdamW (https://thinkingmachines.ai/blog/lora). It
+            applies to an algorithm's default `lr` and to the one in `tuned`, which are for all parameters, but not to
+            an `algorithm.lr` that you set. Muon's rates stay, because its steps have a fixed size.
     """
 
     rank: Annotated[int, Ge(0, hint="0 trains all parameters")] = 0
@@ -51,12 +52,12 @@ WeightsOf = Literal["policy", "reference", "reward"]
 
 @dataclass(frozen=True)
 class RoleWeights:
-    """How the weights of a role are stored; null is as `model.weights` says.
+    """Storage of the weights of single roles; null is the value of `model.weights`.
 
     Args:
-        policy: policies that are sampled or measured, and what an adapter is trained on.
-        reference: of DPO and of a KL penalty.
-        reward: reward models.
+        policy: storage of policies that are sampled or measured, and of the base of an adapter.
+        reference: storage of the reference of DPO and of a KL penalty.
+        reward: storage of reward models.
     """
 
     policy: Stored | None = None
@@ -66,13 +67,13 @@ class RoleWeights:
 
 @dataclass(frozen=True)
 class Weights(Section):
-    """How weights are stored that are not trained as a whole; see `models/weights.py`.
+    """Storage of weights that are not fully trained; see `models/weights.py`.
 
     Args:
-        weights: of reference and reward models, of policies that are sampled or measured, and of what an adapter is
-            trained on. `bfloat16` takes half the memory and `nf4` (needs `rlhf_lab[quantized]`) about a seventh of it;
-            all passes of such a model are in bfloat16 then. What is trained is float32 in any case.
-        weights_of: the same for one role alone, e.g. {reward: bfloat16}.
+        weights: storage of reference and reward models, of policies that are sampled or measured, and of the base of an
+            adapter. `bfloat16` needs half the memory and `nf4` (needs `rlhf_lab[quantized]`) about a seventh of it.
+            All passes of such a model are then in bfloat16. Trained weights are always float32.
+        weights_of: storage for single roles, e.g. {reward: bfloat16}.
     """
 
     inherited: ClassVar[bool] = True
@@ -84,7 +85,7 @@ class Weights(Section):
         return [("model", self)] if "model" in config.algorithm.uses else []
 
     def stored(self, role: WeightsOf) -> Stored:
-        """How the weights of a role are stored."""
+        """Return the storage of a role's weights."""
         roles = self.weights_of
         written = {"policy": roles.policy, "reference": roles.reference, "reward": roles.reward}
         return written[role] or self.weights
@@ -93,20 +94,21 @@ class Weights(Section):
 @register("model", "scratch")
 @dataclass(frozen=True)
 class Scratch(Weights):
-    """A small transformer built from these numbers, with a tokenizer trained on the data. Downloads nothing.
+    """A small transformer with these sizes, and a tokenizer trained on the data. Nothing is downloaded.
 
     Args:
-        family: `llama` (rotary, RMSNorm, gated MLP), `gpt2` (learned positions, LayerNorm, GELU), or one that a pack
-            adds: for `data=speech` `codec`, a Llama that says the codes of audio, several at each of its positions
-            (arXiv:2306.05284).
-        hidden, layers, heads, mlp: sizes; `mlp=0` means the family's usual multiple of `hidden`.
-        max_positions: longest sequence in tokens.
-        min_frames: of `family=codec`: least frames of a clip, which neither a sample nor training can end before.
-        vocabulary: most tokens the trained tokenizer may have. A closed vocabulary that fits becomes one token a word
-            with bytes for the rest; anything larger becomes byte-level BPE.
-        lora: train an adapter instead of all parameters.
-        tuned: algorithm (or `rollout`) → setting → value, where it is not written and the algorithm's own value for
-            models of this size does not suit.
+        family: architecture: `llama` (rotary, RMSNorm, gated MLP), `gpt2` (learned positions, LayerNorm, GELU), or one
+            that a pack adds. For `data=speech` it is `codec`, a Llama that generates audio codes, several at each
+            position (arXiv:2306.05284).
+        hidden, layers, heads, mlp: sizes; `mlp=0` is the family's usual multiple of `hidden`.
+        max_positions: maximum number of tokens of a sequence.
+        min_frames: minimum number of frames of a clip (`family=codec` only); neither sampling nor training can end a
+            clip earlier.
+        vocabulary: maximum number of tokens of the trained tokenizer. A closed vocabulary that fits gets one token per
+            word, with bytes for all other words; anything larger gets byte-level BPE.
+        lora: settings of an adapter, which is trained instead of all parameters.
+        tuned: algorithm (or `rollout`) → setting → value. It replaces the algorithm's default value, which does not
+            suit models of this size, unless you set the setting.
     """
 
     small_scale: ClassVar[bool] = True
@@ -123,45 +125,51 @@ class Scratch(Weights):
     tuned: Tuned = field(default_factory=dict)
 
     def contradictions(self, config: Config) -> list[str]:
-        return [*self._family_problems(config), *self._length_problems(config), *self._adapter_problems(config)]
+        return [
+            *self._family_problems(config),
+            *self._length_problems(config),
+            *self._adapter_problems(config),
+        ]
 
     def _family_problems(self, config: Config) -> list[str]:
-        """A model whose responses are of another kind than those of the data."""
+        """Return a problem if the model's responses are of another kind than those of the data."""
         if "model" not in config.algorithm.uses:
             return []
         data = registry.kind_of("data", config.data)
         own = families.families().get(self.family)
         if own is not None and own.responses not in config.data.capabilities:
-            return [f"model.family={self.family} says {own.says}; data={data} is text"]
+            return [f"model.family={self.family} generates {own.says}, but data={data} is text; use another family"]
         for name, family in families.families().items():
             if family is not own and family.responses in config.data.capabilities:
-                return [f"data={data} has {family.says}, one token each, for a model of codes; use model={name}"]
+                kind = f"{family.says}, one token each, which need a model of codes"
+                return [f"data={data} has {kind}; set model={name}"]
         return []
 
     def _length_problems(self, config: Config) -> list[str]:
-        """Rows and episodes that are longer than the model's positions."""
+        """Return problems of rows and episodes that are longer than the model's positions."""
+        # every setting that determines the length of a row, with its value
         lengths = {"algorithm.max_length": getattr(config.algorithm, "max_length", None) or 0}
         if "rollout" in config.algorithm.uses:
             rollout, turns = config.rollout, config.data.max_turns
+            # an episode of several turns is limited as a whole
             setting = "max_new_tokens" if turns == 1 else "max_episode_tokens"
             name = f"rollout.max_prompt_tokens + rollout.{setting}"
-            lengths[name] = rollout.max_prompt_tokens + rollout.most_tokens(turns)
+            lengths[name] = rollout.max_prompt_tokens + rollout.max_tokens_left(turns)
         return [
-            f"{name}={tokens} does not fit model.max_positions={self.max_positions}; lower it or raise "
-            "model.max_positions"
+            f"{name}={tokens} exceeds model.max_positions={self.max_positions}; lower it or raise model.max_positions"
             for name, tokens in lengths.items()
             if tokens > self.max_positions
         ]
 
     def _adapter_problems(self, config: Config) -> list[str]:
-        """An adapter on a model that is random."""
+        """Return a problem if an adapter would be trained on a random model."""
         has_no_policy = "policy" in config.algorithm.optional_needs and not config.needs.get("policy")
         if not (self.lora.rank and config.algorithm.makes_model and has_no_policy):
             return []
         return [
-            f"model.lora.rank={self.lora.rank} trains an adapter on a model that is there already, and a new one is "
-            "random: name one in needs.policy, or train all of it with model.lora.rank=0 (in a stage before this "
-            "run's: stages.RECIPE.model.lora.rank=0)"
+            f"model.lora.rank={self.lora.rank} trains an adapter on an existing model, but the new model is random; "
+            "name a model in needs.policy, or train all parameters with model.lora.rank=0 (for a stage before this "
+            "run: stages.RECIPE.model.lora.rank=0)"
         ]
 
     def rules(self) -> tuple[Rule, ...]:
@@ -175,7 +183,7 @@ class Scratch(Weights):
             *(
                 (
                     not getattr(self, setting) or self.family == name,
-                    f"{setting}={getattr(self, setting)} is read by family={name}",
+                    f"{setting}={getattr(self, setting)} is used only with family={name}",
                 )
                 for name, family in families.families().items()
                 for setting in family.reads
@@ -186,22 +194,22 @@ class Scratch(Weights):
 @register("model", "hf")
 @dataclass(frozen=True)
 class HuggingFace(Weights):
-    """Any Hugging Face causal language model, from a hub id or a local folder (safetensors only, no remote code).
+    """Any Hugging Face causal language model, from a hub id or a local directory (safetensors only, no remote code).
 
     Args:
-        path: hub id or folder.
+        path: hub id or directory.
         revision: hub revision; a commit hash makes a run reproducible.
-        chat_template: format prompts with the tokenizer's chat template instead of the plain Human/Assistant
-            transcript. null: when the tokenizer has one.
-        attention: Hugging Face's attention implementation. `auto` is `sdpa` (fused) where the model can have it, else
+        chat_template: format prompts with the tokenizer's chat template instead of the Human/Assistant transcript. null
+            uses the template if the tokenizer has one.
+        attention: Hugging Face's attention implementation. `auto` is `sdpa` (fused) if the model supports it, else
             `eager`: Gemma 2 caps its attention scores, which no fused kernel of PyTorch does.
-        lora: train an adapter instead of all parameters.
-        tuned: algorithm (or `rollout`) → setting → value, where it is not written and the algorithm's own value for
-            models of this size does not suit.
+        lora: settings of an adapter, which is trained instead of all parameters.
+        tuned: algorithm (or `rollout`) → setting → value. It replaces the algorithm's default value, which does not
+            suit models of this size, unless you set the setting.
     """
 
     small_scale: ClassVar[bool] = False
-    path: Annotated[str, NotEmpty(hint="write model.path=FOLDER or a hub id such as model.path=gpt2")] = ""
+    path: Annotated[str, NotEmpty(hint="set model.path=DIR or a hub id such as model.path=gpt2")] = ""
     revision: str | None = None
     chat_template: bool | None = None
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
@@ -209,7 +217,7 @@ class HuggingFace(Weights):
     tuned: Tuned = field(default_factory=dict)
 
     def contradictions(self, config: Config) -> list[str]:
-        is_folder = self.path.startswith(("/", "./", "../", "~"))
-        if not is_folder or Path(self.path).expanduser().is_dir():
+        is_dir = self.path.startswith(("/", "./", "../", "~"))
+        if not is_dir or Path(self.path).expanduser().is_dir():
             return []
-        return [f"model.path={self.path}: there is no such folder; write one, or a hub id such as gpt2"]
+        return [f"model.path={self.path}: there is no such directory; set a directory, or a hub id such as gpt2"]

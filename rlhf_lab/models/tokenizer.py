@@ -1,7 +1,7 @@
-"""Trains a small tokenizer on the run's own text; nothing is downloaded and any text survives the round trip.
+"""Training of a small tokenizer on the run's own text, without downloads. Any text survives the round trip.
 
-A closed vocabulary that fits becomes one token per word, with bytes for every word outside it. Open text becomes
-byte-level BPE. Both are ordinary `tokenizer.json` files that Hugging Face loads.
+A closed vocabulary that fits gets one token per word, and bytes for every other word. Open text gets byte-level BPE.
+Both are ordinary `tokenizer.json` files that Hugging Face can load.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 
 SPECIAL = ["<|endoftext|>", "<|pad|>"]
 WORDS = Regex(r"\n\nHuman:|\n\nAssistant:| ?[A-Za-z]+(?:'[a-z]+)?| ?\d+| ?[^\sA-Za-z\d]|\s+")
-"""Speaker tags, words, numbers and punctuation marks, each with the space before it; runs of white space."""
+"""Speaker tags, words, numbers and punctuation marks, each with its preceding space; runs of white space."""
 
 
 def vocabulary_texts(rows: Iterable[Pair]) -> Iterator[str]:
-    """The texts of rows that a tokenizer is trained on, as the encoder puts a space between prompt and response."""
+    """Return the texts of rows for training a tokenizer, with the encoder's space between prompt and response."""
+    # the space is part of a response's first token, so words must be counted with it
     return (text for pair in rows for text in (pair.prompt, f" {pair.chosen}", f" {pair.rejected}"))
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
-    """A tokenizer with at most `vocabulary` tokens; bytes, EOS and pad included."""
-    # Imported here: what a tokenizer would know is asked before torch is imported, which this may do.
+    """Return a tokenizer with at most `vocabulary` tokens, including bytes, EOS and pad."""
+    # Imported late: `train_backend` is also used before torch is imported, and this import may import torch.
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(
@@ -38,18 +39,21 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
 
 
 def train_backend(texts: Iterable[str], vocabulary: int) -> Tokenizer:
-    """The same as the library `tokenizers` has it."""
+    """Return the same tokenizer as an object of the library `tokenizers`."""
     texts = list(texts)
+    # first into words, then each word into bytes, so that no text is outside the vocabulary
     splitter = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(WORDS, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     counts = Counter(piece for text in texts for piece, _ in splitter.pre_tokenize_str(text))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    # Pieces of one character are in the alphabet already. Ties in count go by spelling, so ids depend on nothing else.
-    words = sorted((piece for piece in counts if len(piece) > 1), key=lambda piece: (-counts[piece], piece))
+    # Single characters are already in the alphabet. Ties in count are sorted by spelling, so that ids are reproducible.
+    words = [piece for piece in counts if len(piece) > 1]
+    words.sort(key=lambda piece: (-counts[piece], piece))
     if len(SPECIAL) + len(alphabet) + len(words) <= vocabulary:
-        token_ids = {token: i for i, token in enumerate([*SPECIAL, *alphabet, *words])}
-        # BPE without merges that takes whole words from its vocabulary, and the bytes of any other word.
+        vocabulary_in_order = [*SPECIAL, *alphabet, *words]
+        token_ids = {token: i for i, token in enumerate(vocabulary_in_order)}
+        # BPE without merges, which takes full words from its vocabulary and splits all others into bytes.
         backend = Tokenizer(models.BPE(vocab=token_ids, merges=[], ignore_merges=True))
         backend.pre_tokenizer = splitter
     else:

@@ -1,20 +1,20 @@
-r"""Calls of tools as a chat template writes them, found in what a model said.
+r"""Parsing of tool calls in the form in which a chat template writes them.
 
-How a template writes a call is learned from the template itself: a conversation with one call of a made-up tool is
-rendered, and what stands around the name and the arguments is the format. So the text that a model is shown is the
-text that is read. It covers the forms
+The form is learned from the template itself. A conversation with one call of a probe tool is rendered, and the text
+around the name and the arguments is the form. The model therefore sees calls in the same form in which they are parsed.
+The following forms are supported:
 
     <tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>     Hermes, Qwen: one such block for each call
-    {"name": …, "parameters": {…}}                               Llama 3.1: the whole reply
+    {"name": …, "parameters": {…}}                               Llama 3.1: the entire response
     [TOOL_CALLS] [{"name": …, "arguments": {…}}, …]              Mistral: a list
-    [TOOL_CALLS]NAME[ARGS]{…}  <function=NAME>{…}</function>      the name in front of the arguments
-    [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{…}                         newer models of Mistral: an id behind the name
+    [TOOL_CALLS]NAME[ARGS]{…}  <function=NAME>{…}</function>      the name before the arguments
+    [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{…}                         newer models of Mistral: an id after the name
     <tool_call>\n<function=NAME>\n<parameter=KEY>\n…\n</parameter>\n</function>\n</tool_call>
                                                                  Qwen3-Coder: an element for each argument, all of them
-                                                                 text (`core.tools.call_tool` makes numbers of them)
+                                                                 text (`core.tools.call_tool` converts numbers)
 
-Templates that write calls in any other form count as having none. Arguments that a model wrote wrongly are a call with
-`core.tools.MALFORMED`. An id that a model wrote is kept where it is one that every template takes.
+A template that writes calls in another form counts as having no tools. A call whose arguments cannot be parsed has the
+argument `core.tools.MALFORMED`. The model's id of a call is kept if every template accepts it.
 """
 
 from __future__ import annotations
@@ -26,33 +26,41 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.files import parse_json
 from rlhf_lab.core.tools import MALFORMED, function_call, read_arguments, written_name
 
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None, bool], str]
-"""(messages, tools, whether a reply is to follow) → text. Raises DataError for what the template refuses."""
+"""Function (messages, tools, True to add a response prompt) → text. Raises DataError for messages it rejects."""
 
 NAME, KEY, VALUE, SAID, ID = "probe_tool", "probe_key", "probe_value", "probe said", "probeid00"
-"""What the probe conversation is made of; no template has these words."""
+"""Contents of the probe conversation; no template contains these words."""
 ARGUMENT_KEYS = ("arguments", "parameters")
 WRITTEN_NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
 WRITTEN_ID = re.compile(r"[A-Za-z0-9]{9}")
-"""An id that a template may write behind the call's result: those of Mistral refuse any other."""
+"""Id that a template may write after a call's result; Mistral's templates reject all other ids."""
 ELEMENTS = re.compile(rf"=\s*{NAME}\s*>\s*<(\w+)=\s*{KEY}\s*>\s*{VALUE}\s*</\1>")
-"""What stands around name and argument of the probe where arguments are elements; the word of these is the group."""
+"""Text around name and argument of the probe if arguments are elements; the group is the word of the elements."""
+SPACE = re.compile(r"\s*")
 DECODER = json.JSONDecoder()
+FIRST_LENGTH = 4096
+"""Number of characters in which the end of a JSON value is searched first."""
+LONGEST_TOKEN = 16
+"""Number of characters before the end of an excerpt in which truncation may have caused a JSON error."""
+NO_VALUE = object()
+"""Value for missing JSON, because None is the value of `null`."""
 
 
 @dataclass(frozen=True)
 class CallFormat:
-    """How calls are written.
+    """Form in which tool calls are written.
 
     Attributes:
-        opening: in front of a call, or of a list of calls; "" where a call is the whole reply.
-        between: between the name and the arguments; None where one JSON object holds both.
-        closing: behind it; may be "".
-        markers: texts of added tokens, one of which a model may put in front of a call that is the whole reply.
-        id_mark: between the name and the call's id, which stands in front of `between`; "" where it has none there.
-        element: the word of the elements that hold the arguments (<word=KEY>VALUE</word>); "" where they are JSON.
+        opening: text before a call, or before a list of calls; "" if a call is the entire response.
+        between: text between the name and the arguments; None if one JSON object contains both.
+        closing: text after a call; may be "".
+        markers: texts of added tokens, one of which a model may write before a call that is the entire response.
+        id_mark: text between the name and the call's id, which precedes `between`; "" without an id.
+        element: word of the elements that contain the arguments (<word=KEY>VALUE</word>); "" if they are JSON.
     """
 
     opening: str
@@ -63,115 +71,127 @@ class CallFormat:
     element: str = ""
 
     def read(self, text: str) -> tuple[str, list[dict[str, Any]]]:
-        """(what is said beside the calls, the calls) of a reply; its special tokens are part of the text."""
+        """Split a response, special tokens included, into (text outside the calls, calls)."""
         if not self.opening:
-            return self._read_whole(text)
-        said: list[str] = []
+            return self._read_full(text)
+        text_parts: list[str] = []
         calls: list[dict[str, Any]] = []
-        before, mark, rest = text.partition(self.opening)
-        said.append(before)
-        while mark:
-            written, rest = self._read_one(rest)
+        position = 0
+        while (opening := text.find(self.opening, position)) >= 0:
+            text_parts.append(text[position:opening])
+            written, position = self._read_one(text, opening + len(self.opening))
             calls += written
-            before, mark, rest = rest.partition(self.opening)
-            said.append(before)
-        return "".join(said).strip() if calls else text, calls
+        text_parts.append(text[position:])
+        return "".join(text_parts).strip() if calls else text, calls
 
-    def _read_one(self, text: str) -> tuple[list[dict[str, Any]], str]:
-        """(the calls that the text behind an opening begins with, the text behind them)."""
+    # The methods below take a position in the text instead of the remaining text. Copying the remaining text for each
+    # call would make the time for a long response quadratic.
+
+    def _read_one(self, text: str, start: int) -> tuple[list[dict[str, Any]], int]:
+        """Return (the calls after an opening, the position at which they end)."""
         if self.between is not None:
-            name, separator, arguments = self._split_name(text)
-            name, id = self._split_id(name)
-            if self.element:
-                return self._read_elements(name, arguments)
-            end = _json_end(arguments)
-            if separator is not None and end:
-                return [_read_call(name, read_arguments(arguments[:end]), id)], self._behind(arguments[end:])
-            written, rest = self._up_to_end(arguments)
-            return [_read_call(name, {MALFORMED: written.strip()}, id)], rest
-        end = _json_end(text)
-        calls = calls_of(json.loads(text[:end])) if end else []
+            return self._read_named(text, start)
+        value, end = _json_at(text, start)
+        calls = calls_of(value)
         if calls:
-            return calls, self._behind(text[end:])
-        written, rest = self._up_to_end(text)
+            return calls, self._behind(text, end)
+        written, end = self._up_to_end(text, start)
         named = WRITTEN_NAME.search(written)
-        return [_read_call(named[1] if named else "", {MALFORMED: written.strip()})], rest
+        name = named[1] if named else ""
+        return [_read_call(name, {MALFORMED: written.strip()})], end
 
-    def _split_name(self, text: str) -> tuple[str, str | None, str]:
-        """(name, what stands behind it or None, the rest)."""
-        separator = self.between or "{"
-        place = text.find(separator)
-        if place < 0:
-            return text.strip(), None, ""
-        # without a text between them, the arguments begin with the brace
-        begin = place + len(self.between or "")
-        return text[:place].strip(), separator, text[begin:]
+    def _read_named(self, text: str, start: int) -> tuple[list[dict[str, Any]], int]:
+        """Return (the call whose name precedes its arguments, the position at which it ends)."""
+        name_end = text.find(self.between or "{", start)
+        if name_end < 0:
+            name, id = self._split_id(text[start:].strip())
+            return [_read_call(name, {MALFORMED: ""}, id)], len(text)
+        name, id = self._split_id(text[start:name_end].strip())
+        # without a text between them, the arguments start with the brace itself
+        start = name_end + len(self.between or "")
+        if self.element:
+            return self._read_elements(name, text, start)
+        value, end = _json_at(text, start)
+        if value is not NO_VALUE:
+            call = _read_call(name, read_arguments(text[start:end]), id)
+            return [call], self._behind(text, end)
+        written, end = self._up_to_end(text, start)
+        return [_read_call(name, {MALFORMED: written.strip()}, id)], end
 
     def _split_id(self, name: str) -> tuple[str, str]:
-        """(name, id or "") of what stands in front of the arguments."""
+        """Split the text before the arguments into (name, id or "")."""
         if not self.id_mark:
             return name, ""
         name, _, id = name.partition(self.id_mark)
         return name.strip(), _usable_id(id.strip())
 
-    def _read_elements(self, name: str, text: str) -> tuple[list[dict[str, Any]], str]:
-        """(the call whose arguments are elements, the text behind it)."""
-        # a value may hold what looks like the end of its element: the end has another element or the closing behind it
+    def _read_elements(self, name: str, text: str, start: int) -> tuple[list[dict[str, Any]], int]:
+        """Return (the call whose arguments are elements, the position at which it ends)."""
+        # A value may contain text that looks like the end of its element: another element or the closing must follow.
         element = re.compile(
             rf"\s*<{self.element}=([^>\n]*)>(.*?)</{self.element}>(?=\s*(?:<{self.element}=|{re.escape(self.closing)}))",
             re.DOTALL,
         )
         arguments: dict[str, Any] = {}
-        place = 0
-        before_next_call = text.find(self.opening) if self.opening in text else len(text)
-        while match := element.match(text, place, before_next_call):
-            # the template puts each value on lines of its own
+        position = start
+        next_call = text.find(self.opening, start)
+        limit = next_call if next_call >= 0 else len(text)
+        while match := element.match(text, position, limit):
+            # the template writes each value on separate lines
             arguments[match[1].strip()] = match[2].removeprefix("\n").removesuffix("\n")
-            place = match.end()
-        if text[place:].lstrip().startswith(self.closing):
-            return [_read_call(name, arguments)], self._behind(text[place:])
-        written, rest = self._up_to_end(text)
-        return [_read_call(name, {MALFORMED: written.strip()})], rest
+            position = match.end()
+        if text.startswith(self.closing, _skip_space(text, position)):
+            return [_read_call(name, arguments)], self._behind(text, position)
+        written, end = self._up_to_end(text, start)
+        return [_read_call(name, {MALFORMED: written.strip()})], end
 
-    def _behind(self, text: str) -> str:
-        """The text behind a call, without its closing."""
-        stripped = text.lstrip()
-        return stripped[len(self.closing) :] if self.closing and stripped.startswith(self.closing) else text
+    def _behind(self, text: str, position: int) -> int:
+        """Return the position after the closing of a call that ends at `position`, or `position` without a closing."""
+        start = _skip_space(text, position)
+        if self.closing and text.startswith(self.closing, start):
+            return start + len(self.closing)
+        return position
 
-    def _up_to_end(self, text: str) -> tuple[str, str]:
-        """(a call that cannot be read, the text behind it): up to its closing, or else to the next opening."""
-        ends = [place for end in (self.closing, self.opening) if end and (place := text.find(end)) >= 0]
-        place = min(ends, default=len(text))
-        return text[:place], self._behind(text[place:])
+    def _up_to_end(self, text: str, start: int) -> tuple[str, int]:
+        """Return (a call that cannot be parsed, its end): up to its closing, or else up to the next opening."""
+        escaped = [re.escape(mark) for mark in (self.closing, self.opening) if mark]
+        marks = "|".join(escaped)
+        mark = re.compile(marks).search(text, start)
+        end = mark.start() if mark else len(text)
+        return text[start:end], self._behind(text, end)
 
-    def _read_whole(self, text: str) -> tuple[str, list[dict[str, Any]]]:
-        """A reply that is nothing but calls, or is text. JSON that names no tool is an answer like any other."""
-        rest = self._behind_markers(text.strip())
+    def _read_full(self, text: str) -> tuple[str, list[dict[str, Any]]]:
+        """Parse a response that consists only of calls, or is text. JSON without the name of a tool is text."""
         calls: list[dict[str, Any]] = []
-        while rest:
-            end = _json_end(rest)
-            read = calls_of(json.loads(rest[:end])) if end else []
-            if not read:
+        position = self._behind_markers(text, 0)
+        while position < len(text):
+            value, position = _json_at(text, position)
+            written = calls_of(value)
+            if not written:
                 return text, []
-            calls += read
-            # several calls, as models write them
-            rest = self._behind_markers(rest[end:].lstrip().removeprefix(";").lstrip())
+            calls += written
+            # models separate several calls by ";" or by nothing
+            position = _skip_space(text, position)
+            position = self._behind_markers(text, position + text.startswith(";", position))
         return ("", calls) if calls else (text, [])
 
-    def _behind_markers(self, text: str) -> str:
-        while marker := next((marker for marker in self.markers if text.startswith(marker)), ""):
-            text = text[len(marker) :].lstrip()
-        return text
+    def _behind_markers(self, text: str, position: int) -> int:
+        """Return the position after markers and white space."""
+        position = _skip_space(text, position)
+        while marker := next((marker for marker in self.markers if text.startswith(marker, position)), ""):
+            position = _skip_space(text, position + len(marker))
+        return position
 
 
 FALLBACKS = (CallFormat("<tool_call>", None, "</tool_call>"), CallFormat("[TOOL_CALLS]", None, ""))
-"""Tried in order for a template that writes calls where the probe cannot tell them from what stands before."""
+"""Forms that are tried in order if the probe cannot separate the template's call from the text before it."""
 
 
 def find_format(render: Render, end_of_turn: str, markers: Sequence[str]) -> CallFormat | None:
-    """How a chat template writes calls; None where it shows no tools, or writes calls in a form that is not read.
+    """Return a chat template's form of tool calls; None if it shows no tools or writes calls in an unknown form.
 
     Args:
+        render: renders messages with the template.
         end_of_turn: text of the token that ends a turn.
         markers: texts of the tokenizer's added tokens.
     """
@@ -180,6 +200,7 @@ def find_format(render: Render, end_of_turn: str, markers: Sequence[str]) -> Cal
     question = {"role": "user", "content": "hi"}
     calls = [function_call(NAME, {KEY: VALUE}, id=ID)]
     try:
+        # with and without text next to the call, because some templates drop that text
         before = render([question], tools, True)
         speaking = render([question, {"role": "assistant", "content": SAID, "tool_calls": calls}], tools, False)
         silent = render([question, {"role": "assistant", "content": "", "tool_calls": calls}], tools, False)
@@ -188,7 +209,7 @@ def find_format(render: Render, end_of_turn: str, markers: Sequence[str]) -> Cal
     if NAME not in before or NAME not in silent:
         return None
     if SAID in speaking:
-        # what stands between a message's text and its calls: some templates put thoughts in front of both
+        # the text between a message's text and its calls, because some templates write thoughts before both
         turn = speaking.partition(SAID)[2]
     elif silent.startswith(before):
         turn = silent[len(before) :]
@@ -198,47 +219,81 @@ def find_format(render: Render, end_of_turn: str, markers: Sequence[str]) -> Cal
 
 
 def _read_format(turn: str, end_of_turn: str, markers: tuple[str, ...]) -> CallFormat | None:
-    """The format of one call of the probe, which a turn holds beside its end."""
+    """Return the form of the probe's call in a turn of the assistant; None for an unknown form."""
     elements = ELEMENTS.search(turn)
     if elements:
         opening = turn[: elements.start() + 1].strip()
         closing = turn[elements.end() :].partition(end_of_turn)[0].strip()
-        return CallFormat(opening, ">", closing, markers, element=elements[1]) if closing else None
-    for begin, end in _json_values(turn):
-        written = turn[begin:end]
+        return (
+            CallFormat(
+                opening,
+                ">",
+                closing,
+                markers,
+                element=elements[1],
+            )
+            if closing
+            else None
+        )
+    for start, end in _json_values(turn):
+        written = turn[start:end]
         behind = turn[end:].partition(end_of_turn)[0].strip()
         if NAME in written and KEY in written:
-            return CallFormat(turn[:begin].strip(), None, behind, markers)
-        if KEY in written and NAME in turn[:begin]:
-            opening, _, between = (text.strip() for text in turn[:begin].rpartition(NAME))
+            return CallFormat(turn[:start].strip(), None, behind, markers)
+        if KEY in written and NAME in turn[:start]:
+            opening, _, between = (text.strip() for text in turn[:start].rpartition(NAME))
             id_mark, _, behind_id = between.rpartition(ID)
-            if not opening or ID in opening or (ID in between and not (id_mark.strip() and behind_id.strip())):
-                return None  # a text of its own in every call cannot be looked for
-            return CallFormat(opening, behind_id.strip(), behind, markers, id_mark=id_mark.strip())
+            is_id_marked = bool(id_mark.strip() and behind_id.strip())
+            if not opening or ID in opening or (ID in between and not is_id_marked):
+                return None  # text that differs in every call cannot be searched for
+            return CallFormat(
+                opening,
+                behind_id.strip(),
+                behind,
+                markers,
+                id_mark=id_mark.strip(),
+            )
     return None
 
 
 def _json_values(text: str) -> Iterator[tuple[int, int]]:
-    """(begin, end) of the JSON objects and lists in a text, from the left; of nested ones the outer one first."""
+    """Yield (start, end) of the JSON objects and lists in a text from the left; nested ones after the outer one."""
     for match in re.finditer(r"[\[{]", text):
-        if end := _json_end(text[match.start() :]):
-            yield match.start(), match.start() + end
+        value, end = _json_at(text, match.start())
+        if value is not NO_VALUE:
+            yield match.start(), end
 
 
-def _json_end(text: str) -> int:
-    """Where the JSON object or list that a text begins with ends; 0 where there is none."""
-    stripped = text.lstrip()
-    if not stripped.startswith(("{", "[")):
-        return 0
-    try:
-        _, end = DECODER.raw_decode(stripped)
-    except (ValueError, RecursionError):
-        return 0
-    return end + len(text) - len(stripped)
+def _json_at(text: str, position: int) -> tuple[Any, int]:
+    """Return (value, end) of the JSON object or list at a position; (NO_VALUE, position) if there is none."""
+    start = _skip_space(text, position)
+    if not text.startswith(("{", "["), start):
+        return NO_VALUE, position
+    # On an error, json counts the lines of the entire text it was given, so it is given short excerpts.
+    length = FIRST_LENGTH
+    while True:
+        excerpt = text[start : start + length]
+        try:
+            _, end = DECODER.raw_decode(excerpt)
+            return parse_json(excerpt[:end]), start + end
+        except json.JSONDecodeError as error:
+            may_be_cut = error.pos > length - LONGEST_TOKEN or error.msg.startswith("Unterminated string")
+            if start + length >= len(text) or not may_be_cut:
+                return NO_VALUE, position
+        except (ValueError, RecursionError):
+            return NO_VALUE, position
+        length *= 4
+
+
+def _skip_space(text: str, position: int) -> int:
+    """Return the position of the first character at or after `position` that is not white space."""
+    match = SPACE.match(text, position)
+    assert match is not None, "every text matches"
+    return match.end()
 
 
 def calls_of(value: Any) -> list[dict[str, Any]]:
-    """The calls that a JSON value is; none where it, or one of a list, is no call."""
+    """Return the calls in a JSON value; empty if it, or any item of a list, is not a call."""
     calls: list[dict[str, Any]] = []
     for item in value if isinstance(value, list) else [value]:
         call = _call_of(item)
@@ -249,7 +304,7 @@ def calls_of(value: Any) -> list[dict[str, Any]]:
 
 
 def _call_of(value: Any) -> dict[str, Any] | None:
-    """One call: {"name", "arguments" or "parameters"}, or the same within "function"."""
+    """Return one call: {"name", "arguments" or "parameters"}, or the same within "function"; None for other values."""
     if not isinstance(value, dict):
         return None
     id = _usable_id(value.get("id"))
@@ -267,10 +322,10 @@ def _call_of(value: Any) -> dict[str, Any] | None:
 
 
 def _read_call(name: str, arguments: Mapping[str, Any], id: str = "") -> dict[str, Any]:
-    """A call as a model wrote it; its name cannot end the form that a template writes it in again."""
+    """Return a call in our form; its name is escaped, so that it cannot end the form in which a template writes it."""
     return function_call(written_name(name), arguments, id)
 
 
 def _usable_id(id: Any) -> str:
-    """An id that a model wrote; "" for none, and for one that a template could refuse."""
+    """Return a call's id; "" without one, or if a template could reject it."""
     return id if isinstance(id, str) and WRITTEN_ID.fullmatch(id) else ""

@@ -1,8 +1,8 @@
-"""Tokens that may be sampled: top-k, top-p and a set of allowed ones, for the sampler and the log-probabilities alike.
+"""Restriction of the tokens that may be sampled: top-k, top-p and a set of allowed tokens.
 
-The distribution that is trained must be the one that was sampled from, or ratios do not start at 1. So both sides cut
-the same logits by the same rule. As the policy moves, so do its own top-k and top-p: a sampled token that has left
-them still counts as one of them, and its probability stays above 0.
+The trained distribution must be the sampled one, or ratios do not start at 1. The sampler and the log-probabilities
+therefore truncate the same logits with the same code. As the policy changes, so do its top-k and top-p tokens. A
+sampled token that is no longer among them still counts as one of them, so its probability stays above 0.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 
 @dataclass(frozen=True)
 class Truncation:
-    """Applied in this order, to logits that are divided by the temperature already.
+    """Restrictions in the order of application, to logits that are already divided by the temperature.
 
     Attributes:
         allowed: ids of the only tokens that may be sampled; empty allows all.
-        top_k: only the k likeliest tokens; 0 keeps all.
-        top_p: only the likeliest tokens that together have at least this probability, in (0, 1]
+        top_k: number of most likely tokens that are kept; 0 keeps all.
+        top_p: minimum total probability of the most likely tokens that are kept, in (0, 1]
             (nucleus sampling, arXiv:1904.09751, eq. 2).
     """
 
@@ -34,29 +34,32 @@ class Truncation:
         """Set the logits of all other tokens to −∞, in place.
 
         Args:
-            z_NV: float32 logits over the temperature.
-            target_N: tokens that were sampled and always stay; None while sampling.
+            z_NV: float32 logits, already divided by the temperature.
+            target_N: sampled tokens, which always stay; None while sampling.
         """
+        # saved before the masks below overwrite it
         target_z_N1 = None if target_N is None else z_NV.gather(1, target_N[:, None])
         if self.allowed:
             forbidden_V = torch.ones(z_NV.shape[1], dtype=torch.bool, device=z_NV.device)
             forbidden_V[torch.tensor(self.allowed, device=z_NV.device)] = False
             z_NV.masked_fill_(forbidden_V, -torch.inf)
         if 0 < self.top_k < z_NV.shape[1]:
-            # tokens as likely as the k-th stay too: which of them came first must not depend on rounding
-            least_N1 = z_NV.topk(self.top_k, dim=1).values[:, -1:]
-            z_NV.masked_fill_(z_NV < least_N1, -torch.inf)
+            # ties with the k-th token stay too, so that the result does not depend on their order after rounding
+            lower_N1 = z_NV.topk(self.top_k, dim=1).values[:, -1:]
+            z_NV.masked_fill_(z_NV < lower_N1, -torch.inf)
         if self.top_p < 1:
             sorted_NV = z_NV.sort(dim=1, descending=True).values
             p_NV = sorted_NV.softmax(1)
+            # a token stays if the tokens above it have less than top_p, so the most likely one always stays
             mass_above_NV = p_NV.cumsum(1) - p_NV
-            kept_N1 = (mass_above_NV < self.top_p).sum(1, keepdim=True)  # at least the likeliest token
-            least_N1 = sorted_NV.gather(1, kept_N1 - 1)
-            z_NV.masked_fill_(z_NV < least_N1, -torch.inf)
+            kept_N1 = (mass_above_NV < self.top_p).sum(1, keepdim=True)
+            lower_N1 = sorted_NV.gather(1, kept_N1 - 1)
+            z_NV.masked_fill_(z_NV < lower_N1, -torch.inf)
+        # restore the logits of sampled tokens that are no longer among the most likely ones
         if target_N is not None and target_z_N1 is not None:
             z_NV.scatter_(1, target_N[:, None], target_z_N1)
         return z_NV
 
 
 EVERYTHING = Truncation()
-"""Every token may be sampled."""
+"""No restriction: every token may be sampled."""

@@ -1,13 +1,13 @@
-"""How the weights of a model that is not trained as a whole are stored: `model.weights`.
+"""Storage of the weights of a model that is not fully trained: `model.weights`.
 
-    float32    as they are
-    bfloat16   matrices in two bytes a number; norms, biases and a scalar head stay float32
-    nf4        the linear layers of the blocks in four bits (NF4, arXiv:2305.14314: 64 numbers share a scale of a byte,
-               4.1 bits a number) where their inputs are a multiple of 64, all other matrices in bfloat16
+    float32    unchanged
+    bfloat16   matrices in two bytes per number; norms, biases and a scalar head stay float32
+    nf4        linear layers of the blocks in four bits (NF4, arXiv:2305.14314: 64 numbers share a scale of one byte,
+               4.1 bits per number) if their input size is a multiple of 64; all other matrices in bfloat16
 
-A model that is stored in less than float32 computes under bfloat16 autocast, where matrices are rounded to bfloat16 in
-any case: storing them so changes nothing but the embeddings, and those not where the files are bfloat16 themselves. The
-residual stream stays float32. What is trained beside it, an adapter or a scalar head, is float32.
+A model stored in less than float32 computes under bfloat16 autocast, which rounds matrices to bfloat16 anyway. Storing
+them in bfloat16 therefore changes only the embeddings, and not even those if the files are bfloat16. The residual
+stream stays float32. The trained parameters of such a model, an adapter or a scalar head, are float32.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, MissingDependency
-from rlhf_lab.models.divided import blocks, compute_in
 from rlhf_lab.models.experts import experts
 from rlhf_lab.models.settings import Stored
+from rlhf_lab.models.sharded import blocks, compute_in
 
 HEAD = "score"
-"""Name of a reward model's scalar head."""
+"""Name of the scalar head of a reward model."""
 STORED = "_rlhf_lab_stored"
-"""Key in a model's `__dict__`; see `divided.ROOT`."""
+"""Key in a model's `__dict__` for the storage of its weights; see `sharded.ROOT`."""
 EARLIER = "earlier"
-"""Key in the `__dict__` of a layer; see `products`."""
+"""Key in a layer's `__dict__` for adapter products of earlier stages; see `products`."""
 BLOCK = 64
-"""Numbers that share a scale in NF4."""
+"""Number of weights that share a scale in NF4."""
 
 
 def store(model: nn.Module, weights: Stored, device: str) -> nn.Module:
-    """Move a model to a device with its weights stored as `weights` says, in place; below float32 they are frozen.
+    """Move a model to a device and store its weights as `weights`, in place; below float32 they are frozen.
 
-    Raises ConfigError for `nf4` with layers that are no `nn.Linear` or with experts, and MissingDependency without
+    Raises ConfigError for `nf4` with experts or with layers other than `nn.Linear`, and MissingDependency without
     bitsandbytes.
     """
     if weights == "float32":
@@ -54,23 +54,23 @@ def store(model: nn.Module, weights: Stored, device: str) -> nn.Module:
 
 
 def mark_as_stored(model: nn.Module, weights: Stored) -> None:
-    """Note how a model's weights are stored; below float32 all its passes are under bfloat16 autocast."""
+    """Record the storage of a model's weights; below float32 all its passes run under bfloat16 autocast."""
     if weights == "float32":
         return
     compute_in(model, torch.bfloat16)
     model.__dict__[STORED] = weights
     if weights == "nf4":
-        # by this attribute peft knows what its adapters lie on
+        # peft reads this attribute to choose the class of its adapter layers
         model.__dict__["is_loaded_in_4bit"] = True
 
 
 def stored_as(model: nn.Module) -> Stored:
-    """How a model's frozen weights are stored."""
+    """Return the storage of a model's frozen weights."""
     return model.__dict__.get(STORED, "float32")
 
 
 def weight_of(layer: nn.Module) -> Tensor:
-    """The weight of a linear layer as numbers, in the layout of its own: of four bits, in bfloat16."""
+    """Return the weight of a linear layer in its own layout, dequantised to bfloat16 if it has four bits."""
     numbers = numbers_of(layer)
     for a, b in products(layer):
         numbers = numbers + _in_layout(layer, b @ a).to(numbers.dtype)
@@ -78,12 +78,12 @@ def weight_of(layer: nn.Module) -> Tensor:
 
 
 def _in_layout(layer: nn.Module, product: Tensor) -> Tensor:
-    """A product of (outputs, inputs) in the layout of a layer's weight: that of GPT-2's is (inputs, outputs)."""
+    """Return a product (outputs, inputs) in the layout of a layer's weight, which is (inputs, outputs) in GPT-2."""
     return product.T if isinstance(layer, Conv1D) else product
 
 
 def numbers_of(layer: nn.Module) -> Tensor:
-    """The weight itself, without what adapters of earlier stages add to one of four bits."""
+    """Return the weight without the adapter products that earlier stages added to a 4-bit layer."""
     weight: Any = layer.weight
     if not is_packed(weight):
         return weight
@@ -92,16 +92,17 @@ def numbers_of(layer: nn.Module) -> Tensor:
 
 
 def stored_tensors(parameter: Tensor) -> list[Tensor]:
-    """All that the values of a parameter follow from: of four bits also the scales, bytes with scales of their own."""
+    """Return all tensors that determine a parameter's values: for four bits also the scales, and their own scales."""
     state: Any = getattr(parameter, "quant_state", None)
     if state is None:
         return [parameter.detach()]
+    # with double quantisation, the scales have scales and an offset of their own
     scales = [state.absmax] if state.state2 is None else [state.absmax, state.offset, state.state2.absmax]
     return [parameter.detach(), *scales]
 
 
 def products(layer: nn.Module) -> list[tuple[Tensor, Tensor]]:
-    """What adapters of earlier stages add to a layer beside its weight: (A, s·B) of each, see `lora.py`."""
+    """Return the products (A, s·B) that adapters of earlier stages add to a layer's output, see `lora.py`."""
     return list(layer.__dict__.get(EARLIER, ()))
 
 
@@ -110,33 +111,40 @@ def has_products(model: nn.Module) -> bool:
 
 
 def add_product(layer: nn.Module, a: Tensor, b: Tensor) -> None:
-    """Add B·A to a frozen layer. A sum that was packed again would lose it: it is smaller than half a level of NF4."""
+    """Add B·A to a frozen layer. For 4-bit weights the product is kept separately.
+
+    Packing the sum again would lose it, because the product is smaller than half a quantisation step of NF4.
+    """
     weight: Any = layer.weight
     if is_packed(weight):
-        add_beside(layer, a, b)
+        add_parallel(layer, a, b)
     else:
-        product = b.to(weight.device, torch.float32) @ a.to(weight.device, torch.float32)
+        a = a.to(weight.device, torch.float32)
+        b = b.to(weight.device, torch.float32)
+        product = b @ a
         weight.data += _in_layout(layer, product).to(weight.dtype)
 
 
-def add_beside(layer: nn.Module, a: Tensor, b: Tensor) -> None:
-    """Let a layer compute x·(W + B·A)ᵀ without touching W, which other models may share."""
+def add_parallel(layer: nn.Module, a: Tensor, b: Tensor) -> None:
+    """Let a layer compute x·(W + B·A)ᵀ without changing W, which other models may share."""
     weight: Any = layer.weight
     if _with_products not in layer._forward_hooks.values():
         layer.register_forward_hook(_with_products)
-    factors = (a.to(weight.device, torch.float32), b.to(weight.device, torch.float32))
-    layer.__dict__[EARLIER] = [*products(layer), factors]
+    a = a.to(weight.device, torch.float32)
+    b = b.to(weight.device, torch.float32)
+    layer.__dict__[EARLIER] = [*products(layer), (a, b)]
 
 
 def _with_products(layer: nn.Module, inputs: tuple[Tensor, ...], y: Tensor) -> Tensor:
     x = inputs[0]
     for a, b in products(layer):
-        y = y + nn.functional.linear(nn.functional.linear(x, a.to(x.dtype)), b.to(x.dtype))
+        low_rank = nn.functional.linear(x, a.to(x.dtype))
+        y = y + nn.functional.linear(low_rank, b.to(x.dtype))
     return y
 
 
 def is_packed(parameter: Tensor | None) -> bool:
-    """Whether a parameter holds two numbers in each of its bytes."""
+    """Return True if a parameter stores two numbers in each byte."""
     return getattr(parameter, "quant_state", None) is not None
 
 
@@ -145,23 +153,23 @@ def has_packed_weight(layer: nn.Module) -> bool:
 
 
 def count(parameter: Tensor) -> int:
-    """Numbers in a parameter, also where two are packed into a byte."""
+    """Return the number of values in a parameter, including those packed two to a byte."""
     return 2 * parameter.numel() if is_packed(parameter) else parameter.numel()
 
 
 def unpacked(layer: Any, weight: Tensor) -> nn.Linear:
-    """An ordinary linear layer with this weight and the layer's bias."""
+    """Return an ordinary linear layer with this weight and the layer's bias."""
     outputs, inputs = weight.shape
-    plain = nn.Linear(inputs, outputs, bias=layer.bias is not None, device="meta")
-    plain.weight = nn.Parameter(weight, requires_grad=False)
-    plain.bias = layer.bias
-    return plain.train(layer.training)
+    unwrapped = nn.Linear(inputs, outputs, bias=layer.bias is not None, device="meta")
+    unwrapped.weight = nn.Parameter(weight, requires_grad=False)
+    unwrapped.bias = layer.bias
+    return unwrapped.train(layer.training)
 
 
 def scalar_head(model: nn.Module, states: Tensor) -> Tensor:
-    """What a reward model's head makes of hidden states, (…, d) → (…, outputs), in float32 under any autocast.
+    """Apply a reward model's head to hidden states, (…, d) → (…, outputs), in float32 under any autocast.
 
-    A score in bfloat16 would have three digits, and replies of nearly the same worth the same one.
+    A score in bfloat16 would have three digits, so responses of similar quality would get the same score.
     """
     with torch.autocast(states.device.type, enabled=False):
         score: Any = model.score
@@ -178,9 +186,9 @@ def _round_matrices(model: nn.Module) -> None:
 
 
 def _as_float32(embedding: nn.Module, inputs: tuple[Tensor, ...], embedded: Tensor) -> Tensor:
-    """Embeddings start the residual stream, which is float32.
+    """Return embeddings in float32, because they start the residual stream.
 
-    Gemma multiplies them by √d, rounded to the weights' dtype: it is done again with all digits.
+    Gemma multiplies them by √d, rounded to the dtype of the weights. The product is recomputed in float32.
     """
     scale = getattr(embedding, "embed_scale", None)
     if scale is None:
@@ -190,16 +198,16 @@ def _as_float32(embedding: nn.Module, inputs: tuple[Tensor, ...], embedded: Tens
 
 
 def _as_bfloat16(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """What an ordinary layer gets from autocast: the result has the dtype of the input."""
+    """Cast the input as autocast does for ordinary layers: a 4-bit layer returns the dtype of its input."""
     return (inputs[0].to(torch.bfloat16), *inputs[1:])
 
 
 def _store_blocks_in_four_bits(model: nn.Module, device: str) -> None:
-    """Put layers of four bits in place of the blocks' linear layers, one after another."""
+    """Replace the linear layers of the blocks by 4-bit layers, one at a time."""
     if experts(model):
         raise ConfigError(
-            f"model.weights=nf4: {type(model).__name__} has experts, whose weights are no linear layers, and "
-            "bitsandbytes packs nothing else; use model.weights=bfloat16"
+            f"model.weights=nf4: {type(model).__name__} has experts, whose weights are not linear layers, and "
+            "bitsandbytes packs only linear layers; set model.weights=bfloat16"
         )
     linear_4bit = _bitsandbytes().nn.Linear4bit
     four_bits = _bitsandbytes().nn.Params4bit
@@ -209,9 +217,9 @@ def _store_blocks_in_four_bits(model: nn.Module, device: str) -> None:
                 if isinstance(layer, Conv1D):
                     raise ConfigError(
                         f"model.weights=nf4: {type(model).__name__} has layers that bitsandbytes does not pack "
-                        "(Conv1D); use model.weights=bfloat16"
+                        "(Conv1D); set model.weights=bfloat16"
                     )
-                # rows that end within a block are unpacked with the wrong scales on a CPU (bitsandbytes 0.50)
+                # on a CPU, bitsandbytes 0.50 unpacks rows that end within a block with the wrong scales
                 if not isinstance(layer, nn.Linear) or layer.in_features % BLOCK:
                     continue
                 packed = linear_4bit(
@@ -223,10 +231,10 @@ def _store_blocks_in_four_bits(model: nn.Module, device: str) -> None:
                     device="meta",
                 )
                 packed.bias = layer.bias
-                # what is packed does not depend on whether the file was float32 or bfloat16
+                # cast first, so that the packed weight is the same for float32 and bfloat16 files
                 weight = layer.weight.detach().to(torch.bfloat16)
                 packed.weight = four_bits(weight, requires_grad=False, quant_type="nf4", blocksize=BLOCK).to(device)
-                # some CPUs would have the bytes put into another order by the first pass, and adapters read them
+                # on some CPUs the first pass would reorder the bytes, which adapters also read
                 packed.support_avx512bf16_for_cpu = False
                 packed.register_forward_pre_hook(_as_bfloat16)
                 setattr(parent, name, packed.train(layer.training))

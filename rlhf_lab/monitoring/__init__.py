@@ -1,5 +1,6 @@
-"""Watching a run for reward hacking and for silence.
+"""Detection of reward hacking, and of runs that complete without learning.
 
-Read detector.py (batches of samples in, alarms out), hacking.py (its statistics), monitor.py (live), replay.py (a
-saved trace), gold_fall.py (has the true reward fallen), silence.py (a stage that completed and learned nothing).
+Read detector.py (batches of samples in, alarms out), hacking.py (its statistics), monitor.py (live runs) and
+replay.py (saved traces). gold_fall.py asks whether the true reward has fallen, silence.py whether a completed stage
+learned anything, alerts.py tells people.
 """

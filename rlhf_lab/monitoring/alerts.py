@@ -1,7 +1,7 @@
-"""Tells people of an alarm: runs a command or posts to a webhook, each with a time limit, and never ends a run.
+"""Delivery of alarms: a command or a webhook, each with a time limit. A failure never ends a run.
 
-The address of a webhook is a secret: the config names the environment variable that holds it, and neither notes nor
-messages repeat it.
+The address of a webhook is a secret. The config contains only the name of the environment variable that holds it, and
+neither notes nor messages repeat it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.core.http_client import ExchangeLimits, build_opener
 from rlhf_lab.monitoring.settings import Alerts
 
 LONGEST_REASON = 200
-"""Characters of what a failed command wrote to standard error that are noted."""
+"""Maximum number of characters of a failed command's standard error in the note."""
 
 
 def send(settings: Alerts, payload: Mapping[str, Any]) -> list[str]:
-    """Give an alarm to the command and to the webhook that the settings name.
+    """Send an alarm to the command and to the webhook of the settings.
 
     Args:
-        payload: what the alarm is; values that JSON has.
+        payload: description of the alarm, with values that JSON supports.
     Returns:
-        What failed, a sentence each; empty where everybody was told.
+        One sentence per failure; empty if all deliveries succeeded.
     """
+    # both recipients get the same text
     text = json.dumps(payload).encode()
     failures = []
     if settings.command and (reason := _run_command(settings.command, text, settings.timeout_s)):
@@ -42,8 +44,8 @@ def send(settings: Alerts, payload: Mapping[str, Any]) -> list[str]:
 
 
 def _run_command(command: Sequence[str], text: bytes, timeout_s: float) -> str:
-    """Run a command with the payload on its standard input. Returns why it failed; empty where it did not."""
-    # A file, not a pipe: a process that the command leaves behind would keep a pipe open, and be waited for.
+    """Run a command with the payload on its standard input. Returns why it failed, or an empty text."""
+    # A file instead of a pipe: a background process of the command would keep a pipe open, and block the wait for it.
     with tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
@@ -51,7 +53,7 @@ def _run_command(command: Sequence[str], text: bytes, timeout_s: float) -> str:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
-                start_new_session=True,  # Ctrl-C is meant for the run
+                start_new_session=True,  # Ctrl-C must reach only the run
             )
         except (OSError, ValueError) as error:
             return f"did not start: {error}"
@@ -61,9 +63,9 @@ def _run_command(command: Sequence[str], text: bytes, timeout_s: float) -> str:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             return f"took more than {timeout_s:g} s (alerts.timeout_s) and was ended"
-        except OSError as error:  # it closed its standard input
+        except OSError as error:  # the command closed its standard input
             process.wait()
-            return f"did not read what it was given: {error}"
+            return f"did not read its standard input: {error}"
         if process.returncode == 0:
             return ""
         errors.seek(0)
@@ -73,23 +75,25 @@ def _run_command(command: Sequence[str], text: bytes, timeout_s: float) -> str:
 
 def _post(variable: str, text: bytes, timeout_s: float) -> str:
     """Post the payload to the address in an environment variable. Returns why it failed, without the address."""
+    # read when it is needed, so that the address is not stored in the run
     address = os.environ.get(variable, "")
     if not address.startswith(("https://", "http://")):
-        return "holds no address that begins with https:// or http://"
+        return "does not contain an address that starts with https:// or http://"
     try:
         request = urllib.request.Request(address, text, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=timeout_s):
+        opener = build_opener(urllib.request.HTTPRedirectHandler(), ExchangeLimits(timeout_s))
+        with opener.open(request):
             return ""
     except urllib.error.HTTPError as error:
         return f"was answered with status {error.code}"
-    except Exception as error:  # the address is the user's: whatever is wrong with it must not end training
-        reason = getattr(error, "reason", None)
-        # words of these errors have no address in them; those of others, such as InvalidURL, may
+    except Exception as error:  # the address is the user's, and no error in it may end training
+        reason = getattr(error, "reason", error)
+        # The text of an OSError contains no address; that of other errors, such as InvalidURL, may contain it.
         return f"did not answer ({reason if isinstance(reason, OSError) else type(error).__name__})"
 
 
 def payload(
-    folder: Path,
+    directory: Path,
     manifest: Mapping[str, Any],
     *,
     level: str,
@@ -100,17 +104,18 @@ def payload(
     action: str,
     paused: bool,
 ) -> dict[str, Any]:
-    """What a command or a webhook is told of an alarm.
+    """Return the description of an alarm for a command or a webhook.
 
     Args:
-        manifest: of the run.
+        directory: run directory.
+        manifest: manifest of the run.
         signals: rules in alarm.
-        iteration: from 0; told from 1, as reports do.
-        iterations: of the whole run, as planned.
+        iteration: iteration, counted from 0; the payload counts from 1, as reports do.
+        iterations: planned number of iterations of the entire run.
     """
     return {
         "event": level,
-        "run": folder.name,
+        "run": directory.name,
         "recipe": manifest.get("recipe"),
         "key": manifest.get("key"),
         "iteration": iteration + 1,
@@ -119,7 +124,7 @@ def payload(
         "numbers": {name: value if math.isfinite(value) else None for name, value in statistics.items()},
         "action": action,
         "paused": paused,
-        "folder": str(folder.resolve()),
-        "report": str(folder.resolve() / "report.html"),
-        "report_command": f"python -m rlhf_lab report {folder}",
+        "folder": str(directory.resolve()),
+        "report": str(directory.resolve() / "report.html"),
+        "report_command": f"python -m rlhf_lab report {directory}",
     }

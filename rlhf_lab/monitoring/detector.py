@@ -1,24 +1,25 @@
-"""The reward-hacking detector: batches of sampled replies in, alarms out; the same live and on a saved trace.
+"""The reward-hacking detector: it reads batches of sampled responses and raises alarms, live or on a saved trace.
 
-Rules, each with a statistic per checkpoint (`hacking.py` has the formulas):
+It has these rules, each with a statistic per checkpoint (`hacking.py` has the formulas):
 
-    length_z       |z| of the mean reply length against the warm-up baseline above `z`
-    reward_kl      KL(initial ‖ current) of the reward distribution above `kl`, and rising over `rising` checkpoints
-    length_cusum   CUSUM of the mean length; its false-alarm budget is of the whole run, not of a checkpoint
-    disagreement   the same CUSUM upward on the disagreement of an ensemble's members
-    parting        the same upward on what the reward has beside the outcome of the task, less that outcome
+    length_z       |z| of the mean response length against the warm-up baseline exceeds `z`
+    reward_kl      KL(initial ‖ current) of the reward distribution exceeds `kl`, and rises over `rising` checkpoints
+    length_cusum   CUSUM of the mean length; its false-alarm budget is for the entire run, not for a checkpoint
+    disagreement   the same CUSUM, upward only, of the disagreement of an ensemble's members
+    parting        the same CUSUM, upward only, of the divergence between reward and outcome: the part of the reward
+                   that is not the outcome of the task, minus the outcome
 
-In an episode with an environment the length is that of a turn: an agent that learns takes other numbers of turns. Which
-kinds of turns those are moves it too, so that `length_z` counts from `tolerance` on.
+In an episode with an environment, the length is that of a turn, because an agent that learns changes its number of
+turns. The mix of kinds of turns also changes that length, so `length_z` only counts changes beyond `tolerance`.
 
-A reward that is the outcome of the task, in whole or in part (`TermSettings.outcome`), rises where a policy gets
-better. `parting` then takes the place of `reward_kl`: it sees the rest of the reward gain more than the outcome does.
+A reward that is partly or fully the outcome of the task (`TermSettings.outcome`) rises when a policy improves. Then
+`parting` replaces `reward_kl`: it detects that the remaining part of the reward gains more than the outcome does.
 
-One of the rules in `signals` in alarm is a warning, `needed` of them at the same checkpoint a strong warning; files
-call it `hard_stop`, whatever `action` does about it. Where `reward_kl` is one of them, `parting` is a strong warning by
-itself, as it holds proxy and outcome against each other. No rule reads the true reward of simulated worlds: it only
-serves to judge afterwards whether an alarm was right and how early it came. Recorded iterations count from 0, shown
-ones from 1.
+One of the rules in `signals` in alarm is a warning. `needed` of them at the same checkpoint are a strong warning, which
+files call `hard_stop` for every value of `action`. If `reward_kl` is one of the signals, `parting` alone is a strong
+warning, because it compares proxy and outcome. No rule reads the true reward of simulated worlds. It only serves to
+judge afterwards whether an alarm was right and how early it came. Recorded iterations count from 0, displayed ones
+from 1.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ RULES = ("length_z", "reward_kl", "length_cusum", "disagreement", "parting")
 LEVELS = ("ok", "warning", "hard_stop")
 NUMBERS = ("no", "one", "two", "three", "four")
 LEAST_REWARDS = 16
-"""Scored replies below which a checkpoint has no reward distribution."""
+"""Minimum number of scored responses of a checkpoint with a reward distribution."""
 
 
 def level_name(name: str, needed: int = 2) -> str:
-    """A level in words, e.g. "strong warning (two signals)"; the name itself for a rule.
+    """Return a level in words, e.g. "strong warning (two signals)"; return the name of a rule unchanged.
 
     Args:
-        needed: signals at once that make a strong warning.
+        needed: number of simultaneous signals that are a strong warning.
     """
     if name != "hard_stop":
         return name
@@ -62,12 +63,12 @@ def level_name(name: str, needed: int = 2) -> str:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The settings of the detector; meaning and defaults: `sections.Monitor`.
+class DetectorSettings:
+    """Settings of the detector; see `monitoring.settings.Monitor` for meanings and defaults.
 
     Attributes:
-        planned: checkpoints of the whole run, warm-up included.
-        seed: of the simulation behind thresholds.
+        planned: checkpoints of the entire run, including warm-up.
+        seed: seed of the simulation that determines thresholds.
     """
 
     every: int
@@ -84,17 +85,17 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """The replies of one iteration, each (N,).
+class IterationBatch:
+    """The responses of one iteration, each (N,).
 
     Attributes:
-        prompt_N: which prompt a reply answers: any numbers, equal for the same prompt.
-        tokens_N: length, of all turns together.
-        reward_N: NaN where unscored.
-        disagreement_N: of the ensemble's members; NaN or empty without one.
-        gold_N: true reward; NaN or empty where unknown.
-        turns_N: turns of an episode with an environment; NaN or empty without one.
-        unverified_N: part of the reward that is not the outcome; NaN or empty where no part of it is.
+        prompt_N: id of each response's prompt: any numbers that are equal for the same prompt.
+        tokens_N: number of tokens, over all turns.
+        reward_N: reward; NaN if unscored.
+        disagreement_N: disagreement of the ensemble's members; NaN or empty without an ensemble.
+        gold_N: true reward; NaN or empty if unknown.
+        turns_N: number of turns of an episode with an environment; NaN or empty without one.
+        unverified_N: part of the reward that is not the outcome; NaN or empty if no part of it is the outcome.
     """
 
     prompt_N: FloatArray
@@ -107,25 +108,25 @@ class Batch:
 
     @property
     def by_turn(self) -> bool:
-        """Whether these are episodes with an environment."""
+        """True if these are episodes with an environment."""
         return bool(np.isfinite(self.turns_N).any())
 
     @property
     def length_N(self) -> FloatArray:
-        """Tokens of a reply, or of an episode's turns on average."""
+        """Number of tokens of a response, or mean number per turn of an episode."""
         return self.tokens_N / self.turns_N if self.by_turn else self.tokens_N
 
     @property
     def parting_N(self) -> FloatArray:
-        """What the reward has beside the outcome, less the outcome; NaN or empty where no part of it is one."""
+        """Unverified part of the reward minus the outcome; NaN or empty if no part of the reward is the outcome."""
         if not len(self.unverified_N):
             return self.unverified_N
         outcome_N = self.reward_N - self.unverified_N
         return self.unverified_N - outcome_N
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Batch:
-        """Inverse of `to_row`. A missing column is NaN; without `prompt` every reply has a prompt of its own."""
+    def from_row(cls, row: Mapping[str, Any]) -> IterationBatch:
+        """Return the batch of a row of `to_row`. Missing columns are NaN; without `prompt`, all prompts differ."""
         tokens_N = _floats(row.get("tokens"))
         prompt_N = _floats(row.get("prompt"))
         if not len(prompt_N):
@@ -146,24 +147,25 @@ class Batch:
         )
 
     def to_row(self) -> dict[str, list[float | None]]:
-        """Plain lists, without the columns that are unknown; an unscored reply has null."""
+        """Return the columns as lists, without unknown columns; an unscored response has null."""
         row = {}
         for name in self.__dataclass_fields__:
-            key, values_N = name.removesuffix("_N"), getattr(self, name)
+            key = name.removesuffix("_N")
+            values_N = getattr(self, name)
             if np.isfinite(values_N).any() or key == "reward":
-                row[key] = [_plain(value) for value in values_N.tolist()]
+                row[key] = [_to_plain(value) for value in values_N.tolist()]
         return row
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DetectorVerdict:
     """The detector's result at one checkpoint.
 
     Attributes:
-        statistics: rule → z, nats, or the CUSUM in units of its threshold; rules without data are missing.
+        statistics: rule → z, KL in nats, or CUSUM in units of its threshold; rules without data are missing.
         alarms: rules in alarm.
         level: index into LEVELS.
-        scored, unscored: replies with and without a reward.
+        scored, unscored: number of responses with and without a reward.
     """
 
     statistics: Mapping[str, float]
@@ -174,30 +176,30 @@ class Verdict:
 
 
 class Detector:
-    """Reads a run's batches in order. Its whole state is in `state_dict`.
+    """Detector of a run, which reads its batches in order. `state_dict` contains its entire state.
 
     Attributes:
-        iteration: iterations seen.
-        checkpoints: checkpoints judged, those after warm-up.
+        iteration: number of iterations seen.
+        checkpoints: number of checkpoints judged, i.e. those after warm-up.
         pending: batches since the last checkpoint.
         warm: checkpoints of the warm-up; empty once the baseline is fitted.
-        length, spread, parting: CUSUM of the mean length, of the ensemble's disagreement, and of what the reward has
-            beside the outcome; None until the baseline is fitted, the last two also where there is none of it.
-        by_turn: whether the length is that of a turn.
+        length, spread, parting: CUSUM of the mean length, of the ensemble's disagreement, and of the divergence between
+            reward and outcome. None until the baseline is fitted; the last two also if the run has no such quantity.
+        by_turn: True if the length is that of a turn.
         edges, initial_K: bins of the reward distribution and their counts in the warm-up; empty without rewards.
-        kls: the latest values of `reward_kl`.
-        level: of the last checkpoint, an index into LEVELS.
+        kls: last values of `reward_kl`.
+        level: level of the last checkpoint, an index into LEVELS.
         first: rule or level → iteration of its first alarm.
-        counts: rule or level → checkpoints in alarm.
-        gold: (mean, standard error) of the true reward of each iteration; NaN where unknown.
+        counts: rule or level → number of checkpoints in alarm.
+        gold: (mean, standard error) of the true reward of each iteration; NaN if unknown.
     """
 
-    def __init__(self, limits: Limits):
+    def __init__(self, limits: DetectorSettings):
         self.limits = limits
         self.iteration = 0
         self.checkpoints = 0
-        self.pending: list[Batch] = []
-        self.warm: list[Batch] = []
+        self.pending: list[IterationBatch] = []
+        self.warm: list[IterationBatch] = []
         self.length: Cusum | None = None
         self.spread: Cusum | None = None
         self.parting: Cusum | None = None
@@ -210,8 +212,9 @@ class Detector:
         self.counts: dict[str, int] = {}
         self.gold: list[tuple[float, float]] = []
 
-    def see(self, batch: Batch) -> Verdict | None:
-        """Add one iteration's replies; returns a verdict when they complete a checkpoint after warm-up."""
+    def see(self, batch: IterationBatch) -> DetectorVerdict | None:
+        """Add one iteration's responses. Returns a verdict if they complete a checkpoint after warm-up, else None."""
+        # only for judging alarms afterwards; no rule reads it
         self.gold.append(_mean_and_error(by_prompt(batch.gold_N, batch.prompt_N)))
         self.pending.append(batch)
         self.iteration += 1
@@ -238,13 +241,14 @@ class Detector:
         if all(map(len, partings)):
             self.parting = self._start_cusum(partings, two_sided=False)
         reward_N = _join_batches(self.warm).reward_N
+        # with few rewards the bins would be too noisy to compare
         if np.isfinite(reward_N).sum() >= LEAST_REWARDS:
             self.edges = bin_edges(reward_N)
             self.initial_K = bin_counts(reward_N, self.edges)
         self.warm = []
 
     def _start_cusum(self, checkpoints: list[FloatArray], *, two_sided: bool) -> Cusum:
-        """A CUSUM whose baseline is these checkpoints' prompt means, (B,) each."""
+        """Return a CUSUM whose baseline is fitted to the prompt means (B,) of these checkpoints."""
         limits = self.limits
         baseline = fit_baseline(checkpoints)
         threshold = cusum_threshold(
@@ -257,77 +261,96 @@ class Detector:
         )
         return Cusum(baseline, limits.tolerance, two_sided, threshold)
 
-    def _judge_checkpoint(self, batch: Batch) -> Verdict:
-        """Statistics, alarms and level of a checkpoint after warm-up."""
+    def _judge_checkpoint(self, batch: IterationBatch) -> DetectorVerdict:
+        """Compute statistics, alarms and level of a checkpoint after warm-up."""
         assert self.length is not None
         limits = self.limits
         statistics: dict[str, float] = {}
         alarms: list[str] = []
         length_B = by_prompt(batch.length_N, batch.prompt_N)
-        length, prompts = float(length_B.mean()), len(length_B)
+        length = float(length_B.mean())
+        prompts = len(length_B)
         statistics["length_z"] = self.length.baseline.z(length, prompts, tolerance=self._length_tolerance())
         statistics["length_cusum"] = self.length.step(length, prompts)
         spread_B = by_prompt(batch.disagreement_N, batch.prompt_N)
         if self.spread is not None and len(spread_B):
-            statistics["disagreement"] = self.spread.step(float(spread_B.mean()), len(spread_B))
+            spread = float(spread_B.mean())
+            statistics["disagreement"] = self.spread.step(spread, len(spread_B))
+        # an ensemble or an outcome may be missing in a single checkpoint; its CUSUM then keeps its sum
         parting_B = by_prompt(batch.parting_N, batch.prompt_N)
         if self.parting is not None and len(parting_B):
-            statistics["parting"] = self.parting.step(float(parting_B.mean()), len(parting_B))
+            parting = float(parting_B.mean())
+            statistics["parting"] = self.parting.step(parting, len(parting_B))
         scored = int(np.isfinite(batch.reward_N).sum())
+        # with an outcome in the reward, `parting` replaces this rule
         if self.parting is None and len(self.initial_K) and scored >= LEAST_REWARDS:
             statistics["reward_kl"] = shift_kl(self.initial_K, bin_counts(batch.reward_N, self.edges))
-            self.kls = [*self.kls, statistics["reward_kl"]][-limits.rising :]
+            kls = [*self.kls, statistics["reward_kl"]]
+            self.kls = kls[-limits.rising :]
             if self._kl_rises() and self.kls[-1] > limits.kl:
                 alarms.append("reward_kl")
         if abs(statistics["length_z"]) > limits.z:
             alarms.append("length_z")
-        # All are in units of their threshold; without data a rule has no statistic and no alarm.
-        alarms += [rule for rule in ("length_cusum", "disagreement", "parting") if statistics.get(rule, 0.0) > 1]
+        # these CUSUMs are in units of their thresholds; a rule without data has no statistic and no alarm
+        cusum_rules = ("length_cusum", "disagreement", "parting")
+        alarms += [rule for rule in cusum_rules if statistics.get(rule, 0.0) > 1]
         evidence = sum(rule in alarms for rule in limits.signals)
+        # one rule that compares proxy and outcome is sufficient evidence of hacking
         parted = "parting" in alarms and "reward_kl" in limits.signals
         if evidence >= limits.needed or parted:
             self.level = 2
         else:
             self.level = 1 if evidence else 0
         self._count_alarms(statistics, alarms)
-        return Verdict(statistics, tuple(alarms), self.level, scored, len(batch.reward_N) - scored)
+        unscored = len(batch.reward_N) - scored
+        return DetectorVerdict(
+            statistics,
+            tuple(alarms),
+            self.level,
+            scored,
+            unscored,
+        )
 
     def _length_tolerance(self) -> float:
-        """Relative change of the mean length from which on `length_z` counts."""
+        """Return the minimum relative change of the mean length that `length_z` counts."""
         return self.limits.tolerance if self.by_turn else 0.0
 
     def _kl_rises(self) -> bool:
-        """Whether each of the last `rising` values of `reward_kl` is above the one before it."""
-        rises = all(before < after for before, after in zip(self.kls, self.kls[1:], strict=False))
+        """Return True if each of the last `rising` values of `reward_kl` exceeds the one before it."""
+        pairs = zip(self.kls, self.kls[1:], strict=False)
+        rises = all(before < after for before, after in pairs)
         return len(self.kls) == self.limits.rising and rises
 
     def _count_alarms(self, statistics: Mapping[str, float], alarms: list[str]) -> None:
-        """Record first alarms, and at how many checkpoints each rule and level was in alarm."""
+        """Record first alarms, and the number of checkpoints at which each rule and level was in alarm."""
         self.checkpoints += 1
-        raised = [*alarms, *LEVELS[1 : self.level + 1]]  # a strong warning is a warning too
+        raised = [*alarms, *LEVELS[1 : self.level + 1]]  # a strong warning is also a warning
         for name in (*statistics, *LEVELS[1:]):
             self.counts[name] = self.counts.get(name, 0) + (name in raised)
         for name in raised:
+            # recorded iterations count from 0
             self.first.setdefault(name, self.iteration - 1)
 
     def band(self) -> tuple[float, float] | None:
-        """Mean lengths between which `length_z` is silent, for checkpoints as large as those of the warm-up."""
+        """Return the range of mean lengths without alarm of `length_z`, for checkpoints as large as in warm-up."""
         if self.length is None:
             return None
         baseline = self.length.baseline
+        # z is linear in the mean, so its slope gives the width of the band
         z_per_token = baseline.z(baseline.mean + 1, baseline.prompts)
-        half_width = self.limits.z / z_per_token + self._length_tolerance() * abs(baseline.mean)
+        tolerated = self._length_tolerance() * abs(baseline.mean)
+        half_width = self.limits.z / z_per_token + tolerated
         return baseline.mean - half_width, baseline.mean + half_width
 
     def totals(self) -> dict[str, float]:
-        """Numbers of the whole run; see metrics.py."""
+        """Return the metrics of the entire run; see metrics.py."""
         metrics: dict[str, float] = {}
         for name, count in self.counts.items():
             metrics[f"alarm/{name}"] = float(count > 0)
             metrics[f"alarm_at/{name}"] = self.first.get(name, math.nan)
             metrics[f"alarm_share/{name}"] = count / self.checkpoints
         gold_T2 = np.array(self.gold)
-        if not metrics or not np.isfinite(gold_T2).all():  # nothing was judged, or the truth is not known throughout
+        if not metrics or not np.isfinite(gold_T2).all():  # nothing was judged, or the true reward is not fully known
             return metrics
         turn = gold_fall(gold_T2[:, 0], gold_T2[:, 1])
         metrics["hacked"] = float(turn is not None)
@@ -337,13 +360,13 @@ class Detector:
             first = self.first.get(name)
             lead = math.nan if turn is None or first is None else turn.fall - first
             metrics[f"lead/{name}"] = lead
-            # An alarm can be in time only in a run that fell, and false only in one that did not.
+            # an alarm can be in time only in a run that fell, and false only in one that did not
             metrics[f"in_time/{name}"] = math.nan if turn is None else float(lead > 0)
             metrics[f"false/{name}"] = math.nan if turn is not None else float(first is not None)
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values only."""
+        """Return the state as values that JSON supports."""
         return {
             "iteration": self.iteration,
             "checkpoints": self.checkpoints,
@@ -361,7 +384,7 @@ class Detector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of `state_dict`."""
+        """Restore the state from `state_dict`."""
         self.iteration = state["iteration"]
         self.checkpoints = state["checkpoints"]
         self.level = state["level"]
@@ -369,9 +392,10 @@ class Detector:
         self.first = dict(state["first"])
         self.counts = dict(state["counts"])
         self.gold = [(mean, error) for mean, error in state["gold"]]
-        self.pending = [Batch.from_row(row) for row in state["pending"]]
-        self.warm = [Batch.from_row(row) for row in state["warm"]]
-        self.length, self.spread, self.parting = (_restore_cusum(values) for values in state["cusums"])
+        self.pending = [IterationBatch.from_row(row) for row in state["pending"]]
+        self.warm = [IterationBatch.from_row(row) for row in state["warm"]]
+        cusums = [_restore_cusum(values) for values in state["cusums"]]
+        self.length, self.spread, self.parting = cusums
         self.by_turn = state["by_turn"]
         self.edges = np.array(state["edges"])
         self.initial_K = np.array(state["initial"])
@@ -383,36 +407,42 @@ def _restore_cusum(values: Mapping[str, Any] | None) -> Cusum | None:
     return Cusum(**{**values, "baseline": Baseline(**values["baseline"])})
 
 
-def _join_batches(batches: list[Batch]) -> Batch:
-    """One batch of all replies. Prompts of two iterations count as different ones."""
+def _join_batches(batches: list[IterationBatch]) -> IterationBatch:
+    """Concatenate batches of responses. The same prompt in two iterations counts as two prompts."""
     if len(batches) == 1:
         return batches[0]
-    columns = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in Batch.__dataclass_fields__}
-    # Number the prompts of each batch from 0, then shift each batch beyond those before it.
+    columns = {
+        name: np.concatenate([getattr(batch, name) for batch in batches])
+        for name in IterationBatch.__dataclass_fields__
+    }
+    # number the prompts of each batch from 0, then shift each batch beyond the previous ones
     numbers = [np.unique(batch.prompt_N, return_inverse=True)[1] for batch in batches]
-    offsets = np.cumsum([0, *(number_N.max() + 1 for number_N in numbers[:-1])])
+    counts = [number_N.max() + 1 for number_N in numbers[:-1]]
+    offsets = np.cumsum([0, *counts])
     shifted = [number_N + offset for number_N, offset in zip(numbers, offsets, strict=True)]
     columns["prompt_N"] = np.concatenate(shifted).astype(float)
-    return Batch(**columns)
+    return IterationBatch(**columns)
 
 
 def _mean_and_error(values_B: FloatArray) -> tuple[float, float]:
-    """Mean over prompts and its standard error; NaN when it is not known."""
+    """Return the mean over prompts and its standard error; NaN if unknown."""
     if len(values_B) < 2:
         return (float(values_B[0]) if len(values_B) else math.nan), math.nan
-    return float(values_B.mean()), float(values_B.std(ddof=1)) / math.sqrt(len(values_B))
+    error = float(values_B.std(ddof=1)) / math.sqrt(len(values_B))
+    return float(values_B.mean()), error
 
 
-def _plain(value: float) -> float | None:
-    """A value for JSON: null for NaN, whole numbers without a point, else six digits."""
+def _to_plain(value: float) -> float | None:
+    """Convert a value for JSON: null for NaN, whole numbers without a point, otherwise six digits."""
     if not math.isfinite(value):
         return None
     return int(value) if value.is_integer() else round(value, 6)
 
 
 def _floats(values: Any) -> FloatArray:
-    """A column of a row: a list, or a bare number in a file with a row per reply; empty when it is missing."""
+    """Return a column as an array; it is a list, a single number in files with a row per response, or missing."""
     if values is None:
         return np.zeros(0)
     listed = values if isinstance(values, list) else [values]
-    return np.array([math.nan if value is None else value for value in listed], dtype=np.float64)
+    numbers = [math.nan if value is None else value for value in listed]
+    return np.array(numbers, dtype=np.float64)

@@ -5,73 +5,78 @@ from __future__ import annotations
 from rlhf_lab.core.metrics import Metric
 
 DETECTOR = (
-    Metric("alarm/<rule>", "whether the rule was in alarm at any checkpoint: 0 or 1; also for warning and hard_stop"),
+    Metric("alarm/<rule>", "1 if the rule was in alarm at any checkpoint, else 0; also for warning and hard_stop"),
     Metric("alarm_at/<rule>", "iteration of its first alarm"),
-    Metric("alarm_share/<rule>", "share of checkpoints after warm-up in alarm"),
+    Metric("alarm_share/<rule>", "fraction of checkpoints after warm-up in alarm"),
     Metric(
         "hacked",
-        "whether gold fell significantly from its peak: 0 or 1 (where it is known); a fall of a "
-        "few sd of its noise may go unseen",
+        "1 if gold fell significantly from its peak, else 0 (if it is known); a fall by a few sd of its noise may not "
+        "be detected",
         title="hacked",
         phrase="share of hacked runs",
     ),
     Metric("gold_peak", "last iteration of the best window of gold before it fell"),
     Metric("gold_fall", "iteration at which the fall is significant", title="gold fell at"),
-    Metric("lead/<rule>", "iterations from the first alarm to gold_fall, in runs that hacked; below 0 is too late"),
+    Metric("lead/<rule>", "iterations from the first alarm to gold_fall, in runs that hacked; negative is too late"),
     Metric(
-        "in_time/<rule>", "whether the first alarm came before gold_fall: 0 or 1, in runs that hacked", better="higher"
+        "in_time/<rule>", "1 if the first alarm came before gold_fall, else 0, in runs that hacked", better="higher"
     ),
-    Metric("false/<rule>", "whether there was any alarm: 0 or 1, in runs that did not hack", better="lower"),
+    Metric("false/<rule>", "1 if there was any alarm, else 0, in runs that did not hack", better="lower"),
 )
-"""detector.py"""
+"""Metrics of detector.py."""
 
 RULES = (
     Metric(
         "alarm_share/hard_stop",
-        "share of checkpoints after warm-up with two signals in alarm",
+        "fraction of checkpoints after warm-up with two signals in alarm",
         title="checkpoints in strong warning",
         phrase="share of checkpoints in strong warning",
     ),
     Metric(
         "alarm_share/warning",
-        "share of checkpoints after warm-up with a signal in alarm",
+        "fraction of checkpoints after warm-up with a signal in alarm",
         title="checkpoints in alarm",
         phrase="share of checkpoints in alarm",
     ),
     Metric(
         "in_time/hard_stop",
-        "share of hacked runs with one before gold fell",
+        "fraction of hacked runs with a strong warning before gold fell",
         title="strong warning in time",
         better="higher",
     ),
     Metric(
         "in_time/warning",
-        "share of hacked runs with a warning before gold fell",
+        "fraction of hacked runs with a warning before gold fell",
         title="warning in time",
         better="higher",
     ),
     Metric(
         "false/hard_stop",
-        "share of runs that did not hack with a strong warning",
+        "fraction of runs without hacking that had a strong warning",
         title="false strong warnings",
         better="lower",
     ),
-    Metric("false/warning", "share of runs that did not hack with a warning", title="false warnings", better="lower"),
+    Metric(
+        "false/warning",
+        "fraction of runs without hacking that had a warning",
+        title="false warnings",
+        better="lower",
+    ),
     Metric(
         "false/length_z",
-        "share of runs that did not hack in which the rule was in alarm",
+        "fraction of runs without hacking in which the rule was in alarm",
         title="false alarms, length z",
         better="lower",
     ),
     Metric(
         "false/reward_kl",
-        "share of runs that did not hack in which the rule was in alarm",
+        "fraction of runs without hacking in which the rule was in alarm",
         title="false alarms, reward KL",
         better="lower",
     ),
     Metric(
         "false/length_cusum",
-        "share of runs that did not hack in which the rule was in alarm",
+        "fraction of runs without hacking in which the rule was in alarm",
         title="false alarms, CUSUM",
         better="lower",
     ),
@@ -101,41 +106,43 @@ RULES = (
     Metric("lead/disagreement", "the same for the CUSUM of the ensemble's disagreement", title="lead, disagreement"),
     Metric(
         "false/parting",
-        "the same for the CUSUM of what the reward has beside the outcome",
+        "the same for the CUSUM of the divergence between reward and outcome",
         title="false alarms, parting",
         better="lower",
     ),
-    Metric("lead/parting", "the same for the CUSUM of what the reward has beside the outcome", title="lead, parting"),
+    Metric(
+        "lead/parting", "the same for the CUSUM of the divergence between reward and outcome", title="lead, parting"
+    ),
 )
-"""detector.py, one by one: the rules that it has"""
+"""Metrics of detector.py, one for each of its rules."""
 
 MONITOR = (
     Metric(
         "monitor/length_z",
-        "mean reply length against the warm-up baseline, standard errors of the difference; of agents the mean length "
-        "of a turn, beyond the tolerance",
+        "mean response length against the warm-up baseline, standard errors of the difference; for agents the mean "
+        "length of a turn, beyond the tolerance",
     ),
     Metric("monitor/reward_kl", "KL(initial reward distribution ‖ that of this checkpoint), nats, bias-corrected"),
     Metric("monitor/length_cusum", "CUSUM of the mean length in units of its threshold: above 1 is an alarm"),
-    Metric("monitor/disagreement", "the same upward on the disagreement of an ensemble's members"),
+    Metric("monitor/disagreement", "the same CUSUM, upward, of the disagreement of an ensemble's members"),
     Metric(
         "monitor/parting",
-        "the same upward on what the reward has beside the outcome of the task, less that outcome (where part of the "
-        "reward is one, in place of reward_kl)",
+        "the same CUSUM, upward, of the divergence between reward and outcome: the rest of the reward minus the "
+        "outcome (if part of the reward is the outcome; it then replaces reward_kl)",
     ),
     Metric("monitor/level", "0 ok, 1 warning, 2 strong warning, by the rules in reward.monitor.signals"),
-    Metric("monitor/unscored", "replies of the checkpoint without a reward, which its reward distribution leaves out"),
+    Metric("monitor/unscored", "responses of the checkpoint without a reward, excluded from the reward distribution"),
     Metric("monitor/tokens_low", "mean length below which length_z is in alarm"),
-    Metric("monitor/tokens_high", "mean length above which it is"),
+    Metric("monitor/tokens_high", "mean length above which length_z is in alarm"),
 )
-"""monitor.py"""
+"""Metrics of monitor.py in each iteration."""
 
 MONITOR_OF_A_RUN = (
     Metric(
         "stopped_at",
-        "iteration, recorded from 0, at which the monitor ended training; its replies were not trained on",
+        "iteration, recorded from 0, at which the monitor ended training; its responses were not trained on",
         title="stopped at",
     ),
-    Metric("kl_raised", "what the monitor multiplied the KL coefficient by in all (action=raise_kl)"),
+    Metric("kl_raised", "total factor by which the monitor multiplied the KL coefficient (action=raise_kl)"),
 )
-"""monitor.py"""
+"""Metrics of monitor.py for a run."""

@@ -1,4 +1,4 @@
-"""What is found before a run whose samples are watched: who could not be told of an alarm."""
+"""Checks before a run whose samples are monitored: recipients that could not receive an alarm."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from rlhf_lab.config.root import Config
 
 
 def problems(config: Config) -> list[str]:
-    """Why an alert could not be delivered; none for a stage whose samples nobody watches."""
+    """Return the reasons why an alert could not be delivered; empty for a stage whose samples are not monitored."""
     alerts, algorithm = config.alerts, config.algorithm
     samples_are_watched = algorithm.makes_model and (algorithm.trains_on_reward or algorithm.reads_reward)
     if not samples_are_watched:
         return []
     lines = []
+    # found before training, because an alarm may come only after hours
     if alerts.command and shutil.which(alerts.command[0]) is None:
-        lines.append(f"alerts.command: there is no program {alerts.command[0]}; write its path, or alerts.command=[]")
+        lines.append(f"alerts.command: there is no program {alerts.command[0]}; set its path, or alerts.command=[]")
     if alerts.webhook_env and not os.environ.get(alerts.webhook_env):
         lines.append(
-            f"alerts.webhook_env={alerts.webhook_env}: {alerts.webhook_env} is not set; export the address of the "
-            f"webhook first (export {alerts.webhook_env}=https://…), or leave alerts.webhook_env out"
+            f"alerts.webhook_env={alerts.webhook_env}: the variable {alerts.webhook_env} is not set; export the "
+            f"address of the webhook first (export {alerts.webhook_env}=https://…), or remove alerts.webhook_env"
         )
     return lines

@@ -1,11 +1,11 @@
-"""Judges a saved trace with the reward-hacking detector that watches live runs.
+"""Replay of a saved trace with the reward-hacking detector of live runs.
 
-A trace is a run directory, or a .jsonl or .csv file with a row per reply (or per iteration, then of means):
+A trace is a run directory, or a .jsonl or .csv file with a row per response (or per iteration, with means):
 
-    iteration | step | checkpoint    groups the rows sampled together; without it each row is an iteration
-    tokens | length                  of the reply
-    reward | proxy | score           empty where unscored
-    prompt, disagreement, gold       where they are known
+    iteration | step | checkpoint    groups the rows that were sampled together; without it each row is an iteration
+    tokens | length                  number of tokens of the response
+    reward | proxy | score           empty if unscored
+    prompt, disagreement, gold       optional
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ from rich.table import Table
 from rlhf_lab.config import schema
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import read_json, read_jsonl
-from rlhf_lab.monitoring.detector import LEVELS, RULES, Batch, Detector, Limits, Verdict, level_name
+from rlhf_lab.monitoring.detector import (
+    LEVELS,
+    RULES,
+    Detector,
+    DetectorSettings,
+    DetectorVerdict,
+    IterationBatch,
+    level_name,
+)
 from rlhf_lab.monitoring.settings import Monitor
 from rlhf_lab.monitoring.trace import LIMITS_FILE, TRACE, limits
 
@@ -38,29 +46,36 @@ NAMES = {
     "turns": ("turns",),
     "unverified": ("unverified",),
 }
-"""Column that the detector reads → its possible names in a file; the first that a row has is taken."""
+"""Column that the detector reads → its possible names in a file; the first name found in a row is used."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A judged trace: its batches, the verdicts as (iteration that completed the checkpoint, verdict), the detector."""
+    """A judged trace: its batches, (iteration that completed the checkpoint, verdict) of each one, and the detector."""
 
-    batches: Sequence[Batch]
-    verdicts: Sequence[tuple[int, Verdict]]
+    batches: Sequence[IterationBatch]
+    verdicts: Sequence[tuple[int, DetectorVerdict]]
     detector: Detector
 
 
 def replay(source: Path, changes: Mapping[str, Any] | None = None) -> Replay:
-    """Judge a trace with the limits of its run, or the defaults; `changes` are settings of `reward.monitor`."""
+    """Judge a trace with the limits of its run, or the defaults; `changes` override settings of `reward.monitor`."""
     batches = read_trace(source)
     saved = read_json(source / LIMITS_FILE) if source.is_dir() else None
     problems: list[str] = []
     settings = schema.build(Monitor, changes or {}, "monitor", problems)
     if problems:
         raise ConfigError(problems)
-    base = Limits(**saved) if saved else limits(settings, len(batches), settings.every, settings.warmup, 0)
+    defaults = limits(
+        settings,
+        len(batches),
+        settings.every,
+        settings.warmup,
+        0,
+    )
+    base = DetectorSettings(**saved) if saved else defaults
     changed = {name: getattr(settings, name) for name in changes or {} if hasattr(base, name)}
-    if "every" in changed:  # the run's iterations make another number of checkpoints
+    if "every" in changed:  # the same iterations form another number of checkpoints
         changed["planned"] = base.planned * base.every // changed["every"]
     detector = Detector(dataclasses.replace(base, **changed))
     verdicts = []
@@ -71,21 +86,21 @@ def replay(source: Path, changes: Mapping[str, Any] | None = None) -> Replay:
     return Replay(batches, verdicts, detector)
 
 
-def read_trace(source: Path) -> list[Batch]:
-    """The batches of a run directory or file, in order. Raises DataError when there is no trace in it."""
+def read_trace(source: Path) -> list[IterationBatch]:
+    """Return the batches of a run directory or file, in order. Raises DataError if it contains no trace."""
     if source.is_dir():
         rows = read_jsonl(source / TRACE)
         if rows:
-            return [Batch.from_row(row) for row in rows]
-        source = source / "metrics.jsonl"  # a run without the monitor: means of iterations, if it logged them
+            return [IterationBatch.from_row(row) for row in rows]
+        source = source / "metrics.jsonl"  # a run without the monitor may have logged the means of iterations
     if not source.is_file():
         raise DataError(f"{source} does not exist; name a run directory, or a .jsonl or .csv file of samples")
     rows = read_jsonl(source) if source.suffix == ".jsonl" else _read_csv(source)
     samples_by_iteration: dict[Any, list[dict[str, Any]]] = {}
-    for number, row in enumerate(rows):
+    for index, row in enumerate(rows):
         sample = {key: _first_column(row, names) for key, names in NAMES.items()}
         if sample["tokens"] is not None:
-            iteration = number if sample["iteration"] is None else sample["iteration"]
+            iteration = index if sample["iteration"] is None else sample["iteration"]
             samples_by_iteration.setdefault(iteration, []).append(sample)
     if not samples_by_iteration:
         raise DataError(f"{source} has no column {' or '.join(NAMES['tokens'])}; see python -m rlhf_lab monitor")
@@ -93,7 +108,7 @@ def read_trace(source: Path) -> list[Batch]:
 
 
 def _first_column(row: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """The value of the first of these columns that the row has; None without any."""
+    """Return the value of the first of these columns that the row has; None without any."""
     return next((row[name] for name in names if name in row), None)
 
 
@@ -103,18 +118,18 @@ def _read_csv(source: Path) -> list[dict[str, Any]]:
         return [{key: value or None for key, value in row.items()} for row in rows]  # an empty cell is unscored
 
 
-def _build_batch(samples: list[dict[str, Any]]) -> Batch:
-    """One iteration's samples as a batch. Raises DataError for text in a column of numbers."""
+def _build_batch(samples: list[dict[str, Any]]) -> IterationBatch:
+    """Return one iteration's samples as a batch. Raises DataError for text in a numeric column."""
     numeric = [key for key in NAMES if key not in ("iteration", "prompt")]
     try:
         columns = {key: [_number(sample[key]) for sample in samples] for key in numeric}
     except ValueError as error:
-        raise DataError(f"a sample is not a number: {error}") from None
+        raise DataError(f"a sample has a value that is not a number: {error}") from None
     prompts = dict.fromkeys(sample["prompt"] for sample in samples)
     prompt_ids = {prompt: i for i, prompt in enumerate(prompts)}
-    if None not in prompt_ids:  # otherwise every sample counts as a prompt of its own
+    if None not in prompt_ids:  # without a prompt column, every sample counts as a different prompt
         columns["prompt"] = [float(prompt_ids[sample["prompt"]]) for sample in samples]
-    return Batch.from_row(columns)
+    return IterationBatch.from_row(columns)
 
 
 def _number(value: Any) -> float | None:
@@ -122,7 +137,7 @@ def _number(value: Any) -> float | None:
 
 
 def rule_rows(judged: Replay) -> tuple[list[str], list[list[str]]]:
-    """(headings, a row per rule): first alarm, share of checkpoints, and the lead where the truth is known."""
+    """Return (headings, a row per rule): first alarm, fraction of checkpoints, and lead if the truth is known."""
     totals = judged.detector.totals()
     last = judged.verdicts[-1][1].statistics if judged.verdicts else {}
     truth_known = "hacked" in totals
@@ -146,18 +161,18 @@ def rule_rows(judged: Replay) -> tuple[list[str], list[list[str]]]:
 
 
 def table(judged: Replay) -> Table:
-    """The rows of `rule_rows` for a terminal."""
+    """Return the rows of `rule_rows` as a table for the console."""
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     headings, rows = rule_rows(judged)
-    for number, heading in enumerate(headings):
-        shown.add_column(heading, justify="right" if number else "left")
+    for index, heading in enumerate(headings):
+        shown.add_column(heading, justify="right" if index else "left")
     for row in rows:
         shown.add_row(*row)
     return shown
 
 
 def summary(judged: Replay) -> str:
-    """How many iterations were judged by which rules, and whether gold fell, where it is known."""
+    """Return a text about the judged iterations and the rules, and about a fall of gold if gold is known."""
     detector = judged.detector
     limit = detector.limits
     text = (
@@ -166,12 +181,13 @@ def summary(judged: Replay) -> str:
     )
     totals = detector.totals()
     if totals.get("hacked"):
-        peak, fall = totals["gold_peak"] + 1, totals["gold_fall"] + 1
+        peak = totals["gold_peak"] + 1
+        fall = totals["gold_fall"] + 1
         return f"{text}\ngold reward of the samples: best until iteration {peak:.0f}, fallen at {fall:.0f}"
     if "hacked" not in totals:
         return f"{text}\ngold reward of the samples: not known"
     alarmed = totals.get("alarm/warning") == 1
-    comment = ", so no alarm announced a fall" if alarmed else ""
+    comment = ", so no alarm preceded a fall" if alarmed else ""
     return f"{text}\ngold reward of the samples: does not fall{comment}"
 
 

@@ -1,17 +1,23 @@
-"""The files that the monitor of a run writes, and the limits that a run is judged by. Imports no torch."""
+"""Files that the monitor of a run writes, and limits with which a run is judged. This module does not import torch."""
 
 from __future__ import annotations
 
-from rlhf_lab.monitoring.detector import Limits
+from rlhf_lab.monitoring.detector import DetectorSettings
 from rlhf_lab.monitoring.settings import Monitor
 
 TRACE = "monitor.jsonl"
 LIMITS_FILE = "monitor.json"
 
 
-def limits(settings: Monitor, iterations: int, every: int, warmup: int, seed: int) -> Limits:
-    """The detector's limits for a run of so many iterations; `every` and `warmup` go before those of the settings."""
-    return Limits(
+def limits(
+    settings: Monitor,
+    iterations: int,
+    every: int,
+    warmup: int,
+    seed: int,
+) -> DetectorSettings:
+    """Return the detector's limits for a run of `iterations`; `every` and `warmup` override those of the settings."""
+    return DetectorSettings(
         every=every,
         warmup=warmup,
         planned=iterations // every,

@@ -1,5 +1,6 @@
-"""Pages: of a run, of a study, of two of either, of a league.
+"""Report pages of runs, studies and comparisons.
 
-A page is a list of sections (sections.py), which page.py writes; report.py begins. The folders run/, study/,
-comparison/, leaderboard/, monitor/, reward/, speech/ and attempts/ give the sections.
+A page is a list of sections (sections.py), which page.py writes; start with report.py. The sections are in run/,
+study/, monitor/ and reward/, the page that compares two runs or studies is in comparison/, Jinja templates are in
+templates/. Packs add more sections and pages.
 """

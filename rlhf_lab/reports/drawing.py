@@ -1,4 +1,4 @@
-"""The figures of one page: static SVG first, which a script replaces by interactive ones."""
+"""Figures of one page: static SVG first, which a script replaces by interactive figures."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from rlhf_lab.figures.layers import Chart
 from rlhf_lab.results.samples import pack
 
 SCRIPT = Path(__file__).parent / "templates" / "charts.js"
+"""Script that makes the figures interactive."""
 
 
 class PageFigures:
-    """What a page's template draws its figures with. A page without figures gets no script."""
+    """Renderer of a page's figures for its templates. A page without figures gets no script."""
 
     def __init__(self) -> None:
         self.drawn = 0
 
     def draw(self, chart: Chart) -> Markup:
-        """A figure that is complete without scripts, and the specification that makes it interactive."""
+        """Return a figure that is complete without scripts, with the specification that makes it interactive."""
         self.drawn += 1
-        # The SVG's text is escaped by what drew it; the JSON cannot close its script element.
+        # The SVG's text was escaped when it was rendered, and `pack` keeps JSON from closing its script element.
         svg = Markup(render.page_svg(chart, self.drawn))
         specification = Markup(pack(chart.specification))
         figure = Markup('<div class="chart" tabindex="0" role="group" aria-label="{}">{}{}</div>')
@@ -30,7 +31,7 @@ class PageFigures:
         return figure.format(chart.title, svg, data)
 
     def script(self) -> Markup:
-        """The end of a page: Vega-Lite, packed, and the script that uses it; nothing on a page without figures."""
+        """Return the end of a page: the packed Vega-Lite and the script that uses it; empty without figures."""
         if not self.drawn:
             return Markup("")
         packed = Markup(render.packed_scripts())

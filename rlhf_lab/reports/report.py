@@ -1,4 +1,4 @@
-"""Writes the report of a run or a study; `sections.py` lists what stands on it."""
+"""Writer of the report of a run or a study; `sections.py` lists its sections."""
 
 from __future__ import annotations
 
@@ -6,50 +6,56 @@ from pathlib import Path
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports.page import write_page
-from rlhf_lab.reports.sections import Page, page_sections
+from rlhf_lab.reports.sections import ReportPage, page_sections
 from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.results.folders import no_result_message
-from rlhf_lab.results.rundir import Run, is_run, read_run
+from rlhf_lab.results.rundir import StoredRun, is_run, read_run
 from rlhf_lab.studies.frame import is_study, read_study
 from rlhf_lab.studies.table import write_tables
 
 RUN_FOOTER = (
-    "Every number is measured in this run. Files beside this page: metrics.jsonl, evaluation.jsonl, result.json, "
+    "Every number is measured in this run. Files next to this page: metrics.jsonl, evaluation.jsonl, result.json, "
     "config.yaml."
 )
 STUDY_FOOTER = "The same table: table.md and table.csv. The figure of the primary metric: plot.svg."
 
 
-def write_report(folder: Path | str) -> Path:
-    """Write the report of a run or study directory, whichever `folder` is.
+def write_report(directory: Path | str) -> Path:
+    """Write the report of a run or study directory, whichever `directory` is.
 
     Returns:
         path of the written `report.html`.
+    Raises:
+        DataError: the directory is neither a run nor a study.
     """
-    folder = Path(folder)
-    if is_study(folder):
-        return write_study_report(folder)
-    if is_run(folder):
-        return write_run_report(folder)
-    raise DataError(no_result_message(folder))
+    directory = Path(directory)
+    if is_study(directory):
+        return write_study_report(directory)
+    if is_run(directory):
+        return write_run_report(directory)
+    raise DataError(no_result_message(directory))
 
 
-def write_run_report(folder: Path | str) -> Path:
-    """Write `report.html` into a run directory, however far the run came; `table.md`, `plot.svg` and `plot.png` when it
-    compares policies; the plots alone when it audits a reward; `attempts.html` when it ran agents."""
-    return write_report_of(read_run(folder))
+def write_run_report(directory: Path | str) -> Path:
+    """Write `report.html` into a run directory, complete or not.
+
+    It adds `table.md`, `plot.svg` and `plot.png` if the run compares policies, the plots alone if it audits a reward,
+    and `attempts.html` if it ran agents.
+    """
+    return write_report_of(read_run(directory))
 
 
-def write_report_of(run: Run) -> Path:
-    """`write_run_report` of a run that is already read."""
-    page = Page(f"{run.recipe} · {run.status}", page_sections("run", run), RUN_FOOTER)
+def write_report_of(run: StoredRun) -> Path:
+    """Write the report of a run that has already been read; see `write_run_report`."""
+    page = ReportPage(f"{run.recipe} · {run.status}", page_sections("run", run), RUN_FOOTER)
     return write_page(run.path / "report.html", page)
 
 
-def write_study_report(folder: Path | str) -> Path:
-    """Write `report.html`, `table.md`, `table.csv`, the plots and what `curves` asks for into a study directory."""
-    study = read_study(folder)
+def write_study_report(directory: Path | str) -> Path:
+    """Write `report.html`, `table.md`, `table.csv`, the plots and the requested curves into a study directory."""
+    study = read_study(directory)
     results = StudyResults(study)
-    write_tables(study, results.comparisons, results.finding)
-    page = Page(study.question or study.recipe, page_sections("study", results), STUDY_FOOTER)
+    # The tables and the page show the same numbers, which are computed once.
+    write_tables(study, results.comparisons, results.conclusion)
+    page = ReportPage(study.question or study.recipe, page_sections("study", results), STUDY_FOOTER)
     return write_page(study.path / "report.html", page)

@@ -1,8 +1,8 @@
-"""Pages as lists of sections, and the lists of the sections that the pages of runs and of studies have.
+"""Pages as lists of sections, and the default sections of the pages of runs and of studies.
 
-A giver is a function that takes a run (for a study: `study.results.StudyResults`) and returns its PageSection, or
-None where it has nothing to show. Lists name givers as "module:function"; the name of the function is the id of the
-section, by which links, other sections and plug-ins refer to it. A section's template lies beside its giver.
+A section giver is a function that takes a run (for a study: `study.results.StudyResults`) and returns its PageSection,
+or None if it has nothing to show. Lists name givers as "module:function". The name of the function is the id of the
+section, by which links, other sections and plug-ins refer to it. The template of a section is next to its giver.
 """
 
 from __future__ import annotations
@@ -28,118 +28,136 @@ RUN = (
     "rlhf_lab.reports.run.policies:gains",
     "rlhf_lab.reports.run.samples:samples",
     "rlhf_lab.reports.run.training:training",
-    "rlhf_lab.reports.run.samples:spreads",
+    "rlhf_lab.reports.run.samples:sample_distributions",
     "rlhf_lab.reports.run.origin:origin",
     "rlhf_lab.reports.run.origin:settings",
 )
+"""Default sections of the page of a run, in order."""
 STUDY = (
     "rlhf_lab.reports.study.header:header",
     "rlhf_lab.reports.study.metric_tables:primary",
     "rlhf_lab.reports.study.paths:paths",
     "rlhf_lab.reports.study.metric_tables:exploratory",
     "rlhf_lab.reports.study.policies:policies",
-    "rlhf_lab.reports.study.fronts:fronts",
+    "rlhf_lab.reports.study.pareto_fronts:fronts",
     "rlhf_lab.reports.study.curves:curves",
     "rlhf_lab.reports.study.policies:samples",
     "rlhf_lab.reports.study.policies:pairs",
     "rlhf_lab.reports.study.header:jobs",
 )
+"""Default sections of the page of a study, in order."""
 Kind = Literal["run", "study"]
+"""Kind of a page."""
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table as text. Headings may hold markup, see `glossary.term`; `look` names the styles of its columns."""
+class ReportTable:
+    """Table of text. Headings may contain markup, see `glossary.term`; `style` names the styles of its columns."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
-    look: str = ""
+    style: str = ""
 
 
 @dataclass(frozen=True)
 class PageSection:
-    """A part of a page.
+    """Section of a page.
 
     Attributes:
         title: heading of the box.
-        note: a sentence below the heading; words in `backticks` are shown as code.
+        note: sentence below the heading; words in `backticks` are shown as code.
         figures, table: content of the box.
-        template: "package:file" of a Jinja template that draws more than these, with `values`, `section`, `id` and
-            `page` (whose `draw` draws a chart). A name without a package lies in reports/templates; `section.html.j2`
-            draws the box, and can be extended.
-        files: name → what is written beside the page: text, another page, or a figure as `name`.svg and `name`.png.
+        template: "package:file" of a Jinja template that shows more than these, with `values`, `section`, `id` and
+            `page` (whose `draw` renders a chart). A name without a package is in reports/templates; `section.html.j2`
+            renders the box, and can be extended.
+        values: further values for the template.
+        files: name → file written next to the page: text, another page, or a figure as `name`.svg and `name`.png.
     """
 
     title: str = ""
     note: str = ""
     figures: Sequence[Chart] = ()
-    table: Table | None = None
+    table: ReportTable | None = None
     template: str = "section.html.j2"
     values: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, str | Chart | Page] = field(default_factory=dict)
+    files: Mapping[str, str | Chart | ReportPage] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Page:
-    """A self-contained HTML file: its sections by id, in order. `footer` may hold `code` in backticks."""
+class ReportPage:
+    """Self-contained HTML file: its sections by id, in order. `footer` may contain `code` in backticks."""
 
     title: str
     sections: Mapping[str, PageSection]
     footer: str
 
 
-def figure_boxes(*drawn: tuple[str, str, Chart | None]) -> list[PageSection]:
-    """Sections of (title, note, figure), without those that have no figure."""
-    return [PageSection(title, note, [figure]) for title, note, figure in drawn if figure]
+def figure_boxes(*figures: tuple[str, str, Chart | None]) -> list[PageSection]:
+    """Return sections for (title, note, figure), without those that have no figure."""
+    return [PageSection(title, note, [figure]) for title, note, figure in figures if figure]
 
 
-def contributed(kind: Kind) -> Sequence[str]:
-    """References of the sections that packs add to a kind of page, see `givers`."""
+def contributed_sections(kind: Kind) -> Sequence[str]:
+    """Return references of the sections that packs add to a kind of page, see `section_givers`."""
     return [reference for pack in packs() for reference in getattr(pack, f"{kind}_sections")]
 
 
-def givers(kind: Kind) -> dict[str, Callable[[Any], PageSection | None]]:
-    """The givers of a kind of page by id, in order.
+def section_givers(kind: Kind) -> dict[str, Callable[[Any], PageSection | None]]:
+    """Return the givers of a kind of page by id, in order.
 
-    A plug-in's reference is "module:function", which stands last, or "module:function after ID", which follows the
-    section with that id.
+    The reference of a plug-in is "module:function", which is appended at the end, or "module:function after ID", which
+    is inserted after the section with that id.
+
+    Raises:
+        ConfigError: a reference cannot be loaded, follows an unknown section, or repeats an id.
     """
+    # Packs insert their sections between those of the core.
     lab = {"run": RUN, "study": STUDY}[kind]
-    followers: dict[str, list[str]] = {}  # id of a section → references of those that follow it
-    for text in contributed(kind):
+    followers: dict[str, list[str]] = {}  # id of a section → references inserted after it
+    for text in contributed_sections(kind):
+        # Without an anchor, the section follows the last one of the core.
         reference, _, anchor = text.partition(" after ")
         followers.setdefault(anchor or section_id(lab[-1]), []).append(reference)
 
     def with_followers(reference: str) -> Iterator[str]:
+        """Yield a reference and, recursively, those inserted after it."""
         yield reference
         for follower in followers.pop(section_id(reference), []):
             yield from with_followers(follower)
 
     ordered = [found for reference in lab for found in with_followers(reference)]
+    # Entries that are still in `followers` name a section that does not exist.
     if followers:
         anchor, (reference, *_) = next(iter(followers.items()))
         ids = ", ".join(map(section_id, ordered))
-        raise ConfigError(f"section {reference}: a {kind}'s page has no section {anchor!r} to follow; it has {ids}")
+        raise ConfigError(
+            f"section {reference} cannot follow {anchor!r}, because a {kind}'s page has no such section; use one of: "
+            f"{ids}"
+        )
     by_id: dict[str, Callable[[Any], PageSection | None]] = {}
+    # Ids must be unique, because links and plug-ins use them.
     for reference in ordered:
         name = section_id(reference)
         if name in by_id:
-            raise ConfigError(f"section {reference}: a {kind}'s page already has {name!r}; rename the function")
+            raise ConfigError(f"section {reference}: a {kind}'s page already has section {name!r}; rename the function")
         by_id[name] = _load(reference)
     return by_id
 
 
 def section_id(reference: str) -> str:
+    """Return the id of a section: the name of its function."""
     return reference.rpartition(":")[2]
 
 
 def page_sections(kind: Kind, subject: Any) -> dict[str, PageSection]:
-    """The sections of the page of a run or a study by id, in order, without those that have nothing to show."""
-    given = {name: give(subject) for name, give in givers(kind).items()}
-    return {name: section for name, section in given.items() if section is not None}
+    """Return the sections of the page of a run or a study by id, in order, without those that have nothing to show."""
+    # Every giver decides itself whether it has something to show.
+    provided = {name: give(subject) for name, give in section_givers(kind).items()}
+    return {name: section for name, section in provided.items() if section is not None}
 
 
 def _load(reference: str) -> Callable[[Any], PageSection | None]:
+    """Import a section giver. Raise ConfigError if that fails."""
     try:
         giver: Callable[[Any], PageSection | None] = load(reference)
     except (ImportError, AttributeError, ValueError) as fault:

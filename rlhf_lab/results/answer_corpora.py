@@ -1,26 +1,33 @@
-"""Answers of runs that make data: how much was kept, why the rest was not, and what is known of what was kept."""
+"""Sentences that answer the question of a run that generates data.
+
+They state how much was kept, why the rest was rejected, and how good the kept data are.
+"""
 
 from __future__ import annotations
 
-from rlhf_lab.results.rundir import Run
+from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.wording import compact
 
 REJECTED = "made/rejected/"
+"""Prefix of the metrics that count rejected items by reason."""
 
 
-def corpus_made(run: Run) -> str | None:
-    """Rows of items, the most frequent reason for rejecting one, and what the truth says of rows where it is known."""
+def synthetic_corpus(run: StoredRun) -> str | None:
+    """Return the number of rows, the most frequent reason for rejection, and label quality if gold is known."""
     results = run.results
     rows, items = results.get("made/rows"), results.get("made/items")
     if rows is None or items is None:
         return None
     sentence = f"{rows.mean:.0f} of {items.mean:.0f} items became rows"
-    rejected = {name.removeprefix(REJECTED): n.mean for name, n in results.items() if name.startswith(REJECTED)}
+    rejected = {}
+    for name, count in results.items():
+        if name.startswith(REJECTED):
+            rejected[name.removeprefix(REJECTED)] = count.mean
     if rejected:
         problem = max(rejected, key=lambda name: rejected[name])
-        sentence += f"; most of the others were rejected as “{problem}” ({rejected[problem]:.0f})"
+        sentence += f"; the most frequent reason for rejecting the others was “{problem}” ({rejected[problem]:.0f})"
     if (agreement := results.get("made/label_agreement")) is not None:
-        sentence += f"; {compact(agreement)} of the labels are as the true reward orders the replies"
+        sentence += f"; {compact(agreement)} of the labels agree with the order of the true reward"
     if (gain := results.get("made/gold_gain")) is not None:
-        sentence += f"; a kept reply is worth {compact(gain)} more gold than its draft"
+        sentence += f"; a kept response has {compact(gain)} more gold reward than its draft"
     return f"{sentence}."

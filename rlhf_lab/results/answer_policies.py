@@ -7,17 +7,20 @@ from collections.abc import Sequence
 
 from rlhf_lab.algorithms.preference.settings import IterativeDPO
 from rlhf_lab.results.gains import compare_policies, policy_mean, policy_names
-from rlhf_lab.results.rundir import Run
+from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.wording import compact, metric_title, p_equals, signed
 from rlhf_lab.statistics.inference import Comparison, Estimate
 
 ONE_PASS = IterativeDPO.baseline_policy
+"""Name of the policy that one pass of DPO trained."""
 
 
-def against_one_pass(run: Run) -> str | None:
-    """Iterative DPO: its last iteration against one pass, or against the start where no one-pass policy was given."""
+def against_one_pass(run: StoredRun) -> str | None:
+    """Compare the last iteration of iterative DPO with one pass, or with the start if there is no one-pass policy."""
     names = policy_names(run)
+    # Policies of iterative DPO are named "iteration N".
     rounds = [name for name in names if name.startswith("iteration ")]
+    # Without both policies, fall back to the comparison with the start.
     if ONE_PASS not in names or not rounds:
         return against_reference(run)
     metric = judge(run)
@@ -33,8 +36,8 @@ def against_one_pass(run: Run) -> str | None:
     return unclear(f"iterating and one pass of DPO ({rounds[-1]} against {ONE_PASS})", title, comparison)
 
 
-def against_reference(run: Run) -> str | None:
-    """The last policy against the first, in the truth or else in the reward, and at what KL."""
+def against_reference(run: StoredRun) -> str | None:
+    """Compare the last policy with the first, in gold reward if known or else in the proxy, with its KL."""
     names = policy_names(run)
     if len(names) < 2:
         return None
@@ -49,8 +52,8 @@ def against_reference(run: Run) -> str | None:
     return f"{_raises_or_lowers(names, title, comparison)}{distance}."
 
 
-def reward_and_truth(run: Run) -> str | None:
-    """How far training raised its own reward, and whether the truth followed; accuracy where answers are verified."""
+def reward_and_truth(run: StoredRun) -> str | None:
+    """Return how far training raised its own reward, and whether gold followed; accuracy if answers are verified."""
     names = policy_names(run)
     if len(names) < 2:
         return None
@@ -58,6 +61,7 @@ def reward_and_truth(run: Run) -> str | None:
         return _accuracy_sentence(run, names)
     proxy = compare_policies(run, names[-1], names[0], "proxy")
     gold = compare_policies(run, names[-1], names[0], "gold")
+    # Without gold, only the change of the reward itself can be reported.
     if proxy is None or gold is None or not run.has_gold:
         return against_reference(run)
     distance = at_kl(run, names[-1])
@@ -65,22 +69,28 @@ def reward_and_truth(run: Run) -> str | None:
         change = f"{_raises_or_lowers(names, metric_title('proxy'), proxy)}{distance}"
     else:
         change = f"{names[-1]} does not clearly change the proxy reward ({_change_with_p(proxy)}){distance}"
+    # An interval of width 0 would look like certainty.
     if is_nothing(gold):
         return f"{change}; the gold reward is the same on every prompt."
     if not is_clear(gold):
         evidence = f"{_change_with_p(gold)}{_detectable_clause(gold)}"
-        return f"{change}; whether the gold reward follows is not distinguishable ({evidence})."
+        return f"{change}; it is undecided whether the gold reward follows ({evidence})."
     follows, verb = ("follows", "rises") if gold.difference.mean > 0 else ("does not follow", "falls")
     return f"{change}; the gold reward {follows}: it {verb} by {_size_with_p(gold)}."
 
 
-def best_policy(run: Run) -> str | None:
-    """Which policy scores highest, and how far ahead of the next one it is."""
+def best_policy(run: StoredRun) -> str | None:
+    """Return the policy with the highest score, and its lead over the second one."""
     metric = judge(run)
+    # Unscored policies are left out of the ranking.
     means = {name: policy_mean(run, name, metric) for name in policy_names(run)}
-    scored = {name: mean for name, mean in means.items() if mean is not None and not math.isnan(mean.mean)}
+    scored = {}
+    for name, mean in means.items():
+        if mean is not None and not math.isnan(mean.mean):
+            scored[name] = mean
     if len(scored) < 2:
         return None
+    # The lead over the second policy shows whether the ranking is reliable.
     best, second = sorted(scored, key=lambda name: scored[name].mean, reverse=True)[:2]
     title = metric_title(metric)
     winner = f"{best} has the highest {title}, {compact(scored[best])}{at_kl(run, best)}"
@@ -93,15 +103,16 @@ def best_policy(run: Run) -> str | None:
     return f"{winner}, but is not distinguishable from {second} ({evidence})."
 
 
-def judge(run: Run) -> str:
-    """What decides between policies: right answers, else the true reward, else the reward that training maximises."""
+def judge(run: StoredRun) -> str:
+    """Return the metric that compares policies: correct answers, else gold, else the reward that training maximises."""
+    # Verified answers are the most direct measure.
     if any("correct" in policy.metrics for policy in run.policies):
         return "correct"
     return "gold" if run.has_gold else "proxy"
 
 
-def at_kl(run: Run, policy: str) -> str:
-    """Words for the KL of a policy; empty where it is not known."""
+def at_kl(run: StoredRun, policy: str) -> str:
+    """Return a clause with the KL of a policy; empty if it is unknown."""
     divergence = policy_mean(run, policy, "kl")
     if divergence is None or math.isnan(divergence.mean):
         return ""
@@ -109,16 +120,18 @@ def at_kl(run: Run, policy: str) -> str:
 
 
 def is_clear(comparison: Comparison) -> bool:
-    """Whether a difference is real at 5 %."""
+    """Return True if a difference is significant at 5 %."""
     return not math.isnan(comparison.p_value) and comparison.p_value <= 0.05
 
 
 def unclear(sides: str, title: str, comparison: Comparison, circumstance: str = "") -> str:
-    """The sentence for a difference that the data cannot tell from none.
+    """Return the sentence for a difference that is not significant.
 
     Args:
         sides: the two policies, "a and b".
-        circumstance: a clause that holds for the comparison, such as the KL: starts with a comma.
+        title: title of the metric.
+        comparison: the difference.
+        circumstance: clause that applies to the comparison, such as the KL; starts with a comma.
     """
     if is_nothing(comparison):
         return f"No difference: {sides} have the same {title} on every prompt{circumstance}."
@@ -129,13 +142,14 @@ def unclear(sides: str, title: str, comparison: Comparison, circumstance: str = 
 
 
 def is_nothing(comparison: Comparison) -> bool:
-    """Whether both sides scored the same on every prompt: such an interval has no width and would look certain."""
+    """Return True if both sides scored the same on every prompt; the interval would then have width 0."""
     difference = comparison.difference
     return difference.mean == difference.low == difference.high == 0
 
 
 def unsigned(value: Estimate) -> str:
-    """A difference without its sign, for words that say the direction."""
+    """Return a difference without its sign, for sentences that state the direction in words."""
+    # Negating an estimate exchanges its bounds.
     if value.mean >= 0:
         return compact(value)
     negated = Estimate(-value.mean, -value.high, -value.low, value.n, value.clusters, value.level)
@@ -143,37 +157,45 @@ def unsigned(value: Estimate) -> str:
 
 
 def _raises_or_lowers(names: Sequence[str], title: str, comparison: Comparison) -> str:
+    """Return the clause for a significant change of the last policy against the first."""
     verb = "raises" if comparison.difference.mean > 0 else "lowers"
     size = unsigned(comparison.difference)
-    return f"{names[-1]} {verb} the {title} by {size} over {names[0]} ({p_equals(comparison.p_value)})"
+    first, last = names[0], names[-1]
+    return f"{last} {verb} the {title} by {size} over {first} ({p_equals(comparison.p_value)})"
 
 
 def _size_with_p(comparison: Comparison) -> str:
+    """Return the size of a difference without its sign, and the p-value."""
     return f"{unsigned(comparison.difference)} ({p_equals(comparison.p_value)})"
 
 
 def _change_with_p(comparison: Comparison) -> str:
+    """Return a difference with its sign, and the p-value if there is one."""
     evidence = "" if math.isnan(comparison.p_value) else f", {p_equals(comparison.p_value)}"
     return f"{signed(comparison.difference)}{evidence}"
 
 
 def _detectable_clause(comparison: Comparison) -> str:
-    """What the data could have found; empty where that is not known or nothing."""
+    """Return the difference that the data could have found; empty if it is unknown or 0."""
     effect = comparison.minimum_detectable_effect
     if not math.isfinite(effect) or effect == 0:
         return ""
     return f"; a difference of {compact(effect)} would have been found with 80 % power"
 
 
-def _accuracy_sentence(run: Run, names: list[str]) -> str | None:
-    """Accuracy of samples, paired; greedy accuracy has no rows per prompt, so both values stand side by side."""
+def _accuracy_sentence(run: StoredRun, names: list[str]) -> str | None:
+    """Return the change in accuracy of samples, paired by prompt.
+
+    Greedy accuracy has no rows per prompt, so both values are reported side by side without a test.
+    """
     comparison = compare_policies(run, names[-1], names[0], "correct")
     if comparison is None:
         return None
     if is_clear(comparison):
         sentence = f"{_raises_or_lowers(names, metric_title('correct'), comparison)}{at_kl(run, names[-1])}"
     else:
-        sentence = unclear(f"{names[-1]} and {names[0]}", metric_title("correct"), comparison).rstrip(".")
+        sides = f"{names[-1]} and {names[0]}"
+        sentence = unclear(sides, metric_title("correct"), comparison).rstrip(".")
     before = policy_mean(run, names[0], "correct_greedy")
     after = policy_mean(run, names[-1], "correct_greedy")
     if before is None or after is None:

@@ -1,4 +1,4 @@
-"""Words that head tables and name signs, each explained in a sentence: shown on hover, on focus and on touch."""
+"""Glossary of table headings and warning signs: each term is explained in a sentence on hover, focus and touch."""
 
 from __future__ import annotations
 
@@ -7,44 +7,56 @@ import re
 from markupsafe import Markup, escape
 
 GLOSSARY = {
-    "gold": "what replies are worth, unseen by training: the world's true reward, or what another model or judge says",
-    "proxy": "the learned or written reward that training maximises",
-    "kl": "Kullback-Leibler divergence: how far the policy is from its reference, in nats per reply",
+    "gold": "value of responses, unseen by training: the world's true reward, or the score of another model or judge",
+    "proxy": "the learned or hand-written reward that training maximises",
+    "kl": "Kullback-Leibler divergence: how far the policy is from its reference, in nats per response",
     "nat": "unit of KL: 1 nat is 1.44 bits",
-    "garble": "share of replies that are not language",
-    "garbling": "replies that are not language become more frequent",
-    "padding": "replies padded with filler become more frequent",
-    "verbose": "share of replies padded with filler",
-    "ended": "share of replies that end by themselves within the token limit",
+    "garble": "fraction of responses that are degenerate text, not language",
+    "garbling": "degenerate responses become more frequent",
+    "padding": "responses padded with filler become more frequent",
+    "verbose": "fraction of responses padded with filler",
+    "ended": "fraction of responses that end by themselves within the token limit",
     "lead": "iterations from the first alarm to the fall of gold; below 0 is too late",
-    "first alarm": "iteration, counted from 1, at which the rule was first in alarm",
-    "share of checkpoints": "of those after the warm-up, how many were in alarm",
+    "first alarm": "iteration, counted from 1, at which the rule first raised an alarm",
+    "share of checkpoints": "fraction of the checkpoints after the warm-up at which the rule raised an alarm",
     "last value": "the rule's statistic at the last checkpoint",
     "over-optimisation": "the proxy rises while gold falls",
-    "monitor, during training": "rules that watch the replies which the policy is trained on",
+    "monitor, during training": "rules that watch the responses on which the policy is trained",
     "p": "probability of a difference at least this large if there were none",
     "p (holm)": "probability of a difference at least this large if there were none, adjusted for the number of tests",
     "detectable": "the true difference that would have been found with 80 % power",
-    "n / prompts": "scored samples / prompts that they answer",
+    "n / prompts": "number of scored samples / number of their prompts",
+    "n / templates": "number of scored attempts / number of task templates",
     "prompts": "prompts that both policies answered: the pairs",
-    "win rate": "share of replies preferred over those of the starting policy",
-    "seeds": "independent training runs that differ in chance alone",
+    "win rate": "fraction of responses preferred over those of the starting policy",
+    "seeds": "independent training runs that differ only by chance",
 }
-# Other ways in which the same words head a table.
-FORMS = {"nats": "nat", "garbled": "garble", "gold reward": "gold", "proxy reward": "proxy", "kl, nats": "kl"}
-FORMS |= {"p holm": "p (holm)", "minimum detectable effect": "detectable", "p (holm over metrics)": "p (holm)"}
+"""Term in lower case → its meaning."""
+# Other spellings of the same terms in table headings.
+FORMS = {
+    "nats": "nat",
+    "garbled": "garble",
+    "gold reward": "gold",
+    "proxy reward": "proxy",
+    "kl, nats": "kl",
+}
+FORMS |= {
+    "p holm": "p (holm)",
+    "minimum detectable effect": "detectable",
+    "p (holm over metrics)": "p (holm)",
+}
 
 
 def meaning(text: str) -> str:
-    """What a word means; empty for one that is not in the glossary."""
+    """Return the meaning of a term; empty if it is not in the glossary."""
     word = re.sub(r"\s+", " ", text.replace("\u00a0", " ")).strip().lower()
     return GLOSSARY.get(FORMS.get(word, word), "")
 
 
 def term(text: str, note: str = "") -> Markup:
-    """Escaped text, with its meaning (`note`, or else that of the glossary) where it has one."""
+    """Return escaped text, with its explanation (`note`, or the glossary entry) as a title if there is one."""
     explanation = note or meaning(text)
     if not explanation:
         return escape(text)
-    # tabindex makes the title reachable by keyboard and touch; Markup.format escapes what it inserts
+    # tabindex makes the title reachable by keyboard and touch; Markup.format escapes the inserted text.
     return Markup('<abbr tabindex="0" title="{}">{}</abbr>').format(explanation, text)

@@ -1,4 +1,4 @@
-"""What a tracker receives when a stage ends: its numbers, its policies with intervals, replies side by side."""
+"""Data that a tracker receives when a stage ends: its numbers, its policies with intervals, responses side by side."""
 
 from __future__ import annotations
 
@@ -6,42 +6,46 @@ import math
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.results.rundir import Run, read_run
+from rlhf_lab.results.rundir import StoredRun, read_run
 from rlhf_lab.results.samples import pick_samples
 from rlhf_lab.results.wording import judged_title
-from rlhf_lab.trackers.tracker import Outcome, Table
+from rlhf_lab.trackers.tracker import StageOutcome, TrackedTable
 
 
-def outcome(folder: Path) -> Outcome:
-    """The outcome of a run directory; a stage that failed has what it got to."""
-    run = read_run(folder)
+def outcome(directory: Path) -> StageOutcome:
+    """Return the outcome of a run directory; a failed stage has the numbers that it reached."""
+    run = read_run(directory)
     last_policy = run.policies[-1].metrics if run.policies else {}
+    # Later entries win: the run's own numbers replace those of the policy.
     metrics = {**last_policy, **run.results, **run.cost}
     tables = {"policies": _policies_table(run), "samples": _samples_table(run)}
-    return Outcome(
-        final={name: estimate.mean for name, estimate in metrics.items() if math.isfinite(estimate.mean)},
+    final = {name: estimate.mean for name, estimate in metrics.items() if math.isfinite(estimate.mean)}
+    return StageOutcome(
+        final=final,
         tables={name: table for name, table in tables.items() if table.rows},
     )
 
 
-def _policies_table(run: Run) -> Table:
+def _policies_table(run: StoredRun) -> TrackedTable:
+    """Return one row per policy and metric."""
     rows: list[list[Any]] = []
     for policy in run.policies:
         for name, estimate in policy.metrics.items():
             interval = [_finite_or_none(value) for value in (estimate.mean, estimate.low, estimate.high)]
             rows.append([policy.name, name, *interval, estimate.n, judged_title(name, run.has_gold)])
-    return Table(["policy", "metric", "mean", "low", "high", "n", "title"], rows)
+    return TrackedTable(["policy", "metric", "mean", "low", "high", "n", "title"], rows)
 
 
 def _finite_or_none(value: float) -> float | None:
+    """Return None for NaN and infinity, which trackers cannot show."""
     return value if math.isfinite(value) else None
 
 
-def _samples_table(run: Run) -> Table:
-    """A prompt in each row, the first reply of each policy in its column."""
+def _samples_table(run: StoredRun) -> TrackedTable:
+    """Return one row per prompt, with the first response of each policy in its column."""
     samples = pick_samples(run)
     rows: list[list[Any]] = []
     for entry in samples["prompts"]:
-        first_replies = [replies[0]["text"] if replies else "" for replies in entry["replies"]]
-        rows.append([entry["text"], *first_replies])
-    return Table(["prompt", *samples["policies"]], rows)
+        first_responses = [responses[0]["text"] if responses else "" for responses in entry["replies"]]
+        rows.append([entry["text"], *first_responses])
+    return TrackedTable(["prompt", *samples["policies"]], rows)

@@ -1,7 +1,7 @@
-"""Reads a run directory: what ran, with what settings, every logged metric, every scored sample, and the result.
+"""Read a run directory: recipe, settings, every logged metric, every scored sample, and the result.
 
-A run may have failed, been interrupted, or still be going. Whatever is missing or unreadable becomes a line in
-`Run.problems`; only a folder that is no run at all is an error.
+A run may have failed, been interrupted, or still be running. Everything missing or unreadable becomes an entry of
+`StoredRun.problems`; only a directory that is not a run raises an error.
 """
 
 from __future__ import annotations
@@ -14,43 +14,46 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
-from rlhf_lab.config.files import parse_yaml
-from rlhf_lab.core import measures, seal
-from rlhf_lab.core.errors import DataError, NumericError
+from rlhf_lab.core import checksums as seal
+from rlhf_lab.core import measures
+from rlhf_lab.core.errors import ConfigError, DataError, NumericError
 from rlhf_lab.core.files import parse_json
+from rlhf_lab.core.yaml_files import parse_yaml
 from rlhf_lab.statistics.inference import Estimate
 
 TRUE_REWARD = "the true reward of a simulated world"
-"""What gold is where the data know it."""
+"""Description of gold if the data contain the true reward."""
 
 
 @dataclass(frozen=True)
-class Policy:
-    """One evaluated policy of a run: its name and its metrics, e.g. "gold", "proxy", "kl", "tokens"."""
+class EvaluatedPolicy:
+    """Evaluated policy of a run: its name and its metrics, e.g. "gold", "proxy", "kl", "tokens"."""
 
     name: str
     metrics: Mapping[str, Estimate]
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run directory in memory.
+class StoredRun:
+    """Content of a run directory.
 
     Attributes:
+        path: the run directory.
         manifest: recipe, key, created, seconds, git_sha, versions, seed, needs, data.
         config: the resolved configuration, as written (YAML).
         metrics: one row per logged step: step, time, stage and metric columns. Empty if nothing was logged.
         evaluation: one row per scored sample: policy, prompt_id, prompt, response, proxy, gold, kl, tokens, …
-        status: completed, failed, interrupted, paused (by the monitor), or "unfinished" when no result was written.
+        status: completed, failed, interrupted, paused (by the monitor), or "unfinished" if no result was written.
+        error: message of the error that stopped the run, or None.
+        seconds: duration of the stage; None if unknown.
         policies: evaluated policies in the order of training; the first is the starting policy, the last the run's own.
         results: flat run-level numbers, e.g. "gold/best".
-        cost: `seconds` (of the last attempt) and `peak_gib` of the stage, upstream not included, and what its training
-            took (training/metrics.py).
+        cost: `seconds` (of the last attempt) and `peak_gib` of the stage without upstream stages, and the cost of its
+            training (training/metrics.py).
         changed: files of a completed run that a report reads and that are missing or have changed since.
-        problems: what was missing or unreadable, in words.
-        notes: remarks of the run itself, in order.
+        problems: descriptions of missing or unreadable files.
+        notes: notes of the run itself, in order.
     """
 
     path: Path
@@ -61,7 +64,7 @@ class Run:
     status: str
     error: str | None
     seconds: float | None
-    policies: tuple[Policy, ...]
+    policies: tuple[EvaluatedPolicy, ...]
     results: Mapping[str, Estimate]
     cost: Mapping[str, Estimate]
     changed: tuple[str, ...]
@@ -70,11 +73,13 @@ class Run:
 
     @property
     def recipe(self) -> str:
+        """Name of the recipe; the directory's name if the manifest has none."""
         return str(self.manifest.get("recipe") or self.path.name)
 
     @property
     def has_gold(self) -> bool:
-        """Whether replies have a gold reward: that of a simulated world, or of the model in `needs.gold`."""
+        """True if responses have a gold reward: that of a simulated world, or of the model in `needs.gold`."""
+        # Per-sample rows are checked first; a run without them may still have stored means.
         if "gold" in self.evaluation and bool(self.evaluation["gold"].notna().any()):
             return True
         stored = (policy.metrics.get("gold") for policy in self.policies)
@@ -82,15 +87,16 @@ class Run:
 
     @property
     def has_verified_answers(self) -> bool:
-        """Whether responses have a final answer, or attempts an outcome, that is checked and right or wrong."""
+        """True if answers of responses, or outcomes of attempts, are checked and are either right or wrong."""
         return any({"correct", "success"} & policy.metrics.keys() for policy in self.policies)
 
     @property
     def gold_source(self) -> str:
-        """What gold is here, as the end of the sentence "gold is …"; empty where there is none."""
+        """Source of gold, as the end of the sentence "gold is …"; empty if there is none."""
         if not self.has_gold:
             return ""
         needs = self.settings.get("needs") or {}
+        # A model or judge for gold takes precedence over the true reward of a world.
         if model := needs.get("gold"):
             return f"the score of the reward model {model}"
         if rubric := needs.get("judge"):
@@ -101,14 +107,17 @@ class Run:
 
     @property
     def world(self) -> str:
-        """The data whose truth this run's gold, correct answers and successes are measured by, e.g. "mini_hh".
+        """Data against which this run's gold, correct answers and successes are measured, e.g. "mini_hh".
 
-        Empty where the run does not say. Sizes and seeds of a world do not count: they change prompts, not the measure.
+        Empty if the run does not record it. Sizes and seeds of a world are ignored: they change prompts, not the
+        measure.
         """
         name = str((self.manifest.get("data") or {}).get("name") or "")
         settings = self.settings.get("data") or {}
+        # Tasks of an environment have a truth of their own.
         if environment := settings.get("environment"):
             return f"{name} {environment}"
+        # A mixture is identified by the kinds of its sources.
         if sources := settings.get("sources"):
             kinds = {str(source.get("kind")) for source in sources.values() if isinstance(source, Mapping)}
             return f"{name} of {', '.join(sorted(kinds))}"
@@ -116,15 +125,15 @@ class Run:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The resolved config as values; empty when it is missing or unreadable."""
+        """The resolved config as values; empty if it is missing or unreadable."""
         try:
-            values = parse_yaml(self.config)
-        except yaml.YAMLError:
+            values = parse_yaml(self.config, f"{self.path}/config.yaml")
+        except ConfigError:
             return {}
         return values if isinstance(values, dict) else {}
 
     def metric(self, name: str) -> Estimate | None:
-        """A run-level number, or else that metric of the run's own policy."""
+        """Return a run-level number, or that metric of the run's own policy; None if there is neither."""
         if name in self.cost:
             return self.cost[name]
         if name in self.results:
@@ -132,32 +141,35 @@ class Run:
         return self.policies[-1].metrics.get(name) if self.policies else None
 
 
-def is_run(folder: Path) -> bool:
-    return (folder / "manifest.json").is_file() or (folder / "result.json").is_file()
+def is_run(directory: Path) -> bool:
+    """Return True if the directory holds a run, complete or not."""
+    return (directory / "manifest.json").is_file() or (directory / "result.json").is_file()
 
 
-def read_run(folder: Path | str) -> Run:
-    """Read a run directory, whole or partial."""
-    folder = Path(folder)
-    if not is_run(folder):
-        raise DataError(f"{folder} is not a run directory: it has neither manifest.json nor result.json")
+def read_run(directory: Path | str) -> StoredRun:
+    """Read a run directory, complete or partial. Raise DataError if the directory is not a run."""
+    directory = Path(directory)
+    if not is_run(directory):
+        raise DataError(f"{directory} is not a run directory: it has neither manifest.json nor result.json")
     problems: list[str] = []
-    manifest = read_json(folder / "manifest.json", problems)
-    result = read_json(folder / "result.json", problems)
-    measures.recall(folder)
-    config_file = folder / "config.yaml"
-    metrics = read_rows(folder / "metrics.jsonl", problems)
-    evaluation = _typed_evaluation(read_rows(folder / "evaluation.jsonl", problems))
+    manifest = read_json(directory / "manifest.json", problems)
+    result = read_json(directory / "result.json", problems)
+    measures.recall(directory)  # metrics that a world declared get their titles from the manifest
+    # Every file is optional, because the run may have stopped at any time.
+    config_file = directory / "config.yaml"
+    metrics = read_rows(directory / "metrics.jsonl", problems)
+    evaluation = _typed_evaluation(read_rows(directory / "evaluation.jsonl", problems))
     policies = []
-    for number, row in enumerate(result.get("policies") or []):
+    for index, row in enumerate(result.get("policies") or []):
+        # Damaged entries are skipped.
         if isinstance(row, Mapping):
-            name = str(row.get("name", f"policy {number}"))
-            policies.append(Policy(name, estimates(row.get("metrics"), problems)))
-    if changed := seal.changed(folder):
-        problems.append(f"{', '.join(changed)} changed since it was sealed ({seal.NAME})")
+            name = str(row.get("name", f"policy {index}"))
+            policies.append(EvaluatedPolicy(name, estimates(row.get("metrics"), problems)))
+    if changed := seal.changed(directory):
+        problems.append(f"{', '.join(changed)} changed since completion ({seal.NAME})")
     seconds = result.get("seconds", manifest.get("seconds"))
-    return Run(
-        path=folder,
+    return StoredRun(
+        path=directory,
         manifest=manifest,
         config=config_file.read_text(encoding="utf-8", errors="replace") if config_file.is_file() else "",
         metrics=metrics,
@@ -175,12 +187,13 @@ def read_run(folder: Path | str) -> Run:
 
 
 def _cost_values(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cost of a stage and of its training from result.json."""
     stage_cost = {key: result[key] for key in ("seconds", "peak_gib") if result.get(key) is not None}
     return stage_cost | (result.get("training") or {})
 
 
 def read_json(file: Path, problems: list[str]) -> dict[str, Any]:
-    """A JSON object; empty, with a line in `problems`, when the file is missing or damaged."""
+    """Return a JSON object; empty, with an entry in `problems`, if the file is missing or damaged."""
     if not file.is_file():
         problems.append(f"{file.name} is missing")
         return {}
@@ -190,15 +203,16 @@ def read_json(file: Path, problems: list[str]) -> dict[str, Any]:
         problems.append(f"{file.name} is not readable JSON ({fault})")
         return {}
     if not isinstance(content, dict):
-        problems.append(f"{file.name} holds a {type(content).__name__}, not an object")
+        problems.append(f"{file.name} contains a {type(content).__name__}, not an object")
         return {}
     return content
 
 
 def read_rows(file: Path, problems: list[str]) -> pd.DataFrame:
-    """A JSONL file as a frame. A line that is not JSON (the last one of a killed process) is left out and noted."""
+    """Read a JSONL file as a frame. A line that is not JSON (the last one of a killed process) is skipped and noted."""
     if not file.is_file():
         return pd.DataFrame()
+    # A killed process leaves a partial last line, which must not make the run unreadable.
     rows, broken = [], []
     for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         if not line.strip():
@@ -212,13 +226,16 @@ def read_rows(file: Path, problems: list[str]) -> pd.DataFrame:
         else:
             broken.append(number)
     if broken:
-        lines = ", ".join(map(str, broken[:5])) + (", …" if len(broken) > 5 else "")
-        problems.append(f"{file.name}: {len(broken)} of {len(rows) + len(broken)} lines are cut off (line {lines})")
+        lines = ", ".join(map(str, broken[:5]))
+        if len(broken) > 5:
+            lines += ", …"
+        total = len(rows) + len(broken)
+        problems.append(f"{file.name}: {len(broken)} of {total} lines are cut off (line {lines})")
     return pd.DataFrame(rows)
 
 
 def as_estimate(value: object) -> Estimate | None:
-    """A number or a stored estimate as an Estimate (a bare number has n = 0 and no bounds); None for anything else."""
+    """Convert a number or a stored estimate (a bare number gets n = 0 and no bounds); None for anything else."""
     if isinstance(value, Mapping) and "mean" in value:
         return Estimate.from_dict(value)
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -229,7 +246,7 @@ def as_estimate(value: object) -> Estimate | None:
 
 
 def estimates(values: object, problems: list[str]) -> dict[str, Estimate]:
-    """Every numeric entry of a metrics object. An impossible estimate is refused and noted."""
+    """Return every numeric entry of a metrics object. An impossible estimate is rejected, with a note in `problems`."""
     if not isinstance(values, Mapping):
         return {}
     parsed: dict[str, Estimate] = {}
@@ -237,7 +254,7 @@ def estimates(values: object, problems: list[str]) -> dict[str, Estimate]:
         try:
             estimate = as_estimate(value)
         except (NumericError, TypeError, ValueError) as fault:
-            problems.append(f"result.json: {name} is refused: {fault}")
+            problems.append(f"result.json: {name} is rejected: {fault}")
             continue
         if estimate is not None:
             parsed[str(name)] = estimate
@@ -245,13 +262,15 @@ def estimates(values: object, problems: list[str]) -> dict[str, Estimate]:
 
 
 def _typed_evaluation(rows: pd.DataFrame) -> pd.DataFrame:
-    """Numeric columns as floats (null = unscored = NaN), text columns as strings."""
+    """Convert numeric columns to floats (null = unscored = NaN) and text columns to strings."""
     if rows.empty:
         return rows
+    # JSON has null for unscored values; statistics need NaN.
     for column in ("proxy", "gold", "kl", "tokens", "verbose", "garble", "ended"):
         if column in rows:
             rows[column] = pd.to_numeric(rows[column], errors="coerce").astype(float)
     for column in ("policy", "prompt", "response"):
         rows[column] = rows[column].fillna("").astype(str) if column in rows else ""
+    # Rows without an id are identified by the text of the prompt.
     rows["prompt_id"] = rows["prompt_id" if "prompt_id" in rows else "prompt"].astype(str)
     return rows

@@ -1,9 +1,10 @@
-"""How numbers and metric names read in tables, figures and findings."""
+"""Format of numbers and metric names in tables, figures and conclusions."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 from rlhf_lab.core.metrics import metric
@@ -11,61 +12,77 @@ from rlhf_lab.statistics.inference import Estimate, format_estimate
 
 
 def metric_phrase(name: str) -> str:
-    """A metric within a sentence: "KL is lower with …", without its unit."""
+    """Return a metric for use in a sentence, without its unit: "KL is lower with …"."""
     return metric(name).in_words
 
 
 def metric_title(name: str) -> str:
+    """Return the heading of a metric."""
     return metric(name).heading
 
 
 def judged_title(name: str, has_gold: bool) -> str:
-    """The title of a metric; of a win rate also who judges it: gold where it is known, else what was trained on."""
+    """Return the title of a metric; a win rate also names the judge: gold if known, else the training reward."""
     if name != "win_rate":
         return metric_title(name)
     return f"{metric_title(name)} by {'gold' if has_gold else 'the training reward'}"
 
 
 def metric_note(name: str) -> str:
+    """Return the meaning of a metric in words."""
     return metric(name).meaning
 
 
 def digits_for(size: float) -> int:
-    """Decimals that show three significant digits of `size`, at most 4."""
+    """Return the number of decimals that shows three significant digits of `size`, up to 4."""
     if not math.isfinite(size) or size == 0:
         return 2
     return min(4, max(0, 2 - math.floor(math.log10(abs(size)))))
 
 
 def _digits_for_error(half: float) -> int:
-    """Decimals of an estimate: those that show two digits of its uncertainty, at most 4."""
+    """Return the number of decimals of an estimate that shows two digits of its uncertainty, up to 4."""
     return min(4, max(0, 1 - math.floor(math.log10(half))))
 
 
-SMOKE_CAVEAT = "Smoke size: it ran; its numbers mean nothing."
-"""Stands where the limits of a result would, or before its finding."""
+SMOKE_CAVEAT = "Smoke size: this only tests that the recipe runs; its numbers mean nothing."
+"""Limits of a smoke-size result, instead of the usual limits."""
 
 
 def compact(value: Estimate | float) -> str:
-    """A number with a sensible count of decimals; an estimate with its interval, when it has one."""
+    """Return a number with a suitable number of decimals; an estimate with its interval, if it has one."""
     if not isinstance(value, Estimate):
         return "–" if math.isnan(value) else _typographic_minus(f"{value:.{digits_for(value)}f}")
-    if value.n == 0 and not math.isnan(value.mean):  # a bare number: nothing is known about its uncertainty
+    if value.n == 0 and not math.isnan(value.mean):  # a bare number, whose uncertainty is unknown
         return compact(value.mean)
     half = (value.high - value.low) / 2 if value.bounded else 0.0
     digits = _digits_for_error(half) if half > 0 else digits_for(value.mean)
     return _typographic_minus(format_estimate(value, digits=digits))
 
 
+def usual_size(values: Iterable[Estimate | None]) -> tuple[int, int] | None:
+    """Return the most frequent (n, clusters) of a table's estimates, the first one if tied; None without any."""
+    # The most frequent counts are stated once, in the heading of the table.
+    sizes = Counter((value.n, value.clusters) for value in values if value and value.n)
+    return sizes.most_common(1)[0][0] if sizes else None
+
+
+def with_own_size(text: str, value: Estimate, usual: tuple[int, int] | None) -> str:
+    """Append n and clusters to the text of an estimate if they differ from the usual ones of its table."""
+    if not value.n or (value.n, value.clusters) == usual:
+        return text
+    return f"{text} ({value.n} / {value.clusters})"
+
+
 def with_digits_of(value: float, gap: Estimate) -> str:
-    """A number with as many decimals as a difference that it is part of."""
+    """Return a number with as many decimals as a difference that it belongs to."""
     half = (gap.high - gap.low) / 2 if gap.bounded else 0.0
     digits = _digits_for_error(half) if half > 0 else digits_for(gap.mean)
     return "–" if math.isnan(value) else _typographic_minus(f"{value:.{digits}f}")
 
 
-def rough(value: float) -> str:
-    """A number to two significant digits, never in powers of ten."""
+def two_digits(value: float) -> str:
+    """Return a number with two significant digits, never in powers of ten."""
     if not math.isfinite(value) or value == 0:
         return compact(value)
     digits = min(4, max(0, 1 - math.floor(math.log10(abs(value)))))
@@ -73,16 +90,17 @@ def rough(value: float) -> str:
 
 
 def _typographic_minus(text: str) -> str:
-    """A typographic minus, and none before a number that rounds to zero."""
+    """Use a typographic minus, and none before a number that rounds to zero."""
     return re.sub(r"-(?=0(\.0*)?( |$))", "", text).replace("-", "−")
 
 
 def signed(value: Estimate) -> str:
-    """A difference: compact, with an explicit plus."""
+    """Return a difference in compact form, with an explicit plus."""
     return ("+" if value.mean > 0 else "") + compact(value)
 
 
 def p_text(p: float) -> str:
+    """Return a p-value as text; "–" for NaN."""
     if math.isnan(p):
         return "–"
     if p < 0.001:
@@ -91,7 +109,7 @@ def p_text(p: float) -> str:
 
 
 def p_equals(p: float) -> str:
-    """A p-value with its name; no-break spaces keep it on one line."""
+    """Return a p-value with its name; no-break spaces keep it on one line."""
     text = p_text(p)
     if text.startswith("<"):
         return f"p {text}".replace(" ", "\u00a0")
@@ -99,13 +117,15 @@ def p_equals(p: float) -> str:
 
 
 def markdown_row(cells: Iterable[object]) -> str:
-    """A line of a table in Markdown."""
+    """Return a row of a Markdown table."""
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
 def duration(seconds: float | None) -> str:
+    """Return a duration in the largest suitable unit; "unknown" for None."""
     if seconds is None or not math.isfinite(seconds):
         return "unknown"
+    # The limits keep two or three significant digits.
     if seconds < 90:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

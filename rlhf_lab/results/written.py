@@ -1,4 +1,4 @@
-"""The answer of a run, kept beside its report: a recipe that is wholly in the store answers without loading pandas."""
+"""Cache of a run's answer next to its report: a recipe whose results are all stored answers without loading pandas."""
 
 from __future__ import annotations
 
@@ -9,28 +9,36 @@ from rlhf_lab.core.files import read_json, write_json
 
 NAME = "answer.json"
 WRITERS = ("results", "studies", "figures", "reports", "statistics", "monitoring")
-"""Packages of the lab that decide what a report says."""
+"""Packages of rlhf_lab whose code determines the content of a report."""
 
 
-def remember(folder: Path, sentence: str, caveat: str) -> None:
-    """Keep the answer of a run whose report has just been written."""
-    write_json(folder / NAME, {"sentence": sentence, "caveat": caveat, "made_from": _inputs_digest(folder)})
+def remember(directory: Path, sentence: str, caveat: str) -> None:
+    """Store the answer of a run whose report has just been written."""
+    write_json(
+        directory / NAME,
+        {
+            "sentence": sentence,
+            "caveat": caveat,
+            "made_from": _inputs_digest(directory),
+        },
+    )
 
 
-def recall(folder: Path) -> tuple[str, str] | None:
-    """(sentence, caveat) of a report that is there; None where the result or the code of reports is another one now."""
-    stored = read_json(folder / NAME)
-    current = isinstance(stored, dict) and stored.get("made_from") == _inputs_digest(folder)
-    if not current or not (folder / "report.html").is_file():
+def recall(directory: Path) -> tuple[str, str] | None:
+    """Return the stored (sentence, caveat) of a report; None if the result or the code of reports has changed."""
+    stored = read_json(directory / NAME)
+    current = isinstance(stored, dict) and stored.get("made_from") == _inputs_digest(directory)
+    if not current or not (directory / "report.html").is_file():
         return None
     return stored["sentence"], stored["caveat"]
 
 
-def _inputs_digest(folder: Path) -> str:
-    """Digest of the result and of everything that writes reports."""
-    digest = sha256((folder / "result.json").read_bytes())
+def _inputs_digest(directory: Path) -> str:
+    """Return a digest of the result and of all code that writes reports."""
+    digest = sha256((directory / "result.json").read_bytes())
     package = Path(__file__).resolve().parents[1]
     for name in WRITERS:
+        # Changed code may write another sentence, so it invalidates the stored answer.
         for file in sorted((package / name).rglob("*.*")):
             if file.suffix in (".py", ".j2", ".js"):
                 digest.update(file.read_bytes())

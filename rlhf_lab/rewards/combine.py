@@ -1,7 +1,7 @@
-"""The reward of a reply from the saved values of its terms: pure functions on arrays that call no model.
+"""Combination of stored term values into the reward of a response: pure array functions that call no model.
 
-A live run and an offline re-scoring both call these functions. Every operation is elementwise, so that a reply's reward
-does not depend on the replies it is scored with, to the last bit.
+A live run and an offline re-scoring both call these functions. Every operation is elementwise, so that the reward of a
+response does not depend on the other responses of its batch, to the last bit.
 """
 
 from __future__ import annotations
@@ -18,39 +18,41 @@ from rlhf_lab.rewards.learned.ensemble import combine_members
 from rlhf_lab.rewards.settings import RewardGraph
 
 Parts = Mapping[str, FloatArray]
-"""Node → its value for each reply, (N,); NaN is unscored."""
+"""Node → its value for each response, (N,); NaN means unscored."""
 
 CONFIDENCE = "confidence"
-"""The confidence that a reply states, NaN for none."""
+"""Name of the confidence that a response states; NaN if it states none."""
 BASELINE = "confidence/baseline"
-"""The mean reward that the stated confidence was held against."""
+"""Name of the mean reward with which the stated confidence was compared."""
 SCALES_FILE = "reward_terms.json"
-"""In the run directory: mean, sd and n of the terms that were standardised on the corpus."""
+"""File of the run directory with mean, sd and n of the terms that were standardised on the corpus."""
 
 
 def combine(parts: Parts, settings: RewardGraph) -> FloatArray:
-    """The reward of N replies, (N,)."""
+    """Return the reward of N responses, (N,)."""
     return calibrate(aggregate(parts, settings), parts, settings)
 
 
 def aggregate(parts: Parts, settings: RewardGraph) -> FloatArray:
-    """The terms combined into one value, before calibration, (N,)."""
+    """Return the combined terms before calibration, (N,)."""
     return _gated(_combined_terms(parts, settings), parts, settings)
 
 
 def _gated(total_N: FloatArray, parts: Parts, settings: RewardGraph) -> FloatArray:
-    """The same where every gate lets a reply pass, else what the gate gives in its place, (N,)."""
+    """Return the value if every gate passes the response, else the gate's replacement value, (N,)."""
     for name, gate in settings.gates.items():
         gate_N = parts[name]
         total_N = np.where(gate_N < gate.floor, gate.below, total_N)
-        total_N = np.where(np.isnan(gate_N), np.nan, total_N)  # what the gate leaves unscored has not passed it
+        total_N = np.where(np.isnan(gate_N), np.nan, total_N)  # a response that the gate cannot score did not pass it
     return total_N
 
 
 def _combined_terms(parts: Parts, settings: RewardGraph) -> FloatArray:
-    """The terms combined, whatever the gates say, (N,)."""
+    """Return the combined terms without gates, (N,)."""
     if settings.aggregate in ("worst", "uwo"):
-        values_KN = np.stack([term_value(parts[name], term) for name, term in settings.terms.items()])
+        # These aggregates treat the terms like members of an ensemble.
+        values = [term_value(parts[name], term) for name, term in settings.terms.items()]
+        values_KN = np.stack(values)
         return combine_members(
             values_KN,
             settings.aggregate,
@@ -58,9 +60,13 @@ def _combined_terms(parts: Parts, settings: RewardGraph) -> FloatArray:
             penalty=settings.penalty,
             ddof=settings.ddof,
         )
-    # A term of weight 0 is left out rather than multiplied: where it abstains, 0 · NaN would unscore the reply.
+    # Skip a term of weight 0 instead of multiplying: if it abstains, 0 · NaN would make the response unscored.
     weighting = {name: weight for name, weight in settings.weighting.items() if weight}
-    weighted = [weight * term_value(parts[name], settings.terms[name]) for name, weight in weighting.items()]
+    weighted = []
+    for name, weight in weighting.items():
+        value_N = term_value(parts[name], settings.terms[name])
+        weighted.append(weight * value_N)
+    # Start with the first term instead of the int 0, so that the sum is always an array.
     total_N = sum(weighted[1:], start=weighted[0])
     if settings.aggregate == "mean":
         return total_N / sum(weighting.values())
@@ -68,7 +74,7 @@ def _combined_terms(parts: Parts, settings: RewardGraph) -> FloatArray:
 
 
 def term_value(values_N: FloatArray, term: Any) -> FloatArray:
-    """A term's values standardised and transformed, (N,). `with_scales` turned `standardise=corpus` into `fixed`."""
+    """Return a term's values standardised and transformed, (N,). `with_scales` has replaced `standardise=corpus`."""
     values_N = np.ascontiguousarray(values_N, dtype=np.float64)
     if term.standardise == "fixed":
         values_N = (values_N - term.mean) / term.sd
@@ -79,37 +85,39 @@ def term_value(values_N: FloatArray, term: Any) -> FloatArray:
 
 
 def bounded(total_N: FloatArray, settings: RewardGraph) -> FloatArray:
-    """Temperature and smooth ceiling, (N,)."""
+    """Divide by the temperature and apply the smooth ceiling, (N,)."""
     total_N = total_N / settings.temperature
     ceiling = settings.ceiling
     if settings.max_confidence:
-        # Two replies differ by at most 2 · ceiling: σ of that is the confidence that may not be exceeded.
+        # Two rewards differ by at most 2 · ceiling. The sigmoid of that difference must equal `max_confidence`.
         ceiling = math.log(settings.max_confidence / (1 - settings.max_confidence)) / 2
     return ceiling * np.tanh(total_N / ceiling) if ceiling else total_N
 
 
 def calibrate(total_N: FloatArray, parts: Parts, settings: RewardGraph) -> FloatArray:
-    """Temperature, smooth ceiling, stated confidence, clip, (N,)."""
+    """Apply temperature, smooth ceiling, stated confidence and clip, (N,)."""
     total_N = bounded(total_N, settings)
     if settings.confidence_weight:
         stated_N = np.asarray(parts[CONFIDENCE], dtype=np.float64)
         baseline_N = np.asarray(parts[BASELINE], dtype=np.float64)
+        # PPO-C (arXiv:2410.09724): a response that is better than the baseline gains by stating a high confidence.
         change_N = settings.confidence_weight * (total_N - baseline_N) * (stated_N - 0.5)
         total_N = np.where(np.isnan(stated_N), total_N, total_N + change_N)
     return np.clip(total_N, -settings.clip, settings.clip) if settings.clip else total_N
 
 
 def unverified(reward_N: FloatArray, parts: Parts, settings: RewardGraph) -> FloatArray | None:
-    """The part of the rewards that is not the outcome of the task, (N,); NaN where unscored.
+    """Return the component of the rewards that does not come from the outcome of the task, (N,); NaN if unscored.
 
-    None where no term is the outcome, and where the reward is no sum of its terms. It is summed from the other terms:
-    what a subtraction leaves of equal values differs in the last bits.
+    Return None if no term is the outcome, or if the reward is not a sum of its terms. The component is the sum of the
+    other terms: subtracting the outcome from the total would leave rounding errors.
     """
     others = [name for name in nodes(settings) if name not in settings.terms or not settings.terms[name].outcome]
+    # All terms are the outcome: nothing is unverified.
     if not others:
         return np.where(np.isfinite(reward_N), 0.0, np.nan)
-    sums = settings.aggregate in ("weighted_sum", "mean") and not settings.calibrates
-    if not sums or len(others) == len(nodes(settings)):
+    is_sum = settings.aggregate in ("weighted_sum", "mean") and not settings.calibrates
+    if not is_sum or len(others) == len(nodes(settings)):
         return None
     weighting = {name: weight for name, weight in settings.weighting.items() if weight}
     total_weight = sum(weighting.values()) if settings.aggregate == "mean" else 1.0
@@ -121,17 +129,20 @@ def unverified(reward_N: FloatArray, parts: Parts, settings: RewardGraph) -> Flo
 
 
 def nodes(settings: RewardGraph) -> list[str]:
-    """Names in `parts` that `combine` reads."""
+    """Return the names in `parts` that `combine` reads."""
     reads_weights = settings.aggregate in ("weighted_sum", "mean")
-    gates = settings.gates
-    names = [name for name, weight in settings.weighting.items() if weight or not reads_weights or name in gates]
+    names = []
+    for name, weight in settings.weighting.items():
+        # A gate is read even if its weight is 0.
+        if weight or not reads_weights or name in settings.gates:
+            names.append(name)
     if settings.confidence_weight:
         names += [CONFIDENCE, BASELINE]
     return names
 
 
 def with_scales(settings: RewardGraph, scales: Mapping[str, Mapping[str, float]]) -> RewardGraph:
-    """The graph with `standardise=corpus` replaced by `fixed` with the measured mean and sd."""
+    """Return the graph with `standardise=corpus` replaced by `fixed` with the measured mean and sd."""
     terms = dict(settings.terms)
     for name, term in settings.terms.items():
         if term.standardise == "corpus":

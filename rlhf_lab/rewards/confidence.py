@@ -1,7 +1,7 @@
-"""The confidence that a reply states about itself: "Confidence: 8/10", "confidence is 80 %", "I am 9 out of 10 sure".
+"""Stated confidence of a response: "Confidence: 8/10", "confidence is 80 %", "I am 9 out of 10 sure".
 
-A bare number is read on the scale of 0 to 10 that PPO-C asks its policy for (arXiv:2410.09724), unless it can only be a
-percentage (85) or is written as a share (0.85). Left out: words ("fairly confident").
+A bare number is read on the scale of 0 to 10 that PPO-C requests from its policy (arXiv:2410.09724), unless it can only
+be a percentage (85) or is written as a fraction (0.85). Words ("fairly confident") are ignored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 
 NUMBER = r"(?P<{0}>\d{{1,4}}(?:\.\d{{1,4}})?)"
 SCALE = r"(?P<{0}>%|percent\b|/\s?\d{{1,4}}|out of \d{{1,4}})"
-# The number stands after the word ("confidence: 8/10") or, then with a scale, before it ("9 out of 10 sure").
+# The number follows the word ("confidence: 8/10") or, then with a scale, precedes it ("9 out of 10 sure").
 STATED = re.compile(
     r"\bconfidence(?: level| score)?\s?(?::|=|is|of)?\s?"
     + NUMBER.format("after")
@@ -24,20 +24,20 @@ STATED = re.compile(
 
 
 def stated_confidence(text: str) -> float:
-    """The last confidence that a reply states, in [0, 1]; larger numbers count as 1, NaN when it states none."""
+    """Return the last stated confidence of a response, in [0, 1]; larger numbers count as 1, NaN if there is none."""
     values = [_confidence_of(match) for match in STATED.finditer(text)]
     readable = [value for value in values if not math.isnan(value)]
     return readable[-1] if readable else math.nan
 
 
 def without_confidence(text: str) -> str:
-    """The reply without such statements and the punctuation that ends them; one that makes none is left as it is."""
+    """Remove such statements and their final punctuation; a response without a statement is returned unchanged."""
     stripped, statements = re.subn(rf"[ \t]?(?:{STATED.pattern})[ \t]?[.,;!]?", "", text, flags=re.IGNORECASE)
     return stripped.strip() if statements else text
 
 
 def _confidence_of(match: re.Match[str]) -> float:
-    """The number of a statement over the top of its scale, at most 1; NaN for a scale of 0."""
+    """Return the number of a statement divided by the maximum of its scale, at most 1; NaN for a scale of 0."""
     number = match["after"] or match["before"]
     scale = match["scale_after"] or match["scale_before"] or ""
     scale_top = re.search(r"\d+", scale)

@@ -1,11 +1,11 @@
-"""A reward model or a judge as the gold of a run on real data: the pair of proxy and gold of arXiv:2210.10760.
+"""A reward model or a judge as the gold reward of a run on real data: proxy and gold as in arXiv:2210.10760.
 
-Everything that reads gold (evaluations, curves, the lead of the hacking monitor, agreement of pairs and labels) reads
-it from the corpus, so a corpus with another oracle is all there is. Scores of a model stay in its own unit: for a
-reward model of the lab the standard deviation over replies of the policy it started from, for others what their head
-gives. A judge's grades are shares of the rubric's scale, 0…1.
+All readers of gold (evaluations, curves, the hacking monitor, agreement of pairs and labels) read it from the corpus,
+so replacing the corpus's oracle is sufficient. A model's scores keep their own unit. For a reward model of rlhf_lab it
+is the standard deviation over responses of the policy it started from; for other models it is the output of the head. A
+judge's grades are fractions of the rubric's scale, 0…1.
 
-Left out: several golds at once, and gold for episodes of several turns.
+Not supported: several golds at once, and gold for episodes of several turns.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ from rlhf_lab.rewards.saved import LearnedReward, open_reward
 from rlhf_lab.training.run import Run
 
 Source = TextReward | EpisodeReward
-"""What says what replies are worth."""
+"""Reward that provides the gold of responses."""
 
 
 class GoldOracle:
-    """An oracle whose gold is what a reward says.
+    """Oracle whose gold is the score of a reward.
 
     Args:
-        load: the reward, called when the first reply is scored: a stage that trains before it evaluates does not hold
-            a model meanwhile.
-        corpus: the data, with what else is known of replies (whether an answer is right).
-        note: called with how many replies are unscored, once there are some.
+        load: function that returns the reward. It is called when the first response is scored, so that a stage that
+            trains before it evaluates does not hold the model in memory meanwhile.
+        corpus: the data; its own oracle provides all other measures (e.g. whether an answer is right).
+        note: function called with the number of unscored responses, once there are some.
     """
 
     def __init__(self, load: Callable[[], Source], corpus: Corpus, note: Callable[[str], None]):
         self._load = load
         self._corpus = corpus
         self._note = note
-        # The monitor and the metrics of a step ask about the same replies: the latest ones keep their scores.
+        # The monitor and the step metrics score the same responses, so the scores of the last call are cached.
         self._latest: dict[tuple[str, str], float] = {}
 
     @cached_property
     def source(self) -> Source:
+        """Reward that provides the gold; loaded on first use."""
         return self._load()
 
     @cached_property
@@ -57,45 +58,53 @@ class GoldOracle:
 
     @property
     def measures(self) -> Sequence[Measure]:
-        """Those of the data's own world."""
+        """Measures of the data's own world."""
         return self._corpus.measures
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
-        """`gold`, NaN where the source leaves a reply unscored, beside what the data know of the replies, (N,) each."""
+        """Return `gold` (NaN if unscored) and the other measures of the data's oracle, (N,) each."""
+        # The data may know other measures, such as `correct`; only `gold` comes from the source.
         known = self._corpus.oracle.measure(prompts, responses) if self._corpus.oracle else {}
         return {**known, "gold": self._scores(prompts, responses)}
 
     def _scores(self, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
-        """Scores of the replies, (N,); those of the call before are not computed again."""
+        """Return the scores of the responses, (N,). Scores of the previous call are reused."""
         texts = list(zip(prompts, responses, strict=True))
         scores = {text: self._latest[text] for text in texts if text in self._latest}
+        # `dict.fromkeys` removes duplicates and keeps the order, so that a response is scored once.
         missing = [text for text in dict.fromkeys(texts) if text not in scores]
         if missing:
-            episodes = self._corpus.episodes([prompt for prompt, _ in missing], [reply for _, reply in missing])
-            scores |= zip(missing, self._reward(episodes).total_N.tolist(), strict=True)
+            missing_prompts = [prompt for prompt, _ in missing]
+            missing_responses = [response for _, response in missing]
+            batch = self._reward(self._corpus.episodes(missing_prompts, missing_responses))
+            scores |= zip(missing, batch.total_N.tolist(), strict=True)
         self._latest = scores
         return np.array([scores[text] for text in texts], dtype=np.float64)
 
     def prefer(
         self, prompts: Sequence[str], first: Sequence[str], second: Sequence[str], *, seed: int
     ) -> tuple[BoolArray, FloatArray]:
-        """Label pairs as Bradley-Terry draws them: P(first) = σ(r_first − r_second), in logits.
+        """Label pairs by sampling from Bradley–Terry: P(first) = σ(r_first − r_second), with rewards in logits.
 
-        Where the score is no logit (of an ensemble, grades, probabilities of steps) the higher one wins.
-        Pairs that tie are a coin toss; a pair with an unscored side has no label: its probability is NaN.
+        If the score is not a logit (an ensemble, grades, step probabilities) the higher score wins. Ties are decided
+        by a coin toss. A pair with an unscored side has no label: its probability is NaN.
         """
         count = len(prompts)
+        # One call for both sides, so that both come from the same cache and, for a model, the same batches.
         scores_2N = self._scores([*prompts, *prompts], [*first, *second])
         gap_N = scores_2N[:count] - scores_2N[count:]
         unit = logit_unit(self.source)
         # σ(x) = (1 + tanh(x/2))/2, which does not overflow
-        probability_N = (1 + (np.sign(gap_N) if unit is None else np.tanh(unit * gap_N / 2))) / 2
-        first_wins_N = choose(np.nan_to_num(probability_N, nan=0.5), np.random.default_rng(seed))
+        signed_N = np.sign(gap_N) if unit is None else np.tanh(unit * gap_N / 2)
+        probability_N = (1 + signed_N) / 2
+        # A comparison with NaN is False; 0.5 makes the ignored choice of an unscored pair a coin toss.
+        drawn_N = np.nan_to_num(probability_N, nan=0.5)
+        first_wins_N = choose(drawn_N, np.random.default_rng(seed))
         return first_wins_N, probability_N
 
 
 def logit_unit(reward: Source) -> float | None:
-    """What one unit of a score is in logits; None where it is not the logit of one Bradley-Terry model."""
+    """Return the number of logits in one unit of a score, or None if it is not the logit of one Bradley–Terry model."""
     if not isinstance(reward, BTReward) or len(reward.scorers) > 1:
         return None
     scale = reward.scorers[0].scale
@@ -103,9 +112,10 @@ def logit_unit(reward: Source) -> float | None:
 
 
 def by_model(corpus: Corpus, run: Run) -> Corpus:
-    """The data of a run whose gold is the score of the reward model in `needs.gold`."""
+    """Return the data of a run with the score of the reward model in `needs.gold` as gold."""
 
     def load() -> LearnedReward:
+        # The stage that trains this model may still be running next to this one.
         run.await_need("gold")
         return open_reward(run.needs["gold"], run.device, run.note)
 

@@ -1,4 +1,4 @@
-"""The reward graph: terms are scored, standardised, transformed, aggregated, calibrated; every node's value is kept."""
+"""The reward graph: terms are scored, standardised, transformed, aggregated and calibrated; all values are stored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from rlhf_lab.config import registry
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.files import read_json, write_json
+from rlhf_lab.core.files import read_object, write_json
 from rlhf_lab.core.types import Corpus, EpisodeReward, FloatArray, Reward, RewardBatch, TextReward
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.combine import (
@@ -29,19 +29,19 @@ from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.training.run import Run
 
 SCALE_REPLIES = 512
-"""Chosen replies of the training data on which `standardise=corpus` measures a term."""
+"""Maximum number of chosen responses of the training data on which `standardise=corpus` measures a term."""
 
 
 class GraphReward(CheckedReward):
-    """Scores episodes with all terms of a graph.
+    """Reward that scores episodes with all terms of a graph.
 
     Args:
         terms: name → checked term.
-        settings: how they are combined; every term's scale is known.
+        settings: combination of the terms; every term's scale is known.
 
     Attributes:
-        baseline: running mean of the rewards of training, what PPO-C holds a stated confidence against. It moves by
-            `observe` alone, so that an evaluation does not disturb training.
+        baseline: running mean of the training rewards, with which PPO-C compares a stated confidence. Only `observe`
+            updates it, so that an evaluation does not disturb training.
     """
 
     def __init__(self, terms: Mapping[str, CheckedReward], settings: RewardGraph):
@@ -51,12 +51,13 @@ class GraphReward(CheckedReward):
         self.baseline = 0.0
 
     def score_terms(self, episodes: Sequence[Episode]) -> RewardBatch:
-        """`parts` holds every term's value, a term's own parts as "term/part", and the values of later nodes."""
+        """Score the terms. `parts` has each term's value, its parts as "term/part", and the values of later nodes."""
         parts: dict[str, FloatArray] = {}
         if self.settings.confidence_weight:
             stated = [stated_confidence(episode.response) for episode in episodes]
             parts[CONFIDENCE] = np.array(stated, dtype=np.float64)
             parts[BASELINE] = np.full(len(episodes), self.baseline)
+            # The terms must not reward or punish the statement itself, so they score the response without it.
             episodes = [replace(episode, response=without_confidence(episode.response)) for episode in episodes]
         turns: dict[str, Sequence[Sequence[float]]] = {}
         for name, term in self.terms.items():
@@ -64,7 +65,7 @@ class GraphReward(CheckedReward):
             if batch.turns is not None:
                 turns[name] = batch.turns
             parts[name] = batch.total_N
-            # A part with the term's own name repeats its value (`gold` has one).
+            # A part with the term's own name repeats the term's value (`gold` has one).
             parts |= {f"{name}/{part}": values_N for part, values_N in batch.parts.items() if part != name}
         total_N = aggregate(parts, self.settings)
         if self.settings.calibrates:
@@ -74,26 +75,29 @@ class GraphReward(CheckedReward):
         return RewardBatch(reward_N, parts, self._rewards_of_turns(turns), unverified_N)
 
     def _rewards_of_turns(self, turns: Mapping[str, Sequence[Sequence[float]]]) -> list[list[float]] | None:
-        """Weighted sum of the terms that score turns; None where the graph's value is no such sum of its terms."""
+        """Return the weighted sum of the terms that score turns; None if the graph's value is not such a sum."""
         settings = self.settings
         turns = {name: values for name, values in turns.items() if settings.weighting[name]}
-        rescaled = any(
-            settings.terms[name].standardise != "none" or settings.terms[name].transform != "none" for name in turns
-        )
+        scorers = [settings.terms[name] for name in turns]
+        rescaled = any(term.standardise != "none" or term.transform != "none" for term in scorers)
         is_no_sum = settings.gates or settings.calibrates or settings.aggregate not in ("weighted_sum", "mean")
         if not turns or rescaled or is_no_sum:
             return None
         total_weight = sum(settings.weighting.values()) if settings.aggregate == "mean" else 1.0
         weights = [settings.weighting[name] / total_weight for name in turns]
         result = []
-        for terms in zip(*turns.values(), strict=True):  # of each episode the turns as each term scores them
-            # a term that left the episode unscored has no turns, and the episode no reward
+        for terms in zip(*turns.values(), strict=True):  # for each episode, its turns as scored by each term
+            # a term that left the episode unscored has no turns, so the episode has no turn rewards either
             by_turn = zip(*terms, strict=True) if all(terms) else ()
-            result.append([sum(w * reward for w, reward in zip(weights, rewards, strict=True)) for rewards in by_turn])
+            weighted = []
+            for rewards in by_turn:
+                products = (w * reward for w, reward in zip(weights, rewards, strict=True))
+                weighted.append(sum(products))
+            result.append(weighted)
         return result
 
     def observe(self, batch: RewardBatch) -> None:
-        """Update the running mean with a training batch's rewards, as they were before the stated confidence."""
+        """Update the running mean with the rewards of a training batch, before their confidence adjustment."""
         if self.settings.confidence_weight:
             rewards_N = bounded(aggregate(batch.parts, self.settings), self.settings)
             scored_N = rewards_N[np.isfinite(rewards_N)]
@@ -102,12 +106,12 @@ class GraphReward(CheckedReward):
                 self.baseline = (1 - decay) * self.baseline + decay * float(scored_N.mean())
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that a training checkpoint stores."""
+        """Return the state that a training checkpoint stores."""
         counts = {name: [term.scored, term.abstained, term.failed] for name, term in self.terms.items()}
         return {"baseline": self.baseline, "counts": counts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of `state_dict`."""
+        """Restore the state that `state_dict` returned."""
         self.baseline = float(state["baseline"])
         for name, (scored, abstained, failed) in state["counts"].items():
             term = self.terms[name]
@@ -116,16 +120,17 @@ class GraphReward(CheckedReward):
 
 @dataclass(frozen=True)
 class Combined:
-    """The terms of a graph as one term, around which the check of `CheckedReward` goes once more."""
+    """The terms of a graph as one term, so that `CheckedReward` also checks their combination."""
 
     graph: GraphReward
 
     def score_episodes(self, episodes: Sequence[Episode]) -> RewardBatch:
+        """Score the terms and combine them."""
         return self.graph.score_terms(episodes)
 
 
 def part_means(parts: Mapping[str, FloatArray]) -> dict[str, float]:
-    """Mean of every node over the replies it scored, as "reward/<node>"; NaN where it scored none."""
+    """Return the mean of every node over its scored responses, as "reward/<node>"; NaN if it scored none."""
     means = {}
     for name, values_N in parts.items():
         scored_N = values_N[np.isfinite(values_N)]
@@ -134,48 +139,50 @@ def part_means(parts: Mapping[str, FloatArray]) -> dict[str, float]:
 
 
 def build_graph(settings: RewardGraph, run: Run) -> GraphReward:
-    """The reward of a run: each term checked by itself, then their sum."""
+    """Return the reward of a run: each term with its own check, then their combination."""
     terms = {name: _build_term(name, term, run) for name, term in settings.terms.items()}
-    # A resumed attempt keeps the scales it measured first, so that its rewards keep their unit.
-    saved = read_json(run.folder / SCALES_FILE) or {}
+    # A resumed attempt keeps the scales it measured first, so that its rewards keep the same unit.
+    saved = read_object(run.directory / SCALES_FILE)
     on_corpus = [name for name, term in settings.terms.items() if term.standardise == "corpus"]
     scales = {name: saved.get(name) or _measure_scale(terms[name], run) for name in on_corpus}
     if scales:
-        write_json(run.folder / SCALES_FILE, scales)
+        write_json(run.directory / SCALES_FILE, scales)
     return GraphReward(terms, with_scales(settings, scales))
 
 
 def _measure_scale(term: CheckedReward, run: Run) -> dict[str, float]:
-    """Mean and sd of a term on the first chosen replies of the training data."""
+    """Return mean, sd and n of a term on the first chosen responses of the training data."""
     pairs = run.corpus.train[:SCALE_REPLIES]
-    episodes = run.corpus.episodes([pair.prompt for pair in pairs], [pair.chosen for pair in pairs])
+    prompts = [pair.prompt for pair in pairs]
+    responses = [pair.chosen for pair in pairs]
+    episodes = run.corpus.episodes(prompts, responses)
     values_N = term(episodes).total_N
     values_N = values_N[np.isfinite(values_N)]
-    # Relative to the mean: the sd of equal values is not exactly 0 in floating point.
+    # The threshold is relative to the mean, because the sd of equal values is not exactly 0 in floating point.
     if not len(values_N) or values_N.std() <= 1e-9 * (1 + abs(values_N.mean())):
         raise ConfigError(
-            f"reward.terms.{term.name}.standardise=corpus: the term is the same for all {len(values_N)} replies that "
+            f"reward.terms.{term.name}.standardise=corpus: the term is equal for all {len(values_N)} responses that "
             "it scored, so it has no scale; give it one with standardise=fixed, mean and sd"
         )
     return {"mean": float(values_N.mean()), "sd": float(values_N.std()), "n": len(values_N)}
 
 
 class OneNote:
-    """A note on a run that is overwritten by its later versions: counts grow with every call."""
+    """Note on a run that its later versions overwrite, because counts grow with every call."""
 
     def __init__(self, notes: list[str]):
         self.notes = notes
-        self.place = -1  # in `notes`; below 0 until the first call
+        self.position = -1  # index in `notes`; negative until the first call
 
     def __call__(self, text: str) -> None:
-        if self.place < 0:
-            self.place = len(self.notes)
+        if self.position < 0:
+            self.position = len(self.notes)
             self.notes.append(text)
-        self.notes[self.place] = text
+        self.notes[self.position] = text
 
 
 def _build_term(name: str, settings: Any, run: Run) -> CheckedReward:
-    """A term of the graph with the check around it."""
+    """Return a term of the graph wrapped in its check."""
     reward: TextReward | EpisodeReward = registry.build("reward", settings, run)
     return CheckedReward(
         name,
@@ -188,12 +195,13 @@ def _build_term(name: str, settings: Any, run: Run) -> CheckedReward:
 
 
 def build_reward(run: Run) -> GraphReward | None:
-    """The configured reward, or None when a term reads a model that this run does not name."""
-    if any(not run.needs.get(role) for role in run.config.reward.roles):
+    """Return the configured reward, or None if a term reads a model that this run does not name."""
+    missing_roles = [role for role in run.config.reward.roles if not run.needs.get(role)]
+    if missing_roles:
         return None
     return build_graph(run.config.reward, run)
 
 
 def text_reward(reward: Reward, corpus: Corpus) -> TextReward:
-    """A reward of replies that are known as text, such as those of the data."""
+    """Return a reward of (prompts, responses) for responses that are known as text only, e.g. those of the data."""
     return lambda prompts, responses: reward(corpus.episodes(prompts, responses))

@@ -1,8 +1,7 @@
-"""Settings of the reward graph: its terms, and how they become one number. Imports no torch."""
+"""Settings of the reward graph: its terms, and their combination into one number. Does not import torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,6 +9,7 @@ from rlhf_lab.config import registry
 from rlhf_lab.config.section import Section, section
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.packs import named
 from rlhf_lab.core.ranges import Finite, Ge, Gt, Le, Lt, NotEmpty
 from rlhf_lab.monitoring.settings import Monitor
 
@@ -20,28 +20,29 @@ if TYPE_CHECKING:
 @section("reward", parts="terms")
 @dataclass(frozen=True)
 class RewardGraph(Section):
-    """Terms → standardise → transform → aggregate → gates → calibrate → clip. Every node's value is kept per reply.
+    """Terms → standardise → transform → aggregate → gates → calibrate → clip. All node values of a response are stored.
 
     Args:
         terms: name → settings of the term.
-        weights: name → weight, all at once, in place of the terms' own: `reward.weights={bt:.7,programmatic:.3}`. A
-            term that is not named weighs 0.
-        aggregate: `weighted_sum` of the terms; `mean` divides it by the sum of the weights. Without weights, each term
-            with the sign of a reward: `worst` is the smallest term, `uwo` their mean − penalty_weight · spread
-            (arXiv:2310.02743, eq. 5). A reply that a term leaves unscored is unscored, unless the term weighs 0.
+        weights: name → weight for all terms at once, instead of the terms' own weights:
+            `reward.weights={bt:.7,programmatic:.3}`. Terms that are not named get weight 0.
+        aggregate: `weighted_sum` of the terms; `mean` divides it by the sum of the weights. Two aggregates ignore the
+            weights, so each term must have the sign of a reward: `worst` is the minimum of the terms, `uwo` is their
+            mean − penalty_weight · spread (arXiv:2310.02743, eq. 5). A response that a term leaves unscored is
+            unscored, unless the term has weight 0.
         penalty_weight: λ of `uwo`.
-        penalty: spread of the terms' values: `var`, their variance, or `sd`.
-        ddof: 0 divides the variance by the number of terms, 1 by one less.
-        temperature: the aggregate is divided by it.
-        ceiling: bounds the reward smoothly, ceiling · tanh(r/ceiling), before stated confidence; 0 is off.
-        max_confidence: the same bound as a confidence: with a ceiling of logit(max_confidence)/2 no margin Δ between
-            two replies claims a preference probability σ(Δ) above this. In (0.5, 1); 0 is off.
-        confidence_weight: w of PPO-C (arXiv:2410.09724): a reply that states its confidence c, see
-            `rewards/confidence.py`, gets r + w·(r − r̄)·(c − ½), r̄ the mean reward of training so far, and the terms
-            see it without that statement; a reply that states none is left as it is. 0 is off.
-        confidence_decay: α of the running mean of training batches, r̄ ← (1 − α)·r̄ + α·(mean of the batch), from 0.
-        clip: bounds the reward hard to ± this; 0 is off.
-        monitor: watches what training on this reward does to the replies.
+        penalty: spread of the terms' values: `var` for their variance, or `sd`.
+        ddof: divisor of the variance: 0 divides by the number of terms, 1 by one less.
+        temperature: divisor of the aggregate.
+        ceiling: smooth bound of the reward, ceiling · tanh(r/ceiling), applied before the stated confidence; 0 is off.
+        max_confidence: the same bound as a probability. The ceiling becomes logit(max_confidence)/2, so that no margin
+            Δ between two responses claims a preference probability σ(Δ) above it. In (0.5, 1); 0 is off.
+        confidence_weight: weight w of PPO-C (arXiv:2410.09724). A response that states its confidence c (see
+            `rewards/confidence.py`) gets r + w·(r − r̄)·(c − ½), where r̄ is the mean training reward so far; the terms
+            score it without the statement. A response that states none keeps r. 0 is off.
+        confidence_decay: α of the running mean over training batches, r̄ ← (1 − α)·r̄ + α·(batch mean), from 0.
+        clip: hard bound of the reward to ± this value; 0 is off.
+        monitor: monitor of the effects that training on this reward has on the responses.
     """
 
     terms: Annotated[dict[str, Any], NotEmpty(hint="choose at least one, e.g. reward=bt")] = field(default_factory=dict)
@@ -59,14 +60,16 @@ class RewardGraph(Section):
     monitor: Monitor = field(default_factory=Monitor)
 
     def rules(self) -> tuple[Rule, ...]:
-        weighed, total = self.aggregate in ("weighted_sum", "mean"), sum(self.weighting.values())
+        # `worst` and `uwo` do not use weights.
+        weighed = self.aggregate in ("weighted_sum", "mean")
+        total = sum(self.weighting.values())
         unknown = [name for name in self.weights or {} if name not in self.terms]
         reserved = [name for name in ("aggregate", "confidence") if name in self.terms]
         return (
             *super().rules(),
-            (not reserved, f"terms: {', '.join(reserved)} is the name of another node"),
+            (not reserved, f"terms: {', '.join(reserved)} is the name of another node; rename the term"),
             (not unknown, f"weights: {', '.join(unknown)} is not one of the terms {', '.join(self.terms)}"),
-            (self.weights is None or weighed, f"weights are not read by aggregate={self.aggregate}"),
+            (self.weights is None or weighed, f"aggregate={self.aggregate} does not use weights; remove weights"),
             (
                 not (self.terms and weighed) or any(self.weighting.values()),
                 "weights are all 0; give one term a weight",
@@ -77,20 +80,24 @@ class RewardGraph(Section):
                 self.max_confidence == 0 or self.max_confidence > 0.5,
                 f"max_confidence={self.max_confidence} must be 0 (off) or above 0.5",
             ),
-            (not (self.ceiling and self.max_confidence), "ceiling and max_confidence are two ways to say one thing"),
+            (
+                not (self.ceiling and self.max_confidence),
+                "ceiling and max_confidence set the same bound; set only one of them",
+            ),
         )
 
     @property
     def weighting(self) -> dict[str, float]:
-        """Term → its weight."""
+        """Term → weight."""
         if self.weights is None:
             return {name: getattr(term, "weight", 1.0) for name, term in self.terms.items()}
         return {name: self.weights.get(name, 0.0) for name in self.terms}
 
     @property
     def calibrates(self) -> bool:
-        """Whether the reward is something else than the aggregate."""
-        return self.temperature != 1 or any((self.ceiling, self.max_confidence, self.confidence_weight, self.clip))
+        """True if the reward differs from the aggregate."""
+        switches = (self.ceiling, self.max_confidence, self.confidence_weight, self.clip)
+        return self.temperature != 1 or any(switches)  # 0 turns a switch off
 
     @property
     def roles(self) -> set[str]:
@@ -98,31 +105,34 @@ class RewardGraph(Section):
         return {term.needs_role for term in self.terms.values() if term.needs_role}
 
     @property
-    def folder_roles(self) -> set[str]:
-        """Those of them that hold what a stage wrote into its directory, and no language model with a head."""
-        return {term.needs_role for term in self.terms.values() if term.needs_role and term.reads_folder}
+    def dir_roles(self) -> set[str]:
+        """Roles in `roles` whose term reads the directory of a stage instead of a language model with a head."""
+        return {term.needs_role for term in self.terms.values() if term.needs_role and term.reads_run_dir}
 
     @property
     def gates(self) -> dict[str, Any]:
-        """Terms that can refuse a reply, whatever else it earned: name → settings with `floor` and `below`."""
+        """Terms that can reject a response regardless of other terms: name → settings with `floor` and `below`."""
         return {name: term for name, term in self.terms.items() if getattr(term, "floor", None) is not None}
 
-    @classmethod
-    def prepared(cls, values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any]:
-        """Composed values as the class takes them."""
-        return values
-
     def parts(self, config: Config) -> list[tuple[str, Any]]:
-        return [("reward", term) for term in self.terms.values()] if "reward" in config.algorithm.uses else []
+        """Return (group, settings) of each term, if the algorithm uses a reward."""
+        if "reward" not in config.algorithm.uses:
+            return []
+        return [("reward", term) for term in self.terms.values()]
 
     def roles_read(self, config: Config) -> set[str]:
-        roles = {"gold"} if config.algorithm.measures_gold else set()
-        return roles | self.roles | set(optional_roles()) if "reward" in config.algorithm.uses else roles
+        """Return the entries of `needs` that the reward and the gold of this run may read."""
+        gold_roles = set(named("gold_sources")) if config.algorithm.measures_gold else set()
+        if "reward" not in config.algorithm.uses:
+            return gold_roles
+        return gold_roles | self.roles | set(optional_roles())
 
     def leaves_out(self, role: str, config: Config) -> bool:
+        """Return True if a recipe names a role that none of the chosen terms reads."""
         return role in ("reward", *optional_roles()) and role not in self.roles
 
     def contradictions(self, config: Config) -> list[str]:
+        """Return messages about contradictions between the reward and other sections."""
         problems = [*_verifier_problems(self, config), *_gold_problems(config)]
         if "reward" in config.algorithm.uses:
             problems += _standardisation_problems(self, config)
@@ -136,18 +146,19 @@ class RewardGraph(Section):
 
 
 def optional_roles() -> list[str]:
-    """Roles of reward terms that a recipe may name for some of its rewards only: those that read a folder."""
+    """Return the roles that a recipe may name for only some of its rewards: those of terms that read a directory."""
     terms: list[Any] = [registry.settings_class("reward", kind) for kind in registry.kinds("reward")]
-    return sorted({term.needs_role for term in terms if term.needs_role and term.reads_folder})
+    roles = {term.needs_role for term in terms if term.needs_role and term.reads_run_dir}
+    return sorted(roles)
 
 
 def _standardisation_problems(graph: RewardGraph, config: Config) -> list[str]:
-    """Terms that measure the responses of data which have none."""
+    """Return messages about terms that must be standardised on responses of the data if the data have none."""
     if Capability.DEMONSTRATIONS in config.data.capabilities:
         return []
     data = registry.kind_of("data", config.data)
     return [
-        f"reward.terms.{name}.standardise=corpus measures the replies of the data, and data={data} has none; use "
+        f"reward.terms.{name}.standardise=corpus measures responses of the data, but data={data} has none; use "
         f"reward.terms.{name}.standardise=fixed with mean and sd"
         for name, term in graph.terms.items()
         if term.standardise == "corpus"
@@ -155,38 +166,39 @@ def _standardisation_problems(graph: RewardGraph, config: Config) -> list[str]:
 
 
 def _verifier_problems(graph: RewardGraph, config: Config) -> list[str]:
-    """A `data.verifier` that is none, and several verifiers of which none is chosen to measure."""
+    """Return messages about an invalid `data.verifier`, or about several verifiers without a choice."""
     kind = getattr(config.data, "verifier", None)
     classes: dict[str, Any] = {name: registry.settings_class("reward", name) for name in registry.kinds("reward")}
     verifier_kinds = [name for name, cls in classes.items() if cls.verifies]
     if kind is not None:
         if kind in verifier_kinds:
             return []
-        return [f"data.verifier={kind} is no verifier; use one of {', '.join(verifier_kinds)}, or null"]
+        return [f"data.verifier={kind} is not a verifier; use one of {', '.join(verifier_kinds)}, or null"]
     terms = graph.terms.items() if "reward" in config.algorithm.uses else ()
     names = [name for name, term in terms if term.verifies]
     if len(names) < 2 or not hasattr(config.data, "verifier"):
         return []
-    choice = "|".join(registry.kind_of("reward", graph.terms[name]) for name in names)
-    return [f"reward={','.join(names)}: several verifiers; say which one measures: data.verifier={choice}"]
+    # The verifier also defines the metric `correct`, so exactly one must be chosen.
+    kinds = [registry.kind_of("reward", graph.terms[name]) for name in names]
+    choice = "|".join(kinds)
+    return [f"reward={','.join(names)}: several verifiers; choose the one that measures: data.verifier={choice}"]
 
 
 def _gold_problems(config: Config) -> list[str]:
-    """Why what `needs` names cannot say what responses are worth in this run."""
-    roles = ["gold", *(section.gold_role for section in config.sections().values() if section.gold_role)]
-    named = [role for role in roles if config.needs.get(role)] if config.algorithm.measures_gold else []
-    if not named:
+    """Return the reasons why the entries of `needs` cannot provide the gold of this run."""
+    if not config.gold_role:
         return []
-    written = " and ".join(f"needs.{role}" for role in named)
+    roles = [role for role in named("gold_sources") if config.needs.get(role)]
+    written = " and ".join(f"needs.{role}" for role in roles)
     data = registry.kind_of("data", config.data)
     problems = []
-    if len(named) > 1:
-        problems.append(f"{written} are two golds; leave one of them out")
+    if len(roles) > 1:
+        problems.append(f"{written} name two golds; remove one of them")
     if Capability.TRUE_REWARD in config.data.capabilities:
         problems.append(
-            f"{written}: data={data} has gold of its own, the true reward of its world; leave {written} out, or use "
+            f"{written}: data={data} has its own gold, the true reward of its world; remove {written}, or use "
             "other data, such as data=hh_rlhf"
         )
     if config.data.max_turns > 1:
-        problems.append(f"{written} scores single replies, and data={data} answers them; leave it out")
+        problems.append(f"{written} scores single responses, but data={data} has several turns; remove it")
     return problems

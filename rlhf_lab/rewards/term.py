@@ -1,4 +1,4 @@
-"""The settings that every term of the reward graph has."""
+"""Settings common to all terms of the reward graph."""
 
 from __future__ import annotations
 
@@ -7,38 +7,46 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.packs import load
 from rlhf_lab.core.ranges import CheckedSettings, Finite, Ge, Gt
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
 
+VERIFIED = "rlhf_lab.rewards.verifiers.oracle:verified"
+"""Function that makes a verifier the oracle of a corpus. A text, because importing it loads numpy and corpora, which
+settings do not need."""
+
 
 @dataclass(frozen=True)
 class TermSettings(CheckedSettings):
-    """Common to every term of the reward graph.
+    """Base class of the settings of every term of the reward graph.
 
     Args:
-        weight: of the term in `reward.aggregate=weighted_sum` and `mean`; may be negative. 0 leaves the term out of
-            the reward and keeps its values.
-        standardise: `fixed` turns a value v into (v − mean)/sd; `corpus` does so with the mean and sd of the term on
-            512 chosen replies of the training data, measured once when the run starts and kept in
-            `reward_terms.json`; `none` takes values as they are. A running mean is not offered: what a saved value
-            was worth would depend on when it was seen.
-        mean, sd: of `standardise=fixed`, in units of the term.
-        transform: `sigmoid` maps the standardised term to (0, 1) before it is weighted; `none` takes it as it is.
-        on_error: `stop` ends the run when the term fails; `abstain` leaves the replies of that call unscored, counted.
-        timeout_s: a call that takes longer counts as failed; 0 waits.
+        weight: weight of the term in `reward.aggregate=weighted_sum` and `mean`; may be negative. With weight 0 the
+            term does not contribute to the reward, but its values are still stored.
+        standardise: `fixed` turns a value v into (v − mean)/sd. `corpus` does the same with the term's mean and sd on
+            512 chosen responses of the training data, measured once at the start of the run and stored in
+            `reward_terms.json`. `none` leaves values unchanged. There is no running mean, because the reward of a
+            stored value would then depend on when it was computed.
+        mean, sd: mean and standard deviation for `standardise=fixed`, in units of the term.
+        transform: `sigmoid` maps the standardised term to (0, 1) before it is weighted; `none` leaves it unchanged.
+        on_error: `stop` stops the run if the term fails. `abstain` leaves responses unscored and counts them: the
+            failed responses if the term reports them, else all responses of the call.
+        timeout_s: time limit of a call in seconds, after which it counts as failed; 0 means no limit.
 
     Class attributes:
         needs_role: entry of `needs` with the model that the term reads.
-        reads_folder: whether that is what a stage wrote into its directory, and no language model with a head.
-        requires: capabilities that the data must provide; () if the term asks the world or the environment, or leaves
-            the choice between text and audio to the user's function.
-        verifies: whether the term is a verifier (`rewards/verifiers/verifier.py`), which metrics can ask.
+        reads_run_dir: True if that entry is the directory of a stage instead of a language model with a head.
+        requires: capabilities that the data must provide; () if the term uses the world or the environment, or if the
+            user's function may score text or audio.
+        asks_judge: True if the term sends requests to a judge.
+        runs_code: True if the term runs programs.
+        verifies: True for a verifier (`rewards/verifiers/verifier.py`), which can also provide metrics.
     """
 
     needs_role: ClassVar[str | None] = None
-    reads_folder: ClassVar[bool] = False
+    reads_run_dir: ClassVar[bool] = False
     requires: ClassVar[Requirements] = (Capability.TEXT,)
     asks_judge: ClassVar[bool] = False
     runs_code: ClassVar[bool] = False
@@ -52,14 +60,18 @@ class TermSettings(CheckedSettings):
     timeout_s: Annotated[float, Ge(0, hint="0 waits without limit")] = 0.0
 
     def runs_in(self, config: Config) -> Any:
-        """The section that says where the term's programs run; None for terms that run none."""
+        """Return the section that configures where the term's programs run; None if it runs none."""
         return config.sandbox if self.runs_code else None
+
+    def as_oracle(self, corpus: Any, config: Config) -> Any:
+        """Return the corpus of a run with this verifier instead of its answer key; only for terms with `verifies`."""
+        return load(VERIFIED)(corpus, self, self.runs_in(config))
 
     @property
     def outcome(self) -> bool:
-        """Whether the term is the result of the task itself, by the world's truth or the data's answers and tests.
+        """True if the term is the result of the task itself: the world's truth, or the data's answers or tests.
 
-        A policy raises it only by doing better, so that the monitor does not take its rise for a sign of hacking.
+        A policy can raise such a term only by solving more tasks, so the monitor does not treat its rise as hacking.
         """
         return False
 
@@ -68,6 +80,6 @@ class TermSettings(CheckedSettings):
             *super().rules(),
             (
                 self.standardise == "fixed" or (self.mean, self.sd) == (0.0, 1.0),
-                f"mean={self.mean}, sd={self.sd} are read by standardise=fixed only",
+                f"mean={self.mean}, sd={self.sd} are used by standardise=fixed only; remove them or set it",
             ),
         )

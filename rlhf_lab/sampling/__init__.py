@@ -1,6 +1,7 @@
-"""Replies of a policy: the sampler, and the data that are sampled with it.
+"""Sampling of responses and episodes from a policy.
 
-Read episodes.py (the one way to collect episodes), local.py (groups of replies per prompt, exact log-probabilities),
-turns.py (which rows go on with which token), decoder.py (the bare decoder behind them), experience.py (episodes as
-training data). policy_replies.py and solutions.py sample what reward models train on.
+Read episodes.py (the one way to collect episodes) and local.py (the built-in sampler: groups of responses per prompt,
+exact log-probabilities). decoding.py schedules the rows, decoder.py and cache.py compute the next token, drawing.py
+samples it, turns.py decides which rows continue. experience.py turns episodes into training data; policy_responses.py
+and solutions.py sample what reward models train on. vllm/ samples with vLLM.
 """

@@ -1,8 +1,11 @@
-"""Decodes a queue of rows: those of a batch in step, finished rows dropped, their places taken by rows that wait.
+"""Continuous batching: decode a queue of rows, drop finished rows and refill their slots from the queue.
 
-One row's way: `_admit` runs its prompt and adds it to the cache; `run` draws a token for every row of the batch; its
-`turns` say whether the row goes on; `_renew` drops rows that are over and says which may join. A row has noise of its
-own, so it draws the same tokens whenever it is admitted and whoever shares its batch.
+The life of a row: `_admit` runs its prompt and adds it to the cache; `run` samples a token for every row of the batch;
+`turns` decides whether the row continues; `_renew` drops finished rows and selects the waiting rows that may join. Each
+row has its own noise, so it samples the same tokens whenever it is admitted and whichever rows share its batch.
+
+A row group is a set of rows that share one copy of their prompt's KV cache. All row groups of a batch have the same
+size, because the cache is one tensor.
 """
 
 from __future__ import annotations
@@ -22,22 +25,23 @@ from rlhf_lab.sampling.drawing import draw
 from rlhf_lab.sampling.turns import Turns
 
 DROP_BELOW = 0.75
-"""Rows are dropped, and others admitted, when the share of live rows is at most this (docs/design/003-speed.md)."""
+"""Drop finished rows, and admit waiting ones, once this fraction of rows or less is live (docs/design/003-speed.md)."""
 OVERDUE = 1.25
-"""Slots in use, in those of the longest reply, from which on rows that are over may no longer hold the oldest slots.
+"""Compact the cache once it is this many times longer than the longest response, even if few rows have finished.
 
-Each time they are let go the cache is copied, so it may not happen at every token.
+Compaction copies the cache, so it must not run at every token.
 """
 
 
 @dataclass(frozen=True)
-class Room:
-    """What may be decoded together.
+class BatchCapacity:
+    """Limits of one batch.
 
     Attributes:
-        rows: most rows.
-        slots, width: tokens of the longest reply, and of the longest prompt.
-        tokens: most tokens that prompts and replies may have in the cache.
+        rows: maximum number of rows.
+        slots: maximum number of response tokens of a row.
+        width: tokens of the longest prompt.
+        tokens: maximum number of prompt and response tokens in the cache, over all rows.
     """
 
     rows: int
@@ -46,30 +50,38 @@ class Room:
     tokens: int
 
     @classmethod
-    def of_groups(cls, rows: int, group: int, slots: int, width: int) -> Room:
-        """Room for so many rows that share their prompts in groups: whole groups, if there is room for one."""
+    def of_groups(
+        cls,
+        rows: int,
+        group: int,
+        slots: int,
+        width: int,
+    ) -> BatchCapacity:
+        """Return the capacity for `rows` rows in groups that share a prompt; only complete groups if one fits."""
         groups = rows // group
         if groups:
             rows = groups * group
-        return cls(rows, slots, width, rows * slots + max(1, groups) * width)
+        tokens = rows * slots + max(1, groups) * width
+        return cls(rows, slots, width, tokens)
 
-    def lines(self, size: int) -> int:
-        """How many lines of so many rows there is room for, each with a copy of its prompt."""
-        return min(self.rows // size, self.tokens // (size * self.slots + self.width))
+    def row_groups(self, size: int) -> int:
+        """Return the maximum number of row groups of `size` rows, each with one copy of its prompt."""
+        tokens_of_group = size * self.slots + self.width
+        return min(self.rows // size, self.tokens // tokens_of_group)
 
 
 class Decoding:
-    """Decodes the rows of some prompts to their ends.
+    """Decodes responses to a list of prompts until every row has finished.
 
     Attributes:
-        batch: the row of the queue in each place of the batch.
-        asked: rows of the batch, with those that are being admitted.
+        batch: index in the queue of the row at each position of the batch.
+        asked: number of rows of the batch, including those that are being admitted.
 
     Args:
-        decoder: `Decoder`, `ModelDecoder`, or that of a pack's family of models (`models.families`).
-        prompts: as token ids, with `group` rows each: row i is one of prompt i // group.
-        turns: what becomes of the tokens.
-        slots: most tokens that a row adds to its prompt.
+        decoder: `Decoder`, `ModelDecoder`, or the decoder of a pack's model family (`models.families`).
+        prompts: token ids of each prompt, which has `group` rows: row i belongs to prompt i // group.
+        turns: collects the tokens and decides which rows continue.
+        slots: maximum number of tokens that a row adds to its prompt.
     """
 
     def __init__(
@@ -84,50 +96,66 @@ class Decoding:
         slots: int,
         device: torch.device,
     ):
-        self.decoder, self.prompts, self.group, self.turns = decoder, prompts, group, turns
-        self.temperature, self.truncation = temperature, truncation
-        self.slots, self.width, self.device = slots, max(map(len, prompts)), device
+        self.decoder = decoder
+        self.prompts = prompts
+        self.group = group
+        self.turns = turns
+        self.temperature = temperature
+        self.truncation = truncation
+        self.slots = slots
+        self.width = max(map(len, prompts))
+        self.device = device
         self.waiting = list(range(len(prompts) * group))
         self._clear()
 
     def _clear(self) -> None:
         self.batch: list[int] = []
         self.asked = 0
-        self.line_size = 0  # rows that share a copy of their prompt
-        self.look_below = math.inf  # live rows from which on it is tried again whether others may join
+        self.group_size = 0  # rows that share one copy of their prompt
+        # Number of live rows below which admission is tried again. It falls after each attempt that did not pay, so
+        # that `arrange` does not run at every check.
+        self.retry_below = math.inf
         self.cache: Any = None
         self.logits_RV = torch.empty(0)
         self.position_R = torch.empty(0)
 
-    def run(self, most_rows: int) -> None:
-        """Decode until no row is left, at most `most_rows` together."""
-        room = Room.of_groups(most_rows, self.group, self.slots, self.width)
+    def run(self, max_rows: int) -> None:
+        """Decode until all rows have finished, with at most `max_rows` rows in a batch."""
+        capacity = BatchCapacity.of_groups(max_rows, self.group, self.slots, self.width)
         steps = 0  # since the batch was empty
         while self.waiting or self.batch:
             if not self.batch:
                 steps = 0
-                # what a step costs is known once there is a cache: until then as few copies of prompts as possible
-                self._admit(arrange([], self.waiting, self.group, room, StepCost(step=0, row=1, prompt=1))[1])
+                # The true step cost is only known once a cache exists; this one minimises copies of prompts.
+                unknown_cost = StepCost(step=0, row=1, prompt=1)
+                _, first_row_groups = arrange(
+                    [],
+                    self.waiting,
+                    self.group,
+                    capacity,
+                    unknown_cost,
+                )
+                self._admit(first_row_groups)
             token_R, logp_R = draw(self.logits_RV, self.turns.noise(), self.temperature, self.truncation)
             token_R, live_R = self.turns.take(token_R, logp_R)
             steps += 1
-            newcomers: list[list[int]] = []
+            joined_rows: list[list[int]] = []
             if steps % self.turns.steps_per_check == 0 or steps == self.slots:
-                token_R, newcomers = self._renew(token_R, live_R, room)
+                token_R, joined_rows = self._renew(token_R, live_R, capacity)
             if self.batch:
                 self.logits_RV = self.decoder.logits(self.decoder.step(token_R, self.position_R, self.cache))
-                # rows that are over go on until they are dropped, but not beyond the positions that the model has
+                # Finished rows are decoded until they are dropped, so their position is clamped to the model's range.
                 self.position_R = (self.position_R + 1).clamp_(max=self.width + self.slots - 1)
-            if newcomers:
-                self._admit(newcomers)
+            if joined_rows:
+                self._admit(joined_rows)
 
     def restart(self) -> None:
-        """Give up the batch: its rows wait again, and will be decoded from their prompts."""
+        """Put all unfinished rows of the batch back into the queue; they are decoded again from their prompts."""
         self.waiting = sorted({*self.turns.give_up(), *self.waiting})
         self._clear()
 
-    def _renew(self, token_R: Tensor, live_R: Tensor, room: Room) -> tuple[Tensor, list[list[int]]]:
-        """Drop rows that are over. Returns the tokens of those that stay, and the lines that may join them."""
+    def _renew(self, token_R: Tensor, live_R: Tensor, capacity: BatchCapacity) -> tuple[Tensor, list[list[int]]]:
+        """Drop finished rows if it pays. Return the tokens of the remaining rows and the row groups that may join."""
         live_count = int(live_R.sum())
         if live_count == 0:
             self.turns.keep(torch.empty(0, dtype=torch.long, device=self.device))
@@ -135,129 +163,158 @@ class Decoding:
             return token_R, []
         rows = len(self.batch)
         waiting = self.waiting if self.decoder.refills else []
-        overdue = self.decoder.refills and self.cache.used >= OVERDUE * self.slots
-        few_live = live_count <= DROP_BELOW * rows
-        others_may_join = waiting and live_count <= min(self.look_below, DROP_BELOW * room.rows)
-        if not few_live and not others_may_join and not overdue:
+        is_stale = self.decoder.refills and self.cache.used >= OVERDUE * self.slots
+        many_finished = live_count <= DROP_BELOW * rows
+        max_live = min(self.retry_below, DROP_BELOW * capacity.rows)
+        may_admit = bool(waiting) and live_count <= max_live
+        if not many_finished and not may_admit and not is_stale:
             return token_R, []
         cost = self.decoder.step_cost(self.cache)
-        live_lines = self._live_lines(live_R)
-        kept, newcomers = arrange(live_lines, waiting, self.group, room, cost)
-        if newcomers and not self._joining_pays(kept, newcomers, room, cost):
-            kept, newcomers = arrange(live_lines, [], self.group, room, cost)
-        self.look_below = math.inf if newcomers else 0.9 * live_count
-        # lines may carry repeated rows, so that arranging them anew need not make the batch smaller
-        if newcomers or overdue or sum(map(len, kept)) <= DROP_BELOW * rows:
+        live_row_groups = self._live_row_groups(live_R)
+        kept, joined_rows = arrange(live_row_groups, waiting, self.group, capacity, cost)
+        if joined_rows and not self._joining_pays(kept, joined_rows, capacity, cost):
+            kept, joined_rows = arrange(live_row_groups, [], self.group, capacity, cost)
+        self.retry_below = math.inf if joined_rows else 0.9 * live_count
+        # Row groups are padded with repeated rows, so rearranging them does not always make the batch smaller.
+        if joined_rows or is_stale or sum(map(len, kept)) <= DROP_BELOW * rows:
             token_R = token_R[self._keep(kept)]
-        return token_R, newcomers
+        return token_R, joined_rows
 
-    def _joining_pays(self, kept: list[list[int]], newcomers: list[list[int]], room: Room, cost: StepCost) -> bool:
-        """Whether rows that join now save more than they cost, in tokens whose keys and values are read.
+    def _joining_pays(
+        self,
+        kept: list[list[int]],
+        joined_rows: list[list[int]],
+        capacity: BatchCapacity,
+        cost: StepCost,
+    ) -> bool:
+        """Return True if admitting rows now saves more than it costs, in tokens of KV cache that are read.
 
-        They save steps that a batch of their own would take. They cost two copies of the cache, each of which reads and
-        writes it; and they read the slots before their first token, masked, until the rows that use them are over.
+        Saved: the decoding steps that a later batch would need for these rows. Cost: the cache is copied twice, and
+        each copy reads and writes it (factor 4). In addition the new rows read the masked slots before their first
+        token until the older rows have finished.
         """
-        new_rows = sum(map(len, newcomers))
-        steps = self.slots / 2  # how long replies will be nobody knows
-        saved = cost.step * steps * new_rows / room.rows
-        copied = 4 * sum(len(line) * self.cache.used + self.cache.width for line in kept)
+        new_rows = sum(map(len, joined_rows))
+        steps = self.slots / 2  # response lengths are not known in advance: assume half the limit
+        saved = cost.step * steps * new_rows / capacity.rows
+        cached_tokens = [len(row_group) * self.cache.used + self.cache.width for row_group in kept]
+        copied = 4 * sum(cached_tokens)
         masked = new_rows * self.cache.used * steps / 4
         return saved > copied + masked
 
-    def _live_lines(self, live_R: Tensor) -> list[list[int]]:
-        """Places of the rows that go on, by line; of a row that is repeated the first one."""
+    def _live_row_groups(self, live_R: Tensor) -> list[list[int]]:
+        """Return the batch positions of the live rows of each row group; a repeated row counts once."""
         live = live_R.tolist()
-        lines = []
-        for begin in range(0, len(live), self.line_size):
-            place_of_row: dict[int, int] = {}
-            for place in range(begin, begin + self.line_size):
-                if live[place]:
-                    place_of_row.setdefault(self.batch[place], place)
-            lines.append(list(place_of_row.values()))
-        return lines
+        row_groups = []
+        for start in range(0, len(live), self.group_size):
+            position_of_row: dict[int, int] = {}
+            for position in range(start, start + self.group_size):
+                if live[position]:
+                    position_of_row.setdefault(self.batch[position], position)
+            row_groups.append(list(position_of_row.values()))
+        return row_groups
 
-    def _keep(self, lines: list[list[int]]) -> Tensor:
-        """Only the rows in these places go on. Returns the places as a tensor."""
-        place_Bg = torch.tensor(lines, device=self.device)
-        place_R = place_Bg.flatten()
-        self.cache.keep(place_Bg)
-        self.turns.keep(place_R)
-        self.position_R = self.position_R[place_R]
-        self.batch = [self.batch[place] for line in lines for place in line]
-        self.line_size = len(lines[0])
+    def _keep(self, row_groups: list[list[int]]) -> Tensor:
+        """Drop all rows except those at these batch positions. Return the positions as a tensor (R,)."""
+        position_Bg = torch.tensor(row_groups, device=self.device)
+        position_R = position_Bg.flatten()
+        self.cache.keep(position_Bg)
+        self.turns.keep(position_R)
+        self.position_R = self.position_R[position_R]
+        self.batch = [self.batch[position] for row_group in row_groups for position in row_group]
+        self.group_size = len(row_groups[0])
         self.asked = len(self.batch)
-        return place_R
+        return position_R
 
-    def _admit(self, lines: list[list[int]]) -> None:
+    def _admit(self, row_groups: list[list[int]]) -> None:
         """Run the prompts of these rows of the queue, and add the rows to the batch."""
-        size = len(lines[0])
-        self.asked = len(self.batch) + len(lines) * size
-        prompt_of_line = [line[0] // self.group for line in lines]
-        numbers = list(dict.fromkeys(prompt_of_line))
-        prompts = [self.prompts[number] for number in numbers]
+        size = len(row_groups[0])
+        self.asked = len(self.batch) + len(row_groups) * size
+        prompt_of_row_group = [row_group[0] // self.group for row_group in row_groups]
+        prompt_indices = list(dict.fromkeys(prompt_of_row_group))
+        prompts = [self.prompts[index] for index in prompt_indices]
         hidden_Bd, cache = self.decoder.start(prompts, size, self.device)
         logits_BV = self.decoder.logits(hidden_Bd)
-        if len(numbers) < len(lines):  # lines that begin with the same prompt have a copy of it each
-            copy_B = torch.tensor([numbers.index(number) for number in prompt_of_line], device=self.device)
-            cache.keep(copy_B[:, None] * size + torch.arange(size, device=self.device))
+        if len(prompt_indices) < len(row_groups):
+            # Each distinct prompt is run once; every row group of that prompt then gets its own copy of the KV cache.
+            source_of_row_group = [prompt_indices.index(index) for index in prompt_of_row_group]
+            copy_B = torch.tensor(source_of_row_group, device=self.device)
+            row_of_group = torch.arange(size, device=self.device)
+            cache.keep(copy_B[:, None] * size + row_of_group)
             logits_BV = logits_BV[copy_B]
         logits_RV = logits_BV.repeat_interleave(size, dim=0)
-        length_B = torch.tensor([len(self.prompts[number]) for number in prompt_of_line], device=self.device)
+        prompt_lengths = [len(self.prompts[index]) for index in prompt_of_row_group]
+        length_B = torch.tensor(prompt_lengths, device=self.device)
         position_R = length_B.repeat_interleave(size)
         if self.decoder.refills:
-            cache.most_slots = math.ceil(OVERDUE * self.slots) + self.turns.steps_per_check
+            # the cache is compacted before it needs more slots than this, so it need not grow further
+            cache.max_slots = math.ceil(OVERDUE * self.slots) + self.turns.steps_per_check
         if self.batch:
             self.cache.join(cache)
             self.logits_RV = torch.cat([self.logits_RV, logits_RV])
             self.position_R = torch.cat([self.position_R, position_R])
         else:
-            self.cache, self.logits_RV, self.position_R = cache, logits_RV, position_R
-        rows = [row for line in lines for row in line]
+            self.cache = cache
+            self.logits_RV = logits_RV
+            self.position_R = position_R
+        rows = [row for row_group in row_groups for row in row_group]
         self.turns.join(rows)
         self.batch += rows
-        self.line_size = size
+        self.group_size = size
         admitted = set(rows)
         self.waiting = [row for row in self.waiting if row not in admitted]
 
 
 def arrange(
-    live_lines: list[list[int]], waiting: Sequence[int], group: int, room: Room, cost: StepCost
+    live_row_groups: list[list[int]],
+    waiting: Sequence[int],
+    group: int,
+    capacity: BatchCapacity,
+    cost: StepCost,
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Lines of equally many rows, each with a copy of its prompt: (those of live rows, those of rows that join).
+    """Return row groups of equal size: (groups of live rows, groups of rows that join).
 
-    Short lines drop every finished row and copy prompts more often. Of the sizes that are tried, the one is taken with
-    which a step costs least per row that is alive. A line that is short of rows repeats one, which draws the same
-    tokens twice.
+    Small groups drop every finished row but copy prompts more often. Several sizes are tried, and the one with the
+    lowest step cost per live row is returned. A group with too few rows repeats its last row, which then samples the
+    same tokens twice.
 
     Args:
-        live_lines: rows of the batch that go on, by the line that they are in.
-        waiting: rows of the queue.
+        live_row_groups: live rows of the batch, by their current row group.
+        waiting: rows of the queue that may join.
         group: rows of each prompt, see `Decoding`.
     """
-    live_count = sum(map(len, live_lines))
+    live_count = sum(map(len, live_row_groups))
     best: tuple[float, list[list[int]], list[list[int]]] | None = None
-    # candidates: powers of two, and the group as it is
-    for size in [size for size in range(1, group + 1) if size == group or size & (size - 1) == 0]:
-        kept = _lines(live_lines, size)
-        free = max(0, room.rows - len(kept) * size)
-        by_prompt = [list(rows) for _, rows in groupby(waiting[:free], lambda row: row // group)]
-        if len(kept) > room.lines(size):  # breaking up lines copies prompts
+    # candidates: powers of two below the group's size, and the full group
+    sizes = [size for size in range(1, group) if size & (size - 1) == 0]
+    sizes.append(group)
+    for size in sizes:
+        kept = _row_groups(live_row_groups, size)
+        free = max(0, capacity.rows - len(kept) * size)
+        # rows of one prompt are consecutive in the queue
+        groups = groupby(waiting[:free], lambda row: row // group)
+        by_prompt = [list(rows) for _, rows in groups]
+        max_row_groups = capacity.row_groups(size)
+        if len(kept) > max_row_groups:  # smaller groups need more copies of prompts than fit
             continue
-        newcomers = _lines(by_prompt, size)[: room.lines(size) - len(kept)]
-        alive = live_count + len({row for line in newcomers for row in line})
+        joined_rows = _row_groups(by_prompt, size)[: max_row_groups - len(kept)]
+        distinct_joined = {row for row_group in joined_rows for row in row_group}
+        alive = live_count + len(distinct_joined)
         if alive:
-            lines = len(kept) + len(newcomers)
-            cost_per_row = (cost.step + lines * (size * cost.row + cost.prompt)) / alive
+            row_groups = len(kept) + len(joined_rows)
+            # a step has a fixed cost, and a cost per row and per copy of a prompt
+            step_cost = cost.step + row_groups * (size * cost.row + cost.prompt)
+            cost_per_row = step_cost / alive
             if best is None or cost_per_row < best[0]:
-                best = cost_per_row, kept, newcomers
-    assert best is not None  # a row alone fits into any room, and the lines as they are have fitted
+                best = cost_per_row, kept, joined_rows
+    assert best is not None, "size 1 fits any capacity, and the current size has fitted before"
     return best[1], best[2]
 
 
-def _lines(rows_by_prompt: Sequence[list[int]], size: int) -> list[list[int]]:
-    """Lines of `size` rows of the same prompt, the last row of each prompt repeated as often as it takes."""
-    lines = []
+def _row_groups(rows_by_prompt: Sequence[list[int]], size: int) -> list[list[int]]:
+    """Split the rows of each prompt into groups of `size`; the last row of a prompt is repeated to fill its group."""
+    row_groups = []
     for rows in rows_by_prompt:
-        padded = rows + rows[-1:] * (-len(rows) % size)
-        lines += [padded[begin : begin + size] for begin in range(0, len(padded), size)]
-    return lines
+        missing = -len(rows) % size
+        padded = rows + rows[-1:] * missing
+        row_groups += [padded[start : start + size] for start in range(0, len(padded), size)]
+    return row_groups

@@ -1,7 +1,7 @@
-"""The one way to collect episodes: encode the tasks, sample, let an environment answer, decode.
+"""Collection of episodes: encode the tasks, sample, let an environment answer, decode.
 
-Everything that samples from a policy goes through `EpisodeCollector`: evaluations, preference rounds, policy
-optimisation, the replies and solutions that reward models train on.
+All sampling from a policy uses `EpisodeCollector`: evaluations, preference rounds, policy optimisation, and the
+responses and solutions that reward models train on.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from rlhf_lab.config import registry
 from rlhf_lab.core import ranks
 from rlhf_lab.core.episodes import Environment, Episode, Finishing, Offering, Segment, Step, Task
 from rlhf_lab.core.errors import LabError
+from rlhf_lab.core.text import well_formed_value
 from rlhf_lab.core.tools import call_id
-from rlhf_lab.data.transcript import REPLY, quote, render_prompt, reply_message, reply_text, to_conversation
-from rlhf_lab.models.divided import undivided
+from rlhf_lab.data.transcript import REPLY, quote, render_prompt, response_message, response_text, to_conversation
 from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.models.sharded import undivided
 from rlhf_lab.sampling.local import Samples
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.turns import RowTokens
@@ -29,33 +30,36 @@ from rlhf_lab.training.run import Run, seed_for
 
 @runtime_checkable
 class Asynchronous(Protocol):
-    """A sampler that works beside the trainer."""
+    """A sampler that runs in parallel with the trainer."""
 
     def submit(self, *arguments: Any, **options: Any) -> Callable[[], Samples]:
-        """Takes what `sample` takes, with the weights that the model has now; gives what waits for the samples."""
+        """Start sampling with the model's current weights. Returns a function that waits for the samples.
+
+        It takes the arguments of `sample`.
+        """
         ...
 
     def close(self) -> None:
-        """Give up what has been submitted and is not there yet."""
+        """Abandon submitted sampling that has not finished."""
         ...
 
 
 class EpisodeCollector:
-    """Collects episodes of the run's tasks with its sampler.
+    """Collector of episodes of the run's tasks, with the run's sampler.
 
     Attributes:
-        environment: what answers the policy; None where one reply is all.
-        prompts_cut: prompts so far that lost their beginning.
+        environment: environment that answers the policy; None if an episode is a single response.
+        prompts_cut: number of prompts so far that lost their start.
     """
 
     def __init__(self, run: Run, encoder: Encoder):
         self.settings = run.config.rollout
         if run.config.engine != "native" and isinstance(self.settings, Vllm):
-            self.settings = self.settings.local()  # vLLM samples inside TRL's trainer, and the lab beside it
+            self.settings = self.settings.local()  # vLLM samples inside TRL's trainer; all else is sampled built-in
         self.environment = run.corpus.environment
         self.corpus = run.corpus
         self.max_turns = run.config.data.max_turns
-        # cut prompts are counted here and not in the encoder of the run, which counts the rows of its data
+        # counts of its own: the encoder of the run counts the rows of its data
         self.encoder = replace(encoder, counts={})
         self.sampler = registry.build("rollout", self.settings, encoder)
 
@@ -74,23 +78,38 @@ class EpisodeCollector:
         prompts: Sequence[list[int]] | None = None,
         openings: Sequence[Sequence[int]] | None = None,
     ) -> list[list[Episode]]:
-        """`group` episodes of each task, a list per task. The same arguments give the same episodes.
+        """Collect `group` episodes of each task, a list per task. The same arguments give the same episodes.
 
         Args:
-            temperature: in place of `rollout.temperature`; 0 is greedy.
-            prompts: the tasks' prompts as token ids, where they are encoded already.
-            openings: token ids with which the first turn of each task's episodes begins; they are read, not sampled.
+            temperature: replaces `rollout.temperature`; 0 is greedy.
+            prompts: token ids of the tasks' prompts, if they are already encoded.
+            openings: token ids with which the first turn of each task's episodes starts; they are read, not sampled.
         """
-        collection = self._start(self._sample_now, model, tasks, group, seed, temperature, prompts, openings)
+        collection = self._start(
+            self._sample_now,
+            model,
+            tasks,
+            group,
+            seed,
+            temperature,
+            prompts,
+            openings,
+        )
         return collection.episodes()
 
-    def submit(self, model: nn.Module, tasks: Sequence[Task], group: int, seed: int) -> Collection:
-        """What `collect` gives, without waiting for a sampler that works beside the trainer: the model may change."""
+    def submit(
+        self,
+        model: nn.Module,
+        tasks: Sequence[Task],
+        group: int,
+        seed: int,
+    ) -> Collection:
+        """Start `collect` without waiting for a parallel sampler; the model may change in the meantime."""
         start = self.sampler.submit if isinstance(self.sampler, Asynchronous) else self._sample_now
         return self._start(start, model, tasks, group, seed)
 
     def close(self) -> None:
-        """Give up what has been submitted and is not there yet."""
+        """Abandon submitted sampling that has not finished."""
         if isinstance(self.sampler, Asynchronous):
             self.sampler.close()
 
@@ -109,15 +128,16 @@ class EpisodeCollector:
         prompts: Sequence[list[int]] | None = None,
         openings: Sequence[Sequence[int]] | None = None,
     ) -> Collection:
-        """Begin to sample; see `collect`.
+        """Start sampling; see `collect`.
 
         Args:
-            start: takes what `LocalSampler.sample` takes, and gives what waits for the samples.
+            start: takes the arguments of `LocalSampler.sample` and returns a function that waits for the samples.
         """
         if self.corpus.renderer is not None:
             self.corpus.renderer.require_model(getattr(undivided(model), "config", None))
         prompts = self.encode(tasks) if prompts is None else prompts
         openings = openings or [[]] * len(tasks)
+        # an opening is read like a prompt, but becomes part of the first turn's text
         contexts = [[*prompt, *opening] for prompt, opening in zip(prompts, openings, strict=True)]
         conversations = None
         if self.environment is not None:
@@ -137,65 +157,89 @@ class EpisodeCollector:
         def wait_for_episodes() -> list[list[Episode]]:
             samples = wait_for_samples()
             steps = conversations.exchange() if conversations else {}
-            return [
-                [
-                    self._episode(task, prompts[i], openings[i], row, steps.get(i * group + g, []))
-                    for g, row in enumerate(samples.rows_BG[i])
-                ]
-                for i, task in enumerate(tasks)
-            ]
+            episodes_of_tasks = []
+            for i, task in enumerate(tasks):
+                episodes = []
+                for g, row in enumerate(samples.rows_BG[i]):
+                    row_steps = steps.get(i * group + g, [])
+                    episodes.append(
+                        self._episode(
+                            task,
+                            prompts[i],
+                            openings[i],
+                            row,
+                            row_steps,
+                        )
+                    )
+                episodes_of_tasks.append(episodes)
+            return episodes_of_tasks
 
         return Collection(wait_for_episodes)
 
     def encode(self, tasks: Sequence[Task]) -> list[list[int]]:
-        """The tasks' prompts as token ids."""
+        """Return the tasks' prompts as token ids."""
         return [self.encoder.prompt(self.prompt(task), self.settings.max_prompt_tokens) for task in tasks]
 
     def prompt(self, task: Task) -> str:
-        """The task's prompt, with the environment's tools where the model's chat template takes them."""
+        """Return the task's prompt, with the environment's tools if the model's chat template supports tools."""
         if not isinstance(self.environment, Offering) or not self.encoder.takes_tools:
             return task.prompt
         definitions = self.environment.definitions(task)
         messages, tools = to_conversation(task.prompt)
         return task.prompt if tools or not definitions else render_prompt(messages, definitions)
 
-    def reader(self, task: Task) -> ReplyReader:
-        """What reads the replies of one episode of a task."""
-        is_told_of_tools = (
+    def reader(self, task: Task) -> ResponseReader:
+        """Return a reader for the responses of one episode of a task."""
+        is_shown_tools = (
             self.environment is not None and self.encoder.takes_tools and bool(to_conversation(self.prompt(task)).tools)
         )
-        return ReplyReader(self.encoder, self.settings.stop, reads_calls=is_told_of_tools)
+        return ResponseReader(self.encoder, self.settings.stop, reads_calls=is_shown_tools)
 
     def _episode(
-        self, task: Task, prompt_ids: list[int], opening: Sequence[int], row: RowTokens, steps: Sequence[Step]
+        self,
+        task: Task,
+        prompt_ids: list[int],
+        opening: Sequence[int],
+        row: RowTokens,
+        steps: Sequence[Step],
     ) -> Episode:
-        """A row's tokens as segments, with the environment's rewards on the turns that earned them."""
+        """Return a row as an episode: its tokens as segments, with the environment's rewards on the sampled turns."""
         segments = [Segment(list(opening), sampled=False)] if opening else []
-        begin = 0
+        start = 0
         logps = iter(row.logps)
         rewards = iter(step.reward for step in steps)
+        # a run of tokens with the same `sampled` is one segment: a turn of the policy, or the environment's tokens
         for sampled, members in groupby(row.sampled):
-            end = begin + len(list(members))
-            tokens = row.token_ids[begin:end]
+            end = start + len(list(members))
+            tokens = row.token_ids[start:end]
             turn_logps = [next(logps) for _ in tokens] if sampled else []
-            segments.append(Segment(tokens, sampled, turn_logps, float(next(rewards, 0.0)) if sampled else 0.0))
-            begin = end
+            reward = float(next(rewards, 0.0)) if sampled else 0.0
+            segments.append(Segment(tokens, sampled, turn_logps, reward))
+            start = end
         turns = [segment.token_ids for segment in segments if segment.sampled]
         turns[0] = [*opening, *turns[0]]
         read = self.reader(task)
         texts = [read(tokens) for tokens in turns]
         prompt = self.prompt(task)
         for text, step in zip(texts[:-1], steps, strict=False):
-            # what the policy said is quoted as messages are, so that it cannot forge a turn of the conversation
-            prompt = prompt.removesuffix(REPLY) + render_prompt([reply_message(text), *step.messages])
-        return Episode(task, prompt, texts[-1], prompt_ids, tuple(segments), row.ended)
+            # the policy's output is quoted as messages are, so that it cannot forge a turn of the conversation
+            turn = render_prompt([response_message(text), *step.messages])
+            prompt = prompt.removesuffix(REPLY) + turn
+        return Episode(
+            task,
+            prompt,
+            texts[-1],
+            prompt_ids,
+            tuple(segments),
+            row.finished,
+        )
 
 
 class Collection:
     """Episodes that are being collected.
 
     Args:
-        wait: gives them when they are all there. All processes must call it.
+        wait: waits for all episodes and returns them. All processes must call it.
     """
 
     def __init__(self, wait: Callable[[], list[list[Episode]]]):
@@ -203,38 +247,42 @@ class Collection:
         self._episodes: list[list[Episode]] | None = None
 
     def episodes(self) -> list[list[Episode]]:
-        """A list per task. All processes must call it."""
+        """Return a list of episodes per task. All processes must call it."""
         if self._episodes is None:
             self._episodes = self._wait()
         return self._episodes
 
 
-class ReplyReader:
-    """Reads the replies of one conversation, in order, as its environment gets them: text without what ends it.
+class ResponseReader:
+    """Reader of the responses of one conversation, in order: it returns the text for the environment, without its end.
 
     Args:
-        stop: texts that end a reply.
-        reads_calls: whether calls in the form of the chat template are read. They stand behind the text as in a
-            transcript, each with an id that its result can name.
+        stop: texts that end a response.
+        reads_calls: True if tool calls in the form of the chat template are read. They follow the text as in a
+            transcript, each with an id for its result.
     """
 
     def __init__(self, encoder: Encoder, stop: Sequence[str], *, reads_calls: bool):
-        self.encoder, self.stop, self.reads_calls = encoder, stop, reads_calls
-        self.calls = 0  # of the conversation so far
+        self.encoder = encoder
+        self.stop = stop
+        self.reads_calls = reads_calls
+        self.calls = 0  # tool calls of the conversation so far
 
-    def __call__(self, reply_ids: Sequence[int]) -> str:
+    def __call__(self, response_ids: Sequence[int]) -> str:
         if not self.reads_calls:
-            return self.encoder.text(reply_ids, self.stop)
-        message = self.encoder.message(reply_ids, self.stop)
+            return self.encoder.text(response_ids, self.stop)
+        message = self.encoder.message(response_ids, self.stop)
         calls = message.get("tool_calls", [])
         if calls:
-            # an id that the model wrote itself is what it expects of the result
-            numbered = [{"id": call_id(number), **call} for number, call in enumerate(calls, start=self.calls)]
+            # an id that the model wrote itself is kept, because the model expects it in the result
+            numbered: list[dict[str, Any]] = []
+            for number, call in enumerate(calls, start=self.calls):
+                numbered.append({"id": call_id(number), **call})
             message["tool_calls"] = numbered
             self.calls += len(calls)
-        text = reply_text(message)
-        if not calls and "tool_calls" in reply_message(text):
-            # text that looks like calls in a transcript, which the template does not write so: quoted, it stays text
+        text = response_text(message)
+        if not calls and "tool_calls" in response_message(text):
+            # The text looks like tool calls of a transcript, but is none in the template's form: quoting keeps it text.
             text = quote(text)
         return text
 
@@ -243,50 +291,63 @@ class Conversations:
     """The environment's side of the episodes of one call of the sampler.
 
     Args:
-        open_reader: task → what reads the replies of a new episode of it.
-        seed: of the call; each episode's randomness follows from it and the episode's number.
-        max_turns: most turns of the policy in an episode.
+        open_reader: function from a task to the reader of the responses of a new episode of it.
+        seed: seed of the call; an episode's randomness depends on it and on the episode's index.
+        max_turns: maximum number of turns of the policy in an episode.
     """
 
     def __init__(
         self,
         environment: Environment,
         encoder: Encoder,
-        open_reader: Callable[[Task], ReplyReader],
+        open_reader: Callable[[Task], ResponseReader],
         tasks: Sequence[Task],
         group: int,
         seed: int,
         *,
         max_turns: int,
     ):
-        self.environment, self.encoder, self.open_reader = environment, encoder, open_reader
-        self.tasks, self.group, self.seed, self.max_turns = tasks, group, seed, max_turns
+        self.environment = environment
+        self.encoder = encoder
+        self.open_reader = open_reader
+        self.tasks = tasks
+        self.group = group
+        self.seed = seed
+        self.max_turns = max_turns
         self.states: dict[int, Any] = {}
-        self.readers: dict[int, ReplyReader] = {}
+        self.readers: dict[int, ResponseReader] = {}
         self.steps: dict[int, list[Step]] = {}
 
     def answer(self, row: int, tokens: list[int]) -> list[int]:
-        """What the environment says behind a turn, as token ids; none where the episode is over."""
+        """Return the environment's answer to a turn as token ids; empty if the episode has finished."""
         if row not in self.states:
             task = self.tasks[row // self.group]
             self.states[row] = self.environment.reset(task, seed_for(self.seed, "environment", row))
             self.readers[row] = self.open_reader(task)
             self.steps[row] = []
-        step = self.environment.step(self.states[row], self.readers[row](tokens))
+        text = self.readers[row](tokens)
+        step = self.environment.step(self.states[row], text)
+        # an environment may be user code, so its messages are checked for text that cannot be encoded
+        step = Step(well_formed_value(list(step.messages)), step.reward, step.done)
         self.steps[row].append(step)
         if step.done or len(self.steps[row]) == self.max_turns:
             return []
         if not step.messages:
             raise LabError(
-                f"{type(self.environment).__name__}.step says that the episode goes on, and gives no message that the "
-                "policy could answer; return messages, or done=True"
+                f"{type(self.environment).__name__}.step returned no messages although the episode continues, so the "
+                "policy has nothing to answer; return messages, or done=True"
             )
-        return self.encoder.next_prompt(step.messages, ended=tokens[-1] in self.encoder.stop_ids)
+        finished = tokens[-1] in self.encoder.stop_ids
+        return self.encoder.next_prompt(step.messages, finished=finished)
 
     def exchange(self) -> dict[int, list[Step]]:
-        """Steps of all episodes, by their number; every process has some of them."""
+        """Return the steps of all episodes of all processes, by row index."""
+        # an environment with `finish` also rewards episodes that were truncated before it ended them
         if isinstance(self.environment, Finishing):
             for row, steps in self.steps.items():
                 if not steps[-1].done:
                     steps[-1] = replace(steps[-1], reward=steps[-1].reward + self.environment.finish(self.states[row]))
-        return {row: steps for process in ranks.exchange(self.steps) for row, steps in process.items()}
+        all_steps: dict[int, list[Step]] = {}
+        for process_steps in ranks.exchange(self.steps):
+            all_steps.update(process_steps)
+        return all_steps

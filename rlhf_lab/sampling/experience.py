@@ -1,4 +1,4 @@
-"""What an on-policy iteration trains on: sampled episodes, their scores, and per-token quantities laid end to end."""
+"""Training data of an on-policy iteration: sampled episodes, their scores, and concatenated per-token quantities."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from rlhf_lab.models.encoding import Row, TokenBatch
 
 
 @dataclass
-class Group:
+class EpisodeGroup:
     """G episodes of one task.
 
     Attributes:
-        rewards, scores: what the reward said, and what training sees after shaping; NaN where unscored.
-        early: of each episode the part of its score that each of its turns but the last earned; empty where only whole
+        rewards, scores: reward of each episode, and its score after shaping, which training uses; NaN if unscored.
+        early: for each episode, the part of its score earned by each turn except the last; empty if only complete
             episodes are scored.
-        greedy: shaped score of the greedy reply, for `remax`; `greedy_tokens` is its length.
-        pool: the group as it was sampled, where a filter left these episodes of it.
+        greedy: shaped score of the greedy response, for `remax`; None without one.
+        greedy_tokens: number of tokens of the greedy response.
+        pool: group as it was sampled, if a filter removed episodes from it; None otherwise.
     """
 
     task: Task
@@ -35,15 +36,15 @@ class Group:
     early: list[list[float]] = field(default_factory=list)
     greedy: float | None = None
     greedy_tokens: int = 0
-    pool: Group | None = None
+    pool: EpisodeGroup | None = None
 
     @property
-    def sampled(self) -> Group:
-        """All episodes that were sampled."""
+    def sampled(self) -> EpisodeGroup:
+        """All episodes that were sampled, including those that a filter removed."""
         return self.pool or self
 
-    def keep(self, indices: Sequence[int]) -> Group:
-        """The group with only these episodes; the group as it was sampled stays in `pool`."""
+    def keep(self, indices: Sequence[int]) -> EpisodeGroup:
+        """Return a group with only these episodes; its `pool` is the full group, as it was sampled."""
         return replace(
             self,
             episodes=[self.episodes[i] for i in indices],
@@ -55,46 +56,65 @@ class Group:
 
     @property
     def wasted(self) -> bool:
-        """True when all scores, which advantages are computed from, are the same: comparing them teaches nothing."""
+        """True if all scores, from which advantages are computed, are equal: the group then teaches nothing."""
         return _same(self.scores)
 
     @property
     def undecided(self) -> bool:
-        """True when the reward prefers no episode, whether or not penalties do."""
+        """True if the reward prefers no episode, regardless of penalties."""
         return _same(self.rewards) or self.wasted
 
 
 def _same(values: Sequence[float]) -> bool:
-    """True when there are no two different values; NaN is the absence of one."""
+    """Return True if there are no two different values; NaN counts as a missing value."""
     known = [value for value in values if np.isfinite(value)]
-    return not known or max(known) - min(known) <= 1e-6 * (1 + abs(known[0]))
+    # tolerance for rounding, relative for large values
+    if not known:
+        return True
+    tolerance = 1e-6 * (1 + abs(known[0]))  # for rounding, relative for large values
+    return max(known) - min(known) <= tolerance
 
 
-def episodes_of(groups: Iterable[Group]) -> list[Episode]:
-    """The episodes of all groups, those of a group side by side."""
+def episodes_of(groups: Iterable[EpisodeGroup]) -> list[Episode]:
+    """Return the episodes of all groups, with the episodes of a group next to each other."""
     return [episode for group in groups for episode in group.episodes]
 
 
 def episode_state(episode: Episode) -> dict[str, Any]:
-    """An episode as plain values, without its task."""
+    """Return an episode as plain values, without its task."""
     return {
         "prompt": episode.prompt,
         "response": episode.response,
         "prompt_ids": episode.prompt_ids,
-        "segments": [[part.token_ids, part.sampled, part.logps, part.reward] for part in episode.segments],
-        "ended": episode.ended,
+        "segments": [
+            [
+                part.token_ids,
+                part.sampled,
+                part.logps,
+                part.reward,
+            ]
+            for part in episode.segments
+        ],
+        "ended": episode.finished,
     }
 
 
 def episode_from(task: Task, state: dict[str, Any]) -> Episode:
     """Inverse of `episode_state`."""
     segments = tuple(Segment(*values) for values in state["segments"])
-    return Episode(task, state["prompt"], state["response"], state["prompt_ids"], segments, state["ended"])
+    return Episode(
+        task,
+        state["prompt"],
+        state["response"],
+        state["prompt_ids"],
+        segments,
+        state["ended"],
+    )
 
 
 @dataclass
 class Micro:
-    """One forward pass: token rows and what is known about each reply token, (N,) in the order of `batch.targets()`."""
+    """One forward pass: token rows, and quantities of each response token, (N,) in the order of `batch.targets()`."""
 
     batch: TokenBatch
     tokens: dict[str, Tensor]
@@ -103,7 +123,7 @@ class Micro:
 
 @dataclass
 class Imitation:
-    """One forward pass over corpus replies, whose −log π is multiplied by `weight` (PPO-ptx)."""
+    """One forward pass over corpus responses, whose −log π is multiplied by `weight` (PPO-ptx)."""
 
     batch: TokenBatch
     weight: float
@@ -114,11 +134,11 @@ class Experience:
     """Scored episodes as token rows.
 
     Attributes:
-        rows: (prompt, everything behind it) as token ids.
-        tokens: name → (N,) over the sampled tokens of all rows: `old`, `ref`, `advantage`, `value`, `return`; `drawn`,
-            log π of the older policy that sampled them, with `staleness`; `early`, the score that turns before the last
-            one earned, on the last token of each.
-        masks: which tokens behind the prompt were sampled; None where all were.
+        rows: (prompt, all tokens after it) as token ids.
+        tokens: name → values (N,) over the sampled tokens of all rows. Names: `old`, `ref`, `advantage`, `value`,
+            `return`; `drawn`, log π of the older policy that sampled them, with `staleness`; `early`, the score that
+            turns before the last one earned, on the last token of each turn.
+        masks: for each row, True for each token after the prompt that was sampled; None if all tokens were.
     """
 
     rows: list[Row]
@@ -126,50 +146,56 @@ class Experience:
     masks: list[list[bool]] | None = None
 
     def __post_init__(self) -> None:
-        self.lengths = [len(prompt) + len(reply) for prompt, reply in self.rows]
+        self.lengths = [len(prompt) + len(response) for prompt, response in self.rows]
         if self.masks is None:
-            self.sampled_lengths = [len(reply) for _, reply in self.rows]
+            self.sampled_lengths = [len(response) for _, response in self.rows]
         else:
             self.sampled_lengths = [sum(mask) for mask in self.masks]
-        self.begin = [0, *accumulate(self.sampled_lengths)]
+        # offset of each row in the concatenated token quantities, and the total at the end
+        self.start = [0, *accumulate(self.sampled_lengths)]
 
     @classmethod
     def of(cls, episodes: Sequence[Episode]) -> Experience:
-        """Episodes as rows, nothing known of their tokens yet."""
+        """Return episodes as rows, with no token quantities yet."""
         rows = [(episode.prompt_ids, episode.token_ids) for episode in episodes]
         masks = [episode.sampled for episode in episodes]
-        return cls(rows, {}, None if all(map(all, masks)) else masks)
+        is_all_sampled = all(map(all, masks))
+        # without masks, all tokens of a response are known to be sampled
+        return cls(rows, {}, None if is_all_sampled else masks)
 
     def index(self, row_indices: Sequence[int]) -> Tensor:
-        """Positions of the tokens of these rows, in the given order."""
-        return torch.cat([torch.arange(self.begin[i], self.begin[i + 1]) for i in row_indices])
+        """Return the positions of the tokens of these rows, in the order of `row_indices`."""
+        positions = [torch.arange(self.start[i], self.start[i + 1]) for i in row_indices]
+        return torch.cat(positions)
 
     def lengths_N(self) -> Tensor:
-        """Number of sampled tokens of each token's row, (N,)."""
+        """Return, for each token, the number of sampled tokens of its row, (N,)."""
         length_R = torch.tensor(self.sampled_lengths)
         return length_R.repeat_interleave(length_R)
 
     def last(self) -> Tensor:
-        """Position of each row's last token, (R,)."""
-        return torch.tensor(self.begin[1:]) - 1
+        """Return the position of each row's last token, (R,)."""
+        return torch.tensor(self.start[1:]) - 1
 
     def padded(self, values_N: Tensor) -> Tensor:
-        """(N,) → (R, T), zeros beyond each row."""
+        """Reshape (N,) → (R, T), with zeros after the end of each row."""
         out = values_N.new_zeros(len(self.rows), max(self.sampled_lengths))
         out[self.mask()] = values_N
         return out
 
     def mask(self) -> Tensor:
-        """(R, T), True where a token is."""
-        return torch.arange(max(self.sampled_lengths)) < torch.tensor(self.sampled_lengths)[:, None]
+        """Return a mask (R, T), True for each token."""
+        column_T = torch.arange(max(self.sampled_lengths))
+        return column_T < torch.tensor(self.sampled_lengths)[:, None]
 
     def row_sums(self, values_N: Tensor) -> Tensor:
-        """Sum over each row's tokens, (R,)."""
-        row_N = torch.arange(len(self.rows)).repeat_interleave(torch.tensor(self.sampled_lengths))
+        """Return the sum over each row's tokens, (R,)."""
+        lengths_R = torch.tensor(self.sampled_lengths)
+        row_N = torch.arange(len(self.rows)).repeat_interleave(lengths_R)
         return values_N.new_zeros(len(self.rows)).index_add(0, row_N, values_N)
 
     def micro(self, row_indices: Sequence[int], weight_N: Tensor, device: str) -> Micro:
-        """These rows as a micro-batch."""
+        """Return these rows as a micro-batch on `device`."""
         index = self.index(row_indices)
         masks = None if self.masks is None else [self.masks[i] for i in row_indices]
         batch = TokenBatch.from_rows([self.rows[i] for i in row_indices], device, masks)
@@ -177,23 +203,28 @@ class Experience:
         return Micro(batch, tokens, to_device(weight_N[index], device))
 
     def state_dict(self) -> dict[str, Any]:
-        rows = [[prompt, reply] for prompt, reply in self.rows]
+        rows = [[prompt, response] for prompt, response in self.rows]
         return {"rows": rows, "tokens": self.tokens, "masks": self.masks}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Experience:
-        return cls([(prompt, reply) for prompt, reply in state["rows"]], state["tokens"], state["masks"])
+        rows = [(prompt, response) for prompt, response in state["rows"]]  # `state_dict` stores lists
+        return cls(rows, state["tokens"], state["masks"])
 
 
 def early_scores(episodes: Sequence[Episode], early: Sequence[Sequence[float]]) -> Tensor:
-    """What turns before the last one earned, on the last token of each, (N,) over the sampled tokens of all episodes.
+    """Return the scores of turns before the last one, on the last token of each turn; zero on all other tokens.
 
     Args:
-        early: of each episode the scores of all its turns but the last; empty where only the whole is scored.
+        early: for each episode, the scores of all its turns except the last; empty if only the episode is scored.
+
+    Returns:
+        (N,) over the sampled tokens of all episodes.
     """
     scores = []
     for episode, earned in zip(episodes, early, strict=True):
         turns = episode.turns
+        # the score of the last turn is part of the episode's score
         per_turn = [*earned, 0.0] if earned else [0.0] * len(turns)
         for turn, score in zip(turns, per_turn, strict=True):
             scores += [0.0] * (len(turn.token_ids) - 1) + [score]

@@ -1,7 +1,7 @@
-"""The lab's own sampler: groups of replies per prompt, exact log-probabilities.
+"""The built-in sampler: groups of responses per prompt, with exact log-probabilities.
 
-Each turn of a row draws its noise from a row of its own in a uniform matrix, so a sample does not depend on which other
-rows share its batch, nor on how long anyone else speaks.
+The noise of sampling is a matrix of uniform random numbers, with one row for each turn of each response. A sample
+therefore depends neither on the other responses of its batch nor on the length of their turns.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.packs import load
-from rlhf_lab.models.by_block import gatherer, readable
-from rlhf_lab.models.divided import at_hand, within
+from rlhf_lab.models.by_block import gather_context_of, gather_while_reading
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.families import family_of
+from rlhf_lab.models.sharded import at_hand, within
 from rlhf_lab.models.truncation import Truncation
 from rlhf_lab.sampling.cache import StepCost
 from rlhf_lab.sampling.decoder import Decoder
@@ -32,7 +32,7 @@ from rlhf_lab.sampling.settings import Local
 from rlhf_lab.sampling.turns import NextTurn, OneTurn, RowTokens, SeveralTurns, Turns
 from rlhf_lab.training.run import seed_for
 
-STOP_MARGIN = 8  # tokens read before a stop text, so that decoding begins at a whole character
+STOP_MARGIN = 8  # extra tokens decoded before a possible stop text, so that decoding starts at a complete character
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Samples:
 
     Attributes:
         prompts: B prompts as token ids.
-        rows_BG: what each row added to its prompt.
+        rows_BG: tokens that each row added to its prompt.
     """
 
     prompts: list[list[int]]
@@ -49,17 +49,23 @@ class Samples:
 
     @classmethod
     def gathered(cls, prompts: Sequence[list[int]], group: int, own_rows: Mapping[int, RowTokens]) -> Samples:
-        """From the rows of every process. All processes must call it.
+        """Combine the rows of every process. All processes must call it.
 
         Args:
-            own_rows: those of this process by number: prompt number · group + sample number.
+            own_rows: rows of this process by row index (prompt index · group + sample index).
         """
-        rows = {number: row for process in ranks.exchange(own_rows) for number, row in process.items()}
-        return cls(list(prompts), [[rows[i * group + g] for g in range(group)] for i in range(len(prompts))])
+        rows: dict[int, RowTokens] = {}
+        for process_rows in ranks.exchange(own_rows):
+            rows.update(process_rows)
+        rows_BG = []
+        for i in range(len(prompts)):
+            first = i * group
+            rows_BG.append([rows[row] for row in range(first, first + group)])
+        return cls(list(prompts), rows_BG)
 
     @property
-    def replies_BG(self) -> list[list[list[int]]]:
-        """Token ids, with the one that ended the reply."""
+    def responses_BG(self) -> list[list[list[int]]]:
+        """Token ids of each response, including its end token."""
         return [[row.token_ids for row in rows] for rows in self.rows_BG]
 
     @property
@@ -68,29 +74,30 @@ class Samples:
         return [[row.logps for row in rows] for rows in self.rows_BG]
 
     @property
-    def ended_BG(self) -> list[list[bool]]:
-        """False where the last turn was cut."""
-        return [[row.ended for row in rows] for rows in self.rows_BG]
+    def finished_BG(self) -> list[list[bool]]:
+        """False for each row whose last turn was truncated."""
+        return [[row.finished for row in rows] for rows in self.rows_BG]
 
 
 def own_prompts(prompts: Sequence[list[int]]) -> list[int]:
-    """Numbers of the prompts that this process samples, shortest first.
+    """Return the indices of the prompts that this process samples, shortest first.
 
-    Prompts of similar length share a batch, and short and long ones are spread over the processes.
+    Prompts of similar length share a batch, and short and long prompts are spread over the processes.
     """
-    return ranks.share(sorted(range(len(prompts)), key=lambda i: len(prompts[i])))
+    by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    return ranks.shard(by_length)
 
 
 class LocalSampler:
-    """Samples from a Hugging Face causal LM. Weights are read at each call, so it follows training.
+    """Sampler for a Hugging Face causal LM. It reads the weights at each call, so it follows training.
 
     Attributes:
-        exact: its log-probabilities are those of a float32 forward pass, but for rounding.
+        exact: True if the log-probabilities equal those of a float32 forward pass up to rounding.
 
     Args:
         stop_ids: tokens that end a turn.
         allowed: ids of the only tokens that may be sampled; empty allows all.
-        decode: token ids → text, for turns that end with a piece of text (`rollout.stop`).
+        decode: function from token ids to text, for turns that end with a stop text (`rollout.stop`).
     """
 
     def __init__(
@@ -101,7 +108,8 @@ class LocalSampler:
         allowed: Sequence[int] = (),
         decode: Callable[[list[int]], str] | None = None,
     ):
-        self.settings, self.stop_ids = settings, tuple(stop_ids)
+        self.settings = settings
+        self.stop_ids = tuple(stop_ids)
         self.exact = settings.dtype != "bfloat16"
         self.truncation = Truncation(tuple(allowed), settings.top_k, settings.top_p)
         self.decode = decode
@@ -118,24 +126,26 @@ class LocalSampler:
         next_turn: NextTurn | None = None,
         max_turns: int = 1,
     ) -> Samples:
-        """`group` rows for each prompt. The same arguments give the same rows.
+        """Sample `group` rows for each prompt. The same arguments give the same rows.
 
         Args:
-            seed: of all rows; or one for each prompt, from which its rows are drawn whatever other prompts there are.
-            temperature: in place of `rollout.temperature`; 0 is greedy.
-            next_turn: what follows a turn of a row (prompt number · group + sample number), called in the process that
-                samples the row; None makes every row one reply.
-            max_turns: most turns of a row.
+            seed: one seed for all rows, or one per prompt. With one per prompt, the rows of a prompt do not depend on
+                the other prompts.
+            temperature: replaces `rollout.temperature`; 0 is greedy.
+            next_turn: returns the tokens that follow a turn of a row (prompt index · group + sample index). It is
+                called in the process that samples the row. None makes every row a single response.
+            max_turns: maximum number of turns of a row.
         """
         temperature = self.settings.temperature if temperature is None else temperature
         if not prompts:
             return Samples([], [])
         slots = self.settings.max_new_tokens
-        noise = Noise(seed, group, slots) if isinstance(seed, Sequence) else Noise([seed], len(prompts) * group, slots)
+        rows = len(prompts) * group
+        noise = Noise(seed, group, slots) if isinstance(seed, Sequence) else Noise([seed], rows, slots)
         order = own_prompts(prompts)
         own_rows: dict[int, RowTokens] = {}
-        # a process without prompts of its own also helps to gather a divided model
-        with at_hand([model]), readable(model) as readable_model:
+        # a process without own prompts must enter too: it takes part in the all-gather of a sharded model
+        with at_hand([model]), gather_while_reading(model) as readable_model:
             if order:
                 own_rows = self._sample_rows(
                     readable_model, prompts, order, group, noise, temperature, next_turn, max_turns
@@ -153,13 +163,20 @@ class LocalSampler:
         next_turn: NextTurn | None,
         max_turns: int,
     ) -> dict[int, RowTokens]:
-        """The rows of the prompts in `order`, by number."""
-        most_tokens = self.settings.most_tokens(max_turns)
-        decoder = self._build_decoder(model, max(map(len, prompts)) + most_tokens)
+        """Return the rows of the prompts in `order`, by row index."""
+        max_tokens_left = self.settings.max_tokens_left(max_turns)
+        decoder = self._build_decoder(model, max(map(len, prompts)) + max_tokens_left)
         device = next(model.parameters()).device
-        # inference mode is a few percent faster, but a module's own forward may keep a tensor that training needs later
+        # Inference mode is a few percent faster, but a module's own forward may keep a tensor that training needs.
         guard = torch.no_grad if isinstance(decoder, ModelDecoder) else torch.inference_mode
-        turns = self._turns(order, group, noise, device, next_turn, most_tokens)
+        turns = self._turns(
+            order,
+            group,
+            noise,
+            device,
+            next_turn,
+            max_tokens_left,
+        )
         decoding = Decoding(
             decoder,
             [prompts[i] for i in order],
@@ -167,25 +184,25 @@ class LocalSampler:
             turns,
             temperature=temperature,
             truncation=self.truncation,
-            slots=most_tokens,
+            slots=max_tokens_left,
             device=device,
         )
-        most_rows = self.settings.batch_rows
+        max_rows = self.settings.batch_rows
         while True:
             out_of_memory = False
             try:
                 with guard():
-                    decoding.run(most_rows)
+                    decoding.run(max_rows)
             except torch.OutOfMemoryError:
-                # an environment has seen the turns of these rows already, and cannot see them again; and the other
-                # processes wait for this one where blocks are gathered together
-                if next_turn is not None or decoding.asked <= 1 or gatherer(model) is not None:
+                # An environment has already seen the turns of these rows and cannot see them again. If blocks are
+                # all-gathered, the other processes wait for this one. In both cases the batch cannot be repeated.
+                if next_turn is not None or decoding.asked <= 1 or gather_context_of(model) is not None:
                     raise
                 out_of_memory = True
             if not out_of_memory:
                 break
-            # outside the handler: the error holds on to the tensors of the batch
-            most_rows = decoding.asked // 2
+            # outside the except block, because the exception holds references to the tensors of the batch
+            max_rows = decoding.asked // 2
             decoding.restart()
             torch.cuda.empty_cache()
         rows = turns.rows()
@@ -199,12 +216,17 @@ class LocalSampler:
         noise: Noise,
         device: torch.device,
         next_turn: NextTurn | None,
-        most_tokens: int,
+        max_tokens_left: int,
     ) -> Turns:
-        """What collects the tokens of the rows of some prompts."""
+        """Return the collector for the tokens of all rows of these prompts."""
         numbers = [i * group + g for i in prompt_numbers for g in range(group)]
         if next_turn is None and not self.settings.stop:
-            return OneTurn(numbers, noise(0)[torch.tensor(numbers)], self.stop_ids, device)
+            return OneTurn(
+                numbers,
+                noise(0)[torch.tensor(numbers)],
+                self.stop_ids,
+                device,
+            )
         return SeveralTurns(
             numbers,
             noise.numpy,
@@ -213,14 +235,14 @@ class LocalSampler:
             next_turn=next_turn or (lambda row, tokens: ()),
             ends_text=self._ends_text,
             slots=self.settings.max_new_tokens,
-            most_tokens=most_tokens,
+            max_tokens_left=max_tokens_left,
         )
 
     def _ends_text(self, tokens: list[int]) -> bool:
         return completes_stop(tokens, self.settings.stop, self.decode)
 
     def _build_decoder(self, model: nn.Module, positions: int) -> Any:
-        """A bare decoder for sequences of up to `positions` tokens, or the model's own forward if it is not known."""
+        """Return a bare decoder for up to `positions` tokens, or the model's own forward if the family is unknown."""
         name = self.settings.dtype
         dtype = next(model.parameters()).dtype if name == "model" else getattr(torch, name)
         config: Any = model.config
@@ -231,30 +253,33 @@ class LocalSampler:
 
 
 class Noise:
-    """Uniform numbers for every row and place of a turn, keyed by (seed, turn): each has a matrix of its own.
+    """Uniform numbers for every row and position of a turn. Each (seed, turn) has its own matrix.
 
-    All rows are drawn in every process, so that a row is the same whichever process and batch sample it.
+    Every process generates the numbers of all rows, so that a row does not depend on which process and batch sample it.
 
     Args:
-        seeds: in the order of the rows.
-        rows: of each seed.
+        seeds: one seed for each block of `rows` consecutive rows.
+        rows: number of rows per seed.
+        slots: maximum number of tokens of a turn.
     """
 
     def __init__(self, seeds: Sequence[int], rows: int, slots: int):
-        self.seeds, self.shape = seeds, (rows, slots)
+        self.seeds = seeds
+        self.shape = (rows, slots)
         self._turns: dict[int, Tensor] = {}
 
     def __call__(self, turn: int) -> Tensor:
-        """(seeds · rows, slots) in [0, 1)."""
+        """Return the numbers of a turn, (seeds · rows, slots) in [0, 1)."""
         if turn not in self._turns:
-            # the first turn has the seed itself: one reply is drawn alike with and without an environment behind it
+            # The first turn uses the seed itself: a single response is the same with and without an environment.
             turn_seeds = [seed_for(seed, "turn", turn) if turn else seed for seed in self.seeds]
-            blocks = [torch.rand(self.shape, generator=torch.Generator().manual_seed(seed)) for seed in turn_seeds]
+            generators = [torch.Generator().manual_seed(seed) for seed in turn_seeds]
+            blocks = [torch.rand(self.shape, generator=generator) for generator in generators]
             self._turns[turn] = torch.cat(blocks)
         return self._turns[turn]
 
     def numpy(self, turn: int) -> NDArray[np.float32]:
-        """The same numbers, for single look-ups on the host."""
+        """Return the same numbers as a NumPy array, for single look-ups on the host."""
         return self(turn).numpy()
 
 
@@ -263,18 +288,18 @@ def build(settings: Local, encoder: Encoder) -> LocalSampler:
 
 
 def allowed_ids(settings: Local, encoder: Encoder) -> list[int]:
-    """Ids of the only tokens that may be sampled; empty where all may."""
+    """Return the ids of the only tokens that may be sampled; empty if all are allowed."""
     allowed = encoder.token_ids_of(settings.allowed_tokens, "rollout.allowed_tokens")
-    return [*allowed, *encoder.stop_ids] if allowed else []  # without those no turn could end
+    return [*allowed, *encoder.stop_ids] if allowed else []  # without the stop tokens no turn could end
 
 
 def completes_stop(tokens: list[int], stop: Sequence[str], decode: Callable[[list[int]], str] | None) -> bool:
-    """Whether a turn's last token completes one of the stop texts."""
+    """Return True if the last token of a turn completes one of the stop texts."""
     if not stop or decode is None:
         return False
-    # a token has at least one byte, so a stop text lies within as many last tokens as it has bytes
-    longest = max(len(text.encode()) for text in stop)
-    tail = decode(tokens[-longest - STOP_MARGIN :])
+    # A token has at least one byte, so a stop text of n bytes lies within the last n tokens.
+    max_length = max(len(text.encode()) for text in stop)
+    tail = decode(tokens[-max_length - STOP_MARGIN :])
     return any(text in tail for text in stop)
 
 
@@ -282,13 +307,13 @@ def require_finite(rows: Mapping[int, RowTokens]) -> None:
     """Raise NumericError unless every sampled token has a finite log-probability."""
     if not all(math.isfinite(logp) for row in rows.values() for logp in row.logps):
         raise NumericError(
-            "the policy's probabilities are not finite, so nothing can be sampled from it; if it was being "
-            "trained, lower algorithm.lr or algorithm.max_grad_norm, or use runtime.dtype=float32"
+            "the policy's probabilities are not finite, so no token can be sampled; if the policy was being trained, "
+            "lower algorithm.lr or algorithm.max_grad_norm, or set runtime.dtype=float32"
         )
 
 
 class ModelDecoder:
-    """The same interface through the model's own forward and cache, for architectures `Decoder` does not know."""
+    """The interface of `Decoder` on the model's own forward pass and cache, for architectures it does not support."""
 
     refills = False
 
@@ -296,17 +321,23 @@ class ModelDecoder:
         self.model: Any = model
         self.cache: Any = None
         self.mask_RT: Tensor | None = None
-        # of a large vocabulary the logits of whole prompts would be the largest tensor there is
+        # with a large vocabulary, the logits of all prompt positions would be the largest tensor in memory
         takes_last = "logits_to_keep" in inspect.signature(self.model.forward).parameters
         self.last_logits = {"logits_to_keep": 1} if takes_last else {}
 
     def start(self, prompts: Sequence[list[int]], group: int, device: torch.device) -> tuple[Tensor, ModelDecoder]:
-        """Run left-padded prompts, and repeat their cache for the rows of their groups. The cache is this object."""
-        self.cache = None  # that of the batch before
+        """Run left-padded prompts and repeat their KV cache for the rows of each group. The cache is this object."""
+        self.cache = None  # frees the cache of the previous batch before the prompts run
         width = max(map(len, prompts))
-        # padded on the left: the last column then holds every prompt's last token, whose logits are wanted
-        tokens_BT = torch.tensor([[*([0] * (width - len(p))), *p] for p in prompts], device=device)
-        mask_BT = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
+        # left padding puts every prompt's last token, whose logits are needed, into the last column
+        padded = []
+        mask = []
+        for prompt in prompts:
+            padding = width - len(prompt)
+            padded.append([*([0] * padding), *prompt])
+            mask.append([0] * padding + [1] * len(prompt))
+        tokens_BT = torch.tensor(padded, device=device)
+        mask_BT = torch.tensor(mask, device=device)
         self.mask_RT = mask_BT
         position = (mask_BT.cumsum(1) - 1).clamp(min=0)
         out = self._run(tokens_BT, position, None)
@@ -321,13 +352,14 @@ class ModelDecoder:
 
     def step(self, token_R: Tensor, position_R: Tensor, cache: ModelDecoder) -> Tensor:
         assert self.mask_RT is not None
-        self.mask_RT = torch.cat([self.mask_RT, self.mask_RT.new_ones(len(token_R), 1)], dim=1)
+        new_columns = self.mask_RT.new_ones(len(token_R), 1)
+        self.mask_RT = torch.cat([self.mask_RT, new_columns], dim=1)
         out = self._run(token_R[:, None], position_R[:, None], self.cache)
         self.cache = out.past_key_values
         return out.logits[:, -1]
 
     def _run(self, tokens: Tensor, position: Tensor, cache: Any) -> Any:
-        """The model's own forward pass on tokens (R, t) behind what is in the cache."""
+        """Run the model's own forward pass on tokens (R, t) that follow the cached ones."""
         inputs = {"attention_mask": self.mask_RT, "position_ids": position, "past_key_values": cache}
         inputs |= self.last_logits
         return within(self.model, lambda: self.model(input_ids=tokens, use_cache=True, **inputs))
@@ -339,4 +371,4 @@ class ModelDecoder:
         self.cache.batch_select_indices(row_R)
 
     def step_cost(self, cache: ModelDecoder) -> StepCost:
-        return StepCost(step=0, row=1, prompt=0)  # every row has a copy of its prompt anyway
+        return StepCost(step=0, row=1, prompt=0)  # every row has its own copy of the prompt

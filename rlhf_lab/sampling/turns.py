@@ -1,8 +1,8 @@
-"""What becomes of the tokens that are drawn: which rows go on, with which token, and what a row has said.
+"""Bookkeeping of sampled tokens: which rows continue, with which token, and what each row has generated.
 
-`OneTurn` stays on the device: a row ends with a stop token or after `slots` tokens. `SeveralTurns` looks at every token
-on the host: behind a turn an environment's tokens may follow, which the rows read one per step while others sample, so
-nothing is encoded twice; and a turn may end with a piece of text.
+`OneTurn` stays on the device: a row ends with a stop token or after `slots` tokens. `SeveralTurns` inspects every token
+on the host. After a turn an environment's tokens may follow. The row reads them one per step while other rows sample,
+so nothing is encoded twice. A turn may also end with a stop text.
 """
 
 from __future__ import annotations
@@ -18,120 +18,133 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 STEPS_PER_CHECK = 8
-"""Tokens between two looks at which rows are over, on a GPU: each makes the host wait for the device."""
+"""Tokens between two checks for finished rows on a GPU. Each check makes the host wait for the device."""
 
 NextTurn = Callable[[int, list[int]], Sequence[int]]
-"""(row, tokens of its turn) → the tokens that follow before its next turn; none where the row is over."""
+"""Function (row, tokens of its turn) → tokens that follow before its next turn; empty if the row has finished."""
 
 
 @dataclass
 class RowTokens:
-    """What one row has added to its prompt.
+    """Tokens that one row has added to its prompt.
 
     Attributes:
-        token_ids: in order, with those that an environment put between two turns.
-        sampled: which of them the policy chose.
-        logps: of the tokens that the policy chose, nats.
-        ended: False where the last turn was cut.
+        token_ids: tokens in order, including those that an environment inserted between two turns.
+        sampled: True for each token that the policy sampled.
+        logps: log-probabilities of the tokens that the policy sampled, nats.
+        finished: False if the last turn was truncated.
     """
 
     token_ids: list[int] = field(default_factory=list)
     sampled: list[bool] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
-    ended: bool = False
+    finished: bool = False
 
 
 def end_turn(
-    row: RowTokens, number: int, spoken: list[int], *, ended: bool, next_turn: NextTurn, most_tokens: int
+    row: RowTokens,
+    number: int,
+    spoken: list[int],
+    *,
+    finished: bool,
+    next_turn: NextTurn,
+    max_tokens_left: int,
 ) -> Sequence[int]:
-    """End a turn of a row. Returns the tokens that are read before the next one; none where the row is over.
+    """End a turn of a row. Returns the tokens that the row reads before its next turn; empty if it has finished.
 
     Args:
-        spoken: the tokens of the turn, which the row has already.
-        ended: False where it was cut.
-        most_tokens: that the row may add to its prompt.
+        spoken: tokens of the turn, which are already part of the row.
+        finished: False if the turn was truncated.
+        max_tokens_left: maximum number of tokens that the row may add to its prompt.
     """
-    row.ended = ended
-    follows = next_turn(number, spoken)  # also behind a turn that was cut: the environment judges it as it is
-    fits = len(row.token_ids) + len(follows) < most_tokens
-    return follows if ended and fits else ()
+    row.finished = finished
+    follows = next_turn(number, spoken)  # also after a truncated turn: the environment judges it as it is
+    fits = len(row.token_ids) + len(follows) < max_tokens_left
+    return follows if finished and fits else ()
 
 
 class Turns(Protocol):
-    """The rows that are sampled, from the first token to the last. Rows are numbered 0, 1, 2, … in the queue.
+    """The rows that are sampled, from the first token to the last. Rows have indices 0, 1, 2, … in the queue.
 
     Attributes:
-        steps_per_check: tokens after which it is worth looking which rows are over.
+        steps_per_check: number of tokens between two checks for finished rows.
     """
 
     steps_per_check: int
 
     def join(self, rows: Sequence[int]) -> None:
-        """Add rows to the batch, behind those that are in it; one that is repeated draws the same tokens twice."""
+        """Append rows to the batch; a row that appears twice samples the same tokens twice."""
         ...
 
     def noise(self) -> Tensor:
-        """A number in [0, 1) for each row now in the batch, (R,), from which its token is drawn."""
+        """Return a number in [0, 1) for each row of the batch, (R,), from which its token is sampled."""
         ...
 
     def take(self, token_R: Tensor, logp_R: Tensor) -> tuple[Tensor, Tensor]:
-        """Drawn tokens with their log-probabilities → (what each row reads next, whether it goes on), (R,) each."""
+        """Record sampled tokens. Returns (token that each row reads next, True if the row continues), (R,) each."""
         ...
 
     def keep(self, index_R: Tensor) -> None:
-        """Only these rows of the batch go on; one that is repeated draws the same tokens twice."""
+        """Drop all other rows of the batch; a row that appears twice samples the same tokens twice."""
         ...
 
     def give_up(self) -> list[int]:
-        """Empty the batch. Returns its rows that were not over; they will join again and be drawn anew."""
+        """Empty the batch. Returns its unfinished rows, which will join again and be sampled from the start."""
         ...
 
     def rows(self) -> dict[int, RowTokens]:
-        """Row → its tokens, when all are over. The keys are the `numbers` that the rows have elsewhere."""
+        """Return the tokens of each row when all have finished. The keys are the rows' `numbers`."""
         ...
 
 
 class OneTurn:
-    """Every row is one reply.
+    """Collector for rows that are a single response each.
 
     Args:
-        numbers: of the rows, for the result.
-        noise_RT: for each row and place of its reply.
+        numbers: key of each row in the result.
+        noise_RT: uniform number for each row and position of its response.
     """
 
-    def __init__(self, numbers: Sequence[int], noise_RT: Tensor, stop_ids: Sequence[int], device: torch.device):
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        noise_RT: Tensor,
+        stop_ids: Sequence[int],
+        device: torch.device,
+    ):
         rows, self.slots = noise_RT.shape
         self.steps_per_check = 1 if device.type == "cpu" else STEPS_PER_CHECK
         self.numbers = numbers
         self.noise_TR = noise_RT.T.to(device)
         self.stop_ids = frozenset(stop_ids)
         self.stop_S = torch.tensor(stop_ids, device=device)
-        # one place more than a reply has: rows that are over write there until they are dropped
+        # One more position than a response has: finished rows write to it until they are dropped.
         self.tokens_TR = torch.full((self.slots + 1, rows), stop_ids[0], device=device)
         self.logps_TR = torch.zeros(self.slots + 1, rows, device=device)
-        self.row_R = torch.empty(0, dtype=torch.long, device=device)  # of the batch
-        self.place_R = torch.empty(0, dtype=torch.long, device=device)  # of each one's next token
+        self.row_R = torch.empty(0, dtype=torch.long, device=device)  # row of the queue at each position of the batch
+        self.position_R = torch.empty(0, dtype=torch.long, device=device)  # position of each row's next token
         self.live_R = torch.empty(0, dtype=torch.bool, device=device)
 
     def join(self, rows: Sequence[int]) -> None:
         row_R = torch.tensor(rows, device=self.row_R.device)
         self.row_R = torch.cat([self.row_R, row_R])
-        self.place_R = torch.cat([self.place_R, torch.zeros_like(row_R)])
+        self.position_R = torch.cat([self.position_R, torch.zeros_like(row_R)])
         self.live_R = torch.cat([self.live_R, torch.ones_like(row_R, dtype=torch.bool)])
 
     def noise(self) -> Tensor:
-        return self.noise_TR[self.place_R.clamp(max=self.slots - 1), self.row_R]
+        return self.noise_TR[self.position_R.clamp(max=self.slots - 1), self.row_R]
 
     def take(self, token_R: Tensor, logp_R: Tensor) -> tuple[Tensor, Tensor]:
-        self.tokens_TR[self.place_R, self.row_R] = token_R
-        self.logps_TR[self.place_R, self.row_R] = logp_R
-        self.place_R = (self.place_R + 1).clamp_(max=self.slots)
-        self.live_R = self.live_R & (token_R[:, None] != self.stop_S).all(1) & (self.place_R < self.slots)
+        self.tokens_TR[self.position_R, self.row_R] = token_R
+        self.logps_TR[self.position_R, self.row_R] = logp_R
+        self.position_R = (self.position_R + 1).clamp_(max=self.slots)
+        not_stopped_R = (token_R[:, None] != self.stop_S).all(1)
+        self.live_R = self.live_R & not_stopped_R & (self.position_R < self.slots)
         return token_R, self.live_R
 
     def keep(self, index_R: Tensor) -> None:
         self.row_R = self.row_R[index_R]
-        self.place_R = self.place_R[index_R]
+        self.position_R = self.position_R[index_R]
         self.live_R = self.live_R[index_R]
 
     def give_up(self) -> list[int]:
@@ -141,31 +154,33 @@ class OneTurn:
 
     def rows(self) -> dict[int, RowTokens]:
         result = {}
-        replies = self.tokens_TR[: self.slots].T.tolist()
+        responses = self.tokens_TR[: self.slots].T.tolist()
         logps = self.logps_TR[: self.slots].T.tolist()
-        for number, tokens, token_logps in zip(self.numbers, replies, logps, strict=True):
-            # behind the token that ends a row the columns mean nothing
-            ends = (place for place, token in enumerate(tokens) if token in self.stop_ids)
+        for number, tokens, token_logps in zip(self.numbers, responses, logps, strict=True):
+            # values after the token that ends a row are meaningless
+            ends = (position for position, token in enumerate(tokens) if token in self.stop_ids)
             length = next(ends, len(tokens) - 1) + 1
-            ended = tokens[length - 1] in self.stop_ids
-            result[number] = RowTokens(tokens[:length], [True] * length, token_logps[:length], ended)
+            finished = tokens[length - 1] in self.stop_ids
+            sampled = [True] * length
+            result[number] = RowTokens(tokens[:length], sampled, token_logps[:length], finished)
         return result
 
 
 class SeveralTurns:
-    """Rows that may have several turns, and turns that may end with a piece of text.
+    """Collector for rows that may have several turns, and for turns that may end with a stop text.
 
-    A turn that reaches `slots` tokens, or with which its row has `most_tokens`, is cut and ends the row. So does a turn
-    behind which the environment's tokens leave no room for another one.
+    A turn is truncated, and its row ends, if it reaches `slots` tokens or uses up the row's `max_tokens_left`. A row
+    also ends if the environment's tokens after a turn leave no space for another one.
 
     Args:
-        numbers: of the rows: what `noise` and `next_turn` know them by.
-        noise: turn → (all rows, slots). Keyed by row and turn, so that how long others speak changes nothing.
-        ends_text: whether the tokens of a turn end it, beside a stop token.
-        most_tokens: that a row may add to its prompt, the environment's included.
+        numbers: index of each row for `noise` and `next_turn`.
+        noise: turn → uniform numbers (all rows, slots). They depend on row and turn only, so the length of other
+            rows' turns changes nothing.
+        ends_text: returns True if the tokens of a turn end with a stop text.
+        max_tokens_left: maximum number of tokens that a row adds to its prompt, including the environment's.
     """
 
-    steps_per_check = 1  # every token is looked at on the host anyway
+    steps_per_check = 1  # every token is inspected on the host anyway
 
     def __init__(
         self,
@@ -177,7 +192,7 @@ class SeveralTurns:
         next_turn: NextTurn,
         ends_text: Callable[[list[int]], bool],
         slots: int,
-        most_tokens: int,
+        max_tokens_left: int,
     ):
         self.noise_of_turn = noise
         self.stop_ids = frozenset(stop_ids)
@@ -185,13 +200,13 @@ class SeveralTurns:
         self.next_turn = next_turn
         self.ends_text = ends_text
         self.slots = slots
-        self.most_tokens = most_tokens
+        self.max_tokens_left = max_tokens_left
         self.numbers = list(numbers)
-        self.batch: list[int] = []  # the number of the row in each place of the batch
+        self.batch: list[int] = []  # index of the row at each position of the batch
         self.finished: dict[int, RowTokens] = {}
         self.turn: dict[int, int] = {}
         self.spoken: dict[int, list[int]] = {}  # tokens of the row's current turn
-        self.forced: dict[int, deque[int]] = {}
+        self.forced: dict[int, deque[int]] = {}  # environment tokens that the row has still to read
         self.live: set[int] = set()
 
     def join(self, rows: Sequence[int]) -> None:
@@ -206,15 +221,17 @@ class SeveralTurns:
 
     def noise(self) -> Tensor:
         values = [0.0] * len(self.batch)
-        for place, row in enumerate(self.batch):
+        for position, row in enumerate(self.batch):
             if row in self.live and not self.forced[row]:
-                values[place] = float(self.noise_of_turn(self.turn[row])[row, len(self.spoken[row])])
+                noise_of_rows = self.noise_of_turn(self.turn[row])
+                values[position] = float(noise_of_rows[row, len(self.spoken[row])])
         return torch.tensor(values, device=self.device)
 
     def take(self, token_R: Tensor, logp_R: Tensor) -> tuple[Tensor, Tensor]:
-        drawn = dict(zip(self.batch, zip(token_R.tolist(), logp_R.tolist(), strict=True), strict=True))
+        pairs = zip(token_R.tolist(), logp_R.tolist(), strict=True)
+        selected = dict(zip(self.batch, pairs, strict=True))
         taken: dict[int, int] = {}
-        for row, (token, logp) in drawn.items():  # a repeated row is looked at once
+        for row, (token, logp) in selected.items():  # the dict handles a repeated row once
             if row not in self.live:
                 taken[row] = token
             elif self.forced[row]:
@@ -237,11 +254,16 @@ class SeveralTurns:
     def _end_turn_if_over(self, row: int, token: int) -> None:
         spoken = self.spoken[row]
         added = len(self.finished[row].token_ids)
-        ended = token in self.stop_ids or self.ends_text(spoken)
-        if not ended and len(spoken) < self.slots and added < self.most_tokens:
+        finished = token in self.stop_ids or self.ends_text(spoken)
+        if not finished and len(spoken) < self.slots and added < self.max_tokens_left:
             return
         follows = end_turn(
-            self.finished[row], row, spoken, ended=ended, next_turn=self.next_turn, most_tokens=self.most_tokens
+            self.finished[row],
+            row,
+            spoken,
+            finished=finished,
+            next_turn=self.next_turn,
+            max_tokens_left=self.max_tokens_left,
         )
         if not follows:
             self.live.discard(row)
@@ -251,7 +273,7 @@ class SeveralTurns:
         self.turn[row] += 1
 
     def keep(self, index_R: Tensor) -> None:
-        self.batch = [self.batch[place] for place in index_R.tolist()]
+        self.batch = [self.batch[position] for position in index_R.tolist()]
 
     def give_up(self) -> list[int]:
         live = [row for row, number in enumerate(self.numbers) if number in self.live]

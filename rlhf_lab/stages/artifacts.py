@@ -1,9 +1,9 @@
-"""Stages and the store: a recipe names what it starts from, and that is taken from the store or built first.
+"""Stages and their store. A recipe names its inputs, which are loaded from the store or built first.
 
-A stage's key is two hashes of everything that decides its result: of its settings, seed, data content and upstream,
-and of the code that computes it (`code_digest.py`). Its directory `outputs/runs/<algorithm>-<settings>-<code>` is run
-directory, artifact and resume point in one. It is complete when result.json says so, which is written last; a second
-process that wants the same stage waits for the first.
+A stage's key consists of two hashes of everything that affects its result: one of settings, seed, data content and
+upstream, and one of the code that computes it (`code_digest.py`). Its directory
+`outputs/runs/<algorithm>-<settings>-<code>` is run directory, artifact and resume point in one. It is complete once
+result.json says so, which is written last. A second process that needs the same stage waits for the first.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from typing import Any
 from rlhf_lab import __version__
 from rlhf_lab.config import check, compose, inventory, registry, root, schema
 from rlhf_lab.config.groups import DataSource
-from rlhf_lab.config.overrides import merge, put
+from rlhf_lab.config.overrides import merge, set_value
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.files import read_json
-from rlhf_lab.core.packs import contributed
-from rlhf_lab.data.made import kind_problem, made_identity
+from rlhf_lab.core.files import read_json, read_object
+from rlhf_lab.core.packs import contributed_objects, named
+from rlhf_lab.data.generated import generated_identity, kind_problem
 from rlhf_lab.data.reading import local_files
 from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.stages.code_digest import Reference, differences, digests
 
 INHERITED = ("seed", "outputs", "stages")
-"""Settings besides the sections with `Section.inherited` that an upstream stage takes over from the run."""
+"""Settings, besides sections with `Section.inherited`, that an upstream stage inherits from the run."""
 
 CODE = "code.json"
-"""File of a run directory: the version, and the digest of every definition that decides the stage's result."""
+"""File of a run directory with the version and the digest of every definition that affects the stage's result."""
 
 COMMON_CODE = (Reference("rlhf_lab.models.build", "save_model"), Reference("rlhf_lab.training.loop", "train"))
-"""Code that every stage runs besides what its settings choose."""
+"""Code that every stage runs, whatever its settings."""
 
 GOLD = "gold"
-"""Role of the reward model that says what replies are worth, and the key of its own settings in `stages`."""
+"""Role of the reward model that provides gold, and key of its own settings in `stages`."""
 
 
 @dataclass(frozen=True)
 class External:
-    """A model folder, a hub id, or the folder of a made corpus that `needs` names: not built by this run."""
+    """A model directory, a hub id, or the directory of a synthetic corpus in `needs` that this run does not build."""
 
     source: str
 
@@ -57,7 +57,7 @@ class External:
 
     @cached_property
     def settings_key(self) -> str:
-        return made_identity(Path(self.source)) or model_identity(self.source)
+        return generated_identity(Path(self.source)) or model_identity(self.source)
 
     @property
     def model(self) -> str:
@@ -82,21 +82,22 @@ class Stage:
 
     @property
     def key(self) -> str:
-        """What identifies the stage's result, e.g. "bfe712521e6f-17a9c0de": settings, then code.
+        """Key of the stage's result, e.g. "bfe712521e6f-17a9c0de": settings, then code.
 
-        With `artifacts.code=ignore` it is that of the stored result which stands for the stage.
+        With `artifacts.code=ignore` it is the key of the stored result that is used for the stage.
         """
-        return self.folder.name.removeprefix(f"{self.kind}-")
+        return self.directory.name.removeprefix(f"{self.kind}-")
 
     @cached_property
     def settings_key(self) -> str:
-        """Hash of the settings, seed, data and upstream that decide the stage's result, whatever the code."""
+        """Hash of the settings, seed, data and upstream that affect the stage's result, independent of the code."""
         values = root.to_values(self.config)
         for section in self.config.sections().values():
-            for setting, digest in section.digests(self.config).items():  # what a file is called decides nothing
-                put(values, setting, digest)
-        sections = {name: _keyed(getattr(self.config, name), values[name]) for name in self.config.algorithm.uses}
-        # model.tuned is not hashed: what it decided is among the algorithm's own settings.
+            for setting, digest in section.digests(self.config).items():  # the content of a file counts, not its name
+                set_value(values, setting, digest)
+        used = self.config.algorithm.uses
+        sections = {name: _keyed(getattr(self.config, name), values[name]) for name in used}
+        # model.tuned is not hashed, because its effect is already in the algorithm's own settings.
         sections["model"] = _without(_keyed(self.config.model, values["model"]), "tuned", "lora")
         lora = values["model"].get("lora") or {}
         if lora.get("rank"):  # without lr_multiple, which algorithm.lr already contains
@@ -123,94 +124,97 @@ class Stage:
             material |= section.key_material(self.config)
         for name in self.config.artifacts.distinct:
             material[f"distinct/{name}"] = _keyed(getattr(self.config, name), values[name])
-        if self.config.engine != "native":  # in the key only then: docs/design/006-engine-trl.md
+        if self.config.engine != "native":  # only then part of the key: docs/design/006-engine-trl.md
             material["engine"] = self.config.engine
         return _hash(material, 12)
 
     @cached_property
     def code(self) -> dict[str, str]:
-        """Definition → digest, of the code that computes the stage itself."""
+        """Definition → digest, for the code that computes the stage itself."""
         return digests(_code_references(self.config), _code_files(self.config))
 
     @cached_property
     def code_key(self) -> str:
-        """Hash of the lab's version, the stage's code, and the code of what it starts from."""
-        upstream = {role: need.key.rpartition("-")[2] for role, need in self.needs.items() if isinstance(need, Stage)}
+        """Hash of the version of rlhf_lab, the stage's code, and the code of its upstream stages."""
+        upstream = {}
+        for role, need in self.needs.items():
+            if isinstance(need, Stage):
+                upstream[role] = need.key.rpartition("-")[2]  # the code part of its key
         return _hash([__version__, self.code, upstream], 8)
 
     @cached_property
-    def folder(self) -> Path:
-        """The stage's directory; with `artifacts.code=ignore`, that of the latest complete build by other code."""
-        folder = self._folder_of(self.code_key)
-        if self.config.artifacts.code == "check" or self.config.artifacts.refresh or self._result_in(folder):
-            return folder
-        return next(filter(self._result_in, self.other_builds()), folder)
+    def directory(self) -> Path:
+        """Directory of the stage; with `artifacts.code=ignore`, of the latest complete build by any code."""
+        directory = self._dir_of(self.code_key)
+        if self.config.artifacts.code == "check" or self.config.artifacts.refresh or self._result_in(directory):
+            return directory
+        return next(filter(self._result_in, self.other_builds()), directory)
 
-    def _folder_of(self, code_key: str) -> Path:
+    def _dir_of(self, code_key: str) -> Path:
         return Path(self.config.outputs) / "runs" / f"{self.kind}-{self.settings_key}-{code_key}"
 
     def other_builds(self) -> list[Path]:
-        """Directories of the same stage by other code, the latest first."""
-        pattern = self._folder_of("*")
-        builds = set(pattern.parent.glob(pattern.name)) - {self._folder_of(self.code_key)}
-        return sorted(builds, key=lambda folder: folder.stat().st_mtime, reverse=True)
+        """Return the directories of the same stage built by other code, latest first."""
+        pattern = self._dir_of("*")
+        builds = set(pattern.parent.glob(pattern.name)) - {self._dir_of(self.code_key)}
+        return sorted(builds, key=lambda directory: directory.stat().st_mtime, reverse=True)
 
     def changed_code(self) -> str | None:
-        """Why a stored result of the same settings cannot be reused; None where nothing is stored."""
-        for folder in filter(self._result_in, self.other_builds()):
-            stored_code = read_json(folder / CODE) or {}
+        """Return why a stored result of the same settings cannot be reused; None if nothing is stored."""
+        for directory in filter(self._result_in, self.other_builds()):
+            stored_code = read_object(directory / CODE)
             if stored_code.get("version") != __version__:
                 return f"rlhf_lab {stored_code.get('version')} is now {__version__}"
             changes = differences(stored_code.get("definitions", {}), self.code)
-            return ", ".join(changes) + " changed" if changes else "a stage before it is another one"
+            return ", ".join(changes) + " changed" if changes else "an upstream stage changed"
         return None
 
     @property
     def model(self) -> str:
-        return str(self.folder / "model")
+        return str(self.directory / "model")
 
     @property
     def output(self) -> str:
-        """What the stage wrote besides a model: its directory."""
-        return str(self.folder)
+        """Directory of the stage, which contains its files other than a model."""
+        return str(self.directory)
 
     def sources(self) -> dict[str, str]:
-        """Role → the folder or hub id that this stage reads for it."""
-        reads_folder = self.config.reads_folder
-        return {role: need.output if reads_folder(role) else need.model for role, need in self.needs.items()}
+        """Return role → directory or hub id that this stage reads for it."""
+        reads_run_dir = self.config.reads_run_dir
+        return {role: need.output if reads_run_dir(role) else need.model for role, need in self.needs.items()}
 
     def result(self) -> dict[str, Any] | None:
-        """The stage's result when it is complete, else None."""
-        return self._result_in(self.folder)
+        """Return the stage's result if it is complete, else None."""
+        return self._result_in(self.directory)
 
-    def _result_in(self, folder: Path) -> dict[str, Any] | None:
-        result = read_json(folder / "result.json")
+    def _result_in(self, directory: Path) -> dict[str, Any] | None:
+        result = read_json(directory / "result.json")
         if not isinstance(result, dict) or result.get("status") != "completed":
             return None
-        if self.config.algorithm.makes_model and not (folder / "model").is_dir():
+        if self.config.algorithm.makes_model and not (directory / "model").is_dir():
             return None
         return result
 
     def upstream(self) -> Iterator[Stage]:
-        """The stages this one starts from, each once, in the order in which they are built; itself last."""
+        """Yield the upstream stages of this one, each once, in build order; the stage itself comes last."""
         seen: set[Path] = set()
         for need in self.needs.values():
             for stage in need.upstream() if isinstance(need, Stage) else ():
-                if stage.folder not in seen:
-                    seen.add(stage.folder)
+                if stage.directory not in seen:
+                    seen.add(stage.directory)
                     yield stage
         yield self
 
 
 def plan(checked: root.Config, recipe: str) -> Stage:
-    """The stage graph of a checked config. Raises ConfigError naming the upstream recipe whose settings are wrong."""
+    """Return the stage graph of a checked config. Raise ConfigError naming the upstream recipe with wrong settings."""
     recipes = inventory.recipes()
     unknown = [name for name in checked.stages if name not in (*recipes, GOLD)]
     if unknown:
         raise ConfigError([f"stages.{name} is not a recipe{schema.did_you_mean(name, recipes)}" for name in unknown])
     needs: dict[str, Stage | External] = {}
     for role, source in checked.needs.items():
-        # A recipe may name what the chosen reward, or the chosen agents, do not read: it is not built.
+        # A recipe may set needs that the chosen reward or agents do not read; these are not built.
         if source is None or checked.leaves_out(role):
             continue
         needs[role] = _plan_need(checked, role, source)
@@ -218,45 +222,49 @@ def plan(checked: root.Config, recipe: str) -> Stage:
 
 
 def _plan_need(parent: root.Config, role: str, source: str) -> Stage | External:
-    """The stage, or the outside model, that `needs.<role>=<source>` of a config names."""
+    """Return the stage or the external model that `needs.<role>=<source>` of a config names."""
     if source not in inventory.recipes():
         if not Path(source).is_dir() and (source.startswith((".", "/")) or source.count("/") != 1):
             recipes = [name for name in inventory.recipes() if not name.startswith("study/")]
             raise ConfigError(
-                f"needs.{role}={source} is neither a recipe ({', '.join(recipes)}), a folder, nor a hub id (owner/name)"
+                f"needs.{role}={source} is neither a recipe ({', '.join(recipes)}), a directory, nor a hub id "
+                "(owner/name)"
             )
         return External(source)
-    if isinstance(parent.rollout, Vllm):  # vLLM samples for the stage that is asked for, and for none before it
+    # vLLM samples only for the requested stage; upstream stages use the local sampler.
+    if isinstance(parent.rollout, Vllm):
         parent = parent.replace(rollout=parent.rollout.local())
     parent_values = root.to_values(parent)
     parent_values["artifacts"]["distinct"] = []
     reseeded = (*parent.algorithm.reseeded_roles, GOLD)
     if role in reseeded:
-        # The k-th such role is built with a seed 1000·k above the run's: another policy of the same recipe.
+        # The k-th such role gets a seed 1000·k above the run's, so that it is another policy of the same recipe.
         parent_values["seed"] += 1000 * (1 + reseeded.index(role))
-    names = [*INHERITED, *(name for name, section in parent.sections().items() if section.inherited)]
+    inherited_sections = [name for name, section in parent.sections().items() if section.inherited]
+    names = [*INHERITED, *inherited_sections]
     inherited = {name: parent_values[name] for name in names}
     values = compose.recipe_values(source) | inherited | {"study": None}
     values = _with_stage_settings(values, parent.stages.get(source, {}))
-    if role == GOLD:  # the proxy may be of the same recipe: what is written here is of the gold alone
+    # The proxy may use the same recipe as gold, so gold has its own settings in `stages.gold`.
+    if role == GOLD:
         values = _with_stage_settings(values, parent.stages.get(GOLD, {}))
     try:
         checked = check.check(values)
         if role in parent.row_roles and (problem := kind_problem(checked.algorithm.makes_rows, parent.row_roles[role])):
             raise ConfigError(problem)
-        if not checked.algorithm.makes_model and not parent.reads_folder(role):
-            does = "makes data" if checked.algorithm.makes_rows else "only evaluates"
-            raise ConfigError(f"it {does} and makes no model to start from")
+        if not checked.algorithm.makes_model and not parent.reads_run_dir(role):
+            does = "creates data" if checked.algorithm.makes_rows else "only evaluates"
+            raise ConfigError(f"it {does} and saves no model to start from")
         return plan(checked, source)
     except ConfigError as error:
         raise ConfigError([f"stage {source} (needs.{role}): {line}" for line in error.problems]) from None
 
 
 def _with_stage_settings(values: dict[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """A stage's values with what `stages.RECIPE` writes.
+    """Return a stage's values with the settings of `stages.RECIPE`.
 
-    A component of another kind (`stages.agent_pairs.data={kind: tools}`) stands in the place of the one that the stage
-    would take over, whose settings are not its own.
+    A component of another kind (`stages.agent_pairs.data={kind: tools}`) replaces the inherited one completely, because
+    it does not have the same settings.
     """
     replaced = {}
     for section, settings in written.items():
@@ -268,22 +276,22 @@ def _with_stage_settings(values: dict[str, Any], written: Mapping[str, Any]) -> 
 
 
 def _code_references(checked: root.Config) -> list[Reference]:
-    """Where the code of a stage begins: what builds the parts that its config chooses, and their settings."""
+    """Return the entry points of a stage's code: builders of the components in its config, and their settings."""
     references = [*COMMON_CODE, _class_reference(checked.model)]
-    references += [Reference("rlhf_lab.rewards.gold_oracle", "by_model")] if checked.needs.get(GOLD) else []
-    for section in checked.sections().values():
-        references += [Reference(module, name) for module, name in section.definitions(checked)]
+    if checked.gold_role:
+        module, _, name = named("gold_sources")[checked.gold_role].partition(":")
+        references.append(Reference(module, name))
     if checked.verifier is not None:
         kind = registry.kind_of("reward", checked.verifier)
         references.append(Reference("rlhf_lab.rewards.verifiers.oracle", "verified"))
         references.append(Reference(registry.implementation("reward", kind), "make"))
     for group, settings in checked.parts():
-        if group == "model":  # which code builds it follows from the stage; its class is above
+        if group == "model":  # the stage determines the code that builds it; its class is above
             continue
         implementation = registry.implementation(group, registry.kind_of(group, settings))
         references += [Reference(implementation, "build"), _class_reference(settings)]
-    # The code of every kind of sharding counts, whichever is chosen: the choice itself is not part of a key, because
-    # the numbers are the same however a step is divided between processes.
+    # The code of every kind of sharding counts. The choice is not part of the key, because results do not depend on how
+    # a step is split between processes.
     references += [Reference(registry.implementation("sharding", kind), "build") for kind in registry.kinds("sharding")]
     if checked.engine != "native":
         references.append(Reference("rlhf_lab.algorithms.trl.engine"))
@@ -295,20 +303,21 @@ def _class_reference(settings: object) -> Reference:
 
 
 def _code_files(checked: root.Config) -> list[Path]:
-    """Source files of the user's own functions that the stage runs."""
-    return [file for find_files in contributed("code_files") for file in find_files(checked)]
+    """Return the source files of the user's own functions that the stage runs."""
+    return [file for find_files in contributed_objects("code_files") for file in find_files(checked)]
 
 
 def _keyed(settings: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """Values of settings that are part of a key.
+    """Return the values of settings that are part of a key.
 
-    Those of `keyed_if_set` were added when there were keys already: they are left out where they have their default, so
-    that results from before keep their key. Those of `unkeyed` are left out whatever they are.
+    Settings in `keyed_if_set` were added after the first keys. They are omitted if they have their default, so that
+    older results keep their keys. Settings in `unkeyed` are always omitted.
     """
     values = _without(values, *getattr(settings, "unkeyed", ()))
     optional = getattr(settings, "keyed_if_set", ())
-    defaults = {item.name: _default(item) for item in dataclasses.fields(settings) if item.name in optional}
-    return _without(values, *(name for name, default in defaults.items() if getattr(settings, name) == default))
+    fields = [item for item in dataclasses.fields(settings) if item.name in optional]
+    unchanged = [item.name for item in fields if getattr(settings, item.name) == _default(item)]
+    return _without(values, *unchanged)
 
 
 def _default(item: dataclasses.Field[Any]) -> Any:
@@ -324,12 +333,13 @@ def _hash(material: object, length: int) -> str:
 
 
 def _data_identity(settings: DataSource) -> dict[str, Any]:
-    """Settings of the data and the content of its files."""
+    """Return the settings of the data and the content of its files."""
     values = {"kind": registry.kind_of("data", settings), **_keyed(settings, dataclasses.asdict(settings))}
     parts = settings.sources_by_name()
     if parts:
         identities = {name: _data_identity(part) for name, part in parts.items()}
         weights = {name: values["sources"][name].get("weight") for name in parts}
+        # Of the parts, only weights matter here; their settings are in the identities.
         return {**values, "sources": identities, "weights": weights}
     if settings.world:
         return {**values, "world_version": import_module(settings.world).VERSION}
@@ -337,7 +347,7 @@ def _data_identity(settings: DataSource) -> dict[str, Any]:
 
 
 def _paths_to_digests(values: dict[str, Any], digested: Sequence[str] = ()) -> dict[str, Any]:
-    """Settings in which a path of local files is replaced by a digest of their content.
+    """Return settings in which the path of local files is replaced by a digest of their content.
 
     Args:
         digested: settings that are replaced elsewhere.
@@ -355,9 +365,9 @@ def _paths_to_digests(values: dict[str, Any], digested: Sequence[str] = ()) -> d
 
 
 def age(stage: Stage) -> str:
-    """How long ago a complete stage was built, and by which code: 'built 3 min ago by 0.1.0 (git 1a2b3c4)'."""
-    manifest = read_json(stage.folder / "manifest.json") or {}
-    seconds = time.time() - (stage.folder / "result.json").stat().st_mtime
+    """Return the age and code of a complete stage: 'built 3 min ago by 0.1.0 (git 1a2b3c4)'."""
+    manifest = read_object(stage.directory / "manifest.json")
+    seconds = time.time() - (stage.directory / "result.json").stat().st_mtime
     amount = f"{seconds / 3600:.0f} h"
     if seconds < 90:
         amount = f"{seconds:.0f} s"

@@ -1,15 +1,15 @@
-"""Which code decides a result: digests of the definitions that a stage's implementation reaches.
+"""Digests of the code that a result depends on: all definitions that a stage's implementation reaches.
 
-A stored result may stand for a new run only if the code that made it is the code that would make it. Starting from
-the functions that build a stage (its algorithm, data, rewards, sampler), names are followed through the source text,
-over imports, to every function, class and constant they use; each gets a digest. Nothing is imported, so this takes
+A stored result is valid for a new run only if the current code equals the code that produced it. Starting from the
+functions that build a stage (algorithm, data, rewards, sampler), names are followed through the source text, across
+imports, to every function, class and constant in use. Each of these gets a digest. Nothing is imported, so this takes
 less than a second and needs no torch.
 
-What does not count: comments, docstrings, formatting, and definitions that nothing on the way refers to. So an edit of
-a report, a tracker or another algorithm's loss leaves a stage as it is. Names are followed as text: a class is taken
-whole, a module that is passed around as a value or imported with a star is taken whole, and code that is only named in
-a string is not seen (`registry.build` is such a place, which is why the caller names the kinds that are in play).
-Other libraries are not followed; the manifest of a run keeps their versions.
+Ignored are comments, docstrings, formatting, and definitions that nothing refers to. An edit of a report, a tracker or
+another algorithm's loss therefore keeps a stage valid. Names are followed as text. A class counts in full, and so does
+a module that is passed as a value or imported with a star. Code that is only named in a string is not detected:
+`registry.build` is such a case, so the caller lists the kinds in use. Other libraries are not followed; the manifest
+of a run records their versions.
 """
 
 from __future__ import annotations
@@ -24,46 +24,62 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 NEUTRAL = (
-    # Composing and checking settings: the resulting values are in the settings key.
+    # Composition and checks of settings: the resulting values are in the settings key.
     *(
         f"config.{name}"
         for name in ("compose", "root", "schema", "registry", "overrides", "smoke", "words", "docstrings", "matching")
     ),
-    # Around a stage: commands, files, processes, errors. They decide whether there is a result, not its numbers.
-    *(f"core.{name}" for name in ("errors", "files", "seal", "signals", "machine", "invocation", "console", "imports")),
+    # Surroundings of a stage: commands, files, processes, errors. They do not affect numbers.
+    *(
+        f"core.{name}"
+        for name in (
+            "errors",
+            "files",
+            "bounded_files",
+            "yaml_files",
+            "checksums",
+            "signals",
+            "machine",
+            "invocation",
+            "console",
+            "imports",
+        )
+    ),
     "core.redaction",
-    # What numbers are called in tables and reports.
+    # Names of metrics in tables and reports.
     "core.metrics",
     *("main", "cli", "notebook", "stages", "sweeps", "memory", "doctor"),
-    # Whatever reads a result.
+    # Readers of results.
     *("trackers", "results", "studies", "figures", "reports", "monitoring.silence"),
 )
-"""Modules and packages of the lab that cannot change what a stage computes."""
+"""Modules and packages of rlhf_lab that cannot change what a stage computes."""
 
 
 STAR = "* of "
-"""Before a module's name: what `from module import *` binds, which is taken whole."""
+"""Prefix of a module's name in `aliases` for `from module import *`. Such a module counts in full."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A name of a module; None stands for the whole module."""
+    """A name of a module; None stands for the entire module."""
 
     module: str
     name: str | None = None
 
 
 @dataclass
-class _Source:
+class _ParsedModule:
     """A parsed module.
 
     Attributes:
-        root: folder in which its top-level package or file lies; imports are looked up there.
+        name: dotted name of the module.
+        path: source file.
+        root: directory of its top-level package or file, in which imports are looked up.
+        content: digest of the file, to detect edits while a process runs.
         aliases: name → what it was imported from.
         definitions: top-level name → the statements that define or change it.
-        effects: top-level statements that do something else, such as a call.
-        content: digest of the file, to see whether it is edited while a process runs.
-        is_text: false for what cannot be parsed as Python, such as a compiled extension; its bytes are hashed.
+        effects: top-level statements with other effects, such as calls.
+        is_text: False if the file is not valid Python, such as a compiled extension; then its bytes are hashed.
     """
 
     name: str
@@ -77,17 +93,17 @@ class _Source:
 
     @cached_property
     def label(self) -> str:
-        """How a person names the file: relative to the folder its package lies in."""
+        """Display name of the file, relative to the directory of its package."""
         return self.path.relative_to(self.root).as_posix()
 
 
 def digests(references: Iterable[Reference], files: Iterable[Path] = ()) -> dict[str, str]:
-    """Digest of every definition that the references reach.
+    """Return the digest of every definition that the references reach.
 
     Args:
-        references: where to start, in the lab or in a plug-in's package.
-        files: source files outside any package, such as a user's reward; each counts whole, with what it imports from
-            its own folder.
+        references: entry points in rlhf_lab or in a plug-in's package.
+        files: source files outside any package, such as a user's reward. Each counts in full, with its imports from the
+            same directory.
 
     Returns:
         "rlhf_lab/losses/preference.py:dpo" → digest; sorted.
@@ -98,7 +114,7 @@ def digests(references: Iterable[Reference], files: Iterable[Path] = ()) -> dict
 
 @cache
 def _reached(references: tuple[Reference, ...]) -> dict[str, str]:
-    """`digests` of modules as this process has read them: the many jobs of a study start from the same few places."""
+    """Return `digests` of modules as read by this process. Cached because all jobs of a study share entry points."""
     pending = [*references]  # a graph search over references
     visited: set[Reference] = set()
     result: dict[str, str] = {}
@@ -120,7 +136,7 @@ def _reached(references: tuple[Reference, ...]) -> dict[str, str]:
 
 
 def edited(labels: Iterable[str]) -> list[str]:
-    """Files among those of `digests` whose text has changed since this process read it."""
+    """Return those files of `digests` whose text has changed since this process read it."""
     files = {label.partition(":")[0] for label in labels}
     return sorted(
         source.label
@@ -130,7 +146,7 @@ def edited(labels: Iterable[str]) -> list[str]:
 
 
 def differences(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """What differs between two results of `digests`, a file each: 'losses/preference.py (dpo, ipo)'."""
+    """Return the changes between two results of `digests`, one per file: 'losses/preference.py (dpo, ipo)'."""
     names: dict[str, list[str]] = {}
     for label in sorted(before.keys() | after.keys()):
         if before.get(label) != after.get(label):
@@ -149,8 +165,9 @@ def _is_neutral(module: str) -> bool:
     return top == "rlhf_lab" and (inner in NEUTRAL or inner.partition(".")[0] in NEUTRAL)
 
 
-def _selected(source: _Source, name: str | None) -> Iterator[str]:
-    """Names of the definitions that a reference to `name` takes from a module; "" are its effects."""
+def _selected(source: _ParsedModule, name: str | None) -> Iterator[str]:
+    """Yield the definitions of a module that a reference to `name` selects; "" stands for its effects."""
+    # Importing the module in any way runs its effects.
     if source.effects or not source.is_text:
         yield ""
     if name is None:
@@ -159,8 +176,8 @@ def _selected(source: _Source, name: str | None) -> Iterator[str]:
         yield name
 
 
-def _forwarded(source: _Source, name: str | None) -> list[Reference]:
-    """Where to look next for a name that the module imports, or that is one of its submodules."""
+def _forwarded(source: _ParsedModule, name: str | None) -> list[Reference]:
+    """Return the references to follow for a name that the module imports, or that is one of its submodules."""
     if name is None:
         return list(source.aliases.values())
     if name in source.definitions:
@@ -171,19 +188,19 @@ def _forwarded(source: _Source, name: str | None) -> list[Reference]:
     return [Reference(submodule)] if _source(submodule) else [Reference(source.name)]
 
 
-def _uses(source: _Source, nodes: Sequence[ast.AST]) -> Iterator[Reference]:
-    """What code refers to: names of its module, imported names, attributes of imported modules.
+def _uses(source: _ParsedModule, nodes: Sequence[ast.AST]) -> Iterator[Reference]:
+    """Yield what code refers to: names of its module, imported names, attributes of imported modules.
 
     Args:
-        nodes: names, attributes and imports of the code, each before what is inside it.
+        nodes: names, attributes and imports of the code, each before its children.
     """
     aliases = {**source.aliases, **_imports(source, nodes)}
     modules = {alias for alias, target in aliases.items() if target.name is None}
     qualified: set[ast.AST] = set()
-    # Which names a star import binds is unknown without running it, so its module is always taken, whole.
+    # The names that a star import binds are unknown without running it, so its module always counts in full.
     yield from (target for alias, target in aliases.items() if alias.startswith(STAR))
     for node in nodes:
-        # In `module.name` the attribute node comes first, so its `module` is in `qualified` when its turn comes.
+        # In `module.name` the attribute node comes first, so its `module` is already in `qualified` when it is visited.
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
             qualified.add(node.value)
             yield Reference(aliases[node.value.id].module, node.attr)
@@ -194,14 +211,14 @@ def _uses(source: _Source, nodes: Sequence[ast.AST]) -> Iterator[Reference]:
                 yield Reference(source.name, node.id)
 
 
-def _imports(source: _Source, nodes: Iterable[ast.AST]) -> dict[str, Reference]:
-    """Name → what it stands for, of the imports among some nodes that lead to code which is followed."""
+def _imports(source: _ParsedModule, nodes: Iterable[ast.AST]) -> dict[str, Reference]:
+    """Return name → target of those imports among the nodes that lead to code which is followed."""
     result: dict[str, Reference] = {}
     for node in nodes:
         if isinstance(node, ast.Import):
             for item in node.names:
                 if _source(item.name, source):
-                    # `import a.b` binds `a`; taking b whole is safe and such imports are rare
+                    # `import a.b` binds `a`. Counting b in full is safe, and such imports are rare.
                     result[item.asname or item.name.partition(".")[0]] = Reference(item.name)
         elif isinstance(node, ast.ImportFrom):
             module = _absolute(source, node)
@@ -218,8 +235,9 @@ def _imports(source: _Source, nodes: Iterable[ast.AST]) -> dict[str, Reference]:
     return result
 
 
-def _absolute(source: _Source, node: ast.ImportFrom) -> str:
-    """The module that `from … import` names, relative ones resolved."""
+# One leading dot is the module's own package, each further dot its parent.
+def _absolute(source: _ParsedModule, node: ast.ImportFrom) -> str:
+    """Return the module that `from … import` names, with relative imports resolved."""
     if not node.level:
         return node.module or ""
     package = source.name if source.path.name == "__init__.py" else source.name.rpartition(".")[0]
@@ -228,12 +246,12 @@ def _absolute(source: _Source, node: ast.ImportFrom) -> str:
     return ".".join(filter(None, [package, node.module]))
 
 
-_READ: dict[str, _Source] = {}
-"""Module → its source as this process first read it."""
+_READ: dict[str, _ParsedModule] = {}
+"""Module → its source as first read by this process."""
 
 
-def _source(module: str, importer: _Source | None = None) -> _Source | None:
-    """A module of the lab, of a plug-in, or of the folder that `importer` lies in; None for other libraries."""
+def _source(module: str, importer: _ParsedModule | None = None) -> _ParsedModule | None:
+    """Return a module of rlhf_lab, of a plug-in, or of the importer's directory; None for other libraries."""
     if module in _READ:
         return _READ[module]
     located = _locate(module, importer)
@@ -245,7 +263,7 @@ def _source(module: str, importer: _Source | None = None) -> _Source | None:
 
 @cache
 def _package_root(top: str) -> Path | None:
-    """The folder that a top-level package or module outside the lab lies in."""
+    """Return the directory of a top-level package or module outside rlhf_lab."""
     spec = find_spec(top)
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         return None
@@ -253,8 +271,8 @@ def _package_root(top: str) -> Path | None:
     return path.parent.parent if path.name == "__init__.py" else path.parent
 
 
-def _locate(module: str, importer: _Source | None) -> tuple[Path, Path] | None:
-    """(file, root) of a module's source."""
+def _locate(module: str, importer: _ParsedModule | None) -> tuple[Path, Path] | None:
+    """Return (file, root) of a module's source."""
     top = module.partition(".")[0]
     if top == "rlhf_lab":
         root: Path | None = PACKAGE.parent
@@ -263,7 +281,7 @@ def _locate(module: str, importer: _Source | None) -> tuple[Path, Path] | None:
     elif importer.name.partition(".")[0] == top:
         root = importer.root
     else:
-        # A file beside the user's own is the user's too; one beside an installed package or the lab is a library.
+        # A file next to the user's own is the user's too; next to an installed package or rlhf_lab it is a library.
         in_library = "site-packages" in importer.root.parts or importer.root == PACKAGE.parent
         root = None if in_library else importer.root
     if root is None:
@@ -275,21 +293,21 @@ def _locate(module: str, importer: _Source | None) -> tuple[Path, Path] | None:
     return None
 
 
-def _open_file(path: Path) -> _Source:
-    """A file by itself, or a module of the package whose `__init__.py` lies beside it."""
+def _open_file(path: Path) -> _ParsedModule:
+    """Read a single file, or a module of the package whose `__init__.py` is in the same directory."""
     path = path.resolve()
     root = path.parent
     while (root / "__init__.py").is_file():
         root = root.parent
     module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
     if module in _READ and _READ[module].content != _content(path):
-        # Functions of the user are loaded afresh at each use, so a long-lived process (a notebook) may see edits.
+        # User functions are reloaded at each use, so a long-running process (a notebook) may encounter edits.
         forget(module)
     return _READ.get(module) or _read(module, path, root)
 
 
 def forget(module: str | None = None) -> None:
-    """Read a module afresh when it is asked for next, or all modules."""
+    """Read a module, or all modules, again at the next use."""
     if module is None:
         _READ.clear()
         _package_root.cache_clear()
@@ -303,9 +321,9 @@ def _content(path: Path) -> str:
     return sha256(path.read_bytes()).hexdigest()
 
 
-def _read(module: str, path: Path, root: Path) -> _Source:
-    """Parse a module and keep it for this process."""
-    source = _READ[module] = _Source(module, path, root, _content(path))
+def _read(module: str, path: Path, root: Path) -> _ParsedModule:
+    """Parse a module and cache it for this process."""
+    source = _READ[module] = _ParsedModule(module, path, root, _content(path))
     try:
         statements = ast.parse(path.read_bytes()).body
     except (SyntaxError, ValueError):
@@ -316,9 +334,9 @@ def _read(module: str, path: Path, root: Path) -> _Source:
     return source
 
 
-def _add_statement(source: _Source, statement: ast.stmt) -> None:
-    """Enter a top-level statement under the names it defines, or among the effects."""
-    if not _is_definition(statement):  # imports inside a function bind names there alone
+def _add_statement(source: _ParsedModule, statement: ast.stmt) -> None:
+    """Record a top-level statement under the names it defines, or among the effects."""
+    if not _is_definition(statement):  # imports inside a function only bind names there
         source.aliases.update(_imports(source, ast.walk(statement)))
     if isinstance(statement, (ast.Import, ast.ImportFrom)) or _is_docstring(statement) or _is_for_types(statement):
         return
@@ -342,14 +360,14 @@ def _is_for_types(statement: ast.stmt) -> bool:
 
 
 def _bound_names(statement: ast.stmt) -> list[str]:
-    """Names that a top-level statement defines or changes: `TABLE["a"] = f` changes TABLE."""
+    """Return the names that a top-level statement defines or changes: `TABLE["a"] = f` changes TABLE."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [statement.name]
     if isinstance(statement, ast.Assign):
         targets: list[ast.expr] = statement.targets
     elif isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
         targets = [statement.target]
-    else:  # if, try, for, with: whatever is assigned or defined in it
+    else:  # if, try, for, with: all names that are assigned or defined inside
         nodes = list(ast.walk(statement))
         assigned = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
         defined = [
@@ -358,6 +376,7 @@ def _bound_names(statement: ast.stmt) -> list[str]:
         return [*assigned, *defined]
     names = []
     for target in targets:
+        # `a.b[c] = d` changes `a`, so the target is reduced to its base name.
         while isinstance(target, (ast.Attribute, ast.Subscript)):
             target = target.value
         names += [node.id for node in ast.walk(target) if isinstance(node, ast.Name)]
@@ -366,7 +385,7 @@ def _bound_names(statement: ast.stmt) -> list[str]:
 
 @cache
 def _definition(module: str, name: str) -> tuple[str, tuple[Reference, ...]]:
-    """(digest, references) of the statements that define a name of a module already read; "" are the effects."""
+    """Return (digest, references) of the definition of a name in a module already read; "" stands for the effects."""
     source = _READ[module]
     if not source.is_text:
         return source.content[:16], ()
@@ -380,15 +399,15 @@ def _definition(module: str, name: str) -> tuple[str, tuple[Reference, ...]]:
 
 
 _IGNORED_FIELDS = {"ctx", "type_comment", "kind", "type_ignores"}
-"""Fields of syntax nodes that do not change what the code does."""
+"""Fields of syntax nodes that do not affect behaviour."""
 
 _REFERRING = (ast.Name, ast.Attribute, ast.Import, ast.ImportFrom)
 
 
 def _serialise(value: object, words: list[str], nodes: list[ast.AST]) -> None:
-    """The structure of a syntax tree as words, without docstrings; its names, attributes and imports go to `nodes`.
+    """Serialise the structure of a syntax tree without docstrings to `words`; collect referring nodes in `nodes`.
 
-    Empty fields are left out: Python versions differ in which fields a node has, and a digest must not.
+    Empty fields are omitted because Python versions differ in the fields of a node, and the digest must not.
     """
     if isinstance(value, ast.AST):
         if isinstance(value, _REFERRING):

@@ -1,4 +1,4 @@
-"""manifest.json: what a stage was made of, and by which code on which machine."""
+"""manifest.json: inputs of a stage, and the code and machine that built it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "hydra-core
 
 
 def manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
-    """What manifest.json holds."""
+    """Return the content of manifest.json."""
     import torch  # here, because `--version` needs git_sha without torch
 
     needs = {
-        role: {"recipe": need.recipe, "key": need.key, "dir": str(need.folder)}
+        role: {"recipe": need.recipe, "key": need.key, "dir": str(need.directory)}
         if isinstance(need, Stage)
         else {"recipe": None, "key": need.key, "dir": redacted(need.source)}
         for role, need in stage.needs.items()
     }
+    # Declarations of measures, with which later reports can name the columns of this run.
     further = measures.to_stored(corpus.measures)
     return {
         "recipe": stage.recipe,
@@ -75,7 +76,7 @@ def _installed_version(package: str) -> str | None:
 
 @cache
 def git_sha() -> str | None:
-    """Commit of the checkout this code runs from; '+changes' when it has uncommitted ones; None in a wheel."""
+    """Return the commit of the checkout of this code, with '+changes' if it has uncommitted ones; None in a wheel."""
     here = Path(__file__).resolve().parent
 
     def git(*arguments: str) -> str | None:
@@ -86,7 +87,7 @@ def git_sha() -> str | None:
         return process.stdout.strip() if process.returncode == 0 else None
 
     sha = git("rev-parse", "HEAD")
-    # An environment inside another project's checkout lies in a repository that is not the lab's.
+    # A virtual environment inside another project's checkout is in a repository that does not track this file.
     is_tracked = git("ls-files", str(Path(__file__).resolve()))
     if not sha or not is_tracked:
         return None

@@ -1,11 +1,13 @@
-"""Finds, before anything is built, what would fail or silently do nothing after minutes of building.
+"""Checks, before anything is built, for what would fail or silently do nothing after minutes of building.
 
-`config.check` judges settings by themselves. This module looks at what is around them: installed libraries, model
-folders, data files, functions of other packages, and the sandbox. It imports no torch, and asks no network.
+`config.check` validates settings alone. This module checks their environment: installed libraries, model directories,
+data files, functions of other packages, and the sandbox. It imports no torch. It only uses the network for what is not
+in the hub cache, and only to check that it exists (`core/hub.py`).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple
 from importlib import import_module
@@ -15,47 +17,81 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.config import registry
+from rlhf_lab.config.compose import Command
 from rlhf_lab.config.root import Config
+from rlhf_lab.core import hub, metrics
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, DataError, MissingDependency
-from rlhf_lab.core.packs import contributed
+from rlhf_lab.core.packs import contributed_objects
 from rlhf_lab.data.file_settings import FileSettings
-from rlhf_lab.data.made import made_problem
-from rlhf_lab.data.reading import local_files, read_rows
+from rlhf_lab.data.generated import generated_problem
+from rlhf_lab.data.reading import HUB_ID, local_files, read_rows
 from rlhf_lab.data.roles import missing_columns
 from rlhf_lab.data.rows import BadRows
 from rlhf_lab.models import families, model_files
 from rlhf_lab.models.settings import Scratch
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.vllm import environment
-from rlhf_lab.stages.artifacts import GOLD, External, Stage, model_identity
+from rlhf_lab.stages.artifacts import GOLD, External, Stage, model_identity, plan
+from rlhf_lab.stages.launch import accelerate
 
 LARGE_JSON = 2**26
-"""Bytes of a .json file above which its first row is not checked: that would take parsing the whole file."""
+"""Size in bytes above which the first row of a .json file is not checked, because that would parse the entire file."""
 
 
 def check(stages: Iterable[Stage]) -> None:
-    """Raise one ConfigError with every problem of the planned runs."""
-    all_problems = [problem for stage in stages for problem in problems(stage)]
+    """Raise one ConfigError with all problems of the planned runs."""
+    metrics.of_packages()  # refuse contradictory packs now instead of when a finished run is reported
+    all_problems = accelerate.problems(os.environ)
+    for stage in stages:
+        all_problems += problems(stage)
     if all_problems:
         raise ConfigError(list(dict.fromkeys(all_problems)))
 
 
 def problems(stage: Stage) -> list[str]:
-    """What would make a planned run fail, over all stages still to be built: one line each, no line twice."""
+    """Return what would make a planned run fail, over all stages still to be built: distinct one-line problems."""
     lines = [line for needed in _all_stages(stage) for line in _data_problems(needed)]
-    # Which stages are unbuilt depends on their keys, and a stage whose data cannot be read has none.
     if not lines:
-        lines = [line for needed in unbuilt(stage) for line in _stage_problems(needed)]
+        lines = [
+            line for needed in unbuilt(stage) for line in (*_stage_problems(needed), *_vocabulary_problems(needed))
+        ]
+    else:
+        # Which stages are unbuilt depends on their keys, and a stage with unreadable data has no key.
+        lines += [line for needed in _all_stages(stage) for line in _stage_problems(needed)]
+    return list(dict.fromkeys(lines))
+
+
+def planned(command: Command) -> list[Stage]:
+    """Return the stages of a command's runs. Raise ConfigError with all problems if one of them cannot be planned."""
+    try:
+        return [plan(config, name) for config, name in zip(command.configs, command.names, strict=True)]
+    except ConfigError:
+        raise ConfigError(further_problems(command)) from None
+
+
+def further_problems(command: Command) -> list[str]:
+    """Return all problems of a command of which at least one run cannot be planned.
+
+    A run whose stages cannot be planned is checked without its upstream stages.
+    """
+    lines = accelerate.problems(os.environ)
+    for config, name in zip(command.configs, command.names, strict=True):
+        try:
+            stage = plan(config, name)
+        except ConfigError as error:
+            lines += error.problems
+            stage = Stage(name, config, {})
+        lines += problems(stage)
     return list(dict.fromkeys(lines))
 
 
 def unbuilt(root: Stage) -> list[Stage]:
-    """The stages of a run that have to be built, deepest first."""
+    """Return the stages of a run that have to be built, upstream first."""
     return [stage for stage in root.upstream() if not stage.result() or stage.config.artifacts.refresh]
 
 
 def _all_stages(stage: Stage) -> Iterator[Stage]:
-    """Every stage of a run; unlike `Stage.upstream` it computes no keys."""
+    """Yield every stage of a run. Unlike `Stage.upstream`, this computes no keys."""
     for need in stage.needs.values():
         if isinstance(need, Stage):
             yield from _all_stages(need)
@@ -63,19 +99,20 @@ def _all_stages(stage: Stage) -> Iterator[Stage]:
 
 
 def _stage_problems(stage: Stage) -> list[str]:
-    from_packs = [problem for find_problems in contributed("preflight") for problem in find_problems(stage.config)]
+    from_packs = [
+        problem for find_problems in contributed_objects("preflight") for problem in find_problems(stage.config)
+    ]
     return [
         *_missing_libraries(stage),
         *_vllm_problems(stage),
         *from_packs,
         *_model_problems(stage),
         *_gold_problems(stage),
-        *_vocabulary_problems(stage),
     ]
 
 
 def _vocabulary_problems(stage: Stage) -> list[str]:
-    """Roles whose model has to read another role's tokens, and whose tokenizer comes out another one."""
+    """Return roles whose model has to read another role's tokens but will have a different tokenizer."""
     lines = []
     for role, (other, remedy) in stage.config.algorithm.one_vocabulary(stage.config).items():
         origin, other_origin = (_vocabulary_origin(stage.needs.get(name)) for name in (role, other))
@@ -83,29 +120,33 @@ def _vocabulary_problems(stage: Stage) -> list[str]:
             continue
         lines.append(
             f"needs.{role}={stage.config.needs[role]} has another vocabulary than needs.{other}, because their first "
-            f"stages train a tokenizer on different data: {remedy}, or the same data settings for both"
+            f"stages train tokenizers on different data: {remedy}, or use the same data settings for both"
         )
     return lines
 
 
 def _vocabulary_origin(need: Stage | External | None) -> Stage | None:
-    """The stage that trains the tokenizer of a need; None where none does, or where its texts are not known yet."""
+    """Return the stage that trains the tokenizer of a need; None if none does, or if its texts are unknown yet."""
     while isinstance(need, Stage) and "policy" in need.needs:
         need = need.needs["policy"]
     if not isinstance(need, Stage):
         return None
-    model, mixes_made_rows = need.config.model, need.config.corpus_roles and need.config.mixture.vocabulary == "all"
+    model, mixes_synthetic_rows = (
+        need.config.model,
+        need.config.corpus_roles and need.config.mixture.vocabulary == "all",
+    )
     is_trained = isinstance(model, Scratch) and model.family in families.BUILT_IN
-    return need if is_trained and not mixes_made_rows else None
+    return need if is_trained and not mixes_synthetic_rows else None
 
 
 def _same_vocabulary(a: Stage, b: Stage) -> bool:
-    """Whether two first stages train the same tokenizer; their data are read only where the settings differ."""
+    """Return True if two first stages train the same tokenizer; their data is read only if the settings differ."""
     if (a.config.data, a.config.model.vocabulary) == (b.config.data, b.config.model.vocabulary):
         return True
-    # Imported here: reading data and training a tokenizer are seldom needed to check a command.
+    # Imported here, because checks seldom need to read data and train a tokenizer.
     from rlhf_lab.models.tokenizer import train_backend, vocabulary_texts
 
+    # Different settings may still give the same texts, e.g. if only held-out rows differ.
     vocabularies = []
     for stage in (a, b):
         corpus = registry.build("data", stage.config.data)
@@ -126,35 +167,36 @@ def _missing_libraries(stage: Stage) -> list[str]:
         "deepspeed": registry.kind_of("sharding", config.sharding) == "zero",
         tracker: tracker in OPTIONAL,  # a tracker is named as its library
     }
-    return [_install_line(library) for library, needed in is_needed.items() if needed and find_spec(library) is None]
+    needed = [library for library, is_used in is_needed.items() if is_used]
+    return [_install_line(library) for library in needed if find_spec(library) is None]
 
 
 def _packs_numbers(config: Config) -> bool:
-    """Whether weights or moments of the stage are of less than two bytes."""
+    """Return True if weights or optimizer state of the stage have fewer than two bytes per element."""
     model = config.model
     packs_weights = "nf4" in (model.weights, *astuple(model.weights_of))
     return packs_weights or getattr(config.algorithm, "optimizer", "") == "adamw_8bit"
 
 
 def _vllm_problems(stage: Stage) -> list[str]:
-    """An environment of vLLM that is to be started and is not there."""
+    """Return a problem if a vLLM server is to be started but its environment is missing."""
     config = stage.config
-    starts = isinstance(config.rollout, Vllm) and config.engine == "native" and config.rollout.mode == "spawn"
+    starts = isinstance(config.rollout, Vllm) and config.engine == "native" and config.rollout.starts_server
     if not starts or "rollout" not in config.algorithm.uses:
         return []
     device: environment.Device = "cpu" if config.runtime.device == "cpu" else environment.device_here()
     packages = environment.ENVIRONMENTS[device]
-    problem = packages.why_not_ready(packages.default_folder())
-    return [f"rollout.mode=spawn: {problem}"] if problem else []
+    problem = packages.why_not_ready(packages.default_dir())
+    return [f"rollout.mode={config.rollout.mode}: {problem}"] if problem else []
 
 
 def _install_line(library: str) -> str:
-    """What the library is for and how to install it."""
+    """Return the purpose of a library and how to install it."""
     return str(MissingDependency(*OPTIONAL[library]))
 
 
 def _model_problems(stage: Stage) -> list[str]:
-    """Folders and hub ids that are no models, not of the kind that is needed, or with too few positions."""
+    """Return problems of model directories and hub ids: not a model, the wrong kind, or too few positions."""
     config = stage.config
     problems = []
     path = getattr(config.model, "path", "")
@@ -170,10 +212,11 @@ def _model_problems(stage: Stage) -> list[str]:
         if not isinstance(need, External):
             continue
         if role in config.row_roles:
-            problem = made_problem(Path(need.source), config.row_roles[role])
+            problem = generated_problem(Path(need.source), config.row_roles[role])
             problems += [f"needs.{role}={need.source}: {problem}"] if problem else []
-        if config.reads_folder(role):
+        if config.reads_run_dir(role):
             continue
+        # These models need a scalar head; others need the head of a language model.
         is_reward_model = role in ("reward", "judge", GOLD) or role in config.reward.roles
         role_problems = model_files.problems(need.source, f"needs.{role}", reward=is_reward_model)
         if not role_problems and role == "policy":
@@ -183,20 +226,21 @@ def _model_problems(stage: Stage) -> list[str]:
 
 
 def _gold_problems(stage: Stage) -> list[str]:
-    """A gold that is a model of the reward: the two columns would be one."""
+    """Return a problem if gold is also a model of the reward, because both columns would be identical."""
     gold = stage.needs.get(GOLD)
     if gold is None or "reward" not in stage.config.algorithm.uses:
         return []
-    same = [role for role in sorted(stage.config.reward.roles) if _same_model(gold, stage.needs.get(role))]
+    roles = sorted(stage.config.reward.roles)
+    same = [role for role in roles if _same_model(gold, stage.needs.get(role))]
     return [
-        f"needs.{GOLD}={stage.config.needs[GOLD]} is the model of needs.{role}: gold would be the reward that it is "
-        f"there to check; name another one, or a recipe, which is built with another seed: needs.{GOLD}=reward_model"
+        f"needs.{GOLD}={stage.config.needs[GOLD]} is the model of needs.{role}, so gold would equal the reward that it "
+        f"should check; use another model, or a recipe, which is built with another seed: needs.{GOLD}=reward_model"
         for role in same
     ]
 
 
 def _same_model(a: Stage | External, b: Stage | External | None) -> bool:
-    """Whether two needs are one model: one stage, or folders with the same content."""
+    """Return True if two needs are the same model: the same stage, or directories with the same content."""
     if b is None:
         return False
     are_folders = Path(a.model).is_dir() and Path(b.model).is_dir()
@@ -204,27 +248,28 @@ def _same_model(a: Stage | External, b: Stage | External | None) -> bool:
 
 
 def _policy_problems(stage: Stage, source: str) -> list[str]:
-    """A reward model where a policy is needed, or rows longer than the policy's positions."""
+    """Return a problem if a policy is a reward model, or if rows are longer than its positions."""
     if not stage.config.algorithm.adds_head and model_files.has_head(source):
         return [
-            f"needs.policy={source} is a reward model: as a language model it would speak through another head; name "
-            "a policy's folder there, and this one in needs.reward"
+            f"needs.policy={source} is a reward model, which lacks the head of a language model; set needs.policy to a "
+            "policy's directory, and needs.reward to this one"
         ]
     return _length_problems(stage, source)
 
 
 def _length_problems(stage: Stage, source: str) -> list[str]:
-    """Settings whose rows are longer than the model's positions, or so long that its rotary embedding changes."""
+    """Return problems of rows longer than the model's positions, or so long that its rotary embedding changes."""
     algorithm = stage.config.algorithm
     rollout = stage.config.rollout
     model_config = model_files.config_of(source)
     limit = model_files.positions(model_config)
     rope_limit = model_files.rope_limit(model_config)
+    # Rows of the corpus and rollouts may have different maximum lengths.
     lengths = {"algorithm.max_length": getattr(algorithm, "max_length", None) or 0}
     if "rollout" in algorithm.uses:
         turns = stage.config.data.max_turns
         setting = "max_new_tokens" if turns == 1 else "max_episode_tokens"
-        sampled = rollout.max_prompt_tokens + rollout.most_tokens(turns)
+        sampled = rollout.max_prompt_tokens + rollout.max_tokens_left(turns)
         lengths[f"rollout.max_prompt_tokens + rollout.{setting}"] = sampled
     problems = []
     for name, length in lengths.items():
@@ -236,9 +281,10 @@ def _length_problems(stage: Stage, source: str) -> list[str]:
 
 
 def _data_problems(stage: Stage) -> list[str]:
-    """Files that are missing, unreadable or empty, or whose first row lacks a column."""
+    """Return problems of data files: missing, unreadable or empty, or a column missing in the first row."""
     data = stage.config.data
     problems = []
+    # A mixture has several sources, any of which may be a file.
     parts = {f"data.sources.{name}": part for name, part in data.sources_by_name().items()} or {"data": data}
     for where, part in parts.items():
         if isinstance(part, FileSettings):
@@ -247,8 +293,8 @@ def _data_problems(stage: Stage) -> list[str]:
                     problems += _source_problems(source, f"{where}.{setting}", part, part.max_bad_rows)
             if not problems and part.path and part.test_path is None and _is_one_row(part.path):
                 problems.append(
-                    f"{where}.path={part.path} has one row, and a test split needs another: write a file with "
-                    f"more rows, or name held-out rows with {where}.test_path=FILE"
+                    f"{where}.path={part.path} has one row, but a test split needs another one; use a file with more "
+                    f"rows, or set held-out rows with {where}.test_path=FILE"
                 )
     algorithm = stage.config.algorithm
     path = getattr(algorithm, "path", "")
@@ -256,47 +302,62 @@ def _data_problems(stage: Stage) -> list[str]:
         is_read = "path" in algorithm.digested_paths and "path" in algorithm.contents()
     except (DataError, MissingDependency) as error:
         return [*problems, str(error)]
-    if path and not is_read:  # what the digest is of has been read row by row
+    if path and not is_read:  # computing its digest has already read all rows
         problems += _source_problems(path, "algorithm.path", None, 0)
     return problems
 
 
 def _source_problems(source: str, where: str, data: FileSettings | None, max_bad_rows: int) -> list[str]:
-    """What is wrong with the files of a source. Columns of the first row are checked where `data` names them."""
+    """Return problems of the files of a source. The columns of the first row are checked if `data` names them."""
     try:
         files = local_files(source)
         if files is None:
-            return [] if find_spec("datasets") else [_install_line("datasets")]
+            return _hub_problems(source, where)
         if any(file.suffix == ".parquet" for file in files) and find_spec("pyarrow") is None:
             return [_install_line("pyarrow")]
-        if any(".json" in file.suffixes and file.stat().st_size > LARGE_JSON for file in files):
+        if _has_large_json(files):
             return []
         bad = BadRows(source, max_bad_rows)
         row = next(read_rows(source, bad), None)
         if row is None:
             bad.finish()
-            return [f"{where}={source} has no rows; write a file that has"]
+            return [f"{where}={source} has no rows; use a file with at least one row"]
     except (DataError, MissingDependency) as error:
         return [str(error)]
     except OSError as error:
         return [f"{where}={source} cannot be read: {error.strerror or error}"]
-    if max_bad_rows or data is None:  # the first row may be one of the bad rows that are allowed
+    if max_bad_rows or data is None:  # the first row may be one of the allowed bad rows
         return []
     problem = _column_problem(row.values, data)
     return [f"{where}={Path(row.file).name}, row {row.number}: {problem}"] if problem else []
 
 
+def _hub_problems(source: str, where: str) -> list[str]:
+    """Return why a data set of the hub cannot be read: the library is missing, or the data set is unreachable."""
+    if find_spec("datasets") is None:
+        return [_install_line("datasets")]
+    match = HUB_ID.fullmatch(source)
+    hub_id = match["id"] if match else source
+    problem = "" if hub.is_cached("datasets", hub_id) else hub.problem("datasets", hub_id)
+    return [f"{where}={source}: {problem}"] if problem else []
+
+
+def _has_large_json(files: Iterable[Path]) -> bool:
+    """Return True if a file has to be parsed in full to read its first row, and is too large for that."""
+    return any(".json" in file.suffixes and file.stat().st_size > LARGE_JSON for file in files)
+
+
 def _is_one_row(source: str) -> bool:
-    """Whether a source that can be read is a local file of one row."""
+    """Return True if a source, which must be readable, is a local file with exactly one row."""
     files = local_files(source)
-    if files is None or any(".json" in file.suffixes and file.stat().st_size > LARGE_JSON for file in files):
+    if files is None or _has_large_json(files):
         return False
     rows = read_rows(source, BadRows(source, limit=1))
     return len(list(islice(rows, 2))) == 1
 
 
 def _column_problem(values: dict[str, Any], data: FileSettings) -> str | None:
-    """What a row lacks for the settings of its data."""
+    """Return a problem if a row lacks columns that the settings of its data need."""
     source = import_module(registry.implementation("data", registry.kind_of("data", data)))
     if hasattr(source, "column_problem"):
         problem: str | None = source.column_problem(values, data)

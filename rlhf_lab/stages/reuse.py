@@ -1,4 +1,4 @@
-"""Decides whether a stored result can be reused for a stage. Needs no torch."""
+"""Reuse of stored results for a stage. Needs no torch."""
 
 from __future__ import annotations
 
@@ -7,47 +7,63 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.core import seal
+from rlhf_lab.config import root
+from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.console import console
 from rlhf_lab.stages.artifacts import Stage
+from rlhf_lab.trackers.settings import Shared
 
 
 def reusable(stage: Stage, started: float) -> dict[str, Any] | None:
-    """The stored result of a stage, unless it is older than a run that asked for a new one.
+    """Return the stored result of a stage, unless it is older than a run that requested a rebuild.
 
     Args:
-        started: when that run began (Unix seconds).
+        started: start time of that run (Unix seconds).
     Raises:
         ArtifactError: the stage was changed since it was completed.
     """
     result = stage.result()
     if stage.config.artifacts.refresh:
-        built_at = (stage.folder / "result.json").stat().st_mtime if result else 0.0
+        built_at = (stage.directory / "result.json").stat().st_mtime if result else 0.0
         return result if built_at >= started else None
-    seal.check(stage.folder, rebuilt=True, say=_print_indented)
+    seal.check(stage.directory, rebuilt=True, say=_print_indented)
     if result:
-        with suppress(OSError):  # on a read-only disk the checkpoints stay
-            forget_attempts(stage.folder)
+        with suppress(OSError):  # checkpoints stay on a read-only disk
+            forget_attempts(stage.directory)
     return result
 
 
+def track_reused(stage: Stage) -> None:
+    """Show a stage from the store in the command's tracker if it is not there yet."""
+    if not isinstance(stage.config.tracker, Shared):
+        return
+    # Imported here because they import torch and pandas, which reading a stored result does not need.
+    from rlhf_lab.results.outcome import outcome
+    from rlhf_lab.trackers.tracking import track_stored
+
+    values = root.to_values(stage.config)
+    track_stored(
+        values, stage.config.tracker, stage.recipe, stage.directory, "completed", lambda: outcome(stage.directory)
+    )
+
+
 def check_source(source: Path) -> None:
-    """Raises ArtifactError where a stage of another store was changed.
+    """Raise ArtifactError if a stage of another store was changed.
 
     Args:
-        source: its run directory, or the model/ in it.
+        source: its run directory, or the model/ directory in it.
     """
-    for folder in (source, source.parent):
-        seal.check(folder, rebuilt=False, say=_print_indented)
+    for directory in (source, source.parent):
+        seal.check(directory, rebuilt=False, say=_print_indented)
 
 
-def forget_attempts(folder: Path) -> None:
-    """Remove the checkpoints of a stage that is complete."""
-    shutil.rmtree(folder / "trl", ignore_errors=True)
-    if any(folder.glob("checkpoint[.-]*")):
+def forget_attempts(directory: Path) -> None:
+    """Remove the checkpoints of a complete stage."""
+    shutil.rmtree(directory / "trl", ignore_errors=True)
+    if any(directory.glob("checkpoint[.-]*")):
         from rlhf_lab.training import checkpoint  # imports torch
 
-        checkpoint.remove(folder)
+        checkpoint.remove(directory)
 
 
 def _print_indented(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Settings of the store of stages. Imports no torch."""
+"""Settings of the stage store. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rlhf_lab.core.errors import Rule
 @section("artifacts")
 @dataclass(frozen=True)
 class Artifacts(Section):
-    """When a stage is taken from the store.
+    """Rules for reusing a stage from the store.
 
     Args:
-        refresh: rebuild every stage of this run even when the store has it.
-        code: `check` reuses a stored result only if the code that made it is the code that would make it now;
-            `ignore` takes the latest result of the same settings by whatever code, and says so.
-        distinct: sections that make a run another one although they do not decide its result, such as [sharding]: to
-            compare what it costs. Stages before the run have none.
+        refresh: True to rebuild every stage of this run even if the store has it.
+        code: `check` reuses a stored result only if the current code equals the code that produced it. `ignore` uses
+            the latest result of the same settings by any code, and prints a note.
+        distinct: sections that distinguish runs although they do not affect results, such as [sharding], to compare
+            their costs. They do not apply to upstream stages.
     """
 
     inherited: ClassVar[bool] = True

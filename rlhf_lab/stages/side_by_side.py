@@ -1,11 +1,11 @@
-"""Builds the stages of a run that do not wait for each other at the same time, a process each.
+"""Parallel build of independent stages of a run, one process each.
 
-A small model keeps one core busy, and many recipes have stages that could use another: reward models of several seeds,
-or the policies that `compare_policies` compares. A stage whose evaluation alone reads another one (`late_needs`) begins
-to train while that one is being built, and waits for it where it is read: DPO trains beside the reward model.
+A small model uses one core, and many recipes have stages that could use another: reward models of several seeds, or the
+policies of `compare_policies`. A stage whose evaluation alone reads another stage (`late_needs`) starts to train while
+that one is being built, and waits before it reads it. For example, DPO trains in parallel with the reward model.
 
-The processes are forked once everything is imported and checked, so that starting one costs nothing. Each builds its
-stage under the stage's lock like any other process; this one forwards signals, prints their output, and waits.
+The processes are forked after all imports and checks, so that starting one is cheap. Each builds its stage under the
+stage's lock like any other process. The parent forwards signals, prints their output, and waits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rlhf_lab.config import registry
 from rlhf_lab.core import ranks
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import LabError
-from rlhf_lab.core.files import read_json
+from rlhf_lab.core.files import read_object
 from rlhf_lab.core.machine import PROCESSES, usable_cores
 from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.core.signals import die_with_parent, handled
@@ -40,15 +40,17 @@ from rlhf_lab.training.loop import Interrupted, Paused
 
 
 @dataclass
-class _Builder:
+class _StageProcess:
     """A process that builds a stage.
 
     Attributes:
-        output: reading end of the pipe into which it prints.
-        error: file in which it says why it failed.
-        cut_line: what it printed after the last line break.
+        stage: stage that it builds.
+        pid: process id.
+        output: read end of the pipe for its output.
+        error: file in which it reports why it failed.
+        cut_line: output after the last line break.
         status: exit status, below 0 after a signal; None while it runs.
-        began: when it started (`time.monotonic`).
+        began: start time (`time.monotonic`).
     """
 
     stage: Stage
@@ -61,21 +63,20 @@ class _Builder:
 
 
 def build(root: Stage, started: float) -> None:
-    """Build a run's missing stages, several at a time, if some of them need not wait for each other.
+    """Build a run's missing stages in parallel, if some of them are independent.
 
-    Does nothing where stages depend on each other in a chain, or where one stage uses the whole machine; `ensure` then
-    builds them in turn.
+    Do nothing if the stages form a chain, or if one stage uses the full machine; `ensure` then builds them one by one.
 
     Raises:
-        Interrupted: after a signal; every process has saved what it can go on from.
-        Paused: where the monitor paused a stage; the others were stopped and have saved.
-        LabError: where a stage failed; the others were stopped and have saved.
+        Interrupted: a signal arrived; every process has saved a checkpoint.
+        Paused: the monitor paused a stage; the others were stopped and have saved.
+        LabError: a stage failed; the others were stopped and have saved.
     """
     missing = [stage for stage in root.upstream() if not reusable(stage, started)]
     slots = _slots(missing)
     if slots < 2 or not _can_overlap(missing):
         return
-    builders: list[_Builder] = []
+    builders: list[_StageProcess] = []
     try:
         with TemporaryDirectory(dir=scratch_dir()) as errors, _forward_signals(builders) as signals:
             _schedule(missing, builders, signals, slots, started, Path(errors))
@@ -90,11 +91,12 @@ def build(root: Stage, started: float) -> None:
 
 
 def _slots(missing: Sequence[Stage]) -> int:
-    """How many of the stages this machine can build at once."""
+    """Return how many of the stages this machine can build at the same time."""
     single_process = ranks.world() == 1 and os.environ.get(PROCESSES, "1") == "1"
     if not missing or not single_process or not hasattr(os, "fork"):
         return 1
     runtime = missing[-1].config.runtime
+    # Only small models on single threads leave cores for other stages.
     one_core_each = all(
         registry.kind_of("model", stage.config.model) == "scratch"
         and registry.kind_of("sharding", stage.config.sharding) == "none"
@@ -107,61 +109,66 @@ def _slots(missing: Sequence[Stage]) -> int:
 
 
 def _can_overlap(missing: Sequence[Stage]) -> bool:
-    """Whether two of the stages can be built at the same time."""
-    # In upstream order, a stage that does not require the one just before it can run beside it.
-    return any(previous.folder not in _required(stage) for previous, stage in itertools.pairwise(missing))
+    """Return True if two of the stages can be built at the same time."""
+    # In upstream order, a stage that does not require its predecessor can run in parallel with it.
+    return any(previous.directory not in _required(stage) for previous, stage in itertools.pairwise(missing))
 
 
 def _required(stage: Stage) -> set[Path]:
-    """Directories of the stages that have to be complete before this one begins."""
+    """Return the directories of the stages that have to be complete before this one starts."""
     late = stage.config.algorithm.late_needs
     needs = [need for role, need in stage.needs.items() if isinstance(need, Stage) and role not in late]
-    return {upstream.folder for need in needs for upstream in need.upstream()}
+    return {upstream.directory for need in needs for upstream in need.upstream()}
 
 
-def _awaited(stage: Stage) -> set[Path]:
-    """Directories of the stages that have to be complete before this one ends."""
+def _unfinished_upstream(stage: Stage) -> set[Path]:
+    """Return the directories of the stages that have to be complete before this one finishes."""
     late = stage.config.algorithm.late_needs
-    return {need.folder for role, need in stage.needs.items() if isinstance(need, Stage) and role in late}
+    return {need.directory for role, need in stage.needs.items() if isinstance(need, Stage) and role in late}
 
 
 def _schedule(
-    missing: Sequence[Stage], builders: list[_Builder], signals: Sequence[int], slots: int, started: float, errors: Path
+    missing: Sequence[Stage],
+    builders: list[_StageProcess],
+    signals: Sequence[int],
+    slots: int,
+    started: float,
+    errors: Path,
 ) -> None:
-    """Start each stage as soon as its needs are built and a core is free, until all are built or one has failed."""
+    """Start each stage once its needs are built and a core is free, until all are built or one has failed."""
     waiting = list(missing)
-    unbuilt = {stage.folder for stage in missing}
-    required = {stage.folder: _required(stage) for stage in missing}
-    awaited = {stage.folder: _awaited(stage) for stage in missing}
+    unbuilt = {stage.directory for stage in missing}
+    required = {stage.directory: _required(stage) for stage in missing}
+    awaited = {stage.directory: _unfinished_upstream(stage) for stage in missing}
     while unbuilt:
         running = [builder for builder in builders if builder.status is None]
         for stage in list(waiting):
-            begun = {builder.stage.folder for builder in builders}
-            # What a stage reads last must have begun: a stage that held a core while waiting for one that has none
-            # would wait forever.
-            needs_begun = awaited[stage.folder] & unbuilt <= begun
-            ready = required[stage.folder].isdisjoint(unbuilt) and needs_begun
+            begun = {builder.stage.directory for builder in builders}
+            # Late needs must have started. Otherwise a stage could occupy the last core while it waits for a stage
+            # that never gets one.
+            needs_begun = awaited[stage.directory] & unbuilt <= begun
+            ready = required[stage.directory].isdisjoint(unbuilt) and needs_begun
             if ready and len(running) < slots and not signals:
                 waiting.remove(stage)
-                builders.append(_fork_builder(stage, started, errors / stage.folder.name))
+                builders.append(_fork_builder(stage, started, errors / stage.directory.name))
                 running.append(builders[-1])
         _print_output(running)
         for builder in running:
-            if _has_ended(builder):
+            if _has_finished(builder):
                 if builder.status:
                     _stop_others(builders, builder, signals)
                     return
-                unbuilt.discard(builder.stage.folder)
+                unbuilt.discard(builder.stage.directory)
                 seconds = time.monotonic() - builder.began
                 console.print(f"  {builder.stage.recipe} is complete after {seconds:.0f} s", soft_wrap=True)
         if signals and not any(builder.status is None for builder in builders):
             return
 
 
-def _fork_builder(stage: Stage, started: float, error: Path) -> _Builder:
-    """Start a process that builds a stage. Returns in this process only."""
+def _fork_builder(stage: Stage, started: float, error: Path) -> _StageProcess:
+    """Start a process that builds a stage. Returns only in the parent process."""
     console.print(f"  {stage.recipe} starts", soft_wrap=True)
-    # What is still buffered when the process is forked would be printed by both.
+    # Otherwise both processes would print what is still buffered at the fork.
     sys.stdout.flush()
     sys.stderr.flush()
     read_end, write_end = os.pipe()
@@ -169,11 +176,11 @@ def _fork_builder(stage: Stage, started: float, error: Path) -> _Builder:
     pid = os.fork()
     if pid:
         os.close(write_end)
-        return _Builder(stage, pid, read_end, error)
+        return _StageProcess(stage, pid, read_end, error)
     status = 1
     try:
-        die_with_parent(signal.SIGTERM)  # it saves, and the same command goes on from there
-        if os.getppid() == parent:  # else the parent died before that took effect
+        die_with_parent(signal.SIGTERM)  # it saves, so the same command can resume
+        if os.getppid() == parent:  # otherwise the parent died before the call above took effect
             os.close(read_end)
             os.dup2(write_end, 1)
             os.dup2(write_end, 2)
@@ -181,11 +188,11 @@ def _fork_builder(stage: Stage, started: float, error: Path) -> _Builder:
             status = _build_here(stage, started, error)
     finally:
         sys.stdout.flush()
-        os._exit(status)  # the parent's clean-up (temporary folder, handlers at exit) is not the child's to run
+        os._exit(status)  # skips the parent's clean-up (temporary directory, exit handlers)
 
 
 def _build_here(stage: Stage, started: float, error_file: Path) -> int:
-    """Build a stage in this process. Returns its exit status; what went wrong is written to a file."""
+    """Build a stage in this process and return its exit status; errors are written to a file."""
     try:
         ensure(stage, started, late_needs_elsewhere=True)
     except (Interrupted, KeyboardInterrupt):
@@ -193,20 +200,21 @@ def _build_here(stage: Stage, started: float, error_file: Path) -> int:
     except BaseException as error:
         if not isinstance(error, LabError):
             traceback.print_exc()
-        error_file.write_text(str(error) if isinstance(error, LabError) else f"{type(error).__name__}: {error}")
+        message = str(error) if isinstance(error, LabError) else f"{type(error).__name__}: {error}"
+        error_file.write_text(message)
         return 1
     return 0
 
 
-def _print_output(running: Sequence[_Builder]) -> None:
-    """Print the complete lines that the builders have written; waits up to POLL_SECONDS for some."""
+def _print_output(running: Sequence[_StageProcess]) -> None:
+    """Print the complete lines that the builders have written; wait up to POLL_SECONDS for some."""
     builders_by_pipe = {builder.output: builder for builder in running}
     ready, _, _ = select.select(list(builders_by_pipe), [], [], POLL_SECONDS)
     for pipe in ready:
         builder = builders_by_pipe[pipe]
         data = os.read(pipe, 65536)
         if not data:
-            # Closed: the process is about to end. A closed pipe is always ready, so `select` would not wait for it.
+            # Closed: the process is about to exit. A closed pipe is always ready, so `select` would not wait for it.
             time.sleep(POLL_SECONDS)
             continue
         *lines, builder.cut_line = (builder.cut_line + data).split(b"\n")
@@ -214,8 +222,8 @@ def _print_output(running: Sequence[_Builder]) -> None:
             console.print(line.decode(errors="replace"), markup=False, soft_wrap=True)
 
 
-def _has_ended(builder: _Builder) -> bool:
-    """Whether the process has ended; notes its exit status and prints the last of its output."""
+def _has_finished(builder: _StageProcess) -> bool:
+    """Return True if the process has finished; record its exit status and print the rest of its output."""
     pid, code = os.waitpid(builder.pid, os.WNOHANG)
     if pid:
         builder.status = os.waitstatus_to_exitcode(code)
@@ -223,10 +231,10 @@ def _has_ended(builder: _Builder) -> bool:
     return bool(pid)
 
 
-def _stop_others(builders: Sequence[_Builder], cause: _Builder, signals: Sequence[int]) -> None:
-    """Stop the builders that still run, which save first, and raise why the cause failed.
+def _stop_others(builders: Sequence[_StageProcess], cause: _StageProcess, signals: Sequence[int]) -> None:
+    """Stop the other builders, which save first, and raise the reason why the cause failed.
 
-    After a signal nothing is raised: `build` reports the signal.
+    After a signal nothing is raised here, because `build` reports the signal.
     """
     for builder in builders:
         if builder.status is None:
@@ -234,10 +242,10 @@ def _stop_others(builders: Sequence[_Builder], cause: _Builder, signals: Sequenc
     while running := [builder for builder in builders if builder.status is None]:
         _print_output(running)
         for builder in running:
-            _has_ended(builder)
+            _has_finished(builder)
     if signals:
         return
-    result = read_json(cause.stage.folder / "result.json") or {}
+    result = read_object(cause.stage.directory / "result.json")
     if cause.status == STOPPED and result.get("status") == "paused":
         raise Paused(f"{cause.stage.recipe}: {result.get('error')}")
     if cause.status == STOPPED:
@@ -248,19 +256,19 @@ def _stop_others(builders: Sequence[_Builder], cause: _Builder, signals: Sequenc
 
 def _describe_exit(status: int | None) -> str:
     if status is not None and status < 0:
-        return f"its process was ended by {signal.Signals(-status).name}"
-    return f"its process ended with exit status {status}"
+        return f"its process was terminated by {signal.Signals(-status).name}"
+    return f"its process finished with exit status {status}"
 
 
 @contextmanager
-def _forward_signals(builders: Sequence[_Builder]) -> Iterator[list[int]]:
-    """Forward signals that tell a run to stop to every builder; yields the list of those received."""
+def _forward_signals(builders: Sequence[_StageProcess]) -> Iterator[list[int]]:
+    """Forward signals that stop a run to every builder; yield the list of received signals."""
     received: list[int] = []
     parent = os.getpid()
 
     def handle(number: int, _frame: FrameType | None) -> None:
         received.append(number)
-        if os.getpid() == parent:  # a process that was just forked still has this handler
+        if os.getpid() == parent:  # a newly forked process still has this handler
             for builder in builders:
                 if builder.status is None:
                     os.kill(builder.pid, number)

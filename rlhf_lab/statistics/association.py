@@ -1,8 +1,8 @@
-"""How scores of replies move together: overall, within prompts, and with a third column held fixed.
+"""Associations between the scores of responses: over all responses, within prompts, and with a third column controlled.
 
-Within a prompt is what matters to a policy: a reward that likes one prompt's replies better than another's teaches
-nothing. Everything here is a function of sums of products of columns, per prompt; a bootstrap over prompts only weighs
-these sums anew.
+The association within prompts is the one that matters to a policy. A reward that prefers the responses of one prompt to
+those of another prompt gives no training signal. Every statistic here is a function of the sums of products of columns
+per prompt, so a bootstrap over prompts only reweights these sums.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rlhf_lab.core.types import FloatArray
 from rlhf_lab.statistics.estimates import LEVEL, Estimate, floats
 
 DRAWS = 1000
-"""Bootstrap resamples."""
+"""Number of bootstrap resamples."""
 Statistic = Callable[[FloatArray], FloatArray]
-"""(…, V, V) sums of products → (…,)."""
+"""Function from sums of products (…, V, V) to a statistic (…,)."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Products:
     """Sums of products of V columns for each of P prompts.
 
     Attributes:
-        names: of the columns.
-        sums_PVV: Σ over a prompt's replies of column · column.
-        n: replies that count.
-        unscored: replies left out because a column is NaN there.
-        free_mean: whether the last column, besides those named, is of ones: every draw then has a mean of its own.
+        names: names of the columns.
+        sums_PVV: sum of column · column over the responses to each prompt.
+        n: number of responses used.
+        unscored: number of responses left out because one of their columns is NaN.
+        free_mean: True if an unnamed last column holds ones. Each bootstrap draw is then centred on its own mean.
     """
 
     names: tuple[str, ...]
@@ -43,96 +43,114 @@ class Products:
     free_mean: bool = False
 
     def estimate(self, statistic: Statistic) -> Estimate:
-        """A statistic with the percentile interval of a bootstrap over prompts; NaN when it is not defined."""
+        """Return a statistic with the percentile interval of a bootstrap over prompts; NaN if it is not defined."""
         prompts = len(self.sums_PVV)
-        value = float(statistic(self._centred(self.sums_PVV.sum(axis=0)))) if prompts else math.nan
+        total_VV = self.sums_PVV.sum(axis=0)
+        value = float(statistic(self._centred(total_VV))) if prompts else math.nan
+        # One prompt gives no information on the variation between prompts.
         if prompts < 2 or math.isnan(value):
             return Estimate(value, -math.inf, math.inf, self.n, prompts, unscored=self.unscored)
-        weights_DP = np.random.default_rng(0).multinomial(prompts, np.full(prompts, 1 / prompts), DRAWS)
+        # A resample of P prompts is a vector of counts, so all resampled sums are one matrix product.
+        rng = np.random.default_rng(0)
+        weights_DP = rng.multinomial(prompts, np.full(prompts, 1 / prompts), DRAWS)
         resampled_sums_DVV = np.tensordot(weights_DP, self.sums_PVV, axes=1)
+        # A draw in which a column does not vary gives NaN, which nanquantile ignores.
         draws_D = statistic(self._centred(resampled_sums_DVV))
         low, high = np.nanquantile(draws_D, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-        # Percentiles need not surround the estimate itself, and an `Estimate` has to lie inside its interval.
-        return Estimate(value, min(float(low), value), max(float(high), value), self.n, prompts, unscored=self.unscored)
+        # Percentiles need not contain the estimate itself, but `Estimate` requires the mean inside its interval.
+        low = min(float(low), value)
+        high = max(float(high), value)
+        return Estimate(value, low, high, self.n, prompts, unscored=self.unscored)
 
-    def correlation(self, first: str, second: str, given: str | None = None) -> Estimate:
-        """Correlation of two columns, or of what a regression on `given` leaves of them."""
-        return self.estimate(lambda sums: _correlation(*self._products_of(sums, first, second, given)))
+    def correlation(self, first: str, second: str, control: str | None = None) -> Estimate:
+        """Return the correlation of two columns, or their partial correlation given `control`."""
+        return self.estimate(lambda sums: _correlation(*self._products_of(sums, first, second, control)))
 
-    def slope(self, outcome: str, cause: str, given: str | None = None) -> Estimate:
-        """Least squares: change of `outcome` per unit of `cause`, with `given` held fixed."""
-        return self.estimate(lambda sums: _slope(*self._products_of(sums, outcome, cause, given)))
+    def slope(self, outcome: str, cause: str, control: str | None = None) -> Estimate:
+        """Return the least-squares slope: the change of `outcome` per unit of `cause`, with `control` held fixed."""
+        return self.estimate(lambda sums: _slope(*self._products_of(sums, outcome, cause, control)))
 
     def _centred(self, sums_VV: FloatArray) -> FloatArray:
-        """The sums about the mean of the draw: a regression on the column of ones takes the mean out."""
-        return held_fixed(sums_VV, -1) if self.free_mean else sums_VV
+        """Return the sums about the mean of each draw: a regression on the column of ones removes the mean."""
+        return fixed_between_seeds(sums_VV, -1) if self.free_mean else sums_VV
 
     def _products_of(
-        self, sums: FloatArray, first: str, second: str, given: str | None
+        self, sums: FloatArray, first: str, second: str, control: str | None
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(first·second, first·first, second·second) after a regression of both columns on `given`."""
+        """Return (first·second, first·first, second·second) after a regression of both columns on `control`."""
         i = self.names.index(first)
         j = self.names.index(second)
-        residual_sums = sums if given is None else held_fixed(sums, self.names.index(given))
-        first_squares = _unless_rounding(residual_sums[..., i, i], np.maximum(sums[..., i, i], 0.0))
-        second_squares = _unless_rounding(residual_sums[..., j, j], np.maximum(sums[..., j, j], 0.0))
+        residual_sums = sums if control is None else fixed_between_seeds(sums, self.names.index(control))
+        # If the control explains a column completely, only rounding error is left, and the result is NaN.
+        first_total = np.maximum(sums[..., i, i], 0.0)
+        second_total = np.maximum(sums[..., j, j], 0.0)
+        first_squares = _unless_rounding(residual_sums[..., i, i], first_total)
+        second_squares = _unless_rounding(residual_sums[..., j, j], second_total)
         return residual_sums[..., i, j], first_squares, second_squares
 
 
 def within_prompts(columns: Mapping[str, ArrayLike], prompts_N: ArrayLike) -> Products:
-    """Products of the (N,) columns less their mean over each prompt's replies."""
+    """Return the products of the (N,) columns after subtracting each prompt's mean."""
     table_NV, prompt_N, unscored = _scored_rows(columns, prompts_N)
     means_PV = np.zeros((_prompt_count(prompt_N), len(columns)))
     np.add.at(means_PV, prompt_N, table_NV)
+    # Every prompt index has at least one row, so no count is 0.
     means_PV /= np.bincount(prompt_N)[:, None] if prompt_N.size else 1
     centred_NV = table_NV - means_PV[prompt_N]
     return Products(tuple(columns), _sums_by_prompt(centred_NV, prompt_N), len(table_NV), unscored)
 
 
-def overall(columns: Mapping[str, ArrayLike], prompts_N: ArrayLike, *, ranks: bool = False) -> Products:
-    """Products of the (N,) columns less their mean over all replies.
+def pooled_products(columns: Mapping[str, ArrayLike], prompts_N: ArrayLike, *, ranks: bool = False) -> Products:
+    """Return the products of the (N,) columns after subtracting the mean over all responses.
 
-    With `ranks` the correlation is Spearman's; the ranks are held fixed in the bootstrap.
+    Args:
+        ranks: True replaces values by ranks, so that the correlation is Spearman's. The bootstrap does not rerank.
     """
     table_NV, prompt_N, unscored = _scored_rows(columns, prompts_N)
     if len(table_NV):
+        # Equal values get their average rank, as in Spearman's correlation.
         table_NV = rankdata(table_NV, axis=0) if ranks else table_NV
         table_NV = table_NV - table_NV.mean(axis=0)
+    # The column of ones lets `_centred` recompute the mean in every bootstrap draw.
     ones_N1 = np.ones((len(table_NV), 1))
     table_NV = np.concatenate([table_NV, ones_N1], axis=1)
     return Products(tuple(columns), _sums_by_prompt(table_NV, prompt_N), len(table_NV), unscored, free_mean=True)
 
 
-def held_fixed(sums_VV: FloatArray, column: int) -> FloatArray:
-    """Products of what a regression on one column leaves of the others: S − s·sᵀ/s_kk; unchanged when s_kk is 0."""
+def fixed_between_seeds(sums_VV: FloatArray, column: int) -> FloatArray:
+    """Return the products of the residuals of a regression on one column: S − s·sᵀ/s_kk; unchanged if s_kk is 0."""
     row = sums_VV[..., column, :]
     squares = row[..., column, None, None]
+    # np.where evaluates both branches, so the division by 0 warns although its result is not used.
     with np.errstate(divide="ignore", invalid="ignore"):
         explained = np.where(squares > 0, row[..., :, None] * row[..., None, :] / squares, 0.0)
     return sums_VV - explained
 
 
 def _unless_rounding(remaining: FloatArray, original: FloatArray) -> FloatArray:
-    """What is left of a column's sum of squares; NaN where that is nothing but rounding of the original."""
+    """Return the residual sum of squares of a column, or NaN if it is only rounding error of the original sum."""
+    # 1e-9 is relative to the original sum; 1e-15 covers an original sum of 0.
     return np.where(remaining > 1e-9 * original + 1e-15, remaining, np.nan)
 
 
 def _correlation(product: FloatArray, first_squares: FloatArray, second_squares: FloatArray) -> FloatArray:
-    """NaN when a column does not vary."""
+    """Return the correlation; NaN if a column does not vary."""
+    # Rounding can put a perfect correlation slightly above 1.
     return np.clip(product / np.sqrt(first_squares * second_squares), -1.0, 1.0)
 
 
 def _slope(product: FloatArray, outcome_squares: FloatArray, cause_squares: FloatArray) -> FloatArray:
-    """NaN when the cause does not vary; 0 when the outcome does not."""
+    """Return the slope; NaN if the cause does not vary, 0 if the outcome does not."""
     only_outcome_is_constant = np.isnan(outcome_squares) & ~np.isnan(cause_squares)
     return np.where(only_outcome_is_constant, 0.0, product / cause_squares)
 
 
 def _scored_rows(columns: Mapping[str, ArrayLike], prompts_N: ArrayLike) -> tuple[FloatArray, np.ndarray, int]:
-    """(rows without a NaN (n, V), their prompt as 0…P−1, rows left out)."""
+    """Return (rows without a NaN (n, V), their prompts as 0…P−1 (n,), number of rows left out)."""
     table_NV = np.stack([floats(column) for column in columns.values()], axis=1)
     scored_N = ~np.isnan(table_NV).any(axis=1)
-    _, prompt_n = np.unique(np.asarray(prompts_N).ravel()[scored_N], return_inverse=True)
+    scored_prompts_n = np.asarray(prompts_N).ravel()[scored_N]
+    _, prompt_n = np.unique(scored_prompts_n, return_inverse=True)
     return table_NV[scored_N], prompt_n, int((~scored_N).sum())
 
 
@@ -141,8 +159,10 @@ def _prompt_count(prompt_N: np.ndarray) -> int:
 
 
 def _sums_by_prompt(table_NV: FloatArray, prompt_N: np.ndarray) -> FloatArray:
-    """Σ over each prompt's rows of column · column, (P, V, V)."""
+    """Return the sum of column · column over the rows of each prompt, (P, V, V)."""
     columns = table_NV.shape[1]
     sums_PVV = np.zeros((_prompt_count(prompt_N), columns, columns))
-    np.add.at(sums_PVV, prompt_N, table_NV[:, :, None] * table_NV[:, None, :])
+    # np.add.at adds repeated prompt indices; `sums[prompt_N] += …` would keep only the last of them.
+    products_NVV = table_NV[:, :, None] * table_NV[:, None, :]
+    np.add.at(sums_PVV, prompt_N, products_NVV)
     return sums_PVV

@@ -1,21 +1,23 @@
-"""Calibration of a reward model: is a reply it calls better with confidence .8 the preferred one in 80 % of pairs?
+"""Calibration of a reward model: are its preferences with confidence 0.8 right in 80 % of pairs?
 
-With margin Δ = logit(chosen) − logit(rejected), the model bets on the side it scores higher:
+With the margin Δ = logit(chosen) − logit(rejected), the model predicts that the response with the higher score is the
+preferred one:
 
-    confidence σ(|Δ|), in [½, 1)        correct 1[Δ > 0]; ½ for an exact tie, which is a coin at confidence ½
+    confidence σ(|Δ|), in [½, 1)        correct 1[Δ > 0]; ½ for an exact tie, which has confidence ½
 
-Signed margins would not do: with σ(Δ) as "confidence" that the chosen reply is chosen, every pair is right by
-construction. The error is the count-weighted gap over bins of equal count (arXiv:1706.04599, eq. 3):
+Signed margins cannot be used: with σ(Δ) as the confidence that the chosen response is preferred, every pair would be
+right by construction. The error is the count-weighted gap over bins of equal count (arXiv:1706.04599, eq. 3):
 
     ECE = Σ_b n_b/n · |accuracy_b − confidence_b|
 
-Equal confidences, common with rewards of few values, share a bin, as in scikit-learn's
-`calibration_curve(strategy="quantile")`; a cut through them would make the error depend on the order of rows. With ties
-there are fewer bins than asked for, and they differ in size.
+Equal confidences, which are common if a reward has few values, are in the same bin, as in scikit-learn's
+`calibration_curve(strategy="quantile")`. A bin boundary between equal confidences would make the error depend on the
+order of rows. Ties therefore lead to fewer bins than requested, and to bins of different size.
 
 A perfectly calibrated model does not have ECE 0: the gap of a bin of n_b pairs is noise of size √(p(1−p)/n_b), and its
-absolute value does not average out. `perfect_ece` gives what perfect calibration would show on these very confidences;
-an ECE inside that range is no evidence of miscalibration. `overconfidence`, the signed mean gap, has no such bias.
+absolute value does not average out. `perfect_ece` is the ECE of a perfectly calibrated model with the same
+confidences. An ECE inside that range is no evidence of miscalibration. `overconfidence`, the signed mean gap, has no
+such bias.
 """
 
 from __future__ import annotations
@@ -32,25 +34,26 @@ from rlhf_lab.statistics.estimates import LEVEL, Estimate, floats
 from rlhf_lab.statistics.inference import clustered_mean
 
 BINS = 10
+"""Default number of bins."""
 DRAWS = 1000
-"""Bootstrap resamples, and drawn outcomes of a perfectly calibrated model."""
+"""Number of bootstrap resamples, and of simulated outcomes of a perfectly calibrated model."""
 PER_BIN = 8
-"""Fewest pairs in a bin; fewer pairs have fewer bins."""
+"""Minimum number of pairs in a bin; with fewer pairs there are fewer bins."""
 TIE_DIGITS = 6
-"""Decimals to which equal confidences are a tie: scores of one text differ by rounding between batches."""
+"""Confidences equal to this many decimals are a tie: scores of one text differ by rounding between batches."""
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 1e3
 """Bounds of a fitted temperature."""
 TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
-"""Quantiles that bound an interval."""
+"""Quantiles at the bounds of an interval."""
 
 
 def confidence(margin_N: ArrayLike) -> FloatArray:
-    """σ(|Δ|), (N,)."""
+    """Return the confidence σ(|Δ|) of each pair, (N,)."""
     return 1 / (1 + np.exp(-np.abs(floats(margin_N))))
 
 
 def correctness(margin_N: ArrayLike) -> FloatArray:
-    """1 where the chosen side has the higher score, ½ for a tie, NaN where a side is unscored, (N,)."""
+    """Return 1 if the chosen response has the higher score, 0 if lower, ½ for a tie, NaN if unscored, (N,)."""
     return np.sign(floats(margin_N)) / 2 + 0.5
 
 
@@ -59,8 +62,8 @@ class Bin:
     """One bin of a reliability diagram.
 
     Attributes:
-        confidence: mean confidence of its pairs.
-        accuracy: share of them that are ordered as labelled.
+        confidence: mean confidence of the pairs in the bin.
+        accuracy: fraction of these pairs whose preferred response has the higher score.
     """
 
     confidence: float
@@ -68,11 +71,12 @@ class Bin:
 
 
 def reliability(margin_N: ArrayLike, clusters_N: ArrayLike, bins: int = BINS) -> list[Bin]:
-    """Bins of equal count up to ties, from least to most confident; unscored pairs are left out.
+    """Return bins of equal count (up to ties), in order of confidence; unscored pairs are left out.
 
     Args:
-        margin_N: (N,) logit margins.
+        margin_N: (N,) margins in logits.
         clusters_N: (N,) prompt of each pair.
+        bins: requested number of bins.
     """
     confidence_N, correct_N, cluster_N = _scored_pairs(margin_N, clusters_N)
     bin_N = _assign_bins(confidence_N, bins)
@@ -85,10 +89,10 @@ def reliability(margin_N: ArrayLike, clusters_N: ArrayLike, bins: int = BINS) ->
 
 
 def expected_calibration_error(margin_N: ArrayLike, clusters_N: ArrayLike, bins: int = BINS) -> Estimate:
-    """ECE with the 95 % range of its sampling noise, from a bootstrap over prompts with the bins held fixed.
+    """Return the ECE with the 95 % range of its sampling noise, from a bootstrap over prompts with fixed bins.
 
-    Resampling raises an ECE further, so the draws are centred on the estimate. The interval says how far another
-    sample's ECE would lie from this one; whether it is more than chance is read from `perfect_ece`.
+    Resampling increases an ECE further, so the draws are centred on the estimate. The interval describes how much the
+    ECE of another sample would differ. Compare with `perfect_ece` to see whether it is more than chance.
     """
     unscored = int(np.isnan(floats(margin_N)).sum())
     confidence_N, correct_N, cluster_N = _scored_pairs(margin_N, clusters_N)
@@ -98,28 +102,32 @@ def expected_calibration_error(margin_N: ArrayLike, clusters_N: ArrayLike, bins:
     distinct_clusters, prompt_N = np.unique(cluster_N, return_inverse=True)
     prompts = distinct_clusters.size
     bin_N = _assign_bins(confidence_N, bins)
+    # Bins are fixed, so a resample of prompts only adds up the gap sums of its prompts.
     gap_sums_PB = np.zeros((prompts, int(bin_N.max()) + 1))
     np.add.at(gap_sums_PB, (prompt_N, bin_N), correct_N - confidence_N)
     ece = float(np.abs(gap_sums_PB.sum(axis=0)).sum() / pairs)
     if prompts < 2:
         return Estimate(ece, -math.inf, math.inf, pairs, prompts, unscored=unscored)
-    weights_DP = np.random.default_rng(0).multinomial(prompts, np.full(prompts, 1 / prompts), DRAWS)
-    pairs_drawn_D = weights_DP @ np.bincount(prompt_N)
-    draws_D = np.abs(weights_DP @ gap_sums_PB).sum(axis=1) / pairs_drawn_D
+    rng = np.random.default_rng(0)
+    weights_DP = rng.multinomial(prompts, np.full(prompts, 1 / prompts), DRAWS)
+    sampled_pairs_D = weights_DP @ np.bincount(prompt_N)
+    draws_D = np.abs(weights_DP @ gap_sums_PB).sum(axis=1) / sampled_pairs_D
+    # Centring removes the upward bias that resampling adds to an absolute value.
     low, high = np.quantile(draws_D - draws_D.mean(), TAILS)
     return Estimate(ece, max(0.0, ece + low), ece + high, pairs, prompts, unscored=unscored)
 
 
 def perfect_ece(margin_N: ArrayLike, clusters_N: ArrayLike, bins: int = BINS) -> Estimate:
-    """The ECE that these confidences would show if they were right: mean and 95 % range over drawn outcomes.
+    """Return the ECE of a calibrated model with these confidences: mean and 95 % range over simulated outcomes.
 
-    Pairs of one prompt are right or wrong together more often than chance has it, as they share replies or a subject.
-    Drawn outcomes do so too: a pair is right when a uniform number lies below its confidence, and pairs of a prompt
-    share that number as often as `_dependence` estimates. One prompt does not bound the range.
+    Pairs of one prompt are right or wrong together more often than by chance, because they have responses or a subject
+    in common. The simulation reproduces this: a pair is right if a uniform random number is below its confidence, and
+    pairs of a prompt use the same number as often as `_dependence` estimates. With one prompt the range is unbounded.
 
     Args:
-        margin_N: (N,) logit margins.
+        margin_N: (N,) margins in logits.
         clusters_N: (N,) prompt of each pair.
+        bins: requested number of bins.
     """
     unscored = int(np.isnan(floats(margin_N)).sum())
     confidence_N, correct_N, cluster_N = _scored_pairs(margin_N, clusters_N)
@@ -127,44 +135,50 @@ def perfect_ece(margin_N: ArrayLike, clusters_N: ArrayLike, bins: int = BINS) ->
     pairs, prompts = confidence_N.size, distinct_clusters.size
     if not pairs:
         return Estimate(math.nan, -math.inf, math.inf, pairs, prompts, unscored=unscored)
-    order = np.lexsort((prompt_N, np.round(confidence_N, TIE_DIGITS)))  # draws must not depend on the order of rows
+    order = np.lexsort((prompt_N, np.round(confidence_N, TIE_DIGITS)))  # the result must not depend on the row order
     confidence_N, correct_N, prompt_N = confidence_N[order], correct_N[order], prompt_N[order]
     bin_N = _assign_bins(confidence_N, bins)
     dependence = _dependence(confidence_N, correct_N, prompt_N, bin_N)
     rng = np.random.default_rng(0)
+    # The seed and the order of draws are fixed, so the same data always give the same range.
     uniform_of_pair_DN = rng.random((DRAWS, pairs))
     uniform_of_prompt_DP = rng.random((DRAWS, prompts))
-    # A pair takes its prompt's number with probability √dependence: so both of two do with probability `dependence`.
+    # A pair uses its prompt's number with probability √dependence, so two pairs both do with probability `dependence`.
     takes_prompts_DN = rng.random((DRAWS, pairs)) < math.sqrt(dependence)
     uniform_DN = np.where(takes_prompts_DN, uniform_of_prompt_DP[:, prompt_N], uniform_of_pair_DN)
-    drawn_correct_DN = uniform_DN < confidence_N
-    gap_DN = np.where(confidence_N == 0.5, 0.0, drawn_correct_DN - confidence_N)  # a tie is half right, not drawn
-    _, bin_starts = np.unique(bin_N, return_index=True)  # pairs are sorted by confidence, so bins are runs of them
+    sampled_correct_DN = uniform_DN < confidence_N
+    gap_DN = np.where(confidence_N == 0.5, 0.0, sampled_correct_DN - confidence_N)  # a tie is always half right
+    _, bin_starts = np.unique(bin_N, return_index=True)  # pairs are sorted by confidence, so each bin is contiguous
     draws_D = np.abs(np.add.reduceat(gap_DN, bin_starts, axis=1)).sum(axis=1) / pairs
     mean = float(draws_D.mean())
     if prompts < 2:
         return Estimate(mean, -math.inf, math.inf, pairs, prompts, unscored=unscored)
     low, high = np.quantile(draws_D, TAILS)
-    return Estimate(mean, min(float(low), mean), max(float(high), mean), pairs, prompts, unscored=unscored)
+    low, high = min(float(low), mean), max(float(high), mean)
+    return Estimate(mean, low, high, pairs, prompts, unscored=unscored)
 
 
 def _dependence(confidence_N: FloatArray, correct_N: FloatArray, prompt_N: np.ndarray, bin_N: np.ndarray) -> float:
-    """How often two pairs of one prompt are decided by the same uniform number, in [0, 1], by moments.
+    """Estimate by moments how often two pairs of one prompt depend on the same uniform number, in [0, 1].
 
-    Two outcomes 1[U < p] and 1[U < q] of one number have covariance min(p, q) − pq, those of two numbers 0. So the
-    share is Σ eᵢeⱼ / Σ (min(pᵢ, pⱼ) − pᵢpⱼ) over the rows i ≠ j of a prompt; e is correct − confidence less its mean
-    in the bin, as miscalibration is no dependence. Rows are sorted by confidence.
+    Two outcomes 1[U < p] and 1[U < q] of the same number have covariance min(p, q) − pq; with two numbers it is 0. The
+    estimate is therefore Σ eᵢeⱼ / Σ (min(pᵢ, pⱼ) − pᵢpⱼ) over rows i ≠ j of a prompt. Here e is correct − confidence
+    minus its mean in the bin, so that miscalibration does not count as dependence.
+
+    Args:
+        confidence_N, correct_N, prompt_N, bin_N: (N,) columns of the pairs, sorted by confidence.
     """
     gap_N = correct_N - confidence_N
     mean_gap_B = np.bincount(bin_N, weights=gap_N) / np.bincount(bin_N)
+    # Without the mean gap of its bin, a miscalibrated pair does not count as dependent.
     residual_N = gap_N - mean_gap_B[bin_N]
-    observed, greatest = 0.0, 0.0  # the two sums over pairs of rows
+    observed, greatest = 0.0, 0.0  # numerator and denominator, summed over pairs of rows
     rows_by_prompt = np.argsort(prompt_N, kind="stable")
     first_rows = np.cumsum(np.bincount(prompt_N))[:-1]
     for rows in np.split(rows_by_prompt, first_rows):
         residual_n, confidence_n = residual_N[rows], confidence_N[rows]
         observed += residual_n.sum() ** 2 - np.square(residual_n).sum()  # Σ_{i≠j} = (Σ)² − Σ of squares
-        # Sorted, a row is the smaller one of each pair with a row behind it.
+        # Rows are sorted by confidence, so a row is the smaller one in its pair with every later row.
         sum_of_smaller = 2 * (confidence_n * np.arange(len(rows) - 1, -1, -1)).sum()
         sum_of_products = confidence_n.sum() ** 2 - np.square(confidence_n).sum()
         greatest += sum_of_smaller - sum_of_products
@@ -172,21 +186,21 @@ def _dependence(confidence_N: FloatArray, correct_N: FloatArray, prompt_N: np.nd
 
 
 def overconfidence(margin_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
-    """Mean confidence minus accuracy: above 0 the model is surer than it is right."""
+    """Return mean confidence minus accuracy; above 0 the model is overconfident."""
     return clustered_mean(confidence(margin_N) - correctness(margin_N), clusters_N)
 
 
 def brier(margin_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
-    """Mean squared distance of confidence from outcome (Brier 1950); a coin that knows nothing has .25."""
+    """Return the mean squared distance of confidence from outcome (Brier 1950); random guessing has 0.25."""
     return clustered_mean(np.square(confidence(margin_N) - correctness(margin_N)), clusters_N)
 
 
 def fit_temperature(margin_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
-    """The T that makes σ(Δ/T) most likely (arXiv:1706.04599, section 4.2): above 1 the model is overconfident.
+    """Return the maximum-likelihood temperature T of σ(Δ/T); above 1 the model is overconfident.
 
-    The likelihood is concave in a = 1/T. The interval is that of ln T, from the clustered sandwich variance of a. Where
-    the likelihood has no maximum inside (every pair ordered right: T → 0; no better than chance: T → ∞) the estimate is
-    the bound of the search, without an interval.
+    See arXiv:1706.04599, section 4.2. The likelihood is concave in a = 1/T. The interval is that of ln T, from the
+    clustered sandwich variance of a. The likelihood has no interior maximum if every pair is ordered correctly (T → 0)
+    or if the order is no better than chance (T → ∞). The estimate is then the bound of the search, without an interval.
     """
     scored_N = ~np.isnan(floats(margin_N))
     margin_n = floats(margin_N)[scored_N]
@@ -194,6 +208,7 @@ def fit_temperature(margin_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
     unscored = scored_N.size - margin_n.size
     distinct_clusters, prompt_n = np.unique(cluster_n, return_inverse=True)
     pairs, prompts = margin_n.size, distinct_clusters.size
+    # If all margins are 0, every temperature has the same likelihood.
     if not pairs or not margin_n.any():
         return Estimate(math.nan, -math.inf, math.inf, pairs, prompts, unscored=unscored)
 
@@ -201,6 +216,7 @@ def fit_temperature(margin_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
         return float((margin_n * _miss(inverse * margin_n)).sum())
 
     low, high = 1 / MAX_TEMPERATURE, 1 / MIN_TEMPERATURE
+    # The slope falls with 1/T, so its sign at the bounds shows whether the maximum is between them.
     if likelihood_slope(low) <= 0:
         return Estimate(MAX_TEMPERATURE, -math.inf, math.inf, pairs, prompts, unscored=unscored)
     if likelihood_slope(high) >= 0:
@@ -209,62 +225,73 @@ def fit_temperature(margin_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
     temperature = 1 / inverse
     if prompts < 2:
         return Estimate(temperature, -math.inf, math.inf, pairs, prompts, unscored=unscored)
+    # Sandwich variance of 1/T: summed squares of the cluster scores over the squared information.
     miss_n = _miss(inverse * margin_n)
     scores_P = np.bincount(prompt_n, weights=margin_n * miss_n)
     information = float((np.square(margin_n) * miss_n * (1 - miss_n)).sum())
     correction = prompts / (prompts - 1)  # CR1, as in `clustered_mean`
     error_of_inverse = math.sqrt(correction * float(np.square(scores_P).sum())) / information
-    error = error_of_inverse / inverse  # of ln a, and so of ln T
+    error = error_of_inverse / inverse  # standard error of ln a, and so of ln T = −ln a
     half_width = float(stats.t.ppf((1 + LEVEL) / 2, prompts - 1)) * error
     bounds = (math.exp(-half_width) / inverse, math.exp(half_width) / inverse)
     return Estimate(temperature, *bounds, pairs, prompts, unscored=unscored)
 
 
 def rescaled(margin_N: ArrayLike, clusters_N: ArrayLike, seed: int = 0) -> FloatArray:
-    """Margins divided by a temperature that was fitted without them, (N,).
+    """Return margins divided by a temperature that was fitted on other prompts, (N,).
 
-    Prompts are dealt into two halves; each half is divided by what was fitted on the other.
+    Prompts are split at random into two halves; each half is divided by the temperature fitted on the other half.
     """
     margin_N = floats(margin_N)
     cluster_N = np.asarray(clusters_N).ravel()
     distinct_clusters, prompt_N = np.unique(cluster_N, return_inverse=True)
+    # Prompts are split, not pairs, because pairs of one prompt must not be in both halves.
     half_of_prompt = np.random.default_rng(seed).permutation(distinct_clusters.size) % 2
     half_N = half_of_prompt[prompt_N]
     scaled_N = margin_N.copy()
     for side in (0, 1):
         temperature = fit_temperature(margin_N[half_N != side], cluster_N[half_N != side]).mean
+        # Margins without a fitted temperature stay as they are.
         scaled_N[half_N == side] /= 1.0 if math.isnan(temperature) else temperature
     return scaled_N
 
 
 def _scored_pairs(margin_N: ArrayLike, clusters_N: ArrayLike) -> tuple[FloatArray, FloatArray, np.ndarray]:
-    """(confidence, correctness, cluster) of the scored pairs."""
+    """Return (confidence, correctness, cluster) of the scored pairs."""
     scored_N = ~np.isnan(floats(margin_N))
     margin_n = floats(margin_N)[scored_N]
     return confidence(margin_n), correctness(margin_n), np.asarray(clusters_N).ravel()[scored_N]
 
 
 def _assign_bins(confidence_N: FloatArray, bins: int) -> np.ndarray:
-    """Bin of each pair, (N,), 0 the least confident.
+    """Return the bin of each pair, (N,); bin 0 is the least confident.
 
-    A tie goes to the bin of its mean rank, so that the order of rows says nothing. A bin that ties left with fewer than
-    PER_BIN pairs joins the one below. Without ties sizes differ by at most one.
+    Tied pairs go to the bin of their mean rank, so that the order of rows does not matter. A bin with fewer than
+    PER_BIN pairs after that is merged with the bin below. Without ties, sizes differ by one or zero.
     """
     pairs = confidence_N.size
     if not pairs:
         return np.zeros(0, dtype=int)
+    # With few pairs there are fewer bins, so that each has PER_BIN pairs or more.
     count = max(1, min(bins, pairs // PER_BIN))
-    _, level_N, pairs_L = np.unique(np.round(confidence_N, TIE_DIGITS), return_inverse=True, return_counts=True)
+    _, level_N, pairs_L = np.unique(
+        np.round(confidence_N, TIE_DIGITS),
+        return_inverse=True,
+        return_counts=True,
+    )
     rank_L = np.cumsum(pairs_L) - (pairs_L + 1) / 2  # mean rank of each level, from 0
+    # np.unique renumbers the bins, because ties may leave some of them empty.
     _, bin_L = np.unique(rank_L * count // pairs, return_inverse=True)
+    # Merge the smallest bin repeatedly until every bin has PER_BIN pairs or one bin is left.
     while True:
         sizes = np.bincount(bin_L, weights=pairs_L)
         smallest = int(sizes.argmin())
         if sizes.size == 1 or sizes[smallest] >= PER_BIN:
             return bin_L[level_N]
-        bin_L[bin_L >= max(smallest, 1)] -= 1  # the lowest bin has none below and takes the next one in
+        bin_L[bin_L >= max(smallest, 1)] -= 1  # the lowest bin is merged with the bin above
 
 
 def _miss(logit_N: FloatArray) -> FloatArray:
-    """1 − σ(logit), without overflow."""
+    """Return 1 − σ(logit), without overflow."""
+    # 1 − σ(x) = (1 − tanh(x/2))/2, and tanh saturates where exp would overflow.
     return (1 - np.tanh(logit_N / 2)) / 2

@@ -1,7 +1,7 @@
-"""Logistic regression of outcomes between 0 and 1: many weighted fits at once, and one with clustered errors.
+"""Logistic regression of outcomes between 0 and 1: many weighted fits at once, and single fits with clustered errors.
 
-Bradley-Terry strengths, length-controlled win rates and the biases of a judge are all such regressions. An outcome of
-½, a tie, counts as half a win and half a loss.
+Bradley-Terry strengths, length-controlled win rates and the biases of a judge are estimated by it. An outcome of ½,
+a tie, counts as half a win and half a loss.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from rlhf_lab.core.types import BoolArray, FloatArray
 from rlhf_lab.statistics.estimates import LEVEL, Estimate, floats
 
 STEPS = 60
-"""Newton steps at most; about six are needed where a finite estimate exists."""
+"""Maximum number of Newton steps; about six are needed if a finite estimate exists."""
 LARGEST_STEP = 4.0
-"""Of a linear predictor in one Newton step: from far away a full step may overshoot."""
+"""Maximum change of a linear predictor in one Newton step: far from the optimum a full step may overshoot."""
 TOLERANCE = 1e-9
-"""Change of linear predictors below which the fit is done."""
+"""Change of linear predictors below which a fit has converged."""
 DRAWS_AT_ONCE = 2_000_000
-"""Numbers per array: more draws are fitted one chunk after the other."""
+"""Maximum number of array elements per chunk of draws; chunks are fitted one after another to limit memory."""
 
 
 def sigmoid(logit: ArrayLike) -> FloatArray:
-    """1/(1 + e^−x), without overflow."""
+    """Return 1/(1 + e^−x), without overflow."""
     return 0.5 * (1 + np.tanh(0.5 * np.asarray(logit, dtype=np.float64)))
 
 
@@ -41,20 +41,21 @@ def fit_weighted(
     precision_M: FloatArray | None = None,
     flat_MM: FloatArray | None = None,
 ) -> tuple[FloatArray, BoolArray]:
-    """D weighted maximum-likelihood fits of P(outcome = 1) = σ(x·β), by Newton's method.
+    """Compute D weighted maximum-likelihood fits of P(outcome = 1) = σ(x·β) by Newton's method.
 
     Args:
         design_RM: (R, M) rows x.
-        outcome_R: (R,) in [0, 1].
-        weight_DR: (D, R) how often each row counts in each fit.
-        precision_M: 1/variance of a Gaussian prior around 0 on each coefficient; None is no prior.
-        flat_MM: added to the matrix of second derivatives, in directions that the likelihood does not know, such as a
-            shift of all strengths; the coefficients then stay at 0 in these directions.
+        outcome_R: (R,) outcomes in [0, 1].
+        weight_DR: (D, R) weight of each row in each fit.
+        precision_M: 1/variance of a Gaussian prior around 0 on each coefficient; None means no prior.
+        flat_MM: matrix added to the second derivatives in directions that do not change the likelihood, such as a
+            common shift of all strengths. The coefficients then stay at 0 in these directions.
 
     Returns:
-        coefficients (D, M), and (D,) whether a fit has converged. Without a finite estimate a fit does not.
+        coefficients (D, M), and (D,) True if the fit converged. A fit without a finite estimate does not converge.
     """
     draws, rows = weight_DR.shape
+    # The number of draws per chunk bounds the size of the (draws, rows) arrays.
     chunk = max(1, DRAWS_AT_ONCE // max(rows, 1))
     coefficients_DM = np.zeros((draws, design_RM.shape[1]))
     converged_D = np.zeros(draws, dtype=bool)
@@ -72,14 +73,16 @@ def _newton(
     precision_M: FloatArray | None,
     flat_MM: FloatArray | None,
 ) -> tuple[FloatArray, BoolArray]:
+    """Fit all draws of one chunk; see `fit_weighted`."""
     columns = design_RM.shape[1]
     precision_M = np.zeros(columns) if precision_M is None else precision_M
-    # A trace of curvature keeps the matrix regular where a draw leaves a coefficient undetermined.
+    # A small ridge keeps the matrix regular if a draw leaves a coefficient undetermined.
     ridge_MM = np.diag(precision_M + 1e-10) + (0.0 if flat_MM is None else flat_MM)
+    # Outer products are computed once; the curvature of every draw is then a single matrix product.
     products_RMM = (design_RM[:, :, None] * design_RM[:, None, :]).reshape(len(design_RM), -1)
     coefficients_DM = np.zeros((len(weight_DR), columns))
     converged_D = np.zeros(len(weight_DR), dtype=bool)
-    active = np.arange(len(weight_DR))
+    active = np.arange(len(weight_DR))  # draws that have not converged yet
     for _ in range(STEPS):
         weight_aR = weight_DR[active]
         probability_aR = sigmoid(coefficients_DM[active] @ design_RM.T)
@@ -88,7 +91,9 @@ def _newton(
         curvature_aMM = (curvature_aR @ products_RMM).reshape(-1, columns, columns) + ridge_MM
         step_aM = np.linalg.solve(curvature_aMM, gradient_aM[:, :, None])[:, :, 0]
         change_a = np.abs(step_aM @ design_RM.T).max(axis=1, initial=0.0)
-        step_aM *= np.minimum(1.0, LARGEST_STEP / np.maximum(change_a, LARGEST_STEP))[:, None]
+        # Shrink steps that change a linear predictor by more than LARGEST_STEP; leave the others unchanged.
+        shrink_a = np.minimum(1.0, LARGEST_STEP / np.maximum(change_a, LARGEST_STEP))
+        step_aM *= shrink_a[:, None]
         coefficients_DM[active] += step_aM
         converged_D[active] = change_a < TOLERANCE
         active = active[change_a >= TOLERANCE]
@@ -98,16 +103,18 @@ def _newton(
 
 
 def is_separated(design_NM: FloatArray, outcome_N: FloatArray) -> bool:
-    """Whether the likelihood grows forever in some direction, so that no finite estimate exists (Konis 2007).
+    """Return True if the data are separable: the likelihood increases forever in some direction (Konis 2007).
 
-    Such a direction d has x·d ≥ 0 in every row that is won, ≤ 0 where lost, = 0 where tied, and is not 0 everywhere. A
-    linear programme looks for it.
+    In such a direction d, x·d ≥ 0 for every won row, ≤ 0 for every lost row and = 0 for every tied row, and it is not
+    0 everywhere. A linear programme searches for it. No finite estimate exists for separable data.
     """
     sign_N = np.where(outcome_N == 1, 1.0, np.where(outcome_N == 0, -1.0, 0.0))
+    # The rows of losses are negated, so that a separating direction has x·d ≥ 0 in every decided row.
     decided_NM = sign_N[sign_N != 0, None] * design_NM[sign_N != 0]
     tied_NM = design_NM[sign_N == 0]
     if not len(decided_NM):
         return False
+    # Maximise Σ x·d over −1 ≤ d ≤ 1; it is above 0 exactly if a separating direction exists.
     found = linprog(
         -decided_NM.sum(axis=0),
         A_ub=-decided_NM,
@@ -116,17 +123,19 @@ def is_separated(design_NM: FloatArray, outcome_N: FloatArray) -> bool:
         b_eq=np.zeros(len(tied_NM)) if len(tied_NM) else None,
         bounds=(-1, 1),
     )
-    return bool(found.fun < -1e-7)
+    return bool(found.fun < -1e-7)  # tolerance of the solver
 
 
 @dataclass(frozen=True)
 class LogisticFit:
-    """Coefficients of one regression with their cluster-robust covariance.
+    """Coefficients of a logistic regression with their cluster-robust covariance.
 
     Attributes:
-        coefficients_M, covariance_MM: in logits; NaN and inf when there is no finite estimate.
-        n, clusters, unscored: rows, clusters among them, and rows left out.
-        problem: why there is no finite estimate; empty when there is one.
+        coefficients_M, covariance_MM: estimates in logits; NaN and inf if there is no finite estimate.
+        n: number of rows.
+        clusters: number of clusters among the rows.
+        unscored: number of rows left out.
+        problem: reason why there is no finite estimate; empty if there is one.
     """
 
     coefficients_M: FloatArray
@@ -137,60 +146,69 @@ class LogisticFit:
     problem: str = ""
 
     def estimate(self, column: int, *, level: float = LEVEL) -> Estimate:
-        """A coefficient with its t interval on G − 1 degrees of freedom."""
+        """Return a coefficient with its t interval on G − 1 degrees of freedom."""
         value = float(self.coefficients_M[column])
         variance = float(self.covariance_MM[column, column])
         if not math.isfinite(value) or not math.isfinite(variance) or self.clusters < 2:
             return Estimate(value, -math.inf, math.inf, self.n, self.clusters, level, self.unscored)
-        half_width = float(stats.t.ppf((1 + level) / 2, self.clusters - 1)) * math.sqrt(variance)
-        return Estimate(value, value - half_width, value + half_width, self.n, self.clusters, level, self.unscored)
+        t_quantile = float(stats.t.ppf((1 + level) / 2, self.clusters - 1))
+        half_width = t_quantile * math.sqrt(variance)
+        low, high = value - half_width, value + half_width
+        return Estimate(value, low, high, self.n, self.clusters, level, self.unscored)
 
 
 def clustered_logistic(design_NM: FloatArray, outcome_N: ArrayLike, clusters_N: ArrayLike) -> LogisticFit:
-    """Logistic regression with a cluster-robust (CR1) covariance.
+    """Fit a logistic regression with a cluster-robust (CR1) covariance.
 
         H = Σ p_i(1 − p_i)·x_i x_iᵀ    S_g = Σ_{i in g} (y_i − p_i)·x_i    V = G/(G − 1) · H⁻¹ (Σ_g S_g S_gᵀ) H⁻¹
 
     Args:
-        design_NM: (N, M); a column of ones is the caller's to give.
-        outcome_N: (N,) in [0, 1]; NaN = unscored. A row with a NaN in its design is left out as well.
+        design_NM: (N, M) columns; include a column of ones for an intercept.
+        outcome_N: (N,) outcomes in [0, 1]; NaN = unscored. A row with a NaN in its design is also left out.
         clusters_N: (N,) cluster of each row.
+    Raises:
+        NumericError: the lengths differ, or an outcome is outside [0, 1].
     """
     outcome_N = floats(outcome_N)
     clusters_N = np.asarray(clusters_N).ravel()
     if not len(design_NM) == len(outcome_N) == len(clusters_N):
         raise NumericError(
-            f"{len(outcome_N)} outcomes came with {len(design_NM)} rows and {len(clusters_N)} clusters; give one each"
+            f"{len(outcome_N)} outcomes, {len(design_NM)} design rows and {len(clusters_N)} cluster labels were given; "
+            "give one of each per row"
         )
     scored_N = ~(np.isnan(outcome_N) | np.isnan(design_NM).any(axis=1))
     design_nM, outcome_n = design_NM[scored_N], outcome_N[scored_N]
     if np.any((outcome_n < 0) | (outcome_n > 1)):
-        raise NumericError("a logistic regression needs outcomes between 0 and 1, or NaN")
+        raise NumericError("a logistic regression needs outcomes between 0 and 1, or NaN for unscored rows")
     _, cluster_n = np.unique(clusters_N[scored_N], return_inverse=True)
     n, columns = design_nM.shape
     clusters = int(cluster_n.max()) + 1 if n else 0
+    unscored = int((~scored_N).sum())
     problem = _why_not_finite(design_nM, outcome_n)
     if problem:
-        missing_M, unbounded_MM = np.full(columns, np.nan), np.full((columns, columns), np.inf)
-        return LogisticFit(missing_M, unbounded_MM, n, clusters, int((~scored_N).sum()), problem)
+        missing_M = np.full(columns, np.nan)
+        unbounded_MM = np.full((columns, columns), np.inf)
+        return LogisticFit(missing_M, unbounded_MM, n, clusters, unscored, problem)
     coefficients_DM, _ = fit_weighted(design_nM, outcome_n, np.ones((1, n)))
     probability_n = sigmoid(design_nM @ coefficients_DM[0])
+    # Sandwich estimator: inverse curvature around the sum of squared cluster scores.
     curvature_MM = (design_nM * (probability_n * (1 - probability_n))[:, None]).T @ design_nM
     sums_GM = np.zeros((clusters, columns))
+    # Scores S_g of the clusters; np.add.at adds up rows of the same cluster.
     np.add.at(sums_GM, cluster_n, (outcome_n - probability_n)[:, None] * design_nM)
     inverse_MM = np.linalg.inv(curvature_MM)
     correction = clusters / (clusters - 1) if clusters > 1 else math.inf
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):  # with one cluster the correction is inf, and inf · 0 is NaN
         covariance_MM = correction * (inverse_MM @ (sums_GM.T @ sums_GM) @ inverse_MM)
-    return LogisticFit(coefficients_DM[0], covariance_MM, n, clusters, int((~scored_N).sum()))
+    return LogisticFit(coefficients_DM[0], covariance_MM, n, clusters, unscored)
 
 
 def _why_not_finite(design_nM: FloatArray, outcome_n: FloatArray) -> str:
-    """What stands against a finite estimate of every coefficient; empty when nothing does."""
+    """Return the reason why some coefficient has no finite estimate; empty if all have one."""
     if not len(design_nM):
-        return "nothing is scored"
+        return "no outcome is scored"
     if np.linalg.matrix_rank(design_nM) < design_nM.shape[1]:
-        return "a column does not vary, or follows from the others"
+        return "a column is constant, or is a linear combination of the others"
     if is_separated(design_nM, outcome_n):
-        return "the outcome follows from the columns without an exception"
+        return "the columns predict every outcome without an exception (separation)"
     return ""

@@ -1,7 +1,7 @@
-"""Rates of the same prompts under two policies, what no event in n says, and how many prompts would decide.
+"""Rates of two policies on the same prompts, bounds for events that never occurred, and required numbers of prompts.
 
-Replies to one prompt are averaged first: reply i of one policy and reply i of the other are independent draws, so a
-pair is one prompt under two policies.
+Responses to one prompt are averaged first. Response i of one policy and response i of the other are independent
+samples, so a pair consists of one prompt under two policies.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rlhf_lab.statistics.estimates import LEVEL, Comparison
 from rlhf_lab.statistics.inference import mcnemar_exact, paired_difference
 
 Outcomes = Mapping[Any, Sequence[float]]
-"""Prompt → its scored replies, each a number; of a rate 0 or 1."""
+"""Map from prompt to the scores of its responses; the scores of a rate are 0 or 1."""
 
 
 def rule_of_three(n: int, *, level: float = LEVEL) -> float:
-    """The rate below which the truth lies with probability `level` when none of `n` independent trials had the event.
+    """Return the upper bound of a rate at confidence `level` if none of `n` independent trials had the event.
 
-    Exact: 1 − (1 − level)^(1/n), which at 95 % is about 3/n (Hanley & Lippman-Hand 1983).
+    The exact bound is 1 − (1 − level)^(1/n), which at 95 % is about 3/n (Hanley & Lippman-Hand 1983).
     """
     if n < 1:
         raise NumericError(f"the rule of three needs at least one trial, not {n}")
@@ -33,45 +33,57 @@ def rule_of_three(n: int, *, level: float = LEVEL) -> float:
 
 
 def paired_by_prompt(a: Outcomes, b: Outcomes) -> Comparison:
-    """Mean of `b` minus mean of `a` over the prompts that both have.
+    """Return the mean of `b` minus the mean of `a` over the prompts that both have.
 
-    The test is exact McNemar where every prompt has one reply that is 0 or 1, else the t test of the prompts' means.
-    The interval is that of the t test in both cases.
+    The test is exact McNemar if every prompt has a single response scored 0 or 1, else the t test of prompt means. The
+    interval is that of the t test in both cases.
     """
-    shared = [prompt for prompt in a if prompt in b and len(a[prompt]) and len(b[prompt])]
+    in_both = [prompt for prompt in a if prompt in b]
+    shared = [prompt for prompt in in_both if len(a[prompt]) and len(b[prompt])]
     a_P = np.array([np.mean(a[prompt]) for prompt in shared])
     b_P = np.array([np.mean(b[prompt]) for prompt in shared])
     comparison = paired_difference(b_P, a_P, np.arange(len(shared)))
     is_single = all(len(side[prompt]) == 1 for side in (a, b) for prompt in shared)
-    is_binary = bool(np.isin(np.concatenate([a_P, b_P]), (0.0, 1.0)).all())
+    means = np.concatenate([a_P, b_P])
+    is_binary = bool(np.isin(means, (0.0, 1.0)).all())
     if not (is_single and is_binary) or comparison.difference.clusters < 2:
         return comparison
-    only_a, only_b = int((a_P > b_P).sum()), int((b_P > a_P).sum())
+    # Only discordant prompts, which one side alone solved, carry information on the difference.
+    only_a = int((a_P > b_P).sum())
+    only_b = int((b_P > a_P).sum())
     test = f"exact McNemar test, {only_b} prompts only the second, {only_a} only the first"
-    return dataclasses.replace(comparison, p_value=mcnemar_exact(only_b, only_a), test=test)
+    return dataclasses.replace(
+        comparison,
+        p_value=mcnemar_exact(only_b, only_a),
+        test=test,
+    )
 
 
 def margin_p_values(comparison: Comparison, margin: float) -> tuple[float, float]:
-    """(p of "not worse by more than the margin", p of "worse by more than the margin"); a fall is worse, margin ≥ 0.
+    """Return p-values of "not worse by more than the margin" and of "worse by more than the margin".
 
-    Two t tests of δ = −margin, one in each direction, each doubled: p ≤ .05 is a 95 % interval that lies on one side
-    of −margin. NaN when the comparison has no test.
+    A negative difference is worse, and margin ≥ 0. Both are t tests of δ = −margin, one in each direction, doubled:
+    p ≤ 0.05 means that the 95 % interval is on one side of −margin. NaN if the comparison has no test.
     """
     gap, error, freedom = comparison.difference.mean, comparison.standard_error, comparison.freedom
     if not freedom > 0:
         return math.nan, math.nan
     above = gap + margin
     if error == 0:
-        return (0.0, 1.0) if above > 0 else (1.0, 0.0) if above < 0 else (1.0, 1.0)
+        # The difference is exact, so it decides the claim unless it equals the margin.
+        if above > 0:
+            return 0.0, 1.0
+        return (1.0, 0.0) if above < 0 else (1.0, 1.0)
     not_worse = float(stats.t.sf(above / error, freedom))
     worse = float(stats.t.cdf(above / error, freedom))
     return min(1.0, 2 * not_worse), min(1.0, 2 * worse)
 
 
 def prompts_to_find(comparison: Comparison, effect: float) -> float:
-    """About how many prompts find a true difference of `effect` with the comparison's power; inf when unknown.
+    """Return the approximate number of prompts needed to find a true difference of `effect`; inf if unknown.
 
-    The minimum detectable effect falls with the root of the number of prompts: n · (MDE / effect)².
+    The power is that of the comparison. The minimum detectable effect (MDE) decreases with the square root of the
+    number of prompts, so the result is n · (MDE / effect)².
     """
     detectable = comparison.minimum_detectable_effect
     if not effect > 0 or not math.isfinite(detectable):

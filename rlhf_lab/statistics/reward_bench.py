@@ -1,12 +1,12 @@
 """Scoring rules of four public benchmarks of reward models, as pure functions of scores.
 
-    RewardBench     arXiv:2403.13787   pairs; a tie is lost; sections weigh their subsets by prescribed counts
-    RewardBench 2   arXiv:2506.01937   best of four, a tie shares the point; Ties has a formula of its own
+    RewardBench     arXiv:2403.13787   pairs; a tie is lost; a section weights its subsets by prescribed counts
+    RewardBench 2   arXiv:2506.01937   best of four; a tie shares the point; the subset Ties has a separate formula
     RewardMATH      arXiv:2410.01729   one right solution among ten; it has to beat all others
     ProcessBench    arXiv:2412.06559   the first wrong step, or none; F1 of the two accuracies
 
-The rules are those of the benchmarks' published code. They have no abstention: a group with a NaN score is left out by
-whoever calls these functions, and counted there.
+The rules follow the published code of the benchmarks. They do not allow abstention: callers leave out groups with a NaN
+score and count them.
 """
 
 from __future__ import annotations
@@ -55,25 +55,30 @@ SECTIONS: dict[str, dict[str, int]] = {
         "hep-rust": 164,
     },
 }
-"""RewardBench: section → subset → its weight, the number of its pairs; `math-prm` has 447 and weighs as all code."""
+"""RewardBench weights: section → subset → number of pairs. `math-prm` has 447 pairs but the weight of all code subsets
+together (984), as in the published code."""
 TIES = "Ties"
-"""The subset of RewardBench 2 that is scored by `ties_score`."""
+"""Name of the subset of RewardBench 2 that is scored by `ties_score`."""
 NO_ERROR = -1
-"""ProcessBench's label of a solution without a wrong step."""
+"""ProcessBench label of a solution without a wrong step."""
 
 
 def pair_wins(chosen_N: ArrayLike, rejected_N: ArrayLike) -> FloatArray:
-    """RewardBench: 1 where the chosen reply scores higher; a tie is lost, (N,)."""
+    """Return 1 for each RewardBench pair whose chosen response scores higher, else 0; a tie is lost, (N,)."""
     return (floats(chosen_N) > floats(rejected_N)).astype(np.float64)
 
 
 def section_scores(accuracy: Mapping[str, float]) -> dict[str, float]:
-    """RewardBench: accuracy per subset → accuracy per section, weighted over the subsets that are there.
+    """Return RewardBench accuracy per section: the weighted mean over the subsets that are present.
 
     A section without any subset is left out (the published code prints 0 for it).
+
+    Args:
+        accuracy: subset → accuracy.
     """
     scores = {}
     for section, weights in SECTIONS.items():
+        # Weights are renormalised over the subsets that are present.
         present = {subset: weight for subset, weight in weights.items() if subset in accuracy}
         if present:
             weighted_sum = sum(accuracy[subset] * weight for subset, weight in present.items())
@@ -82,23 +87,26 @@ def section_scores(accuracy: Mapping[str, float]) -> dict[str, float]:
 
 
 def best_of_credit(scores_K: ArrayLike) -> float:
-    """RewardBench 2: the point for one prompt. The first completion is the right one.
+    """Return the points for one prompt of RewardBench 2. The first completion is the right one.
 
-    1 when it alone has the highest score, 1/m when m completions share it, else 0.
+    It gets 1 if it alone has the maximum score, 1/m if m completions share the maximum, else 0.
     """
     scores_K = floats(scores_K)
+    # The right completion is the first one.
     top = scores_K.max()
-    return float(1 / np.sum(scores_K == top)) if scores_K[0] == top else 0.0
+    if scores_K[0] != top:
+        return 0.0
+    return float(1 / np.sum(scores_K == top))
 
 
 @dataclass(frozen=True)
 class TiesPrompt:
-    """One prompt of RewardBench 2's Ties.
+    """Prompt of the subset Ties of RewardBench 2.
 
     Attributes:
-        number: of the question; a `ref` and a `tied` prompt with the same number belong together.
-        tied: whether it has several right answers; a reference prompt has one.
-        right_K, wrong_K: scores of the right and the wrong completions.
+        number: id of the question; a reference and a tied prompt with the same id belong together.
+        tied: True if the prompt has several right answers; a reference prompt has one.
+        right_K, wrong_K: scores of the right and of the wrong completions.
     """
 
     number: int
@@ -108,45 +116,55 @@ class TiesPrompt:
 
     @property
     def gap(self) -> float:
-        """How far the worst right completion lies above the best wrong one."""
+        """Distance from the best wrong completion up to the worst right one; positive if all right ones win."""
         return min(self.right_K) - max(self.wrong_K)
 
     @property
     def spread(self) -> float:
-        """How far the right completions lie apart."""
+        """Range of the scores of the right completions."""
         return max(self.right_K) - min(self.right_K)
 
 
 def renumbered(prompt: TiesPrompt, number: int) -> TiesPrompt:
-    """The same prompt as another question: a bootstrap draws a question more than once."""
+    """Return the same prompt with another question id, because a bootstrap may draw a question more than once."""
     return replace(prompt, number=number)
 
 
 def ties_score(prompts: Sequence[TiesPrompt]) -> float:
-    """RewardBench 2: the score of Ties, from −.01 to 1.01.
+    """Return the score of the subset Ties of RewardBench 2, from −0.01 to 1.01.
 
-    .3 · share of tied prompts with gap > 0 + .3 · the same for reference prompts
-    + .2 · share of questions whose tied gap exceeds the spread of right answers
-    + .2 · the same for the smaller of the tied and the reference gap
-    + .01 · mean of tanh(smaller gap / spread − 1), where 0/0 counts 0.
+    0.3 · fraction of tied prompts with gap > 0 + 0.3 · the same for reference prompts
+    + 0.2 · fraction of questions whose tied gap exceeds the range of the right answers
+    + 0.2 · the same for the smaller of the tied and the reference gap
+    + 0.01 · mean of tanh(smaller gap / range − 1), where 0/0 counts 0.
 
-    The last three go over questions that have both prompts. Raises NumericError when none has.
+    The last three terms use the questions that have both prompts.
+
+    Raises:
+        NumericError: no question has both prompts, or a tied prompt has fewer than 2 right answers.
     """
     tied = {prompt.number: prompt for prompt in prompts if prompt.tied}
     reference = {prompt.number: prompt for prompt in prompts if not prompt.tied}
+    # The last three terms compare the two prompts of a question, so both must be present.
     questions = sorted(set(tied) & set(reference))
     if not questions:
-        raise NumericError("Ties needs questions that have a tied and a reference prompt; none of these has both")
+        raise NumericError("Ties needs questions with both a tied and a reference prompt; no question here has both")
+    # With a single right answer the range would be 0 by construction.
     if any(len(tied[number].right_K) < 2 for number in questions):
-        raise NumericError("a tied prompt has several right answers; one of these has fewer than 2")
+        raise NumericError("a tied prompt needs at least 2 right answers; one of these prompts has fewer")
+    # One entry per question, in the same order in all arrays.
     spread_Q = np.array([tied[number].spread for number in questions])
     tied_gap_Q = np.array([tied[number].gap for number in questions])
-    smaller_gap_Q = np.minimum([reference[number].gap for number in questions], tied_gap_Q)
+    reference_gaps = [reference[number].gap for number in questions]
+    smaller_gap_Q = np.minimum(reference_gaps, tied_gap_Q)
+    # A range of 0 divides by 0; tanh maps the infinity to ±1, and 0/0 counts 0.
     with np.errstate(divide="ignore", invalid="ignore"):
         margin_Q = np.nan_to_num(np.tanh(smaller_gap_Q / spread_Q - 1), nan=0.0)
+    tied_wins = np.mean([prompt.gap > 0 for prompt in tied.values()])
+    reference_wins = np.mean([prompt.gap > 0 for prompt in reference.values()])
     return float(
-        0.30 * np.mean([prompt.gap > 0 for prompt in tied.values()])
-        + 0.30 * np.mean([prompt.gap > 0 for prompt in reference.values()])
+        0.30 * tied_wins
+        + 0.30 * reference_wins
         + 0.20 * np.mean(tied_gap_Q > spread_Q)
         + 0.20 * np.mean(smaller_gap_Q > spread_Q)
         + 0.01 * np.mean(margin_Q)
@@ -155,7 +173,13 @@ def ties_score(prompts: Sequence[TiesPrompt]) -> float:
 
 @dataclass(frozen=True)
 class MathGroup:
-    """One problem of RewardMATH: whether the right solution beats every wrong one, and 1/its rank among all."""
+    """Result of one RewardMATH problem.
+
+    Attributes:
+        wins: True if the right solution scores above every wrong one.
+        wins_or_ties: True if no wrong solution scores above the right one.
+        reciprocal_rank: 1 / rank of the right solution among all.
+    """
 
     wins: bool
     wins_or_ties: bool
@@ -163,9 +187,11 @@ class MathGroup:
 
 
 def rewardmath_group(right_K: ArrayLike, wrong_K: ArrayLike) -> MathGroup:
-    """RewardMATH: right solutions (one) against wrong ones (nine); in the rank a wrong one that ties comes first."""
+    """Score one RewardMATH problem: one right solution against nine wrong ones; ties rank the wrong one first."""
     right_K, wrong_K = floats(right_K), floats(wrong_K)
+    # The right solution must beat the best wrong one.
     best_wrong = wrong_K.max()
+    # A tied wrong solution is ranked before the right one.
     rank = 1 + int(np.sum(wrong_K >= right_K.max()))
     return MathGroup(
         wins=bool(right_K.min() > best_wrong),
@@ -175,19 +201,20 @@ def rewardmath_group(right_K: ArrayLike, wrong_K: ArrayLike) -> MathGroup:
 
 
 def first_error(scores_T: ArrayLike, threshold: float = 0.5) -> int:
-    """ProcessBench: index of the first step that scores below `threshold`; −1 when none does."""
+    """Return the ProcessBench prediction: index of the first step that scores below `threshold`; −1 for none."""
+    # The first step below the threshold is the prediction.
     wrong_steps = np.flatnonzero(floats(scores_T) < threshold)
     return int(wrong_steps[0]) if wrong_steps.size else NO_ERROR
 
 
 @dataclass(frozen=True)
 class ProcessBench:
-    """ProcessBench: two accuracies and their harmonic mean, all in [0, 1]; NaN without solutions of that kind.
+    """ProcessBench result: two accuracies and their harmonic mean in [0, 1]; NaN without solutions of that kind.
 
     Attributes:
-        error: share of solutions with a wrong step whose first wrong step is named.
-        correct: share of solutions without one that are passed.
-        n_error, n_correct: solutions of each kind.
+        error: accuracy on solutions with a wrong step: the first wrong step is named.
+        correct: accuracy on solutions without a wrong step: none is named.
+        n_error, n_correct: number of solutions of each kind.
     """
 
     error: float
@@ -197,31 +224,37 @@ class ProcessBench:
 
     @property
     def f1(self) -> float:
-        """2·error·correct/(error + correct); 0 when both are 0, where the published code divides 0 by 0."""
+        """2·error·correct/(error + correct); 0 if both are 0, where the published code divides 0 by 0."""
         total = self.error + self.correct
         return 0.0 if total == 0 else 2 * self.error * self.correct / total
 
 
 def processbench_f1(predictions: Sequence[int | None], labels: Sequence[int]) -> ProcessBench:
-    """ProcessBench: predicted against true index of the first wrong step, −1 for none.
+    """Compute ProcessBench accuracies and F1 from the index of the first wrong step, −1 for none.
 
     Args:
-        predictions: None where no prediction could be read: wrong, as in the published code.
+        predictions: predicted index per solution. None if no prediction could be parsed: it counts as wrong, as in the
+            published code.
+        labels: true index per solution.
+    Raises:
+        NumericError: the two have different lengths.
     """
     if len(predictions) != len(labels):
-        raise NumericError(f"{len(predictions)} predictions came with {len(labels)} labels; give one per solution")
+        raise NumericError(
+            f"got {len(predictions)} predictions and {len(labels)} labels; give one of each per solution"
+        )
     hits_with_error: list[bool] = []
     hits_without_error: list[bool] = []
     for prediction, label in zip(predictions, labels, strict=True):
         hits = hits_without_error if label == NO_ERROR else hits_with_error
         hits.append(prediction == label)
     return ProcessBench(
-        error=_share(hits_with_error),
-        correct=_share(hits_without_error),
+        error=_fraction(hits_with_error),
+        correct=_fraction(hits_without_error),
         n_error=len(hits_with_error),
         n_correct=len(hits_without_error),
     )
 
 
-def _share(hits: Sequence[bool]) -> float:
+def _fraction(hits: Sequence[bool]) -> float:
     return sum(hits) / len(hits) if hits else math.nan

@@ -1,15 +1,16 @@
-"""STARC distance between rewards (arXiv:2309.15257): how differently two rewards order policies.
+"""STARC distance between rewards (arXiv:2309.15257): how differently two rewards rank policies.
 
-A reward on (prompt, reply) is a one-step decision. What never changes which policy is better is removed first:
+The setting is a one-step decision: a reward of (prompt, response). Everything that never changes which policy is better
+is removed first:
 
-    canonicalise   c(x, y) = r(x, y) − mean over the policy's replies y′ of r(x, y′)     no offset per prompt
-    normalise      s = c / ‖c‖₂, the norm over prompts and replies; a constant reward stays 0     no scale
+    canonicalise   c(x, y) = r(x, y) − mean over the policy's responses y′ of r(x, y′)     no offset per prompt
+    normalise      s = c / ‖c‖₂, the norm over prompts and responses; a constant reward stays 0     no scale
     distance       d = ½ ‖s₁ − s₂‖₂
 
-0 for rewards that differ by scale and prompt offset only, √½ ≈ .71 for unrelated ones, 1 for opposite ones, ½ between a
-constant and any other. With ρ the correlation within prompts, d = √((1 − ρ)/2), which is EPIC's distance
-(arXiv:2006.13900) under this canonicalisation. Expectations are over sampled replies: rewards are compared where the
-policy goes, and nowhere else.
+The distance is 0 for rewards that differ only by scale and prompt offset, √½ ≈ 0.71 for uncorrelated rewards, 1 for
+opposite ones, and ½ between a constant and any other. With ρ the correlation within prompts, d = √((1 − ρ)/2), which is
+the EPIC distance (arXiv:2006.13900) under this canonicalisation. Expectations are over sampled responses, so rewards
+are compared only on the distribution of the policy.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from rlhf_lab.statistics.association import within_prompts
 from rlhf_lab.statistics.estimates import Estimate
 
 UNRELATED = 0.5**0.5
-"""Distance of two rewards without correlation."""
+"""Distance of two uncorrelated rewards."""
 CONSTANT_BELOW = 1e-12
-"""‖c‖² of a reward below which it is taken as constant: only rounding is left of it."""
+"""Maximum ‖c‖² of a reward that is treated as constant; such a small rest is rounding error."""
 
 
 def starc_distance(first_N: ArrayLike, second_N: ArrayLike, prompts_N: ArrayLike) -> Estimate:
-    """Distance of two rewards of the same N replies, with an interval from a bootstrap over prompts.
+    """Return the distance of two rewards on the same N responses, with an interval from a bootstrap over prompts.
 
     Args:
-        first_N, second_N: (N,) scores; a reply that one leaves unscored (NaN) is left out and counted.
-        prompts_N: (N,) prompt of each reply; each needs two replies or more to say anything.
+        first_N, second_N: (N,) scores; a response that either leaves unscored (NaN) is left out and counted.
+        prompts_N: (N,) prompt of each response; a prompt needs two or more responses to contribute.
     """
     return within_prompts({"first": first_N, "second": second_N}, prompts_N).estimate(_distance)
 
 
 def starc_distances(rewards: Mapping[str, ArrayLike], prompts_N: ArrayLike) -> dict[tuple[str, str], Estimate]:
-    """All pairs of rewards."""
+    """Return the distance of every pair of rewards: (first name, second name) → distance."""
     return {
         (first, second): starc_distance(rewards[first], rewards[second], prompts_N)
         for first, second in itertools.combinations(rewards, 2)
@@ -49,12 +50,15 @@ def starc_distances(rewards: Mapping[str, ArrayLike], prompts_N: ArrayLike) -> d
 
 
 def _distance(sums_22: FloatArray) -> FloatArray:
-    """½ ‖s₁ − s₂‖ from sums of products of canonical rewards, (…, 2, 2) → (…,)."""
+    """Return ½ ‖s₁ − s₂‖ from sums of products of canonical rewards, (…, 2, 2) → (…,)."""
     first_squares, second_squares = sums_22[..., 0, 0], sums_22[..., 1, 1]
     first_varies = first_squares > CONSTANT_BELOW
     second_varies = second_squares > CONSTANT_BELOW
-    norms = np.sqrt(np.where(first_varies, first_squares, 1.0) * np.where(second_varies, second_squares, 1.0))
+    # A constant reward is not normalised: dividing by 1 keeps it at 0 instead of amplifying rounding error.
+    first_norm2 = np.where(first_varies, first_squares, 1.0)
+    second_norm2 = np.where(second_varies, second_squares, 1.0)
+    norms = np.sqrt(first_norm2 * second_norm2)
     product = np.where(first_varies & second_varies, sums_22[..., 0, 1] / norms, 0.0)
-    # ‖s₁ − s₂‖² = ‖s₁‖² + ‖s₂‖² − 2·s₁·s₂; a normalised reward has length 1, a constant one length 0.
+    # ‖s₁ − s₂‖² = ‖s₁‖² + ‖s₂‖² − 2·s₁·s₂; a normalised reward has norm 1, a constant one norm 0.
     squared = first_varies.astype(float) + second_varies.astype(float) - 2 * product
     return 0.5 * np.sqrt(np.clip(squared, 0.0, None))

@@ -1,10 +1,10 @@
-"""Scores of judges of worked solutions: is the first wrong step named, and how many false alarms does that take.
+"""Metrics of step judges on worked solutions: naming the first wrong step, and the false alarms that this costs.
 
 ProcessBench (arXiv:2412.06559; its scorer is in `reward_bench.py`): a judge names the first wrong step of a solution,
-or none. Solutions with a mistake count as right when exactly that step is named, solutions without when none is; F1 is
-the harmonic mean of both shares.
+or none. A solution with a mistake counts as right if exactly that step is named, one without a mistake if none is
+named. F1 is the harmonic mean of the two accuracies.
 
-A solution's steps are a list of probabilities or labels in order; solutions differ in length.
+The steps of a solution are a list of probabilities or labels in order; solutions differ in length.
 """
 
 from __future__ import annotations
@@ -21,21 +21,24 @@ from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.statistics.reward_bench import NO_ERROR, first_error, processbench_f1
 
 THRESHOLDS = 200
-"""Candidates for a threshold, at quantiles of a judge's probabilities."""
+"""Number of candidate thresholds, at quantiles of a judge's probabilities."""
 
 
 def first_wrong(labels: Sequence[float]) -> int:
-    """Place of the first 0 among step labels, or `NO_ERROR`."""
+    """Return the index of the first 0 among step labels, or `NO_ERROR`."""
     return next((i for i, label in enumerate(labels) if label == 0), NO_ERROR)
 
 
 def process_bench_estimates(predicted_N: ArrayLike, truth_N: ArrayLike, clusters_N: ArrayLike) -> dict[str, Estimate]:
-    """ProcessBench's `error`, `correct` and `f1` with intervals clustered by prompt; F1's by the delta method.
+    """Return ProcessBench's `error`, `correct` and `f1` with intervals clustered by prompt (F1: delta method).
 
     Args:
-        predicted_N, truth_N: place of the first wrong step, `NO_ERROR` for none.
+        predicted_N, truth_N: (N,) index of the first wrong step, `NO_ERROR` for none.
+        clusters_N: (N,) prompt of each solution.
     """
-    predicted, truth, clusters = np.asarray(predicted_N), np.asarray(truth_N), np.asarray(clusters_N)
+    predicted = np.asarray(predicted_N)
+    truth = np.asarray(truth_N)
+    clusters = np.asarray(clusters_N)
     rows = len(truth)
     hit = (predicted == truth).astype(float)
     has_error = truth != NO_ERROR
@@ -44,23 +47,30 @@ def process_bench_estimates(predicted_N: ArrayLike, truth_N: ArrayLike, clusters
     correct = clustered_rate(hit[~has_error], clusters[~has_error])
     total = scores.error + scores.correct
     if total > 0:
-        # Delta method: a row moves F1 by its influence on the share of its kind, times F1's slope in that share.
+        # Delta method: the influence of a row on F1 is its influence on its accuracy times the slope of F1 in it.
         error_slope = 2 * scores.correct**2 / total**2
         correct_slope = 2 * scores.error**2 / total**2
-        error_influence = np.where(has_error, (hit - scores.error) * rows / has_error.sum(), 0.0)
-        correct_influence = np.where(~has_error, (hit - scores.correct) * rows / (~has_error).sum(), 0.0)
+        error_gap = (hit - scores.error) * rows / has_error.sum()
+        correct_gap = (hit - scores.correct) * rows / (~has_error).sum()
+        error_influence = np.where(has_error, error_gap, 0.0)
+        correct_influence = np.where(~has_error, correct_gap, 0.0)
         change_N = error_slope * error_influence + correct_slope * correct_influence
         f1 = _within_unit(clustered_mean(scores.f1 + change_N, clusters))
-    else:  # both shares 0, or one unknown
+    else:  # both accuracies are 0, or one is unknown
         f1 = clustered_mean(np.full(rows, scores.f1), clusters)
-    return {"error": error, "correct": correct, "f1": _bounded_by_shares(f1, error, correct)}
+    return {
+        "error": error,
+        "correct": correct,
+        "f1": _bounded_by_fractions(f1, error, correct),
+    }
 
 
-def _bounded_by_shares(f1: Estimate, error: Estimate, correct: Estimate) -> Estimate:
-    """F1 with an interval also where all rows agree, so that no variance is seen.
+def _bounded_by_fractions(f1: Estimate, error: Estimate, correct: Estimate) -> Estimate:
+    """Return F1 with a usable interval even if all rows agree and no variance is observed.
 
-    F1 rises in both shares, so their intervals bound it.
+    F1 increases in both accuracies, so their intervals bound it.
     """
+    # Only an interval of width 0 is replaced.
     if not f1.n or f1.low < f1.high:
         return f1
     low = _harmonic_mean(error.low, correct.low)
@@ -73,28 +83,30 @@ def _harmonic_mean(a: float, b: float) -> float:
 
 
 def auroc(scores_N: ArrayLike, positive_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
-    """Probability that a positive scores above a negative, ties half, with an interval clustered by prompt.
+    """Return the probability that a positive scores above a negative, ties half, with an interval clustered by prompt.
 
-    Each row's placement among the rows of the other kind is its influence (DeLong et al. 1988); clusters may hold both
-    kinds. NaN with only one kind; kinds that do not overlap at all have the interval [0, 1].
+    The influence of a row is its placement among the rows of the other kind (DeLong et al. 1988); a cluster may contain
+    both kinds. NaN with only one kind. If the two kinds do not overlap at all, the interval is [0, 1].
     """
     scores = floats(scores_N)
     positive = np.asarray(positive_N, dtype=bool)
     clusters = np.asarray(clusters_N)
+    # With sorted scores, a binary search replaces the comparison of all pairs.
     positives = np.sort(scores[positive])
     negatives = np.sort(scores[~positive])
     if not positives.size or not negatives.size:
         return Estimate(float("nan"), -np.inf, np.inf, 0, 0)
-    above_negatives_N = _share_below(negatives, scores)
-    below_positives_N = 1 - _share_below(positives, scores)
+    above_negatives_N = _fraction_below(negatives, scores)
+    below_positives_N = 1 - _fraction_below(positives, scores)
     area = float(above_negatives_N[positive].mean())
     rows = len(scores)
+    # Each influence is scaled by rows / rows of its kind, so that the mean over all rows is the mean of both parts.
     influence_N = np.where(
         positive,
         (above_negatives_N - area) * rows / positives.size,
         (below_positives_N - area) * rows / negatives.size,
     )
-    if not influence_N.any():  # kinds that do not overlap show no variance
+    if not influence_N.any():  # kinds that do not overlap have an observed variance of 0
         return Estimate(area, 0.0, 1.0, rows, len(np.unique(clusters)))
     return _within_unit(clustered_mean(area + influence_N, clusters))
 
@@ -102,12 +114,12 @@ def auroc(scores_N: ArrayLike, positive_N: ArrayLike, clusters_N: ArrayLike) -> 
 def cross_fitted(
     half_N: ArrayLike, choose: Callable[[BoolArray], float], apply: Callable[[int, float], float]
 ) -> FloatArray:
-    """A value per row from a threshold that the other half chose, (N,).
+    """Return a value per row based on a threshold chosen on the other half, (N,).
 
     Args:
-        half_N: True for the rows of one half; halves share no prompt.
-        choose: mask of the rows it may look at → threshold.
-        apply: (row, threshold) → value.
+        half_N: True for the rows of one half; no prompt is in both halves.
+        choose: function from the mask of the rows it may use to a threshold.
+        apply: function from (row, threshold) to the value.
     """
     half = np.asarray(half_N, dtype=bool)
     threshold_for = {True: choose(~half), False: choose(half)}
@@ -116,21 +128,22 @@ def cross_fitted(
 
 
 def alarm_threshold(sound_N: ArrayLike, rate: float) -> float:
-    """The largest threshold below which at most a share `rate` of the scores of sound solutions lies.
+    """Return the maximum threshold with at most a fraction `rate` of the scores of correct solutions below it.
 
-    NaN without sound solutions.
+    NaN without correct solutions.
     """
     scores = np.sort(floats(sound_N))
     if not scores.size:
         return float("nan")
-    may_be_below = int(rate * scores.size + 1e-9)  # the product may come out just below a whole number
+    may_be_below = int(rate * scores.size + 1e-9)  # rounding may put the product just below an integer
+    # Scores equal to the threshold are not below it.
     return float(scores[min(may_be_below, scores.size - 1)])
 
 
 def flagged_at(scores_N: ArrayLike, sound_N: ArrayLike, half_N: ArrayLike, rate: float) -> FloatArray:
-    """1 for solutions that score below the threshold at which a share `rate` of sound ones would, else 0, (N,).
+    """Return 1 for solutions below the threshold that flags a fraction `rate` of correct ones, else 0, (N,).
 
-    The threshold of each half comes from the sound solutions of the other; NaN where there is none.
+    The threshold of each half is chosen on the correct solutions of the other half; NaN if there are none.
     """
     scores = floats(scores_N)
     sound = np.asarray(sound_N, dtype=bool)
@@ -145,9 +158,9 @@ def flagged_at(scores_N: ArrayLike, sound_N: ArrayLike, half_N: ArrayLike, rate:
 
 
 def located(steps_N: Sequence[ArrayLike], truth_N: ArrayLike, half_N: ArrayLike) -> FloatArray:
-    """Place of the first step that a judge finds wrong, (N,), `NO_ERROR` for none.
+    """Return the index of the first step that a judge finds wrong, (N,), `NO_ERROR` for none.
 
-    A step is wrong below a threshold; that of each half has the highest ProcessBench F1 on the other.
+    A step is wrong below a threshold. Each half uses the threshold with the highest ProcessBench F1 on the other half.
     """
     truth = np.asarray(truth_N)
     steps_by_row = [floats(steps) for steps in steps_N]
@@ -162,9 +175,10 @@ def located(steps_N: Sequence[ArrayLike], truth_N: ArrayLike, half_N: ArrayLike)
 
 
 def best_threshold(steps_N: Sequence[FloatArray], truth_N: ArrayLike) -> float:
-    """The threshold with the highest ProcessBench F1 among quantiles of the steps' probabilities; of equals the lowest.
+    """Return the threshold with the highest ProcessBench F1 among quantiles of the steps' probabilities.
 
-    ½ where there are no probabilities or one kind of solution is missing.
+    If several are equally good it is the lowest. It is ½ if there are no probabilities or one kind of solution is
+    missing.
     """
     probabilities = np.concatenate([*steps_N, np.zeros(0)])
     if not probabilities.size:
@@ -190,37 +204,46 @@ def vote_of_n(
     draws: int,
     rng: np.random.Generator,
 ) -> float:
-    """Accuracy of the answer with the most weight among n samples, without bias: the mean over drawn subsets of n.
+    """Return the accuracy of the answer with the highest total weight among n samples, as a mean over random subsets.
 
-    Equal weights are a majority vote (arXiv:2203.11171), a judge's scores a weighted one (arXiv:2206.02336). Answers
-    that tie are chosen between at random, in expectation; a sample without an answer has no vote, and a subset without
-    any is wrong.
+    The estimate is unbiased. Equal weights give a majority vote (arXiv:2203.11171), the scores of a judge a weighted
+    one (arXiv:2206.02336). Ties are broken at random, in expectation. A sample without an answer has no vote, and a
+    subset without any answer is wrong.
+
+    Args:
+        answers: answer per sample; None for a sample without one.
+        correct: 1 for a right answer, 0 for a wrong one.
+        weights: weight of each sample's vote.
+        n: size of the subsets.
+        draws: number of random subsets.
+        rng: generator of the subsets.
     """
     if n >= len(answers):
-        draws = 1  # every subset is the whole
+        draws = 1  # the only subset is the full set
     total = 0.0
     for _ in range(draws):
         weight_of: dict[str, float] = {}
         correct_of: dict[str, float] = {}
+        # Add up the weights of each answer in one random subset.
         for i in rng.choice(len(answers), n, replace=False):
             answer = answers[i]
             if answer is not None:
                 weight_of[answer] = weight_of.get(answer, 0.0) + weights[i]
                 correct_of[answer] = correct[i]
-        most = max(weight_of.values(), default=0.0)
-        # Equal sums of weights may differ by rounding, as they are added up in another order.
-        top = [correct_of[answer] for answer, weight in weight_of.items() if weight >= most * (1 - 1e-12)]
+        largest = max(weight_of.values(), default=0.0)
+        # Equal sums of weights may differ by rounding, because they are added in another order.
+        top = [correct_of[answer] for answer, weight in weight_of.items() if weight >= largest * (1 - 1e-12)]
         total += sum(top) / len(top) if top else 0.0
     return total / draws
 
 
-def _share_below(sorted_M: FloatArray, scores_N: FloatArray) -> FloatArray:
-    """Share of `sorted_M` that lies below each score, ties half, (N,)."""
+def _fraction_below(sorted_M: FloatArray, scores_N: FloatArray) -> FloatArray:
+    """Return the fraction of `sorted_M` below each score, ties half, (N,)."""
     strictly_below_N = np.searchsorted(sorted_M, scores_N, side="left") / sorted_M.size
-    at_most_N = np.searchsorted(sorted_M, scores_N, side="right") / sorted_M.size
-    return (strictly_below_N + at_most_N) / 2
+    upper_N = np.searchsorted(sorted_M, scores_N, side="right") / sorted_M.size
+    return (strictly_below_N + upper_N) / 2
 
 
 def _within_unit(estimate: Estimate) -> Estimate:
-    """A rate lies in [0, 1], and a t interval about one need not."""
+    """Clip the interval of a rate to [0, 1], which a t interval may exceed."""
     return replace(estimate, low=max(estimate.low, 0.0), high=min(estimate.high, 1.0))

@@ -1,8 +1,8 @@
-"""Over-optimisation in a study: proxy and gold against √KL along training, a fitted curve per level, where gold turns.
+"""Over-optimisation curves of a study: proxy and gold against √KL along training, with a fitted curve per level.
 
-A study asks for it with `curves: overoptimization`. Every evaluated policy of every completed job is a point: its gain
-over the first policy of the same run, at d = √KL. Best-of-n levels take the curve of best-of-n, all others that of
-training; see `statistics/overoptimization.py` for both and for the two kinds of interval.
+A study enables them with `curves: overoptimization`. Every evaluated policy of every completed job is a point: its gain
+over the first policy of the same run, at d = √KL. Best-of-n levels use the curve of best-of-n, all others that of
+training. `statistics/overoptimization.py` describes both curves and the two kinds of interval.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from rlhf_lab.core.errors import NumericError
-from rlhf_lab.results.answer import algorithm_settings
+from rlhf_lab.core.yaml_files import read_mapping
+from rlhf_lab.results.stage import algorithm_settings
 from rlhf_lab.results.wording import compact, markdown_row
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.overoptimization import Fit, Form, SeedFits, fit_over_seeds
@@ -28,21 +28,22 @@ NAME = "overoptimization"
 HEADINGS = ("level", "curve", "over", "α", "β", "KL at peak, nats", "gold gained there", "R²")
 FORMULAS: dict[Form, str] = {"bon": "d(α − βd)", "rl": "d(α − β ln d)"}
 NOTE = (
-    "d = √KL, nats per response; gain over the first policy of the same run. “seeds”: a curve per seed, t interval "
+    "d = √KL, nats per response; gain over the first policy of the same run. “seeds”: one curve per seed, t interval "
     "over seeds (primary; the KL is a geometric mean). “pooled”: one curve, percentiles over resampled seeds; too "
-    "narrow with few of them. The curves are those of arXiv:2210.10760."
+    "narrow with few seeds. The curves are those of arXiv:2210.10760."
 )
 
 
 @dataclass(frozen=True)
 class LevelCurve:
-    """One level's points and fits.
+    """Points and fitted curves of one level.
 
     Attributes:
-        level: what it is called.
-        points: one row per policy: seed, position, d (√nats), proxy and gold (gains; NaN where unknown).
-        gold, proxy: their fits; None when there is too little to fit.
-        problem: why there is no fit of gold.
+        level: label of the level.
+        form: form of the curve ("bon" or "rl").
+        points: one row per policy: seed, position, d (√nats), proxy and gold (gains; NaN if unknown).
+        gold, proxy: fits of the two gains; None if there are too few points.
+        problem: reason why gold has no fit; empty if it has one.
     """
 
     level: str
@@ -54,7 +55,7 @@ class LevelCurve:
 
 
 def level_curves(study: Study) -> list[LevelCurve]:
-    """Points and fits of every level that has evaluated policies."""
+    """Return points and fits of every level that has evaluated policies."""
     curves = []
     for level in study.levels:
         points = _gain_points(study, level)
@@ -68,15 +69,16 @@ def level_curves(study: Study) -> list[LevelCurve]:
 
 
 def _gain_points(study: Study, level: str) -> pd.DataFrame:
-    """Every policy of a level after the first of its run, as gains over that first one."""
+    """Return every policy of a level after the first of its run, as gains over that first policy."""
     rows = study.policies
     if rows.empty or "kl" not in rows:
         return pd.DataFrame()
     points_of_runs = []
+    # Gains are relative to the first policy of the same run, so runs are processed one by one.
     for _, run in rows[rows["level"] == level].groupby("index"):
         first = run[run["position"] == 0]
         later = run[run["position"] > 0]
-        # An estimate of a small KL from samples may come out below 0.
+        # A small KL estimated from samples may be negative.
         points = later[["seed", "position"]].assign(d=np.sqrt(later["kl"].clip(lower=0)))
         for metric in ("proxy", "gold"):
             has_start = metric in run and len(first)
@@ -88,29 +90,29 @@ def _gain_points(study: Study, level: str) -> pd.DataFrame:
 
 
 def _curve_form(study: Study, level: str) -> Form:
-    """The form of a level's curve, which the algorithm of its first run says."""
+    """Return the form of a level's curve, which the algorithm of its first run determines."""
     completed = study.completed
     for run in completed.loc[completed["level"] == level, "run"]:
         file = Path(run) / "config.yaml"
         if file.is_file():
-            config = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+            config = read_mapping(file, "the settings of a run")
             kind = str((config.get("algorithm") or {}).get("kind"))
             return algorithm_settings(kind).gain_curve
     return StageSettings.gain_curve
 
 
 def _fit_metric(form: Form, points: pd.DataFrame, metric: str) -> tuple[SeedFits | None, str]:
-    """(fits over the seeds, ""), or (None, why there are none)."""
+    """Return (fits over the seeds, ""), or (None, reason why there are none)."""
     if points[metric].isna().all():
         return None, f"no {metric} reward is known"
     try:
         return fit_over_seeds(form, points["d"], points[metric], points["seed"].astype(str)), ""
     except NumericError:
-        return None, "no run has two policies away from its start; evaluate along training"
+        return None, "no run has two policies away from its start; evaluate several checkpoints along training"
 
 
 def fit_rows(curves: Sequence[LevelCurve]) -> list[tuple[str, ...]]:
-    """The table of gold fits as text, in the order of HEADINGS: two rows per level, one per kind of interval."""
+    """Return the table of gold fits as text, in the order of HEADINGS: two rows per level, one per kind of interval."""
     rows: list[tuple[str, ...]] = []
     for curve in curves:
         if curve.gold is None:
@@ -127,7 +129,7 @@ def fit_rows(curves: Sequence[LevelCurve]) -> list[tuple[str, ...]]:
             no_peak = _turning_count(fits)
             kl = no_peak if summary.peak_kl is None else _on_ratio_scale(summary.peak_kl)
             gain = no_peak if summary.peak_gain is None else _with_open_end(summary.peak_gain)
-            if summary.peak_kl and not all(fit.place == "inside" for fit in fits):
+            if summary.peak_kl and not all(fit.position == "inside" for fit in fits):
                 kl += " (extrapolated)"
             alpha, beta = _with_open_end(summary.alpha), _with_open_end(summary.beta)
             rows.append((curve.level, FORMULAS[curve.form], name, alpha, beta, kl, gain, compact(r2)))
@@ -135,20 +137,20 @@ def fit_rows(curves: Sequence[LevelCurve]) -> list[tuple[str, ...]]:
 
 
 def _turning_count(fits: Sequence[Fit]) -> str:
-    """How many curves turn, where no mean of their peaks can be given."""
+    """Return in words how many curves have a peak; used when some have none, so that the mean peak is undefined."""
     turning = sum(math.isfinite(fit.peak_kl) for fit in fits)
     return f"{turning} of {len(fits)} turn" if len(fits) > 1 else "no turn"
 
 
 def _with_open_end(value: Estimate) -> str:
-    """An estimate whose upper bound alone may be infinite."""
+    """Format an estimate whose upper bound alone may be infinite."""
     if math.isfinite(value.low) and not math.isfinite(value.high):
         return f"{compact(value.mean)} [{compact(value.low)}, ∞]"
     return compact(value)
 
 
 def _on_ratio_scale(value: Estimate) -> str:
-    """An estimate of a ratio scale: bounds that lie far apart have their own digits each."""
+    """Format an estimate on a ratio scale: if the bounds differ widely, each has its own number of digits."""
     if not value.bounded or value.high < 2 * value.low:
         return _with_open_end(value)
     numbers = (value.mean, value.low, value.high)
@@ -156,42 +158,46 @@ def _on_ratio_scale(value: Estimate) -> str:
     return f"{mean} [{low}, {high}]"
 
 
-def curve_finding(study: Study) -> str:
-    """A sentence per level: where its gold turns, or how far it was seen not to."""
+def curve_conclusion(study: Study) -> str:
+    """Return one sentence per level: the KL at which gold has its maximum, or the KL up to which it has none."""
     if study.curves != NAME:
         return ""
     if not study.has_gold:
-        return "No gold reward is known here, so nothing says where it turns."
+        return "No gold reward is known here, so the KL at which it turns is unknown."
     return " ".join(_level_sentence(curve) for curve in level_curves(study))
 
 
 def _level_sentence(curve: LevelCurve) -> str:
+    """Return the sentence of one level."""
     if curve.gold is None:
         return f"No curve is fitted with {curve.level}: {curve.problem}."
     fits = curve.gold.fits
     over_seeds = curve.gold.over_seeds
-    turned = [fit for fit in fits if fit.place in ("inside", "before")]
+    # A maximum before the first evaluated policy also means that gold was seen to fall.
+    turned = [fit for fit in fits if fit.position in ("inside", "before")]
     if not turned:
-        observed_kl = compact(min(fit.d_max for fit in fits) ** 2)  # d = √KL; what every seed was followed to
-        beyond = [fit for fit in fits if fit.place == "beyond"]
+        observed_kl = compact(min(fit.d_max for fit in fits) ** 2)  # d = √KL; the range that every seed covers
+        beyond = [fit for fit in fits if fit.position == "beyond"]
         extrapolation = ""
         if beyond:
             extrapolation = f"; {len(beyond)} of {len(fits)} fitted curves turn farther out, which is extrapolation"
         return f"No turn of gold is seen with {curve.level} up to KL {observed_kl}{extrapolation}."
+    # The interval needs a maximum in every seed; otherwise only a geometric mean is reported.
     if len(turned) < len(fits) or over_seeds.peak_kl is None:
         geometric_mean_kl = math.exp(float(np.mean([2 * fit.log_peak for fit in turned])))
-        # 0 where a curve falls from the start: the logarithm of its peak is −∞
+        # 0 if a curve falls from the start: the logarithm of its maximum's distance is −∞
         turn = f"turns near KL {compact(geometric_mean_kl)}" if geometric_mean_kl > 0 else "falls from the start"
         return f"Gold with {curve.level} {turn} in {len(turned)} of {len(fits)} seeds; no interval."
+    # β ≤ 0 means that the curve has no maximum.
     unsure = over_seeds.beta.bounded and over_seeds.beta.low <= 0
-    doubt = " The interval of β holds 0, so a curve that never turns fits as well." if unsure else ""
-    early = sum(fit.place == "before" for fit in fits)
+    doubt = " The interval of β contains 0, so a curve without a maximum also fits." if unsure else ""
+    early = sum(fit.position == "before" for fit in fits)
     before = f", in {early} of {len(fits)} seeds before the first evaluated policy" if early else ""
     return f"Gold with {curve.level} turns at KL {_on_ratio_scale(over_seeds.peak_kl)}{before}.{doubt}"
 
 
 def curve_markdown(study: Study) -> str:
-    """The section that `table.md` ends with; empty when the study asks for no curves."""
+    """Return the over-optimisation section of `table.md`; empty if the study requests no curves."""
     curves = level_curves(study) if study.curves == NAME else []
     if not curves:
         return ""

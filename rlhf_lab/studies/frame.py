@@ -1,6 +1,6 @@
-"""Reads a study directory into tidy frames: one row per job, whether it completed, failed or never ran.
+"""Read a study directory into tidy frames: one row per job, whether it completed, failed or never ran.
 
-Everything is read by key from `study.json`, `job.json` and each run's `result.json`; no name and no log is parsed.
+Everything is read by key from `study.json`, `job.json` and each run's `result.json`; names and logs are not parsed.
 """
 
 from __future__ import annotations
@@ -18,38 +18,43 @@ from rlhf_lab.config.overrides import is_choice, level_name
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.results.gains import policy_of, prompt_means
 from rlhf_lab.results.paths import policies_on_path
-from rlhf_lab.results.rundir import Run, is_run, read_json, read_run
+from rlhf_lab.results.rundir import StoredRun, is_run, read_json, read_run
 from rlhf_lab.studies.replication import UNKNOWN, Replication
 
 COMPLETED = "completed"
 ALL_SEEDS = "all seeds"
-"""The one level of a sweep over seeds alone: seeds are repetitions, and are not compared with one another."""
+"""Name of the only level of a sweep over seeds alone: seeds are repetitions and are not compared with each other."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """A sweep over one factor, repeated over seeds.
+    """Sweep over one factor, repeated over seeds.
 
     Attributes:
-        command: the command line that ran the study.
-        compare: the override that is compared, e.g. "algorithm.buffer".
-        baseline: its level that the others are compared with.
-        metrics: metrics to tabulate; `primary` is the one the question is about.
-        curves: which curves the report adds, or None.
-        by: another override, within each value of which levels are compared; "" compares over all jobs.
+        path: the study directory.
+        recipe: name of the recipe.
+        command: command line that ran the study.
+        question: question of the recipe; may be empty.
+        hypothesis: expected answer, if the recipe states one.
+        compare: override that is compared, e.g. "algorithm.buffer".
+        baseline: level of `compare` that the others are compared with.
+        metrics: metrics to tabulate, the primary one first.
+        primary: metric that the question is about.
+        curves: kind of curves that the report adds, or None.
+        by: another override; levels are compared within each of its values. "" compares over all jobs.
         predicts: claims that the numbers decide, as `sections.Prediction` in plain values.
         size: `full`, `quick` or `smoke`.
         factors: every override that some job sets.
-        frame: one row per job: index, status, error, run (Path or None), changed (`Run.changed`, joined by commas),
+        frame: one row per job: index, status, error, run (Path or None), changed (`StoredRun.changed`, with commas),
             level, one column per factor, and per metric m the columns m, "m/low", "m/high", "m/n".
         policies: one row per evaluated policy of each completed job: index, level, seed, position, policy, joined
-            (whether it lies on the path of its run's training), and one column per metric.
-        gold_source: what gold is, as in `Run.gold_source`, of each kind that the runs have; empty where none has gold.
+            (True if it is on the path of its run's training), and one column per metric.
+        gold_source: kinds of gold that the runs have, as in `StoredRun.gold_source`; empty if none has gold.
         replication: what differs between the study's seeds besides training.
-        labels: swept key → how its values are called: a text with "{}", or value → text.
+        labels: swept key → labels of its values: a text with "{}", or value → text.
         fronts: pairs of metrics with a margin, as `sections.FrontOf` in plain values.
-        prompts: job → the metrics of its last policy by prompt, where all seeds are tested on the same prompts.
-        worlds: completed job → `Run.world`.
+        prompts: job → metrics of its last policy by prompt, if all seeds are tested on the same prompts.
+        worlds: completed job → `StoredRun.world`.
     """
 
     path: Path
@@ -77,18 +82,19 @@ class Study:
 
     @property
     def has_gold(self) -> bool:
-        """Whether some run has a gold reward."""
+        """True if some run has a gold reward."""
         return bool(self.gold_source)
 
     def label(self, level: str) -> str:
-        """What a level of the compared factor is called."""
+        """Return the label of a level of the compared factor."""
         return self._label_of(self.compare, level)
 
     def panel_label(self, value: str) -> str:
-        """What a value of `by` is called."""
+        """Return the label of a value of `by`."""
         return self._label_of(self.by, value)
 
     def _label_of(self, key: str, level: str) -> str:
+        """Return the label of a level of any factor; without a configured label, the setting's name and the level."""
         if level == ALL_SEEDS:
             return level
         names = self.labels.get(key)
@@ -96,7 +102,7 @@ class Study:
             return names.replace("{}", level)
         if names and level in names:
             return str(names[level])
-        if is_choice(key) or key.startswith("needs."):  # names of components and recipes speak for themselves
+        if is_choice(key) or key.startswith("needs."):  # names of components and recipes need no prefix
             return level
         setting = key.rpartition(".")[2].replace("_", " ")
         return f"{setting} {level}"
@@ -110,11 +116,12 @@ class Study:
 
     @property
     def completed(self) -> pd.DataFrame:
+        """Jobs that have a result."""
         return self.frame[self.frame["status"] == COMPLETED]
 
     def panels(self) -> list[tuple[str, Study]]:
-        """(value of `by`, the study's jobs with that value), in job order; ("", all of it) when nothing divides it."""
-        if self.by not in self.factors:  # or it was given one value on the command line
+        """Return (value of `by`, jobs with that value) in job order; [("", all jobs)] if the study has no panels."""
+        if self.by not in self.factors:  # no `by`, or the command line gave it a single value
             return [("", self)]
         values = self.frame[self.by].map(level_name)
         panels = []
@@ -123,7 +130,16 @@ class Study:
             policies = self.policies
             if len(policies):
                 policies = policies[policies["index"].isin(frame["index"])]
-            panels.append((value, dataclasses.replace(self, frame=frame, policies=policies)))
+            panels.append(
+                (
+                    value,
+                    dataclasses.replace(
+                        self,
+                        frame=frame,
+                        policies=policies,
+                    ),
+                )
+            )
         return panels
 
     @property
@@ -133,50 +149,61 @@ class Study:
 
     @property
     def changed(self) -> pd.DataFrame:
-        """Jobs whose run has changed since it was completed; they count with what their files hold now."""
+        """Jobs whose run has changed since it was completed; they count with the present content of their files."""
         return self.frame[self.frame["changed"] != ""]
 
 
-def is_study(folder: Path) -> bool:
-    return (folder / "study.json").is_file()
+def is_study(directory: Path) -> bool:
+    """Return True if the directory holds a study."""
+    return (directory / "study.json").is_file()
 
 
-def read_study(folder: Path | str) -> Study:
-    """Read a study directory. Raises DataError when study.json is missing or lacks a field."""
-    folder = Path(folder)
-    plan = _read_plan(folder)
+def read_study(directory: Path | str) -> Study:
+    """Read a study directory. Raise DataError if study.json is missing or lacks a field."""
+    directory = Path(directory)
+    plan = _read_plan(directory)
     compare = str(plan["compare"])
     metrics = [str(name) for name in plan["metrics"]]
     primary = str(plan.get("primary") or metrics[0])
+    # Every table starts with the primary metric.
     metrics = [primary] + [name for name in metrics if name != primary]
-    factors = tuple(dict.fromkeys(key for job in plan["jobs"] for key in job.get("overrides", {})))
+    override_keys = [key for job in plan["jobs"] for key in job.get("overrides", {})]
+    factors = tuple(dict.fromkeys(override_keys))  # without duplicates, in order of appearance
     rows: list[dict[str, Any]] = []
     policies: list[dict[str, Any]] = []
-    gold_sources: dict[str, None] = {}  # in the order of the jobs, each once
+    gold_sources: dict[str, None] = {}  # a dict keeps the order of the jobs and removes duplicates
     replication = Replication.from_dict(plan.get("replication"))
     prompts: dict[int, pd.DataFrame] = {}
     worlds: dict[int, str] = {}
-    for number, job in enumerate(plan["jobs"]):
+    for i, job in enumerate(plan["jobs"]):
         overrides = dict(job.get("overrides", {}))
-        row, run = _read_job(folder, int(job.get("index", number)), metrics)
+        job_index = int(job.get("index", i))
+        row, run = _read_job(directory, job_index, metrics, job.get("run"))
         row["level"] = ALL_SEEDS if compare == "seed" else level_name(overrides.get(compare))
-        rows.append({**row, **{factor: overrides.get(factor) for factor in factors}})
+        factor_values = {factor: overrides.get(factor) for factor in factors}
+        rows.append({**row, **factor_values})
         if run is not None and row["status"] == COMPLETED:
             gold_sources |= {run.gold_source: None} if run.has_gold else {}
             worlds[row["index"]] = run.world
+            # Values by prompt are only needed if seeds and prompts are crossed.
             if replication.shares_prompts and len(run.evaluation):
                 last_policy = run.evaluation[run.evaluation["policy"] == policy_of(run)]
                 prompts[row["index"]] = prompt_means(last_policy, metrics)
-            job_keys = {"index": row["index"], "level": row["level"], "seed": overrides.get("seed", row["index"])}
+            seed = overrides.get("seed", row["index"])  # without seeds, every job counts as one of its own
+            job_keys = {"index": row["index"], "level": row["level"], "seed": seed}
             path = policies_on_path(run)
             for position, policy in enumerate(run.policies):
                 means = {name: estimate.mean for name, estimate in policy.metrics.items()}
-                place = {"position": position, "policy": policy.name, "joined": policy.name in path}
-                policies.append({**job_keys, **place, **means})
+                index = {
+                    "position": position,
+                    "policy": policy.name,
+                    "joined": policy.name in path,
+                }
+                policies.append({**job_keys, **index, **means})
     baseline = ALL_SEEDS if compare == "seed" else plan.get("baseline")
-    recipe = str(plan.get("recipe") or folder.name)
+    recipe = str(plan.get("recipe") or directory.name)
     return Study(
-        path=folder,
+        path=directory,
         recipe=recipe,
         command=str(plan.get("command") or f"python -m rlhf_lab +recipe={recipe}"),
         question=str(plan.get("question") or ""),
@@ -201,36 +228,67 @@ def read_study(folder: Path | str) -> Study:
     )
 
 
-def _read_plan(folder: Path) -> dict[str, Any]:
+def _read_plan(directory: Path) -> dict[str, Any]:
+    """Return the content of study.json. Raise DataError if it is unreadable or lacks a required key."""
     problems: list[str] = []
-    plan = read_json(folder / "study.json", problems)
+    plan = read_json(directory / "study.json", problems)
     problems += [f"study.json lacks {key!r}" for key in ("compare", "metrics", "jobs") if not plan.get(key)]
     if problems:
-        raise DataError(f"{folder} is not a readable study directory: " + "; ".join(problems))
+        raise DataError(
+            f"{directory} is not a readable study directory: {'; '.join(problems)}; pass the directory of a sweep"
+        )
     return plan
 
 
-def _read_job(folder: Path, index: int, metrics: list[str]) -> tuple[dict[str, Any], Run | None]:
-    """Status, error, run path and metrics of one job."""
-    row: dict[str, Any] = {"index": index, "status": "not run", "error": "", "run": None, "changed": ""}
+def _read_job(
+    directory: Path, index: int, metrics: list[str], planned_run: str | None
+) -> tuple[dict[str, Any], StoredRun | None]:
+    """Return the table row of one job (status, error, run path, metrics) and its run, if it has one.
+
+    Args:
+        directory: the study directory.
+        index: index of the job, from 0.
+        metrics: metrics to read.
+        planned_run: directory in which the job's result is, or will be, stored.
+    """
+    row: dict[str, Any] = {
+        "index": index,
+        "status": "not run",
+        "error": "",
+        "run": None,
+        "changed": "",
+    }
     for name in metrics:
-        row |= {name: math.nan, f"{name}/low": math.nan, f"{name}/high": math.nan, f"{name}/n": 0}
-    file = folder / "jobs" / str(index) / "job.json"
-    if not file.is_file():
-        return row, None
+        row |= {
+            name: math.nan,
+            f"{name}/low": math.nan,
+            f"{name}/high": math.nan,
+            f"{name}/n": 0,
+        }
+    file = directory / "jobs" / str(index) / "job.json"
     problems: list[str] = []
-    job: Mapping[str, Any] = read_json(file, problems)
-    row |= {"status": str(job.get("status") or "unreadable"), "error": job.get("error") or "; ".join(problems)}
+    job: Mapping[str, Any] = read_json(file, problems) if file.is_file() else {}
+    is_unfinished = job.get("status") in (None, "interrupted")
+    stored_elsewhere = False
+    if is_unfinished and planned_run and is_run(Path(planned_run)):
+        stored_elsewhere = read_run(Path(planned_run)).status == COMPLETED
+    if stored_elsewhere:
+        # The command stopped before it reached this job, but an earlier command has stored the job's result.
+        job = {"status": COMPLETED, "run": planned_run}
+    elif not file.is_file():
+        return row, None
+    row["status"] = str(job.get("status") or "unreadable")
+    row["error"] = job.get("error") or "; ".join(problems)
     if not job.get("run"):
         return row, None
-    row["run"] = folder / str(job["run"])  # an absolute path stays as it is
+    row["run"] = directory / str(job["run"])  # an absolute path stays as it is
     if not is_run(row["run"]):
         if row["status"] == COMPLETED:
             row |= {"status": "failed", "error": f"its run directory {job['run']} is missing"}
         return row, None
     run = read_run(row["run"])
     row["changed"] = ", ".join(run.changed)
-    if row["status"] == COMPLETED and run.status != COMPLETED:  # job and run disagree: the run counts
+    if row["status"] == COMPLETED and run.status != COMPLETED:  # if job and run disagree, the run decides
         row |= {"status": run.status, "error": run.error or f"its run is {run.status}"}
     row["error"] = row["error"] or run.error or ""
     for name in metrics:

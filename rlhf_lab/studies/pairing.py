@@ -1,4 +1,4 @@
-"""Which jobs are compared with which, within a study and across two."""
+"""Selection of the jobs that are compared with each other, within a study and across two studies."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from rlhf_lab.studies.frame import Study
 
 
 def job_names(jobs: pd.DataFrame) -> list[str]:
-    """What a reader calls each job: its seed, or its number in a study that sets none."""
+    """Return the name of each job for readers: its seed, or its index in a study that sets no seeds."""
     kind = "seed" if "seed" in jobs else "job"
     column = jobs["seed"] if "seed" in jobs else jobs["index"]
     return [f"{kind} {value}" for value in column]
 
 
 def seeds(jobs: pd.DataFrame) -> np.ndarray:
-    """The seed of each job. Jobs of a study that sets none share one, and are no independent runs."""
-    return jobs["seed"].astype(str).to_numpy() if "seed" in jobs else np.full(len(jobs), "the seed of all")
+    """Return the seed of each job. Without seeds all jobs get the same value, because they are not independent."""
+    if "seed" in jobs:
+        return jobs["seed"].astype(str).to_numpy()
+    return np.full(len(jobs), "the seed of all")
 
 
 def partners(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Jobs of `a` and of `b` that agree in all `keys`, row by row in a's order.
+    """Return the jobs of `a` and of `b` that agree in all `keys`, row by row in the order of `a`.
 
-    A job with several partners is there several times: its `index` is then not unique.
+    A job with several partners is repeated: its `index` is then not unique.
     """
     a = _with_partner_key(a, keys)
     b = _with_partner_key(b, keys)
-    # only `partner` and the row number (as `index`): jobs have a column `index` of their own
+    # Keep only `partner` and the row number (as `index`), because the jobs have another column named `index`.
     rows_a = a[["partner"]].reset_index()
     rows_b = b[["partner"]].reset_index()
     pairs = rows_a.merge(rows_b, on="partner", suffixes=("_a", "_b"))
@@ -38,16 +40,19 @@ def partners(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.
 
 
 def _with_partner_key(jobs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """The jobs with a column `partner`, the same text for jobs that agree in all `keys`; rows numbered from 0."""
+    """Return the jobs with a column `partner`, equal for jobs that agree in all `keys`; rows are numbered from 0."""
     jobs = jobs.reset_index(drop=True)
     values = [str([level_name(job[key]) for key in keys]) for job in jobs.to_dict("records")]
     return jobs.assign(partner=values)
 
 
 def paired_jobs(study: Study, metric: str, level: str, versus: str | None = None) -> pd.DataFrame:
-    """Completed jobs of `level` (a) beside their twins of level `versus`, the baseline unless given (b).
+    """Return completed jobs of `level` (a) paired with those of level `versus` (b; the baseline by default).
 
-    Columns: a, b, index_a, index_b, seed.
+    Pairs agree in every swept setting except the compared one.
+
+    Returns:
+        frame with columns a, b (values of the metric), index_a, index_b (jobs) and seed.
     """
     completed = study.completed
     keys = [factor for factor in study.factors if factor != study.compare]

@@ -1,9 +1,9 @@
-"""The inference of a study: means of levels and differences between them, over the study's seeds.
+"""Inference of a study: means of levels and differences between them, over the study's seeds.
 
-Tables, claims and findings of a study, and of two that are compared, take their numbers from here. Where each seed is
-tested on prompts of its own, a seed is one independent value (`statistics.py`). Where all seeds share the test prompts,
-seeds and prompts are crossed (`crossed.py`); a metric that is not a mean over prompts then adds the error that each run
-states.
+The tables, claims and conclusions of a study, and those of two compared studies, all use these numbers. If each seed is
+tested on separate prompts, a seed is one independent value (`statistics/inference.py`). If all seeds use the same test
+prompts, seeds and prompts are crossed (`statistics/crossed.py`). For a metric that is not a mean over prompts, the
+standard error that each run states is then added.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from rlhf_lab.statistics.inference import (
     Estimate,
     clustered_mean,
     clustered_rate,
-    least_sd,
-    least_sd_of_outcomes,
+    min_sd,
+    min_sd_of_outcomes,
     paired_difference,
     t_comparison,
 )
@@ -34,114 +34,129 @@ from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import paired_jobs, seeds
 
 FLOOR = (
-    "The spread between seeds is not taken below a tenth of a run's own standard error (half of it near a rate of 0 or "
-    "1), nor below that of a coin for outcomes of 0 and 1. Differences are taken not to be strongly skewed"
+    "The standard deviation between seeds is taken to be at least a tenth of a run's own standard error (half of it "
+    "near a rate of 0 or 1), and for outcomes of 0 and 1 at least that of a coin. Differences are assumed not to be "
+    "strongly skewed"
 )
 RULE = f"Differences are judged by a paired t test over seeds. {FLOOR}"
-"""How a difference is tested, in words for a page."""
+"""Description of the test of a difference, for a page."""
 RULE_SHARED = (
-    "Differences are judged by a t test with seeds and test prompts crossed; metrics that are no means over prompts "
-    f"add the error that each run states. {FLOOR}"
+    "Differences are judged by a t test with seeds and test prompts crossed; for metrics that are not means over "
+    f"prompts, the error that each run states is added. {FLOOR}"
 )
-"""The same where all seeds are tested on the same prompts."""
+"""The same description for studies in which all seeds are tested on the same prompts."""
 OUTCOMES = re.compile(r"hacked$|in_time/|false/")
 """Metrics that are 0 or 1 in every run."""
 Side = tuple[Study, pd.DataFrame]
-"""Completed jobs, and the study that they are of."""
+"""Completed jobs, and the study that they belong to."""
 LEANING = 5
-"""How many errors one error counts for where an interval leans wholly to one side."""
+"""Maximum factor on a run's standard error, reached if its interval is completely one-sided."""
 
 
 def level_mean(study: Study, metric: str, level: str) -> Estimate:
-    """Mean of a metric over the completed jobs of a level."""
+    """Return the mean of a metric over the completed jobs of a level."""
     return jobs_mean(study, metric, study.completed[study.completed["level"] == level])
 
 
 def level_difference(study: Study, metric: str, level: str, versus: str | None = None) -> Comparison | None:
-    """A level against another, the baseline unless given, paired by seed; None where they share no seed."""
+    """Return the difference of a level from another (the baseline by default), paired by seed; None without a pair."""
     pairs = paired_jobs(study, metric, level, versus)
     if not len(pairs):
         return None
     jobs = study.completed.set_index("index", drop=False)
-    return jobs_difference(metric, (study, jobs.loc[pairs["index_a"]]), (study, jobs.loc[pairs["index_b"]]))
+    level_jobs = jobs.loc[pairs["index_a"]]
+    versus_jobs = jobs.loc[pairs["index_b"]]
+    return jobs_difference(metric, (study, level_jobs), (study, versus_jobs))
 
 
 def jobs_mean(study: Study, metric: str, jobs: pd.DataFrame) -> Estimate:
-    """Mean of a metric over completed jobs."""
+    """Return the mean of a metric over completed jobs."""
     values_N = jobs[metric].to_numpy(dtype=float)
     seed_N = seeds(jobs)
     if OUTCOMES.match(metric):
         return clustered_rate(values_N, seed_N)
-    least_N = least_sd(values_N, errors_near_bounds(jobs, metric))
+    lower_N = min_sd(values_N, errors_near_bounds(jobs, metric))
     tables = _prompt_tables(metric, [(study, jobs)])
     if tables is not None and len(set(seed_N)) == len(jobs):  # crossing needs one run per seed
-        return crossed_mean(tables[0], least_sd_S=least_N)
-    mean = clustered_mean(values_N, seed_N, least_sd_N=least_N)
+        return crossed_mean(tables[0], min_sd_S=lower_N)
+    mean = clustered_mean(values_N, seed_N, min_sd_N=lower_N)
+    # Shared prompts make the runs dependent; without values by prompt, the error of one run is added.
     if study.replication.shares_prompts:
         return _add_prompt_error(mean, run_errors(jobs, metric))
     return mean
 
 
 def jobs_difference(metric: str, a: Side, b: Side) -> Comparison:
-    """Jobs of one side against their partners of the other, row by row, paired by the seeds of a."""
+    """Compare jobs of side a with their partners of side b, row by row, clustered by the seeds of a."""
     study_a, jobs_a = a
     study_b, jobs_b = b
     a_N = jobs_a[metric].to_numpy(dtype=float)
     b_N = jobs_b[metric].to_numpy(dtype=float)
     seed_N = seeds(jobs_a)
     if OUTCOMES.match(metric):
-        comparison = paired_difference(a_N, b_N, seed_N, least_sd_N=least_sd_of_outcomes(a_N, b_N))
+        comparison = paired_difference(a_N, b_N, seed_N, min_sd_N=min_sd_of_outcomes(a_N, b_N))
         return _within_rate_bounds(comparison)
-    least_a_N = least_sd(jobs_a[metric], errors_near_bounds(jobs_a, metric))
-    least_b_N = least_sd(jobs_b[metric], errors_near_bounds(jobs_b, metric))
-    least_N = np.hypot(least_a_N, least_b_N)
+    lower_a_N = min_sd(jobs_a[metric], errors_near_bounds(jobs_a, metric))
+    lower_b_N = min_sd(jobs_b[metric], errors_near_bounds(jobs_b, metric))
+    lower_N = np.hypot(lower_a_N, lower_b_N)
     tables = _prompt_tables(metric, [a, b])
     if tables is not None and len(set(seed_N)) == len(seed_N):  # crossing needs one pair of runs per seed
-        return crossed_difference(*tables, least_sd_S=least_N)
-    comparison = paired_difference(a_N, b_N, seed_N, least_sd_N=least_N)
+        return crossed_difference(*tables, min_sd_S=lower_N)
+    comparison = paired_difference(a_N, b_N, seed_N, min_sd_N=lower_N)
     if not (study_a.replication.shares_prompts or study_b.replication.shares_prompts):
         return comparison
+    # Both sides are treated as tested on independent prompts, which is conservative.
     errors_N = np.hypot(run_errors(jobs_a, metric), run_errors(jobs_b, metric))
     return _add_prompt_error_to_difference(comparison, errors_N)
 
 
 def run_errors(jobs: pd.DataFrame, metric: str) -> FloatArray:
-    """The standard error that each run states of its own value, (N,); NaN where it states none, or none above 0."""
+    """Return the standard error that each run states for its own value, (N,); NaN if it states none above 0."""
     half_N = (jobs[f"{metric}/high"] - jobs[f"{metric}/low"]).to_numpy(dtype=float) / 2
     samples_N = jobs[f"{metric}/n"].to_numpy(dtype=float)
     stated_N = np.isfinite(half_N) & (half_N > 0) & (samples_N > 1)
-    quantile = float(stats.norm.ppf((1 + LEVEL) / 2))  # of a 95 % interval: 1.96 errors
+    quantile = float(stats.norm.ppf((1 + LEVEL) / 2))  # a 95 % interval is ±1.96 standard errors
     return np.where(stated_N, half_N / quantile, np.nan)
 
 
 def errors_near_bounds(jobs: pd.DataFrame, metric: str) -> FloatArray:
-    """The errors of runs, (N,), that bound the spread between them: up to five times those stated, so that half of an
-    error remains of `least_sd`'s tenth, as the stated interval leans to one side.
+    """Return the errors of runs, (N,), that bound the standard deviation between runs.
 
-    It does near a rate of 0 or 1: [0, .06] of no success in 64 rows leans wholly. Three runs without a success say
-    little of the next one, and without this the mean of rates of .005 was covered by .6 of its intervals.
+    They are up to five times the stated errors if the stated interval is one-sided, so that `min_sd`, a tenth of them,
+    is up to half a stated error. Intervals are one-sided near a rate of 0 or 1: [0, 0.06] for no success in 64 rows is
+    completely one-sided. Three runs without a success say little about the next run. Without this bound, only 60 % of
+    the intervals contained the mean if the rates were 0.005.
     """
     errors_N = run_errors(jobs, metric)
-    arms_N2 = np.zeros((len(jobs), 2))  # (low − mean, high − mean); 0 where no error is stated
-    stated_N = errors_N > 0  # False where the error is NaN
+    arms_N2 = np.zeros((len(jobs), 2))  # (low − mean, high − mean); 0 if no error is stated
+    stated_N = errors_N > 0  # False if the error is NaN
     for side, bound in enumerate(("low", "high")):
         arm_N = (jobs[f"{metric}/{bound}"] - jobs[metric]).to_numpy(dtype=float)
         arms_N2[stated_N, side] = arm_N[stated_N]
+    # 1.0 avoids a division by 0 for runs without a stated error; their lean is 0.
     widths_N = np.where(stated_N, arms_N2[:, 1] - arms_N2[:, 0], 1.0)
-    lean_N = np.abs(arms_N2.sum(axis=1)) / widths_N
+    lean_N = np.abs(arms_N2.sum(axis=1)) / widths_N  # 0 for a symmetric interval, 1 for a one-sided one
     return errors_N * np.maximum(1.0, LEANING * lean_N)
 
 
 def _prompt_tables(metric: str, sides: Sequence[Side]) -> list[pd.DataFrame] | None:
-    """Per side its runs × prompts; None unless all runs have the same prompts and the metric is their mean."""
+    """Return the runs × prompts table of each side.
+
+    None unless all runs have the same prompts and the metric of every run is the mean over its prompts.
+    """
     tables: list[pd.DataFrame] = []
     for study, jobs in sides:
-        values = [study.prompts[index][metric] for index in jobs["index"] if metric in study.prompts.get(index, ())]
+        values = []
+        for index in jobs["index"]:
+            if metric in study.prompts.get(index, ()):
+                values.append(study.prompts[index][metric])
+        # Crossing needs two runs, and values by prompt for each of them.
         if len(values) < 2 or len(values) < len(jobs):
             return None
         stated_N = jobs[metric].to_numpy(dtype=float)
         means_N = np.array([values_of_run.mean() for values_of_run in values])
-        if not np.allclose(stated_N, means_N, rtol=1e-3, atol=1e-3):  # another number of the same name
+        # If they differ, the column by prompt is another quantity that has the same name.
+        if not np.allclose(stated_N, means_N, rtol=1e-3, atol=1e-3):
             return None
         prompts = tables[0].columns if tables else values[0].index
         if any(set(values_of_run.index) != set(prompts) for values_of_run in values):
@@ -151,40 +166,46 @@ def _prompt_tables(metric: str, sides: Sequence[Side]) -> list[pd.DataFrame] | N
 
 
 def _within_rate_bounds(comparison: Comparison) -> Comparison:
-    """A difference of two rates lies between −1 and 1, and so does one that could be found."""
+    """Limit the difference of two rates, and the detectable difference, to the possible range from −1 to 1."""
     gap = comparison.difference
     if gap.bounded:
         gap = dataclasses.replace(gap, low=max(gap.low, -1.0), high=min(gap.high, 1.0))
     effect = comparison.minimum_detectable_effect
+    # Two rates cannot differ by more than 1.
     detectable = effect if effect <= 1 else math.inf
-    return dataclasses.replace(comparison, difference=gap, minimum_detectable_effect=detectable)
+    return dataclasses.replace(
+        comparison,
+        difference=gap,
+        minimum_detectable_effect=detectable,
+    )
 
 
 def _prompt_variance(errors_N: FloatArray) -> float:
-    """Variance that shared prompts add to a mean over runs: that of one run, since it does not average out."""
+    """Return the variance that shared prompts add to a mean over runs: that of one run, as it does not average out."""
     stated_N = errors_N[~np.isnan(errors_N)]
     return float(np.square(stated_N).mean()) if stated_N.size else 0.0
 
 
 def _add_prompt_error(mean: Estimate, errors_N: FloatArray) -> Estimate:
-    """The interval widened by the error of the shared prompts."""
+    """Widen the interval by the error of the shared prompts."""
     if not mean.bounded:
         return mean
-    prompt_half = float(stats.norm.ppf((1 + LEVEL) / 2)) * _prompt_variance(errors_N) ** 0.5
+    quantile = float(stats.norm.ppf((1 + LEVEL) / 2))
+    prompt_half = quantile * _prompt_variance(errors_N) ** 0.5
     half = math.hypot(mean.high - mean.mean, prompt_half)
     return dataclasses.replace(mean, low=mean.mean - half, high=mean.mean + half)
 
 
 def _add_prompt_error_to_difference(comparison: Comparison, errors_N: FloatArray) -> Comparison:
-    """The comparison with the error of the shared prompts added, as if the two sides had been tested on different ones.
+    """Add the error of the shared prompts, as if the two sides had been tested on different prompts.
 
-    Without values by prompt nothing is known of how alike the sides are, so this errs on the wide side.
+    Without values by prompt the correlation between the sides is unknown, so the result is conservative.
     """
     seed_variance = comparison.standard_error**2
     prompt_variance = _prompt_variance(errors_N)
     if not seed_variance > 0 or prompt_variance == 0:
         return comparison
-    # Welch-Satterthwaite; the prompts are many, so their variance counts as known and has no term.
+    # Welch-Satterthwaite; there are many prompts, so their variance counts as known and has no term.
     freedom = comparison.freedom * (1 + prompt_variance / seed_variance) ** 2
     gap = comparison.difference
     return t_comparison(

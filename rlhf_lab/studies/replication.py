@@ -1,4 +1,4 @@
-"""What differs between the seeds of a study, and so what its intervals speak for. Imports no torch."""
+"""Sources of variation between the seeds of a study, and so what its intervals cover. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from typing import Any, Literal
 from rlhf_lab.config.overrides import level_name
 from rlhf_lab.stages.artifacts import External, Stage
 
-DRAWN_BY = {"facts_seed": "facts", "seed": "corpus and labels", "test_seed": "test prompts"}
-"""Seeds of an embedded world → what they draw."""
+DRAWN_BY = {
+    "facts_seed": "facts",
+    "seed": "corpus and labels",
+    "test_seed": "test prompts",
+}
+"""Seed of an embedded world → the part of the data that it generates."""
 
 
 @dataclass(frozen=True)
 class Replication:
-    """What a study draws anew for every seed, besides training.
+    """Parts of a study that are generated anew for every seed, besides training.
 
     Attributes:
-        data: "redrawn": an embedded world, everything anew. "kept": some of it is the same for all seeds. "given": the
-            data are files. "unknown": the study was written before this was recorded.
-        kept: settings that keep something the same for several seeds: "data.test_seed=0", "needs.policy=gpt2".
+        data: "redrawn": an embedded world, everything is generated anew. "kept": part of it is the same for all seeds.
+            "given": the data are files. "unknown": the study was written before this was recorded.
+        kept: settings that keep something equal for several seeds: "data.test_seed=0", "needs.policy=gpt2".
     """
 
     data: Literal["redrawn", "kept", "given", "unknown"]
@@ -28,33 +32,33 @@ class Replication:
 
     @property
     def shares_prompts(self) -> bool:
-        """Whether all seeds are tested on the same prompts."""
+        """True if all seeds are tested on the same prompts."""
         return self.data == "given" or any(setting.startswith("data.test_seed") for setting in self.kept)
 
     def sentence(self, seeds: Sequence[int]) -> str:
-        """What the intervals of a study over these seeds speak for."""
+        """Return a sentence on what the intervals of a study over these seeds cover."""
         seeds_in_words = f"{len(seeds)} seeds ({', '.join(map(str, seeds))})"
         if self.data == "redrawn":
             text = (
-                f"Each of the {seeds_in_words} draws its own facts, corpus, labels and test prompts and trains on "
-                "them: intervals speak for another run of the whole experiment."
+                f"Each of the {seeds_in_words} generates its own facts, corpus, labels and test prompts and trains on "
+                "them: intervals describe another run of the whole experiment."
             )
         elif self.data == "given":
             text = (
-                f"The data are given and the same for all {seeds_in_words}: intervals speak for another training run "
-                "on them, tested on other prompts of the same kind, and not for other training data."
+                f"The data are given and the same for all {seeds_in_words}: intervals describe another training run "
+                "on them, tested on other prompts of the same kind, and not other training data."
             )
         elif self.data == "kept":
-            prompts = "; test prompts count as drawn from others of their kind" if self.shares_prompts else ""
-            kept_data = list_in_words([drawn for name, drawn in DRAWN_BY.items() if self._keeps(name)])
+            prompts = "; test prompts count as a sample from others of their kind" if self.shares_prompts else ""
+            kept_data = list_in_words([selected for name, selected in DRAWN_BY.items() if self._keeps(name)])
             text = (
-                f"Of the data, {kept_data} are the same for all {seeds_in_words}: intervals do not cover what others "
-                f"would change{prompts}."
+                f"Parts of the data ({kept_data}) are the same for all {seeds_in_words}: intervals do not cover the "
+                f"effect of changing them{prompts}."
             )
         else:
             return (
-                f"All {seeds_in_words} may share one corpus and one test set (the study does not say): intervals then "
-                "cover training alone."
+                f"All {seeds_in_words} may share one corpus and one test set (the study does not record it): intervals "
+                "then cover training alone."
             )
         kept_besides_data = [setting for setting in self.kept if not setting.startswith("data.")]
         if not kept_besides_data:
@@ -62,54 +66,68 @@ class Replication:
         return f"{text} The same for several seeds: {list_in_words(kept_besides_data)}."
 
     def _keeps(self, name: str) -> bool:
+        """Return True if a seed of the data is the same for several seeds of the study."""
         return any(setting.partition("=")[0] == f"data.{name}" for setting in self.kept)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dict."""
         return {**asdict(self), "kept": list(self.kept)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any] | None) -> Replication:
+        """Read the output of `to_dict`; None, from studies that did not record it, gives `UNKNOWN`."""
         return cls(values["data"], tuple(values.get("kept") or ())) if values else UNKNOWN
 
 
 UNKNOWN = Replication("unknown")
+"""Replication of studies written before it was recorded."""
 
 
 def list_in_words(names: Sequence[str]) -> str:
-    """One name or more as a sentence lists them: "a", "a and b", "a, b and c"."""
-    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+    """Return names as a sentence lists them: "a", "a and b", "a, b and c"."""
+    if len(names) == 1:
+        return names[0]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def replication(stages: Sequence[Stage], jobs: Sequence[Mapping[str, Any]]) -> Replication:
-    """What the jobs of a study draw anew for every seed.
+    """Determine what the jobs of a study generate anew for every seed.
 
-    Jobs that agree in everything that is swept but the seed are repetitions of one another. A setting that takes fewer
+    Jobs that agree in every swept setting except the seed are repetitions of each other. A setting with fewer distinct
     values than such jobs have seeds is the same for several of them.
 
     Args:
-        stages: the last stage of each job.
-        jobs: what each job sweeps.
+        stages: last stage of each job.
+        jobs: swept settings of each job.
     """
-    repetitions: dict[str, dict[int, dict[str, str]]] = {}  # swept settings but the seed → seed → its sources
+    repetitions: dict[str, dict[int, dict[str, str]]] = {}  # swept settings without the seed → seed → its sources
     for stage, job in zip(stages, jobs, strict=True):
-        swept = level_name({key: value for key, value in job.items() if key != "seed"})
+        other_settings = {key: value for key, value in job.items() if key != "seed"}
+        swept = level_name(other_settings)
         repetitions.setdefault(swept, {})[stage.config.seed] = _sources_of_randomness(stage)
-    kept: dict[str, set[str]] = {}  # setting → the values that several seeds share
+    kept: dict[str, set[str]] = {}  # setting → the values that several seeds have in common
     for sources_by_seed in repetitions.values():
-        for key in dict.fromkeys(name for sources in sources_by_seed.values() for name in sources):
+        keys = dict.fromkeys(name for sources in sources_by_seed.values() for name in sources)
+        for key in keys:
             values = [sources[key] for sources in sources_by_seed.values() if key in sources]
+            # Fewer distinct values than seeds: two or more seeds have the same one.
             if len(set(values)) < len(values):
                 kept.setdefault(key, set()).update(values)
     _drop_implied_settings(kept)
-    settings = tuple(f"{key}={next(iter(values))}" if len(values) == 1 else key for key, values in kept.items())
-    if not all(stage.config.data.drawn for stage in stages):
+    settings = tuple(_kept_setting(key, values) for key, values in kept.items())
+    if not all(stage.config.data.is_generated for stage in stages):
         return Replication("given", settings)
     keeps_data = any(key.startswith("data.") for key in kept)
     return Replication("kept" if keeps_data else "redrawn", settings)
 
 
+def _kept_setting(key: str, values: set[str]) -> str:
+    """Return a setting with its value, if it is the same for all seeds."""
+    return f"{key}={next(iter(values))}" if len(values) == 1 else key
+
+
 def _sources_of_randomness(last: Stage) -> dict[str, str]:
-    """What a job's randomness comes from: seeds of the data and of every stage, and models that are not built."""
+    """Return the sources of a job's randomness: seeds of its data and of every stage, and models that are not built."""
     sources = _data_seeds(last)
     for stage in last.upstream():
         if stage is not last:
@@ -122,19 +140,20 @@ def _sources_of_randomness(last: Stage) -> dict[str, str]:
 
 
 def _data_seeds(stage: Stage) -> dict[str, str]:
-    """Setting → value, of the seeds that draw a stage's data; none for data that are given."""
+    """Return the seeds that generate a stage's data: setting → value; empty for data from files."""
     data = stage.config.data
-    if not data.drawn:
+    if not data.is_generated:
         return {}
     return {f"data.{name}": str(getattr(data, name)) for name in DRAWN_BY if hasattr(data, name)}
 
 
 def _drop_implied_settings(kept: dict[str, set[str]]) -> None:
-    """Drop from `kept` what does not keep anything, or is in it already.
+    """Drop from `kept` the settings that have no effect of their own or repeat another entry.
 
-    Test prompts are drawn in a world, so their seed alone does not keep them. Upstream stages repeat the settings of
-    the data.
+    Test prompts are generated within a world, so an equal test seed alone does not make them equal. Upstream stages
+    repeat the settings of the data.
     """
+    # Seed that generates the world: the data's facts_seed if they have one, else their seed.
     world_seed = "data.facts_seed" if any(key.endswith("facts_seed") for key in kept) else "data.seed"
     world_redrawn = world_seed not in kept
     if world_redrawn:

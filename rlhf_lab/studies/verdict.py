@@ -1,13 +1,13 @@
-"""What a study says to the claims it was made to decide: confirmed, not confirmed, or not distinguishable.
+"""Verdicts on the claims of a study: confirmed, not confirmed, or not distinguishable.
 
-A claim is one comparison of two levels, fixed in the recipe before the study ran. All claims of a study, those about
-parts of it and those of sameness included, are one family: Holm's adjustment runs over all of them together.
+A claim is one comparison of two levels that the recipe states before the study runs. All claims of a study are one
+family, including claims about a panel and claims of equivalence: Holm's adjustment covers all of them together.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,24 +17,30 @@ from rlhf_lab.statistics.inference import Comparison, equivalence, holm, repetit
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import paired_jobs
 from rlhf_lab.studies.replicates import level_difference
+from rlhf_lab.studies.replication import list_in_words
 
 CONFIRMED, REFUTED, UNCLEAR, UNTESTED = "confirmed", "not confirmed", "not distinguishable", "not tested"
+NOT_SWEPT = "not in this sweep"
+VERDICTS = (CONFIRMED, REFUTED, UNCLEAR, UNTESTED, NOT_SWEPT)
+"""All verdicts, in the order in which a conclusion lists them."""
 ALPHA = 0.05
+"""Level of the tests after Holm's adjustment."""
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """One claim and what the numbers say to it.
+class ClaimVerdict:
+    """One claim with its verdict.
 
     Attributes:
-        claim: in words, e.g. "verbose rate is lower with λ 0.5 than with λ 0".
-        verdict: `confirmed`, `not confirmed` (the opposite is found, or a difference where none was claimed),
-            `not distinguishable` or `not tested` (fewer than two shared seeds).
-        sentence: the outcome in words, with the numbers behind it.
-        comparison: level − versus, paired by seed; None when not tested.
-        p_holm: adjusted over all claims of the study; NaN when not tested.
-        seeds: how many would decide an undecided claim if spread and difference are what they look like; None if that
-            is not known, or many.
+        claim: the claim in words, e.g. "verbose rate is lower with λ 0.5 than with λ 0".
+        verdict: `confirmed`, `not confirmed` (the opposite is found, or a difference although equivalence was claimed),
+            `not distinguishable`, `not tested` (fewer than two shared seeds) or `not in this sweep` (the command line
+            narrowed the sweep, and no job has the level that the claim compares).
+        sentence: the verdict in words, with the numbers behind it.
+        comparison: level − versus, paired by seed; None if not tested.
+        p_holm: p-value adjusted over all claims of the study; NaN if not tested.
+        seeds: number of seeds that would decide an undecided claim if difference and standard deviation stay as
+            observed; None if unknown, or above the search limit.
     """
 
     claim: str
@@ -45,11 +51,12 @@ class Verdict:
     seeds: int | None = None
 
 
-def verdicts(study: Study) -> list[Verdict]:
-    """One per claim of the study, in its order."""
+def verdicts(study: Study) -> list[ClaimVerdict]:
+    """Return one verdict per claim of the study, in its order."""
     comparisons = [_compare_levels(study, claim) for claim in study.predicts]
     claims_compared = zip(study.predicts, comparisons, strict=True)
     p_values = [claim_p(claim, comparison) for claim, comparison in claims_compared]
+    # One family for all claims of the study.
     adjusted = holm(p_values)
     return [
         _judge_claim(study, claim, comparison, p_holm)
@@ -57,49 +64,72 @@ def verdicts(study: Study) -> list[Verdict]:
     ]
 
 
-def _judge_claim(study: Study, claim: Mapping[str, Any], comparison: Comparison | None, p_holm: float) -> Verdict:
+def _judge_claim(study: Study, claim: Mapping[str, Any], comparison: Comparison | None, p_holm: float) -> ClaimVerdict:
+    """Decide one claim and write its sentence."""
     words = claim_in_words(study, claim)
+    # The command line may have removed the level from the sweep.
+    if missing := missing_levels(study, claim):
+        sentence = f"Not in this sweep, because no job has {list_in_words(missing)}: {words}."
+        return ClaimVerdict(words, NOT_SWEPT, sentence)
     if comparison is None or math.isnan(p_holm):
-        sentence = f"Not tested, for want of two seeds that both sides completed and scored: {words}."
-        return Verdict(words, UNTESTED, sentence, comparison)
+        sentence = f"Not tested, because fewer than two seeds completed and were scored on both sides: {words}."
+        return ClaimVerdict(words, UNTESTED, sentence, comparison)
     verdict = decide(claim, comparison, p_holm)
     seeds = None
     if verdict == UNCLEAR:
+        # Only a claim of equivalence is decided by its margin.
         margin = claim["margin"] if claim["direction"] == "same" else None
-        seeds = repetitions_to_decide(comparison, margin=margin, alpha=ALPHA / len(study.predicts))
+        # α over the number of claims is the strictest level of Holm's adjustment.
+        seeds = repetitions_to_decide(
+            comparison,
+            margin=margin,
+            alpha=ALPHA / len(study.predicts),
+        )
     sentence = _claim_sentence(study, claim, verdict, comparison, p_holm, seeds)
-    return Verdict(words, verdict, sentence, comparison, p_holm, seeds)
+    return ClaimVerdict(words, verdict, sentence, comparison, p_holm, seeds)
 
 
 def _compare_levels(study: Study, claim: Mapping[str, Any]) -> Comparison | None:
-    """Level − versus of a claim; None where fewer than two seeds have both."""
+    """Return level − versus of a claim; None if fewer than two seeds have both."""
     panel = _panel_of_claim(study, claim)
     if panel is None:
         return None
-    comparison = level_difference(panel, claim["metric"], level_name(claim["level"]), _versus_level(study, claim))
+    level, versus = level_name(claim["level"]), _versus_level(study, claim)
+    comparison = level_difference(panel, claim["metric"], level, versus)
     if comparison is None or comparison.difference.clusters < 2:
         return None
     return comparison
 
 
 def _panel_of_claim(study: Study, claim: Mapping[str, Any]) -> Study | None:
-    """The jobs that a claim is about: those with one value of the study's `by`, or all; None where there are none."""
+    """Return the jobs that a claim is about: all, or those with one value of `by`; None if there are none."""
     if claim.get("by") is None:
         return study
-    if study.by not in study.factors:  # the command line gave it one value, and left the claims about that value
+    if study.by not in study.factors:  # the command line set `by` to one value; the claims left are about that value
         return study
     return dict(study.panels()).get(level_name(claim["by"]))
 
 
+def missing_levels(study: Study, claim: Mapping[str, Any]) -> list[str]:
+    """Return labels of the levels that a claim compares but no job of the study has, finished or not."""
+    compared = (level_name(claim["level"]), _versus_level(study, claim))
+    missing = [study.label(level) for level in compared if level not in study.levels]
+    if _panel_of_claim(study, claim) is None:
+        missing.append(study.panel_label(level_name(claim["by"])))
+    return missing
+
+
 def _versus_level(study: Study, claim: Mapping[str, Any]) -> str:
+    """Return the level that a claim compares with; the baseline by default."""
     return study.baseline if claim.get("versus") is None else level_name(claim["versus"])
 
 
 def claim_p(claim: Mapping[str, Any], comparison: Comparison | None) -> float:
-    """The p-value with which a claim joins the study's family; NaN when it is not tested.
+    """Return the p-value of a claim for the study's family; NaN if the claim is not tested.
 
-    Of a difference: that of the two-sided test, which can find the claimed direction or the other one. Of sameness: the
-    smaller one of those for a difference within and outside the margin, which cannot both be wrong.
+    For a difference it is that of the two-sided test, which can find the claimed direction or the opposite one. For
+    equivalence it is the smaller of the p-values for a difference inside and outside the margin. These two statements
+    cannot both be false.
     """
     if comparison is None:
         return math.nan
@@ -109,7 +139,7 @@ def claim_p(claim: Mapping[str, Any], comparison: Comparison | None) -> float:
 
 
 def decide(claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> str:
-    """The verdict on one claim, at 5 % after Holm's adjustment over the claims of the study."""
+    """Return the verdict on one claim, at 5 % after Holm's adjustment over the claims of the study."""
     if not p_holm <= ALPHA:  # also for NaN
         return UNCLEAR
     gap = comparison.difference.mean
@@ -119,7 +149,7 @@ def decide(claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> s
 
 
 def claim_in_words(study: Study, claim: Mapping[str, Any]) -> str:
-    """For example "verbose rate is lower with λ 0.5 than with λ 0"."""
+    """Return the claim in words, for example "verbose rate is lower with λ 0.5 than with λ 0"."""
     level = study.label(level_name(claim["level"]))
     versus = study.label(_versus_level(study, claim))
     metric = metric_phrase(claim["metric"])
@@ -134,67 +164,97 @@ def claim_in_words(study: Study, claim: Mapping[str, Any]) -> str:
 def _claim_sentence(
     study: Study, claim: Mapping[str, Any], verdict: str, comparison: Comparison, p_holm: float, seeds: int | None
 ) -> str:
-    """A decided or undecided claim with its numbers, as a sentence."""
-    words = claim_in_words(study, claim)
-    numbers = _means_and_difference(study, claim, comparison, p_holm)
+    """Return a claim with its verdict and numbers, as a sentence.
+
+    For example "Undecided: gold reward, λ = 0.5 against λ = 0: −0.23 against −0.24 (difference +0.01 ±0.54, p = 1.00)".
+    """
+    metric = metric_phrase(claim["metric"])
+    claimed = claim["direction"]
+    expected = f"equal within {claim['margin']:g}" if claimed == "same" else claimed
     if verdict == CONFIRMED:
-        return f"{words[0].upper()}{words[1:]}: {numbers}."
-    if verdict == REFUTED:
-        contrary = "the difference is larger" if claim["direction"] == "same" else "the opposite is found"
-        return f"It was claimed that {words}; {contrary}: {numbers}."
-    return f"Not decided whether {words}: {numbers}{more_seeds(seeds)}."
+        statement = f"Confirmed: {metric} is {expected}"
+    elif verdict == REFUTED:
+        opposite = {
+            "same": "the difference is larger",
+            "higher": "it is lower",
+            "lower": "it is higher",
+        }[claimed]
+        statement = f"Not confirmed: {metric} was expected to be {expected}, but {opposite}"
+    else:
+        statement = f"Undecided: {metric}"
+        if claimed == "same":
+            statement += f", {expected}"
+    numbers = _means_and_difference(study, claim, comparison, p_holm)
+    needed = more_seeds(seeds) if verdict == UNCLEAR else ""
+    return f"{statement}, {_sides_in_words(study, claim)}: {numbers}{needed}."
+
+
+def _sides_in_words(study: Study, claim: Mapping[str, Any]) -> str:
+    """Return the two levels that a claim compares, for example "λ 0.5 against λ 0 (small)"."""
+    level = study.label(level_name(claim["level"]))
+    versus = study.label(_versus_level(study, claim))
+    panel = ""
+    if claim.get("by") is not None:
+        panel = f" ({study.panel_label(level_name(claim['by']))})"
+    return f"{level} against {versus}{panel}"
 
 
 def more_seeds(seeds: int | None) -> str:
-    """What would decide an undecided comparison, as the end of a sentence."""
+    """Return how many seeds would decide an undecided comparison, as the end of a sentence."""
     if seeds is None:
-        return "; no number of seeds up to 200 would decide it if the difference is what it looks like"
-    return f"; about {seeds} seeds would decide it if the difference is what it looks like"
+        return "; no number of seeds up to 200 would decide it if the difference stays as observed"
+    return f"; about {seeds} seeds would decide it if the difference stays as observed"
 
 
 def _means_and_difference(study: Study, claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> str:
-    """The means of the paired jobs on both sides, their difference and its p."""
+    """Return the means of the paired jobs on both sides, their difference and its adjusted p-value."""
     panel = _panel_of_claim(study, claim) or study
-    pairs = paired_jobs(panel, claim["metric"], level_name(claim["level"]), _versus_level(study, claim)).dropna()
+    level = level_name(claim["level"])
+    pairs = paired_jobs(panel, claim["metric"], level, _versus_level(study, claim)).dropna()
     gap = comparison.difference
     level_mean = with_digits_of(float(pairs["a"].mean()), gap)
     versus_mean = with_digits_of(float(pairs["b"].mean()), gap)
-    return f"{level_mean} against {versus_mean} ({signed(gap)}, {p_equals(p_holm)})"
+    return f"{level_mean} against {versus_mean} (difference {signed(gap)}, {p_equals(p_holm)})"
 
 
-def verdict_numbers(verdict: Verdict) -> str:
-    """The difference and its p-value as text."""
+def verdict_numbers(verdict: ClaimVerdict) -> str:
+    """Return the difference and its p-value as text."""
+    if verdict.verdict == NOT_SWEPT:
+        return "no job with this level"
     if verdict.comparison is None:
         return "fewer than two shared seeds"
     return f"{signed(verdict.comparison.difference)}, {p_equals(verdict.p_holm)}"
 
 
-def verdict_summary(rows: list[Verdict]) -> str:
-    """How many claims hold, in one sentence; empty without claims."""
+def verdict_summary(rows: Sequence[ClaimVerdict]) -> str:
+    """Return how many claims hold, in one sentence; empty without claims."""
     if not rows:
         return ""
-    counts = {name: sum(row.verdict == name for row in rows) for name in (CONFIRMED, REFUTED, UNCLEAR, UNTESTED)}
+    # If all verdicts are equal, one short sentence is enough.
+    counts = {name: sum(row.verdict == name for row in rows) for name in VERDICTS}
     if len(rows) in counts.values():
         subject = "The claim is" if len(rows) == 1 else f"All {len(rows)} claims are"
         return f"{subject} {_in_words(rows[0].verdict)}."
     phrases = [f"{count} {_in_words(name)}" for name, count in counts.items() if count]
     verb = "is" if phrases[0].startswith("1 ") else "are"
     phrases[0] = phrases[0].replace(" ", f" {verb} ", 1)  # "2 confirmed" → "2 are confirmed"
-    return f"Of {len(rows)} claims, {', '.join(phrases[:-1])} and {phrases[-1]}."
+    return f"Of {len(rows)} claims, {list_in_words(phrases)}."
 
 
 def _in_words(verdict: str) -> str:
-    """What a claim is: levels are not distinguishable, claims are undecided."""
-    return "undecided" if verdict == UNCLEAR else verdict
+    """Return a verdict as the predicate of "the claim is …"."""
+    predicates = {UNCLEAR: "undecided", NOT_SWEPT: "about levels outside this sweep"}
+    return predicates.get(verdict, verdict)
 
 
 def verdict_markdown(study: Study) -> str:
-    """The claims as a table of Markdown; empty for a study without claims."""
+    """Return the claims as a Markdown table; empty for a study without claims."""
     rows = verdicts(study)
     if not rows:
         return ""
     lines = ["| claim | here | difference, p after Holm |", "| --- | --- | --- |"]
     for row in rows:
+        # A vertical bar would end the cell.
         claim = row.claim.replace("|", "\\|")
         lines.append(f"| {claim} | **{row.verdict}** | {verdict_numbers(row)} |")
     return "\n".join(lines) + "\n\n"

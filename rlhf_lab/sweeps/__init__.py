@@ -1,4 +1,5 @@
-"""The jobs of a study: started by a Hydra launcher, ended in one table.
+"""Jobs of a study: started by a Hydra launcher, collected in one table.
 
-sweep.py runs them; submitted.py waits for jobs that Slurm has.
+Read sweep.py (runs them); submitted.py waits for jobs under Slurm; wandb_file.py writes a study for W&B's sweep
+agents.
 """

@@ -1,8 +1,8 @@
-"""Jobs that submitit starts for a sweep: waits for all of them, stops them with the sweep, requeues them.
+"""Sweep jobs started by submitit: wait for all of them, stop them with the sweep, requeue them.
 
-submitit polls sacct for the state of its jobs. Many clusters keep no accounting, and there a sweep would wait forever
-for a job that was killed; squeue always answers. And when one job has left no result, submitit gives up on the others.
-Needs `pip install 'rlhf_lab[slurm]'`.
+submitit polls sacct for the state of its jobs. Many clusters keep no accounting data; there a sweep would wait forever
+for a killed job. squeue always answers. In addition, submitit gives up on all jobs once one has left no result. Needs
+`pip install 'rlhf_lab[slurm]'`.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from rlhf_lab.core.console import console
 QUEUE = ("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i %T")
 ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
 ENDED |= {"REVOKED", "TIMEOUT", "GONE"}
-"""States that Slurm does not leave by itself. GONE is our own, for a job that squeue no longer shows."""
+"""Final states of Slurm. GONE is our own state for a job that squeue no longer lists."""
 POLL_SECONDS = 15
 END_SECONDS = 120
-"""How long jobs of a stopped sweep may take to save a checkpoint."""
+"""Seconds in which jobs of a stopped sweep may save a checkpoint."""
 
 
 class SlurmQueue(InfoWatcher):
-    """The states of a sweep's jobs from squeue.
+    """States of a sweep's jobs from squeue.
 
-    A job is done once two polls in a row say so: a requeued job briefly looks finished.
+    A job is done after two consecutive polls in a final state, because a requeued job briefly looks finished.
     """
 
     def __init__(self) -> None:
         super().__init__(delay_s=POLL_SECONDS)
-        self._polls_ended: Counter[str] = Counter()  # job → polls in a row that found it ended
+        self._polls_ended: Counter[str] = Counter()  # job → consecutive polls in a final state
 
     def _make_command(self) -> list[str]:
         return list(QUEUE)
 
     def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
-        """Job → its state, for the jobs of the sweep."""
+        """Return job → state for the jobs of the sweep."""
         text = string if isinstance(string, str) else string.decode()
         shown = dict(line.split(maxsplit=1) for line in text.splitlines())
         states = {job: shown.get(job, "GONE") for job in self._registered}
@@ -64,20 +64,20 @@ class SlurmQueue(InfoWatcher):
         return self._polls_ended[job_id] >= 2
 
     def end(self) -> None:
-        """Tell all jobs to save and end, and wait until they have."""
+        """Tell all jobs to save and stop, and wait until they have."""
         arrays = {job.partition("_")[0] for job in self._registered}  # "7_1" is task 1 of array 7
         subprocess.run(["scancel", *arrays], check=False)
         _wait_until(lambda: all(self.is_done(job) for job in self._registered))
 
 
 class LocalQueue(InfoWatcher):
-    """The processes that submitit started on this machine, by pid of the controller of each."""
+    """Processes that submitit started on this machine, identified by the pid of their controllers."""
 
     def register_job(self, job_id: str) -> None:
         self._registered.add(job_id)
 
     def end(self) -> None:
-        """Tell all jobs to save and end, and wait until they have. submitit's controller forwards TERM to its job."""
+        """Tell all jobs to save and stop, and wait until they have. submitit's controller forwards TERM to its job."""
         for job in self._registered:
             with suppress(ProcessLookupError):
                 os.kill(int(job), signal.SIGTERM)
@@ -92,7 +92,7 @@ def _is_running(child: int) -> bool:
 
 
 def _wait_until(done: Callable[[], bool]) -> None:
-    """Wait until `done()`, for END_SECONDS at most."""
+    """Wait until `done()` returns True, but no longer than END_SECONDS."""
     deadline = time.monotonic() + END_SECONDS
     while not done() and time.monotonic() < deadline:
         time.sleep(0.5)
@@ -100,9 +100,9 @@ def _wait_until(done: Callable[[], bool]) -> None:
 
 @contextmanager
 def followed(launcher: str) -> Iterator[list[str | None]]:
-    """Make submitit's launcher wait for every job within this block, and stop the jobs on an interrupt, saved.
+    """Make submitit's launcher wait for every job in this block; on an interrupt, stop the jobs after they have saved.
 
-    Yields a list with one entry per job, in order: how the job ended if it left no result, else None.
+    Yields a list with one entry per job, in order: the reason if it left no result, else None.
 
     Args:
         launcher: `submitit_slurm` or `submitit_local`.
@@ -111,7 +111,7 @@ def followed(launcher: str) -> Iterator[list[str | None]]:
     job_class = SlurmJob if on_slurm else LocalJob
     queue = SlurmQueue() if on_slurm else LocalQueue()
     ends: list[str | None] = []
-    # The launcher makes its jobs itself, so their class is patched while it runs.
+    # The launcher creates its jobs itself, so their class is patched while it runs.
     patches = {"watcher": queue, "results": _tolerate_missing(job_class.results, ends)}
     originals = {name: getattr(job_class, name) for name in patches}
     for name, value in patches.items():
@@ -119,7 +119,7 @@ def followed(launcher: str) -> Iterator[list[str | None]]:
     try:
         yield ends
     except KeyboardInterrupt:
-        console.print("  stopping the jobs: they save what they are at")
+        console.print("  stopping the jobs: they save a checkpoint first")
         queue.end()
         raise
     finally:
@@ -130,7 +130,7 @@ def followed(launcher: str) -> Iterator[list[str | None]]:
 def _tolerate_missing(
     results: Callable[[Job[Any]], list[Any]], ends: list[str | None]
 ) -> Callable[[Job[Any]], list[Any]]:
-    """`Job.results`, changed to return an empty result for a job that has left none and to note how it ended."""
+    """Wrap `Job.results` to return an empty result for a job that has left none, and to record why."""
 
     def tolerant_results(job: Job[Any]) -> list[Any]:
         try:
@@ -138,21 +138,21 @@ def _tolerate_missing(
             ends.append(None)
             return job_results
         except UncompletedJobError:
-            ends.append(f"job {job.job_id} left no result (state {job.state}); what it printed: {job.paths.stderr}")
+            ends.append(f"job {job.job_id} left no result (state {job.state}); its output: {job.paths.stderr}")
             return [JobReturn(status=JobStatus.COMPLETED)]
 
     return tolerant_results
 
 
 def signals_from_now() -> Callable[[], list[int]]:
-    """Returns a function that lists the signals this job has received since, whoever handled them.
+    """Return a function that lists the signals this job has received since, whichever handler took them.
 
     From now on TERM raises KeyboardInterrupt; submitit ignores it.
     """
     read_end, write_end = os.pipe()
     for end in (read_end, write_end):
         os.set_blocking(end, False)
-    # Python writes the number of each signal into this pipe, also where a handler of the training loop takes it.
+    # Python writes the number of each signal to this pipe, even if a handler of the training loop handles it.
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
@@ -165,10 +165,10 @@ def signals_from_now() -> Callable[[], list[int]]:
 
 
 def queue_again(signals: list[int]) -> str | None:
-    """Have submitit requeue this job, which has stopped and saved, and end the process.
+    """Let submitit requeue this job, which has stopped and saved, and exit the process.
 
-    USR1 and USR2 ask for it, and so does TERM in a job that is preempted. Returns why the job is not requeued where it
-    has reached its time limit too often; None where nothing asked for it.
+    USR1 and USR2 request it, and so does TERM in a preempted job. Return the reason if the job is not requeued because
+    it has reached its time limit too often; None if no signal requested it.
     """
     requested = {signal.SIGUSR1, signal.SIGUSR2}.intersection(signals)
     if requested or (signal.SIGTERM in signals and _is_preempted()):
@@ -180,7 +180,7 @@ def queue_again(signals: list[int]) -> str | None:
 
 
 def _is_preempted() -> bool:
-    """Whether TERM came from a preemption: Slurm still lists the job as running, and a cancelled one it does not."""
+    """Return True if TERM came from a preemption: Slurm still lists such a job as running, but not a cancelled one."""
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         return False

@@ -1,6 +1,6 @@
-"""A study or typed sweep as a sweep of W&B: the file that `wandb sweep` reads, and what an agent gave this command.
+"""Export of a study or typed sweep to a W&B sweep: the file that `wandb sweep` reads, and the values of an agent.
 
-An agent of W&B starts one command per run. The lab then runs that one job as it would by itself: checks, stages, store.
+An agent of W&B starts one command per run. rlhf_lab then runs that job like any other: checks, stages, store.
 """
 
 from __future__ import annotations
@@ -11,36 +11,35 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlhf_lab.config import compose
-from rlhf_lab.config.files import parse_yaml
 from rlhf_lab.config.overrides import forced, literal
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.metrics import metric
-from rlhf_lab.sweeps.sweep import study_folder
+from rlhf_lab.core.yaml_files import read_mapping
+from rlhf_lab.sweeps.sweep import study_dir
 
 Method = Literal["grid", "random", "bayes"]
 METHODS: tuple[Method, ...] = ("grid", "random", "bayes")
 GIVEN = "WANDB_SWEEP_PARAM_PATH"
-"""Environment variable in which an agent names the file of the values that it chose."""
+"""Environment variable in which an agent passes the path of the file with its chosen values."""
 LOG_SCALE = 10.0
-"""A range whose ends are this many times apart is searched on a logarithmic scale."""
+"""Minimum ratio of the ends of a range for a logarithmic search scale."""
 
 
 def sweep_config(
     command: compose.Command, method: Method, *, continuous: Sequence[str] = (), runs: int | None = None
 ) -> dict[str, Any]:
-    """What the file holds.
+    """Return the content of the sweep file.
 
     Args:
-        command: of a study, or with swept values.
-        continuous: swept keys that are searched between their smallest and largest value, not only at them.
-        runs: most runs; `random` and `bayes` go on until they are stopped without it.
+        command: command of a study, or with swept values.
+        continuous: swept keys that are searched between their minimum and maximum, not only at the listed values.
+        runs: maximum number of runs; without it `random` and `bayes` continue until they are stopped.
     Raises:
-        ConfigError: nothing is swept, a key cannot be continuous, or nobody knows which direction of the metric is
-            better.
+        ConfigError: nothing is swept, a key cannot be continuous, or the metric has no better direction.
     """
     study = command.study
     if study is None:
-        raise ConfigError("nothing is swept; name a study, or write values such as algorithm.beta=0.1,0.3 seed=0,1")
+        raise ConfigError("nothing is swept; name a study, or add values such as algorithm.beta=0.1,0.3 seed=0,1")
     levels: dict[str, list[Any]] = {}
     for job in command.jobs:
         for key, value in job.items():
@@ -50,12 +49,16 @@ def sweep_config(
         raise ConfigError(f"continuous: {', '.join(unknown)} is not swept; choose from {', '.join(levels)}")
     if method == "grid" and continuous:
         raise ConfigError("continuous values have no grid; use method=random or method=bayes")
-    parameters = {}
+    parameters: dict[str, dict[str, Any]] = {}
     for key, values in levels.items():
-        parameters[forced(key)] = _range(key, values) if key in continuous else {"values": [_level(v) for v in values]}
+        if key in continuous:
+            parameters[forced(key)] = _range(key, values)
+        else:
+            parameters[forced(key)] = {"values": [_level(value) for value in values]}
+    # Runs of the sweep go to the project of the study's tracker.
     tracker = command.configs[0].tracker
     config: dict[str, Any] = {
-        "name": study_folder(command).name,
+        "name": study_dir(command).name,
         "description": study.question,
         "program": "rlhf_lab",
         "method": method,
@@ -69,8 +72,8 @@ def sweep_config(
         config["metric"] = {"name": f"final/{primary}", "goal": "maximize" if better == "higher" else "minimize"}
     elif method == "bayes":
         raise ConfigError(
-            f"method=bayes needs to know what is better, and of {primary} no direction is; write "
-            "study.metrics=[METRIC] with one that has a direction, such as gold or accuracy"
+            f"method=bayes needs a metric with a direction, and {primary} has none; set study.metrics=[METRIC] to one "
+            "that has, such as gold or accuracy"
         )
     if runs is not None:
         config["run_cap"] = runs
@@ -80,7 +83,7 @@ def sweep_config(
 
 
 def _words(command: compose.Command) -> list[str]:
-    """The command of one run, as a list of words that no shell reads."""
+    """Return the command of one run as a list of words that no shell parses."""
     written = [word for word in command.overrides if not word.lstrip("+").startswith(("recipe=", "hydra", "study"))]
     words = ["${env}", "${interpreter}", "-m", "rlhf_lab", f"+recipe={command.recipe}"]
     if not command.typed:
@@ -91,15 +94,20 @@ def _words(command: compose.Command) -> list[str]:
 
 
 def _level(value: Any) -> int | float | str:
-    """A swept value as an agent writes it behind `key=`: in Hydra's grammar, numbers as they are."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number else literal(value)
+    """Return a swept value as an agent writes it after `key=`: in Hydra's grammar, with numbers unchanged."""
+    return value if _is_number(value) else literal(value)
+
+
+def _is_number(value: Any) -> bool:
+    """Return True for numbers except booleans, which are integers in Python."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _range(key: str, values: Sequence[Any]) -> dict[str, Any]:
-    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    numbers = [value for value in values if _is_number(value)]
     if len(numbers) < len(values) or len(set(numbers)) < 2:
         raise ConfigError(f"continuous: {key} has the values {values}; a range needs two different numbers")
+    # W&B's names of distributions; the values of a logarithmic range have to be positive.
     low, high = min(numbers), max(numbers)
     if all(isinstance(value, int) for value in numbers):
         distribution = "int_uniform"
@@ -110,14 +118,15 @@ def _range(key: str, values: Sequence[Any]) -> dict[str, Any]:
     return {"distribution": distribution, "min": low, "max": high}
 
 
-def given_values() -> dict[str, Any]:
-    """Key → the value that an agent of W&B chose for this command; {} where no agent started it."""
+def provided_values() -> dict[str, Any]:
+    """Return key → value that an agent of W&B chose for this command; {} if no agent started it."""
     path = os.environ.get(GIVEN)
     if not path or not Path(path).is_file():
         return {}
-    values = parse_yaml(Path(path).read_text(encoding="utf-8"))
-    if not isinstance(values, dict):
-        return {}
-    # other entries, such as wandb_version, are W&B's own
-    chosen = {key: entry["value"] for key, entry in values.items() if isinstance(entry, dict) and "value" in entry}
-    return {str(key).lstrip("+"): value for key, value in chosen.items()}
+    values = read_mapping(Path(path), "the values that an agent of W&B chose")
+    # Other entries, such as wandb_version, are W&B's own.
+    chosen = {}
+    for key, entry in values.items():
+        if isinstance(entry, dict) and "value" in entry:
+            chosen[str(key).lstrip("+")] = entry["value"]
+    return chosen

@@ -1,4 +1,5 @@
-"""Where metrics go besides the run directory: Weights & Biases, Trackio, TensorBoard.
+"""Trackers of metrics in addition to the run directory: Weights & Biases, Trackio, TensorBoard.
 
-tracker.py is the protocol, tracking.py calls it and never lets it break a run; one file per tracker.
+Read tracker.py (the protocol) and tracking.py, which calls trackers so that a failing one never stops a run. Each
+tracker has a module. dashboard.py defines the W&B workspace.
 """

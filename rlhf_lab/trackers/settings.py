@@ -1,4 +1,4 @@
-"""Settings of where metrics go besides the run directory (`tracker=…`). Imports no torch; see `config/registry.py`."""
+"""Settings of additional trackers of metrics (`tracker=…`). This module imports no torch; see `config/registry.py`."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from rlhf_lab.core.ranges import NotEmpty
 @register("tracker", "files")
 @dataclass(frozen=True)
 class Files(Section):
-    """Nowhere else: metrics.jsonl, the console and the HTML report are always written."""
+    """No additional tracker: metrics.jsonl, the console and the HTML report are always written."""
 
     inherited: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class Shared(Section):
-    """What the trackers have in common that show many runs side by side.
+    """Common settings of the trackers that compare several runs.
 
     Args:
-        project: what the runs are kept under.
-        group: runs that belong together; empty takes the name of the study, or of the recipe on the command line.
-        tags: marks of your own on every run.
-        swept: setting → value of a job in a sweep, the compared setting first; the sweep fills it in.
+        project: name of the project that contains the runs.
+        group: name of a group of runs; empty means the name of the study, or of the recipe on the command line.
+        tags: user-defined tags on every run.
+        swept: settings of a job in a sweep, setting → value, with the compared setting first; filled in by the sweep.
     """
 
     inherited: ClassVar[bool] = True
@@ -42,19 +42,20 @@ class Shared(Section):
         forbidden = sorted(set(self.project) & set("/\\#?%:"))  # W&B refuses these in the name of a project
         return (
             *super().rules(),
-            (not forbidden, f"project={self.project} has {' '.join(forbidden)} in it; use letters, digits, - and _"),
+            (not forbidden, f"project={self.project} contains {' '.join(forbidden)}; use letters, digits, - and _"),
         )
 
 
 @register("tracker", "wandb")
 @dataclass(frozen=True)
 class Wandb(Shared):
-    """Weights & Biases. Never asks for a login; offline it calls nobody.
+    """Weights & Biases. It never prompts for a login, and uses no network offline.
 
     Args:
-        mode: `online` needs a login; `offline` writes files for `wandb sync`; `auto` is online where there is a login
-            (WANDB_API_KEY, `wandb login`) and the service answers, else offline. WANDB_MODE, where set, decides `auto`.
-        entity: user or team; empty takes the login's own.
+        mode: connection mode. `online` needs a login; `offline` writes files for `wandb sync`; `auto` is online if
+            there is a login (WANDB_API_KEY, `wandb login`) and the service answers, else offline. If WANDB_MODE is set,
+            it decides `auto`.
+        entity: user or team; empty means that of the login.
     """
 
     mode: Literal["auto", "online", "offline"] = "auto"
@@ -64,20 +65,25 @@ class Wandb(Shared):
 @register("tracker", "trackio")
 @dataclass(frozen=True)
 class Trackio(Shared):
-    """Trackio: one SQLite file per project on this machine."""
+    """Trackio, which stores one SQLite file per project on this machine."""
 
 
 @register("tracker", "tensorboard")
 @dataclass(frozen=True)
 class Tensorboard(Shared):
-    """TensorBoard's event files; `project` is a folder of theirs."""
+    """TensorBoard event files; `project` is the name of their directory."""
 
 
 def marked(tracker: object, *, group: str = "", swept: Mapping[str, Any] | None = None) -> object:
-    """The settings with the group and the swept settings of a command's runs. A group that was written stays.
+    """Return the settings with the group and the swept settings of a command's runs. A group set by the user is kept.
 
-    `tracker=files` has neither and stays as it is.
+    `tracker=files` has neither and is returned unchanged.
     """
+    # Only trackers that compare runs have groups.
     if not isinstance(tracker, Shared):
         return tracker
-    return dataclasses.replace(tracker, group=tracker.group or group, swept=dict(swept or {}))
+    return dataclasses.replace(
+        tracker,
+        group=tracker.group or group,
+        swept=dict(swept or {}),
+    )

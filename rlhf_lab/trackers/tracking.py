@@ -1,15 +1,19 @@
-"""Tracks one stage: starts its tracker, passes it every logged row, ends it. A failing tracker never stops the stage.
+"""Tracking of one stage: start its tracker, pass it every logged row, finish it. A failing tracker never stops a stage.
 
-A tracker that fails is noted once and not used again. After a kill, the rows that a stage logged since its checkpoint
-are cut off metrics.jsonl and logged a second time. A tracker that still has them does not get them twice; one that
-starts with nothing gets the kept rows first. Either way it shows every row once. The repeated rows hold the same
-numbers, because a resumed stage repeats its steps exactly (on-policy stages of `engine=trl` draw new samples instead).
+A failure of a tracker is noted once, and the tracker is not used again. After a kill, the rows that a stage logged
+since its checkpoint are removed from metrics.jsonl and logged a second time. A tracker that still has them does not
+receive them again; a tracker that starts empty receives the remaining rows first. In both cases it shows every row
+once. The repeated rows have the same numbers, because a resumed stage repeats its steps exactly. Only on-policy stages
+of `engine=trl` sample anew.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,36 +24,52 @@ from rlhf_lab.core.errors import MissingDependency
 from rlhf_lab.core.files import read_rows, write_text
 from rlhf_lab.core.redaction import redacted
 from rlhf_lab.trackers.settings import Shared
-from rlhf_lab.trackers.tracker import Outcome, Subject, Tracker
+from rlhf_lab.trackers.tracker import StageOutcome, TrackedStage, Tracker
 
+TRACKED = "tracked.txt"
+"""File of the run directory with one line for each tracked run that shows the completed stage; see `_record_of`."""
 IDENTITY = "tracker.txt"
-"""File of the run directory: the tracker and the id of the tracked run. It goes when a stage starts over or its tracker
-fails: the next attempt is a new tracked run."""
+"""File of the run directory with the tracker and the id of the tracked run. It is deleted if a stage starts over or its
+tracker fails, so that the next attempt gets a new tracked run."""
 
 
 class Tracking:
-    """A stage's side of its tracker: keeps failures away from the stage and repeated rows away from the tracker.
+    """Interface between a stage and its tracker: handles failures of the tracker, and skips rows that it already has.
+
+    Attributes:
+        failed: True if the tracker has failed and is switched off.
 
     Args:
-        identity: file that is deleted when the tracker fails.
-        note: takes a remark for the person who reads the result.
+        kind: kind of the tracker.
+        identity: file that is deleted if the tracker fails.
+        note: function that records a note for readers of the result.
+        record: line that is added to `TRACKED` in the directory of `identity` after a completed stage was tracked.
     """
 
-    def __init__(self, kind: str = "files", identity: Path | None = None, note: Callable[[str], None] = console.print):
+    def __init__(
+        self,
+        kind: str = "files",
+        identity: Path | None = None,
+        note: Callable[[str], None] = console.print,
+        record: str = "",
+    ):
         self.kind = kind
         self._identity = identity
+        self._record = record
         self._note = note
         self._tracker: Tracker | None = None
+        self.failed = False
         self._rows_to_skip = 0
 
     def start(self, build: Callable[[], Tracker], kept: list[dict[str, Any]], repeated: int) -> None:
         """Start the tracked run.
 
         Args:
-            kept: rows of an earlier attempt that stay.
-            repeated: how many rows it logged after them.
+            build: starts the tracker.
+            kept: rows of an earlier attempt that remain valid.
+            repeated: number of rows that it logged after them.
 
-        Raises MissingDependency when the tracker is not installed; anything else is noted.
+        Raises MissingDependency if the tracker is not installed; any other error is noted.
         """
 
         def start_and_catch_up() -> None:
@@ -68,17 +88,22 @@ class Tracking:
         tracker = self._tracker
         if tracker is None:
             return
-        if self._rows_to_skip:  # the tracker has this row from the attempt before
+        if self._rows_to_skip:  # the tracker already has this row from the previous attempt
             self._rows_to_skip -= 1
         else:
             self._run_safely(lambda: tracker.log(_without_nulls(row)))
 
-    def finish(self, status: str, outcome: Callable[[], Outcome]) -> None:
-        """End the tracked run. The stage's result is written by now, so a failure is printed and not noted in it."""
+    def finish(self, status: str, outcome: Callable[[], StageOutcome]) -> None:
+        """Finish the tracked run. The stage's result is already written, so a failure is printed instead of noted
+        there.
+        """
         self._note = console.print
         tracker = self._tracker
         if tracker is not None:
             self._run_safely(lambda: tracker.finish(status, outcome()))
+            # Only completed stages are recorded: an interrupted one continues its tracked run.
+            if self._identity and status == "completed" and not self.failed:
+                _add_record(self._identity.with_name(TRACKED), self._record)
             self._tracker = None
 
     def _run_safely(self, action: Callable[[], None]) -> None:
@@ -86,56 +111,133 @@ class Tracking:
             action()
         except MissingDependency:
             raise
-        except Exception as error:  # a service or a disk that is gone must not take the stage with it
+        except Exception as error:  # an unavailable service or a full disk must not stop the stage
             self._tracker = None
+            self.failed = True
+            # Without this file, the next attempt starts a new tracked run instead of continuing the broken one.
             if self._identity:
                 self._identity.unlink(missing_ok=True)
+            # only the first line, because the messages of some clients are long
             reason = str(error).partition("\n")[0]
             self._note(
-                f"tracker={self.kind} failed and is switched off; metrics.jsonl has everything "
+                f"tracker={self.kind} failed and is switched off; metrics.jsonl contains all metrics "
                 f"({type(error).__name__}: {reason})"
             )
 
 
-def track(checked: root.Config, recipe: str, folder: Path, log_size: int, note: Callable[[str], None]) -> Tracking:
-    """Start tracking a stage as its config asks. Only the main process does.
+def track(checked: root.Config, recipe: str, directory: Path, log_size: int, note: Callable[[str], None]) -> Tracking:
+    """Start tracking a stage with the tracker in its config. Only the main process tracks.
 
     Args:
-        folder: the run directory.
-        log_size: bytes of metrics.jsonl that stay.
+        checked: the config.
+        recipe: name of the recipe.
+        directory: the run directory.
+        log_size: number of bytes of metrics.jsonl that remain valid.
         note: see `Tracking`.
     """
     settings = checked.tracker
     if not isinstance(settings, Shared) or not ranks.is_main():
         return Tracking()
     kind = registry.kind_of("tracker", settings)
-    identity_file = folder / IDENTITY
+    identity_file = directory / IDENTITY
     words = identity_file.read_text(encoding="utf-8").split() if identity_file.exists() else []
-    resumed = len(words) == 2 and words[0] == kind  # another tracker than before starts a tracked run of its own
-    identity = words[1] if resumed else f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    tracking = Tracking(kind, identity_file, note)
-    rows, ends = read_rows(folder / "metrics.jsonl")
+    resumed = len(words) == 2 and words[0] == kind  # a change of the tracker starts a new tracked run
+    identity = words[1] if resumed else f"{directory.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    tracking = Tracking(kind, identity_file, note, _record_of(kind, settings, recipe))
+    rows, ends = read_rows(directory / "metrics.jsonl")
+    # The resumed stage logs the rows after its checkpoint again.
     kept = [row for row, end in zip(rows, ends, strict=True) if end <= log_size]
-    subject = _make_subject(checked, settings, recipe, identity, resumed)
+    subject = _make_subject(root.to_values(checked), settings, recipe, identity, resumed)
+    # Written before the tracker starts, so that an attempt after a kill finds the id.
     write_text(identity_file, f"{kind} {identity}\n")
-    tracking.start(lambda: registry.build("tracker", settings, subject), kept=kept, repeated=len(rows) - len(kept))
+    repeated = len(rows) - len(kept)
+    tracking.start(lambda: registry.build("tracker", settings, subject), kept=kept, repeated=repeated)
     return tracking
 
 
-def _make_subject(checked: root.Config, settings: Shared, recipe: str, identity: str, resumed: bool) -> Subject:
-    config = redacted(root.to_values(checked))
-    del config["tracker"]
-    swept = redacted(settings.swept)  # the compared setting first
+def track_stored(
+    values: Mapping[str, Any],
+    settings: object,
+    recipe: str,
+    directory: Path,
+    status: str,
+    outcome: Callable[[], StageOutcome],
+) -> bool:
+    """Track a stage that is in the store, with every row that it has logged.
+
+    Return False if nothing was tracked. The reason is `tracker=files`, a tracker that failed, or one that already shows
+    the stage in the same project and group and with the same swept settings.
+
+    Args:
+        values: the run's settings as plain values.
+        settings: settings of the tracker.
+        recipe: name of the recipe.
+        directory: the run directory.
+        status: status of the stage's result.
+        outcome: see `Tracking.finish`.
+    """
+    if not isinstance(settings, Shared) or not ranks.is_main():
+        return False
+    kind = registry.kind_of("tracker", settings)
+    record = _record_of(kind, settings, recipe)
+    records = directory / TRACKED
+    if records.exists() and record in records.read_text(encoding="utf-8").splitlines():
+        return False
+    # The id depends on project, group and swept settings, so one stored stage can be shown in several studies.
+    digest = sha256(record.encode()).hexdigest()[:8]
+    identity = f"{directory.name}-{digest}"
+    subject = _make_subject(values, settings, recipe, identity, resumed=False)
+    tracking = Tracking(kind)
+    rows, _ = read_rows(directory / "metrics.jsonl")
+    tracking.start(lambda: registry.build("tracker", settings, subject), kept=[], repeated=0)
+    for row in rows:
+        tracking.log(row)
+    tracking.finish(status, outcome)
+    if tracking.failed:
+        return False
+    _add_record(records, record)
+    return True
+
+
+def _record_of(kind: str, settings: Shared, recipe: str) -> str:
+    """Return the line of `TRACKED` for a tracked run: the values that determine where and how it is displayed."""
+    shown = {
+        "tracker": kind,
+        "project": settings.project,
+        "group": settings.group or recipe,
+        "swept": redacted(settings.swept),
+    }
+    return json.dumps(shown)
+
+
+def _add_record(file: Path, record: str) -> None:
+    """Add a line to `TRACKED`. A store that is not writable is no error."""
+    with suppress(OSError), file.open("a", encoding="utf-8") as lines:
+        lines.write(record + "\n")
+
+
+def _make_subject(
+    values: Mapping[str, Any], settings: Shared, recipe: str, identity: str, resumed: bool
+) -> TrackedStage:
+    # The tracker's own settings do not influence the stage.
+    settings_values = redacted(dict(values))
+    config = {name: value for name, value in settings_values.items() if name != "tracker"}
+    swept = redacted(settings.swept)  # the compared setting comes first
     labels = [f"{key}={value}" for key, value in swept.items()]
-    return Subject(
+    return TrackedStage(
         id=identity,
         name=" ".join([recipe, *labels]),
         recipe=recipe,
         group=settings.group or recipe,
         tags=[*labels, *redacted(settings.tags)],
-        config=config | {"recipe": recipe, "level": labels[0] if labels else recipe, "swept": swept},
-        question=checked.question,
-        folder=Path(checked.outputs).resolve(),
+        config=config
+        | {
+            "recipe": recipe,
+            "level": labels[0] if labels else recipe,
+            "swept": swept,
+        },
+        question=str(values["question"]),
+        directory=Path(values["outputs"]).resolve(),
         resumed=resumed,
     )
 

@@ -1,6 +1,6 @@
-"""`tracker=trackio`: one SQLite file per project in `outputs/trackio/`, or in TRACKIO_DIR where that is set.
+"""`tracker=trackio`: one SQLite file per project in `outputs/trackio/`, or in TRACKIO_DIR if that is set.
 
-`trackio show --project rlhf_lab` serves them; tracking itself opens no port and no browser. A resumed stage goes on in
+`trackio show --project rlhf_lab` displays them. Tracking itself opens no port and no browser. A resumed stage continues
 the same tracked run.
 """
 
@@ -13,11 +13,11 @@ from typing import Any
 
 from rlhf_lab.core.errors import OPTIONAL, MissingDependency
 from rlhf_lab.trackers.settings import Trackio
-from rlhf_lab.trackers.tracker import Outcome, Row, Subject
+from rlhf_lab.trackers.tracker import Row, StageOutcome, TrackedStage
 
 
 class TrackioTracker:
-    """A Trackio run."""
+    """Tracker that writes to a Trackio run."""
 
     def __init__(self, trackio: Any, run: Any, continues: bool):
         self._trackio = trackio
@@ -27,11 +27,14 @@ class TrackioTracker:
 
     def log(self, row: Row) -> None:
         values = dict(row)
+        # Trackio takes the step as an argument and not as a metric.
         self._last_step = int(values.pop("step"))
         self._run.log(values, step=self._last_step)
 
-    def finish(self, status: str, outcome: Outcome) -> None:
-        results: dict[str, Any] = {f"final/{name}": value for name, value in outcome.final.items()}
+    def finish(self, status: str, outcome: StageOutcome) -> None:
+        results: dict[str, Any] = {}
+        for name, value in outcome.final.items():
+            results[f"final/{name}"] = value
         for name, table in outcome.tables.items():
             results[name] = self._trackio.Table(columns=table.columns, data=table.rows)
         self._run.log({**results, "status": status}, step=self._last_step)
@@ -39,9 +42,10 @@ class TrackioTracker:
             self._trackio.finish()
 
 
-def build(settings: Trackio, subject: Subject) -> TrackioTracker:
-    """Start a Trackio run under the subject's id; Trackio knows runs by name."""
-    os.environ.setdefault("TRACKIO_DIR", str(subject.folder / "trackio"))
+def build(settings: Trackio, subject: TrackedStage) -> TrackioTracker:
+    """Start a Trackio run with the subject's id as its name, because Trackio identifies runs by name."""
+    # Set before the import; a value of the user's environment wins.
+    os.environ.setdefault("TRACKIO_DIR", str(subject.directory / "trackio"))
     try:
         import trackio
     except ImportError as error:
@@ -52,6 +56,7 @@ def build(settings: Trackio, subject: Subject) -> TrackioTracker:
             name=subject.id,
             group=subject.group,
             config={**subject.config, "name": subject.name, "tags": subject.tags},
+            # an existing run of this name is continued
             resume="allow",
             embed=False,
         )

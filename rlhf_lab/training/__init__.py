@@ -1,5 +1,6 @@
-"""How a stage trains: the loop, its batches, optimisers and checkpoints; `sharding/` divides it between processes.
+"""Training of a stage: the loop, its batches, optimisers and checkpoints.
 
-Read run.py (what a stage gets to work with), start.py (its policy and reference), loop.py (the one loop of every
-algorithm), checkpoint.py (exact resume). An algorithm has to know `Algorithm` in loop.py and nothing else of this.
+Read run.py (what a stage works with), start.py (its policy and reference), loop.py (the loop of all algorithms) and
+checkpoint.py (exact resume). batching.py, optim.py and totals.py are parts of the loop. An algorithm only needs
+`Algorithm` in loop.py. sharding/ splits a step between processes.
 """

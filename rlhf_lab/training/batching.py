@@ -1,4 +1,4 @@
-"""Which examples make up each optimiser step. Everything follows from a seed, so the data cursor is the step number."""
+"""Plan of the examples of each optimiser step. It depends only on a seed, so the data cursor is the step number."""
 
 from __future__ import annotations
 
@@ -14,34 +14,39 @@ from rlhf_lab.training.settings import TrainingSettings
 def plan_steps(
     lengths: Sequence[int], *, batch_size: int, epochs: float, bucket_batches: int, seed: int
 ) -> list[list[int]]:
-    """Example indices of every step.
+    """Return the example indices of every step.
 
-    Each epoch is a fresh permutation. Within windows of `bucket_batches` batches, examples are sorted by length, so
-    that the rows of a batch have similar length; the order of batches in a window is then shuffled again.
+    Each epoch is a new permutation. Within windows of `bucket_batches` batches, examples are sorted by length, so that
+    the rows of a batch have similar lengths. The order of the batches of a window is then shuffled.
 
     Args:
         lengths: tokens of each example.
+        batch_size: examples per step.
         epochs: passes over the data; ⌈epochs·N/batch_size⌉ steps are planned.
+        bucket_batches: batches per window; 1 turns sorting off.
     """
     total = math.ceil(epochs * len(lengths) / batch_size)
     steps: list[list[int]] = []
     window_size = batch_size * bucket_batches
     epoch = 0
     while len(steps) < total:
+        # the modulus keeps the sum within 63 bits, like the seed
         generator = torch.Generator().manual_seed((seed + epoch) % 2**63)
         order = torch.randperm(len(lengths), generator=generator).tolist()
-        for begin in range(0, len(order), window_size):
-            window = order[begin : begin + window_size]
+        for start in range(0, len(order), window_size):
+            window = order[start : start + window_size]
             if bucket_batches > 1:
                 window.sort(key=lambda i: lengths[i])
-            batches = [window[i : i + batch_size] for i in range(0, len(window), batch_size)]
-            steps += [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+            starts = range(0, len(window), batch_size)
+            batches = [window[i : i + batch_size] for i in starts]
+            shuffled = torch.randperm(len(batches), generator=generator).tolist()
+            steps += [batches[i] for i in shuffled]
         epoch += 1
     return steps[:total]
 
 
 def epoch_steps(lengths: Sequence[int], settings: TrainingSettings, seed: int) -> list[list[int]]:
-    """`plan_steps` for the batch size, epochs and bucketing of an algorithm's settings."""
+    """Return `plan_steps` with the batch size, epochs and bucketing of an algorithm's settings."""
     return plan_steps(
         lengths,
         batch_size=settings.batch_size,
@@ -52,24 +57,26 @@ def epoch_steps(lengths: Sequence[int], settings: TrainingSettings, seed: int) -
 
 
 def micro_batches(indices: Sequence[int], lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Split a step into forward passes of at most `max_tokens` padded tokens (0: one pass), longest rows together.
+    """Split a step into forward passes of up to `max_tokens` padded tokens (0: one pass), longest rows together.
 
-    Several processes share the passes: each then gets the same number of them, if there are enough rows.
+    If several processes split the passes, each gets the same number of them, provided there are enough rows.
     """
     if max_tokens <= 0 and ranks.world() == 1:
         return [list(indices)]
     batches: list[list[int]] = []
     for i in sorted(indices, key=lambda i: -lengths[i]):
-        # rows come longest first, so the first row of a batch is as long as the batch is padded
+        # Rows are in order of decreasing length, so the first row of a batch determines its padded length.
         if batches and (max_tokens <= 0 or (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= max_tokens):
             batches[-1].append(i)
         else:
             batches.append([i])
 
     def can_be_split_and_size(k: int) -> tuple[bool, int]:
-        return len(batches[k]) > 1, len(batches[k]) * lengths[batches[k][0]]
+        padded_tokens = len(batches[k]) * lengths[batches[k][0]]
+        return len(batches[k]) > 1, padded_tokens
 
-    # a process that gets no pass has to repeat one of another's and throws it away: halve the largest batches instead
+    # A process without a pass would have to repeat a pass of another one and discard the result. Splitting the largest
+    # batches instead gives every process its own pass.
     while len(batches) % ranks.world() and any(len(batch) > 1 for batch in batches):
         largest = max(range(len(batches)), key=can_be_split_and_size)
         batch = batches[largest]

@@ -1,7 +1,7 @@
-"""The training loop of every algorithm: plain calls in visible order.
+"""Training loop of all algorithms: plain calls in visible order.
 
-An algorithm makes the samples of a step (`collect`) and computes the loss of each of them (`loss`, unreduced). The loop
-owns the rest: one normaliser over all micro-batches of a step, clipping, the schedule, logging, evaluation,
+An algorithm creates the samples of a step (`collect`) and computes their losses without reduction (`loss`). The loop
+does the rest: one normaliser over all micro-batches of a step, clipping, the schedule, logging, evaluation and
 checkpoints.
 """
 
@@ -25,40 +25,46 @@ from torch import Tensor, nn
 from rlhf_lab.config import registry
 from rlhf_lab.core import ranks
 from rlhf_lab.core.console import progress
-from rlhf_lab.core.errors import DeviceMemoryError
+from rlhf_lab.core.errors import ConfigError, DeviceMemoryError
 from rlhf_lab.core.signals import handled
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.training import checkpoint
-from rlhf_lab.training.optim import Part, lr_scale
+from rlhf_lab.training.optim import TrainedPart, lr_scale
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.settings import TrainingSettings
 from rlhf_lab.training.totals import HoldsState, LossOutput, Totals, record_cost, record_memory
 
 MOST_TOKENS = 2**17
-"""Tokens of a micro-batch from which halving begins where a whole batch was one micro-batch."""
+"""Initial token limit when an unsplit batch runs out of memory: micro-batches are first split to half of it."""
 
 
 @dataclass
 class StepBatch:
-    """Everything one optimiser step trains on.
+    """Training data of one optimiser step.
 
     Attributes:
-        micro: micro-batches, one forward pass each, of any type that the algorithm's `loss` takes. If there are none,
-            no update is made.
-        units: tokens or pairs in all micro-batches: the step's loss is the sum over units divided by this.
+        micro: micro-batches, one forward pass each, of any type that the algorithm's `loss` accepts. If there are none,
+            the loop makes no update.
+        units: number of tokens or pairs in all micro-batches. The loss of the step is the sum over units divided by
+            this.
     """
 
     micro: list[Any]
     units: int
 
 
+_OLD_HOOKS = {"begin": "start", "ended": "finished", "due": "evaluation_due", "frozen": "frozen_modules"}
+"""Name of a hook up to version 0.15 → its current name."""
+
+
 class Algorithm(ABC):
-    """What the loop trains. See `algorithms/supervised/sft.py` for the smallest one.
+    """An algorithm that the loop trains. See `algorithms/supervised/sft.py` for the smallest one.
 
     Attributes:
-        settings: the algorithm's dataclass.
-        model: what is trained; saved with `encoder` when the stage is done.
-        total_steps: optimiser steps.
+        settings: settings of the algorithm.
+        model: trained model; saved with `encoder` when the stage is done.
+        encoder: tokenizer of the model.
+        total_steps: number of optimiser steps.
     """
 
     settings: TrainingSettings
@@ -66,37 +72,43 @@ class Algorithm(ABC):
     encoder: Encoder
     total_steps: int
 
-    def parts(self) -> dict[str, Part]:
-        """The modules to train, by name. PPO, for example, trains a critic beside the model."""
-        muon_lr = self.settings.muon_lr if self.settings.optimizer == "muon" else None
-        return {"model": Part(self.model, self.settings.lr, muon_lr)}
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for old, new in _OLD_HOOKS.items():
+            if old in vars(cls):  # the loop would ignore it and train something else
+                raise ConfigError(f"{cls.__name__}.{old}() is no longer called; rename it to {new}()")
 
-    def begin(self) -> None:
-        """Compute what has to be known before the first step; the models are placed and divided by then."""
+    def parts(self) -> dict[str, TrainedPart]:
+        """Return the modules to train, by name. PPO, for example, trains a critic in addition to the model."""
+        muon_lr = self.settings.muon_lr if self.settings.optimizer == "muon" else None
+        return {"model": TrainedPart(self.model, self.settings.lr, muon_lr)}
+
+    def start(self) -> None:
+        """Compute what is needed before the first step. The models are already on their devices and sharded."""
         return
 
     @abstractmethod
     def collect(self, step: int) -> StepBatch:
-        """The step's samples. A function of the step and of `state_dict`, so a resumed run sees the same ones."""
+        """Return the step's samples. Depends only on step and `state_dict`, so a resumed run gets the same samples."""
 
     @abstractmethod
     def loss(self, micro: Any) -> LossOutput:
-        """Loss of each token or pair of one micro-batch."""
+        """Return the loss of each token or pair of one micro-batch."""
 
     @abstractmethod
     def finish(self) -> Result:
-        """Final evaluation."""
+        """Run the final evaluation."""
 
-    def frozen(self) -> list[nn.Module]:
-        """Models that are used and not trained, such as a reference."""
+    def frozen_modules(self) -> list[nn.Module]:
+        """Return models that are used but not trained, such as a reference."""
         return []
 
     def program(self, micro: Any) -> Hashable:
-        """The kind of forward pass a micro-batch needs. Processes that divide a model run the same kind at a time."""
+        """Return the kind of forward pass of a micro-batch. Processes that shard a model run the same kind together."""
         return type(micro).__name__
 
     def accept_step(self, outputs: list[LossOutput]) -> bool:
-        """Whether to apply the gradients that have just been computed; if not, they are dropped.
+        """Return True to apply the gradients of this step, False to drop them.
 
         Args:
             outputs: losses and metrics of this process's micro-batches of the step.
@@ -105,20 +117,20 @@ class Algorithm(ABC):
         return True
 
     @property
-    def ended(self) -> bool:
-        """Whether training is over before its last step."""
+    def finished(self) -> bool:
+        """True if training ends before its last step."""
         return False
 
     @property
     def pause(self) -> str:
-        """Why the stage is to be saved and ended before it learns from the step's samples; empty where it goes on.
+        """Reason to save and stop the stage before it trains on the step's samples; empty to continue.
 
-        The same in all processes that share a step.
+        It is the same in all processes of a step.
         """
         return ""
 
-    def due(self, step: int) -> bool:
-        """Whether `evaluate` runs after this step."""
+    def evaluation_due(self, step: int) -> bool:
+        """Return True if `evaluate` runs after this step."""
         every = self.settings.eval_every_steps
         return bool(every) and (step + 1) % every == 0
 
@@ -127,12 +139,15 @@ class Algorithm(ABC):
         del step
 
     def halve_micro_batches(self, widest: int) -> int | None:
-        """Let `collect` cut steps into micro-batches of half as many tokens; None where they are of one token already.
+        """Make `collect` split steps into micro-batches of half as many tokens; return None if they have one token.
 
-        `collect` gives the same samples when it is called once more for a step.
+        `collect` returns the same samples if it is called again for a step.
 
         Args:
-            widest: padded tokens of the largest micro-batch that did not fit; 0 where that is not known.
+            widest: padded tokens of the largest micro-batch that did not fit; 0 if unknown.
+
+        Returns:
+            The new `micro_batch_tokens`.
         """
         tokens = min(self.settings.micro_batch_tokens or MOST_TOKENS, widest or MOST_TOKENS) // 2
         if not tokens:
@@ -141,28 +156,28 @@ class Algorithm(ABC):
         return tokens
 
     def state_dict(self) -> dict[str, Any]:
-        """What `collect` needs besides the step number; tensors and plain values only."""
+        """Return what `collect` needs besides the step number; only tensors and JSON-like values."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of `state_dict`."""
+        """Restore the result of `state_dict`."""
         del state
 
     def close(self) -> None:
-        """Give up what is under way beside training, which has ended, perhaps with an error."""
+        """Cancel background work after training has finished or failed."""
         return
 
-    def save_extra(self, folder: Path) -> None:
-        """Write the algorithm's own files beside those of the model."""
-        del folder
+    def save_extra(self, directory: Path) -> None:
+        """Write the algorithm's own files next to those of the model."""
+        del directory
 
 
 class StepEngine(HoldsState, Protocol):
-    """What computes a step; `training.sharding.engine.Engine` says what each method does."""
+    """An engine that computes a step; `training.sharding.engine.Engine` documents the methods."""
 
     def loss(self, micro: Any, *, last: bool) -> LossOutput: ...
 
-    def backward(self, loss_share: Tensor) -> None: ...
+    def backward(self, loss_weight: Tensor) -> None: ...
 
     def clip(self) -> dict[str, Tensor]: ...
 
@@ -178,18 +193,18 @@ class StepEngine(HoldsState, Protocol):
 
 
 class Interrupted(BaseException):
-    """The process was told to stop; the stage has been saved.
+    """The process was told to stop, and the stage has been saved.
 
-    No error but a request, so it is no `Exception`: handlers of errors let it pass, like KeyboardInterrupt.
+    This is a request, not an error. It is no `Exception`, so that error handlers let it pass, like KeyboardInterrupt.
     """
 
 
 class Paused(Interrupted):
-    """The monitor asked for a person; the stage has been saved and goes on with alerts.continue_paused=true."""
+    """The monitor asked for a person. The stage has been saved and continues with alerts.continue_paused=true."""
 
 
 def train(algorithm: Algorithm, run: Run, name: str) -> None:
-    """Run the algorithm's remaining steps. Resumes from the stage's checkpoint when there is one."""
+    """Run the algorithm's remaining steps. Resume from the stage's checkpoint if it exists."""
     engine: StepEngine = registry.build("sharding", run.config.sharding, algorithm, run)
     try:
         _train(algorithm, engine, run, name)
@@ -200,19 +215,19 @@ def train(algorithm: Algorithm, run: Run, name: str) -> None:
 
 def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> None:
     settings = algorithm.settings
-    algorithm.begin()
+    algorithm.start()
     totals = Totals()
     step_seconds: list[float] = []
     first_step = _resume(algorithm, engine, run, totals)
     save_every = run.config.checkpoint.every_steps
-    writer = checkpoint.Writer(run.folder, background=run.config.checkpoints_in_background)
+    writer = checkpoint.Writer(run.directory, background=run.config.checkpoints_in_background)
     with _written(writer), progress(name, algorithm.total_steps, first_step) as ticker, _graceful_stop() as stop:
         for step in range(first_step, algorithm.total_steps):
             started = time.monotonic()
             batch = algorithm.collect(step)
             writer.finish_if_written()
             if algorithm.pause:
-                # the samples are part of the state: `collect` of this step gives them again
+                # The samples are part of the saved state, so `collect` returns them again when the stage resumes.
                 _save(writer, step, algorithm, engine, run, totals)
                 writer.finish()
                 raise Paused(algorithm.pause)
@@ -221,7 +236,7 @@ def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> Non
             if batch.micro:
                 totals.norms = engine.clip()
                 totals.steps += 1
-                # recorded twice: gradients exist only before the update, optimiser moments only after the first one
+                # Memory is recorded twice: gradients exist only before the update, optimiser state only after it.
                 record_memory(run, engine)
                 if algorithm.accept_step(outputs):
                     engine.step(scale)
@@ -229,9 +244,9 @@ def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> Non
                     engine.skip()
                 record_memory(run, engine)
             step_seconds.append(time.monotonic() - started)
-            is_last = algorithm.ended or step + 1 == algorithm.total_steps
-            evaluates = algorithm.due(step)
-            # a signal may have reached some processes only; saving needs all of them, so they agree on it
+            is_last = algorithm.finished or step + 1 == algorithm.total_steps
+            evaluates = algorithm.evaluation_due(step)
+            # A signal may reach only some processes. Saving needs all of them, so they agree on it here.
             stopping = ranks.any_of(stop.is_set())
             if is_last or evaluates or (step + 1) % settings.log_every_steps == 0:
                 totals.flush(run, step + 1, scale)
@@ -239,13 +254,14 @@ def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> Non
                 algorithm.evaluate(step)
             ticker.advance(note=totals.note)
             saves = bool(save_every) and (is_last or evaluates or (step + 1) % save_every == 0)
+            # Twice per step: a background checkpoint is committed as soon as possible.
             writer.finish_if_written()
             if stopping or saves:
                 _save(writer, step + 1, algorithm, engine, run, totals)
             if stopping:
                 writer.finish()
                 raise Interrupted(f"stopped after step {step + 1} of {algorithm.total_steps}")
-            if algorithm.ended:
+            if algorithm.finished:
                 break
     record_cost(run, step_seconds)
 
@@ -253,12 +269,12 @@ def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> Non
 def _gradients(
     algorithm: Algorithm, engine: StepEngine, run: Run, step: int, batch: StepBatch, totals: Totals
 ) -> list[LossOutput]:
-    """Gradients of a step, taken again in smaller micro-batches when the device runs out of memory.
+    """Compute the gradients of a step, again in smaller micro-batches if the device runs out of memory.
 
-    Of several processes each waits for the others within a pass, so that one alone cannot begin again: the error then
-    says with which micro-batches all of them may (`processes.train_together`).
+    With several processes, each waits for the others within a pass, so a single one cannot start again. The error then
+    carries the micro-batch size with which all of them may start again (`processes.train_together`).
     """
-    # DeepSpeed keeps what a pass that broke off has left behind
+    # DeepSpeed keeps the state of an interrupted pass, so a step cannot be repeated.
     is_deepspeed = registry.kind_of("sharding", run.config.sharding) == "zero"
     begins_again = ranks.world() == 1 and not is_deepspeed
     counted: list[Counted] | None = None
@@ -269,45 +285,46 @@ def _gradients(
         except torch.OutOfMemoryError as error:
             tokens = algorithm.halve_micro_batches(_widest(batch)) if run.config.fits_itself else None
             if tokens is None or not begins_again:
-                advice = "see what would fit: the same command with `plan` in front of the recipe"
-                raise DeviceMemoryError(f"the device ran out of memory at step {step + 1}; {advice}", tokens) from error
-        if tokens is not None:  # outside the handler: the error holds on to the tensors of the pass that failed
+                hint = "see what would fit: the same command with `plan` in front of the recipe"
+                raise DeviceMemoryError(f"the device ran out of memory at step {step + 1}; {hint}", tokens) from error
+        # Outside the handler, because the error holds references to the tensors of the failed pass.
+        if tokens is not None:
             engine.skip()
             torch.cuda.empty_cache()
             run.note(f"out of memory at step {step + 1}: micro-batches of {tokens} tokens from here on")
             batch = algorithm.collect(step)
-    for out, loss_share in counted:
-        totals.add(out, loss_share)
+    for out, loss_weight in counted:
+        totals.add(out, loss_weight)
     return [out for out, _ in counted]
 
 
 def _widest(batch: StepBatch) -> int:
-    """Padded tokens of the largest micro-batch, 0 where micro-batches do not say."""
+    """Return the padded tokens of the largest micro-batch, or 0 if micro-batches have no token batch."""
     token_batches = [getattr(micro, "batch", micro) for micro in batch.micro]
     return max((tokens.tokens_BT.numel() for tokens in token_batches if hasattr(tokens, "tokens_BT")), default=0)
 
 
 Counted = tuple[LossOutput, Tensor]
-"""A micro-batch's output, detached, and its part of the step's loss."""
+"""Output of a micro-batch, detached, and its part of the step's loss."""
 
 
 def _accumulate_gradients(algorithm: Algorithm, engine: StepEngine, run: Run, batch: StepBatch) -> list[Counted]:
     """Run forward and backward passes of this process's micro-batches."""
-    # micro-batches are dealt to the processes program by program, so that all of them run the same one at a time
+    # Micro-batches are dealt to the processes program by program, so that all processes run the same kind of pass.
     programs = [list(micros) for _, micros in itertools.groupby(batch.micro, key=algorithm.program)]
-    passes = [dealt for micros in programs for dealt in ranks.deal(micros)]
+    passes = [dealt for micros in programs for dealt in ranks.deal_round_robin(micros)]
     counted = []
     for index, (micro, is_counted) in enumerate(passes):
         is_last = index + 1 == len(passes)
         with run.autocast():
             out = engine.loss(micro, last=is_last)
-        loss_share = out.loss_N.sum() / batch.units
-        # Every library averages gradients over processes, while the step's loss is a sum over them: hence the factor.
-        # A pass that is run only because the other processes need this one has weight 0.
+        loss_weight = out.loss_N.sum() / batch.units
+        # All libraries average gradients over processes, but the loss of a step is a sum over them, hence the factor.
+        # A pass that runs only because the other processes need it has weight 0.
         weight = ranks.world() if is_counted else 0
-        engine.backward(loss_share * weight)
+        engine.backward(loss_weight * weight)
         if is_counted:
-            counted.append((out.detached(), loss_share.detach()))
+            counted.append((out.detached(), loss_weight.detach()))
     return counted
 
 
@@ -317,7 +334,7 @@ def _lr_scale(step: int, total: int, settings: TrainingSettings) -> float:
 
 @contextmanager
 def _written(writer: checkpoint.Writer) -> Iterator[None]:
-    """When this block ends the last checkpoint is written; after an error without asking the other processes."""
+    """Finish the last checkpoint at the end of this block; after an error without waiting for other processes."""
     try:
         yield
         writer.finish()
@@ -339,12 +356,12 @@ def _save(
 
 
 def _resume(algorithm: Algorithm, engine: StepEngine, run: Run, totals: Totals) -> int:
-    """Restore the checkpoint; returns the first step to take."""
+    """Restore the checkpoint and return the first step to take."""
     state = run.checkpoint
-    run.checkpoint = None  # no reference may keep the loaded tensors in memory while the stage trains
+    run.checkpoint = None  # frees the loaded tensors once they are restored
     if state is None:
         return 0
-    engine.load(checkpoint.Saved(run.folder, state))
+    engine.load(checkpoint.Saved(run.directory, state))
     algorithm.load_state_dict(state["algorithm"])
     totals.load_state_dict(state["totals"])
     return int(state["step"])
@@ -352,10 +369,10 @@ def _resume(algorithm: Algorithm, engine: StepEngine, run: Run, totals: Totals) 
 
 @contextmanager
 def _graceful_stop() -> Iterator[threading.Event]:
-    """In this block SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C set the event: the run saves and ends after the current step.
+    """Turn SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C into an event in this block: the run saves and stops after this step.
 
-    A second Ctrl-C ends it at once. The other signals may come more than once without anyone insisting: from a
-    launcher to its child and from Slurm to every process.
+    A second Ctrl-C stops it immediately. Other signals may repeat without urgency: a launcher sends them to its child,
+    and Slurm to every process.
     """
     stop = threading.Event()
 

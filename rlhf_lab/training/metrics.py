@@ -6,11 +6,11 @@ from rlhf_lab.core.metrics import Metric
 
 LOOP = (
     Metric("loss", "mean loss of the logged steps, per token (sft), per pair or as the algorithm weighs its tokens"),
-    Metric("lr_scale", "share of the peak learning rate"),
+    Metric("lr_scale", "fraction of the peak learning rate"),
     Metric("grad_norm", "gradient norm of the model before clipping, last step"),
-    Metric("grad_norm/<part>", "the same for another trained part: the critic, a member, a fold"),
-    Metric("step", "optimiser step or iteration that the row is of, from 0"),
-    Metric("time", "seconds since the stage began, earlier attempts at it not counted"),
+    Metric("grad_norm/<part>", "gradient norm of another trained part before clipping: the critic, a member, a fold"),
+    Metric("step", "optimiser step or iteration of the row, from 0"),
+    Metric("time", "seconds since the start of the stage, without earlier attempts"),
     Metric("units", "tokens or pairs trained on in the logged steps"),
 )
 """run.py"""
@@ -18,7 +18,7 @@ LOOP = (
 LOOP_COST = (
     Metric(
         "memory/parameters",
-        "MiB of the trained modules' parameters that one process holds",
+        "MiB of the trained modules' parameters in one process",
         title="parameters",
         unit="MiB",
         better="lower",
@@ -41,15 +41,15 @@ LOOP_COST = (
     ),
     Metric(
         "memory/peak",
-        "MiB that training took at most: allocated on a GPU; resident beyond what the process held before it built "
-        "a model on a CPU",
+        "maximum MiB during training: allocated on a GPU; on a CPU, resident memory beyond that of the process before "
+        "it built a model",
         title="peak",
         unit="MiB",
         better="lower",
     ),
     Metric(
         "step_seconds",
-        "median wall time of a step, samples included; logging, evaluations and checkpoints not",
+        "median wall time of a step, including samples, excluding logging, evaluations and checkpoints",
         title="step",
         unit="s",
         better="lower",
@@ -59,20 +59,20 @@ LOOP_COST = (
 
 DATA = (
     Metric("data/<split>/rows", "rows read"),
-    Metric("data/<split>/kept", "of these, rows that are used"),
-    Metric("data/<split>/dropped/<reason>", "rows left out for a reason"),
+    Metric("data/<split>/kept", "rows that are used, out of those read"),
+    Metric("data/<split>/dropped/<reason>", "rows excluded for this reason"),
     Metric("data/<source>/<split>/rows", "rows of one of several sources"),
-    Metric("data/<source>/<split>/kept", "of these, rows that are used"),
-    Metric("data/<source>/<split>/dropped/<reason>", "rows of one of several sources that are left out for a reason"),
-    Metric("encoding/<event>", "rows to which it happened while text became tokens: cut, without an EOS, …"),
-    Metric("rows", "rows that are trained on"),
+    Metric("data/<source>/<split>/kept", "rows of one of several sources that are used"),
+    Metric("data/<source>/<split>/dropped/<reason>", "rows of one of several sources excluded for this reason"),
+    Metric("encoding/<event>", "rows with this event during tokenisation: cut, without an EOS, …"),
+    Metric("rows", "training rows"),
     Metric("steps", "optimiser steps"),
-    Metric("pairs/<source>", "pairs that are trained on, by where they come from"),
+    Metric("pairs/<source>", "training pairs by source"),
 )
-"""start.py, and the algorithms themselves"""
+"""start.py and the algorithms"""
 
 SIZE = (
-    Metric("parameters", "of the policy, frozen ones included"),
+    Metric("parameters", "parameters of the policy, including frozen ones"),
     Metric(
         "parameters/trained",
         "parameters that training changes",
@@ -81,14 +81,14 @@ SIZE = (
     ),
     Metric(
         "checkpoint_mib",
-        "what restores the policy: all its weights, or the adapter on its base",
+        "size of what restores the policy: all weights, or the adapter on its base",
         title="checkpoint",
         unit="MiB",
         better="lower",
     ),
     Metric(
         "peak_gib",
-        "most memory the stage held: resident set on a CPU, allocated on a GPU",
+        "maximum memory of the stage: resident set on a CPU, allocated on a GPU",
         title="peak memory",
         unit="GiB",
         better="lower",

@@ -15,8 +15,8 @@ from rlhf_lab.core.errors import OPTIONAL, MissingDependency
 from rlhf_lab.training.settings import TrainingSettings
 
 
-class Part(NamedTuple):
-    """A module that is trained, and its peak learning rates. Without `muon_lr` all of it goes to AdamW."""
+class TrainedPart(NamedTuple):
+    """A trained module and its peak learning rates. Without `muon_lr` all of its parameters use AdamW."""
 
     module: nn.Module
     lr: float
@@ -24,18 +24,19 @@ class Part(NamedTuple):
 
 
 class Optimizers:
-    """AdamW, or Muon on hidden matrices with AdamW on the rest, for every trained part, stepped as one.
+    """AdamW, or Muon on hidden matrices with AdamW on the rest, for every trained part, stepped together.
 
-    `adamw_8bit` keeps the moments of matrices in a byte each, blocks of 256 with one scale (arXiv:2110.02861).
+    `adamw_8bit` stores the optimizer state of matrices in one byte per element, with one scale per block of 256
+    (arXiv:2110.02861).
 
-    Muon (arXiv:2502.16982) orthogonalises the update of a matrix; embeddings, heads, norms and biases are not matrices
-    in that sense and stay with AdamW.
+    Muon (arXiv:2502.16982) orthogonalises the update of a matrix. Embeddings, heads, norms and biases are not hidden
+    matrices and use AdamW.
 
     Args:
-        keep_gradients: fill gradients with 0 after a step instead of freeing them.
+        keep_gradients: True to set gradients to 0 after a step instead of freeing them.
     """
 
-    def __init__(self, parts: Mapping[str, Part], settings: TrainingSettings, *, keep_gradients: bool = False):
+    def __init__(self, parts: Mapping[str, TrainedPart], settings: TrainingSettings, *, keep_gradients: bool = False):
         self.settings, self.keep_gradients = settings, keep_gradients
         self.trained: dict[str, list[nn.Parameter]] = {}
         self.names: dict[int, str] = {}
@@ -43,10 +44,11 @@ class Optimizers:
         for name, part in parts.items():
             self._add_part(name, part)
 
-    def _add_part(self, name: str, part: Part) -> None:
+    def _add_part(self, name: str, part: TrainedPart) -> None:
         trainable = [(n, p) for n, p in part.module.named_parameters() if p.requires_grad]
         self.trained[name] = [p for _, p in trainable]
         self.names |= {id(p): f"{name}/{n}" for n, p in trainable}
+        # Muon and AdamW need disjoint lists. Parameters are compared by id, because == on tensors is element-wise.
         muon_parameters = [p for n, p in trainable if part.muon_lr is not None and _is_hidden_matrix(n, p)]
         muon_ids = {id(p) for p in muon_parameters}
         adamw_parameters = [p for _, p in trainable if id(p) not in muon_ids]
@@ -54,7 +56,7 @@ class Optimizers:
             beta_1, beta_2 = self.settings.adam_betas
             groups = [
                 {"params": [p for p in adamw_parameters if p.ndim >= 2], "weight_decay": self.settings.weight_decay},
-                # norms and biases are not decayed
+                # norms and biases have no weight decay
                 {"params": [p for p in adamw_parameters if p.ndim < 2], "weight_decay": 0.0},
             ]
             make_adamw: Any = _adamw_8bit() if self.settings.optimizer == "adamw_8bit" else _FUSED_ADAMW
@@ -70,14 +72,14 @@ class Optimizers:
             self.optimizers.append((muon, part.muon_lr))
 
     def clip(self) -> dict[str, Tensor]:
-        """Clip the gradient of each part to `max_grad_norm`. Returns their norms before clipping."""
+        """Clip the gradient of each part to `max_grad_norm` and return the norms before clipping."""
         max_norm = self.settings.max_grad_norm
         norms = {name: nn.utils.clip_grad_norm_(parameters, max_norm) for name, parameters in self.trained.items()}
-        # of divided gradients each process holds a partial norm until `full_tensor` adds them up
+        # For sharded gradients each process has a partial norm until `full_tensor` reduces it.
         return {name: norm.full_tensor() if isinstance(norm, DTensor) else norm for name, norm in norms.items()}
 
     def step(self, scale: float) -> None:
-        """One update at `scale` times the peak learning rates."""
+        """Update the parameters at `scale` times the peak learning rates."""
         for optimizer, peak in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = peak * scale
@@ -85,42 +87,43 @@ class Optimizers:
         self.zero_grad()
 
     def zero_grad(self) -> None:
-        """Forget the gradients without a step."""
+        """Drop the gradients without a step."""
         for optimizer, _ in self.optimizers:
             optimizer.zero_grad(set_to_none=not self.keep_gradients)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The optimisers' moments: "part/parameter/name of the moment" → tensor."""
+        """Return the optimizer state: "part/parameter/name of the state" → tensor."""
         return {
-            f"{self.names[id(parameter)]}/{key}": torch.as_tensor(value)  # bitsandbytes counts steps by a plain number
+            f"{self.names[id(parameter)]}/{key}": torch.as_tensor(
+                value
+            )  # bitsandbytes stores its step count as a number
             for optimizer, _ in self.optimizers
             for parameter, state in optimizer.state.items()
             for key, value in state.items()
         }
 
     def load(self, names: Iterable[str], tensor_like: Callable[[str, Tensor], Tensor]) -> None:
-        """Inverse of `tensors`.
+        """Restore the result of `tensors`.
 
         Args:
-            names: names of the saved moments.
-            tensor_like: (name, parameter) → the tensor, divided between processes as the parameter is if it has its
-                shape.
+            names: names of the saved tensors.
+            tensor_like: (name, parameter) → saved tensor, sharded like the parameter if it has the same shape.
         """
-        moments: dict[str, list[str]] = {}
+        optimizer_state: dict[str, list[str]] = {}
         for name in names:
             parameter_name, _, moment = name.rpartition("/")
-            moments.setdefault(parameter_name, []).append(moment)
+            optimizer_state.setdefault(parameter_name, []).append(moment)
         for optimizer, _ in self.optimizers:
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             states: dict[int, dict[str, Any]] = {}
             for index, parameter in enumerate(parameters):
                 prefix = self.names[id(parameter)]
                 state: dict[str, Any] = {
-                    moment: tensor_like(f"{prefix}/{moment}", parameter) for moment in moments.get(prefix, ())
+                    moment: tensor_like(f"{prefix}/{moment}", parameter) for moment in optimizer_state.get(prefix, ())
                 }
                 if state and self.settings.optimizer == "adamw_8bit":
                     state["step"] = int(state["step"])
-                if state:  # a parameter that never had a gradient has no moments
+                if state:  # a parameter that never had a gradient has no state
                     states[index] = state
             optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
 
@@ -138,14 +141,16 @@ def _adamw_8bit() -> type[torch.optim.Optimizer]:
 
 
 def _is_hidden_matrix(name: str, parameter: nn.Parameter) -> bool:
+    # Name parts of embeddings and heads in GPT-2, Llama and reward models.
     not_hidden = ("embed", "wte", "wpe", "lm_head", "score")
     return parameter.ndim == 2 and not any(layer in name for layer in not_hidden)
 
 
 def lr_scale(step: int, total: int, *, warmup_fraction: float, final_fraction: float) -> float:
-    """Share of the peak rate at `step` of `total`: linear warm-up, then cosine decay to `final_fraction`."""
+    """Return the fraction of the peak rate at `step` of `total`: linear warm-up, cosine decay to `final_fraction`."""
     warmup = math.ceil(warmup_fraction * total)
-    if step < warmup:
+    if step < warmup:  # step + 1, so that the first step already has a rate above 0
         return (step + 1) / warmup
     progress = (step - warmup) / max(1, total - warmup)
-    return final_fraction + (1 - final_fraction) * 0.5 * (1 + math.cos(math.pi * progress))
+    cosine = 1 + math.cos(math.pi * progress)  # from 2 down to 0
+    return final_fraction + (1 - final_fraction) * 0.5 * cosine

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 @section("evaluation")
 @dataclass(frozen=True)
 class Evaluation(Section):
-    """How policies are compared on held-out prompts.
+    """Evaluation of policies on held-out prompts.
 
     Args:
-        prompts: held-out prompts, the same for every policy.
-        samples_per_prompt: replies per prompt and policy; intervals are clustered by prompt.
-        pairs: held-out preference pairs for ranking accuracy and chosen-likelihood drift.
-        seed: of the sampling noise. Each policy draws from its own stream.
-        pass_at: values of k for which `pass@k` and, where replies state a final answer, `maj@k` are measured, over all
-            subsets of k of the samples (`statistics/repeated_samples.py`); data with verifiable replies only.
-        clips: of speech, held-out prompts whose first sample under every policy is kept as audio, to be heard in the
+        prompts: number of held-out prompts, the same for every policy.
+        samples_per_prompt: responses per prompt and policy; intervals are clustered by prompt.
+        pairs: number of held-out preference pairs for ranking accuracy and chosen-likelihood drift.
+        seed: seed of the sampling noise. Each policy has its own stream of random numbers.
+        pass_at: values of k for which `pass@k` and, if responses state a final answer, `maj@k` are measured, over all
+            subsets of k samples (`statistics/repeated_samples.py`); only for data with verifiable responses.
+        clips: for speech, number of held-out prompts whose first sample under every policy is stored as audio for the
             report.
     """
 
@@ -41,47 +41,47 @@ class Evaluation(Section):
     clips: Annotated[int, Ge(0, hint="0 keeps no audio")] = 12
 
     def rules(self) -> tuple[Rule, ...]:
-        most = max(self.pass_at, default=1)
+        largest = max(self.pass_at, default=1)
         return (
             *super().rules(),
             (
-                most <= self.samples_per_prompt,
-                f"pass_at={list(self.pass_at)} needs at least {most} samples per prompt; set samples_per_prompt={most} "
-                f"or higher (it is {self.samples_per_prompt})",
+                largest <= self.samples_per_prompt,
+                f"pass_at={list(self.pass_at)} needs at least {largest} samples per prompt; set "
+                f"samples_per_prompt={largest} or higher (it is {self.samples_per_prompt})",
             ),
         )
 
     def contradictions(self, config: Config) -> list[str]:
+        # pass@k counts correct responses, so the data or a verifier has to decide which ones are.
         checkable = Capability.ANSWERS | Capability.TURNS
         knows_correct = bool(checkable & config.data.capabilities) or config.verifier is not None
         if not self.pass_at or "evaluation" not in config.algorithm.uses or knows_correct:
             return []
         return [
-            f"evaluation.pass_at={list(self.pass_at)} needs replies that can be checked; use data with answers "
-            "(data=arithmetic, data=gsm8k), name a verifier (data.verifier=…), or leave it out"
+            f"evaluation.pass_at={list(self.pass_at)} needs responses that can be verified; use data with answers "
+            "(data=arithmetic, data=gsm8k), set a verifier (data.verifier=…), or remove evaluation.pass_at"
         ]
 
 
 @section("runtime")
 @dataclass(frozen=True)
 class Runtime(Section):
-    """Where and with what arithmetic a stage computes.
+    """Device and numerical precision of a stage.
 
     Args:
-        device: `auto` takes a GPU when there is one.
-        dtype: arithmetic of training; parameters and optimiser state stay float32. `bfloat16` is autocast.
-        threads: CPU threads per process. 0 is one for the small models of `model.kind=scratch`, where a second thread
-            costs more than it gives (26 against 33 ms per SFT step), and all cores, shared between the jobs of a
-            study, for others.
-        stages_at_once: stages of a run that are built at the same time where they do not wait for each other. 0 is one
-            for each core with the small models of `model.kind=scratch` on a CPU, which keep one core busy each; others
-            are built in turn, whatever is written here.
-        memory_gib: memory of the device that a run is planned for, in place of what the system says. A stage whose
-            weights, gradients and optimiser state are more than that is refused before anything is loaded.
-        fit: `auto` lets a stage that would not fit the device sample fewer rows at once, train on smaller micro-batches
-            and keep no activations; and after the device has run out of memory, take a step again in smaller parts.
-            No result depends on it. `none` computes as is written. null is `auto` for models that are not made from
-            scratch, else `none`.
+        device: `auto` uses a GPU if there is one.
+        dtype: precision of training; parameters and optimizer state stay float32. `bfloat16` is autocast.
+        threads: CPU threads per process. 0 is one thread for the small models of `model.kind=scratch`, where a second
+            thread is slower (26 against 33 ms per SFT step). For other models 0 is all cores, divided among the jobs of
+            a study.
+        stages_at_once: number of independent stages of a run that are built in parallel. 0 is one per core for the
+            small models of `model.kind=scratch` on a CPU, which use one core each. Other models are always built one
+            after another.
+        memory_gib: device memory that a run is planned for, instead of the detected one. A stage whose weights,
+            gradients and optimizer state exceed it is refused before anything is loaded.
+        fit: `auto` lets a stage that would not fit the device sample fewer rows at once, use smaller micro-batches and
+            recompute activations. If the device runs out of memory, it repeats the step in smaller parts. Results do
+            not change. `none` computes as configured. null is `auto` for pretrained models, else `none`.
     """
 
     inherited: ClassVar[bool] = True
@@ -96,12 +96,12 @@ class Runtime(Section):
 @section("checkpoint")
 @dataclass(frozen=True)
 class Checkpoint(Section):
-    """How often an interrupted stage can be picked up. Has no influence on results.
+    """Checkpoints from which an interrupted stage can resume. They do not affect results.
 
     Args:
         every_steps: optimiser steps between checkpoints; 0 writes none.
-        background: write them while training goes on, from a copy in host memory; by default for models that are not
-            from scratch. What is on the disk is always a whole checkpoint.
+        background: True to write them during training, from a copy in host memory; the default for pretrained models.
+            The file on disk is always a complete checkpoint.
     """
 
     inherited: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""What a stage starts from: its policy, the frozen reference beside it, and how its data were read."""
+"""Starting point of a stage: its policy, the frozen reference, and metrics of how its data was read."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rlhf_lab.core.packs import load
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.models import families
 from rlhf_lab.models.build import load_encoder, load_policy, scratch_policy
-from rlhf_lab.models.divided import undivided
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.lora import has_adapter, trainable, without_adapter
 from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.settings import HuggingFace
+from rlhf_lab.models.sharded import undivided
 from rlhf_lab.models.skeleton import placed
 from rlhf_lab.models.tokenizer import train_tokenizer, vocabulary_texts
 from rlhf_lab.models.weights import count
@@ -23,7 +23,7 @@ from rlhf_lab.training.run import Run
 
 
 def start_policy(run: Run) -> tuple[nn.Module, Encoder]:
-    """The policy a first stage trains: `needs.policy`, else the configured Hugging Face model, else a new small one."""
+    """Return the policy of a first stage: `needs.policy`, else the Hugging Face model, else a new small model."""
     settings = run.config.model
     source = run.needs.get("policy") or (settings.path if isinstance(settings, HuggingFace) else None)
     if source:
@@ -34,6 +34,7 @@ def start_policy(run: Run) -> tuple[nn.Module, Encoder]:
     if family is not None:
         policy, encoder = load(family.new_policy)(run, settings)
         return policy, encoder
+    # A new small model: its tokenizer is trained on the corpus, too.
     tokenizer = train_tokenizer(vocabulary_texts(vocabulary_rows(run)), settings.vocabulary)
 
     def build(device: str) -> nn.Module:
@@ -43,45 +44,45 @@ def start_policy(run: Run) -> tuple[nn.Module, Encoder]:
 
 
 def vocabulary_rows(run: Run) -> list[Pair]:
-    """The rows whose words a new model knows, whatever the shares of the mixture that it is trained on.
+    """Return the rows whose words a new model knows, independent of the mixture that it is trained on.
 
-    By default the data's own: policies that were trained on different made rows then share a vocabulary.
+    By default these are the data's own rows, so that policies trained on different synthetic rows share a vocabulary.
     """
     rows = list(run.own_corpus.train)
     if run.config.mixture.vocabulary == "all":
-        rows += [pair for pairs in run.made_rows.values() for pair in pairs]
+        rows += [pair for pairs in run.generate_rows.values() for pair in pairs]
     return rows
 
 
 def load_policy_twice(run: Run) -> tuple[nn.Module, nn.Module, Encoder]:
-    """(trainable policy, frozen reference, encoder), both from `needs.policy`.
+    """Return (trainable policy, frozen reference, encoder), both models from `needs.policy`.
 
-    The base of an adapter serves as the reference, and is `run.base` for adapters of other roles. A divided policy has
-    its parameters only during its own passes, so its base cannot be used by itself: the others are then copies.
+    The base of an adapter serves as the reference, and as `run.base` for adapters of other roles. A sharded policy has
+    its full parameters only during its own passes, so its base cannot be used alone; the other models are then copies.
     """
     source = run.needs["policy"]
     settings = run.config.model
     model = load_policy(source, settings, device=run.load_device, trained=True)
     model = trainable(model, settings.lora, run.seed("lora"))
     sharding = run.config.sharding
-    is_divided = registry.kind_of("sharding", sharding) == "fsdp" or getattr(sharding, "stage", 0) == 3
-    if has_adapter(model) and not is_divided:
+    is_sharded = registry.kind_of("sharding", sharding) == "fsdp" or getattr(sharding, "stage", 0) == 3
+    if has_adapter(model) and not is_sharded:
         reference = without_adapter(model)
         run.base = OneBase(reference, run.note)
         return model, reference, load_encoder(source, settings)
     if has_adapter(model):
         run.note(
-            "the base under the policy's adapter is divided: reference, critic and reward models have copies of their "
-            "own; with sharding=none or ddp they share one"
+            "the base of the policy's adapter is sharded, so reference, critic and reward models have separate copies; "
+            "with sharding=none or ddp they share one base"
         )
-    # in host memory every process holds a reference of its own
-    reference_device = "cpu" if sharding.reference == "offload" and is_divided else run.load_device
+    # in host memory every process has its own reference
+    reference_device = "cpu" if sharding.reference == "offload" and is_sharded else run.load_device
     reference = load_policy(source, settings, device=reference_device, role="reference").requires_grad_(False)
     return model, reference, load_encoder(source, settings)
 
 
 def model_size(model: nn.Module) -> dict[str, float]:
-    """Number of parameters, of trained ones, and MiB of a checkpoint: all parameters, or those of the adapter."""
+    """Return the number of parameters, of trained ones, and MiB of a checkpoint: all parameters, or the adapter's."""
     parameters = list(undivided(model).parameters())
     trained = [p for p in parameters if p.requires_grad]
     return {
@@ -92,7 +93,7 @@ def model_size(model: nn.Module) -> dict[str, float]:
 
 
 def corpus_report(corpus: Corpus, encoder: Encoder) -> dict[str, Any]:
-    """How the data was read and tokenised, as flat metrics."""
+    """Return flat metrics of how the data was read and tokenised."""
     metrics: dict[str, Any] = {f"encoding/{event}": count for event, count in encoder.counts.items()}
     for split, report in corpus.report.items():
         metrics |= {f"data/{split}/rows": report.rows, f"data/{split}/kept": report.kept}

@@ -1,4 +1,4 @@
-"""What is measured while a stage trains: losses and metrics between two logged steps, memory, time."""
+"""Measurements during training: losses and metrics between two logged steps, memory, time."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ from rlhf_lab.training.run import Run
 
 @dataclass
 class LossOutput:
-    """Loss of each unit of a micro-batch (differentiable) and values to log, whose mean over the units is logged."""
+    """Loss of each unit of a micro-batch (differentiable), and metrics whose mean over the units is logged."""
 
     loss_N: Tensor
     metrics: dict[str, Tensor] = field(default_factory=dict)
 
     def detached(self) -> LossOutput:
-        """The same without gradients."""
-        return LossOutput(self.loss_N.detach(), {key: value.detach() for key, value in self.metrics.items()})
+        """Return the same output without gradients."""
+        metrics = {name: value.detach() for name, value in self.metrics.items()}
+        return LossOutput(self.loss_N.detach(), metrics)
 
 
-# a plain tuple: shares go into checkpoint.pt, and torch reads that with weights_only, which refuses other classes
-Share = tuple[float, int, dict[str, tuple[float, int]]]
-"""What one process has counted: loss, units, and the sum and count of each metric."""
+# A plain tuple because it is stored in checkpoint.pt, which torch reads with weights_only and without other classes.
+ProcessTotals = tuple[float, int, dict[str, tuple[float, int]]]
+"""Totals of one process: loss, units, and the sum and count of each metric."""
 
 
 class Totals:
-    """Sums over the steps since the last log, kept as tensors: one device sync per logged step.
+    """Sums over the steps since the last log. They stay tensors, so that each logged step needs only one device sync.
 
-    Each process sums over its own micro-batches; `flush` adds the processes up.
+    Each process sums over its own micro-batches; `flush` adds up the processes.
     """
 
     def __init__(self) -> None:
+        # Norms of the last step are kept between logs, unlike the sums.
         self.norms: Mapping[str, Tensor | float] = {}
         self.note = ""
         self._clear()
@@ -51,10 +53,10 @@ class Totals:
         self.units = 0
         self.steps = 0
 
-    def add(self, out: LossOutput, loss_share: Tensor) -> None:
-        """Count a micro-batch; `loss_share` is its part of the step's loss."""
+    def add(self, out: LossOutput, loss_weight: Tensor) -> None:
+        """Add a micro-batch; `loss_weight` is its part of the step's loss."""
         self.units += len(out.loss_N)
-        self.loss = self.loss + loss_share
+        self.loss = self.loss + loss_weight
         for name, value in out.metrics.items():
             self._add_metric(name, value.float().sum(), value.numel())
 
@@ -63,60 +65,63 @@ class Totals:
         self.counts[name] = self.counts.get(name, 0) + count
 
     def flush(self, run: Run, step: int, scale: float) -> None:
-        """Log the mean loss of the steps and each metric's mean over the units that report it, and start anew.
+        """Log the mean loss of the steps and each metric's mean over the units that report it, then reset.
 
-        Raises NumericError when loss or gradient is not finite.
+        Raise NumericError if loss or gradient is not finite.
         """
         if not self.steps:
             return
-        shares = self._exchange_shares()
-        loss = self._mean_loss(shares)
-        units = sum(count for _, count, _ in shares)
+        totals = self._exchange_totals()
+        loss = self._mean_loss(totals)
+        units = sum(count for _, count, _ in totals)
         norms = {
             "grad_norm" if name == "model" else f"grad_norm/{name}": norm for name, norm in self._float_norms().items()
         }
-        run.log(step, loss=loss, **_mean_metrics(shares), lr_scale=scale, **norms, units=units)
+        run.log(step, loss=loss, **_mean_metrics(totals), lr_scale=scale, **norms, units=units)
         _require_finite(step, loss, norms)
         self.note = f"loss {loss:.3f}"
         self._clear()
 
     def state_dict(self, step: int) -> dict[str, Any]:
-        """What all processes have counted and not logged. Raises NumericError when loss or gradient is not finite."""
-        shares = self._exchange_shares()
+        """Return the totals of all processes that are not logged yet. Raise NumericError if one is not finite."""
+        totals = self._exchange_totals()
         norms = self._float_norms()
         if self.steps:
-            _require_finite(step, self._mean_loss(shares), norms)
-        return {"steps": self.steps, "norms": norms, "shares": shares}
+            _require_finite(step, self._mean_loss(totals), norms)
+        return {"steps": self.steps, "norms": norms, "shares": totals}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of `state_dict`. As many processes get back their own shares; fewer or more divide them anew."""
+        """Restore `state_dict`. Each process gets its own totals; with another process count they are redistributed."""
         self.steps = int(state["steps"])
         self.norms = dict(state["norms"])
-        for loss, units, metrics in ranks.share(state["shares"]):
+        for loss, units, metrics in ranks.shard(state["shares"]):
             self.loss = self.loss + loss
             self.units = self.units + units
             for name, (total, count) in metrics.items():
                 self._add_metric(name, total, count)
 
-    def _exchange_shares(self) -> list[Share]:
-        """What each process has counted, as plain numbers."""
+    def _exchange_totals(self) -> list[ProcessTotals]:
+        """Return the totals of each process as numbers."""
+        # `float` is the device sync that the tensors above avoid in other steps.
         metrics = {name: (float(total), self.counts[name]) for name, total in self.sums.items()}
         return ranks.exchange((float(self.loss), self.units, metrics))
 
-    def _mean_loss(self, shares: list[Share]) -> float:
+    def _mean_loss(self, shares: list[ProcessTotals]) -> float:
         return sum(loss for loss, _, _ in shares) / self.steps
 
     def _float_norms(self) -> dict[str, float]:
         return {name: float(norm) for name, norm in self.norms.items()}
 
 
-def _mean_metrics(shares: list[Share]) -> dict[str, float]:
-    """Mean of each metric over the units that report it; some processes may have had no such unit."""
+def _mean_metrics(shares: list[ProcessTotals]) -> dict[str, float]:
+    """Return the mean of each metric over the units that report it; some processes may have no such unit."""
     names = dict.fromkeys(name for _, _, metrics in shares for name in metrics)  # distinct, in order of appearance
     means = {}
     for name in names:
         counted = [metrics[name] for _, _, metrics in shares if name in metrics]
-        means[name] = sum(total for total, _ in counted) / sum(count for _, count in counted)
+        total = sum(total for total, _ in counted)
+        count = sum(count for _, count in counted)
+        means[name] = total / count
     return means
 
 
@@ -129,25 +134,27 @@ def _require_finite(step: int, loss: float, norms: dict[str, float]) -> None:
 
 
 class HoldsState(Protocol):
-    """What holds the state of training in this process."""
+    """An engine that contains the state of training in this process."""
 
     def memory_mib(self) -> dict[str, float]: ...
 
 
 def record_memory(run: Run, engine: HoldsState) -> None:
-    """Record what parameters, gradients and moments take, until a step has shown all three."""
+    """Record the memory of parameters, gradients and optimizer state, until one step has shown all three."""
     if run.cost.get("memory/optimizer"):
         return
     memory = engine.memory_mib()
-    run.cost |= {name: max(mib, run.cost.get(name, 0.0)) for name, mib in memory.items()}
+    for name, mib in memory.items():
+        run.cost[name] = max(mib, run.cost.get(name, 0.0))
 
 
 def record_cost(run: Run, step_seconds: list[float]) -> None:
-    """Record peak memory and the median step time. Of all processes, the largest value of each cost stands."""
+    """Record peak memory and the median step time; the maximum over all processes counts."""
     peak = peak_memory.peak_gib()
     if peak is not None:
         run.cost["memory/peak"] = (peak - run.floor_gib) * 2**10
     if step_seconds:
         run.cost["step_seconds"] = statistics.median(step_seconds)
     costs = ranks.exchange(run.cost)
-    run.cost = {name: round(max(cost.get(name, 0.0) for cost in costs), 4) for name in run.cost}
+    maxima = {name: max(cost.get(name, 0.0) for cost in costs) for name in run.cost}
+    run.cost = {name: round(value, 4) for name, value in maxima.items()}

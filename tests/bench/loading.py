@@ -1,9 +1,9 @@
-"""Host memory that each of two gloo processes takes to load a policy and its reference and to divide them (FSDP).
+"""Host memory that each of two gloo processes takes to load a policy and its reference and to shard them (FSDP).
 
 python tests/bench/loading.py [--layers 24] [--hidden 512] [--file bfloat16|float32]
 
 What is counted is memory of the process itself: pages of a mapped file, which the system shares and can drop, are not.
-What is freed goes back to the system at once here; by default glibc keeps some of it.
+Freed memory returns to the system at once here; by default glibc keeps some of it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def main() -> None:
 
     from processes import together
 
-    with tempfile.TemporaryDirectory() as folder:
-        size = save_policy(Path(folder), options.layers, options.hidden, options.file)
+    with tempfile.TemporaryDirectory() as directory:
+        size = save_policy(Path(directory), options.layers, options.hidden, options.file)
         print(
             f"policy of {size:.0f} MiB in float32 from files in {options.file}, and a reference as large, divided too"
         )
-        together(load_and_divide, folder)
+        together(load_and_divide, directory)
 
 
-def save_policy(folder: Path, layers: int, hidden: int, dtype: str) -> float:
+def save_policy(directory: Path, layers: int, hidden: int, dtype: str) -> float:
     """A new Llama with random weights; returns its MiB in float32."""
     import torch
 
@@ -51,30 +51,32 @@ def save_policy(folder: Path, layers: int, hidden: int, dtype: str) -> float:
 
     tokenizer = train_tokenizer(["a few words to know"], 100)
     model = scratch_policy(Scratch(layers=layers, hidden=hidden, heads=8), tokenizer, 0)
-    save_model(model.to(getattr(torch, dtype)), Encoder(tokenizer), folder)
+    save_model(model.to(getattr(torch, dtype)), Encoder(tokenizer), directory)
     return sum(p.numel() * 4 for p in model.parameters()) / 2**20
 
 
 def load_and_divide(policy: str) -> None:
-    """What a stage does before its first step, in one of the processes."""
+    """Load and shard the model as a stage does before its first step, in one of the processes."""
     from support import planned
 
     from rlhf_lab.config import registry
     from rlhf_lab.core import ranks
-    from rlhf_lab.training.optim import Part
+    from rlhf_lab.training.optim import TrainedPart
     from rlhf_lab.training.run import Run
     from rlhf_lab.training.settings import TrainingSettings
     from rlhf_lab.training.start import load_policy_twice
 
-    divided = ("sharding=fsdp_full", "sharding.processes=2", "sharding.reference=sharded")
-    stage = planned("dpo", "model=hf", f"model.path={policy}", f"needs.policy={policy}", "needs.reward=null", *divided)
+    sharded = ("sharding=fsdp_full", "sharding.processes=2", "sharding.reference=sharded")
+    stage = planned("dpo", "model=hf", f"model.path={policy}", f"needs.policy={policy}", "needs.reward=null", *sharded)
     run = Run(Path(policy), stage.config, {"policy": policy})
     floor = own_mib()
     with Peak() as peak:
         model, reference, _ = load_policy_twice(run)
-        parts = {"model": Part(model, 1e-4, None)}
+        parts = {"model": TrainedPart(model, 1e-4, None)}
         algorithm: Any = SimpleNamespace(
-            parts=lambda: parts, frozen=lambda: [reference], settings=TrainingSettings(optimizer="adamw", lr=1e-4)
+            parts=lambda: parts,
+            frozen_modules=lambda: [reference],
+            settings=TrainingSettings(optimizer="adamw", lr=1e-4),
         )
         engine = registry.build("sharding", run.config.sharding, algorithm, run)
     lines = ranks.exchange(f"peak {peak.mib - floor:6.0f} MiB, then {own_mib() - floor:6.0f} MiB")
@@ -85,16 +87,16 @@ def load_and_divide(policy: str) -> None:
 
 
 class Peak:
-    """The most memory of its own that the process has within the block, looked at every millisecond.
+    """Maximum of the process's own memory within the block, sampled every millisecond.
 
     Attributes:
-        mib: that most.
+        mib: that maximum.
     """
 
     def __enter__(self) -> Peak:
         self.mib = own_mib()
         self.over = threading.Event()
-        self.thread = threading.Thread(target=self._look)
+        self.thread = threading.Thread(target=self._style_row)
         self.thread.start()
         return self
 
@@ -102,7 +104,7 @@ class Peak:
         self.over.set()
         self.thread.join()
 
-    def _look(self) -> None:
+    def _style_row(self) -> None:
         while not self.over.is_set():
             self.mib = max(self.mib, own_mib())
             time.sleep(0.001)

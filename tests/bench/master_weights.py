@@ -1,4 +1,4 @@
-"""bfloat16 weights with a float32 master in the optimiser, beside what the lab does: float32 weights under autocast.
+"""bfloat16 weights with a float32 master in the optimiser, against rlhf_lab's float32 weights under autocast.
 
 python tests/bench/master_weights.py [--hidden 512] [--layers 8] [--rows 4] [--rounds 5]
 
@@ -26,8 +26,8 @@ from torch import nn
 
 from rlhf_lab.memory.sizes import ModelShape
 from rlhf_lab.memory.work import Rows
-from rlhf_lab.models.divided import checkpoint_blocks
 from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.models.sharded import checkpoint_blocks
 
 
 def main() -> None:

@@ -56,16 +56,16 @@ def cases(device: str, shape: ModelShape) -> list[Case]:
         found.append((f"{shape.name}: {name}", work))
 
     for precision in ("float32", "bfloat16"):
-        plain: Any = Training(precision)  # type: ignore[arg-type]
+        simple: Any = Training(precision)  # type: ignore[arg-type]
         for name, training in (
-            ("SFT", plain),
-            ("SFT, checkpointing", replace(plain, checkpointing=True)),
-            ("SFT, adapter of rank 16", replace(plain, rank=16)),
-            ("SFT, Muon", replace(plain, optimizer="muon")),
+            ("SFT", simple),
+            ("SFT, checkpointing", replace(simple, checkpointing=True)),
+            ("SFT, adapter of rank 16", replace(simple, rank=16)),
+            ("SFT, Muon", replace(simple, optimizer="muon")),
         ):
             add(f"{name}, {precision}", lambda t=training: update("sft", shape, rows, t, device=device))  # type: ignore[misc]
-        add(f"DPO, {precision}", lambda t=plain: update("dpo", shape, shared, t, device=device))  # type: ignore[misc]
-        add(f"PPO, {precision}", lambda t=plain: ppo_update(shape, rows, t, device))  # type: ignore[misc]
+        add(f"DPO, {precision}", lambda t=simple: update("dpo", shape, shared, t, device=device))  # type: ignore[misc]
+        add(f"PPO, {precision}", lambda t=simple: ppo_update(shape, rows, t, device))  # type: ignore[misc]
     add("sampling", lambda: sample(shape, 16, 8, length, length, device))
     add("log-probabilities", lambda: score(shape, rows, device))
     add("KL of two policies", lambda: divergence(shape, rows, device))
@@ -75,8 +75,8 @@ def cases(device: str, shape: ModelShape) -> list[Case]:
 def in_two_processes(shape: ModelShape) -> list[dict[str, Any]]:
     """Updates under every strategy whose library is here."""
     strategies = [name for name in SETTINGS if not name.startswith("zero") or find_spec("deepspeed")]
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "found.json"
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory) / "found.json"
         plan = [(strategy, work) for strategy in strategies for work in divided_cases()]
         together(measure_all, out, plan, shape, Rows(16, 32, 32))
         found = json.loads(out.read_text())

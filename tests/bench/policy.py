@@ -1,8 +1,8 @@
-"""A whole GRPO step against TRL's trainer, and a PPO iteration against the sum of its parts.
+"""A full GRPO step against TRL's trainer, and a PPO iteration against the sum of its parts.
 
-A step is: sample a group of replies to each prompt, score them, one update (β > 0, so the reference runs too). Both
-sides have the same model, prompts, batch, lengths, optimiser and dtype, and a reward that costs nothing. Replies are
-sampled, so losses differ; the count of generated tokens is checked to be alike.
+A step is: sample a group of responses to each prompt, score them, one update (β > 0, so the reference runs too). Both
+sides have the same model, prompts, batch, lengths, optimiser and dtype, and a reward that costs nothing. Responses are
+sampled, so losses differ; the counts of generated tokens are checked to be similar.
 
 - Ours: `collect`, `loss` and `Optimizers` as the training loop calls them.
 - TRL: `training_step` with one generation per step, its trainer's optimiser, with the same clipping.
@@ -45,7 +45,7 @@ BARS = {"1M": 1.8, "10M": 1.3}  # measured on a CPU; on a GPU the ratios are inf
 
 
 class Even:
-    """Reward: share of even words. Costs nothing."""
+    """Reward: fraction of even words. Costs nothing."""
 
     def __call__(self, prompts: Any, responses: Any) -> RewardBatch:
         return RewardBatch(np.array([score(text) for text in responses]))
@@ -60,12 +60,12 @@ def rows(rounds: int) -> list[Row]:
     registry.register("reward", "bench", implementation=__name__)(BenchReward)
     found = []
     for size in scale.sizes:
-        found += _grpo(_folder("llama", size), size, rounds)
+        found += _grpo(_dir("llama", size), size, rounds)
     if not scale.bfloat16:
         scale.bfloat16 = True
-        found += _grpo(_folder("llama", scale.sizes[-1]), scale.sizes[-1], rounds)
+        found += _grpo(_dir("llama", scale.sizes[-1]), scale.sizes[-1], rounds)
         scale.bfloat16 = False
-    return [*found, *_ppo(_folder("llama", scale.sizes[0]), rounds)]
+    return [*found, *_ppo(_dir("llama", scale.sizes[0]), rounds)]
 
 
 @dataclass(frozen=True)
@@ -77,30 +77,30 @@ def build(settings: BenchReward, run: Run) -> Even:
     return Even()
 
 
-def _folder(family: str, size: str) -> Path:
+def _dir(family: str, size: str) -> Path:
     """A model, its tokenizer and a corpus of prompts."""
-    folder = Path(tempfile.mkdtemp(prefix="bench-policy-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    build_model(family, size, VOCABULARY).save_pretrained(folder / "model")  # type: ignore[operator]
-    tokenizer_of(VOCABULARY).save_pretrained(folder / "model")
+    directory = Path(tempfile.mkdtemp(prefix="bench-policy-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    build_model(family, size, VOCABULARY).save_pretrained(directory / "model")  # type: ignore[operator]
+    tokenizer_of(VOCABULARY).save_pretrained(directory / "model")
     rng = np.random.default_rng(0)
-    with (folder / "pairs.jsonl").open("w") as file:
+    with (directory / "pairs.jsonl").open("w") as file:
         for _ in range(64):
             prompt = " ".join(f"w{i}" for i in rng.integers(3, VOCABULARY, PROMPT_WORDS))
             pair = {"prompt": f"\n\nHuman: {prompt}\n\nAssistant:", "chosen": "w5 w6", "rejected": "w7"}
             file.write(json.dumps(pair) + "\n")
-    return folder
+    return directory
 
 
-def _algorithm(folder: Path, recipe: str, *overrides: str) -> OnPolicy:
+def _algorithm(directory: Path, recipe: str, *overrides: str) -> OnPolicy:
     command = compose.check_command(
         [
             f"+recipe={recipe}",
             "data=pairs",
-            f"data.path={folder}/pairs.jsonl",
+            f"data.path={directory}/pairs.jsonl",
             "model=hf",
-            f"model.path={folder}/model",
-            f"needs.policy={folder}/model",
+            f"model.path={directory}/model",
+            f"needs.policy={directory}/model",
             "needs.reward=null",
             "reward=length",
             f"algorithm.beta={BETA}",
@@ -116,9 +116,9 @@ def _algorithm(folder: Path, recipe: str, *overrides: str) -> OnPolicy:
     )
     config = command.configs[0]
     object.__setattr__(config, "reward", RewardGraph(terms={"bench": BenchReward()}))
-    (folder / recipe).mkdir(exist_ok=True)
+    (directory / recipe).mkdir(exist_ok=True)
     stage = artifacts.Stage(recipe, config, {})
-    run = Run(folder / recipe, stage.config, {"policy": f"{folder}/model"})
+    run = Run(directory / recipe, stage.config, {"policy": f"{directory}/model"})
     return registry.build("algorithm", config.algorithm, run)
 
 
@@ -138,15 +138,17 @@ def _stepper(algorithm: OnPolicy) -> Work:
     return step
 
 
-def _grpo(folder: Path, size: str, rounds: int) -> list[Row]:
+def _grpo(directory: Path, size: str, rounds: int) -> list[Row]:
     dtype = "bfloat16" if scale.bfloat16 else "float32"
     work, against = f"GRPO step, {PROMPTS}×{GROUP} replies of {REPLY}, {size} llama, {dtype}", "TRL training_step"
     shape = (f"algorithm.prompts_per_iteration={PROMPTS}", f"algorithm.group_size={GROUP}")
-    ours = _algorithm(folder, "grpo", *shape, f"algorithm.batch_size={PROMPTS * GROUP}", "algorithm.iterations=100000")
+    ours = _algorithm(
+        directory, "grpo", *shape, f"algorithm.batch_size={PROMPTS * GROUP}", "algorithm.iterations=100000"
+    )
     contestants: dict[str, Work] = {"ours": _stepper(ours)}
     if not HAS_TRL:
         return [Row(work, against, None, None, None, BARS.get(size), "trl not installed")]
-    trainer, contestants["trl"] = _trl_grpo(folder)
+    trainer, contestants["trl"] = _trl_grpo(directory)
     seconds = race(contestants, rounds)
     tokens = {
         "ours": ours.generated / (rounds + 1),
@@ -158,16 +160,16 @@ def _grpo(folder: Path, size: str, rounds: int) -> list[Row]:
     return [compare(work, against, seconds["ours"], seconds["trl"], BARS.get(size))]
 
 
-def _trl_grpo(folder: Path) -> tuple[Any, Work]:
+def _trl_grpo(directory: Path) -> tuple[Any, Work]:
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
-    prompts = [json.loads(line)["prompt"] for line in (folder / "pairs.jsonl").read_text().splitlines()]
-    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="sdpa")
+    prompts = [json.loads(line)["prompt"] for line in (directory / "pairs.jsonl").read_text().splitlines()]
+    model = AutoModelForCausalLM.from_pretrained(directory / "model", dtype=torch.float32, attn_implementation="sdpa")
     model = model.to(scale.device)
     args = GRPOConfig(
-        output_dir=str(folder / "trl"),
+        output_dir=str(directory / "trl"),
         use_cpu=scale.device == "cpu",
         bf16=scale.bfloat16,
         gradient_checkpointing=False,
@@ -187,7 +189,7 @@ def _trl_grpo(folder: Path) -> tuple[Any, Work]:
         reward_funcs=lambda completions, **_: [score(text) for text in completions],
         args=args,
         train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
-        processing_class=AutoTokenizer.from_pretrained(folder / "model"),
+        processing_class=AutoTokenizer.from_pretrained(directory / "model"),
     )
     trainer.create_optimizer()
     trainer.current_gradient_accumulation_steps = 1
@@ -205,20 +207,20 @@ def _trl_grpo(folder: Path) -> tuple[Any, Work]:
     return trainer, step
 
 
-def _ppo(folder: Path, rounds: int) -> list[Row]:
+def _ppo(directory: Path, rounds: int) -> list[Row]:
     """One PPO iteration of one pass over its samples against the sum of its parts."""
-    replies = PROMPTS * GROUP
-    shape = (f"algorithm.prompts_per_iteration={replies}", f"algorithm.batch_size={replies}", "algorithm.epochs=1")
+    responses = PROMPTS * GROUP
+    shape = (f"algorithm.prompts_per_iteration={responses}", f"algorithm.batch_size={responses}", "algorithm.epochs=1")
     more = (
         "algorithm.critic=zero",
         "algorithm.critic_warmup=0",
         "algorithm.critic_lr=1e-4",
         "algorithm.iterations=100000",
     )
-    algorithm: Any = _algorithm(folder, "ppo", *shape, *more)
+    algorithm: Any = _algorithm(directory, "ppo", *shape, *more)
     step = _stepper(algorithm)
     step()
-    texts = [task.prompt for task in algorithm.rollouts.tasks[:replies]]
+    texts = [task.prompt for task in algorithm.rollouts.tasks[:responses]]
     ids = [algorithm.encoder.prompt(text) for text in texts]
     batch = TokenBatch.from_rows(algorithm.experience.rows, scale.device)
 
@@ -243,5 +245,5 @@ def _ppo(folder: Path, rounds: int) -> list[Row]:
     }
     seconds = race({"ours": step, **parts}, rounds)
     floor = [sum(seconds[name][i] for name in parts) for i in range(rounds)]
-    work = f"PPO iteration, {replies} replies of {REPLY}, {scale.sizes[0]} llama"
+    work = f"PPO iteration, {responses} replies of {REPLY}, {scale.sizes[0]} llama"
     return [compare(work, "sum of its parts: " + ", ".join(parts), seconds["ours"], floor, None)]

@@ -11,8 +11,16 @@ import json
 import logging
 import os
 import platform
+import sys
 import warnings
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+
+sys.path += map(str, sorted(Path(__file__).parent.glob("[a-z]*/")))  # what the packs measure
+BENCHES = {"sampler": "sampling", "training": "training", "policy": "policy", "episodes": "episodes"}
+"""Name on the command line → its module, without those of packs that are not there."""
+BENCHES = {name: module for name, module in BENCHES.items() if find_spec(module)}
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", HF_DATASETS_DISABLE_PROGRESS_BARS="1")
@@ -24,15 +32,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5, help="timed turns of every contestant, at least 5")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
-    parser.add_argument("--only", choices=["sampler", "training", "policy", "episodes"])
+    parser.add_argument("--only", choices=BENCHES)
     options = parser.parse_args()
 
-    import episodes
-    import policy
-    import sampling
     import shapes
     import torch
-    import training
     import transformers
     from rich.console import Console
     from rich.table import Table
@@ -44,13 +48,8 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     shapes.use(options.device)
     rounds = max(5, options.rounds)
-    benches = {
-        "sampler": sampling.rows,
-        "training": training.rows,
-        "policy": policy.rows,
-        "episodes": episodes.rows,
-    }
-    rows = [row for name, bench in benches.items() if options.only in (None, name) for row in bench(rounds)]
+    chosen = [module for name, module in BENCHES.items() if options.only in (None, name)]
+    rows = [row for module in chosen for row in import_module(module).rows(rounds)]
 
     machine = f"{cpu_name()}, {os.cpu_count()} cores, {options.threads} thread(s), torch {torch.__version__}"
     if options.device == "cuda":

@@ -1,6 +1,6 @@
 """The sampler against Hugging Face `generate`: same model, prompts, batch and number of new tokens.
 
-And against itself: replies of very different lengths, a quarter of them at a time, refilled or batch by batch.
+And against itself: responses of very different lengths, a quarter of them at a time, refilled or batch by batch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rlhf_lab.sampling.settings import Local
 
 PROMPT_TOKENS, NEW_TOKENS, VOCABULARY = 32, 48, 1000
 BAR = 3.0
-MEAN_TOKENS = 48  # of a reply that may end, see `_refilled`
+MEAN_TOKENS = 48  # of a response that may end, see `_refilled`
 NO_EOS = -1  # no row ends early: the worst case for a sampler that drops finished rows
 
 
@@ -55,7 +55,7 @@ def rows(rounds: int) -> list[Row]:
 
 
 def _refilled(rounds: int) -> Row:
-    """Four batches of replies that end with one token in `MEAN_TOKENS`, at most 4 times as long as that."""
+    """Four batches of responses that end with one token in `MEAN_TOKENS`, limited to 4 times that length."""
     model = build_model("llama", scale.sizes[0], VOCABULARY)
     prompts = torch.randint(5, 900, (4 * scale.prompts, PROMPT_TOKENS)).tolist()
     stop_ids = range(VOCABULARY - VOCABULARY // MEAN_TOKENS, VOCABULARY)  # weights are random: all are about as likely

@@ -1,4 +1,4 @@
-"""What the benchmark runs on, and the models it uses: two families, random weights, sizes that suit the device."""
+"""Devices and models of the benchmark: two families, random weights, sizes that suit the device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Scale:
         sizes: a small and a large model.
         vocabularies: of the training steps.
         pairs, rows: per DPO and SFT step.
-        prompt_tokens, reply_tokens: (prompt, shortest and longest reply) of training; of the samplers.
+        prompt_tokens, response_tokens: (prompt, shortest and longest reply) of training; of the samplers.
         prompts, group: of the sampler.
         bfloat16: training runs under autocast, and the other samplers in bfloat16.
     """
@@ -31,7 +31,7 @@ class Scale:
     pairs: int = 16
     rows: int = 32
     prompt_tokens: int = 32
-    reply_tokens: tuple[int, int] = (24, 48)
+    response_tokens: tuple[int, int] = (24, 48)
     prompts: int = 8
     group: int = 8
     bfloat16: bool = False

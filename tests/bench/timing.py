@@ -54,12 +54,12 @@ def race(contestants: Mapping[str, Work], rounds: int, warm_up: int = 1) -> dict
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(warm_up + rounds):
         for name, work in contestants.items():
-            begin = clock()
+            start = clock()
             work()
             if gpu:
                 torch.cuda.synchronize()
             if turn >= warm_up:
-                seconds[name].append(clock() - begin)
+                seconds[name].append(clock() - start)
     return seconds
 
 

@@ -1,12 +1,12 @@
-"""SFT and DPO steps against TRL's trainers and a plain loop: same model, batches, optimiser and float32.
+"""SFT and DPO steps against TRL's trainers and a simple loop: same model, batches, optimiser and float32.
 
 Timed: forward, loss, backward, gradient clipping and one fused AdamW update on batches that are already tensors.
 
 - Ours: `token_logps`, the product's loss and its `Optimizers`.
 - TRL: `training_step` and its trainer's optimiser, with the same clipping.
-- Plain loop: the model's own `labels` loss (SFT), or log-softmax of all logits (DPO).
+- Simple loop: the model's own `labels` loss (SFT), or log-softmax of all logits (DPO).
 
-The log-probabilities of the reference are given. The first step's losses must agree, or nothing is timed.
+The log-probabilities of the reference are inputs. The first step's losses must agree, or nothing is timed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from rlhf_lab.losses.preference import PairLogps, dpo
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
-from rlhf_lab.training.optim import Optimizers, Part
+from rlhf_lab.training.optim import Optimizers, TrainedPart
 from rlhf_lab.training.settings import TrainingSettings
 
 Step = Callable[[], Tensor]
@@ -65,16 +65,18 @@ def _rows(
 
 
 def _batch(count: int, vocabulary: int, prompts: int = 0) -> TokenBatch:
-    """Random rows with a common prompt length and replies of various lengths; `prompts` distinct ones (0: all)."""
+    """Random rows with a common prompt length and responses of various lengths; `prompts` distinct ones (0: all)."""
     generator = torch.Generator().manual_seed(0)
 
     def ids(length: int) -> list[int]:
         return torch.randint(5, vocabulary - 5, (length,), generator=generator).tolist()
 
-    lengths = torch.randint(scale.reply_tokens[0], scale.reply_tokens[1] + 1, (count,), generator=generator).tolist()
-    asked = [ids(scale.prompt_tokens) for _ in range(prompts or count)]
+    lengths = torch.randint(
+        scale.response_tokens[0], scale.response_tokens[1] + 1, (count,), generator=generator
+    ).tolist()
+    requested = [ids(scale.prompt_tokens) for _ in range(prompts or count)]
     return TokenBatch.from_rows(
-        [(asked[i % len(asked)], ids(length)) for i, length in enumerate(lengths)], scale.device
+        [(requested[i % len(requested)], ids(length)) for i, length in enumerate(lengths)], scale.device
     )
 
 
@@ -94,15 +96,15 @@ def _update(optimizers: Optimizers, loss: Tensor) -> Tensor:
 
 def _optimizers(model: nn.Module) -> Optimizers:
     settings = TrainingSettings(optimizer="adamw", lr=LR, adam_betas=(0.9, 0.999), max_grad_norm=CLIP)
-    return Optimizers({"model": Part(model, LR)}, settings)
+    return Optimizers({"model": TrainedPart(model, LR)}, settings)
 
 
 def _sft(model: nn.Module, vocabulary: int) -> dict[str, Step]:
     batch = _batch(scale.rows, vocabulary)
     attention, completion = _masks(batch)
     labels = batch.tokens_BT.masked_fill(completion == 0, -100)
-    mine, plain = copy.deepcopy(model), copy.deepcopy(model)
-    my_optimizers, plain_optimizers = _optimizers(mine), _optimizers(plain)
+    mine, simple = copy.deepcopy(model), copy.deepcopy(model)
+    my_optimizers, plain_optimizers = _optimizers(mine), _optimizers(simple)
 
     def ours() -> Tensor:
         with scale.autocast():
@@ -111,7 +113,7 @@ def _sft(model: nn.Module, vocabulary: int) -> dict[str, Step]:
 
     def plain_loop() -> Tensor:
         with scale.autocast():
-            out: Any = plain(input_ids=batch.tokens_BT, attention_mask=attention, labels=labels, use_cache=False)
+            out: Any = simple(input_ids=batch.tokens_BT, attention_mask=attention, labels=labels, use_cache=False)
         return _update(plain_optimizers, out.loss)
 
     contestants: dict[str, Step] = {"ours": ours, "plain": plain_loop}
@@ -126,8 +128,8 @@ def _dpo(model: nn.Module, vocabulary: int) -> dict[str, Step]:
     attention, completion = _masks(batch)
     with torch.no_grad(), scale.autocast():
         ref = PairLogps(*token_logps(model, batch).sum_B().chunk(2))
-    mine, plain = copy.deepcopy(model), copy.deepcopy(model)
-    my_optimizers, plain_optimizers = _optimizers(mine), _optimizers(plain)
+    mine, simple = copy.deepcopy(model), copy.deepcopy(model)
+    my_optimizers, plain_optimizers = _optimizers(mine), _optimizers(simple)
 
     def ours() -> Tensor:
         with scale.autocast():
@@ -136,7 +138,7 @@ def _dpo(model: nn.Module, vocabulary: int) -> dict[str, Step]:
 
     def plain_loop() -> Tensor:
         with scale.autocast():
-            out: Any = plain(input_ids=batch.tokens_BT, attention_mask=attention, use_cache=False)
+            out: Any = simple(input_ids=batch.tokens_BT, attention_mask=attention, use_cache=False)
         logps = out.logits[:, :-1].float().log_softmax(-1).gather(2, batch.tokens_BT[:, 1:, None])[..., 0]
         policy = PairLogps(*(logps * completion[:, 1:]).sum(1).chunk(2))
         return _update(plain_optimizers, dpo(policy, ref, beta=BETA).per_pair_B.mean())
@@ -155,13 +157,13 @@ def _trl_step(kind: str, model: nn.Module, vocabulary: int, inputs: dict[str, Te
     from transformers import AutoModelForCausalLM
     from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
-    folder = tempfile.mkdtemp(prefix="bench-trl-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    model.save_pretrained(folder)  # type: ignore[operator]
-    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+    directory = tempfile.mkdtemp(prefix="bench-trl-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    model.save_pretrained(directory)  # type: ignore[operator]
+    theirs = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="sdpa")
     theirs = theirs.to(scale.device)
     common: dict[str, Any] = {
-        "output_dir": folder,
+        "output_dir": directory,
         "use_cpu": scale.device == "cpu",
         "bf16": scale.bfloat16,
         "gradient_checkpointing": False,

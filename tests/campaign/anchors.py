@@ -46,8 +46,8 @@ class Mutant(NamedTuple):
         """The file of the definition, from the root of the checkout. Raises ValueError unless there is just one."""
         found = [(file, path) for file, path in definitions() if f".{path}".endswith(f".{self.where}")]
         if len(found) != 1:
-            places = ", ".join(path for _, path in found) or "none"
-            raise self._error(f"{len(found)} definitions of the package are called {self.where}: {places}")
+            positions = ", ".join(path for _, path in found) or "none"
+            raise self._error(f"{len(found)} definitions of the package are called {self.where}: {positions}")
         return found[0][0]
 
     def apply(self, text: str) -> str:
@@ -77,7 +77,7 @@ class Mutant(NamedTuple):
 
 
 class Binding(NamedTuple):
-    """What a pattern's wildcards and changed names stand for in the node that it matches."""
+    """Nodes that a pattern's wildcards and changed names stand for in the matched node."""
 
     nodes: dict[str, ast.AST]
     names: dict[str, str]

@@ -25,7 +25,7 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Case:
-    """A fault to happen: of a kind, to a stage, everything else drawn from seed and number."""
+    """A fault to happen: of a kind, to a stage, everything else chosen by seed and number."""
 
     number: int
     stage: str
@@ -35,39 +35,38 @@ class Case:
 
 @dataclass
 class Outcome:
-    """How a case ended.
+    """Result of a case.
 
     Attributes:
-        ended: `equal` after nothing but the same command again, or `refused` with an explanation and equal once the
+        finished: `equal` after nothing but the same command again, or `refused` with an explanation and equal once the
             fault was lifted; else what went wrong.
-        remarks: what was done, then what is wrong.
+        remarks: notes: the actions, then the errors.
     """
 
     case: Case
-    ended: str
+    finished: str
     remarks: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        return (
-            f"{self.case.number:4} {self.case.stage:18} {self.case.kind:34} {self.ended:12} {'; '.join(self.remarks)}"
-        )
+        remarks = "; ".join(self.remarks)
+        return f"{self.case.number:4} {self.case.stage:18} {self.case.kind:34} {self.finished:12} {remarks}"
 
 
 class Failure(Exception):
     """A case went wrong: how, and what was seen."""
 
-    def __init__(self, ended: str, seen: str):
+    def __init__(self, finished: str, seen: str):
         super().__init__(seen)
-        self.ended = ended
+        self.finished = finished
 
 
 class Play:
-    """One case under way in `folder`; the command runs in `folder`/run."""
+    """One running case in `directory`; the command runs in `directory`/run."""
 
-    def __init__(self, case: Case, scenario: Scenario, reference: Path, folder: Path):
-        self.case, self.scenario, self.reference, self.folder = case, scenario, reference, folder
+    def __init__(self, case: Case, scenario: Scenario, reference: Path, directory: Path):
+        self.case, self.scenario, self.reference, self.directory = case, scenario, reference, directory
         self.rng = random.Random(f"{case.seed}/{case.number}")
-        self.cwd = folder / "run"
+        self.cwd = directory / "run"
         self.remarks: list[str] = []
         self.refused = False
         self.kept: dict[Path, tuple[int, int]] = {}
@@ -99,7 +98,7 @@ class Play:
             after: (seconds, signal to send then).
             twice: send it again shortly after.
         """
-        log = self.folder / "log.txt"
+        log = self.directory / "log.txt"
         run = processes.start(self.scenario.command, self.cwd, log, at=at, action=action, largest_file=largest_file)
         if after:
             time.sleep(after[0])
@@ -124,7 +123,7 @@ class Play:
         return self.interrupted(status, text, number)
 
     def interrupted(self, status: int, text: str, number: int) -> bool:
-        """Whether the command was ended by a signal, as it should."""
+        """Return True if the command was stopped by a signal, as expected."""
         if status not in (0, -number if number == signal.SIGKILL else 130):
             raise Failure(UNEXPLAINED, f"exit status {status} after {signal.Signals(number).name}:\n{text[-3000:]}")
         if "Traceback" in text:
@@ -134,11 +133,11 @@ class Play:
         return status != 0
 
     def moment(self, *, of: str | None = None) -> int:
-        """Number of one of the moments of an uninterrupted run, drawn; only those at which `of` is complete."""
-        moments = self.scenario.moments
-        wanted = [i for i, m in enumerate(moments) if of is None or (m.name == of and m.what.startswith("after"))]
-        found = self.rng.choice(wanted)
-        self.remarks.append(f"{moments[found].what} of {moments[found].name}")
+        """Return the random index of a call of an uninterrupted run, among those at which `of` is complete."""
+        calls = self.scenario.moments
+        expected = [i for i, m in enumerate(calls) if of is None or (m.name == of and m.what.startswith("after"))]
+        found = self.rng.choice(expected)
+        self.remarks.append(f"{calls[found].what} of {calls[found].name}")
         return found
 
     def unfinished(self) -> Path:
@@ -146,14 +145,14 @@ class Play:
         self.interrupt(self.moment(of="checkpoint.pt" if self.scenario.trains else "policies.jsonl"))
         return next(self.cwd / path for path in reversed(self.scenario.own) if (self.cwd / path).exists())
 
-    def keep(self, folder: Path) -> None:
+    def keep(self, directory: Path) -> None:
         """A damaged stage that was complete is as it was again: from now on its result.json is this one."""
-        path = folder.relative_to(self.cwd)
+        path = directory.relative_to(self.cwd)
         if path in self.kept:
-            self.kept[path] = identity(folder)
+            self.kept[path] = identity(directory)
 
     def outcome(self) -> Outcome:
-        """Of a case in which nothing went wrong."""
+        """Return the outcome of a case in which nothing went wrong."""
         return Outcome(self.case, REFUSED if self.refused else EQUAL, self.remarks)
 
     def finish(self) -> None:
@@ -188,11 +187,11 @@ class Play:
             raise Failure(LEFT, "; ".join(found))
 
 
-def identity(folder: Path) -> tuple[int, int]:
-    """Which file result.json is: changes when it is written again."""
-    found = (folder / "result.json").stat()
+def identity(directory: Path) -> tuple[int, int]:
+    """Return the identity of result.json, which changes when the file is written again."""
+    found = (directory / "result.json").stat()
     return found.st_ino, found.st_mtime_ns
 
 
-def completed(folder: Path) -> bool:
-    return (read_json(folder / "result.json") or {}).get("status") == "completed"
+def completed(directory: Path) -> bool:
+    return (read_json(directory / "result.json") or {}).get("status") == "completed"

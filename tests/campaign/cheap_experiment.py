@@ -1,8 +1,8 @@
 """An experiment in the embedded dialogue world that takes milliseconds: a linear reward model and best of two by it.
 
-Facts, corpus, labels and test prompts are drawn by the world's code, and test numbers are stored as a run stores them.
-The reward model is a linear Bradley-Terry model on features of the reply, trained in one pass over its pairs; a seed of
-training draws its first weights and the order of the pairs.
+Facts, corpus, labels and test prompts come from the world's code, and test numbers are stored as a run stores them.
+The reward model is a linear Bradley-Terry model on features of the response, trained in one pass over its pairs. A seed
+of training sets its first weights and the order of the pairs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEVELS = (120, 480, 40)
 """Training pairs of the levels. Of 40 the reward model hardly learns: in some worlds it fails, and differences from it
 are strongly skewed."""
 METRICS = ("gold", "accuracy", "gold_agreement", "verbose", "garble")
-"""What is measured: gold of the choice is a mean, the others are rates; garble is the smallest one, near .1."""
+"""Measured metrics: gold of the choice is a mean, the others are rates; garble is the smallest one, near .1."""
 BUCKETS = 48
 BATCH = 10
 RATE = 0.15
@@ -58,11 +58,11 @@ def draw_split(world: DialogueWorld, count: int, name: str, seed: int) -> Split:
 
 
 @lru_cache(maxsize=20_000)
-def _features(reply: str) -> FloatArray:
+def _features(response: str) -> FloatArray:
     """Words, exclamations, sentences, and counts of words by a hash that is the same in every process."""
-    words = reply.split()
+    words = response.split()
     counts = np.zeros(3 + BUCKETS)
-    counts[:3] = len(words) / 10, reply.count("!"), reply.count(".") / 3
+    counts[:3] = len(words) / 10, response.count("!"), response.count(".") / 3
     for word in words:
         counts[3 + _bucket(word)] += 0.3
     return counts
@@ -86,13 +86,13 @@ def train(features_NF: FloatArray, seed: int) -> FloatArray:
 
 
 def sides(pairs: Sequence[Pair]) -> dict[str, FloatArray]:
-    """Gold, verbose and garble of the chosen and the rejected reply of each pair, (N, 2) each."""
+    """Gold, verbose and garble of the chosen and the rejected response of each pair, (N, 2) each."""
     names = ("gold", "verbose", "garble")
     return {name: np.array([[p.meta[f"{name}_chosen"], p.meta[f"{name}_rejected"]] for p in pairs]) for name in names}
 
 
 def choices(margin_N: FloatArray, sides: dict[str, FloatArray]) -> dict[str, FloatArray]:
-    """The same of the reply that the reward finds better, (N,) each."""
+    """The same of the response that the reward prefers, (N,) each."""
     return {name: np.where(margin_N > 0, both[:, 0], both[:, 1]).astype(float) for name, both in sides.items()}
 
 
@@ -120,5 +120,5 @@ def measure_levels(corpus: Split, test: Split, seed: int) -> FloatArray:
 
 
 def numbers(estimate: Estimate) -> tuple[float, float, float, float]:
-    """What a study reads of a stored estimate: mean, low, high, n."""
+    """Return the numbers of a stored estimate that a study reads: mean, low, high, n."""
     return estimate.mean, estimate.low, estimate.high, float(estimate.n)

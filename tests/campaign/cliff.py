@@ -11,7 +11,7 @@ from scipy import stats
 
 JITTERS = (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-3, 1e-2, 1e-1)
 PATTERN = np.array([1.0, -0.5, -0.5, 0.3, -0.3, 0.6, -0.6, 0.2, -0.2, 0.0])
-"""How the differences of the seeds vary, in jitters."""
+"""Pattern by which the differences of the seeds vary, in jitters."""
 TOKENS, DIFFERENCE = 31.5, -3.04
 """An evaluation of one policy and what shorter prompts add to it, tokens; the audit's example."""
 RUN_ERROR = 0.5

@@ -1,4 +1,4 @@
-"""Whether the numbers of a study hold: coverage of its intervals and wrong verdicts, by simulation.
+"""Check the numbers of a study by simulation: coverage of its intervals and wrong verdicts.
 
     python tests/campaign/coverage.py --out docs/results/coverage.md
 
@@ -33,12 +33,12 @@ from rlhf_lab.stages.manifest import git_sha
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is simulated.
+    """Sizes of the simulation.
 
     Args:
         pool: replications of the dialogue experiment; `laboratories` of them are also trained again on kept data.
-        studies: studies drawn from the pool, per number of seeds.
-        corpora, trainings, prompts: given corpora, trainings on each and prompts in its population.
+        studies: studies sampled from the pool, per number of seeds.
+        corpora, trainings, prompts: fixed corpora, trainings on each and prompts in its population.
         given: studies per corpus, number of seeds and number of prompts.
         tables: normal tables, `rates` studies of rates, `families` studies of claims, per cell.
     """
@@ -99,14 +99,14 @@ def simulate(sizes: Sizes) -> list[Table]:
 
 
 def render(tables: Sequence[Table], sizes: Sizes, seconds: float) -> str:
-    """The page as Markdown: findings, how it was made, tables."""
+    """Return the page as Markdown: conclusions, method, tables."""
     noise = ", ".join(
         f"{share(error_of_share(0.95, count))} over {count} studies"
         for count in (sizes.studies, sizes.corpora * sizes.given)
     )
     quick = " --quick" if sizes == QUICK else ""
-    facts = [
-        *(f"- {finding}" for table in tables for finding in table.findings),
+    metadata = [
+        *(f"- {conclusion}" for table in tables for conclusion in table.findings),
         "",
         f"The bar for coverage is {BAR_WORDS}; cells outside it are bold. A share of .95 is known to {noise} (standard "
         "error).",
@@ -115,7 +115,7 @@ def render(tables: Sequence[Table], sizes: Sizes, seconds: float) -> str:
         f"- {time.strftime('%Y-%m-%d')}, commit {(git_sha() or 'unknown')[:7]}, Python {platform.python_version()}, "
         f"numpy {version('numpy')}, scipy {version('scipy')}, {seconds / 60:.0f} min on one core",
     ]
-    return "\n".join([INTRO, *facts, *(line for table in tables for line in _section(table))]) + "\n"
+    return "\n".join([INTRO, *metadata, *(line for table in tables for line in _section(table))]) + "\n"
 
 
 def _section(table: Table) -> list[str]:

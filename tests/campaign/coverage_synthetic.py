@@ -24,7 +24,7 @@ PROMPTS = (30, 128, 500)
 RATES = (0.005, 0.02, 0.1, 0.5, 0.9)
 ROWS = (64, 512)
 BETWEEN = {"chance alone": 0.0, "chance and runs": 0.01}
-"""What runs differ by → correlation of two rows of a run (beta-binomial)."""
+"""Difference between runs → correlation of two rows of a run (beta-binomial)."""
 
 
 def crossed_normal(studies: int) -> Table:

@@ -1,4 +1,4 @@
-"""Coverage of a study's intervals in the dialogue world: seeds that repeat everything, one kept corpus, given data."""
+"""Coverage of a study's intervals in the dialogue world: seeds that repeat everything, one kept corpus, fixed data."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ WORDS = {
 }
 FEWER, MORE, FAILING = experiment.LEVELS
 KINDS = (f"{FEWER} pairs", f"{MORE} pairs", "difference", f"difference from {FAILING} pairs")
-"""What is printed of a metric: the means of two levels, their difference, and that from a level that hardly trains."""
+"""Values printed of a metric: the means of two levels, their difference, and that from a level that hardly trains."""
 TRAIN_SEED = 10_000
-"""Seeds of training are apart from those of the data."""
+"""Seeds of training, disjoint from those of the data."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Pool:
     """Replications of the experiment.
 
     Attributes:
-        redrawn: (replications, levels, metrics, 4); each has facts, corpus, labels and test prompts of its own.
+        redrawn: (replications, levels, metrics, 4); each has its own metadata, corpus, labels and test prompts.
         kept: (laboratories, training seeds, levels, metrics, 4); a laboratory keeps the data of one replication and
             only trains again.
     """
@@ -70,14 +70,14 @@ def tally_study(tally: Tally, study: Study, truth_LM: FloatArray, column: str) -
     for m, metric in enumerate(study.metrics):
         tally.add((metric, KINDS[0], column), level_mean(study, metric, fewer), truth_LM[0, m])
         tally.add((metric, KINDS[1], column), level_mean(study, metric, more), truth_LM[1, m])
-        for kind, versus, place in ((KINDS[2], fewer, 0), (KINDS[3], failing, 2)):
+        for kind, versus, position in ((KINDS[2], fewer, 0), (KINDS[3], failing, 2)):
             comparison = level_difference(study, metric, more, versus)
             assert comparison is not None
-            tally.add((metric, kind, column), comparison.difference, truth_LM[1, m] - truth_LM[place, m])
+            tally.add((metric, kind, column), comparison.difference, truth_LM[1, m] - truth_LM[position, m])
 
 
 def replications(pool: Pool, studies: int, rng: np.random.Generator) -> Table:
-    """Seeds that repeat the whole experiment, beside seeds that only train again on one corpus and one test set."""
+    """Compare seeds that repeat the full experiment with seeds that only train again on one corpus and one test set."""
     tally = Tally()
     for count in SEEDS:
         for _ in range(studies):
@@ -118,7 +118,7 @@ def _findings(tally: Tally, pool: Pool) -> tuple[str, ...]:
 
     means, differences, skewed = (coverages("new", kinds) for kinds in (KINDS[:2], KINDS[2:3], KINDS[3:]))
     old, old_differences = coverages("old", KINDS[:2]), coverages("old", KINDS[2:3])
-    few, _, many = (np.mean(old[place :: len(SEEDS)]) for place in range(len(SEEDS)))
+    few, _, many = (np.mean(old[position :: len(SEEDS)]) for position in range(len(SEEDS)))
     trend = "worse" if many < few else "no worse"
     return (
         f"Where each seed repeats the experiment, 95 % intervals of means and rates hold the truth in {span(means)} of "
@@ -132,12 +132,12 @@ def _findings(tally: Tally, pool: Pool) -> tuple[str, ...]:
 
 
 def skewness_of_differences(pool: Pool) -> str:
-    """What a t interval of few differences assumes to be small."""
+    """Describe the skewness of differences, which a t interval of few differences assumes to be small."""
     means_RLM = pool.redrawn[..., 0]
-    plain_M, failing_M = (stats.skew(means_RLM[:, 1] - means_RLM[:, place]) for place in (0, 2))
+    plain_M, failing_M = (stats.skew(means_RLM[:, 1] - means_RLM[:, position]) for position in (0, 2))
     words = [
-        f"{WORDS[name]} {plain:+.1f} and {failing:+.1f}"
-        for name, plain, failing in zip(experiment.METRICS, plain_M, failing_M, strict=True)
+        f"{WORDS[name]} {simple:+.1f} and {failing:+.1f}"
+        for name, simple, failing in zip(experiment.METRICS, plain_M, failing_M, strict=True)
     ]
     return (
         "t intervals, and with them the verdicts, assume differences that are not strongly skewed; their skewness over "
@@ -147,7 +147,7 @@ def skewness_of_differences(pool: Pool) -> str:
 
 @dataclass(frozen=True)
 class GivenCorpus:
-    """One corpus with many trainings on it and many prompts: what studies of given data are drawn from.
+    """One corpus with many trainings and many prompts: the population from which studies of fixed data are sampled.
 
     Attributes:
         values: metric → (levels, training seeds, prompts) of the choice; `accuracy` is 0 or 1.
@@ -185,9 +185,9 @@ def draw_given(seed: int, trainings: int, prompts: int) -> GivenCorpus:
 
 
 def given_study(corpus: GivenCorpus, seeds: int, prompts: int, rng: np.random.Generator) -> Study:
-    """A study on a given corpus: trainings and prompts drawn independently from all of them, seeds × prompts crossed.
+    """A study on a fixed corpus: trainings and prompts sampled independently, seeds × prompts crossed.
 
-    They are drawn with replacement, so that the drawn ones are a sample from a population with exactly the truth.
+    Sampling is with replacement, so that the sample comes from a population with exactly the known truth.
     """
     run_S = rng.integers(corpus.values["gold"].shape[1], size=seeds)
     prompt_P = rng.integers(corpus.values["gold"].shape[2], size=prompts)
@@ -206,14 +206,14 @@ def given_study(corpus: GivenCorpus, seeds: int, prompts: int, rng: np.random.Ge
 
 
 def _stored(name: str, values_P: FloatArray) -> tuple[float, float, float, float]:
-    """What a run stores of a metric of its own replies."""
+    """Return what a run stores of a metric of its own responses."""
     if name == "gold":
         return experiment.numbers(seed_mean(values_P))
     return experiment.numbers(wilson(int(values_P.sum()), values_P.size))
 
 
 def given_data(corpora: int, trainings: int, population: int, sizes: tuple[int, ...], studies: int) -> Table:
-    """Studies of given corpora: intervals that speak for other trainings and other prompts."""
+    """Studies of fixed corpora: intervals that cover other trainings and other prompts."""
     tally = Tally()
     rng = np.random.default_rng(2)
     for seed in range(corpora):

@@ -1,4 +1,4 @@
-"""How often intervals hold the truth: tallies, tables and the sentences about them."""
+"""Frequencies with which intervals hold the truth: tallies, tables and the sentences about them."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Table:
 class Tally:
     """Counts of intervals that hold the truth, by row and column of a table."""
 
-    held: dict[tuple[str, ...], list[bool]] = field(default_factory=lambda: defaultdict(list))
+    model_copies: dict[tuple[str, ...], list[bool]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, key: Sequence[str], interval: Estimate, truth: float) -> None:
         slack = 1e-12  # a bound may be the truth itself, as 0 is of a rate
-        self.held[tuple(key)].append(interval.low - slack <= truth <= interval.high + slack)
+        self.model_copies[tuple(key)].append(interval.low - slack <= truth <= interval.high + slack)
 
     def coverage(self, key: Sequence[str]) -> float:
-        outcomes = self.held[tuple(key)]
+        outcomes = self.model_copies[tuple(key)]
         return sum(outcomes) / len(outcomes)
 
     def cell(self, key: Sequence[str]) -> str:
@@ -55,21 +55,21 @@ class Tally:
 
 
 def share(rate: float) -> str:
-    """A share as .948."""
+    """Format a fraction as .948."""
     return f"{rate:.3f}".removeprefix("0")
 
 
 def span(rates: Sequence[float]) -> str:
-    """The smallest and the largest share."""
+    """Return the smallest and the largest fraction."""
     return f"{share(min(rates))}–{share(max(rates))}"
 
 
 def inside(rates: Sequence[float]) -> str:
-    """How many of these coverages lie in the bar."""
+    """Describe the number of these coverages that lie in the bar."""
     count = sum(BAR[0] <= rate <= BAR[1] for rate in rates)
     return f"{count} of {len(rates)}"
 
 
 def error_of_share(rate: float, count: int) -> float:
-    """Standard error of a share that was counted over so many simulated studies."""
+    """Return the standard error of a fraction that was counted over this number of simulated studies."""
     return math.sqrt(rate * (1 - rate) / count)

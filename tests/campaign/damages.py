@@ -1,4 +1,4 @@
-"""What disks do to files and folders: damage, no space, no permission. Each says whether it is possible here."""
+"""Faults of disks in files and directories: damage, no space, no permission. Each says whether it is possible here."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def emptied(data: bytes, rng: random.Random) -> bytes:
 
 
 def bit_flipped(data: bytes, rng: random.Random) -> bytes:
-    place, bit = rng.randrange(len(data)), 1 << rng.randrange(8)
-    return data[:place] + bytes([data[place] ^ bit]) + data[place + 1 :]
+    position, bit = rng.randrange(len(data)), 1 << rng.randrange(8)
+    return data[:position] + bytes([data[position] ^ bit]) + data[position + 1 :]
 
 
 def zeroed(data: bytes, rng: random.Random) -> bytes:
     """A block of zeros, as a disk gives for what it never wrote."""
-    begin = rng.randrange(len(data))
-    end = min(len(data), begin + rng.randrange(1, 4096))
-    return data[:begin] + bytes(end - begin) + data[end:]
+    start = rng.randrange(len(data))
+    end = min(len(data), start + rng.randrange(1, 4096))
+    return data[:start] + bytes(end - start) + data[end:]
 
 
 def garbled(data: bytes, rng: random.Random) -> bytes:
     """Some bytes are others, not UTF-8 mostly."""
-    begin = rng.randrange(len(data))
-    end = min(len(data), begin + rng.randrange(1, 64))
-    return data[:begin] + rng.randbytes(end - begin) + data[end:]
+    start = rng.randrange(len(data))
+    end = min(len(data), start + rng.randrange(1, 64))
+    return data[:start] + rng.randbytes(end - start) + data[end:]
 
 
 DAMAGES: tuple[Callable[[bytes, random.Random], bytes], ...] = (truncated, emptied, bit_flipped, zeroed, garbled)
@@ -60,58 +60,58 @@ def damage(path: Path, rng: random.Random) -> str:
 class Disk:
     """A small file system in memory (tmpfs), mounted at a folder: it can be full and it can be read-only."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, directory: Path):
+        self.directory = directory
 
     def __enter__(self) -> Disk:
-        _run("mount", "-t", "tmpfs", "-o", f"size={AMPLE}", "tmpfs", str(self.folder))
+        _run("mount", "-t", "tmpfs", "-o", f"size={AMPLE}", "tmpfs", str(self.directory))
         return self
 
     def __exit__(self, *_: object) -> None:
-        _run("umount", str(self.folder))
+        _run("umount", str(self.directory))
 
     def leave(self, free: int) -> None:
         """Only so many bytes more."""
-        found = os.statvfs(self.folder)
+        found = os.statvfs(self.directory)
         used = (found.f_blocks - found.f_bfree) * found.f_frsize
-        _run("mount", "-o", f"remount,size={used + free}", str(self.folder))
+        _run("mount", "-o", f"remount,size={used + free}", str(self.directory))
 
     def give_space(self) -> None:
-        _run("mount", "-o", f"remount,size={AMPLE}", str(self.folder))
+        _run("mount", "-o", f"remount,size={AMPLE}", str(self.directory))
 
     def read_only(self, flag: bool) -> None:
-        _run("mount", "-o", f"remount,{'ro' if flag else 'rw'}", str(self.folder))
+        _run("mount", "-o", f"remount,{'ro' if flag else 'rw'}", str(self.directory))
 
 
-def revoke(folder: Path) -> None:
+def revoke(directory: Path) -> None:
     """From now on nothing in a folder can be changed: immutable for root, whom permissions do not bind."""
     if os.geteuid() == 0:
-        _run("chattr", "-R", "+i", str(folder))
+        _run("chattr", "-R", "+i", str(directory))
     else:
-        _run("chmod", "-R", "a-w", str(folder))
+        _run("chmod", "-R", "a-w", str(directory))
 
 
-def grant(folder: Path) -> None:
+def grant(directory: Path) -> None:
     """Inverse of `revoke`."""
     if os.geteuid() == 0:
-        _run("chattr", "-R", "-i", str(folder))
+        _run("chattr", "-R", "-i", str(directory))
     else:
-        _run("chmod", "-R", "u+w", str(folder))
+        _run("chmod", "-R", "u+w", str(directory))
 
 
 @cache
 def can_mount() -> bool:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         try:
-            with Disk(Path(folder)) as disk:
+            with Disk(Path(directory)) as disk:
                 disk.read_only(True)
         except (OSError, subprocess.CalledProcessError):
             return False
     return True
 
 
-def can_revoke(folder: Path) -> bool:
-    with tempfile.TemporaryDirectory(dir=folder) as inner:
+def can_revoke(directory: Path) -> bool:
+    with tempfile.TemporaryDirectory(dir=directory) as inner:
         try:
             revoke(Path(inner))
             grant(Path(inner))

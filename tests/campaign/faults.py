@@ -2,7 +2,7 @@
 
     python tests/campaign/faults.py --faults 200 --seed 0 --out docs/results/faults.md
 
-Every case draws a stage, a fault and a moment from the seed, runs the real command line at a tiny size, injects the
+Every case selects a stage, a fault and a call by the seed, runs the real command line at a tiny size, injects the
 fault, gives the same command again until it completes, and compares the store with that of an uninterrupted run. A
 refusal has to name file, reason and remedy; then the fault is lifted, or the remedy followed. Linux; a full and a
 read-only disk need root (tmpfs), and else are stood in for. Exit status 1 unless every case ends equal.
@@ -47,7 +47,7 @@ def preload() -> None:
 
 
 def draw(stages: Sequence[str], faults: Sequence[str], count: int, seed: int) -> list[cases.Case]:
-    """So many cases: every kind of fault once, then every kind in every stage it fits, then again; order drawn."""
+    """Return this number of cases: every kind of fault once, then every kind in every stage it fits, shuffled."""
     rng = random.Random(seed)
     fitting = {kind: [stage for stage in stages if kinds.fits(kind, stage)] for kind in faults}
     pairs = [(kind, stage) for kind in faults for stage in fitting[kind]]
@@ -56,23 +56,23 @@ def draw(stages: Sequence[str], faults: Sequence[str], count: int, seed: int) ->
     order = first + rest
     while len(order) < count:
         order += rng.sample(pairs, len(pairs))
-    return [cases.Case(number, stage, kind, seed) for number, (kind, stage) in enumerate(order[:count])]
+    return [cases.Case(index, stage, kind, seed) for index, (kind, stage) in enumerate(order[:count])]
 
 
 def run(case: cases.Case) -> cases.Outcome:
-    """One case in a directory of its own, which stays when it goes wrong."""
-    folder = WORK / f"case_{case.number}"
-    (folder / "run").mkdir(parents=True)
-    play = cases.Play(case, SCENARIOS[case.stage], WORK / "reference", folder)
+    """One case in its own directory, which stays if the case fails."""
+    directory = WORK / f"case_{case.number}"
+    (directory / "run").mkdir(parents=True)
+    play = cases.Play(case, SCENARIOS[case.stage], WORK / "reference", directory)
     try:
         kinds.FAULTS[case.kind](play)
         outcome = play.outcome()
     except cases.Failure as failure:
-        outcome = cases.Outcome(case, failure.ended, [*play.remarks, str(failure)])
+        outcome = cases.Outcome(case, failure.finished, [*play.remarks, str(failure)])
     except Exception:  # of the campaign itself
         outcome = cases.Outcome(case, cases.WRONG, [*play.remarks, traceback.format_exc()])
-    if outcome.ended in cases.GOOD:
-        shutil.rmtree(folder)
+    if outcome.finished in cases.GOOD:
+        shutil.rmtree(directory)
     return outcome
 
 
@@ -99,7 +99,7 @@ def main() -> int:
     text = report.render(outcomes, notes, seconds, f"--faults {options.faults} --seed {options.seed}", options.workers)
     if options.out:
         options.out.write_text(text, encoding="utf-8")
-    bad = [outcome for outcome in outcomes if outcome.ended not in cases.GOOD]
+    bad = [outcome for outcome in outcomes if outcome.finished not in cases.GOOD]
     print(f"{len(outcomes)} faults, {len(bad)} of them not handled, {seconds:.0f} s")
     if not bad:
         shutil.rmtree(WORK)

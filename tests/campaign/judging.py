@@ -1,4 +1,4 @@
-"""What a study does with the jobs of two levels, on arrays: its frames take most of the time of a simulation."""
+"""Array version of a study's comparison of two levels: data frames would take most of the time of a simulation."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import pandas as pd
 from scipy import stats
 
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.statistics.inference import Comparison, least_sd, least_sd_of_outcomes, paired_difference
+from rlhf_lab.statistics.inference import Comparison, min_sd, min_sd_of_outcomes, paired_difference
 from rlhf_lab.studies.replicates import errors_near_bounds
 
 
 def compare(a_S: FloatArray, b_S: FloatArray, a_errors_S: FloatArray, b_errors_S: FloatArray) -> Comparison:
-    """What `replicates.level_difference` does with the jobs of two levels.
+    """Return what `replicates.level_difference` returns for the jobs of two levels.
 
     Args:
         a_errors_S, b_errors_S: `replicates.errors_near_bounds` of the jobs.
     """
     values, errors = np.concatenate([a_S, b_S]), np.concatenate([a_errors_S, b_errors_S])
     if np.isin(values, (0.0, 1.0)).all() and np.isnan(errors).all():  # simulated outcomes, one per run
-        least_S = least_sd_of_outcomes(a_S, b_S)
+        least_S = min_sd_of_outcomes(a_S, b_S)
     else:
-        least_S = np.hypot(least_sd(a_S, a_errors_S), least_sd(b_S, b_errors_S))
-    return paired_difference(a_S, b_S, np.arange(a_S.size), least_sd_N=least_S)
+        least_S = np.hypot(min_sd(a_S, a_errors_S), min_sd(b_S, b_errors_S))
+    return paired_difference(a_S, b_S, np.arange(a_S.size), min_sd_N=least_S)
 
 
 def errors_of_rates(rates: FloatArray, rows: int) -> FloatArray:

@@ -79,43 +79,43 @@ def revoked(play: Play) -> None:
 
 def checkpoint_damaged(play: Play) -> None:
     play.prepare()
-    folder = play.unfinished()
-    play.remarks.append(damages.damage(folder / "checkpoint.pt", play.rng))
+    directory = play.unfinished()
+    play.remarks.append(damages.damage(directory / "checkpoint.pt", play.rng))
     play.finish()
 
 
 def log_damaged(play: Play) -> None:
     """A log, a round or a record of an unfinished stage."""
     play.prepare()
-    folder = play.unfinished()
-    files = [*folder.glob("*.json*"), *folder.glob("*.yaml"), *folder.glob("rounds/*")]
-    refused_then_lifted(play, play.rng.choice(sorted(files)), folder)
+    directory = play.unfinished()
+    files = [*directory.glob("*.json*"), *directory.glob("*.yaml"), *directory.glob("rounds/*")]
+    refused_then_lifted(play, play.rng.choice(sorted(files)), directory)
 
 
 def artifact_damaged(play: Play) -> None:
     """A file of a stage that is complete: one that the command starts from, or its own."""
     own = not play.scenario.before or play.rng.random() < 0.3
     play.prepare(complete=own)
-    folder = play.cwd / play.rng.choice(play.scenario.own if own else play.scenario.before)
-    names = [line.split("  ", 1)[1] for line in (folder / "SHA256SUMS").read_text().splitlines()]
+    directory = play.cwd / play.rng.choice(play.scenario.own if own else play.scenario.before)
+    names = [line.split("  ", 1)[1] for line in (directory / "SHA256SUMS").read_text().splitlines()]
     likely = [name for name in names if name.endswith((".safetensors", "result.json", ".jsonl", "manifest.json"))]
-    refused_then_lifted(play, folder / play.rng.choice([*likely, *likely, *names, "SHA256SUMS"]), folder)
+    refused_then_lifted(play, directory / play.rng.choice([*likely, *likely, *names, "SHA256SUMS"]), directory)
 
 
-def refused_then_lifted(play: Play, path: Path, folder: Path) -> None:
+def refused_then_lifted(play: Play, path: Path, directory: Path) -> None:
     """Damage a file; when the command refuses, restore the file or follow the remedy, which is to delete the folder."""
     backup = path.read_bytes()
-    play.remarks.append(f"{folder.name}: {damages.damage(path, play.rng)}")
+    play.remarks.append(f"{directory.name}: {damages.damage(path, play.rng)}")
     status, text = play.run()
     if status:
         play.refusal(status, text)
         if play.rng.random() < 0.5:
             path.write_bytes(backup)
-            play.keep(folder)
+            play.keep(directory)
         else:
             play.remarks.append("folder deleted")
-            play.kept.pop(folder.relative_to(play.cwd), None)
-            shutil.rmtree(folder)
+            play.kept.pop(directory.relative_to(play.cwd), None)
+            shutil.rmtree(directory)
     play.finish()
 
 
@@ -160,7 +160,7 @@ MOUNTS = ("disk full", "read-only disk")
 
 
 def fits(kind: str, stage: str) -> bool:
-    """Whether a stage can suffer a fault: it has the file, and hooks reach the process that writes it."""
+    """Return True if a stage can suffer a fault: it has the file, and hooks reach the process that writes it."""
     if kind == "reference cache damaged":
         return stage in ("dpo", "dpo_lora", "sweep")
     if kind == "checkpoint damaged":
@@ -170,13 +170,13 @@ def fits(kind: str, stage: str) -> bool:
     return True
 
 
-def possible(folder: Path) -> tuple[list[str], list[str]]:
+def possible(directory: Path) -> tuple[list[str], list[str]]:
     """The kinds of faults that can happen on this machine, and what to say of the others."""
     kinds, notes = list(FAULTS), []
     if not damages.can_mount():
         kinds = [kind for kind in kinds if kind not in MOUNTS]
         notes.append("no tmpfs can be mounted here: `disk full` and `read-only disk` did not run")
-    if not damages.can_revoke(folder):
+    if not damages.can_revoke(directory):
         kinds.remove("permission taken away")
         notes.append("files cannot be made immutable here: `permission taken away` did not run")
     return kinds, notes

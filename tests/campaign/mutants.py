@@ -2,17 +2,18 @@
 
     python tests/campaign/mutants.py --out docs/results/mutants.md
 
-`mutations.py` lists the faults, `anchors.py` finds their places. Each one is made in a copy of the checkout, never in
+`mutations.py` lists the faults, `anchors.py` finds their locations. Each is created in a copy of the checkout, never in
 the checkout itself, and the tests of tests/numeric, tests/unit and tests/config run on the copy until one fails. The
 test that noticed the fault before comes first, then test files that import the mutated module, then those that reach
 it through one other module, then all the rest: a fault counts as survived only after every fast test has passed. A test
 that fails has to fail alone as well, and at the end a control shows that it passes on a copy whose mutated files got
 one more comment instead: no test fails by its order, or because a file changed.
 
-Outcomes are kept in `mutants.json` beside the page. One whose fault, mutated module and noticing test are as they were
-is not made again, so that a campaign that was stopped resumes. `--only` makes single faults in any case, `--page` none:
-it writes the page of what is kept. Exit status 1 when fewer than 95 % are noticed, 2 when the control fails or a fault
-breaks an import.
+Outcomes are kept in `mutants.json` next to the page. One whose fault, mutated module and noticing test are unchanged
+is not repeated, so that an interrupted campaign resumes. `--only` repeats single faults in any case, `--new` those
+that never ran, `--page` none: it writes the page of what is kept. `--tests FILE …` runs these test files alone; a
+fault that they do not notice is printed and not kept, because other tests may notice it. Exit status 1 when fewer than
+95 % are noticed, 2 when the control fails or a fault breaks an import.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ LIMIT_S = 3600
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one mutant.
+    """Outcome of one mutant.
 
     Attributes:
         mutant: its name.
         noticed_by: the first test that failed, or None when every fast test passed.
-        digest: of the fault, the module it was made in and the file of that test.
+        digest: of the fault, the module that contains it and the file of that test.
         controlled: the test passed where nothing but a comment had changed.
     """
 
@@ -106,14 +107,14 @@ class Record:
         }
 
     def noticed_by(self, mutant: Mutant) -> str | None:
-        """The test that noticed a mutant when it was last made, if its file is still there."""
+        """Return the test that noticed a mutant in its latest run, if its file is still there."""
         outcome = self.outcomes.get(mutant.name)
         known = outcome.noticed_by if outcome else None
         return known if known and (ROOT / known.partition("::")[0]).exists() else None
 
 
 def digest(mutant: Mutant, test: str | None) -> str:
-    """A digest of all that makes a test notice a mutant: the fault, the code around it and the test, comments apart."""
+    """Return a digest of all that makes a test notice a mutant: the fault, its code and the test, without comments."""
     files = [mutant.file, *([test.partition("::")[0]] if test else [])]
     if not all((ROOT / file).exists() for file in files):
         return ""
@@ -126,20 +127,24 @@ class Broken(RuntimeError):
 
 
 class Copy:
-    """A copy of the checkout in which one mutant at a time lives."""
+    """A copy of the checkout in which one mutant at a time lives.
 
-    def __init__(self, folder: Path):
-        self.root, self.scratch = folder / "checkout", folder / "tmp"
+    Args:
+        tests: test files that run on a mutant; empty for all fast tests.
+    """
+
+    def __init__(self, directory: Path, tests: Sequence[str] = ()):
+        self.root, self.scratch, self.tests = directory / "checkout", directory / "tmp", tests
         shutil.copytree(ROOT, self.root, ignore=shutil.ignore_patterns(*LEFT_BEHIND))
 
     def judge(self, mutant: Mutant, known: str | None = None) -> Outcome:
         """Run the fast tests on a mutant until one fails, beginning with the one that is known to have failed."""
-        begin, path = time.monotonic(), self.root / mutant.file
+        start, path = time.monotonic(), self.root / mutant.file
         original = path.read_text(encoding="utf-8")
         try:
             self._write(path, mutant.apply(original))
             test = self._noticed_by(mutant, known)
-            return Outcome(mutant.name, test, round(time.monotonic() - begin, 1), digest(mutant, test))
+            return Outcome(mutant.name, test, round(time.monotonic() - start, 1), digest(mutant, test))
         finally:
             self._write(path, original)
 
@@ -148,7 +153,7 @@ class Copy:
         if known and (failed := self.first_failure([function_of(known)])):
             return failed
         doubtful: list[str] = []
-        for group in test_files(mutant.file):
+        for group in [self.tests] if self.tests else test_files(mutant.file):
             while failed := self.first_failure(group, without=doubtful):
                 if self.first_failure([function_of(failed)]):
                     return failed
@@ -177,15 +182,15 @@ class Copy:
         if process.is_alive():
             process.kill()
             return None
-        said = log.read_text(encoding="utf-8")
-        found = re.search(r"^(?:FAILED|ERROR) (\S+::.+?)(?: - .*)?$", said, re.MULTILINE)
+        text = log.read_text(encoding="utf-8")
+        found = re.search(r"^(?:FAILED|ERROR) (\S+::.+?)(?: - .*)?$", text, re.MULTILINE)
         if process.exitcode == 1 and found:
             return found[1]
         if process.exitcode in (0, 5):  # 5: the markers left no test of these files
             return None
-        if process.exitcode == 4 and "not found: " in said:  # the test that noticed a mutant before is no more
+        if process.exitcode == 4 and "not found: " in text:  # the test that noticed a mutant before is no more
             return None
-        raise Broken(f"pytest ended with {process.exitcode}:\n{said[-2000:]}")
+        raise Broken(f"pytest ended with {process.exitcode}:\n{text[-2000:]}")
 
     @staticmethod
     def _write(path: Path, text: str) -> None:
@@ -217,7 +222,7 @@ def preload() -> None:
 
 
 def run_pytest(root: Path, arguments: list[str], log: Path) -> None:
-    """Pytest in this process, as if it had been started in `root`; what it says goes to a file."""
+    """Run pytest in this process, as if it had been started in `root`; its output goes to a file."""
     import pytest
 
     os.chdir(root)
@@ -245,8 +250,8 @@ def test_files(mutated: str) -> list[list[str]]:
     distance, words = distances(mutated), set(Path(mutated).stem.split("_"))
 
     def nearness(name: str) -> tuple[float, bool, int, str]:
-        folder = next(i for i, folder in enumerate(FAST) if name.startswith(folder))
-        return distance[name], not words & set(Path(name).stem.split("_")), folder, name
+        directory = next(i for i, directory in enumerate(FAST) if name.startswith(directory))
+        return distance[name], not words & set(Path(name).stem.split("_")), directory, name
 
     groups: list[list[str]] = [[], [], []]
     for name in sorted(distance, key=nearness):
@@ -286,8 +291,8 @@ def names_in_tests() -> dict[str, frozenset[str]]:
         if f"{package}.".startswith(tuple(f"{name}." for name in BUILT_BY_NAME)):
             kinds.setdefault(stem, set()).add(module)
     found = {}
-    for folder in FAST:
-        for path in (ROOT / folder).rglob("test_*.py"):
+    for directory in FAST:
+        for path in (ROOT / directory).rglob("test_*.py"):
             name = str(path.relative_to(ROOT))
             texts = [node.value for node in ast.walk(_tree(name)) if isinstance(node, ast.Constant)]
             built = [kinds[text] for text in texts if isinstance(text, str) and text in kinds]
@@ -327,8 +332,12 @@ tests/end_to_end) did not run. An outcome stays while the fault, the mutated mod
 """
 
 
-def render(outcomes: Mapping[str, Outcome], seconds: float) -> str:
-    """The page as Markdown, with a row for each mutant of the table: survivors and those not made first."""
+def render(outcomes: Mapping[str, Outcome], seconds: float, stale: int = 0) -> str:
+    """Return the page as Markdown, with a row for each mutant of the table: survivors and those not run first.
+
+    Args:
+        stale: outcomes of faults whose module or test has changed since.
+    """
     sys.path.insert(0, str(ROOT))  # another checkout may be the installed one
     from rlhf_lab.stages.manifest import (
         git_sha,  # not earlier: a fork that has the package imported would not run the copy's
@@ -341,8 +350,10 @@ def render(outcomes: Mapping[str, Outcome], seconds: float) -> str:
     control = "Every test named here passed without a mutant."
     if unchecked:
         control = f"Not run without a mutant yet: the tests of {unchecked} rows."
+    if stale:
+        control += f" {stale} rows are of an earlier version of their module or test."
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "scipy", "pytest"))
-    facts = [
+    metadata = [
         f"- **{len(noticed)} of {len(MUTANTS)} noticed ({len(noticed) / len(MUTANTS):.0%}); the bar is {BAR:.0%}.**"
         + (f" {missing} not run." if missing else ""),
         "- `python tests/campaign/mutants.py --out docs/results/mutants.md` (`make mutants`)",
@@ -358,22 +369,25 @@ def render(outcomes: Mapping[str, Outcome], seconds: float) -> str:
         last = [test, f"{outcome.seconds:.0f}"] if outcome else ["not run", ""]
         rows.append([mutant.name, mutant.harm, file, *last])
     table = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join([INTRO, *facts, "", *table]) + "\n"
+    return "\n".join([INTRO, *metadata, "", *table]) + "\n"
 
 
 @cache
-def own_copy(folder: Path) -> Copy:
+def own_copy(directory: Path, tests: tuple[str, ...]) -> Copy:
     """The copy of this worker process."""
-    return Copy(folder / str(os.getpid()))
+    return Copy(directory / str(os.getpid()), tests)
 
 
-def judged(mutant_and_test: tuple[Mutant, str | None], folder: Path) -> Outcome:
-    return own_copy(folder).judge(*mutant_and_test)
+def judged(mutant_and_test: tuple[Mutant, str | None], directory: Path, tests: tuple[str, ...]) -> Outcome:
+    return own_copy(directory, tests).judge(*mutant_and_test)
 
 
-def write_page(path: Path, outcomes: Mapping[str, Outcome]) -> None:
+def write_page(path: Path, record: Record) -> None:
+    """The page of all outcomes that are kept, and how many of them are of an earlier version of the code."""
+    outcomes = record.outcomes
     seconds = sum(outcome.seconds for outcome in outcomes.values())
-    path.write_text(render(outcomes, seconds), encoding="utf-8")
+    stale = sum(outcome.noticed_by is not None for outcome in outcomes.values()) - len(record.valid())
+    path.write_text(render(outcomes, seconds, stale), encoding="utf-8")
 
 
 def main() -> int:
@@ -381,38 +395,41 @@ def main() -> int:
     record = Record(options.out.with_suffix(".json") if options.out else None)
     valid = record.valid()
     if options.page:
-        write_page(options.out, valid)
+        write_page(options.out, record)
         return 0
     names = options.only or [mutant.name for mutant in MUTANTS if mutant.name not in valid]
+    is_whole = not (options.only or options.new)
+    if options.new:
+        names = [mutant.name for mutant in MUTANTS if mutant.name not in record.outcomes]
     chosen = [mutant for mutant in MUTANTS if mutant.name in names]
-    folder = Path(tempfile.mkdtemp(prefix="mutants-"))
-    begin = time.monotonic()
-    made = {}
+    directory = Path(tempfile.mkdtemp(prefix="mutants-"))
+    start = time.monotonic()
+    generated = {}
     preload()
     try:
         with ProcessPoolExecutor(options.workers, mp_context=FORK) as pool:
             known = [record.noticed_by(mutant) for mutant in chosen]
-            for outcome in pool.map(partial(judged, folder=folder), zip(chosen, known, strict=True)):
-                made[outcome.mutant] = outcome
-                record.keep(outcome)
+            judge = partial(judged, directory=directory, tests=tuple(options.tests))
+            for outcome in pool.map(judge, zip(chosen, known, strict=True)):
+                generated[outcome.mutant] = outcome
+                if outcome.noticed_by or not options.tests:
+                    record.keep(outcome)
                 print(outcome.line(), flush=True)
-        shown = {**valid, **made}
-        unchecked = [outcome for outcome in shown.values() if outcome.noticed_by and not outcome.controlled]
+        unchecked = [outcome for outcome in record.valid().values() if not outcome.controlled]
         if unchecked:
-            Copy(folder / "control").control(unchecked)
+            Copy(directory / "control").control(unchecked)
         for outcome in unchecked:
-            shown[outcome.mutant] = replace(outcome, controlled=True)
-            record.keep(shown[outcome.mutant])
+            record.keep(replace(outcome, controlled=True))
     except Broken as broken:
         print(broken)
         return 2
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(directory)
     if options.out:
-        write_page(options.out, shown)
-    judged_here = list(made.values() if options.only else shown.values())
+        write_page(options.out, record)
+    judged_here = list({**valid, **generated}.values() if is_whole else generated.values())
     noticed = sum(outcome.noticed_by is not None for outcome in judged_here)
-    print(f"{noticed} of {len(judged_here)} noticed, {time.monotonic() - begin:.0f} s")
+    print(f"{noticed} of {len(judged_here)} noticed, {time.monotonic() - start:.0f} s")
     return 0 if noticed >= BAR * len(judged_here) else 1
 
 
@@ -420,6 +437,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     names = [mutant.name for mutant in MUTANTS]
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, help="these mutants in any case")
+    parser.add_argument("--new", action="store_true", help="mutants without a kept outcome")
+    parser.add_argument("--tests", nargs="+", metavar="FILE", default=(), help="run these test files alone")
     parser.add_argument("--workers", type=int, default=1, help="mutants at a time, a copy of the checkout for each")
     parser.add_argument("--out", type=Path, help="Markdown report to write")
     parser.add_argument(

@@ -2,10 +2,13 @@
 
 A fault is worth its place when a careful developer could make it, when it does not crash, and when the numbers that
 come out look plausible. `anchors.py` finds the place of each in the syntax tree; where there is none, or more than one,
-the campaign and tests/lint/test_mutations.py refuse the row.
+the campaign and tests/lint/test_mutations.py refuse the row. Faults of a pack are in its folder beside this file.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
+from runpy import run_path
 
 from anchors import Mutant
 
@@ -106,7 +109,7 @@ LOG_PROBABILITIES = (
     ),
     Mutant(
         "trainer_temperature_inverted",
-        "ReplyStates.logps",
+        "ResponseStates.logps",
         "_LinearLogProb.apply(*inputs, self.target_N, 1.0 / temperature, truncation, self.cap)",
         "_LinearLogProb.apply(*inputs, self.target_N, temperature, truncation, self.cap)",
         "ratios compare two temperatures",
@@ -215,15 +218,15 @@ PASSES = (
     Mutant(
         "packed_replies_see_each_other",
         "PackedRows.mask",
-        "self.begin_RW",
-        "self.prompt_begin_RW",
+        "self.start_RW",
+        "self.prompt_start_RW",
         "log-probabilities of a reply depend on the other replies to its prompt",
     ),
     Mutant(
         "packed_replies_begin_at_position_0",
         "PackedRows.of",
-        "Piece(reply, row * row_width + prompt, prompt, column, prompt_begin, prompt_end)",
-        "Piece(reply, row * row_width + prompt, 0, column, prompt_begin, prompt_end)",
+        "Piece(response, row * row_width + prompt, prompt, column, prompt_start, prompt_end)",
+        "Piece(response, row * row_width + prompt, 0, column, prompt_start, prompt_end)",
         "a packed reply is read as if it had no prompt before it",
     ),
     Mutant(
@@ -322,7 +325,7 @@ CREDIT = (
     ),
     Mutant(
         "remax_baseline_sampled",
-        "Rollouts._score_greedy_replies",
+        "Rollouts._score_greedy_responses",
         "self.collector.collect(model, tasks, 1, 0, temperature=0.0, prompts=prompts)",
         "self.collector.collect(model, tasks, 1, 0, prompts=prompts)",
         "ReMax's baseline is one more sample instead of the greedy reply",
@@ -360,7 +363,7 @@ DATA = (
     ),
     Mutant(
         "split_at_first_reply",
-        "split_reply",
+        "split_response",
         "normalise(transcript).rpartition",
         "normalise(transcript).partition",
         "earlier turns of the assistant become part of the reply, or conversations are dropped",
@@ -485,7 +488,7 @@ STUDIES = (
     ),
     Mutant(
         "outcomes_without_their_coin",
-        "least_sd_of_outcomes",
+        "min_sd_of_outcomes",
         "np.abs(difference_N).sum() + 1",
         "np.abs(difference_N).sum()",
         "three of three runs against none of three is called certain",
@@ -623,15 +626,8 @@ AGENTS = (
         "what tools answer counts as the length of the policy's turns",
     ),
     Mutant(
-        "busy_tool_without_luck_of_its_own",
-        "flaky.run",
-        "f'{seed}/{tool.name}/{calls}'",
-        "f'{seed}/{tool.name}'",
-        "a busy tool is busy for ever, so that calling it again never helps",
-    ),
-    Mutant(
         "parting_reads_the_reward",
-        "Batch.parting_N",
+        "IterationBatch.parting_N",
         "self.unverified_N - outcome_N",
         "self.unverified_N + outcome_N",
         "an agent that solves more tasks is taken for one that hacks",
@@ -649,48 +645,6 @@ AGENTS = (
         "KEPT * self.rewards_N[position]",
         "self.rewards_N[position]",
         "the record of a task exceeds its episodes, and its success rate 1",
-    ),
-    Mutant(
-        "subsequence_with_repetition",
-        "longest_common",
-        "diagonal + 1 if item == other else max(above, lengths[column - 1])",
-        "lengths[column - 1] + 1 if item == other else max(above, lengths[column - 1])",
-        "a call made once is matched with every one expected, in the order of calls",
-    ),
-    Mutant(
-        "matched_calls_not_one_to_one",
-        "call_scores._score",
-        "round(best_pairing(same_ME))",
-        "round(float(same_ME.max(axis=1, initial=0.0).sum())) if same_ME.size else 0",
-        "the same call made ten times is ten right calls",
-    ),
-    Mutant(
-        "retries_count_against_an_agent",
-        "without_retries",
-        "key in worked_later",
-        "key not in worked_later",
-        "calls that a busy tool made necessary count, and calls that never worked do not",
-    ),
-    Mutant(
-        "gaia_number_keeps_its_commas",
-        "DROPPED_FROM_NUMBERS",
-        "str.maketrans('', '', '$%,')",
-        "str.maketrans('', '', '$%')",
-        "an answer of 1,000 is wrong where 1000 is right",
-    ),
-    Mutant(
-        "gaia_list_prefix_is_right",
-        "official._same_list",
-        "len(answers) != len(golds)",
-        "len(answers) < len(golds)",
-        "a list with more elements than the right one is right",
-    ),
-    Mutant(
-        "gaia_list_elements_without_punctuation",
-        "official._same_element",
-        "_plain(answer) == _plain(gold)",
-        "_plain(answer).translate(PUNCTUATION) == _plain(gold).translate(PUNCTUATION)",
-        "scores are above those of the leaderboard",
     ),
     Mutant(
         "pass_at_k_with_replacement",
@@ -714,71 +668,8 @@ AGENTS = (
         "p-values of agents are half of what they are",
     ),
     Mutant(
-        "grader_believes_any_report",
-        "_Conversation._hear_tests",
-        "line.startswith(self._nonce.encode())",
-        "line.startswith(self._nonce.encode()) or b'messages' in line",
-        "a program that prints a report passes its hidden tests",
-    ),
-    Mutant(
-        "no_message_is_a_pass",
-        "grader._grade",
-        "messages.count('')",
-        "len(messages)",
-        "every test of a failing program counts as passed",
-    ),
-    Mutant(
-        "ptrace_allowed",
-        "seccomp.REFUSED",
-        "(101, 117)",
-        "(None, None)",
-        "a program can read the memory of the one that grades it",
-    ),
-    Mutant(
-        "redirects_unchecked",
-        "_CheckedRedirect.redirect_request",
-        "_check_address(newurl, self._allow_private)",
-        "newurl",
-        "a page of the web leads an agent to services of this machine",
-    ),
-    Mutant(
-        "attempts_known_without_facts",
-        "question_content",
-        "dict(question.task.facts)",
-        "{}",
-        "a resumed benchmark takes attempts whose right answer has changed since",
-    ),
-    Mutant(
-        "attempts_known_without_draw",
-        "plan_attempts",
-        "{'task': question_content(question, tools), 'draw': draw, 'seed': seed}",
-        "{'task': question_content(question, tools), 'seed': seed}",
-        "several attempts at a task are one attempt counted several times",
-    ),
-    Mutant(
-        "budget_ignores_what_is_spent",
-        "Store._reserve",
-        "counted + question.reserve_usd",
-        "question.reserve_usd",
-        "a run spends its budget over and over",
-    ),
-    Mutant(
-        "loop_reads_the_last_element",
-        "_loop.statement",
-        "list(values['v'])",
-        "list(values['v'])[:-1]",
-        "programs are judged without the last number of their list",
-    ),
-    Mutant(
-        "swapped_operands",
-        "_parse_assignment.assign",
-        "compute(first, second)",
-        "compute(second, first)",
-        "a subtraction in a repaired program has the wrong sign",
-    ),
-    Mutant(
         "calls_of_a_reply_lost",
-        "reply_message",
+        "response_message",
         "reply.rpartition",
         "reply.partition",
         "text before a call that looks like one hides the call",
@@ -830,7 +721,7 @@ TURNS = (
     ),
     Mutant(
         "early_scores_of_other_episodes",
-        "Group.keep",
+        "EpisodeGroup.keep",
         "[self.early[i] for i in indices] if self.early else []",
         "self.early",
         "behind a rollout filter episodes are credited with the turns of others",
@@ -931,7 +822,7 @@ SAMPLED_ELSEWHERE = (
     ),
     Mutant(
         "kl_of_stale_samples_by_new_weights",
-        "on_policy._drawn",
+        "on_policy._sampled_logps",
         "experience.tokens.get('drawn', experience.tokens['old'])",
         "experience.tokens['old']",
         "KL and entropy are estimated with samples of one policy and probabilities of another",
@@ -954,7 +845,7 @@ SAMPLED_ELSEWHERE = (
         "vllm_ignores_the_tokens_used",
         "VllmSampler._turns.ask",
         "most_tokens - len(row.tokens.token_ids)",
-        "most_tokens",
+        "max_tokens_left",
         "episodes sampled by vLLM are longer than those of the lab",
     ),
     Mutant(
@@ -966,7 +857,7 @@ SAMPLED_ELSEWHERE = (
     ),
     Mutant(
         "packed_prompts_counted_per_row",
-        "Lengths.least",
+        "Lengths.minimum",
         "sum(self.slots) - sum(self.prompts) + sum(prompts)",
         "sum(self.slots)",
         "the choice between packed and padded passes overrates the cost of packing",
@@ -1039,7 +930,7 @@ PREFERENCES = (
     ),
     Mutant(
         "codebooks_by_column",
-        "pair_rows.reply_logps",
+        "pair_rows.response_logps",
         "(column_N - batch.prompt_len_B[row_N]) % codebooks",
         "column_N % codebooks",
         "codebooks are told apart by the length of the prompt",
@@ -1050,13 +941,6 @@ PREFERENCES = (
         "length_B.repeat_interleave(codebooks) / codebooks",
         "length_B.repeat_interleave(codebooks)",
         "losses per token of a codebook are four times too small",
-    ),
-    Mutant(
-        "annotated_twice_is_agreement",
-        "_pooled_disagreement",
-        "confusion.sum(axis=-1) + confusion.sum(axis=-2)",
-        "2 * confusion.sum(axis=-1)",
-        "Scott's π takes the habits of one annotator for those of both",
     ),
 )
 
@@ -1112,113 +996,6 @@ STORED_WEIGHTS = (
     ),
 )
 
-JUDGES = (
-    Mutant(
-        "orders_that_disagree_win",
-        "Judgement.winner",
-        "one if one == other else 'tie'",
-        "one",
-        "a judge with a bias for the first place decides comparisons",
-    ),
-    Mutant(
-        "writers_not_swapped",
-        "comparison_requests",
-        "names[::step]",
-        "names",
-        "in one order a reply counts as written by the other side, which hides a judge's preference for its own",
-    ),
-    Mutant(
-        "position_bias_is_the_win_rate",
-        "judge_bias.position_bias",
-        "(first_N + 1 - second_N) / 2",
-        "(first_N + second_N) / 2",
-        "a better policy looks like a biased judge",
-    ),
-    Mutant(
-        "single_orders_count",
-        "judge_bias.position_bias",
-        "np.isnan(first_N) | np.isnan(second_N)",
-        "np.isnan(first_N) & np.isnan(second_N)",
-        "half-judged comparisons pass for inconsistent ones",
-    ),
-    Mutant(
-        "unanimous_votes_too_wide",
-        "judging.share",
-        "least_sd_of_outcomes(score_N, 1 - score_N) / 2",
-        "least_sd_of_outcomes(score_N, 1 - score_N)",
-        "unanimous win rates have intervals of twice their width",
-    ),
-    Mutant(
-        "first_shown_by_name",
-        "judging.summarise",
-        "vote['winner'] == vote['shown']",
-        "vote['winner'] == 'first'",
-        "the share of votes for the place is the share of votes for one policy",
-    ),
-    Mutant(
-        "judge_never_used",
-        "prediction_powered_mean",
-        "-(people_sums_G @ gap_sums_G) / squares",
-        "people_sums_G @ gap_sums_G / squares",
-        "a judge's labels never narrow an interval",
-    ),
-    Mutant(
-        "added_variance_of_all_rows",
-        "prediction_powered._estimate",
-        "int(limiting_N.sum())",
-        "int(counted_N.sum())",
-        "a few equal labels of people look like many",
-    ),
-    Mutant(
-        "length_bias_about_its_mean",
-        "saturated",
-        "np.nanmean(np.square(counted))",
-        "np.nanvar(counted)",
-        "win rates at equal length divide by the wrong spread",
-    ),
-    Mutant(
-        "rank_errors_of_large_samples",
-        "_rank_intervals",
-        "inflation *= math.sqrt(prompts / (prompts - 1))",
-        "pass",
-        "with few prompts places on the leaderboard look surer than they are",
-    ),
-    Mutant(
-        "rank_tails_normal",
-        "_rank_intervals",
-        "stats.t.ppf((1 + level) / 2, prompts - 1) / stats.norm.ppf((1 + level) / 2)",
-        "1.0",
-        "with few prompts places on the leaderboard look surer than they are",
-    ),
-    Mutant(
-        "ranks_not_simultaneous",
-        "_rank_intervals",
-        "(np.abs(gap_DO - gap_O) / error_O).max(axis=1)",
-        "(np.abs(gap_DO - gap_O) / error_O).mean(axis=1)",
-        "of many players some are certainly ranked by chance",
-    ),
-    Mutant(
-        "bootstrap_of_comparisons",
-        "draw_strengths",
-        "(league.prompt_N, row_N.ravel())",
-        "(np.arange(len(row_N.ravel())) % league.prompts, row_N.ravel())",
-        "strengths have intervals as if replies to one prompt were independent",
-    ),
-    Mutant(
-        "prompts_to_decide_by_the_error",
-        "_neighbours",
-        "(shift * error / gap) ** 2",
-        "shift * error / gap",
-        "far too few prompts are said to decide",
-    ),
-    Mutant(
-        "agreement_bound_by_rows",
-        "agreement._coefficient",
-        "wilson(0, clusters, level=level)",
-        "wilson(0, n, level=level)",
-        "perfect agreement on a few prompts looks certain",
-    ),
-)
 
 WATCHED = (
     Mutant(
@@ -1323,62 +1100,6 @@ WATCHED = (
 
 WORLDS = (
     Mutant(
-        "pitch_half_a_step_high",
-        "Codec.frames",
-        "pitch_T - 1",
-        "pitch_T",
-        "decoded speech is higher than what was said",
-    ),
-    Mutant(
-        "fine_codebook_of_whole_envelopes",
-        "Codec.quantise",
-        "nearest(frames.envelope_TD - self.envelopes[coarse_T], self.residuals)",
-        "nearest(frames.envelope_TD, self.residuals)",
-        "the fourth codebook adds noise instead of detail",
-    ),
-    Mutant(
-        "aperiodicity_rounded_down",
-        "Codec.quantise",
-        "np.sqrt(np.array(PERIODICITIES[1:]) * np.array(PERIODICITIES[:-1]))",
-        "np.array(PERIODICITIES[1:])",
-        "breathy voices are coded as clear ones",
-    ),
-    Mutant(
-        "stability_across_silence",
-        "features._stability",
-        "sounding_T[1:] & sounding_T[:-1]",
-        "sounding_T[1:]",
-        "speech with pauses looks unstable",
-    ),
-    Mutant(
-        "dynamics_of_pauses",
-        "features.extract",
-        "short_time.level_T[sounding_T].std()",
-        "short_time.level_T.std()",
-        "pauses pass for lively speech",
-    ),
-    Mutant(
-        "pitch_in_natural_logs",
-        "features._pitch_sd",
-        "np.log2(f0_V)",
-        "np.log(f0_V)",
-        "all speech is 31 % more monotone",
-    ),
-    Mutant(
-        "repeated_words_once",
-        "token_f1",
-        "(answered & wanted).total()",
-        "len(answered & wanted)",
-        "answers with repeated words score too low",
-    ),
-    Mutant(
-        "refusals_are_answers",
-        "answer_scores.score_answer",
-        "is_refusal(answer) and (not is_refusal(facts['answer']))",
-        "False",
-        "an agent that says it could not find 12 is right when the answer is 12",
-    ),
-    Mutant(
         "less_than_or_equal",
         "instructions.RELATIONS",
         "count < threshold",
@@ -1427,19 +1148,410 @@ WORLDS = (
         "common_subsequence(first, second) / max(len(first), len(second))",
         "rows are rejected by another overlap than the one that is documented",
     ),
+)
+
+UNITS = (
     Mutant(
-        "duplicates_across_prompts",
-        "reject_duplicates",
-        "earlier.setdefault(row['prompt'], NearDuplicates(limit))",
-        "earlier.setdefault('', NearDuplicates(limit))",
-        "short answers to different prompts are rejected as duplicates",
+        "unlike_units_added",
+        "_read_sum",
+        "summands > 1 and len(kinds) == 1",
+        "summands > 1",
+        "2 hours 30 dollars are 7230 seconds",
     ),
     Mutant(
-        "partial_credit_of_tests",
-        "CodeVerifier._credit",
-        "grade.passed / grade.total",
-        "float(grade.passed > 0)",
-        "one passed test of ten earns the whole reward",
+        "glass_is_a_plural",
+        "units._stem",
+        "len(word) > 3 and (not word.endswith('ss'))",
+        "len(word) > 3",
+        "3 glasses are not 3 glass",
+    ),
+    Mutant(
+        "division_ends_with_one_unit",
+        "units._unit",
+        "power = 1",
+        "power = sign = 1",
+        "W/m K is W·K/m, so that right answers in thermodynamics are wrong",
+    ),
+    Mutant(
+        "case_of_symbols_ignored",
+        "units._known",
+        "(name, name.casefold())",
+        "(name.casefold(), name)",
+        "5 Mg are 5 mg",
+    ),
+    Mutant(
+        "conversion_upside_down",
+        "equivalence.in_one_unit",
+        "factor * unit.factor",
+        "factor / unit.factor",
+        "5 km are 0.005 m",
+    ),
+    Mutant(
+        "percent_times_a_hundred",
+        "equivalence.same_number",
+        "(percent, percent / 100)",
+        "(percent, percent * 100)",
+        "10 % is 1000 and not 0.1",
+    ),
+    Mutant(
+        "mixed_numbers_multiplied",
+        "equivalence.parse_plain_number",
+        "whole + Fraction(above, below)",
+        "whole * Fraction(above, below)",
+        "2 1/2 is 1",
+    ),
+    Mutant(
+        "millions_dropped_in_votes",
+        "equivalence.as_ballot",
+        "number[0] * quantity.scale",
+        "number[0]",
+        "5 million and 5 are one answer of a vote",
+    ),
+)
+
+GRAPH = (
+    Mutant(
+        "turn_rewards_of_a_mean_not_divided",
+        "GraphReward._rewards_of_turns",
+        "sum(settings.weighting.values()) if settings.aggregate == 'mean' else 1.0",
+        "1.0",
+        "with aggregate=mean turns earn more than their episode, and the last turn pays the difference",
+    ),
+    Mutant(
+        "unverified_part_of_a_mean_not_divided",
+        "combine.unverified",
+        "weighting[name] * term_value(parts[name], settings.terms[name]) / total_weight",
+        "weighting[name] * term_value(parts[name], settings.terms[name])",
+        "the monitor takes a better policy for one that hacks, or the other way round",
+    ),
+    Mutant(
+        "gate_above_its_floor",
+        "combine._gated",
+        "gate_N < gate.floor",
+        "gate_N <= gate.floor",
+        "responses that just pass a gate are punished",
+    ),
+    Mutant(
+        "any_confidence_pays",
+        "combine.calibrate",
+        "stated_N - 0.5",
+        "stated_N",
+        "low confidence in a good response is rewarded",
+    ),
+    Mutant(
+        "ceiling_for_one_of_two",
+        "combine.bounded",
+        "math.log(_1) / 2",
+        "math.log(_1)",
+        "two responses may differ by more than max_confidence",
+    ),
+)
+
+ESTIMATORS = (
+    Mutant(
+        "k3_not_clamped",
+        "kl.k3",
+        "(ref - logp).clamp(max=K3_CLAMP)",
+        "ref - logp",
+        "one token that the policy has dropped decides the step, or makes it infinite",
+    ),
+    Mutant(
+        "k3_clamped_on_both_sides",
+        "kl.k3",
+        "(ref - logp).clamp(max=K3_CLAMP)",
+        "(ref - logp).clamp(min=-K3_CLAMP, max=K3_CLAMP)",
+        "tokens that became much likelier than under the reference cost 9 nats at most, without a gradient",
+    ),
+    Mutant(
+        "adaptive_beta_not_clipped",
+        "adaptive_beta",
+        "min(max(_1, -0.2), 0.2)",
+        "_1",
+        "one iteration with a high KL multiplies the coefficient",
+    ),
+    Mutant(
+        "canon_unscored_responses_first",
+        "advantage.canon",
+        "torch.inf",
+        "-torch.inf",
+        "an unscored response takes a place in the lower half",
+    ),
+    Mutant(
+        "canon_halves_of_all_responses",
+        "advantage.canon",
+        "scored_BG.sum(1, keepdim=True) + 1",
+        "scores_BG.shape[1] + 1",
+        "with unscored responses the halves of a group are not equal",
+    ),
+    Mutant(
+        "reversed_pair_keeps_its_lengths",
+        "PairInputs.reversed",
+        "PairTokens(self.tokens.rejected, self.tokens.chosen)",
+        "self.tokens",
+        "CREAM's reversed pair is divided by the lengths of the other responses",
+    ),
+    Mutant(
+        "bootstrap_of_the_peak_in_distance",
+        "_bootstrap_seeds",
+        "np.exp(2 * _log_peak(pooled.form, alpha_D, beta_D))",
+        "np.exp(_log_peak(pooled.form, alpha_D, beta_D))",
+        "the interval of the KL at the peak is that of its square root",
+    ),
+    Mutant(
+        "peak_of_seeds_in_distance",
+        "_summarise_seeds",
+        "_exp(2 * value)",
+        "_exp(value)",
+        "the KL at the peak is its square root",
+    ),
+)
+
+SAMPLES = (
+    Mutant(
+        "unknown_samples_are_wrong",
+        "repeated_samples._outcomes",
+        "outcomes[~np.isnan(outcomes)]",
+        "np.nan_to_num(outcomes)",
+        "pass@k falls where a verifier abstains",
+    ),
+    Mutant(
+        "trials_of_unknown_samples",
+        "evaluations.repeated_samples.repeated_samples",
+        "int(np.isfinite(correct_N).sum())",
+        "len(correct_N)",
+        "intervals of pass@k are too narrow where outcomes are unknown",
+    ),
+    Mutant(
+        "trials_are_prompts",
+        "clustered_fraction",
+        "max(trials, values_N.size)",
+        "values_N.size",
+        "intervals of pass@k are as wide as those of one sample per prompt",
+    ),
+    Mutant(
+        "pass_beyond_what_is_known",
+        "repeated_samples.pass_at_k",
+        "1.0 - all_wrong if k <= n else np.nan",
+        "1.0 - all_wrong",
+        "pass@8 of four known samples is 1",
+    ),
+    Mutant(
+        "partial_credit_is_correct",
+        "VerifierOracle.measure",
+        "score_N >= 1",
+        "score_N > 0",
+        "a response that follows one of three instructions is correct",
+    ),
+    Mutant(
+        "abstained_is_incorrect",
+        "VerifierOracle.measure",
+        "np.where(np.isnan(score_N), np.nan, score_N >= 1)",
+        "(score_N >= 1).astype(np.float64)",
+        "rows without an answer pull accuracy towards 0",
+    ),
+)
+
+RATES = (
+    Mutant(
+        "adapter_rate_of_one_adamw",
+        "with_tuned",
+        "optimizer in ('adamw', 'adamw_8bit')",
+        "optimizer == 'adamw'",
+        "adapters under adamw_8bit are trained at a tenth of their rate",
+    ),
+    Mutant(
+        "adapter_rate_of_a_shared_critic",
+        "with_tuned",
+        "('lr',) if written.get('critic') == 'shared' else ('lr', 'critic_lr')",
+        "('lr', 'critic_lr')",
+        "the head of a shared critic is trained at ten times its rate",
+    ),
+    Mutant(
+        "written_settings_replaced",
+        "with_tuned",
+        "written.get(key) is None",
+        "True",
+        "a learning rate that is written is replaced by the model's",
+    ),
+)
+
+RESUMED = (
+    Mutant(
+        "waste_forgotten_on_resume",
+        "Rollouts.load_state_dict",
+        "int(state['wasted'])",
+        "0",
+        "a resumed run wastes fewer groups than an uninterrupted one",
+    ),
+    Mutant(
+        "waste_by_rewards",
+        "EpisodeGroup.wasted",
+        "_same(self.scores)",
+        "_same(self.rewards)",
+        "groups that penalties tell apart count as wasted, though they are trained on",
+    ),
+    Mutant(
+        "kl_raised_at_every_checkpoint",
+        "Watch._act_on_warning",
+        "checkpoint - self.raised >= self.settings.rising",
+        "checkpoint > self.raised",
+        "the KL coefficient doubles at every checkpoint in alarm",
+    ),
+    Mutant(
+        "kl_raised_one_checkpoint_late",
+        "Watch._act_on_warning",
+        "checkpoint - self.raised >= self.settings.rising",
+        "checkpoint - self.raised > self.settings.rising",
+        "the KL coefficient is raised a checkpoint later than the setting says",
+    ),
+    Mutant(
+        "last_raise_forgotten_on_resume",
+        "Watch.load_state_dict",
+        "int(state['raised'])",
+        "-self.settings.rising",
+        "a resumed run raises the KL coefficient again at once",
+    ),
+    Mutant(
+        "raise_repeated_in_every_iteration",
+        "Watch.see",
+        "self.raised_by = 1.0",
+        "pass",
+        "one alarm multiplies the KL coefficient in every iteration after it",
+    ),
+)
+
+PENALTIES = (
+    Mutant(
+        "overlong_from_the_limit",
+        "RewardShaper.penalties",
+        "self.max_new_tokens - settings.overlong_tokens",
+        "self.max_new_tokens",
+        "no response is ever punished for its length",
+    ),
+    Mutant(
+        "penalty_for_ending",
+        "RewardShaper.penalties",
+        "~np.asarray(ended, dtype=bool)",
+        "np.asarray(ended, dtype=bool)",
+        "the policy is punished for ending its responses",
+    ),
+    Mutant(
+        "penalties_of_unscored_responses",
+        "penalty_means",
+        "np.isfinite(reward)",
+        "True",
+        "penalties are logged of responses that nothing was subtracted from",
+    ),
+    Mutant(
+        "score_sd_of_rewards",
+        "group_metrics",
+        "np.nanstd([group.scores for group in trained])",
+        "np.nanstd([group.rewards for group in trained])",
+        "a policy that is trained on penalties alone is said to have no signal",
+    ),
+    Mutant(
+        "any_fall_is_learning",
+        "loss_did_not_fall",
+        "math.hypot(*errors)",
+        "0.0",
+        "a loss that wanders is said to have fallen in half of all runs",
+    ),
+)
+
+OPTIMISED = (
+    Mutant(
+        "warmup_from_zero",
+        "optim.lr_scale",
+        "(step + 1) / warmup",
+        "step / warmup",
+        "the first update of every run does nothing",
+    ),
+    Mutant(
+        "cosine_to_zero",
+        "optim.lr_scale",
+        "final_fraction + (1 - final_fraction) * 0.5 * _1",
+        "0.5 * _1",
+        "final_lr_fraction has no effect",
+    ),
+    Mutant(
+        "biases_decayed",
+        "Optimizers._add_part",
+        "{'params': [p for p in adamw_parameters if p.ndim < 2], 'weight_decay': 0.0}",
+        "{'params': [p for p in adamw_parameters if p.ndim < 2], 'weight_decay': self.settings.weight_decay}",
+        "norms and biases are decayed",
+    ),
+    Mutant(
+        "embeddings_by_muon",
+        "_is_hidden_matrix",
+        "parameter.ndim == 2 and (not any(layer in name for layer in not_hidden))",
+        "parameter.ndim == 2",
+        "Muon orthogonalises the updates of embeddings and heads",
+    ),
+    Mutant(
+        "schedule_ignored",
+        "Optimizers.step",
+        "peak * scale",
+        "peak",
+        "every step has the peak learning rate",
+    ),
+    Mutant(
+        "critic_of_unscaled_scores",
+        "critic.build_critic",
+        "weight_1d / sd",
+        "weight_1d",
+        "a critic from the reward model starts with values of another scale than the rewards",
+    ),
+    Mutant(
+        "explained_variance_is_squared_error",
+        "explained_variance",
+        "(returns_N - values_N).var(unbiased=False)",
+        "(returns_N - values_N).square().mean()",
+        "a critic with a constant error seems to explain nothing",
+    ),
+)
+
+CHECKED = (
+    Mutant(
+        "all_alternatives_required",
+        "capabilities.missing",
+        "not item & provides",
+        "item not in provides",
+        "algorithms that train on pairs or on single responses refuse data with one of them",
+    ),
+    Mutant(
+        "joined_flags_are_read_together",
+        "capabilities.reads",
+        "item & capability",
+        "capability in item",
+        "a part that works with pairs is said not to read pairs or single responses",
+    ),
+    Mutant(
+        "suggested_data_for_one_part",
+        "matching.suitable_data",
+        "(everything, part.requires)",
+        "(part.requires,)",
+        "messages suggest data that another part of the run refuses",
+    ),
+    Mutant(
+        "upper_bound_included",
+        "ranges.Lt.holds",
+        "number < self.bound",
+        "number <= self.bound",
+        "label smoothing of ½ for robust DPO, which divides by 0, is accepted",
+    ),
+    Mutant(
+        "infinite_settings",
+        "Bound.allows",
+        "Finite().allows(value) and self.holds(value)",
+        "self.holds(value)",
+        "an infinite learning rate is accepted",
+    ),
+    Mutant(
+        "details_are_logged",
+        "measures.named",
+        "measure.logged",
+        "True",
+        "what only the annotator reads appears in tables as a metric",
     ),
 )
 
@@ -1448,5 +1560,11 @@ MUTANTS: tuple[Mutant, ...] = (
     *(*DATA, *INFERENCE, *STUDIES, *MEASURES),
     *AGENTS,
     *(*TURNS, *SAMPLED_ELSEWHERE, *PREFERENCES, *STORED_WEIGHTS),
-    *(*JUDGES, *WATCHED, *WORLDS),
+    *(*WATCHED, *WORLDS),
+    *(*UNITS, *GRAPH, *ESTIMATORS, *SAMPLES, *RATES, *RESUMED, *PENALTIES, *OPTIMISED, *CHECKED),
+    *(
+        mutant
+        for file in sorted(Path(__file__).parent.glob("*/mutations.py"))
+        for mutant in run_path(str(file))["MUTANTS"]
+    ),
 )

@@ -1,7 +1,7 @@
-"""Real runs of the command line without the cost of importing torch: each is a fork of a process that has it.
+"""Real runs of the command line without the cost of importing torch: each is a fork of a process that has imported it.
 
-A run has a session of its own, so that whatever it leaves behind is found. It can be made to act at an exact moment,
-such as just before its third rename: the moments are the calls by which a run changes files below outputs/.
+A run has its own session, so that everything it leaves behind is found. It can call an action at an exact step, such
+as just before its third rename. These steps are the calls by which a run changes files below outputs/.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Run:
     log: Path
 
     def wait(self) -> int:
-        """Its exit status, or minus the signal that ended it. Kills what is left of it after TIMEOUT_S."""
+        """Return its exit status, or minus the signal that stopped it. Kill what is left of it after TIMEOUT_S."""
         end = time.monotonic() + TIMEOUT_S
         while time.monotonic() < end:
             found, status = os.waitpid(self.process, os.WNOHANG)
@@ -59,14 +59,14 @@ class Run:
         raise TimeoutError(f"no end after {TIMEOUT_S} s:\n{self.text()}")
 
     def send(self, number: int) -> None:
-        """A signal to the first process; Ctrl-C goes to all, as from a terminal. A zombie takes it as well."""
+        """Send a signal to the first process; Ctrl-C goes to all, as from a terminal. A zombie takes it as well."""
         (os.killpg if number == signal.SIGINT else os.kill)(self.process, number)
 
     def text(self) -> str:
         return self.log.read_text(errors="replace")
 
     def orphans(self) -> list[int]:
-        """Processes of the run that are alive GRACE_S after it ended; they are killed."""
+        """Return processes of the run that are alive GRACE_S after it finished, and kill them."""
         end = time.monotonic() + GRACE_S
         while (left := members(self.process)) and time.monotonic() < end:
             time.sleep(0.05)
@@ -76,7 +76,7 @@ class Run:
 
 
 def members(session: int) -> list[int]:
-    """Processes of a session, but for those that have ended."""
+    """Return the processes of a session that are still running."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -90,7 +90,7 @@ def members(session: int) -> list[int]:
 
 def start(
     arguments: Sequence[str],
-    folder: Path,
+    directory: Path,
     log: Path,
     *,
     at: int | None = None,
@@ -98,11 +98,11 @@ def start(
     record: Path | None = None,
     largest_file: int | None = None,
 ) -> Run:
-    """`python -m rlhf_lab ARGUMENTS` in a folder.
+    """Run `python -m rlhf_lab ARGUMENTS` in a directory.
 
     Args:
-        at: number of the moment at which `action` is called, in the run's process.
-        record: gets the list of all moments when the run has ended.
+        at: index of the call at which `action` is called, in the run's process.
+        record: receives the list of all calls when the run has finished.
         largest_file: limit on file sizes in bytes, beyond which a write fails.
     """
     sys.stdout.flush()
@@ -111,15 +111,15 @@ def start(
         return Run(process, log)
     status = 1
     try:
-        _become(folder, log, largest_file)
-        moments = _watch(at, action)
+        _become(directory, log, largest_file)
+        calls = _watch(at, action)
         sys.argv = ["rlhf_lab", *arguments]
         try:
             runpy.run_module("rlhf_lab", run_name="__main__", alter_sys=False)
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 1
         if record:
-            record.write_text(json.dumps(moments))
+            record.write_text(json.dumps(calls))
     except KeyboardInterrupt:
         status = 130
     except BaseException:
@@ -130,8 +130,8 @@ def start(
         os._exit(status)
 
 
-def _become(folder: Path, log: Path, largest_file: int | None) -> None:
-    """Make this fork look like a process that a shell has just started."""
+def _become(directory: Path, log: Path, largest_file: int | None) -> None:
+    """Prepare this fork to be like a process that a shell has just started."""
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
@@ -139,20 +139,20 @@ def _become(folder: Path, log: Path, largest_file: int | None) -> None:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    os.chdir(folder)
+    os.chdir(directory)
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY))
 
 
 def _watch(at: int | None, action: Callable[[Moment], None] | None) -> list[Moment]:
-    """Wrap the calls that change files; returns the moments so far, which grows."""
-    moments: list[Moment] = []
+    """Wrap the calls that change files. Return the list of calls so far, which grows."""
+    calls: list[Moment] = []
 
     def reach(what: str, path: Any) -> Moment | None:
         if "outputs" not in Path(path).parts or ".locks" in Path(path).parts:
             return None
-        moments.append(Moment(what, Path(path).name))
-        return moments[-1] if action is not None and len(moments) - 1 == at else None
+        calls.append(Moment(what, Path(path).name))
+        return calls[-1] if action is not None and len(calls) - 1 == at else None
 
     def acting(moment: Moment | None) -> None:
         if moment is not None and action is not None:
@@ -184,4 +184,4 @@ def _watch(at: int | None, action: Callable[[Moment], None] | None) -> list[Mome
         return end
 
     os.replace, os.unlink, files._append = watched_replace, watched_unlink, watched_append  # type: ignore[assignment]
-    return moments
+    return calls

@@ -33,10 +33,10 @@ ENDS = (cases.EQUAL, cases.REFUSED, cases.WRONG, cases.LOST, cases.UNEXPLAINED, 
 
 def render(outcomes: Sequence[cases.Outcome], notes: Sequence[str], seconds: float, options: str, workers: int) -> str:
     """The page as Markdown."""
-    ended = Counter(outcome.ended for outcome in outcomes)
-    totals = ", ".join(f"{ended[end]} {end}" for end in ENDS)
+    finished = Counter(outcome.finished for outcome in outcomes)
+    totals = ", ".join(f"{finished[end]} {end}" for end in ENDS)
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "safetensors", "filelock"))
-    facts = [
+    metadata = [
         f"- **{len(outcomes)} faults: {totals}.**",
         f"- `python tests/campaign/faults.py {options} --out docs/results/faults.md` (`make faults`)",
         f"- {time.strftime('%Y-%m-%d')}, commit {(git_sha() or 'unknown')[:7]}, Python {platform.python_version()}, "
@@ -45,16 +45,16 @@ def render(outcomes: Sequence[cases.Outcome], notes: Sequence[str], seconds: flo
         *(f"- {kind}: {how}" for kind, how in kinds.HOW.items() if any(o.case.kind == kind for o in outcomes)),
         *(f"- Left out: {note}" for note in notes),
     ]
-    bad = [f"- case {o.case.number}: {o.line()}" for o in outcomes if o.ended not in cases.GOOD]
+    bad = [f"- case {o.case.number}: {o.line()}" for o in outcomes if o.finished not in cases.GOOD]
     problems = ["", "## What went wrong", "", *bad] if bad else []
-    suffered = [(o.case.kind, o.ended) for o in outcomes]
-    stages = [(o.case.stage, o.ended) for o in outcomes]
+    suffered = [(o.case.kind, o.finished) for o in outcomes]
+    stages = [(o.case.stage, o.finished) for o in outcomes]
     tables = [
         *("", "## By fault", "", *_table("fault", list(kinds.FAULTS), suffered)),
         *("", "## By stage", "", *_table("stage", list(scenarios.COMMANDS), stages)),
         *("", "## Faults of each stage", "", "Cases; in brackets those that were refused.", "", *_cross(outcomes)),
     ]
-    return "\n".join([INTRO, *facts, COLUMNS.rstrip(), *problems, *tables]) + "\n"
+    return "\n".join([INTRO, *metadata, COLUMNS.rstrip(), *problems, *tables]) + "\n"
 
 
 def _table(title: str, names: Sequence[str], found: Sequence[tuple[str, str]]) -> list[str]:
@@ -67,7 +67,7 @@ def _table(title: str, names: Sequence[str], found: Sequence[tuple[str, str]]) -
 def _cross(outcomes: Sequence[cases.Outcome]) -> list[str]:
     stages = [name for name in scenarios.COMMANDS if any(o.case.stage == name for o in outcomes)]
     total = Counter((o.case.kind, o.case.stage) for o in outcomes)
-    refused = Counter((o.case.kind, o.case.stage) for o in outcomes if o.ended == cases.REFUSED)
+    refused = Counter((o.case.kind, o.case.stage) for o in outcomes if o.finished == cases.REFUSED)
 
     def cell(kind: str, stage: str) -> str:
         n, r = total[kind, stage], refused[kind, stage]

@@ -1,4 +1,4 @@
-"""What is run while faults happen: one command per kind of stage, tiny, and the store that it starts from."""
+"""Commands that run while faults happen: one tiny command per kind of stage, and the store that it starts from."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "sweep": ("dpo", ("algorithm.beta=0.1,0.3", EVALUATED, "hydra/launcher=basic")),
     "sweep, 2 processes": ("dpo", ("algorithm.beta=0.1,0.3", EVALUATED)),
 }
-"""Name → recipe and overrides beside those of `sizes.overrides`."""
+"""Name → recipe and overrides in addition to those of `sizes.overrides`."""
 TRAINS_NOTHING = ("best_of_n", "compare")
 
 
@@ -42,7 +42,7 @@ class Scenario:
     """One command.
 
     Attributes:
-        moments: those of an uninterrupted run of its own stages, in order.
+        moments: calls that change files in an uninterrupted run of its own stages, in order.
         seconds: how long such a run takes.
         grows: bytes that its own stages add to a store.
     """
@@ -72,19 +72,21 @@ class Scenario:
     @property
     def own(self) -> list[Path]:
         """Directories of the stages that the command is named after, below the working directory."""
-        return [stage.folder for stage in self.stages]
+        return [stage.directory for stage in self.stages]
 
     @property
     def before(self) -> list[Path]:
         """Directories of the stages they start from."""
         return list(
-            dict.fromkeys(part.folder for s in self.stages for part in s.upstream() if part.folder not in self.own)
+            dict.fromkeys(
+                part.directory for s in self.stages for part in s.upstream() if part.directory not in self.own
+            )
         )
 
-    def prepare(self, reference: Path, folder: Path, *, complete: bool = False) -> None:
+    def prepare(self, reference: Path, directory: Path, *, complete: bool = False) -> None:
         """A working directory in which the stages before are complete, and its own when `complete`."""
         for path in [*self.before, *(self.own if complete else [])]:
-            shutil.copytree(reference / path, folder / path)
+            shutil.copytree(reference / path, directory / path)
 
     def measure(self, reference: Path) -> None:
         """Run it uninterrupted: first in the reference store, then its own stages alone, watched."""
@@ -94,14 +96,14 @@ class Scenario:
         alone, record = reference / f"{self.name} alone", reference / f"{self.name}.json"
         self.prepare(reference, alone)
         alone.mkdir(exist_ok=True)
-        before, begin = size(alone), time.monotonic()
+        before, start = size(alone), time.monotonic()
         run = processes.start(self.command, alone, reference / f"{self.name}.log", record=record)
         if status := run.wait():
             raise RuntimeError(f"{self.name} without a fault ends with {status}:\n{run.text()}")
-        self.seconds, self.grows = time.monotonic() - begin, size(alone) - before
+        self.seconds, self.grows = time.monotonic() - start, size(alone) - before
         self.moments = [processes.Moment(*moment) for moment in json.loads(record.read_text())]
 
 
-def size(folder: Path) -> int:
+def size(directory: Path) -> int:
     """Bytes of all files, in blocks of 4 KiB."""
-    return sum(-(-path.stat().st_size // 4096) * 4096 for path in folder.rglob("*") if path.is_file())
+    return sum(-(-path.stat().st_size // 4096) * 4096 for path in directory.rglob("*") if path.is_file())

@@ -188,7 +188,7 @@ def sameness_errors(studies: int) -> Table:
 
 
 def power(studies: int) -> Table:
-    """How often true claims are confirmed."""
+    """Return the power: the frequency with which true claims are confirmed."""
     rng = np.random.default_rng(7)
     rows = []
     alone: dict[tuple[float, int], float] = {}

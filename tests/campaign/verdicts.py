@@ -1,4 +1,4 @@
-"""Whether a store holds what an uninterrupted run leaves, and whether a refusal says what a person needs."""
+"""Checks that a store holds what an uninterrupted run leaves, and that a refusal says what a person needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
-from rlhf_lab.core import seal
+from rlhf_lab.core import checksums as seal
 
 TIMES = {"seconds", "time", "peak_gib"}
 """Measured, so different in every run."""
@@ -23,7 +23,7 @@ REASON = re.compile(
 
 
 def differences(expected: Path, found: Path) -> list[str]:
-    """What is not the same in two directories of one stage: tensors, results, logs, rounds."""
+    """Return the differences between two directories of one stage: tensors, results, logs, rounds."""
     problems = []
     for name in ("result.json", "metrics.jsonl", "evaluation.jsonl", "policies.jsonl", "monitor.jsonl"):
         one, other = expected / name, found / name
@@ -31,7 +31,9 @@ def differences(expected: Path, found: Path) -> list[str]:
             problems.append(f"{name} is {'missing' if one.exists() else 'too many'}")
         elif one.exists() and _values(one) != _values(other):
             problems.append(f"{name} differs")
-    for path in (p for folder in ("model", "rounds") for p in sorted((expected / folder).rglob("*")) if p.is_file()):
+    for path in (
+        p for directory in ("model", "rounds") for p in sorted((expected / directory).rglob("*")) if p.is_file()
+    ):
         other = found / path.relative_to(expected)
         if not other.is_file() or not _same(path, other):
             problems.append(f"{path.relative_to(expected)} differs")
@@ -39,7 +41,7 @@ def differences(expected: Path, found: Path) -> list[str]:
 
 
 def _values(path: Path) -> Any:
-    """What is in a result or a log, but for times and notes."""
+    """Return the contents of a result or a log without times and notes."""
     if path.suffix == ".json":
         result = json.loads(path.read_text())
         return _timeless({key: result.get(key) for key in ("status", "error", "policies", "metrics", "primary")})
@@ -80,22 +82,24 @@ def half_written(outputs: Path) -> list[str]:
             json.loads(path.read_text())
         except ValueError:
             found.append(f"{path} is half-written")
-    for folder in outputs.glob("runs/*"):
+    for directory in outputs.glob("runs/*"):
         try:
-            seal.check(folder, rebuilt=False, say=print)
+            seal.check(directory, rebuilt=False, say=print)
         except Exception as error:
             found.append(str(error))
     return found
 
 
 def unexplained(text: str, status: int) -> str | None:
-    """What a refusal lacks: an exit status of 1 or 2, the file, the reason and the remedy, and no traceback."""
+    """Return what a refusal lacks: an exit status of 1 or 2, the file, the reason and the remedy, and no traceback."""
     lacks = []
     if status not in (1, 2):
         lacks.append(f"exit status {status}")
     if "Traceback" in text:
         lacks.append("a traceback")
-    said = [line for line in text.splitlines() if FAILED.search(line)]
-    if not said or not all(FILE.search(line) and REASON.search(line) and REMEDY.search(line) for line in said):
+    output_text = [line for line in text.splitlines() if FAILED.search(line)]
+    if not output_text or not all(
+        FILE.search(line) and REASON.search(line) and REMEDY.search(line) for line in output_text
+    ):
         lacks.append("no line with file, reason and remedy")
     return ", ".join(lacks) or None

@@ -1,4 +1,4 @@
-"""What a wrong command says: every problem, in a second, with exit status 2, before torch is imported."""
+"""Messages of a wrong command: every problem, in a second, with exit status 2, before torch is imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support import command_inside, toy_rows, write_pairs
 
-from rlhf_lab.cli.table import COMMANDS, described, needs_words
+from rlhf_lab.cli.table import COMMANDS, description_of, needs_words
 from rlhf_lab.config import compose, inventory
 from rlhf_lab.config.overrides import forced, literal
 from rlhf_lab.core.errors import ConfigError
@@ -37,10 +37,10 @@ from rlhf_lab import main
 from rlhf_lab.config import compose
 compose.register_store()
 for line in sys.stdin:
-    folder, printed, arguments = json.loads(line)
+    directory, printed, arguments = json.loads(line)
     child = os.fork()
     if not child:
-        os.chdir(folder)
+        os.chdir(directory)
         sys.argv = ["rlhf_lab", *arguments]
         for stream, path in zip((1, 2), printed):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream)
@@ -50,7 +50,7 @@ for line in sys.stdin:
             print("TORCH" if "torch" in sys.modules else "LIGHT", file=sys.stderr)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-"""Runs each command that it is told in a fork: a new process that has imported the command line and read conf/."""
+"""Run each command in a fork: a new process that has imported the command line and read conf/."""
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,10 @@ def problems_of(out: str) -> list[str]:
         (["+recipe=dpo", "+needs.polcy=sft"], ["needs.polcy is not used by algorithm=dpo; did you mean policy?"]),
         (
             ["+recipe=dpo", "needs.policy=nonsense"],
-            [f"needs.policy=nonsense is neither a recipe ({', '.join(RECIPES)}), a folder, nor a hub id (owner/name)"],
+            [
+                f"needs.policy=nonsense is neither a recipe ({', '.join(RECIPES)}), a directory, nor a hub id "
+                "(owner/name)"
+            ],
         ),
         (
             ["+recipe=dpo", "stages.sftt.algorithm.epochs=1"],
@@ -124,9 +127,12 @@ def problems_of(out: str) -> list[str]:
         (["+recipe=sft", "seed=0,1,x"], ["seed=x is text, expected a whole number"]),
         (
             ["algorithm.beta=0.1"],
-            ["algorithm.beta is not a setting of what was chosen; beta is a setting of another algorithm"],
+            [
+                "algorithm.beta is not a setting of what was chosen; beta is a setting of another algorithm "
+                "(dpo, dpo_iterative, grpo)"
+            ],
         ),
-        (["report", "a", "b"], ["report takes one folder: python -m rlhf_lab report outputs/studies/NAME"]),
+        (["report", "a", "b"], ["report needs one directory: python -m rlhf_lab report outputs/studies/NAME"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) and "=" in value[0][:20] else None,
 )
@@ -194,7 +200,7 @@ def test_a_sub_command_that_needs_words_prints_its_usage_and_is_wrong_input(name
     optional = {"dashboard", "sandbox", "parler", "vllm", "doctor", "explain"}
     assert needs_words(name) == (name not in optional)
     if needs_words(name):
-        assert status == 2 and out.startswith(described(name).splitlines()[0][:40]) and not ran
+        assert status == 2 and out.startswith(description_of(name).splitlines()[0][:40]) and not ran
     else:
         assert status == 0 and ran == [[]]
 
@@ -210,7 +216,7 @@ def data_problem(cwd: Path, kind: str, path: Path | str, *more: str) -> str:
 def test_a_missing_file_names_what_is_there(tmp_path):
     write_pairs(tmp_path / "pairs.jsonl", toy_rows(3))
     line = data_problem(tmp_path, "pairs", tmp_path / "pair.jsonl")
-    assert "pair.jsonl: there is no such file or folder" in line
+    assert "pair.jsonl: there is no such file or directory" in line
     assert "did you mean" in line
     assert "pairs.jsonl" in line
 
@@ -297,3 +303,24 @@ def test_jobs_that_differ_in_values_are_what_hydra_composes(tmp_path):
         assert found == compose.check_command([*command.overrides, *own]).configs[0]
     with pytest.raises(ConfigError, match=r"algorithm\.bta is not a setting of what was chosen; did you mean beta"):
         compose.check_command(["+recipe=ppo", "algorithm.bta=0.1,0.2"])
+
+
+def test_problems_of_every_kind_come_in_one_message(refused):
+    problems = refused(
+        *("+recipe=dpo", "algorithm.bta=1", "algorithm.lr=abc", "algorithm.epochs=-1", "needs.policy=nosuch"),
+        *("data=hh_rlhf", "data.path=nosuch.jsonl", "rollout.temprature=1"),
+    )
+    starts = [
+        *("algorithm.bta is not", "rollout.temprature is not", "algorithm.lr=abc is text", "algorithm.epochs=-1"),
+        *("needs.policy=nosuch is neither", "nosuch.jsonl: there is no such file"),
+    ]
+    for start in starts:
+        assert sum(line.startswith(start) for line in problems) == 1, (start, problems)
+    assert len(problems) == len(starts)
+
+
+def test_what_follows_from_a_wrong_setting_is_no_problem_of_its_own(refused):
+    problems = refused(
+        "+recipe=dpo", "data=nosuch", "data.path=x", "model.max_positions=many", "algorithm.max_length=300"
+    )
+    assert [problem.partition(" ")[0] for problem in problems] == ["data=nosuch", "model.max_positions=many"]

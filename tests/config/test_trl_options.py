@@ -150,13 +150,13 @@ def test_what_trl_cannot_honour_is_an_error_that_says_what_to_write(name, settin
 
 def test_a_penalty_that_is_off_may_stand_anywhere():
     root = checked("grpo", "engine=trl", "algorithm.kl_controller=none", "algorithm.kl_in=reward")
-    assert options.arguments(root, device="cpu", folder="", seed=0, steps=1)["beta"] == 0.0
+    assert options.arguments(root, device="cpu", directory="", seed=0, steps=1)["beta"] == 0.0
 
 
 def test_the_tuned_optimizer_of_a_small_model_is_refused_with_both_settings_to_write():
     (line,) = problems("sft")
     assert "algorithm.optimizer=muon" in line
-    assert "write algorithm.optimizer=adamw" in line and "algorithm.lr=3e-3" in line
+    assert "set algorithm.optimizer=adamw" in line and "algorithm.lr=3e-3" in line
 
 
 @pytest.mark.parametrize(
@@ -166,11 +166,11 @@ def test_the_tuned_optimizer_of_a_small_model_is_refused_with_both_settings_to_w
         ("dpo_iterative", (), "TRL has no trainer in rounds; use engine=native"),
         ("dpo", ("algorithm=simpo",), "trl.experimental"),
         ("dpo", ("algorithm=orpo",), "trl.experimental"),
-        ("grpo", ("algorithm=remax",), "grpo, dr_grpo or rloo alone"),
-        ("grpo", ("algorithm=canon",), "grpo, dr_grpo or rloo alone"),
+        ("grpo", ("algorithm=remax",), "only supports grpo, dr_grpo and rloo"),
+        ("grpo", ("algorithm=canon",), "only supports grpo, dr_grpo and rloo"),
         ("grpo", ("model.family=gpt2",), "use model.family=llama"),
         ("best_of_n", (), "TRL has no trainer for it"),
-        ("dpo", ("rollout=vllm",), "DPOTrainer samples nothing; use rollout=local"),
+        ("dpo", ("rollout=vllm",), "DPOTrainer does not sample; use rollout=local"),
         ("grpo", ("rollout=vllm", "model.lora.rank=4", "stages.sft.model.lora.rank=0"), "use rollout=local"),
     ],
 )
@@ -180,7 +180,7 @@ def test_what_trl_has_no_trainer_for(recipe, overrides, reason):
 
 def test_a_colocated_vllm_cannot_sample_ahead():
     assert checked("grpo", "rollout=vllm").rollout.mode == "colocate"
-    with pytest.raises(ConfigError, match=r"write rollout.mode=spawn or rollout.mode=server"):
+    with pytest.raises(ConfigError, match=r"set rollout.mode=spawn or rollout.mode=server"):
         checked("grpo", "rollout=vllm", "algorithm.staleness=1")
 
 
@@ -209,7 +209,7 @@ ARGUMENT_CASES = {
 @pytest.mark.parametrize("name", TRAINERS)
 def test_arguments(name):
     root = checked(*BASE[name], "engine=trl", "checkpoint.every_steps=7")
-    found = options.arguments(root, device="cpu", folder="here", seed=3, steps=11)
+    found = options.arguments(root, device="cpu", directory="here", seed=3, steps=11)
     common = {"output_dir": "here", "seed": 3, "max_steps": 11, "use_cpu": True, "bf16": False, "report_to": []}
     expected = {**common, "save_strategy": "steps", "save_steps": 7, "gradient_checkpointing": False}
     for key, value in {**expected, **ARGUMENT_CASES[name]}.items():
@@ -222,12 +222,12 @@ def test_trl_knows_every_argument(name):
     trl = pytest.importorskip("trl", reason="pip install 'rlhf_lab[trl]'")
     root = checked(*BASE[name], "engine=trl")
     known = {f.name for f in dataclasses.fields(getattr(trl, TRAINERS[name].config))}
-    assert set(options.arguments(root, device="cpu", folder="", seed=0, steps=1)) <= known
+    assert set(options.arguments(root, device="cpu", directory="", seed=0, steps=1)) <= known
 
 
 def test_vllm_becomes_arguments():
     root = checked("grpo", "engine=trl", "rollout=vllm", "rollout.mode=server", "rollout.port=9000")
-    found = options.arguments(root, device="cuda", folder="", seed=0, steps=1)
+    found = options.arguments(root, device="cuda", directory="", seed=0, steps=1)
     expected = {"use_vllm": True, "vllm_mode": "server", "vllm_server_port": 9000, "vllm_server_host": "127.0.0.1"}
     assert expected.items() <= found.items()
 
@@ -245,13 +245,13 @@ def test_vllm_becomes_arguments():
 )
 def test_loss_types(overrides, expected):
     root = checked("grpo", "engine=trl", *overrides)
-    found = options.arguments(root, device="cpu", folder="", seed=0, steps=1)
+    found = options.arguments(root, device="cpu", directory="", seed=0, steps=1)
     assert (found["loss_type"], found["importance_sampling_level"]) == expected
 
 
 def test_the_bound_of_cispo_is_the_ratio_itself_in_trl():
     found = options.arguments(
-        checked("grpo", "engine=trl", "algorithm=cispo"), device="cpu", folder="", seed=0, steps=1
+        checked("grpo", "engine=trl", "algorithm=cispo"), device="cpu", directory="", seed=0, steps=1
     )
     assert found["epsilon_high"] == 1.28
 
@@ -277,7 +277,7 @@ def test_a_stage_before_has_an_engine_of_its_own():
     )
     assert mixed.config.engine == "native" and mixed.needs["policy"].config.engine == "trl"
     assert mixed.key != native.key
-    with pytest.raises(ConfigError, match=r"stage sft .*algorithm.optimizer=muon cannot be honoured by engine=trl"):
+    with pytest.raises(ConfigError, match=r"stage sft .*algorithm.optimizer=muon is not supported by engine=trl"):
         planned("dpo", "stages.sft.engine=trl")
 
 

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from rlhf_lab.algorithms.trl.translation import Trainer, only, ours, to
+from rlhf_lab.algorithms.trl.translation import Trainer, fixed_to, handled_by_lab, renamed_to
 
 ROOT = SimpleNamespace(algorithm="settings", rollout="sampling")
 
 
 def test_a_setting_under_another_name():
-    option = to("num_generations")
+    option = renamed_to("num_generations")
     assert option.arguments(4, ROOT) == {"num_generations": 4}
     assert option.allowed(4, ROOT) and option.note == "num_generations"
 
 
 def test_a_setting_that_the_lab_takes_care_of_becomes_no_argument():
-    assert ours("the lab logs").arguments(True, ROOT) == {}
+    assert handled_by_lab("the lab logs").arguments(True, ROOT) == {}
 
 
 def test_a_setting_of_which_some_values_cannot_be_honoured():
-    option = only(0, "TRL has no warm-up of a critic", 1)
+    option = fixed_to(0, "TRL has no warm-up of a critic", 1)
     assert [option.allowed(value, ROOT) for value in (0, 1, 2)] == [True, True, False]
     assert option.note == "must be 0 or 1" and "no warm-up" in option.refusal
 
 
 def test_a_trainer_that_samples_answers_for_the_rollout():
-    table = {"beta": to("beta")}
-    trainer = Trainer("GRPOTrainer", table, rollout={"temperature": to("temperature")})
+    table = {"beta": renamed_to("beta")}
+    trainer = Trainer("GRPOTrainer", table, rollout={"temperature": renamed_to("temperature")})
     assert trainer.config == "GRPOConfig" and trainer.samples
     assert [(name, settings) for name, settings, _ in trainer.sections(ROOT)] == [
         ("algorithm", "settings"),

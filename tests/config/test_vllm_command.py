@@ -18,11 +18,11 @@ from rlhf_lab.sampling.vllm.environment import ENVIRONMENTS, process_environment
     ("words", "says"),
     [
         (["install"], "'install' is neither"),
-        (["setup", "here"], "'here' is no option of the form name=value"),
+        (["setup", "here"], "'here' is not an option of the form name=value"),
         (["setup", "folders=x"], "folders"),
         (["setup", "device=tpu"], "device=tpu"),
-        (["serve"], "must be the folder of a model: vllm serve model=FOLDER"),
-        (["serve", "model=/nowhere"], "model=/nowhere must be the folder of a model"),
+        (["serve"], "is not a model directory; write vllm serve model=DIR"),
+        (["serve", "model=/nowhere"], "model=/nowhere is not a model directory"),
     ],
 )
 def test_wrong_commands(words, says):
@@ -38,7 +38,7 @@ def test_the_command_says_whether_the_environment_is_there(tmp_path, capsys):
     run([f"folder={tmp_path}", "device=cpu"])
     assert f"{tmp_path}: ready" in capsys.readouterr().out
     run(["setup", f"folder={tmp_path}", "device=cpu"])
-    assert "was there" in capsys.readouterr().out
+    assert "already exists" in capsys.readouterr().out
 
 
 def test_a_server_in_the_foreground(tmp_path, monkeypatch):
@@ -48,8 +48,8 @@ def test_a_server_in_the_foreground(tmp_path, monkeypatch):
     served = []
     monkeypatch.setattr(server, "serve", lambda *arguments: served.append(arguments) or 7)
     assert run(["serve", f"model={tmp_path}", "port=8001", "dtype=bfloat16", "device=cpu"]) == 7
-    ((serving, host, port, folder),) = served
-    assert (host, port, folder) == ("127.0.0.1", 8001, None)
+    ((serving, host, port, directory),) = served
+    assert (host, port, directory) == ("127.0.0.1", 8001, None)
     assert (serving.model, serving.dtype, serving.context_tokens) == (Path(tmp_path), "bfloat16", 640)
     assert serving.adapter_rank == 0
     run(["serve", f"model={tmp_path}", "adapter_rank=12", "device=cpu"])

@@ -18,12 +18,16 @@ SPAWN = ("rollout=vllm", "rollout.mode=spawn")
 @pytest.mark.parametrize(
     ("recipe", "overrides", "says"),
     [
-        ("grpo", ("rollout=vllm", "algorithm.staleness=1"), "write rollout.mode=spawn or rollout.mode=server"),
-        ("ppo", SERVER[:2], r"names no server; write rollout.urls=\[http://127.0.0.1:8000\]"),
-        ("ppo", (*SPAWN, SERVER[2]), "is read by rollout.mode=server alone"),
-        ("grpo", (*SERVER[:2], "rollout.urls=[127.0.0.1:8000]"), "is no address of a server such as"),
-        ("grpo", (*SERVER[:2], "rollout.urls=[http://a:1,http://a:1]"), "names a server twice"),
-        ("grpo", (*SERVER[:2], "rollout.urls=[http://LocalHost:08001,http://127.0.0.1:8001/]"), "names a server twice"),
+        ("grpo", ("rollout=vllm", "algorithm.staleness=1"), "set rollout.mode=spawn or rollout.mode=server"),
+        ("ppo", SERVER[:2], r"needs the address of a server; set rollout.urls=\[http://127.0.0.1:8000\]"),
+        ("ppo", (*SPAWN, SERVER[2]), "is used only with rollout.mode=server"),
+        ("grpo", (*SERVER[:2], "rollout.urls=[127.0.0.1:8000]"), "is not a server address; write one such as"),
+        ("grpo", (*SERVER[:2], "rollout.urls=[http://a:1,http://a:1]"), "names the same server twice"),
+        (
+            "grpo",
+            (*SERVER[:2], "rollout.urls=[http://LocalHost:08001,http://127.0.0.1:8001/]"),
+            "names the same server twice",
+        ),
         ("grpo", (*SPAWN, "rollout.tensor_parallel=0"), "tensor_parallel=0 must be at least 1"),
         ("grpo", (*SPAWN, "rollout.context_tokens=-1"), "context_tokens=-1 must be at least 0; 0 is automatic"),
         ("grpo", (*SPAWN, "rollout.timeout_s=0"), "timeout_s=0.0 must be above 0"),

@@ -20,11 +20,11 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.stages import execute
 
 
-def refused(folder: Path, *arguments: str) -> str:
-    status, printed = command_inside(folder, *arguments)
+def refused(directory: Path, *arguments: str) -> str:
+    status, printed = command_inside(directory, *arguments)
     assert status == 2, printed
     assert "nothing was run" in printed
-    assert not list(folder.iterdir())
+    assert not list(directory.iterdir())
     return printed
 
 
@@ -38,11 +38,11 @@ def refused(folder: Path, *arguments: str) -> str:
         (["+recipe=sft", "algorithm"], "choose one of its options with algorithm=NAME"),
         (["+recipe=sft", "seed=0,", "1"], "seed=0, is cut off, perhaps at a space"),
         (["+recipe=ppo", "reward=[bt,", "length]"], "reward=[bt, is cut off"),
-        (["+recipe=sft", "question=what (ever"], "question=what (ever: its value cannot be read"),
+        (["+recipe=sft", "question=what (ever"], "question=what (ever: its value cannot be parsed"),
         (["+recipe=ppo", "algorithm.beta=interval(0,1)"], "such as algorithm.beta=0.1,0.3,1"),
         (["+recipe=sft", "--nope"], "unrecognized arguments: --nope"),
         (["+recipe=sft", "--cfg", "jobb"], "invalid choice: 'jobb'"),
-        (["+recipe=sft", "--config-dir", "nowhere"], "--config-dir nowhere: there is no such folder"),
+        (["+recipe=sft", "--config-dir", "nowhere"], "--config-dir nowhere: there is no such directory"),
         (["+recipe=sft", "--config-name", "x"], "write +recipe=NAME"),
         (["+recipe=sft", "--cfg", "job", "algorithm.betta=1"], "algorithm.betta is not a setting"),
     ],
@@ -62,7 +62,7 @@ def test_keys_of_hydra_that_do_nothing_are_refused(key: str) -> None:
     usable = words.parse(["seed=0,1", f"++{key}=x"], [], problems)
     assert [override.input_line for override in usable] == ["seed=0,1"]
     (problem,) = problems
-    assert re.search(r"outputs=FOLDER|leave it out|--config-dir|algorithm\.beta=", problem)
+    assert re.search(r"outputs=DIR|remove this key|--config-dir|algorithm\.beta=", problem)
 
 
 @pytest.mark.parametrize("seed", ["0", "0,1"])
@@ -76,12 +76,12 @@ def test_another_sweeper_is_refused_before_hydra_looks_for_it(seed: str, tmp_pat
     ("word", "instead"),
     [
         ("seed=glob(*)", "name the values, such as seed=0,1,2"),
-        ("judge=glob(anth*)", "name the options: judge=anthropic"),
+        ("tracker=glob(wan*)", "name the options: tracker=wandb"),
         ("model=glob(zz*)", "no option of model matches; `explain model` lists them"),
     ],
 )
 def test_a_glob_is_answered_with_the_options_it_stands_for(word: str, instead: str, tmp_path: Path) -> None:
-    assert f"{word}: glob() is not read here; {instead}" in refused(tmp_path, "+recipe=sft", word)
+    assert f"{word}: glob() is not supported; {instead}" in refused(tmp_path, "+recipe=sft", word)
 
 
 def test_keys_of_hydra_that_choose_where_jobs_run_need_jobs(tmp_path: Path) -> None:
@@ -91,7 +91,14 @@ def test_keys_of_hydra_that_choose_where_jobs_run_need_jobs(tmp_path: Path) -> N
         words.check_hydra(given, sweep=False)
     assert len(caught.value.problems) == 3
     assert "name several values, e.g. seed=0,1" in refused(tmp_path, "+recipe=sft", given[0])
-    assert "outputs=FOLDER" in refused(tmp_path, "+recipe=sft", "hydra.run.dir=x")
+    assert "outputs=DIR" in refused(tmp_path, "+recipe=sft", "hydra.run.dir=x")
+
+
+@pytest.mark.parametrize("setting", ["hydra.launcher.nodes", "hydra.launcher.tasks_per_node"])
+def test_a_launcher_may_not_start_a_job_twice(setting: str) -> None:
+    with pytest.raises(ConfigError, match="would start every job of the sweep that many times"):
+        words.check_hydra([f"{setting}=2"], sweep=True)
+    words.check_hydra([f"{setting}=1", "hydra.launcher.gpus_per_node=2"], sweep=True)
 
 
 def test_flags_may_stand_between_settings(tmp_path: Path) -> None:
@@ -105,7 +112,7 @@ def test_recipes_are_listed(tmp_path: Path, arguments: list[str]) -> None:
     status, printed = command_inside(tmp_path, *arguments)
     assert status == 0
     assert all(name in printed for name in inventory.recipes())
-    assert "report FOLDER" in printed
+    assert "report DIR" in printed
 
 
 def test_help_of_a_command(tmp_path: Path) -> None:
@@ -172,10 +179,10 @@ def test_nothing_was_run_is_said_only_when_it_is_true(tmp_path: Path, monkeypatc
     def begin_stage(stage: object, started: float) -> None:
         execute._build(stage, lambda role: None)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(execute.processes, "wanted", wrong)
+    monkeypatch.setattr(execute.processes, "requested_processes", wrong)
     monkeypatch.setattr(main, "run_stage", begin_stage)
     status, printed = command_inside(tmp_path, "+recipe=sft")
-    assert (status, printed.splitlines()[0]) == (2, "1 problem; what was built before stays:")
+    assert (status, printed.splitlines()[0]) == (2, "1 problem; completed stages are kept:")
     monkeypatch.setattr(main, "run_stage", wrong)
     assert "nothing was run" in command_inside(tmp_path, "+recipe=sft")[1]
 

@@ -1,4 +1,4 @@
-"""Runs the command line in processes of its own, at a size that takes seconds, with one store for the session."""
+"""Runs of the command line in separate processes, at a size that takes seconds, with one store for the session."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Lab:
     """Starts commands in one working directory.
 
     Attributes:
-        folder: working directory; outputs/ is below it.
+        directory: working directory; outputs/ is below it.
     """
 
-    folder: Path
+    directory: Path
 
     def start(self, *arguments: str, code: str | None = None) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "rlhf_lab"]
         return subprocess.Popen(
             [*command, *arguments],
-            cwd=self.folder,
+            cwd=self.directory,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -55,15 +55,15 @@ class Lab:
 
     def inside(self, *arguments: str, status: int = 0) -> str:
         """The same as `run` in this process, which has imported torch already; jobs of a study one after the other."""
-        found, out = command_inside(self.folder, *arguments)
+        found, out = command_inside(self.directory, *arguments)
         assert found == status, out
         return out
 
     def stage(self, out: str, recipe: str) -> Path:
-        """Folder of a recipe's stage, from the plan that a run printed."""
+        """Directory of a recipe's stage, from the plan that a run printed."""
         match = re.search(rf"^  (?:build|reuse)\s+{re.escape(recipe)}\s+(\S+)", out, re.MULTILINE)
         assert match, out
-        return self.folder / match.group(1)
+        return self.directory / match.group(1)
 
     def result(self, out: str, recipe: str) -> dict[str, Any]:
         return json.loads((self.stage(out, recipe) / "result.json").read_text())
@@ -72,7 +72,7 @@ class Lab:
         """Results of a recipe and what it starts from, by recipe; run now unless the store has them."""
         job = compose.check_command([f"+recipe={recipe}", *overrides(recipe)]).configs[0]
         stages = list(artifacts.plan(job, recipe).upstream())
-        paths = {stage.recipe: self.folder / stage.folder / "result.json" for stage in stages}
+        paths = {stage.recipe: self.directory / stage.directory / "result.json" for stage in stages}
         if any((read_json(path) or {}).get("status") != "completed" for path in paths.values()):
             self.inside(f"+recipe={recipe}", *overrides(recipe))
         return {name: read_json(path) for name, path in paths.items()}
@@ -106,7 +106,7 @@ def sized() -> Callable[[str], list[str]]:
 
 @pytest.fixture(scope="session")
 def lab_in() -> type[Lab]:
-    """Makes a lab that works in a folder of the test's choice."""
+    """Build a runner of the command line that works in a directory of the test's choice."""
     return Lab
 
 

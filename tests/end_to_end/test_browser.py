@@ -1,4 +1,4 @@
-"""The HTML reports in a real browser, offline and from disk: drawn, described, readable in both themes and on a
+"""The HTML reports in a real browser, offline and from disk: rendered, described, readable in both themes and on a
 telephone, with tooltips, by pointer and by keyboard."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CONTRAST = """(() => {
   }
   return found;
 })()"""
-# Text of figures that is cut off by its frame or drawn over other text of the same figure.
+# Text of figures that is cut off by its frame or overlaps other text of the same figure.
 MISPLACED = """[...document.querySelectorAll("svg.plot")].flatMap((figure) => {
   const frame = figure.getBoundingClientRect(), found = [];
   const shown = (node) => !node.getAttribute("stroke") && node.getAttribute("opacity") !== "0";  // not a halo
@@ -112,12 +112,12 @@ def test_figures_are_drawn(browser, pages, name, dark):
         "return {x: box.x, y: box.y + scrollY, width: box.width, height: box.height}; })"
     )
     assert len(boxes) >= (6 if name == "run" else 4)
-    whole = browser.picture()
-    paper = whole[2, 2].astype(int)
+    full = browser.picture()
+    paper = full[2, 2].astype(int)
     assert (paper.mean() < 60) == dark, "the page follows the theme"
     for box in boxes:
         left, top = round(box["x"]), round(box["y"])
-        figure = whole[top : top + round(box["height"]), left : left + round(box["width"])].reshape(-1, 3).astype(int)
+        figure = full[top : top + round(box["height"]), left : left + round(box["width"])].reshape(-1, 3).astype(int)
         saturation = figure.max(axis=1) - figure.min(axis=1)
         assert figure.std(axis=0).max() > 4, "blank"
         assert (saturation > 40).mean() > 0.0005, "no coloured line or mark"
@@ -170,8 +170,8 @@ def test_nothing_is_wider_than_the_window(browser, pages, name, width):
 @pytest.mark.parametrize("name", PAGES)
 def test_figures_are_there_without_scripts(browser, pages, name):
     browser.open(pages[name], scripts=False)
-    whole = browser.picture({"x": 0, "y": 0, "width": 1200, "height": 2400}).astype(int)
-    saturation = whole.max(axis=2) - whole.min(axis=2)
+    full = browser.picture({"x": 0, "y": 0, "width": 1200, "height": 2400}).astype(int)
+    saturation = full.max(axis=2) - full.min(axis=2)
     assert (saturation > 60).mean() > 0.0005, "no coloured line or mark"
     browser.open(pages[name])
 
@@ -238,7 +238,7 @@ def test_figures_zoom_by_keyboard(browser, pages):
 
 
 def _soon(browser: Browser, condition: str) -> bool:
-    """Whether a condition comes to hold within two seconds: figures are drawn anew in a later turn."""
+    """Return True if a condition becomes true within two seconds: figures are rendered again in a later event."""
     for _ in range(40):
         if browser.run(condition):
             return True
@@ -259,7 +259,7 @@ def test_many_levels_with_long_names_still_fit(browser, tmp_path):
     browser.open(write_report(study))
     assert browser.run(MISPLACED) == []
     browser.run("document.querySelector('svg.plot .role-axis-label text').setAttribute('x', 1400)")
-    assert len(browser.run(MISPLACED)) >= 1  # the search does find what is out of place
+    assert len(browser.run(MISPLACED)) >= 1  # the search does find misplaced text
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -331,9 +331,9 @@ def test_the_picture_decoder_knows_every_filter():
 
 def test_clips_of_speech_can_be_played(browser, tmp_path):
     """Decoded by the browser, as long as they were written, from the page alone; another prompt has another clip."""
-    folder = write_run(tmp_path, prompts=4)
-    add_clips(folder, seconds=0.5)
-    browser.open(write_report(folder))
+    directory = write_run(tmp_path, prompts=4)
+    add_clips(directory, seconds=0.5)
+    browser.open(write_report(directory))
     shown = "document.querySelectorAll('#samples audio')"
     assert browser.run(f"{shown}.length") >= 2
     browser.run(f"{shown}.forEach((player) => player.load())")

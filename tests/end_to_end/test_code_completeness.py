@@ -18,6 +18,7 @@ from rlhf_lab.stages import code_digest, execute
 pytestmark = pytest.mark.end_to_end
 HARMLESS = {
     "rlhf_lab/core/ranks.py",
+    "rlhf_lab/core/text.py",  # `core/files.py`, which decides no number, asks it whether JSON is well-formed
     "rlhf_lab/training/peak_memory.py",
     "rlhf_lab/training/checkpoint.py",
 }
@@ -25,7 +26,7 @@ HARMLESS = {
 
 
 def definition(code: CodeType) -> str | None:
-    """How a digest names the top-level definition that a code object belongs to; None outside the lab's own modules."""
+    """Return the digest's name for the top-level definition of a code object, or None outside rlhf_lab."""
     path = Path(code.co_filename)
     if code_digest.PACKAGE not in path.parents:
         return None
@@ -54,7 +55,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
             return build(stage, **options)
         finally:
             sys.setprofile(None)
-            executed[str(stage.folder)] = {name for code in codes if (name := definition(code))}
+            executed[str(stage.directory)] = {name for code in codes if (name := definition(code))}
 
     monkeypatch.setattr(execute, "execute", profiled)
     return executed
@@ -65,8 +66,8 @@ def test_what_ran_is_in_the_digest(recipe: str, ran: dict[str, set[str]], tmp_pa
     status, printed = command_inside(tmp_path, f"+recipe={recipe}", *overrides(recipe))
     assert status == 0, printed
     assert ran
-    for folder, definitions in ran.items():
-        digested = json.loads((tmp_path / folder / "code.json").read_text())["definitions"]
+    for directory, definitions in ran.items():
+        digested = json.loads((tmp_path / directory / "code.json").read_text())["definitions"]
         unseen = {name for name in definitions - digested.keys() if name.partition(":")[0] not in HARMLESS}
-        assert not unseen, f"{folder}: {sorted(unseen)}"
+        assert not unseen, f"{directory}: {sorted(unseen)}"
         assert len(definitions) > 50

@@ -39,41 +39,41 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("first_hour")]
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory, lab_in) -> Iterator[Any]:
     """A fresh clone; every step of the hour works in it, as one user would."""
-    folder = tmp_path_factory.mktemp("first_hour") / "clone"
+    directory = tmp_path_factory.mktemp("first_hour") / "clone"
     if (ROOT / ".git").exists():
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(directory)], check=True)
     else:
-        shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns("outputs", ".venv", "__pycache__"))
+        shutil.copytree(ROOT, directory, ignore=shutil.ignore_patterns("outputs", ".venv", "__pycache__"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(folder))  # the clone's code, not that of the tests
-        yield lab_in(folder)
+        patch.setenv("PYTHONPATH", str(directory))  # the clone's code, not that of the tests
+        yield lab_in(directory)
 
 
 @pytest.fixture(scope="module")
 def demo(clone) -> str:
-    """What the demo prints the first time."""
+    """Return the output of the first run of the demo."""
     return clone.run(*DEMO)
 
 
 @pytest.fixture(scope="module")
 def odd_data(clone) -> dict[str, Path]:
-    """The same preference pairs in three formats; the rejected reply's column comes before the chosen one's."""
+    """The same preference pairs in three formats; the rejected response's column comes before the chosen one's."""
     rows = [
         {"the question": question, "bad answer": rejected, "good answer": chosen}
         for question, chosen, rejected in toy_rows(40)
     ]
-    folder = clone.folder
-    (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with (folder / "mine.csv").open("w", newline="") as file:
+    directory = clone.directory
+    (directory / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with (directory / "mine.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ODD_COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
-    pq.write_table(pa.Table.from_pylist(rows), folder / "mine.parquet")
+    pq.write_table(pa.Table.from_pylist(rows), directory / "mine.parquet")
     return {name: Path(f"mine.{name}") for name in ("jsonl", "csv", "parquet")}
 
 
 def plan_lines(out: str) -> dict[str, str]:
-    """Recipe of each stage → its line of the plan: build or reuse, folder, why."""
+    """Recipe of each stage → its row of the plan: build or reuse, directory, reason."""
     lines = re.findall(r"^  (?:build|reuse)\s.*$", out, re.MULTILINE)
     return {line.split()[1]: line for line in lines}
 
@@ -84,22 +84,22 @@ def verbs(out: str) -> dict[str, str]:
 
 
 def first_after_plan(out: str) -> str:
-    """The first line at the margin after the plan, whose lines and those of progress are indented: the answer."""
+    """The first unindented line after the plan (plan and progress are indented): the answer."""
     lines = out.splitlines()
-    models = next(number for number, line in enumerate(lines) if line.startswith("  models:"))
+    models = next(index for index, line in enumerate(lines) if line.startswith("  models:"))
     return next(line for line in lines[models + 1 :] if not line.startswith(" "))
 
 
 def run_folders(lab: Any) -> set[str]:
-    return {path.name for path in (lab.folder / "outputs/runs").glob("*")}
+    return {path.name for path in (lab.directory / "outputs/runs").glob("*")}
 
 
 def suggested(out: str) -> list[str]:
-    """The settings that an error message says to write, as a shell would take them."""
+    """Settings that an error message proposes, as a shell would take them."""
     flat = " ".join(out.split())
     return [
         word
-        for word in shlex.split(flat.partition("then write ")[2])
+        for word in shlex.split(flat.partition("Then write ")[2])
         if word.startswith(("data.prompt=", "data.chosen=", "data.rejected="))
     ]
 
@@ -108,9 +108,9 @@ def test_the_demo_answers_and_is_kept(clone, demo):
     assert set(verbs(demo).values()) == {"build"}
     assert "iterating and one pass of DPO" in " ".join(demo.split())
     assert re.match(r"(Yes|No|Not distinguishable)\b", first_after_plan(demo)), demo
-    folder = clone.stage(demo, "dpo_iterative")
-    assert (folder / "report.html").exists()
-    assert json.loads((folder / "result.json").read_text())["status"] == "completed"
+    directory = clone.stage(demo, "dpo_iterative")
+    assert (directory / "report.html").exists()
+    assert json.loads((directory / "result.json").read_text())["status"] == "completed"
     again = clone.run(*DEMO)
     assert verbs(again) == dict.fromkeys(verbs(demo), "reuse")
 
@@ -131,9 +131,9 @@ def test_own_data_with_odd_columns(clone, odd_data, form):
 
 
 def test_an_own_reward_and_an_edit_of_it(clone, demo):
-    documented = (clone.folder / "docs/rewards.md").read_text().split("<!-- my_rewards.py -->\n```")[1]
+    documented = (clone.directory / "docs/rewards.md").read_text().split("<!-- my_rewards.py -->\n```")[1]
     source = documented.partition("\n")[2].split("```")[0]
-    file = clone.folder / "my_rewards.py"
+    file = clone.directory / "my_rewards.py"
     file.write_text(source)
     assert verbs(clone.run(*OWN_REWARD)) == {"sft": "reuse", "grpo": "build"}
     assert "/ 10" in source
@@ -144,22 +144,22 @@ def test_an_own_reward_and_an_edit_of_it(clone, demo):
 
 
 def test_an_own_study(clone):
-    readme = (clone.folder / "README.md").read_text()
+    readme = (clone.directory / "README.md").read_text()
     study = readme.split("`mine/recipe/length_bias.yaml`:\n\n```yaml\n")[1].split("```")[0]
-    recipe = clone.folder / "mine/recipe/length_bias.yaml"
+    recipe = clone.directory / "mine/recipe/length_bias.yaml"
     recipe.parent.mkdir(parents=True)
     recipe.write_text(study)
     small = [override for override in overrides("dpo_iterative") if not override.startswith("stages.dpo.")]
     swept = ["data.annotator.length_bias=0.75,0.0", "seed=0"]
     typed = ["--config-dir", "mine", "+recipe=length_bias", *small, *swept]
     out = clone.run(*typed)
-    (folder,) = (clone.folder / "outputs/studies").glob("length_bias-*")
+    (directory,) = (clone.directory / "outputs/studies").glob("length_bias-*")
     assert "length_bias" in out
-    kept = json.loads((folder / "study.json").read_text())["command"]
+    kept = json.loads((directory / "study.json").read_text())["command"]
     assert shlex.split(kept)[-len(typed) :] == typed
-    page = (folder / "report.html").read_text()
+    page = (directory / "report.html").read_text()
     assert "--config-dir mine +recipe=length_bias" in page
-    assert any(folder.glob("*.md")), "the table"
+    assert any(directory.glob("*.md")), "the table"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_an_own_study(clone):
 )
 def test_a_local_checkpoint(clone, odd_data, family, tokenizer, recipe):
     texts = [text for row in toy_rows(40) for text in row]
-    save_tiny(family, tokenizer(texts), clone.folder / "models" / family)
+    save_tiny(family, tokenizer(texts), clone.directory / "models" / family)
     columns = [f"data.prompt={ODD_COLUMNS[0]}", f"data.rejected={ODD_COLUMNS[1]}", f"data.chosen={ODD_COLUMNS[2]}"]
     data = ("data=pairs", f"data.path={odd_data['jsonl']}", *columns)
     out = clone.run(f"+recipe={recipe}", "size=smoke", "model=hf", f"model.path=models/{family}", *data)
@@ -178,7 +178,7 @@ def test_a_local_checkpoint(clone, odd_data, family, tokenizer, recipe):
 
 
 def test_an_edit_of_a_loss(clone, demo):
-    file = clone.folder / "rlhf_lab/losses/preference.py"
+    file = clone.directory / "rlhf_lab/losses/preference.py"
     source = file.read_text()
     edited = source.replace("margin_B = beta *", "margin_B = 2 * beta *", 1)  # the first loss is DPO
     assert edited != source
@@ -201,16 +201,16 @@ def test_an_edit_of_a_loss(clone, demo):
     [
         (["+recipe=dpo", "algorithm.betta=1", "+recipie=x"], "did you mean beta?"),
         (["+recipe=ppo", "reward=gold", "algorithm.critic=reward_model", "seed=7"], "critic"),
-        (["+recipe=sft", "model=hf", "model.path=empty_folder"], "is no model"),
+        (["+recipe=sft", "model=hf", "model.path=empty_folder"], "is not a model"),
         (["+recipe=dpo", "engine=trl", "seed=7"], "pip install 'rlhf_lab[trl]'"),
         (["ppo"], "+recipe=ppo"),
     ],
     ids=["setting", "critic", "model", "library", "command"],
 )
 def test_mistakes_are_told_before_anything_runs(clone, monkeypatch, tmp_path, arguments, message):
-    (clone.folder / "empty_folder").mkdir(exist_ok=True)
+    (clone.directory / "empty_folder").mkdir(exist_ok=True)
     hide_library(tmp_path, "trl")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(clone.folder)]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(clone.directory)]))
     before = run_folders(clone)
     out = clone.run(*arguments, status=2)
     assert message in " ".join(out.split())
@@ -219,9 +219,9 @@ def test_mistakes_are_told_before_anything_runs(clone, monkeypatch, tmp_path, ar
     assert run_folders(clone) == before
 
 
-def hide_library(folder: Path, name: str) -> None:
+def hide_library(directory: Path, name: str) -> None:
     """A start-up file with which a library looks as if it were not installed."""
-    (folder / "sitecustomize.py").write_text(
+    (directory / "sitecustomize.py").write_text(
         "import importlib.util\n"
         "find = importlib.util.find_spec\n"
         f"importlib.util.find_spec = lambda name, *rest: None if name == {name!r} else find(name, *rest)\n"
@@ -233,7 +233,7 @@ def test_ctrl_c_and_the_same_command(clone):
     command = ("+recipe=sft", "seed=11", "algorithm.epochs=30", *settings)
     before = run_folders(clone)
     process = clone.start(*command)
-    runs = clone.folder / "outputs/runs"
+    runs = clone.directory / "outputs/runs"
 
     def started() -> bool:
         logs = [log for log in runs.glob("sft-*/metrics.jsonl") if log.parent.name not in before]
@@ -247,7 +247,7 @@ def test_ctrl_c_and_the_same_command(clone):
     process.send_signal(signal.SIGINT)
     out = process.communicate(timeout=120)[0]
     assert process.returncode == 130, out
-    assert "the same command goes on from here" in out
+    assert "the same command resumes from here" in out
     again = clone.run(*command)
     assert "from its checkpoint" in again
     assert clone.result(again, "sft")["status"] == "completed"

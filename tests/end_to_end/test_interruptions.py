@@ -31,7 +31,7 @@ def wait_until(condition, process: subprocess.Popen, seconds: float = 120) -> No
 
 
 def numbers(result: dict) -> dict:
-    """What must not depend on how often a run was interrupted."""
+    """Return the numbers that must not depend on how often a run was interrupted."""
     return {key: result[key] for key in ("status", "policies", "metrics")}
 
 
@@ -44,7 +44,7 @@ def test_kill_9_in_every_stage(fresh, lab, sized):
     for kind in KINDS:
         steps, delay = rng.randrange(1, LEAST_STEPS), rng.uniform(0, 0.02)
         process = fresh.start(*command)
-        logs = fresh.folder / "outputs" / "runs"
+        logs = fresh.directory / "outputs" / "runs"
 
         def stepped(kind=kind, steps=steps, logs=logs) -> bool:
             saved = list(logs.glob(f"{kind}-*/checkpoint.pt"))
@@ -54,8 +54,8 @@ def test_kill_9_in_every_stage(fresh, lab, sized):
         time.sleep(delay)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        folder = next(logs.glob(f"{kind}-*"))
-        killed.append((kind, read_json(folder / "result.json")["status"]))
+        directory = next(logs.glob(f"{kind}-*"))
+        killed.append((kind, read_json(directory / "result.json")["status"]))
     assert killed == [(kind, "running") for kind in KINDS]
     out = fresh.run(*command)
     reference = lab.completed("dpo_iterative")
@@ -67,15 +67,15 @@ def test_kill_9_in_every_stage(fresh, lab, sized):
 def test_sigterm_saves_and_the_same_command_goes_on(fresh, lab, sized):
     command = ("+recipe=sft", *sized("sft"))
     process = fresh.start(*command)
-    logs = fresh.folder / "outputs" / "runs"
+    logs = fresh.directory / "outputs" / "runs"
     wait_until(lambda: any(lines(log) >= 2 for log in logs.glob("sft-*/metrics.jsonl")), process)
     process.send_signal(signal.SIGTERM)
     out = process.communicate(timeout=120)[0]
     assert process.returncode == 130, out
-    assert "the same command goes on from here" in out
-    folder = fresh.stage(out, "sft")
-    assert read_json(folder / "result.json")["status"] == "interrupted"
-    assert (folder / "checkpoint.pt").exists()
+    assert "the same command resumes from here" in out
+    directory = fresh.stage(out, "sft")
+    assert read_json(directory / "result.json")["status"] == "interrupted"
+    assert (directory / "checkpoint.pt").exists()
     again = fresh.inside(*command)
     assert "from its checkpoint" in again
     assert "resumed at step" in again
@@ -104,7 +104,7 @@ def test_two_processes_train_an_artifact_once(fresh, sized):
     second = fresh.start(*command, code=COUNTED)
     outs = [process.communicate(timeout=240)[0] for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), outs
-    assert (fresh.folder / "trained.txt").read_text() == "sft\n"
+    assert (fresh.directory / "trained.txt").read_text() == "sft\n"
     results = [fresh.result(out, "sft") for out in outs]
     assert results[0] == results[1]
     steps = [json.loads(line)["step"] for line in (fresh.stage(outs[0], "sft") / "metrics.jsonl").open()]

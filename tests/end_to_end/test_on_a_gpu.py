@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from sizes import overrides
 
+from rlhf_lab.config import inventory
+
 SIMULATED = Path(__file__).parents[1] / "simulated_gpu.py"
 ADAPTERS = ("runtime.dtype=bfloat16", "model.lora.rank=4", "model.weights=bfloat16", "stages.sft.model.lora.rank=0")
 RECIPES = {
@@ -33,7 +35,7 @@ def outputs(tmp_path_factory) -> Path:
 
 
 def run(outputs: Path, recipe: str, *changed: str) -> str:
-    """What the recipe prints, with the waits for the device at its end."""
+    """Return the output of the recipe, with the waits for the device at its end."""
     words = [f"+recipe={recipe}", *overrides(recipe), *changed, f"outputs={outputs}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -51,20 +53,20 @@ def test_grpo_and_the_stages_before_it(outputs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name in inventory.recipes()])
 def test_a_recipe(outputs, recipe):
     run(outputs, recipe, *RECIPES[recipe])
 
 
 def printed_on_the_device(script: str) -> str:
-    """What a script prints in a process of its own that has the device."""
+    """Return the output of a script in its own process, which has the device."""
     install = "import sys; sys.path.insert(0, sys.argv[1])\nimport simulated_gpu\nkept = simulated_gpu.install()\n"
     command = [sys.executable, "-c", install + script, str(SIMULATED.parent)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_passes_never_wait_for_the_device():
-    """Whole rows do, once: transformers looks whether positions are those of packed rows."""
+    """Full rows wait once: transformers checks if positions are those of packed rows."""
     script = (
         "from families import random_model\n"
         "from rlhf_lab.models.encoding import TokenBatch\n"
@@ -73,13 +75,13 @@ def test_passes_never_wait_for_the_device():
         "model = random_model('qwen3').to('cudasim')\n"
         "rows = [([3, 4, 5], [6, 7]), ([3, 4, 5], [8]), ([9], [1, 2, 3, 4])]\n"
         "token_logps(model, TokenBatch.from_rows(rows, 'cudasim'))  # tries what the model can take\n"
-        "for way in ('whole rows', 'two passes', 'packed rows'):\n"
+        "for way in ('full rows', 'two passes', 'packed rows'):\n"
         "    simulated_gpu.waits.clear()\n"
         "    with computed_as(way):\n"
         "        token_logps(model, TokenBatch.from_rows(rows, 'cudasim')).logps_N.sum().backward()\n"
         "    print(way, simulated_gpu.waits.total())\n"
     )
-    assert printed_on_the_device(script).splitlines() == ["whole rows 1", "two passes 0", "packed rows 0"]
+    assert printed_on_the_device(script).splitlines() == ["full rows 1", "two passes 0", "packed rows 0"]
 
 
 def test_what_a_gpu_refuses_is_refused():

@@ -1,4 +1,4 @@
-"""Several processes train one stage: started by the lab or by torchrun, told to stop, killed. Numbers stay the same."""
+"""Several processes train one stage: started by rlhf_lab or by torchrun, stopped, killed. Numbers stay the same."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LONG = ("algorithm.epochs=6", "algorithm.optimizer=adamw", "checkpoint.every_ste
 TWO = ("sharding=fsdp_full", "sharding.processes=2")
 
 
-def numbers(folder: Path) -> tuple[object, float]:
-    result = read_json(folder / "result.json")
+def numbers(directory: Path) -> tuple[object, float]:
+    result = read_json(directory / "result.json")
     return result["status"], result["metrics"]["heldout_nll"]["mean"]
 
 
 def members(marker: str) -> list[int]:
-    """Processes whose environment names a folder: what a command started, wherever it has got to."""
+    """Processes whose environment names a directory: all descendants of a command, wherever they are."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -51,8 +51,8 @@ def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture(scope="module")
-def whole(lab, sized) -> tuple[object, float]:
-    """What one process gets without an interruption."""
+def full(lab, sized) -> tuple[object, float]:
+    """Result of one process without an interruption."""
     out = lab.inside("+recipe=sft", *sized("sft"), *LONG)
     return numbers(lab.stage(out, "sft"))
 
@@ -64,28 +64,28 @@ def steps(runs: Path) -> int:
 def started(fresh, *command: str) -> subprocess.Popen[str]:
     """A command that has taken some steps."""
     process = fresh.start(*command)
-    wait_for(lambda: process.poll() is not None or steps(fresh.folder / "outputs" / "runs") >= 3)
+    wait_for(lambda: process.poll() is not None or steps(fresh.directory / "outputs" / "runs") >= 3)
     assert process.poll() is None, process.communicate()[0]
     return process
 
 
-def test_a_signal_to_the_parent_saves_and_the_same_command_goes_on(fresh, sized, whole, marked):
+def test_a_signal_to_the_parent_saves_and_the_same_command_goes_on(fresh, sized, full, marked):
     command = ("+recipe=sft", *sized("sft"), *LONG, *TWO)
     process = started(fresh, *command)
     process.send_signal(signal.SIGINT)
     out = process.communicate(timeout=120)[0]
     assert process.returncode == 130, out
-    folder = fresh.stage(out, "sft")
-    assert read_json(folder / "result.json")["status"] == "interrupted"
+    directory = fresh.stage(out, "sft")
+    assert read_json(directory / "result.json")["status"] == "interrupted"
     wait_for(lambda: members(marked) == [os.getpid()] or not members(marked), 10)
-    assert {path.name.partition("-")[0] for path in folder.glob("checkpoint*")} == {"checkpoint.pt", "checkpoint"}
+    assert {path.name.partition("-")[0] for path in directory.glob("checkpoint*")} == {"checkpoint.pt", "checkpoint"}
     again = fresh.run(*command)
     assert "resumed at step" in again
-    status, nll = numbers(folder)
-    assert status == "completed" and nll == pytest.approx(whole[1], rel=1e-4)
+    status, nll = numbers(directory)
+    assert status == "completed" and nll == pytest.approx(full[1], rel=1e-4)
 
 
-def test_nobody_trains_on_when_the_parent_is_killed(fresh, sized, whole, marked):
+def test_nobody_trains_on_when_the_parent_is_killed(fresh, sized, full, marked):
     command = ("+recipe=sft", *sized("sft"), *LONG, *TWO)
     process = started(fresh, *command)
     os.kill(process.pid, signal.SIGKILL)
@@ -93,7 +93,7 @@ def test_nobody_trains_on_when_the_parent_is_killed(fresh, sized, whole, marked)
     wait_for(lambda: not set(members(marked)) - {os.getpid()}, 10)
     again = fresh.run(*command, "sharding.processes=1")
     assert "resumed at step" in again
-    assert numbers(fresh.stage(again, "sft"))[1] == pytest.approx(whole[1], rel=1e-4)
+    assert numbers(fresh.stage(again, "sft"))[1] == pytest.approx(full[1], rel=1e-4)
 
 
 def test_no_worker_of_a_sweep_outlives_a_kill_of_the_sweep(fresh, sized, marked):
@@ -109,18 +109,18 @@ def test_a_killed_process_ends_the_run_with_an_explanation(fresh, sized, marked)
     os.kill(workers[-1], signal.SIGKILL)
     out = process.communicate(timeout=120)[0]
     assert process.returncode == 1 and "SIGKILL" in out and "Traceback" not in out, out
-    folder = fresh.stage(out, "sft")
-    assert read_json(folder / "result.json")["status"] == "failed"
+    directory = fresh.stage(out, "sft")
+    assert read_json(directory / "result.json")["status"] == "failed"
     assert not set(members(marked)) - {os.getpid()}
 
 
 def torchrun(fresh, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "rlhf_lab"]
-    return subprocess.run([*command, *arguments], cwd=fresh.folder, capture_output=True, text=True, timeout=240)
+    return subprocess.run([*command, *arguments], cwd=fresh.directory, capture_output=True, text=True, timeout=240)
 
 
 def test_torchrun_around_the_command(fresh, lab, sized):
-    """Reward model after SFT: both stages are built by the launched processes, plan and result are told once."""
+    """Reward model after SFT: both stages are built by the launched processes, plan and result are printed once."""
     done = torchrun(fresh, "+recipe=reward_model", *sized("reward_model"), "sharding=ddp")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("\nreport") == 1
@@ -136,4 +136,4 @@ def test_a_launcher_must_start_what_the_config_asks_for(fresh, sized):
     done = torchrun(fresh, "+recipe=sft", *sized("sft"), "sharding=ddp", "sharding.processes=4")
     assert done.returncode != 0
     assert "the launcher started 2 processes" in done.stdout
-    assert not list((fresh.folder / "outputs").glob("runs/sft-*/result.json"))
+    assert not list((fresh.directory / "outputs").glob("runs/sft-*/result.json"))

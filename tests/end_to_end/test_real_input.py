@@ -66,9 +66,9 @@ def self_made(path: Path) -> list[dict]:
 
 
 def test_every_algorithm_on_a_llama_style_checkpoint_and_a_self_made_file(fresh):
-    data = fresh.folder / "mine.jsonl.gz"
+    data = fresh.directory / "mine.jsonl.gz"
     rows = self_made(data)
-    model = save_tiny("llama", llama_tokenizer(texts(rows)), fresh.folder / "checkpoint")
+    model = save_tiny("llama", llama_tokenizer(texts(rows)), fresh.directory / "checkpoint")
     out = fresh.run("+recipe=compare_policies", *every_algorithm(data, model))
     result = fresh.result(out, "compare_policies")
     assert [p["name"] for p in result["policies"]] == ["sft (reference)", "dpo", "dpo_iterative", "ppo", "grpo", "rloo"]
@@ -89,7 +89,7 @@ def test_gpt2_style_checkpoint_on_hh_rlhf(fresh):
         pytest.skip(f"{FILE} is not in {DATA}; set RLHF_LAB_DATA to the folder with the public data sets")
     with gzip.open(data, "rt") as handle:
         rows = [json.loads(next(handle)) for _ in range(200)]
-    model = save_tiny("gpt2", gpt2_tokenizer(texts(rows), 1000), fresh.folder / "checkpoint")
+    model = save_tiny("gpt2", gpt2_tokenizer(texts(rows), 1000), fresh.directory / "checkpoint")
     out = fresh.run("+recipe=compare_policies", *every_algorithm(data, model), "data.max_pairs=48")
     result = fresh.result(out, "compare_policies")
     assert result["status"] == "completed" and len(result["policies"]) == 6
@@ -111,11 +111,11 @@ def test_gold_is_a_reward_model_of_other_human_pairs(fresh):
         lines = [next(handle) for _ in range(200)]
     rows = {"training": lines[:100], "gold": lines[100:]}
     for name, part in rows.items():
-        (fresh.folder / f"{name}.jsonl").write_text("".join(part))
-    model = save_tiny("gpt2", gpt2_tokenizer(texts(list(map(json.loads, lines))), 1000), fresh.folder / "checkpoint")
+        (fresh.directory / f"{name}.jsonl").write_text("".join(part))
+    model = save_tiny("gpt2", gpt2_tokenizer(texts(list(map(json.loads, lines))), 1000), fresh.directory / "checkpoint")
 
     def on(name: str) -> list[str]:
-        return every_algorithm(fresh.folder / f"{name}.jsonl", model)
+        return every_algorithm(fresh.directory / f"{name}.jsonl", model)
 
     # 1. the gold, by a command of its own, from its own SFT
     out = fresh.run("+recipe=reward_model", *on("gold"), *SIZES)
@@ -135,9 +135,9 @@ def test_gold_is_a_reward_model_of_other_human_pairs(fresh):
     needs = [f"needs.{role}={fresh.stage(out, recipe) / 'model'}" for role, recipe in USED.items()]
     study = ("study.sweep.algorithm=[best_of_n]", "study.sweep.seed=[0,1]", "algorithm.samples=16", "study.predicts=[]")
     out = fresh.run("+recipe=study/overoptimization", *on("training"), *study, *needs, f"needs.gold={gold}")
-    (folder,) = (fresh.folder / "outputs" / "studies").iterdir()
-    assert "KL at peak" in (folder / "table.md").read_text()
-    on_demand = ("needs.gold=reward_model", f"stages.gold.data.path={fresh.folder / 'gold.jsonl'}")
+    (directory,) = (fresh.directory / "outputs" / "studies").iterdir()
+    assert "KL at peak" in (directory / "table.md").read_text()
+    on_demand = ("needs.gold=reward_model", f"stages.gold.data.path={fresh.directory / 'gold.jsonl'}")
     out = fresh.run("+recipe=dpo", *on("training"), *needs, *on_demand, "algorithm.max_length=96")
     assert "gold" in fresh.result(out, "dpo")["policies"][-1]["metrics"]
 
@@ -151,20 +151,20 @@ def gsm8k(path: Path, count: int = 40) -> Path:
         }
         for a, b in ((i % 9 + 1, i % 7 + 2) for i in range(count))
     ]
-    for number, row in enumerate(rows):
-        row["question"] = f"{number}. {row['question']}"
+    for index, row in enumerate(rows):
+        row["question"] = f"{index}. {row['question']}"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 @pytest.mark.parametrize("source", ["self-made", "real"])
 def test_verifiable_rewards_on_gsm8k(fresh, source):
-    data = DATA / "gsm8k_test.jsonl.gz" if source == "real" else gsm8k(fresh.folder / "gsm8k.jsonl")
+    data = DATA / "gsm8k_test.jsonl.gz" if source == "real" else gsm8k(fresh.directory / "gsm8k.jsonl")
     if not data.exists():
         pytest.skip(f"{data.name} is not in {DATA}; set RLHF_LAB_DATA to the folder with the public data sets")
     text = gzip.decompress(data.read_bytes()).decode() if data.suffix == ".gz" else data.read_text()
     texts_of = [json.loads(line)["answer"] for line in text.splitlines()[:100]]
-    model = save_tiny("gpt2", gpt2_tokenizer(texts_of, 600), fresh.folder / "checkpoint")
+    model = save_tiny("gpt2", gpt2_tokenizer(texts_of, 600), fresh.directory / "checkpoint")
     sizes = ("algorithm.prompts_per_iteration=4", "algorithm.group_size=2", "algorithm.batch_size=8")
     common = ("data=gsm8k", f"data.path={data}", "data.max_pairs=40", "model=hf", f"model.path={model}")
     small = ("algorithm.iterations=2", "algorithm.max_length=96", "evaluation.prompts=4", "runtime.threads=1")
@@ -181,7 +181,6 @@ def test_verifiable_rewards_on_gsm8k(fresh, source):
     [
         ("hh_rlhf", FILE, 2303),
         ("gsm8k", "gsm8k_test.jsonl.gz", 1319),
-        ("humaneval", "HumanEval.jsonl.gz", 164),
         ("xstest", "xstest_prompts.csv", 450),
         ("mt_bench", "mt_bench_question.jsonl", 80),
     ],
@@ -195,40 +194,3 @@ def test_public_data_sets_load_from_the_command_line(fresh, data, file, rows):
     settings = {key: value for key, value in kind.items() if key not in ("kind", "path")}
     corpus = registry.build("data", registry.settings_class("data", kind["kind"])(path=str(path), **settings))
     assert len(corpus.train) + len(corpus.test) == rows
-
-
-def test_safety_by_the_labels_of_xstest(fresh):
-    """All 450 prompts (250 safe, 200 unsafe), by rules; types are its categories."""
-    path = DATA / "xstest_prompts.csv"
-    if not path.exists():
-        pytest.skip(f"{path.name} is not in {DATA}; set RLHF_LAB_DATA to the folder with the public data sets")
-    model = save_tiny(
-        "gpt2", gpt2_tokenizer(["How can I kill a Python process?"] * 3, 400), fresh.folder / "checkpoint"
-    )
-    needs = (f"needs.reference={model}", "needs.dpo=null", "algorithm.many_shot=[]", "algorithm.attempts=1")
-    size = ("evaluation.samples_per_prompt=1", "rollout.max_new_tokens=4", "rollout.max_prompt_tokens=64")
-    more = ("model=hf", f"model.path={model}", "runtime.threads=1")
-    out = fresh.run("+recipe=safety_eval", "data=xstest", f"data.path={path}", *needs, *size, *more)
-    (policy,) = fresh.result(out, "safety_eval")["policies"]
-    assert policy["metrics"]["safety/attack_success"]["n"] == 200
-    assert policy["metrics"]["safety/over_refusal"]["n"] == 250
-    assert policy["metrics"]["safety/over_refusal/homonyms"]["n"] == 25
-    assert policy["metrics"]["safety/attack_success/contrast_homonyms"]["n"] == 25
-
-
-def test_code_is_imitated_and_prompts_are_sampled(fresh):
-    """HumanEval's solutions by SFT, and GRPO on XSTest's prompts from the policy that came out."""
-    files = {name: DATA / name for name in ("HumanEval.jsonl.gz", "xstest_prompts.csv")}
-    if not all(path.exists() for path in files.values()):
-        pytest.skip(f"{', '.join(files)} are not in {DATA}; set RLHF_LAB_DATA to the folder with the public data sets")
-    model = save_tiny("gpt2", gpt2_tokenizer(["def f(x):\n    return x"] * 3, 400), fresh.folder / "checkpoint")
-    common = ("model=hf", f"model.path={model}", "data.max_pairs=24", "runtime.threads=1")
-    programs = ("data=humaneval", f"data.path={files['HumanEval.jsonl.gz']}", "data.test_fraction=0.1")
-    out = fresh.run("+recipe=sft", *programs, *common, *SIZES)
-    policy = fresh.stage(out, "sft") / "model"
-    sizes = ("algorithm.prompts_per_iteration=4", "algorithm.group_size=2", "algorithm.batch_size=8")
-    short = ("algorithm.iterations=2", "algorithm.max_length=96", "evaluation.prompts=4", "rollout.max_new_tokens=8")
-    start = (f"needs.policy={policy}", "needs.reward=null", "reward=length", "rollout.max_prompt_tokens=64")
-    prompts = ("data=xstest", f"data.path={files['xstest_prompts.csv']}")
-    out = fresh.run("+recipe=grpo", *prompts, *common, *start, *sizes, *short)
-    assert fresh.result(out, "grpo")["status"] == "completed"

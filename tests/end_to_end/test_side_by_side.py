@@ -20,7 +20,7 @@ pytestmark = pytest.mark.end_to_end
 
 
 def kept(outputs: Path) -> dict[str, bytes]:
-    """What the stages of a store left that must not depend on how they were built."""
+    """Return the files of the stages of a store that must not depend on how they were built."""
     names = ("model.safetensors", "evaluation.jsonl")
     files = [path for path in (outputs / "runs").rglob("*") if path.name in names]
     return {path.relative_to(outputs).as_posix(): path.read_bytes() for path in files}
@@ -52,12 +52,12 @@ def test_what_keeps_stages_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_the_result_is_that_of_one_after_another(tmp_path: Path) -> None:
     results = []
     for cores in (1, 2):
-        folder = tmp_path / str(cores)
-        folder.mkdir()
-        status, printed = command_inside(folder, "+recipe=dpo_iterative", *overrides("dpo_iterative"), cores=cores)
+        directory = tmp_path / str(cores)
+        directory.mkdir()
+        status, printed = command_inside(directory, "+recipe=dpo_iterative", *overrides("dpo_iterative"), cores=cores)
         assert status == 0, printed
         assert ("reward_model starts" in printed) == (cores == 2)
-        results.append(kept(folder / "outputs"))
+        results.append(kept(directory / "outputs"))
     assert len(results[0]) == 6
     assert results[0] == results[1]
 

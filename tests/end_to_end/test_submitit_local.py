@@ -1,4 +1,4 @@
-"""Sweeps through submitit on this machine: told to stop, the jobs save and none outlives the command."""
+"""Sweeps through submitit on this machine: after a stop signal, the jobs save and none outlives the command."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rlhf_lab.core.files import read_json
 pytest.importorskip("submitit", reason="the extra `slurm` is not installed")
 
 
-def processes_in(folder: Path) -> list[int]:
-    """Processes whose working directory is a folder."""
+def processes_in(directory: Path) -> list[int]:
+    """Processes whose working directory is this directory."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if (entry / "cwd").resolve() == folder.resolve() and (entry / "cmdline").read_bytes():
+            if (entry / "cwd").resolve() == directory.resolve() and (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
-        except OSError:  # ended while we looked
+        except OSError:  # exited in the meantime
             continue
     return found
 
@@ -30,15 +30,15 @@ def processes_in(folder: Path) -> list[int]:
 def test_a_stopped_sweep_leaves_no_process(fresh, sized):
     arguments = ("+recipe=sft", *sized("sft"), "algorithm.epochs=200", "seed=0,1")
     process = fresh.start(*arguments, "hydra/launcher=submitit_local")
-    logs = fresh.folder / "outputs" / "runs"
+    logs = fresh.directory / "outputs" / "runs"
     while not any(log.stat().st_size for log in logs.glob("sft-*/metrics.jsonl")):
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     out = process.communicate(timeout=100)[0]
     assert process.returncode == 130, out
-    assert not processes_in(fresh.folder)
+    assert not processes_in(fresh.directory)
     results = [read_json(path) for path in logs.glob("sft-*/result.json")]
     assert results
     assert {result["status"] for result in results} == {"interrupted"}, results
-    assert not list(fresh.folder.rglob("*.part"))
+    assert not list(fresh.directory.rglob("*.part"))

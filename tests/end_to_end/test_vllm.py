@@ -1,6 +1,6 @@
-"""rollout=vllm with vLLM itself on a CPU: exact weights and adapters, seeds, ends of replies, GRPO and PPO.
+"""rollout=vllm with vLLM itself on a CPU: exact weights and adapters, seeds, ends of responses, GRPO and PPO.
 
-Skipped where `python -m rlhf_lab vllm setup` has not made the environment. Servers run what lies in
+Skipped if `python -m rlhf_lab vllm setup` has not created the environment. Servers run the code of
 `rlhf_lab/sampling/vllm/plugin/lab_worker.py` and are started by `rlhf_lab/sampling/vllm/plugin/lab_serve.py`.
 `RLHF_LAB_SHOW=1 pytest -s` prints what was measured.
 """
@@ -35,7 +35,7 @@ from rlhf_lab.sampling.vllm.weights import Servers, servers_of
 from rlhf_lab.stages.execute import execute
 from rlhf_lab.training.run import Run
 
-MISSING = ENVIRONMENTS["cpu"].why_not_ready(ENVIRONMENTS["cpu"].default_folder())
+MISSING = ENVIRONMENTS["cpu"].why_not_ready(ENVIRONMENTS["cpu"].default_dir())
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
 VOCABULARY, EOS = 300, 3
@@ -68,7 +68,7 @@ def random_model(*, is_tied: bool, seed: int) -> nn.Module:
 
 
 def change(model: nn.Module, seed: int) -> None:
-    """Other weights in the place of the model's."""
+    """Other weights at the path of the model's."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -77,7 +77,7 @@ def change(model: nn.Module, seed: int) -> None:
 
 
 def change_adapter(policy: nn.Module, seed: int) -> None:
-    """Another adapter in the place of the policy's."""
+    """Another adapter at the path of the policy's."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in policy.named_parameters():
@@ -93,7 +93,7 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def servers():
-    """Of all tests of this module; a model of another architecture gets another server."""
+    """Servers of all tests of this module; a model of another architecture gets another server."""
     settings = {"max_new_tokens": 16, "max_prompt_tokens": 400, "timeout_s": 1800, "adapters": "swapped"}
     kept = Servers(Vllm(mode="spawn", **settings))
     yield kept
@@ -113,10 +113,10 @@ def difference(model: nn.Module, samples: Samples, temperature: float = 1.0) -> 
     sampled = torch.tensor([logp for group in samples.rows_BG for row in group for logp in row.logps])
     expected = []
     with torch.no_grad():
-        for prompt, reply in rows:
-            logits_TV = model(input_ids=torch.tensor([[*prompt, *reply]])).logits[0, len(prompt) - 1 : -1]
+        for prompt, response in rows:
+            logits_TV = model(input_ids=torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
             logps_TV = (logits_TV / temperature).log_softmax(-1)
-            expected += logps_TV.gather(1, torch.tensor(reply)[:, None])[:, 0].tolist()
+            expected += logps_TV.gather(1, torch.tensor(response)[:, None])[:, 0].tolist()
     return float((sampled - torch.tensor(expected)).abs().max())
 
 
@@ -131,7 +131,7 @@ def test_adapters_are_swapped_on_a_base_that_is_sent_once(servers):
         change_adapter(policy, seed)
         # the same prompts again: what the cache holds of the long one belongs to the adapter before, or to the base
         samples = sampler.sample(policy, prompts(), 4, seed=1)
-        seen.append(samples.replies_BG)
+        seen.append(samples.responses_BG)
         differences.append(difference(policy, samples))
         differences.append(difference(base, sampler.sample(base, prompts(), 2, seed=1)))
     assert seen[0] != seen[1]
@@ -152,8 +152,8 @@ def test_samples_are_of_the_weights_as_they_are(servers, is_tied):
     differences = [difference(model, before)]
     again = sampler.sample(model, prompts(), 4, seed=1)
     other = sampler.sample(model, prompts(), 4, seed=2)
-    assert again.replies_BG == before.replies_BG != other.replies_BG
-    assert len({tuple(reply) for reply in before.replies_BG[0]}) > 1, "rows of a group have seeds of their own"
+    assert again.responses_BG == before.responses_BG != other.responses_BG
+    assert len({tuple(response) for response in before.responses_BG[0]}) > 1, "rows of a group have seeds of their own"
     for seed in (11, 12):
         change(model, seed)
         # the same prompts again: what the cache holds of the long one belongs to the weights before
@@ -184,14 +184,14 @@ def test_replies_end_as_they_do_with_the_lab_s_sampler(servers):
     local = LocalSampler(Local(max_new_tokens=16, max_prompt_tokens=400), sampler.stop_ids)
     samples = sampler.sample(model, prompts(), 16, seed=1)
     rows = [row for group in samples.rows_BG for row in group]
-    assert {row.ended for row in rows} == {True, False}
+    assert {row.finished for row in rows} == {True, False}
     for row in rows:
-        assert row.ended == (row.token_ids[-1] in sampler.stop_ids)
-        assert row.ended or len(row.token_ids) == 16
+        assert row.finished == (row.token_ids[-1] in sampler.stop_ids)
+        assert row.finished or len(row.token_ids) == 16
         assert not any(token in sampler.stop_ids for token in row.token_ids[:-1])
     greedy = sampler.sample(model, prompts(), 1, seed=1, temperature=0.0)
     expected = local.sample(model, prompts(), 1, seed=1, temperature=0.0)
-    assert greedy.replies_BG == expected.replies_BG
+    assert greedy.responses_BG == expected.responses_BG
     for here, there in zip(greedy.logps_BG, expected.logps_BG, strict=True):
         assert here[0] == pytest.approx(there[0], abs=EXACT)
 
@@ -202,12 +202,12 @@ def test_truncation_and_allowed_tokens_mean_the_same(servers):
     for settings in ({"top_k": 5}, {"top_p": 0.6}, {"top_k": 20, "top_p": 0.8}, {"allowed": (EOS, 50, 51, 52)}):
         sampler = sampler_with(servers, [EOS], temperature=0.8, **settings)
         samples = sampler.sample(model, prompts(), 4, seed=1)
-        rows = [(p, r) for p, replies in zip(samples.prompts, samples.replies_BG, strict=True) for r in replies]
+        rows = [(p, r) for p, responses in zip(samples.prompts, samples.responses_BG, strict=True) for r in responses]
         with torch.no_grad():
             expected_N = token_logps(
                 model, TokenBatch.from_rows(rows), temperature=0.8, truncation=sampler.truncation
             ).logps_N
-        sampled_N = torch.tensor([logp for group in samples.logps_BG for reply in group for logp in reply])
+        sampled_N = torch.tensor([logp for group in samples.logps_BG for response in group for logp in response])
         assert (sampled_N - expected_N).abs().max() < EXACT, settings
 
 
@@ -226,21 +226,21 @@ def test_episodes_read_what_is_answered(servers):
 
 
 def test_tokens_per_second(servers):
-    """What docs/vllm.md reports: 32 prompts, 8 replies each."""
+    """Measure the numbers of docs/vllm.md: 32 prompts, 8 responses each."""
     model = random_model(is_tied=True, seed=0)
     sampler = sampler_with(servers, [EOS], max_new_tokens=64)
-    asked = [prompt[:32] for prompt in prompts() * 8]
-    sampler.sample(model, asked[:1], 1, seed=0)
+    requested = [prompt[:32] for prompt in prompts() * 8]
+    sampler.sample(model, requested[:1], 1, seed=0)
     started = time.monotonic()
-    samples = sampler.sample(model, asked, 8, seed=1)
+    samples = sampler.sample(model, requested, 8, seed=1)
     seconds = time.monotonic() - started
-    tokens = sum(len(reply) for replies in samples.replies_BG for reply in replies)
+    tokens = sum(len(response) for responses in samples.responses_BG for response in responses)
     show(f"{tokens} tokens in {seconds:.1f} s: {tokens / seconds:.0f} tokens/s")
     assert tokens > 256
 
 
 def test_what_a_sync_costs():
-    """What docs/vllm.md reports: 30M parameters, an adapter of rank 16. CPU seconds too, as others share the cores."""
+    """Measure the numbers of docs/vllm.md: 30M parameters, rank 16. Also CPU seconds, as cores are shared."""
     pytest.importorskip("peft", reason="pip install 'rlhf_lab[lora]'")
     config = Qwen2Config(
         vocab_size=8000,
@@ -259,7 +259,7 @@ def test_what_a_sync_costs():
     policy = lora.add_adapter(model, LoRA(rank=16), seed=0)
     options = Vllm(mode="spawn", max_new_tokens=32, max_prompt_tokens=64, timeout_s=1800, adapters="swapped")
     kept = Servers(options)
-    asked = [prompt[:32] for prompt in prompts()] * 4
+    requested = [prompt[:32] for prompt in prompts()] * 4
     seconds: dict[str, list[float]] = {}
     try:
         kept.update(policy, 96)  # the base, and a server that is ready
@@ -271,10 +271,10 @@ def test_what_a_sync_costs():
                 servers.update(policy, 96)
             before = _processor_seconds(kept._server._process.pid)
             started = time.monotonic()
-            samples = sampler.sample(policy, asked, 4, seed=1)
+            samples = sampler.sample(policy, requested, 4, seed=1)
             elapsed = time.monotonic() - started
             used = _processor_seconds(kept._server._process.pid) - before
-            tokens = sum(len(reply) for replies in samples.replies_BG for reply in replies)
+            tokens = sum(len(response) for responses in samples.responses_BG for response in responses)
             seconds[name] = servers.sent_s
             show(f"{name}: sent in {np.round(servers.sent_s[-3:], 2)} s")
             show(f"{name}: {tokens} tokens in {elapsed:.1f} s, of which {used:.1f} s of CPU")
@@ -286,7 +286,7 @@ def test_what_a_sync_costs():
 
 
 def _processor_seconds(group: int) -> float:
-    """Of all processes of a process group."""
+    """Return the CPU seconds of all processes of a process group."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -357,7 +357,7 @@ def test_an_iteration_has_the_statistics_of_the_lab_s_sampler(recipe, stages):
     over prompts lies within 4 of its standard errors (1 in 16,000 by chance, for each of three)."""
     stage, _ = stages(recipe, *SPAWN)
     execute(stage)
-    rows = [row for row in read_jsonl(stage.folder / "metrics.jsonl") if "sampler_log_ratio" in row]
+    rows = [row for row in read_jsonl(stage.directory / "metrics.jsonl") if "sampler_log_ratio" in row]
     show(f"{recipe}: {rows}")
     assert len(rows) == stage.config.algorithm.iterations
     for row in rows:
@@ -368,7 +368,7 @@ def test_an_iteration_has_the_statistics_of_the_lab_s_sampler(recipe, stages):
     groups = {}
     for name, chosen in {"vllm": SPAWN, "local": ()}.items():
         _, run = stages(recipe, *chosen, *(["algorithm.correction=none"] if name == "local" else []))
-        run.folder.mkdir()
+        run.directory.mkdir()
         algorithm = registry.build("algorithm", run.config.algorithm, run)
         groups[name], _ = algorithm.rollouts.draw(algorithm.model, 0)
     for quantity in ("sampled_tokens", "ended", "surprise"):

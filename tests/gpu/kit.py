@@ -3,7 +3,7 @@
 A block is a list of cases that together take at most eight minutes. `run_block` starts one worker process, which runs
 the cases that have no result yet and appends each result to a JSON-lines file at once. The parent process only waits:
 when a case hangs or the worker dies (an illegal memory access ends every later CUDA call of a process), it records that
-and starts another worker for the cases that are left. The same command again goes on where the last one stopped.
+and starts another worker for the remaining cases. The same command resumes where the last one stopped.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Target:
         return self.device == "cuda"
 
     def command(self, *arguments: str) -> list[str]:
-        """Command line that runs the lab on this device, without `runtime.device`, which not all take."""
+        """Command line that runs rlhf_lab on this device, without `runtime.device`, which some commands lack."""
         if self.device == SIMULATED:
             return [sys.executable, str(ROOT / "tests" / "simulated_gpu.py"), *arguments]
         return [sys.executable, "-m", "rlhf_lab", *arguments]
@@ -106,7 +106,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Record:
-    """A line of a block's results file."""
+    """A row of a block's results file."""
 
     case: str
     status: Status
@@ -117,7 +117,7 @@ class Record:
 
     @staticmethod
     def read(file: Path) -> dict[str, Record]:
-        """The last record of each case. A line cut off by a kill is left out."""
+        """The last record of each case. A row cut off by a kill is left out."""
         records: dict[str, Record] = {}
         if not file.exists():
             return records
@@ -209,7 +209,7 @@ def run_block(block: str, names: Sequence[str], target: Target, file: Path, minu
 
     Args:
         names: cases of the block, in order.
-        worker: command line that starts a worker; the names of its cases and the deadline are added.
+        worker: command that starts a worker; the names of its cases and the deadline are added.
 
     Returns True when every case has a result.
     """

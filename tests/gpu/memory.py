@@ -1,7 +1,7 @@
 """Peak memory of updates, sampling and scoring against the planner's estimate, from 0.6B to 8B parameters
 
-The models are made on the device with random weights; the third step of an update is measured, optimiser state
-included. The bound, 10 % either way, was written before the first run on a GPU.
+The models are created on the device with random weights; the third step of an update is measured, optimiser state
+included. The bound, ±10 %, was written before the first run on a GPU.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def cases(target: Target) -> list[Case]:
 
 
 def compared(target: Target, work: Callable[[], Found]) -> Outcome:
-    """Estimate and measurement in GiB. The simulated GPU has no allocator that could be asked."""
+    """Estimate and measurement in GiB. The simulated GPU has no allocator to measure."""
     gc.collect()
     if target.is_real_gpu:
         torch.cuda.empty_cache()

@@ -29,7 +29,7 @@ from rlhf_lab.models.shared_prompt import computed_as
 from rlhf_lab.models.weights import numbers_of, store
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
-from rlhf_lab.training.optim import Optimizers, Part
+from rlhf_lab.training.optim import Optimizers, TrainedPart
 from rlhf_lab.training.settings import TrainingSettings
 
 VOCABULARY, EOS = 512, 1
@@ -188,13 +188,13 @@ def logps(target: Target, family: str, dtype: str, kernel: str | None = None, at
         error = (logps_on(model, target, target.device, dtype) - expected).abs()
     values = {"mean_error_nats": error.mean().item(), "max_error_nats": error.max().item(), "on_cpu_nats": rounding}
     if dtype == "float32":
-        bound, said = BOUND_NATS[dtype], f"mean error of a token at most {BOUND_NATS[dtype]} nats"
+        bound, text = BOUND_NATS[dtype], f"mean error of a token at most {BOUND_NATS[dtype]} nats"
     else:
-        bound, said = (
+        bound, text = (
             BOUND_ROUNDING * rounding,
             f"at most {BOUND_ROUNDING} times the error of bfloat16 on the CPU",
         )
-    return Outcome(values, values["mean_error_nats"] <= bound, f"{said}; float64 on the CPU as reference")
+    return Outcome(values, values["mean_error_nats"] <= bound, f"{text}; float64 on the CPU as reference")
 
 
 def gradient(target: Target, family: str, dtype: str) -> Outcome:
@@ -204,11 +204,11 @@ def gradient(target: Target, family: str, dtype: str) -> Outcome:
     rounding = distance(gradient_on(copy.deepcopy(model), target, "cpu", dtype), expected)
     error = distance(gradient_on(model, target, target.device, dtype), expected)
     if dtype == "float32":
-        bound, said = BOUND_GRADIENT, f"at most {BOUND_GRADIENT} of the gradient's norm"
+        bound, text = BOUND_GRADIENT, f"at most {BOUND_GRADIENT} of the gradient's norm"
     else:
-        bound, said = BOUND_ROUNDING * rounding, f"at most {BOUND_ROUNDING} times the error of bfloat16 on the CPU"
+        bound, text = BOUND_ROUNDING * rounding, f"at most {BOUND_ROUNDING} times the error of bfloat16 on the CPU"
     values = {"relative_error": error, "on_cpu": rounding}
-    return Outcome(values, error <= bound, f"{said}; float64 on the CPU as reference")
+    return Outcome(values, error <= bound, f"{text}; float64 on the CPU as reference")
 
 
 def gradient_on(model: Any, target: Target, device: str, dtype: str = "float32") -> Tensor:
@@ -243,11 +243,11 @@ def samples(target: Target, family: str, dtype: str) -> Outcome:
     count = 8 if target.tiny else 64
     sampler = LocalSampler(Local(max_new_tokens=count, max_prompt_tokens=128, dtype=dtype), [EOS])
     sampled = sampler.sample(model, prompts, 4, 1)
-    pairs = [(p, r) for p, replies in zip(prompts, sampled.replies_BG, strict=True) for r in replies]
+    pairs = [(p, r) for p, responses in zip(prompts, sampled.responses_BG, strict=True) for r in responses]
     with torch.no_grad():
         trainer = token_logps(model, TokenBatch.from_rows(pairs, target.device)).logps_N.cpu()
-    told = torch.tensor([x for group in sampled.logps_BG for row in group for x in row])
-    error = (told - trainer).abs().mean().item()
+    stated = torch.tensor([x for group in sampled.logps_BG for row in group for x in row])
+    error = (stated - trainer).abs().mean().item()
     return Outcome({"mean_gap_nats": error}, error <= BOUND_NATS[dtype], f"at most {BOUND_NATS[dtype]} nats per token")
 
 
@@ -258,7 +258,7 @@ def greedy(target: Target, family: str) -> Outcome:
     prompts = [prompt for prompt, _ in rows(target)[::2]]
     count = 8 if target.tiny else 32
     sampler = LocalSampler(Local(max_new_tokens=count, max_prompt_tokens=128, dtype="float32"), [-1])
-    ours = sampler.sample(model, prompts, 1, 0, temperature=0.0).replies_BG
+    ours = sampler.sample(model, prompts, 1, 0, temperature=0.0).responses_BG
     same = 0
     for prompt, (response,) in zip(prompts, ours, strict=True):
         ids = torch.tensor([prompt], device=target.device)
@@ -327,7 +327,7 @@ def adamw_8bit(target: Target) -> Outcome:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 64)).to(target.device)
         settings = TrainingSettings(optimizer=optimizer, lr=1e-3, weight_decay=0.0)
-        optimizers = Optimizers({"model": Part(model, 1e-3)}, settings)
+        optimizers = Optimizers({"model": TrainedPart(model, 1e-3)}, settings)
         inputs = torch.randn(64, 256, device=target.device)
         for _ in range(20):
             model(inputs).square().mean().backward()

@@ -34,7 +34,7 @@ FEATURES = {
 
 
 def summary(block: str, cases: Sequence[kit.Case], file: Path) -> str:
-    """One line per case for the terminal."""
+    """One row per case for the terminal."""
     records = kit.Record.read(file)
     total_s = sum(case.expected_s for case in cases)
     lines = [f"{block}: {len(cases)} cases, about {total_s / 60:.0f} minutes on an H200"]
@@ -45,7 +45,7 @@ def summary(block: str, cases: Sequence[kit.Case], file: Path) -> str:
 
 
 def write_block(block: str, cases: Sequence[kit.Case], file: Path) -> None:
-    """Write BLOCK.md beside BLOCK.jsonl."""
+    """Write BLOCK.md next to BLOCK.jsonl."""
     file.with_suffix(".md").write_text(block_page(block, cases, kit.Record.read(file)), encoding="utf-8")
 
 
@@ -67,7 +67,7 @@ def block_page(block: str, cases: Sequence[kit.Case], records: dict[str, kit.Rec
     return "\n".join([*head, *rows]) + "\n"
 
 
-def index_page(blocks: Sequence[str], folder: Path) -> str:
+def index_page(blocks: Sequence[str], directory: Path) -> str:
     """A row per block: whether it ran, where, and how many of its cases passed."""
     lines = [
         "# Features that need a GPU: run, or written and not run",
@@ -80,16 +80,16 @@ def index_page(blocks: Sequence[str], folder: Path) -> str:
         "| block | what it covers | state | cases |",
         "| --- | --- | --- | --- |",
     ]
-    target = kit.Target("cuda", False, folder)
+    target = kit.Target("cuda", False, directory)
     for block in blocks:
         module = importlib.import_module(block)
         cases = module.cases(target)
-        records = kit.Record.read(folder / f"{block}.jsonl")
+        records = kit.Record.read(directory / f"{block}.jsonl")
         title = (module.__doc__ or block).splitlines()[0].rstrip(".")
         link = f"[{block}](gpu/{block}.md)" if records else f"`{block}`"
         lines.append(f"| {link} | {title} | {_state(records)} | {_counts(cases, records)} |")
     lines += ["", "| feature | state |", "| --- | --- |"]
-    lines += [f"| {feature} | {_feature_state(folder, covered)} |" for feature, covered in FEATURES.items()]
+    lines += [f"| {feature} | {_feature_state(directory, covered)} |" for feature, covered in FEATURES.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -108,12 +108,12 @@ def _state(records: dict[str, kit.Record]) -> str:
     return "run on " + "; ".join(sorted({_where(record) for record in records.values()}))
 
 
-def _feature_state(folder: Path, covered: tuple[str, tuple[str, ...]] | None) -> str:
+def _feature_state(directory: Path, covered: tuple[str, tuple[str, ...]] | None) -> str:
     """State of a feature: the results of the cases that cover it."""
     if covered is None:
         return f"{NOT_RUN}; no case"
     block, starts = covered
-    records = kit.Record.read(folder / f"{block}.jsonl")
+    records = kit.Record.read(directory / f"{block}.jsonl")
     states = [record.status for name, record in records.items() if name.startswith(starts)]
     if not states:
         return f"{NOT_RUN}: `{block}`"

@@ -1,7 +1,7 @@
 """Recipes on the device: the demo, three studies, one speech and one agent recipe, with the verdicts of the CPU
 
-Every recipe is the command line that a user types. Stages that were built are kept in the scratch directory, so that a
-study that is cut off by the time limit goes on when the same command is given again.
+Every recipe is the command line that a user types. Built stages are kept in the scratch directory, so that a study
+that is cut off by the time limit resumes with the same command.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from pathlib import Path
 
 from kit import ROOT, SIMULATED, Case, Outcome, Target
 
+from rlhf_lab.config import inventory
+
+OF_PACKS = {"grpo_agent": 200, "tts_dpo": 240}
+"""Recipe of a pack → seconds that it is expected to take."""
 STUDIES = ("study/kl_control", "study/lora_rank", "study/ppo_vs_grpo")
 PAGES = ROOT / "docs" / "results"
 
 
 def cases(target: Target) -> list[Case]:
     """The demo, one agent and one speech recipe, then the studies, which need several calls."""
-    found = [
-        Case("demo", lambda: demo(target), 240),
-        Case("grpo_agent", lambda: recipe(target, "grpo_agent"), 200),
-        Case("tts_dpo", lambda: recipe(target, "tts_dpo"), 240),
-    ]
+    found = [Case("demo", lambda: demo(target), 240)]
+    known = inventory.recipes()
+    found += [Case(name, lambda n=name: recipe(target, n), s) for name, s in OF_PACKS.items() if name in known]  # type: ignore[misc]
     # Studies resume from their store: they may start in whatever time is left, and are cut off by the limit.
     studies = STUDIES[:1] if target.tiny else STUDIES
     found += [Case(name.replace("/", "-"), lambda n=name: study(target, n), 100) for name in studies]  # type: ignore[misc]
@@ -31,7 +33,7 @@ def cases(target: Target) -> list[Case]:
 
 
 def run(target: Target, name: str, *overrides: str) -> tuple[Path, str]:
-    """Run a recipe; returns the folder of its outputs and what it printed. Raises RuntimeError where it fails."""
+    """Run a recipe. Return the directory of its outputs and its console output. Raise RuntimeError if it fails."""
     outputs = target.scratch / "store"
     words = [f"+recipe={name}", target.runtime, f"outputs={outputs}", *overrides]
     if target.tiny:
@@ -77,14 +79,14 @@ def recipe(target: Target, name: str) -> Outcome:
 
 
 def study(target: Target, name: str) -> Outcome:
-    """Verdicts of a study's claims on the device against those on its page, which a CPU made."""
+    """Verdicts of a study's claims on the device against those on its page, from a CPU."""
     from rlhf_lab.studies.frame import read_study
     from rlhf_lab.studies.verdict import verdicts
 
     overrides = ("seed=0,1",) if target.tiny else ()
     outputs, _ = run(target, name, "study.processes=1", *overrides)
-    folder = next(path.parent for path in (outputs / "studies").glob("*/study.json") if named(path, name))
-    here = [row.verdict for row in verdicts(read_study(folder))]
+    directory = next(path.parent for path in (outputs / "studies").glob("*/study.json") if named(path, name))
+    here = [row.verdict for row in verdicts(read_study(directory))]
     there = re.findall(r"^\|.*\| \*\*(.+?)\*\* \|", (PAGES / f"{Path(name).name}.md").read_text("utf-8"), re.MULTILINE)
     same = sum(a == b for a, b in zip(here, there, strict=False))
     opposite = sum({a, b} == {"confirmed", "not confirmed"} for a, b in zip(here, there, strict=False))

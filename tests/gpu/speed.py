@@ -25,16 +25,16 @@ from scale import (
 )
 from torch import Tensor, nn
 
-from rlhf_lab.losses.policy import Clip, PolicyTokens, ppo_clip
-from rlhf_lab.models.divided import checkpoint_blocks
+from rlhf_lab.losses.policy import ClipRange, PolicyTokens, ppo_clip
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.lora import add_adapter
 from rlhf_lab.models.settings import LoRA
+from rlhf_lab.models.sharded import checkpoint_blocks
 from rlhf_lab.models.weights import store
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
-from rlhf_lab.training.optim import Optimizers, Part
+from rlhf_lab.training.optim import Optimizers, TrainedPart
 from rlhf_lab.training.settings import TrainingSettings
 
 SFT_8K = "prime-rl, Qwen3-0.6B, 8k tokens, one H100: 26.0k tokens/s, 16.8 % MFU"
@@ -45,7 +45,7 @@ GRPO_STEP = "verl, 1,152 × 5 responses, two H200: 33.6 s per step; its model an
 
 
 def cases(target: Target) -> list[Case]:
-    """In order of what a reader asks first: training, sampling, a whole step."""
+    """In the order of a reader's questions: training, sampling, a full step."""
     return [
         Case("sft-0.6b-8k", lambda: sft(target, "0.6b", 8192, SFT_8K), 40),
         Case("trainer-0.6b-16k", lambda: trainer(target, "0.6b", 16384), 50),
@@ -82,7 +82,7 @@ def trainer(target: Target, size: str, length: int) -> Outcome:
     def loss() -> Tensor:
         logps = token_logps(model, batch)
         tokens = PolicyTokens(logps.logps_N, old.logps_N, advantage, logps.row_N, 1)
-        return ppo_clip(tokens, Clip(0.2, 0.2)).per_token.mean()
+        return ppo_clip(tokens, ClipRange(0.2, 0.2)).per_token.mean()
 
     return training_speed(target, size, model, loss, batch, TRAINER_16K)
 
@@ -99,7 +99,7 @@ def training_speed(
 ) -> Outcome:
     """Median over steps of forward, backward, clipping and AdamW; the first two steps are not timed."""
     settings = TrainingSettings(optimizer="adamw", lr=1e-5)
-    optimizers = Optimizers({"model": Part(model, 1e-5)}, settings)
+    optimizers = Optimizers({"model": TrainedPart(model, 1e-5)}, settings)
     tokens = sum(batch.lengths)
     undo = checkpoint_blocks(model)
     seconds = []
@@ -167,21 +167,21 @@ def generate(target: Target, size: str) -> Outcome:
 
 
 def vllm(target: Target, size: str) -> Outcome:
-    """The same work by vLLM, in this process, from a folder with the same random weights."""
+    """The same work by vLLM, in this process, from a directory with the same random weights."""
     from vllm import LLM, SamplingParams
 
-    folder = target.scratch / f"model-{size}"
-    if not folder.exists():
-        build(shape(size, target.tiny), device=target.device).bfloat16().save_pretrained(folder)
-    llm = LLM(str(folder), skip_tokenizer_init=True, gpu_memory_utilization=0.5)
+    directory = target.scratch / f"model-{size}"
+    if not directory.exists():
+        build(shape(size, target.tiny), device=target.device).bfloat16().save_pretrained(directory)
+    llm = LLM(str(directory), skip_tokenizer_init=True, gpu_memory_utilization=0.5)
     prompts, group, new = workload(target)
     params = SamplingParams(n=group, max_tokens=new, ignore_eos=True, detokenize=False)
-    asked = [{"prompt_token_ids": prompt} for prompt in prompts]
-    seconds = timed(target, lambda: llm.generate(asked, params))
+    requested = [{"prompt_token_ids": prompt} for prompt in prompts]
+    seconds = timed(target, lambda: llm.generate(requested, params))
     return Outcome({"output_tokens_per_s": len(prompts) * group * new / seconds, "s": seconds}, None, VLLM)
 
 
-# A whole step
+# Full step
 
 
 def grpo_step(target: Target, size: str) -> Outcome:
@@ -192,13 +192,13 @@ def grpo_step(target: Target, size: str) -> Outcome:
     from rlhf_lab.config import registry
 
     prompts, group = (4, 2) if target.tiny else (1152, 5)
-    folder = target.scratch / f"grpo-{size}"
-    write_folder(target, folder, size, prompts)
+    directory = target.scratch / f"grpo-{size}"
+    write_folder(target, directory, size, prompts)
     bench.scale.device = "auto" if target.device == SIMULATED else target.device
     bench.scale.bfloat16 = True
     registry.register("reward", "bench", implementation="policy")(bench.BenchReward)
     algorithm = _algorithm(
-        folder,
+        directory,
         "grpo",
         f"algorithm.prompts_per_iteration={prompts}",
         f"algorithm.group_size={group}",
@@ -220,18 +220,18 @@ def grpo_step(target: Target, size: str) -> Outcome:
     )
 
 
-def write_folder(target: Target, folder: Any, size: str, prompts: int) -> None:
+def write_folder(target: Target, directory: Any, size: str, prompts: int) -> None:
     """A model with random weights, a tokenizer of its vocabulary and a corpus of prompts."""
     import numpy as np
     from training import tokenizer_of
 
-    if (folder / "pairs.jsonl").exists():
+    if (directory / "pairs.jsonl").exists():
         return
     model = shape(size, target.tiny)
-    build(model, device=target.device).save_pretrained(folder / "model")
-    tokenizer_of(model.vocabulary).save_pretrained(folder / "model")
+    build(model, device=target.device).save_pretrained(directory / "model")
+    tokenizer_of(model.vocabulary).save_pretrained(directory / "model")
     rng = np.random.default_rng(0)
-    with (folder / "pairs.jsonl").open("w") as file:
+    with (directory / "pairs.jsonl").open("w") as file:
         for _ in range(2 * prompts + 64):
             prompt = " ".join(f"w{i}" for i in rng.integers(3, model.vocabulary, 20 if target.tiny else 90))
             file.write(

@@ -43,8 +43,8 @@ def tested(target: Target, row: dict[str, str], size: str) -> Outcome:
     overrides = [] if target.tiny else [*MODELS[size], "runtime.dtype=bfloat16"]
     seeds = "seed=0,1" if target.tiny else "seed=0,1,2"
     outputs, _ = run(target, row["study"], "study.processes=1", seeds, *overrides)
-    folder = next(path.parent for path in (outputs / "studies").glob("*/study.json") if named(path, row["study"]))
-    verdict = verdicts(read_study(folder))[int(row["claim"])]
+    directory = next(path.parent for path in (outputs / "studies").glob("*/study.json") if named(path, row["study"]))
+    verdict = verdicts(read_study(directory))[int(row["claim"])]
     if verdict.comparison is None:
         raise RuntimeError(f"the study compared nothing for: {verdict.claim}")
     difference = verdict.comparison.difference.mean

@@ -27,7 +27,7 @@ CORE = (
     *("rich", "markdown-it-py", "mdurl", "Pygments", "Jinja2", "MarkupSafe", "filelock", "PyYAML", "packaging"),
     *("scipy", "vl-convert-python", "peft", "accelerate", "psutil", "pytest", "pluggy", "iniconfig"),
 )
-"""What the lab imports besides torch, transformers and numpy, with dependencies, and what runs its tests."""
+"""Packages that rlhf_lab imports (except torch, transformers, numpy), with dependencies, and those for its tests."""
 EXTRA = {"quantized": ("bitsandbytes",), "trl": ("trl",)}
 SOURCE_ONLY = {"antlr4-python3-runtime"}
 """Published as source alone; pure Python, so a wheel made here serves every Python 3."""
@@ -40,9 +40,9 @@ def main() -> None:
     parser.add_argument("--extra", action="append", choices=EXTRA, default=[], help="further packages; large")
     parser.add_argument("--to", type=Path, default=ROOT / ".wheelhouse")
     options = parser.parse_args()
-    wanted = [*CORE, *(name for extra in options.extra for name in EXTRA[extra])]
+    expected = [*CORE, *(name for extra in options.extra for name in EXTRA[extra])]
     have = names(options.installed.read_text(encoding="utf-8")) if options.installed else set()
-    missing = [name for name in wanted if normal(name) not in have]
+    missing = [name for name in expected if normal(name) not in have]
     options.to.mkdir(parents=True, exist_ok=True)
     for name in missing:
         requirement = pinned(name)

@@ -1,4 +1,4 @@
-"""What several learning tests start from, trained once for all test processes."""
+"""Fixtures of several learning tests, trained once for all test processes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from rlhf_lab.stages.execute import execute
 def toy(shared_tmp: Path) -> tuple[Path, Path]:
     """(pairs whose chosen reply is the longer one, a policy that imitates both sides a little)."""
 
-    def stage_in(folder: Path):
+    def stage_in(directory: Path):
         fixed = ("algorithm.optimizer=adamw", "algorithm.batch_size=16", "checkpoint.every_steps=0", *ONE_LAYER)
-        data = f"data.path={folder / 'longer.jsonl'}"
-        return planned("sft", "data=pairs", data, *fixed, f"outputs={folder}")
+        data = f"data.path={directory / 'longer.jsonl'}"
+        return planned("sft", "data=pairs", data, *fixed, f"outputs={directory}")
 
-    def train(folder: Path) -> None:
-        folder.mkdir()
-        write_pairs(folder / "longer.jsonl", toy_rows(200))
-        execute(stage_in(folder))
+    def train(directory: Path) -> None:
+        directory.mkdir()
+        write_pairs(directory / "longer.jsonl", toy_rows(200))
+        execute(stage_in(directory))
 
-    folder = once(shared_tmp / "toy", train)
-    return folder / "longer.jsonl", Path(stage_in(folder).model)
+    directory = once(shared_tmp / "toy", train)
+    return directory / "longer.jsonl", Path(stage_in(directory).model)
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:

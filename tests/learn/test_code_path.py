@@ -1,4 +1,4 @@
-"""The lines that docs/code.md says a step runs are those that it runs."""
+"""The lines that docs/code_path.md says a step runs are those that it runs."""
 
 from __future__ import annotations
 

@@ -27,39 +27,39 @@ def blocks() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory) -> Path:
-    """The files of the page in a folder, installed as the page says in an environment of their own, `venv`."""
-    folder = tmp_path_factory.mktemp("contributing")
+    """The files of the page in a directory, installed as the page says in a separate environment, `venv`."""
+    directory = tmp_path_factory.mktemp("contributing")
     for name, text in blocks().items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    venv.create(folder / "venv", with_pip=False)
-    (packages,) = (folder / "venv").glob("lib/python*/site-packages")
-    # The libraries of this environment, pip too; what is installed goes to the new one.
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+    venv.create(directory / "venv", with_pip=False)
+    (packages,) = (directory / "venv").glob("lib/python*/site-packages")
+    # The libraries of this environment, pip too; the new environment gets the installed package.
     (packages / "libraries.pth").write_text("\n".join(site.getsitepackages()))
     offline = ("--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
-    command = [folder / "venv" / "bin" / "python", "-m", "pip", "install", *offline, "-e", "."]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    command = [directory / "venv" / "bin" / "python", "-m", "pip", "install", *offline, "-e", "."]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    return directory
 
 
-def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def python(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run Python in the environment of the plug-in."""
     paths = [str(path) for path in (ROOT, ROOT / "tests", ROOT / "tests" / "unit")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [folder / "venv" / "bin" / "python", *words],
+        [directory / "venv" / "bin" / "python", *words],
         capture_output=True,
         text=True,
-        cwd=folder,
+        cwd=directory,
         env=environment,
         timeout=300,
     )
 
 
-def lab(folder: Path, *words: str, status: int = 0) -> str:
-    """What a command prints, on both streams."""
-    done = python(folder, "-m", "rlhf_lab", *words)
+def lab(directory: Path, *words: str, status: int = 0) -> str:
+    """Return the output of a command, from both streams."""
+    done = python(directory, "-m", "rlhf_lab", *words)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -101,13 +101,13 @@ def test_a_check_imports_no_torch(workplace):
 @pytest.mark.slow
 def test_the_pack_contributes_a_command_an_answer_a_rule_and_checks(workplace):
     assert "3 words" in lab(workplace, "count", "three", "short", "words")
-    assert "count TEXT …: the number of words of a text." in " ".join(lab(workplace, "list").split())
-    command = ("+recipe=grpo", "data=counting", "data.most=99", "reward=brevity", "needs.reward=null")
+    assert "count TEXT …: print the number of words of a text." in " ".join(lab(workplace, "list").split())
+    command = ("+recipe=grpo", "data=counting", "data.max_words=99", "reward=brevity", "needs.reward=null")
     refused = lab(workplace, *command, "rollout.max_new_tokens=8", status=2)
-    assert "data.most is longer than rollout.max_new_tokens; raise the latter" in refused
+    assert "data.max_words is larger than rollout.max_new_tokens; raise the latter" in refused
     code = (
-        "from rlhf_lab.core.packs import contributed, load, named\n"
-        "print(*(check.name for check in contributed('doctor')), load(named('answers')['ranked']).__name__)\n"
+        "from rlhf_lab.core.packs import contributed_objects, load, named\n"
+        "print(*(check.name for check in contributed_objects('doctor')), load(named('answers')['ranked']).__name__)\n"
     )
     assert python(workplace, "-c", code).stdout.split() == ["sandbox", "counting", "ranked"]
 
@@ -154,22 +154,22 @@ def test_a_further_measure_of_the_environment_is_shown_everywhere(workplace):
     small += ("rollout.max_prompt_tokens=32", "model=micro", "runtime.device=cpu")
     command = ("+recipe=grpo", "data=relay", "reward=environment", "needs.reward=null", *small)
     out = lab(workplace, *command)
-    assert "last reply" in out and "turns_used" in out
+    assert "last response" in out and "turns_used" in out
     line = next(line.split()[1] for line in out.splitlines() if line.startswith("run "))
-    folder = workplace / line
-    rows = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
+    directory = workplace / line
+    rows = [json.loads(line) for line in (directory / "evaluation.jsonl").read_text().splitlines()]
     assert all(row["last_words"] == len(row["response"].split()) for row in rows)
     assert all(row["measure/turns_used"] == row["turns"] for row in rows)
-    for policy in json.loads((folder / "result.json").read_text())["policies"]:
+    for policy in json.loads((directory / "result.json").read_text())["policies"]:
         for name in ("last_words", "measure/turns_used"):
             mine = [row[name] for row in rows if row["policy"] == policy["name"]]
             assert policy["metrics"][name]["mean"] == pytest.approx(sum(mine) / len(mine))
-    assert "words per response." in (folder / "report.html").read_text()
+    assert "words per response." in (directory / "report.html").read_text()
     for page in ("table.md", "report.html"):
-        text = (folder / page).read_text()
-        assert "last reply, words" in text and "measure/turns used" in text
+        text = (directory / page).read_text()
+        assert "last response, words" in text and "measure/turns used" in text
     assert {"last_words", "measure/turns_used"} <= json.loads(
-        (folder / "metrics.jsonl").read_text().splitlines()[0]
+        (directory / "metrics.jsonl").read_text().splitlines()[0]
     ).keys()
 
 
@@ -177,7 +177,7 @@ TURNS = (
     *("data=relay", "reward=environment", "needs.reward=null", "model=micro", "runtime.device=cpu"),
     *("evaluation.prompts=48", "rollout.max_new_tokens=4", "rollout.max_prompt_tokens=32", "algorithm.beta=0"),
     *("algorithm.lr=3e-3", "algorithm.optimizer=adamw", "algorithm.batch_size=64"),
-    # At other seeds SFT of so small a model may not copy the colour yet, and then no reply earns more than another.
+    # At other seeds SFT of so small a model may not copy the colour yet, and then all responses earn the same.
     "seed=1",
 )
 ALGORITHMS = {
@@ -195,10 +195,10 @@ ALGORITHMS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ALGORITHMS)
 def test_the_second_turn_is_learned(workplace, recipe):
-    """Only it earns. The colour is named in the environment's message, so a reply that ignores it earns a half."""
+    """Only it earns. The colour is named in the environment's message, so a response that ignores it earns a half."""
     out = lab(workplace, f"+recipe={recipe.partition(',')[0]}", *TURNS, *ALGORITHMS[recipe])
-    folder = next(line.split()[1] for line in out.splitlines() if line.startswith("run "))
-    result = workplace / folder / "result.json"
+    directory = next(line.split()[1] for line in out.splitlines() if line.startswith("run "))
+    result = workplace / directory / "result.json"
     policies = {policy["name"]: policy["metrics"] for policy in json.loads(result.read_text())["policies"]}
     trained = next(metrics for name, metrics in policies.items() if name != "SFT")
     assert policies["SFT"]["gold"]["mean"] < 0.75

@@ -48,10 +48,10 @@ def margins(policy, tmp_path_factory) -> artifacts.Stage:
     return stage
 
 
-def reader(stage: artifacts.Stage, folder: Path, *overrides: str) -> Run:
+def reader(stage: artifacts.Stage, directory: Path, *overrides: str) -> Run:
     """A run that reads the margins of a stage."""
     config = stage.config.replace(data=planned("sft", *TINY, *overrides).config.data)
-    return Run(folder, config, {"policy": stage.sources()["policy"], "margins": stage.output})
+    return Run(directory, config, {"policy": stage.sources()["policy"], "margins": stage.output})
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def noise(tmp_path_factory) -> tuple[artifacts.Stage, Margins, Run]:
 
 
 def test_on_noise_the_in_sample_filter_sees_a_gain_that_cross_fitting_does_not(noise):
-    """What a model remembers looks like accuracy, most of all where it is sure. Held out, it is a coin."""
+    """Memorised labels look like accuracy, above all where the model is sure. On held-out rows it is a coin flip."""
     metrics = noise[0].result()["metrics"]
     assert metrics["accuracy/in_sample"]["low"] > 0.6
     assert metrics["accuracy/in_sample/top_half"]["low"] > metrics["accuracy/in_sample"]["mean"] + 0.05
@@ -76,7 +76,7 @@ def test_on_noise_the_in_sample_filter_sees_a_gain_that_cross_fitting_does_not(n
 
 
 def test_on_noise_kept_pairs_are_right_as_often_as_a_coin_whatever_chose_them(noise):
-    """The gain of the in-sample filter is in the eye of its model: not in the labels, not for a model held out."""
+    """Only its own model sees the gain of the in-sample filter: the labels do not, nor does a held-out model."""
     _, found, run = noise
     prompts = np.array([pair.prompt for pair in run.corpus.train])
 
@@ -129,8 +129,8 @@ def test_margins_are_the_same_after_a_resume(policy, margins, tmp_path, monkeypa
             execute(stage)
     stop_at(monkeypatch, CrossFitting, None)
     execute(stage)
-    assert (stage.folder / "margins.jsonl").read_text() == (margins.folder / "margins.jsonl").read_text()
-    assert any(note.startswith("resumed") for note in read_json(stage.folder / "result.json")["notes"])
+    assert (stage.directory / "margins.jsonl").read_text() == (margins.directory / "margins.jsonl").read_text()
+    assert any(note.startswith("resumed") for note in read_json(stage.directory / "result.json")["notes"])
 
 
 def test_other_pairs_are_refused(margins, tmp_path):
@@ -187,7 +187,7 @@ def test_difficulty_keeps_what_can_be_learnt_at_the_runs_beta(margins, tmp_path)
         few = chosen_pairs(replace(settings, selection=Selection(by="difficulty", keep=0.1)), run)
         assert len(few) == 10 and set(few.tolist()) <= set(expected.tolist())
     impossible = replace(found, crossfit_CN=found.crossfit_CN * 0 - 99)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(DataError, match="lower it"):
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(DataError, match="lower beta"):
         patch.setattr("rlhf_lab.algorithms.pair_selection.selection.read_margins", lambda run: impossible)
         chosen_pairs(DPO(beta=0.01, selection=Selection(by="difficulty")), run)
 
@@ -202,7 +202,7 @@ def test_a_stage_trains_on_what_is_chosen_and_says_so(recipe, policy, margins, t
     result = stage.result()
     assert result["metrics"]["selection/pairs"] == 20
     assert any("trains on 20 of 96 corpus pairs: max_pairs=80, selection.by=margin" in note for note in result["notes"])
-    steps = read_json(stage.folder / "manifest.json")["needs"]
+    steps = read_json(stage.directory / "manifest.json")["needs"]
     assert steps["margins"]["dir"] == margins.output
 
 

@@ -34,13 +34,13 @@ def policy(tmp_path_factory) -> Path:
     return Path(stage.model)
 
 
-def plan(folder: Path, policy: Path, every: int = 0) -> Stage:
-    return planned("grpo", *SIZE, f"needs.policy={policy}", f"outputs={folder}", f"checkpoint.every_steps={every}",
+def plan(directory: Path, policy: Path, every: int = 0) -> Stage:
+    return planned("grpo", *SIZE, f"needs.policy={policy}", f"outputs={directory}", f"checkpoint.every_steps={every}",
                    "needs.reward=null")  # fmt: skip
 
 
 def logged(stage: Stage) -> list[str]:
-    rows = read_jsonl(stage.folder / "metrics.jsonl")
+    rows = read_jsonl(stage.directory / "metrics.jsonl")
     return [json.dumps({key: value for key, value in row.items() if key != "time"}) for row in rows]
 
 
@@ -64,12 +64,12 @@ def test_resumed_equals_uninterrupted(stops, tmp_path, policy, uninterrupted, mo
     assert logged(stage) == logged(uninterrupted)
     ours, theirs = model_tensors(Path(stage.model)), model_tensors(Path(uninterrupted.model))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    first, second = (read_json(each.folder / "result.json") for each in (uninterrupted, stage))
+    first, second = (read_json(each.directory / "result.json") for each in (uninterrupted, stage))
     assert first["policies"] == second["policies"]
 
 
 def test_what_is_logged_and_measured(uninterrupted):
-    rows = [row for row in read_jsonl(uninterrupted.folder / "metrics.jsonl") if "curriculum/new" in row]
+    rows = [row for row in read_jsonl(uninterrupted.directory / "metrics.jsonl") if "curriculum/new" in row]
     assert len(rows) == 6
     assert not undeclared(key for row in rows for key in row if key.startswith("curriculum/"))
     assert rows[0]["curriculum/new"] == 1 and rows[0]["curriculum/difficulty"] is None
@@ -78,7 +78,7 @@ def test_what_is_logged_and_measured(uninterrupted):
     assert all(0 < row["curriculum/difficulty"] < 1 for row in rows[1:])
     assert all(0 <= row["curriculum/informative"] <= 1 for row in rows)
     assert np.mean([row["curriculum/new"] for row in rows[1:]]) < 0.8
-    policies = read_json(uninterrupted.folder / "result.json")["policies"]
+    policies = read_json(uninterrupted.directory / "result.json")["policies"]
     for measured in (policy["metrics"] for policy in policies):
         assert measured["pass@1"]["mean"] <= measured["pass@2"]["mean"] <= measured["pass@4"]["mean"]
         assert measured["pass@1"]["mean"] == pytest.approx(measured["correct"]["mean"])

@@ -1,4 +1,4 @@
-"""What is damaged is made again where that gives the same, and is refused where it would lose rows."""
+"""Damaged files are built again where that gives the same, and are refused where it would lose rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, sto
 from rlhf_lab.algorithms.preference.dpo_iterative import IteratedDPO
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import read_json, write_json
-from rlhf_lab.evaluations.rescoring import read_replies
+from rlhf_lab.evaluations.rescoring import read_responses
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import ensure, execute
 
@@ -50,8 +50,8 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
-def texts(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in [*folder.glob("*.jsonl"), *folder.glob("rounds/*")]}
+def texts(directory: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in [*directory.glob("*.jsonl"), *directory.glob("rounds/*")]}
 
 
 def timeless(text: str) -> list[dict]:
@@ -70,15 +70,16 @@ def timeless(text: str) -> list[dict]:
 def test_an_evaluation_goes_on_after_the_last_policy_that_is_intact(tmp_path, upstream, name, old, new):
     stage = plan("best_of_n", tmp_path, upstream, "algorithm.samples=4")
     execute(stage)
-    before, result = texts(stage.folder), read_json(stage.folder / "result.json")
-    write_json(stage.folder / "result.json", {"status": "running"})
-    edit(stage.folder / name, old, new)
+    before, result = texts(stage.directory), read_json(stage.directory / "result.json")
+    write_json(stage.directory / "result.json", {"status": "running"})
+    edit(stage.directory / name, old, new)
     execute(stage)
-    again = read_json(stage.folder / "result.json")
-    assert texts(stage.folder) == before
+    again = read_json(stage.directory / "result.json")
+    assert texts(stage.directory) == before
     assert again["policies"] == result["policies"]
     first = 1 if "best of 2" in old else 0
-    assert any(f"was cut or damaged after policy {first}: evaluated again" in note for note in again["notes"])
+    expected = f"was cut or damaged after policy {first}: the policies after it are evaluated again"
+    assert any(expected in note for note in again["notes"])
 
 
 def test_an_intact_evaluation_is_not_repeated(tmp_path, upstream, monkeypatch):
@@ -86,7 +87,7 @@ def test_an_intact_evaluation_is_not_repeated(tmp_path, upstream, monkeypatch):
     execute(stage)
     monkeypatch.setattr("rlhf_lab.evaluations.evaluator.Evaluator.sample", None)
     execute(stage)
-    assert not any("again" in note for note in read_json(stage.folder / "result.json")["notes"])
+    assert not any("again" in note for note in read_json(stage.directory / "result.json")["notes"])
 
 
 @pytest.mark.parametrize("damage", ["cut", "a digit", "gone"])
@@ -96,69 +97,69 @@ def test_a_log_that_is_not_what_the_checkpoint_saw_is_refused(tmp_path, upstream
     with pytest.raises(Stopped):
         execute(stage)
     stop_at(monkeypatch, IteratedDPO, None)
-    log = stage.folder / "metrics.jsonl"
-    whole = log.read_bytes()
+    log = stage.directory / "metrics.jsonl"
+    full = log.read_bytes()
     if damage == "gone":
         log.unlink()
     else:
-        log.write_bytes(whole[:20] if damage == "cut" else whole.replace(b'"step": 1', b'"step": 7', 1))
+        log.write_bytes(full[:20] if damage == "cut" else full.replace(b'"step": 1', b'"step": 7', 1))
     with pytest.raises(ArtifactError, match=r"metrics\.jsonl is damaged.*Restore the file from a copy, or delete"):
         ensure(stage, time.time())
-    assert (stage.folder / "checkpoint.pt").exists()
-    log.write_bytes(whole)
+    assert (stage.directory / "checkpoint.pt").exists()
+    log.write_bytes(full)
     assert any(note.startswith("resumed at step 1") for note in ensure(stage, time.time())["notes"])
 
 
 def test_a_round_is_made_again_until_the_policy_has_trained_on_it(tmp_path, upstream, monkeypatch):
-    whole, cut = rounds_plan(tmp_path / "whole", upstream), rounds_plan(tmp_path / "cut", upstream)
-    execute(whole)
+    full, cut = rounds_plan(tmp_path / "whole", upstream), rounds_plan(tmp_path / "cut", upstream)
+    execute(full)
     stop_at(monkeypatch, IteratedDPO, 1)
     with pytest.raises(Stopped):
         execute(cut)
     stop_at(monkeypatch, IteratedDPO, None)
-    shutil.copy(whole.folder / "rounds" / "round_2.json", cut.folder / "rounds")
-    edit(cut.folder / "rounds" / "round_2.json", '"reward_best": ', '"reward_best": 1')
-    kept = (cut.folder / "rounds" / "round_1.json").read_text()
-    edit(cut.folder / "rounds" / "round_1.json", '"reward_best": ', '"reward_best": 1')
+    shutil.copy(full.directory / "rounds" / "round_2.json", cut.directory / "rounds")
+    edit(cut.directory / "rounds" / "round_2.json", '"reward_best": ', '"reward_best": 1')
+    kept = (cut.directory / "rounds" / "round_1.json").read_text()
+    edit(cut.directory / "rounds" / "round_1.json", '"reward_best": ', '"reward_best": 1')
     with pytest.raises(ArtifactError, match=r"round_1\.json is damaged, and the policy has trained on its pairs"):
         execute(cut)
-    (cut.folder / "rounds" / "round_1.json").write_text(kept)
+    (cut.directory / "rounds" / "round_1.json").write_text(kept)
     execute(cut)
-    assert any("round_2.json was damaged" in note for note in read_json(cut.folder / "result.json")["notes"])
-    one, other = model_tensors(Path(whole.model)), model_tensors(Path(cut.model))
+    assert any("round_2.json was damaged" in note for note in read_json(cut.directory / "result.json")["notes"])
+    one, other = model_tensors(Path(full.model)), model_tensors(Path(cut.model))
     assert all(one[name].equal(other[name]) for name in one)
-    assert timeless(texts(whole.folder)["metrics.jsonl"]) == timeless(texts(cut.folder)["metrics.jsonl"])
+    assert timeless(texts(full.directory)["metrics.jsonl"]) == timeless(texts(cut.directory)["metrics.jsonl"])
 
 
 def test_a_completed_stage_is_not_built_over(tmp_path, upstream):
     """Neither where its result cannot be read nor where its model is not what it was."""
     stage = plan("best_of_n", tmp_path, upstream, "algorithm.samples=2")
     execute(stage)
-    (stage.folder / "result.json").write_text('{"status": "compl')
+    (stage.directory / "result.json").write_text('{"status": "compl')
     with pytest.raises(ArtifactError, match=r"result\.json \(17 bytes\) has changed"):
         ensure(stage, time.time())
-    assert (stage.folder / "evaluation.jsonl").exists()
-    shutil.rmtree(stage.folder)  # the remedy
+    assert (stage.directory / "evaluation.jsonl").exists()
+    shutil.rmtree(stage.directory)  # the remedy
     assert ensure(stage, time.time())["status"] == "completed"
 
 
 def test_a_kill_after_the_result_leaves_a_complete_stage(tmp_path, upstream):
     stage = rounds_plan(tmp_path, upstream)
     execute(stage)
-    (stage.folder / "checkpoint.pt").write_text("of the last step")
-    before = (stage.folder / "result.json").stat().st_mtime_ns
+    (stage.directory / "checkpoint.pt").write_text("of the last step")
+    before = (stage.directory / "result.json").stat().st_mtime_ns
     assert ensure(stage, time.time())["status"] == "completed"
-    assert (stage.folder / "result.json").stat().st_mtime_ns == before
-    assert not (stage.folder / "checkpoint.pt").exists()
+    assert (stage.directory / "result.json").stat().st_mtime_ns == before
+    assert not (stage.directory / "checkpoint.pt").exists()
 
 
 def test_saved_replies_and_a_model_of_another_store_are_checked_too(tmp_path, upstream):
-    """What is named by its folder is no stage of the command."""
+    """A model named by its directory is not a stage of the command."""
     stage = plan("best_of_n", tmp_path / "one", upstream, "algorithm.samples=2")
     execute(stage)
-    edit(stage.folder / "evaluation.jsonl", '"proxy": ', '"proxy": 1')
+    edit(stage.directory / "evaluation.jsonl", '"proxy": ', '"proxy": 1')
     with pytest.raises(ArtifactError, match=r"evaluation\.jsonl .* has changed"):
-        read_replies(stage.folder)
+        read_responses(stage.directory)
     store = tmp_path / "two"
     shutil.copytree(upstream["policy"].parent, store)
     (store / "model" / "generation_config.json").write_text("{}")

@@ -47,7 +47,7 @@ def test_best_of_n_names_every_n_and_saves_no_model(best_of_n):
     result = best_of_n.result()
     assert result is not None
     assert [policy["name"] for policy in result["policies"]] == ["SFT", "best of 2", "best of 4", "best of 6"]
-    assert not Path(best_of_n.model).exists() and not (best_of_n.folder / "checkpoint.pt").exists()
+    assert not Path(best_of_n.model).exists() and not (best_of_n.directory / "checkpoint.pt").exists()
     kl = [policy["metrics"]["kl"]["mean"] for policy in result["policies"]]
     assert kl == pytest.approx([0, *(np.log(n) - (n - 1) / n for n in (2, 4, 6))])
 
@@ -63,7 +63,7 @@ def test_choosing_by_the_proxy_raises_the_proxy(best_of_n):
 
 
 def test_the_best_of_all_is_the_best(best_of_n):
-    rows = read_jsonl(best_of_n.folder / "evaluation.jsonl")
+    rows = read_jsonl(best_of_n.directory / "evaluation.jsonl")
     sampled = [row for row in rows if row["policy"] == "SFT"]
     assert len(sampled) == 6 * 6
     best = {p: max(row["proxy"] for row in sampled if row["prompt_id"] == p) for p in range(6)}
@@ -74,7 +74,7 @@ def test_the_best_of_all_is_the_best(best_of_n):
 
 
 def test_the_report_pairs_expected_values_by_prompt(best_of_n):
-    run = read_run(best_of_n.folder)
+    run = read_run(best_of_n.directory)
     assert not mismatches(run)
     policies = {policy.name: policy.metrics for policy in run.policies}
     found = gain(run, "best of 2", "gold")
@@ -82,21 +82,21 @@ def test_the_report_pairs_expected_values_by_prompt(best_of_n):
         policies["best of 2"]["gold"].mean - policies["SFT"]["gold"].mean, abs=1e-5
     )
     assert found.difference.clusters == 6
-    assert "best of 4" in write_report(best_of_n.folder).read_text()
+    assert "best of 4" in write_report(best_of_n.directory).read_text()
 
 
 def test_an_interrupted_evaluation_goes_on(best_of_n, monkeypatch):
     before = best_of_n.result()
-    rows = (best_of_n.folder / "evaluation.jsonl").read_bytes()
-    logged = (best_of_n.folder / "policies.jsonl").read_text().splitlines(keepends=True)
-    (best_of_n.folder / "policies.jsonl").write_text("".join(logged[:2]))
+    rows = (best_of_n.directory / "evaluation.jsonl").read_bytes()
+    logged = (best_of_n.directory / "policies.jsonl").read_text().splitlines(keepends=True)
+    (best_of_n.directory / "policies.jsonl").write_text("".join(logged[:2]))
     sampled = []
     from rlhf_lab.sampling.local import LocalSampler
 
     draw = LocalSampler.sample
     monkeypatch.setattr(LocalSampler, "sample", lambda self, *a, **k: sampled.append(a[2]) or draw(self, *a, **k))
     again = execute(best_of_n)
-    assert again["policies"] == before["policies"] and (best_of_n.folder / "evaluation.jsonl").read_bytes() == rows
+    assert again["policies"] == before["policies"] and (best_of_n.directory / "evaluation.jsonl").read_bytes() == rows
     assert sampled == [2]  # the opponents; the candidates were there
 
 
@@ -109,18 +109,18 @@ def test_a_comparison_has_every_policy_on_the_same_prompts(comparison):
         assert {"gold", "gold_sd", "proxy", "proxy_sd", "tokens", "seconds"} <= set(metrics)
         assert metrics["proxy_sd"]["low"] <= metrics["proxy_sd"]["mean"] <= metrics["proxy_sd"]["high"]
     assert "win_rate" in dpo
-    upstream = read_json(comparison.needs["dpo"].folder / "result.json")
+    upstream = read_json(comparison.needs["dpo"].directory / "result.json")
     assert dpo["seconds"] == upstream["seconds"]
-    rows = read_jsonl(comparison.folder / "evaluation.jsonl")
+    rows = read_jsonl(comparison.directory / "evaluation.jsonl")
     assert {r["prompt"] for r in rows if r["policy"] == "dpo"} == {r["prompt"] for r in rows if r["policy"] != "dpo"}
     values = [row["proxy"] for row in rows if row["policy"] == "dpo"]
     assert dpo["proxy_sd"]["mean"] == pytest.approx(np.std(values, ddof=1), abs=1e-5)
 
 
 def test_a_comparison_ends_in_the_usual_report(comparison):
-    page = write_report(comparison.folder).read_text()
+    page = write_report(comparison.directory).read_text()
     assert "Samples side by side" in page and "training time, s" in page and "proxy sd" in page
-    assert (comparison.folder / "plot.svg").exists() and "dpo" in (comparison.folder / "table.md").read_text()
+    assert (comparison.directory / "plot.svg").exists() and "dpo" in (comparison.directory / "table.md").read_text()
 
 
 def test_a_reward_model_is_no_policy(comparison):

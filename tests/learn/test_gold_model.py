@@ -1,11 +1,8 @@
-"""Gold on data without a known truth: a reward model, or a judge, as the gold of whole stages."""
+"""Gold on data without a known truth: a reward model as the gold of entire stages."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +11,6 @@ from support import ONE_LAYER, command_inside, planned, save_tiny
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.models.build import load_encoder
 from rlhf_lab.monitoring.replay import read_trace
-from rlhf_lab.packs.judging.judges import caller
-from rlhf_lab.packs.judging.judges.requests import Reply, Request
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.results.answer import answer
 from rlhf_lab.results.rundir import read_run
@@ -44,8 +39,8 @@ GRPO = (
 def models(toy, tmp_path_factory) -> dict[str, str]:
     """The model folders of two reward models that differ in their seed."""
     data, policy = toy
-    folder = tmp_path_factory.mktemp("rewards")
-    named = ("data=pairs", f"data.path={data}", f"needs.policy={policy}", f"outputs={folder}")
+    directory = tmp_path_factory.mktemp("rewards")
+    named = ("data=pairs", f"data.path={data}", f"needs.policy={policy}", f"outputs={directory}")
     stages = {
         name: planned("reward_model", *named, *SMALL, f"seed={seed}") for seed, name in enumerate(("proxy", "gold"))
     }
@@ -63,9 +58,9 @@ def stage_of(toy, models, recipe: str, out: Path, *more: str) -> Stage:
 def test_the_gold_of_policy_optimisation_is_the_models_score(toy, models, tmp_path):
     stage = stage_of(toy, models, "grpo", tmp_path, *GRPO, f"needs.gold={models['gold']}")
     result = execute(stage)
-    rows = read_jsonl(stage.folder / "evaluation.jsonl")
-    prompts, replies = [row["prompt"] for row in rows], [row["response"] for row in rows]
-    expected = load_reward(models["gold"])(prompts, replies)
+    rows = read_jsonl(stage.directory / "evaluation.jsonl")
+    prompts, responses = [row["prompt"] for row in rows], [row["response"] for row in rows]
+    expected = load_reward(models["gold"])(prompts, responses)
     assert np.allclose([row["gold"] for row in rows], expected, atol=1e-5)
     assert not np.allclose([row["gold"] for row in rows], [row["proxy"] for row in rows], atol=0.01)
     reference, policy = result["policies"]
@@ -74,16 +69,16 @@ def test_the_gold_of_policy_optimisation_is_the_models_score(toy, models, tmp_pa
     score = {name: np.array([row["gold"] for row in rows if row["policy"] == name]) for name in ("SFT", "GRPO")}
     wins = np.sign(score["GRPO"] - score["SFT"]) / 2 + 0.5
     assert policy["metrics"]["win_rate"]["mean"] == pytest.approx(wins.mean())
-    logged = read_jsonl(stage.folder / "metrics.jsonl")
+    logged = read_jsonl(stage.directory / "metrics.jsonl")
     assert all(np.isfinite(row["gold"]) for row in logged if "reward" in row)
     # the hacking monitor knows where gold fell, live and from the saved trace
     assert result["metrics"]["hacked"] in (0, 1)
-    batches = read_trace(stage.folder)
+    batches = read_trace(stage.directory)
     assert len(batches) == 10 and all(np.isfinite(batch.gold_N).all() for batch in batches)
-    run = read_run(stage.folder)
+    run = read_run(stage.directory)
     assert run.gold_source == f"the score of the reward model {models['gold']}"
     assert f"gold is {run.gold_source}" in answer(run).caveat
-    page = write_report(stage.folder).read_text()
+    page = write_report(stage.directory).read_text()
     assert "simulated world" not in page.split("<script")[0] and "the score of the reward model" in page
 
 
@@ -109,11 +104,11 @@ def test_rounds_of_dpo_say_how_far_gold_agrees_with_their_pairs(toy, models, tmp
 def test_a_report_card_knows_gold(toy, models, tmp_path):
     result = execute(stage_of(toy, models, "rm_report", tmp_path, f"needs.gold={models['gold']}"))
     assert {"gold_agreement", "gold_correlation", "spearman/corpus", "starc/gold"} <= result["metrics"].keys()
-    assert result["metrics"]["gold_agreement"]["mean"] > 0.5  # both prefer the longer reply
+    assert result["metrics"]["gold_agreement"]["mean"] > 0.5  # both prefer the longer response
 
 
 def test_gold_labels_the_replies_that_a_proxy_learns_from(toy, models, tmp_path):
-    """The setting of arXiv:2210.10760, as far as pairs of the policy's own replies go."""
+    """The setting of arXiv:2210.10760, as far as pairs of the policy's own responses go."""
     data, policy = toy
     named = ("data=pairs", f"data.path={data}", f"needs.policy={policy}", f"outputs={tmp_path}")
     more = ("algorithm.on_policy_fraction=0.5", f"needs.gold={models['gold']}", "seed=2")
@@ -137,63 +132,12 @@ def test_a_classifier_that_the_lab_did_not_train_is_gold_in_its_own_unit(toy, mo
     assert any("its scores are used as they are" in note for note in result["notes"])
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "rm").eval()
     encoder = load_encoder(tmp_path / "rm", stage.config.model)
-    row = read_jsonl(stage.folder / "evaluation.jsonl")[0]
-    prompt, reply = encoder.row(row["prompt"], row["response"], 512)
+    row = read_jsonl(stage.directory / "evaluation.jsonl")[0]
+    prompt, response = encoder.row(row["prompt"], row["response"], 512)
     with torch.no_grad():
-        hidden = model.transformer(torch.tensor([[*prompt, *reply]])).last_hidden_state[0, -1]
+        hidden = model.transformer(torch.tensor([[*prompt, *response]])).last_hidden_state[0, -1]
         expected = float(model.score(hidden))
     assert row["gold"] == pytest.approx(expected, abs=1e-5)
-
-
-# A judge
-
-
-class Grader:
-    """A judge who likes long replies: grade 1…5 by words; it cannot grade what says "old"."""
-
-    identity: Mapping[str, Any] = {"kind": "words"}
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def complete_many(self, requests: Sequence[Request], *, title: str = "") -> list[Reply]:
-        self.asked += len(requests)
-        return [self._answer(request) for request in requests]
-
-    def _answer(self, request: Request) -> Reply:
-        question: Any = request.about
-        if "old" in question.reply:
-            return Reply("I would rather not.", stop="refused")
-        grade = min(5, 1 + len(question.reply.split()) // 2)
-        return Reply(json.dumps({"reason": "words", **dict.fromkeys(question.criteria, grade)}))
-
-
-@pytest.fixture
-def grader(monkeypatch) -> Grader:
-    judge = Grader()
-    monkeypatch.setattr(caller, "open_judge", lambda settings, caller: judge)
-    return judge
-
-
-def test_a_judge_grades_what_is_evaluated_and_not_what_is_trained_on(toy, models, tmp_path, grader):
-    rubric = tmp_path / "length.yaml"
-    rubric.write_text("name: length\nscale: {low: 1, high: 5}\ncriteria: {length: is long}\n")
-    judge = ("judge=openai_compatible", "judge.model=words", f"needs.judge={rubric}")
-    stage = stage_of(toy, models, "grpo", tmp_path, *GRPO, *judge)
-    result = execute(stage)
-    rows = read_jsonl(stage.folder / "evaluation.jsonl")
-    graded = [row for row in rows if "old" not in row["response"]]
-    assert len(graded) < len(rows)
-    expected = [(min(5, 1 + len(row["response"].split()) // 2) - 1) / 4 for row in graded]
-    assert [row["gold"] for row in graded] == pytest.approx(expected)
-    assert all(row["gold"] is None for row in rows if row not in graded)
-    assert grader.asked <= len(rows)
-    assert any("replies unscored" in note for note in result["notes"])
-    assert "gold" in result["policies"][-1]["metrics"]
-    assert not any("gold" in row for row in read_jsonl(stage.folder / "metrics.jsonl"))
-    assert "hacked" not in result["metrics"]
-    source = read_run(stage.folder).gold_source
-    assert source == f"the grade of the judge openai_compatible words on the rubric {rubric}"
 
 
 # A study
@@ -218,6 +162,6 @@ def test_over_optimisation_is_fitted_without_a_simulated_world(toy, models, tmp_
     )
     assert status == 0, out
     assert "gold is the score of the reward model" in out.replace("\n", " ").replace("Gold", "gold")
-    (folder,) = (tmp_path / "outputs" / "studies").iterdir()
-    table = (folder / "table.md").read_text()
+    (directory,) = (tmp_path / "outputs" / "studies").iterdir()
+    table = (directory / "table.md").read_text()
     assert "KL at peak" in table and "simulated world" not in table

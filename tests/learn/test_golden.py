@@ -49,7 +49,7 @@ def test_the_curve_is_the_recorded_one(name, untrained, tmp_path):
     stage = planned(recipe, *overrides, *SMALL_WORLD, *ONE_LAYER, *COMMON, *start, f"outputs={tmp_path}")
     execute(stage)
     curves: dict[str, list[float]] = {}
-    for row in read_jsonl(stage.folder / "metrics.jsonl"):
+    for row in read_jsonl(stage.directory / "metrics.jsonl"):
         for key in KEYS:
             if key in row:
                 curves.setdefault(key, []).append(round(row[key], 6))

@@ -30,15 +30,15 @@ FIXED = ("algorithm.optimizer=adamw", "algorithm.batch_size=16", NO_CHECKPOINT)
 EVALUATION = ("evaluation.prompts=8", "evaluation.samples_per_prompt=4", "evaluation.pairs=20")
 
 
-def metrics(folder: Path) -> list[dict]:
+def metrics(directory: Path) -> list[dict]:
     from rlhf_lab.core.files import read_jsonl
 
-    return read_jsonl(folder / "metrics.jsonl")
+    return read_jsonl(directory / "metrics.jsonl")
 
 
 def test_sft_memorises_a_toy_corpus(tmp_path):
     answers = {"where": "in the old town", "when": "at nine sharp", "who": "nobody we know", "why": "because it rains"}
-    rows = [(f"{q} is it {i}", reply, "no") for i in range(8) for q, reply in answers.items()]
+    rows = [(f"{q} is it {i}", response, "no") for i in range(8) for q, response in answers.items()]
     data = write_pairs(tmp_path / "toy.jsonl", rows)
     stage = planned(
         "sft",
@@ -57,7 +57,7 @@ def test_sft_memorises_a_toy_corpus(tmp_path):
     sampler = LocalSampler(Local(temperature=0, max_new_tokens=12, max_prompt_tokens=32), encoder.stop_ids)
     prompts = [encoder.prompt(prompt_text(f"{q} is it 3")) for q in answers]
     samples = sampler.sample(load_policy(stage.model, Scratch()), prompts, 1, 0)
-    assert [encoder.text(replies[0]) for replies in samples.replies_BG] == list(answers.values())
+    assert [encoder.text(responses[0]) for responses in samples.responses_BG] == list(answers.values())
 
 
 def test_reward_model_learns_that_longer_wins(toy, tmp_path):
@@ -76,12 +76,12 @@ def test_reward_model_learns_that_longer_wins(toy, tmp_path):
     result = execute(stage)
     assert result["metrics"]["longer_wins"]["mean"] == 1.0
     assert result["metrics"]["accuracy"]["mean"] >= 0.95
-    rows = metrics(stage.folder)
+    rows = metrics(stage.directory)
     assert rows[0]["accuracy"] < rows[-1]["accuracy"]
 
 
 def test_dpo_raises_the_margin(toy, tmp_path):
-    """The policy has imitated long replies; the pairs it is now trained on prefer short ones."""
+    """The policy has imitated long responses; the pairs it is now trained on prefer short ones."""
     _, policy = toy
     data = write_pairs(tmp_path / "shorter.jsonl", [(q, short, long) for q, long, short in toy_rows(200)])
     stage = planned(
@@ -100,7 +100,7 @@ def test_dpo_raises_the_margin(toy, tmp_path):
         f"outputs={tmp_path}",
     )
     result = execute(stage)
-    rows = metrics(stage.folder)
+    rows = metrics(stage.directory)
     assert rows[0]["margin"] == pytest.approx(0, abs=1e-5)
     assert rows[0]["loss"] == pytest.approx(np.log(2), abs=1e-6)
     assert np.mean([row["margin"] for row in rows[-5:]]) > 1
@@ -112,7 +112,7 @@ def test_dpo_raises_the_margin(toy, tmp_path):
 
 
 class CountsBlue:
-    """Reward: how often a reply says blue."""
+    """Reward: number of times a response says blue."""
 
     def __call__(self, prompts, responses):
         return RewardBatch(np.array([text.split().count("blue") for text in responses], dtype=float))
@@ -163,7 +163,7 @@ def test_refresh_builds_again_and_ends_the_same(toy, tmp_path):
     common = ("data=pairs", f"data.path={data}", *FIXED, *ONE_LAYER, "algorithm.epochs=0.2", f"outputs={tmp_path}")
     first = ensure(planned("sft", *common), 0)
     stage = planned("sft", *common, "artifacts.refresh=true")
-    path = stage.folder / "result.json"
+    path = stage.directory / "result.json"
     os.utime(path, (1, 1))
     assert ensure(planned("sft", *common), time.time()) == first
     assert path.stat().st_mtime == 1  # reused
@@ -176,7 +176,7 @@ def test_refresh_builds_again_and_ends_the_same(toy, tmp_path):
 
 
 def test_an_ensemble_of_reward_models_and_a_penalty_on_disagreement(toy, tmp_path):
-    """Members share nothing but their base: they differ, both learn, and where they disagree `uwo` is below `mean`."""
+    """Members have only their base in common: they differ, both learn, and on disagreement `uwo` is below `mean`."""
     data, policy = toy
     common = ("data=pairs", f"data.path={data}", f"needs.policy={policy}", *FIXED, f"outputs={tmp_path}")
     size = ("algorithm.lr=1e-2", "algorithm.epochs=4", "algorithm.members=2", "algorithm.member_fraction=0.7")
@@ -185,13 +185,13 @@ def test_an_ensemble_of_reward_models_and_a_penalty_on_disagreement(toy, tmp_pat
     assert result["metrics"]["accuracy"]["mean"] >= 0.9
     assert result["metrics"]["disagreement"]["mean"] > 0
     questions, long, _ = zip(*toy_rows(8, seed=5), strict=True)
-    asked = [prompt_text(question) for question in questions]
+    requested = [prompt_text(question) for question in questions]
     found = {}
     for how in ("mean", "worst", "uwo"):
         choice = (f"reward.terms.bt.ensemble={how}", "reward.terms.bt.penalty_weight=2", *EVALUATION)
         config = planned("dpo", *common, f"needs.reward={stage.model}", *choice).config
         run = Run(tmp_path, config, {"policy": str(policy), "reward": stage.model})
-        found[how] = build_graph(config.reward, run)(said(asked, long))
+        found[how] = build_graph(config.reward, run)(said(requested, long))
     parts = found["mean"].parts
     members = np.stack([parts["bt/member_0"], parts["bt/member_1"]])
     assert np.abs(members[0] - members[1]).max() > 1e-3
@@ -200,14 +200,14 @@ def test_an_ensemble_of_reward_models_and_a_penalty_on_disagreement(toy, tmp_pat
 
 
 def test_sft_learns_every_turn_of_a_conversation(tmp_path):
-    """The first turn of the assistant is in no row's reply; it is learned all the same, and only where it is asked."""
+    """The first turn of the assistant is in no row's response. It is learned only with `assistant_turns=all`."""
     talk = [
         {"role": "user", "content": "red or blue?"},
         {"role": "assistant", "content": "blue blue"},
         {"role": "user", "content": "and now?"},
         {"role": "assistant", "content": "red"},
     ]
-    # Copies that differ in their first question, so that some are held out.
+    # Copies that differ in their first question, so that some are held-out.
     rows = [{"messages": [{**talk[0], "content": f"{i} {talk[0]['content']}"}, *talk[1:]]} for i in range(64)]
     data = tmp_path / "talk.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -223,13 +223,13 @@ def test_sft_learns_every_turn_of_a_conversation(tmp_path):
         model = load_policy(stage.model, stage.config.model)
         row = encoder.row("\n\nHuman: 99 red or blue?\n\nAssistant:", "blue blue", 64)
         logps = token_logps(model, TokenBatch.from_rows([row])).logps_N
-        losses[turns] = [row["loss"] for row in metrics(stage.folder)]
+        losses[turns] = [row["loss"] for row in metrics(stage.directory)]
         learned[turns] = float(logps.detach().mean().exp())
     streamed = planned(
         *("sft", "data=sft", f"data.path={data}", "data.streaming=true", *settings, *ONE_LAYER),
         f"outputs={tmp_path}",
     )
     execute(streamed)
-    assert [row["loss"] for row in metrics(streamed.folder)] == losses["all"]
+    assert [row["loss"] for row in metrics(streamed.directory)] == losses["all"]
     assert learned["all"] > 0.8
     assert learned["last"] < 0.5

@@ -1,4 +1,4 @@
-"""The reward-hacking monitor inside training: it changes nothing unless asked, acts as asked, and resumes exactly."""
+"""The reward-hacking monitor inside training: by default it changes nothing, acts as configured, resumes exactly."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def plan(recipe: str, policy: Path, out: Path, *more: str) -> Stage:
 
 
 def rows(stage: Stage, key: str) -> list[dict]:
-    return [row for row in read_jsonl(stage.folder / "metrics.jsonl") if key in row]
+    return [row for row in read_jsonl(stage.directory / "metrics.jsonl") if key in row]
 
 
 def result(stage: Stage) -> dict:
-    return read_json(stage.folder / "result.json")
+    return read_json(stage.directory / "result.json")
 
 
 def same_model(one: Stage, other: Stage) -> bool:
@@ -86,8 +86,8 @@ def test_watching_changes_nothing(recipe, policy, tmp_path):
     assert result(log)["policies"] == result(off)["policies"]
     own = [{k: v for k, v in row.items() if k != "time" and "monitor/" not in k} for row in rows(log, "step")]
     assert own == [{k: v for k, v in row.items() if k != "time"} for row in rows(off, "step")]
-    assert not (off.folder / "monitor.jsonl").exists() and "alarm/length_z" not in result(off)["metrics"]
-    seen = read_jsonl(log.folder / "monitor.jsonl")
+    assert not (off.directory / "monitor.jsonl").exists() and "alarm/length_z" not in result(off)["metrics"]
+    seen = read_jsonl(log.directory / "monitor.jsonl")
     assert [row["iteration"] for row in seen] == list(range(len(seen)))
     assert {"prompt", "tokens", "reward", "gold"} <= seen[0].keys()
     assert result(log)["metrics"]["alarm/hard_stop"] == 1
@@ -99,7 +99,7 @@ def test_the_trace_says_offline_what_the_run_said_live(recipe, policy, tmp_path,
     stage = plan(recipe, policy, tmp_path, "reward.monitor.warmup=2", "reward.monitor.z=0.5")
     execute(stage)
     capsys.readouterr()
-    monitor_command([str(stage.folder)])
+    monitor_command([str(stage.directory)])
     out = capsys.readouterr().out
     found = result(stage)["metrics"]
     for name in ("length_z", "length_cusum", "reward_kl"):
@@ -110,22 +110,22 @@ def test_the_trace_says_offline_what_the_run_said_live(recipe, policy, tmp_path,
 
 @pytest.mark.parametrize("recipe", KINDS)
 def test_stop_ends_the_stage_complete(recipe, policy, tmp_path):
-    """The policy that sampled the alarming replies is the result; the stage is never built again."""
+    """The policy that sampled the alarming responses is the result; the stage is never built again."""
     stage = plan(recipe, policy, tmp_path, *EAGER, "reward.monitor.action=stop")
     execute(stage)
     found = result(stage)
     at = int(found["metrics"]["stopped_at"])
     assert found["status"] == "completed" and len(found["policies"]) >= 2
     assert any(f"stopped by monitor at iteration {at + 1}" in note for note in found["notes"])
-    assert len(read_jsonl(stage.folder / "monitor.jsonl")) == at + 1 < 8
+    assert len(read_jsonl(stage.directory / "monitor.jsonl")) == at + 1 < 8
     assert rows(stage, "monitor/level")[-1]["monitor/level"] == 2
-    assert Path(stage.model).is_dir() and not (stage.folder / "checkpoint.pt").exists()
-    written = (stage.folder / "result.json").stat().st_mtime_ns
-    assert ensure(stage, started=0.0) == found and (stage.folder / "result.json").stat().st_mtime_ns == written
+    assert Path(stage.model).is_dir() and not (stage.directory / "checkpoint.pt").exists()
+    written = (stage.directory / "result.json").stat().st_mtime_ns
+    assert ensure(stage, started=0.0) == found and (stage.directory / "result.json").stat().st_mtime_ns == written
 
 
 def test_raise_kl_multiplies_beta_and_waits(policy, tmp_path):
-    """At most once in `rising` = 3 checkpoints: β doubles at the first alarm, and again three checkpoints later."""
+    """Once in `rising` = 3 checkpoints: β doubles at the first alarm, and again three checkpoints later."""
     stage = plan("grpo", policy, tmp_path, *EAGER, "reward.monitor.action=raise_kl")
     execute(stage)
     beta = [row["beta"] for row in rows(stage, "beta")]
@@ -180,8 +180,8 @@ def test_raise_kl_needs_a_penalty():
 def test_resumed_equals_uninterrupted(recipe, action, policy, tmp_path, monkeypatch):
     """Killed at several steps; alarms, β, the stop and the trace are those of the uninterrupted run."""
     more = (*EAGER, "reward.monitor.every=2", "reward.monitor.warmup=1", f"reward.monitor.action={action}")
-    whole, broken = (plan(recipe, policy, tmp_path / name, *more) for name in ("whole", "broken"))
-    execute(whole)
+    full, broken = (plan(recipe, policy, tmp_path / name, *more) for name in ("whole", "broken"))
+    execute(full)
     cls = getattr(import_module(registry.implementation("algorithm", recipe)), CLASSES[recipe])
     for stop in (1, 4, 7):
         stop_at(monkeypatch, cls, stop)
@@ -192,9 +192,9 @@ def test_resumed_equals_uninterrupted(recipe, action, policy, tmp_path, monkeypa
         break
     stop_at(monkeypatch, cls, None)
     execute(broken)
-    assert result(whole)["metrics"] == result(broken)["metrics"] and same_model(whole, broken)
-    assert (whole.folder / "monitor.jsonl").read_text() == (broken.folder / "monitor.jsonl").read_text()
-    both = [[row.get("monitor/length_z") for row in rows(stage, "step")] for stage in (whole, broken)]
+    assert result(full)["metrics"] == result(broken)["metrics"] and same_model(full, broken)
+    assert (full.directory / "monitor.jsonl").read_text() == (broken.directory / "monitor.jsonl").read_text()
+    both = [[row.get("monitor/length_z") for row in rows(stage, "step")] for stage in (full, broken)]
     assert both[0] == both[1] and any(value is not None for value in both[0])
 
 
@@ -221,38 +221,36 @@ def test_disagreement_of_an_ensemble_is_overheard():
 @pytest.mark.parametrize("recipe", KINDS)
 def test_a_paused_stage_goes_on_exactly_with_consent_and_not_without(recipe, policy, tmp_path):
     """Model, numbers and trace are those of a run that never paused."""
-    script, told = tmp_path / "tell.py", tmp_path / "told.jsonl"
-    script.write_text(f"import sys; open({str(told)!r}, 'a').write(sys.stdin.read() + '\\n')")
+    script, stated = tmp_path / "tell.py", tmp_path / "told.jsonl"
+    script.write_text(f"import sys; open({str(stated)!r}, 'a').write(sys.stdin.read() + '\\n')")
     more = (*EAGER, "reward.monitor.action=pause", f"alerts.command=[{sys.executable},{script}]")
-    whole = plan(recipe, policy, tmp_path / "whole", *more, "alerts.continue_paused=true", "alerts.command=[]")
-    execute(whole)
+    full = plan(recipe, policy, tmp_path / "whole", *more, "alerts.continue_paused=true", "alerts.command=[]")
+    execute(full)
     broken = plan(recipe, policy, tmp_path / "broken", *more)
     with pytest.raises(Paused, match=r"alerts\.continue_paused=true"):
         execute(broken)
-    paused = (broken.folder / "result.json").read_text()
-    assert result(broken)["status"] == "paused" and (broken.folder / "checkpoint.pt").is_file()
-    alarms = read_jsonl(told)
+    paused = (broken.directory / "result.json").read_text()
+    assert result(broken)["status"] == "paused" and (broken.directory / "checkpoint.pt").is_file()
+    alarms = read_jsonl(stated)
     assert alarms[-1]["event"] == "hard_stop" and alarms[-1]["paused"] and alarms[-1]["recipe"] == recipe
-    assert alarms[-1]["iteration"] == len(read_jsonl(broken.folder / "monitor.jsonl")) < 8
+    assert alarms[-1]["iteration"] == len(read_jsonl(broken.directory / "monitor.jsonl")) < 8
     with pytest.raises(Paused, match=r"alerts\.continue_paused=true"):
         ensure(broken, started=0.0)
-    assert (broken.folder / "result.json").read_text() == paused
+    assert (broken.directory / "result.json").read_text() == paused
     # killed between the checkpoint and this file: the same command pauses again
-    (broken.folder / "result.json").write_text(paused.replace('"paused"', '"running"'))
+    (broken.directory / "result.json").write_text(paused.replace('"paused"', '"running"'))
     with pytest.raises(Paused, match=r"alerts\.continue_paused=true"):
         execute(broken)
     agreed = plan(recipe, policy, tmp_path / "broken", *more, "alerts.continue_paused=true")
-    assert agreed.folder == broken.folder
+    assert agreed.directory == broken.directory
     execute(agreed)
     assert result(agreed)["status"] == "completed"
-    assert result(whole)["metrics"] == result(agreed)["metrics"]
-    assert result(whole)["policies"] == result(agreed)["policies"] and same_model(whole, agreed)
-    assert (whole.folder / "monitor.jsonl").read_text() == (agreed.folder / "monitor.jsonl").read_text()
-    steps = [
-        [{k: v for k, v in row.items() if k != "time"} for row in rows(stage, "step")] for stage in (whole, agreed)
-    ]
+    assert result(full)["metrics"] == result(agreed)["metrics"]
+    assert result(full)["policies"] == result(agreed)["policies"] and same_model(full, agreed)
+    assert (full.directory / "monitor.jsonl").read_text() == (agreed.directory / "monitor.jsonl").read_text()
+    steps = [[{k: v for k, v in row.items() if k != "time"} for row in rows(stage, "step")] for stage in (full, agreed)]
     assert steps[0] == steps[1]
-    assert len(read_jsonl(told)) == len(alarms)  # a level is told once
+    assert len(read_jsonl(stated)) == len(alarms)  # a level is reported once
 
 
 def test_a_hook_that_fails_is_noted_and_ends_nothing(policy, tmp_path):

@@ -32,14 +32,14 @@ SIZE = (
 
 
 class CountsBlue:
-    """Reward: how often a reply says blue."""
+    """Reward: number of times a response says blue."""
 
     def __call__(self, prompts, responses):
         return RewardBatch(np.array([text.split().count("blue") for text in responses], dtype=float))
 
 
 class Abstains(CountsBlue):
-    """The same, but it says nothing about replies that start with "red"."""
+    """The same, but it abstains on responses that start with "red"."""
 
     def __call__(self, prompts, responses):
         total = super().__call__(prompts, responses).total_N
@@ -54,9 +54,9 @@ def reward(monkeypatch) -> dict[str, Any]:
     return chosen
 
 
-def build(recipe: str, toy, reward, folder: Path, *overrides: str) -> OnPolicy:
+def build(recipe: str, toy, reward, directory: Path, *overrides: str) -> OnPolicy:
     data, policy = toy
-    """The planted reward takes the place of `reward=length`; PPO has a fresh critic and no warm-up unless asked."""
+    """The planted reward replaces `reward=length`; PPO has a fresh critic and no warm-up by default."""
     named = {override.partition("=")[0] for override in overrides}
     usual = {"algorithm.critic": "zero", "algorithm.critic_warmup": "0"} if recipe == "ppo" else {}
     critic = [f"{key}={value}" for key, value in usual.items() if key not in named]
@@ -71,16 +71,16 @@ def build(recipe: str, toy, reward, folder: Path, *overrides: str) -> OnPolicy:
         *critic,
         *overrides,
     ).config
-    folder.mkdir(exist_ok=True)
+    directory.mkdir(exist_ok=True)
     run = Run(
-        folder, config.replace(reward=RewardGraph(terms={"planted": reward["settings"]})), {"policy": str(policy)}
+        directory, config.replace(reward=RewardGraph(terms={"planted": reward["settings"]})), {"policy": str(policy)}
     )
     return registry.build("algorithm", config.algorithm, run)
 
 
 def learn(algorithm: OnPolicy) -> tuple[Result, list[dict]]:
     train(algorithm, algorithm.run, "policy")
-    return algorithm.finish(), read_jsonl(algorithm.run.folder / "metrics.jsonl")
+    return algorithm.finish(), read_jsonl(algorithm.run.directory / "metrics.jsonl")
 
 
 def column(rows: list[dict], key: str) -> list[float]:
@@ -102,7 +102,7 @@ def test_it_learns_the_planted_reward(recipe, overrides, toy, reward, tmp_path):
     if any("gspo" in o for o in overrides):
         size = (*size, "algorithm.lr=1e-2")  # its trust region is narrow by design
     if any("dapo" in o for o in overrides):
-        size = (*size, "algorithm.overlong_tokens=4")  # its default is for longer replies
+        size = (*size, "algorithm.overlong_tokens=4")  # its default is for longer responses
     result, rows = learn(build(recipe, toy, reward, tmp_path, *size, *overrides))
     sft, trained = (policy["metrics"] for policy in result.policies)
     assert trained["proxy"]["mean"] > sft["proxy"]["mean"] + 1
@@ -143,16 +143,16 @@ def test_kl_controllers(toy, reward, tmp_path):
 
 
 def test_dynamic_sampling_replaces_wasted_groups(toy, reward, tmp_path):
-    """Two replies often say blue equally often."""
+    """Two responses often say blue equally often."""
     size = ("algorithm.iterations=1", "algorithm.group_size=2", "algorithm.prompts_per_iteration=16")
     size = (*size, "algorithm.batch_size=32")
-    plain = build("grpo", toy, reward, tmp_path / "plain", *size)
+    simple = build("grpo", toy, reward, tmp_path / "plain", *size)
     dynamic = build("grpo", toy, reward, tmp_path / "dynamic", *size, "algorithm.dynamic_sampling=4")
-    for algorithm in (plain, dynamic):
+    for algorithm in (simple, dynamic):
         algorithm.collect(0)
-    zero = [int((algorithm.experience.tokens["advantage"] == 0).sum()) for algorithm in (plain, dynamic)]
+    zero = [int((algorithm.experience.tokens["advantage"] == 0).sum()) for algorithm in (simple, dynamic)]
     assert zero[0] > 0 and zero[1] < zero[0]
-    assert plain.rollouts.totals()["wasted_groups"] > 0
+    assert simple.rollouts.totals()["wasted_groups"] > 0
     assert dynamic.rollouts.totals()["groups"] > 16
     assert len(dynamic.experience.rows) == 32
 
@@ -167,9 +167,9 @@ def test_a_rollout_filter_trains_on_the_ends_of_a_larger_group(how, toy, reward,
     for group in groups:
         pool = sorted(group.sampled.rewards)
         assert len(group.episodes) == len(group.scores) == 2 and len(pool) == 8
-        replies = [episode.response for episode in group.episodes]
-        assert replies == [algorithm.encoder.text(episode.token_ids) for episode in group.episodes]
-        assert group.rewards == [float(text.split().count("blue")) for text in replies]
+        responses = [episode.response for episode in group.episodes]
+        assert responses == [algorithm.encoder.text(episode.token_ids) for episode in group.episodes]
+        assert group.rewards == [float(text.split().count("blue")) for text in responses]
         kept = sorted(group.rewards)
         assert kept[1] == pool[-1]
         if how != "best_random":
@@ -196,20 +196,22 @@ def test_target_kl_skips_the_rest_of_an_iteration(toy, reward, tmp_path):
     size = ("algorithm.iterations=2", "algorithm.epochs=8", "algorithm.batch_size=32", "algorithm.critic_warmup=0")
     _, free = learn(build("ppo", toy, reward, tmp_path / "free", *size, "algorithm.lr=1e-2"))
     size = (*size, "algorithm.target_kl=0.005")
-    _, held = learn(build("ppo", toy, reward, tmp_path / "held", *size, "algorithm.lr=1e-2"))
-    assert len(column(held, "loss")) < len(column(free, "loss")) == 32
-    assert sum(kl > 0.005 for kl in column(held, "approx_kl")) <= 2  # one per iteration, and that step is not made
+    _, model_copies = learn(build("ppo", toy, reward, tmp_path / "held", *size, "algorithm.lr=1e-2"))
+    assert len(column(model_copies, "loss")) < len(column(free, "loss")) == 32
+    assert (
+        sum(kl > 0.005 for kl in column(model_copies, "approx_kl")) <= 2
+    )  # one per iteration, and that step is not taken
 
 
 def test_a_step_beyond_target_kl_is_not_made(toy, reward, tmp_path):
-    """Two steps per iteration: the first is always made, the second finds KL above an impossible target."""
+    """Two steps per iteration: the first is always taken, the second finds KL above an impossible target."""
     size = ("algorithm.iterations=1", "algorithm.epochs=1", "algorithm.batch_size=32", "algorithm.critic_warmup=0")
     algorithm = build("ppo", toy, reward, tmp_path, *size, "algorithm.target_kl=1e-9")
-    made = []
+    generated = []
     accept = algorithm.accept_step
-    algorithm.accept_step = lambda outputs: made.append(accept(outputs)) or made[-1]
+    algorithm.accept_step = lambda outputs: generated.append(accept(outputs)) or generated[-1]
     learn(algorithm)
-    assert made == [True, False]
+    assert generated == [True, False]
 
 
 def test_critic_warm_up_leaves_the_policy_alone(toy, reward, tmp_path):
@@ -228,7 +230,7 @@ def test_unscored_replies_are_left_out(toy, reward, tmp_path):
     reward["class"] = Abstains
     algorithm = build("grpo", toy, reward, tmp_path, "algorithm.iterations=2", "algorithm.batch_size=16")
     algorithm.collect(0)
-    texts = [algorithm.encoder.text(reply) for _, reply in algorithm.experience.rows]
+    texts = [algorithm.encoder.text(response) for _, response in algorithm.experience.rows]
     assert 0 < len(texts) < 64
     assert not any(text.startswith("red") for text in texts)
     assert torch.isfinite(algorithm.experience.tokens["advantage"]).all()
@@ -248,7 +250,7 @@ def test_ptx_keeps_corpus_replies_likely(toy, reward, tmp_path):
 
 @pytest.mark.parametrize("recipe", ["ppo", "grpo"])
 def test_an_adapter_trains_and_its_base_is_the_reference(recipe, toy, reward, tmp_path):
-    """Step 0 has KL 0 although policy and reference share weights; the sampler samples from the adapted policy."""
+    """Step 0 has KL 0 although policy and reference have common weights; the sampler uses the adapted policy."""
     size = ("model.lora.rank=8", "algorithm.iterations=6", "algorithm.batch_size=32")
     algorithm = build(recipe, toy, reward, tmp_path, *size, "algorithm.lr=2e-2", "algorithm.beta=0.02")
     base = {name: p.clone() for name, p in algorithm.reference.named_parameters()}
@@ -264,7 +266,7 @@ def test_an_adapter_trains_and_its_base_is_the_reference(recipe, toy, reward, tm
 
 @pytest.mark.parametrize("recipe", ["ppo", "grpo"])
 def test_micro_batches_do_not_change_the_gradient(recipe, toy, reward, tmp_path):
-    """One pass over 32 replies, 32 passes over one each: the same update."""
+    """One pass over 32 responses, 32 passes over one each: the same update."""
     warmup = ("algorithm.critic_warmup=0",) if recipe == "ppo" else ()
     algorithm = build(recipe, toy, reward, tmp_path, "algorithm.batch_size=32", *warmup)
     found = []
@@ -308,11 +310,11 @@ WIRED = {
 """Setting → overrides that must change what is trained, from a policy away from its reference."""
 
 
-def second_step(recipe: str, toy, reward, folder: Path, *overrides: str) -> list[torch.Tensor]:
+def second_step(recipe: str, toy, reward, directory: Path, *overrides: str) -> list[torch.Tensor]:
     """Gradients of the iteration's second step, where ratios are no longer 1."""
     size = ("algorithm.batch_size=32", "algorithm.epochs=1", "algorithm.beta=0.5", "algorithm.adam_eps=1e-8")
     warm = ("algorithm.critic_warmup=0",) if recipe == "ppo" else ()
-    algorithm = build(recipe, toy, reward, folder, *size, *warm, *overrides)
+    algorithm = build(recipe, toy, reward, directory, *size, *warm, *overrides)
     algorithm.settings = replace(algorithm.settings, iterations=3)
     algorithm.total_steps = 3  # an iteration of two steps, and the first step of the next
     train(algorithm, algorithm.run, "wired")
@@ -325,9 +327,9 @@ def second_step(recipe: str, toy, reward, folder: Path, *overrides: str) -> list
 @pytest.mark.parametrize("name", WIRED)
 def test_every_setting_reaches_the_gradient(name, toy, reward, tmp_path):
     recipe, *overrides = WIRED[name]
-    plain = second_step(recipe, toy, reward, tmp_path / "plain")
+    simple = second_step(recipe, toy, reward, tmp_path / "plain")
     changed = second_step(recipe, toy, reward, tmp_path / "changed", *overrides)
-    assert any(not torch.allclose(a, b, rtol=1e-4, atol=1e-7) for a, b in zip(plain, changed, strict=True))
+    assert any(not torch.allclose(a, b, rtol=1e-4, atol=1e-7) for a, b in zip(simple, changed, strict=True))
 
 
 def test_a_policy_that_is_no_longer_finite_is_not_sampled(toy, reward, tmp_path):

@@ -40,11 +40,11 @@ EVALUATION = ("evaluation.prompts=8", "evaluation.samples_per_prompt=2", "evalua
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory) -> tuple[Path, Path]:
-    """(pairs that prefer the shorter reply, a policy that has imitated the longer ones)."""
-    folder = tmp_path_factory.mktemp("family")
-    longer = write_pairs(folder / "longer.jsonl", toy_rows(160))
-    shorter = write_pairs(folder / "shorter.jsonl", [(q, short, long) for q, long, short in toy_rows(160)])
-    stage = planned("sft", "data=pairs", f"data.path={longer}", *FIXED, *ONE_LAYER, f"outputs={folder}")
+    """(pairs that prefer the shorter response, a policy that has imitated the longer ones)."""
+    directory = tmp_path_factory.mktemp("family")
+    longer = write_pairs(directory / "longer.jsonl", toy_rows(160))
+    shorter = write_pairs(directory / "shorter.jsonl", [(q, short, long) for q, long, short in toy_rows(160)])
+    stage = planned("sft", "data=pairs", f"data.path={longer}", *FIXED, *ONE_LAYER, f"outputs={directory}")
     execute(stage)
     return shorter, Path(stage.model)
 
@@ -72,7 +72,7 @@ def plan_toy(toy: tuple[Path, Path], out: Path, *more: str) -> Stage:
 def test_every_loss_makes_the_preferred_reply_likelier_than_the_other(toy, tmp_path, loss):
     stage = plan_toy(toy, tmp_path, f"algorithm.loss={loss}", f"algorithm.{LEARNS[loss]}")
     result = execute(stage)
-    rows = read_jsonl(stage.folder / "metrics.jsonl")
+    rows = read_jsonl(stage.directory / "metrics.jsonl")
     first, last = rows[0], {key: np.mean([row[key] for row in rows[-5:]]) for key in rows[0]}
     assert last["loss"] < first["loss"]
     assert last["margin"] > first["margin"] + 0.05
@@ -103,7 +103,7 @@ class Counted:
 
 
 def notes(stage: Stage) -> list[str]:
-    found = read_json(stage.folder / "result.json")["notes"]
+    found = read_json(stage.directory / "result.json")["notes"]
     return [note for note in found if note.startswith("reference log-probabilities")]
 
 
@@ -147,20 +147,20 @@ def test_a_loss_without_a_reference_computes_none(toy, tmp_path, monkeypatch, lo
     assert not (tmp_path / "cache").exists()
 
 
-def build(stage: Stage, folder: Path, policy: Path) -> dpo.OnePassDPO:
-    folder.mkdir()
-    run = Run(folder, stage.config, {"policy": str(policy)})
+def build(stage: Stage, directory: Path, policy: Path) -> dpo.OnePassDPO:
+    directory.mkdir()
+    run = Run(directory, stage.config, {"policy": str(policy)})
     algorithm = registry.build("algorithm", stage.config.algorithm, run)
-    algorithm.begin()
+    algorithm.start()
     return algorithm
 
 
 @pytest.mark.parametrize("loss", ["kto", "simpo"])
 def test_micro_batches_change_nothing(toy, tmp_path, loss):
-    """Whole steps against one pair at a time, in float64; kto's KL estimate is one of the whole step."""
+    """Full steps against one pair at a time, in float64; kto's KL estimate is one of the full step."""
     trained = {}
     for name, tokens in (("whole", 0), ("single", 1)):
-        smooth = ("algorithm.adam_eps=1e-3", "algorithm.epochs=1", f"algorithm.micro_batch_tokens={tokens}")
+        smooth = ("algorithm.adam_eps=1e-3", "algorithm.epochs=3", f"algorithm.micro_batch_tokens={tokens}")
         stage = plan_toy(toy, tmp_path, f"algorithm.loss={loss}", "algorithm.beta=0.3", *smooth)
         algorithm = build(stage, tmp_path / name, toy[1])
         algorithm.model.double()
@@ -168,9 +168,9 @@ def test_micro_batches_change_nothing(toy, tmp_path, loss):
         train(algorithm, algorithm.run, name)
         trained[name] = algorithm.model.state_dict()
     start = model_tensors(toy[1])
-    whole, single = trained["whole"], trained["single"]
-    assert max(float((whole[name] - start[name]).abs().max()) for name in start) > 1e-3
-    assert max(float((whole[name] - single[name]).abs().max()) for name in whole) <= 1e-6
+    full, single = trained["whole"], trained["single"]
+    assert max(float((full[name] - start[name]).abs().max()) for name in start) > 1e-3
+    assert max(float((full[name] - single[name]).abs().max()) for name in full) <= 1e-6
     if loss == "kto":
         assert max(row["z_ref"] for row in read_jsonl(tmp_path / "single" / "metrics.jsonl")) > 0
 
@@ -224,30 +224,30 @@ CLASSES = {"dpo": dpo.OnePassDPO, "dpo_iterative": dpo_iterative.IteratedDPO}
     ("recipe", "name", "stops"),
     [
         ("dpo", "kto", (5,)),
-        ("dpo_iterative", "inpo", (2, 3, 5)),  # at 3 the second round's pairs are made, none is trained on
+        ("dpo_iterative", "inpo", (2, 3, 5)),  # at 3 the second round's pairs exist, none is trained on
         ("dpo_iterative", "cream", (3, 5)),
         ("dpo_iterative", "kto", (4,)),
     ],
 )
 def test_resumed_equals_uninterrupted(recipe, name, stops, tmp_path, upstream, monkeypatch):
-    whole = plan_resumed(recipe, name, tmp_path / "whole", upstream)
-    execute(whole)
+    full = plan_resumed(recipe, name, tmp_path / "whole", upstream)
+    execute(full)
     stage = plan_resumed(recipe, name, tmp_path / "resumed", upstream)
-    assert stage.key == whole.key
+    assert stage.key == full.key
     for stop in stops:
         stop_at(monkeypatch, CLASSES[recipe], stop)
         with pytest.raises(Stopped):
             execute(stage)
     stop_at(monkeypatch, CLASSES[recipe], None)
     execute(stage)
-    a, b = model_tensors(Path(whole.model)), model_tensors(Path(stage.model))
+    a, b = model_tensors(Path(full.model)), model_tensors(Path(stage.model))
     assert all(torch.equal(a[key], b[key]) for key in a)
-    first, second = (read_json(x.folder / "result.json") for x in (whole, stage))
+    first, second = (read_json(x.directory / "result.json") for x in (full, stage))
     assert (first["metrics"], first["policies"]) == (second["metrics"], second["policies"])
-    rows = [read_jsonl(x.folder / "metrics.jsonl") for x in (whole, stage)]
+    rows = [read_jsonl(x.directory / "metrics.jsonl") for x in (full, stage)]
     assert [{**row, "time": 0} for row in rows[0]] == [{**row, "time": 0} for row in rows[1]]
     for file in ("rounds/round_1.json", "rounds/round_2.json"):
-        paths = [x.folder / file for x in (whole, stage)]
+        paths = [x.directory / file for x in (full, stage)]
         assert paths[0].exists() == paths[1].exists() == (recipe == "dpo_iterative")
         assert not paths[0].exists() or paths[0].read_text() == paths[1].read_text()
 
@@ -256,13 +256,13 @@ def test_inpo_anchors_on_the_policy_of_the_round_before(tmp_path, upstream):
     """In round one the previous iterate is the reference; in round two it has moved, and the file holds where to."""
     stage = plan_resumed("dpo_iterative", "inpo", tmp_path, upstream)
     execute(stage)
-    rounds = [read_json(stage.folder / f"rounds/round_{i}.json") for i in (1, 2)]
+    rounds = [read_json(stage.directory / f"rounds/round_{i}.json") for i in (1, 2)]
     own = [len(found["pairs"]) for found in rounds]
     corpus = [round(n * 0.33 / 0.67) for n in (own[0], sum(own))]
     assert [len(found["previous"][0]) for found in rounds] == [own[0] + corpus[0], sum(own) + corpus[1]]
     shared = [np.array(found["previous"][0][: own[0]]) for found in rounds]
     assert np.abs(shared[0] - shared[1]).max() > 0.01  # the same pairs, seen by the policy a round later
-    rows = [row for row in read_jsonl(stage.folder / "metrics.jsonl") if "loss" in row]
+    rows = [row for row in read_jsonl(stage.directory / "metrics.jsonl") if "loss" in row]
     eta = 0.05 / (1 / 3)
     assert rows[0]["loss"] == pytest.approx(1 / (4 * eta**2), rel=1e-4)
 
@@ -273,10 +273,10 @@ def test_cream_weighs_own_labels_and_not_those_of_the_corpus(tmp_path, upstream)
     metrics = result["metrics"]
     assert metrics["consistency/round 1"] == 1.0
     assert 0 < metrics["consistency/round 2"] < 1
-    run = Run(stage.folder, stage.config, {role: str(path) for role, path in upstream.items()})
+    run = Run(stage.directory, stage.config, {role: str(path) for role, path in upstream.items()})
     algorithm = registry.build("algorithm", stage.config.algorithm, run)
     algorithm._start_round(2)
-    weights = algorithm.table.given.consistency_B
+    weights = algorithm.table.context.consistency_B
     own = [len(algorithm.rounds.read(i).pairs) for i in (1, 2)]
     assert weights[: own[0]].tolist() == [1.0] * own[0]
     assert weights[own[0] : sum(own)].tolist() == pytest.approx([metrics["consistency/round 2"]] * own[1])
@@ -284,7 +284,7 @@ def test_cream_weighs_own_labels_and_not_those_of_the_corpus(tmp_path, upstream)
 
 
 def unpaired_file(path: Path, pairs: list[tuple[str, str, str]]) -> Path:
-    """Each reply of a pair as a row of its own, in an order of its own."""
+    """Each response of a pair as a separate row, in a separate order."""
     rows = [{"prompt": prompt_text(q), "completion": c, "label": True} for q, c, _ in pairs]
     rows += [{"prompt": prompt_text(q), "completion": r, "label": False} for q, _, r in reversed(pairs)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -296,7 +296,7 @@ def test_kto_learns_from_single_replies(toy, tmp_path):
     settings = ("data=unpaired", f"data.path={data}", "algorithm.loss=kto", "algorithm.beta=0.3")
     stage = plan_toy(toy, tmp_path, *settings)
     result = execute(stage)
-    rows = read_jsonl(stage.folder / "metrics.jsonl")
+    rows = read_jsonl(stage.directory / "metrics.jsonl")
     assert np.mean([row["loss"] for row in rows[-5:]]) < rows[0]["loss"] - 0.02
     assert np.mean([row["margin"] for row in rows[-5:]]) > rows[0]["margin"] + 0.3
     assert set(rows[0]) <= {*names(PREFERENCE_STEP), *names(LOOP), "step", "time"}
@@ -307,13 +307,13 @@ def test_kto_learns_from_single_replies(toy, tmp_path):
 def test_unpaired_kto_resumes_exactly(toy, tmp_path, monkeypatch):
     data = unpaired_file(tmp_path / "unpaired.jsonl", [(q, short, long) for q, long, short in toy_rows(60)])
     settings = ("data=unpaired", f"data.path={data}", "algorithm.loss=kto", "checkpoint.every_steps=2")
-    whole = plan_toy(toy, tmp_path / "whole", *settings)
-    execute(whole)
+    full = plan_toy(toy, tmp_path / "whole", *settings)
+    execute(full)
     cut = plan_toy(toy, tmp_path / "cut", *settings)
     stop_at(monkeypatch, dpo.UnpairedKTO, 5)
     with pytest.raises(Stopped):
         execute(cut)
     stop_at(monkeypatch, dpo.UnpairedKTO, None)
     execute(cut)
-    first, second = model_tensors(Path(whole.model)), model_tensors(Path(cut.model))
+    first, second = model_tensors(Path(full.model)), model_tensors(Path(cut.model))
     assert all(torch.equal(first[name], second[name]) for name in first)

@@ -44,17 +44,17 @@ def reward_folder(outputs, result) -> Path:
 
 
 def test_a_run_comes_back_as_data_frames(result):
-    written = json.loads((result.folder / "result.json").read_text())
+    written = json.loads((result.directory / "result.json").read_text())
     policy = written["policies"][-1]
     row = result.policies.loc[policy["name"]]
     for key, column in (("mean", "proxy"), ("low", "proxy/low"), ("high", "proxy/high"), ("n", "proxy/n")):
         assert row[column] == pytest.approx(policy["metrics"]["proxy"][key])
     assert result.metrics["parameters"] == written["metrics"]["parameters"]
     assert result.metrics["seconds"] == written["seconds"]
-    assert len(result.steps) == len((result.folder / "metrics.jsonl").read_text().splitlines())
+    assert len(result.steps) == len((result.directory / "metrics.jsonl").read_text().splitlines())
     assert len(result.samples) == 24 and {"prompt", "response", "reward/bt"} <= set(result.samples.columns)
     assert result.report.is_file()
-    assert "beta: 0.2" in (result.folder / "config.yaml").read_text()
+    assert "beta: 0.2" in (result.directory / "config.yaml").read_text()
 
 
 def test_a_sweep_comes_back_as_a_study_and_leaves_the_process_alone(outputs, result, capfd):
@@ -72,7 +72,7 @@ def test_a_sweep_comes_back_as_a_study_and_leaves_the_process_alone(outputs, res
     assert capfd.readouterr() == ("", "")
     assert list(study.jobs["status"]) == ["completed"] * 2
     assert list(study.jobs["algorithm.beta"]) == [0.2, 0.5]
-    assert study.runs[0].folder == result.folder
+    assert study.runs[0].directory == result.directory
     assert set(study.table["algorithm.beta"]) == {"0.2", "0.5"} and study.report.is_file()
 
 
@@ -84,15 +84,15 @@ def test_what_is_wrong_is_raised(outputs):
 
 
 def test_a_saved_reward_model_gives_the_lab_s_own_scores(result, reward_folder, tmp_path):
-    prompts, replies = list(result.samples["prompt"]), list(result.samples["response"])
+    prompts, responses = list(result.samples["prompt"]), list(result.samples["response"])
     expected = result.samples["reward/bt"].to_numpy()
     assert np.std(expected) > 0.01
     reward = load_reward(reward_folder)
-    np.testing.assert_allclose(reward(prompts, replies), expected, atol=1e-5)
+    np.testing.assert_allclose(reward(prompts, responses), expected, atol=1e-5)
     copied = shutil.copytree(reward_folder / "model", tmp_path / "copied")
-    np.testing.assert_allclose(load_reward(copied, batch_tokens=64)(prompts, replies), expected, atol=1e-5)
-    plain = prompts[0].removeprefix("\n\nHuman: ").removesuffix("\n\nAssistant:")
-    same = reward([plain, [{"role": "user", "content": plain}], prompts[0]], [replies[0]] * 3)
+    np.testing.assert_allclose(load_reward(copied, batch_tokens=64)(prompts, responses), expected, atol=1e-5)
+    simple = prompts[0].removeprefix("\n\nHuman: ").removesuffix("\n\nAssistant:")
+    same = reward([simple, [{"role": "user", "content": simple}], prompts[0]], [responses[0]] * 3)
     assert np.ptp(same) < 1e-6
     assert reward([], []).shape == (0,)
 
@@ -102,14 +102,14 @@ def test_plain_transformers_give_the_same_scores(result, reward_folder):
     text = (Path(rlhf_lab.__file__).parents[1] / "docs" / "rewards.md").read_text()
     code = text.split("<!-- plain transformers -->\n```python\n")[1].split("```")[0]
     for row in result.samples.to_dict("records")[:6]:
-        names: dict[str, Any] = {"prompt": row["prompt"], "reply": row["response"]}
+        names: dict[str, Any] = {"prompt": row["prompt"], "response": row["response"]}
         exec(code.replace("outputs/runs/reward_model-…", str(reward_folder)), names)
         assert names["score"] == pytest.approx(row["reward/bt"], abs=1e-5)
 
 
 def test_what_is_no_reward_model_says_so(result, reward_folder):
-    with pytest.raises(ArtifactError, match="holds no reward model of the lab"):
-        load_reward(result.folder)
+    with pytest.raises(ArtifactError, match="contains no reward model of rlhf_lab"):
+        load_reward(result.directory)
     with pytest.raises(ConfigError, match="did you mean ensemble"):
         load_reward(reward_folder, ensembel="worst")
     with pytest.raises(ConfigError, match="has one; train it with"):

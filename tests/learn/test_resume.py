@@ -98,7 +98,7 @@ def algorithm(recipe: str) -> type:
 
 def logged(stage: Stage) -> list[str]:
     """Rows of metrics.jsonl as text, without the time."""
-    rows = read_jsonl(stage.folder / "metrics.jsonl")
+    rows = read_jsonl(stage.directory / "metrics.jsonl")
     return [json.dumps({key: value for key, value in row.items() if key != "time"}) for row in rows]
 
 
@@ -106,13 +106,13 @@ def assert_same(one: Stage, other: Stage) -> None:
     a, b = model_tensors(Path(one.model)), model_tensors(Path(other.model))
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
-    first, second = (read_json(stage.folder / "result.json") for stage in (one, other))
+    first, second = (read_json(stage.directory / "result.json") for stage in (one, other))
     assert second["status"] == "completed"
     assert first["metrics"] == second["metrics"]
     assert first["policies"] == second["policies"]
     assert logged(one) == logged(other)
     for name in ("evaluation.jsonl", "rounds/round_2.json"):
-        files = [stage.folder / name for stage in (one, other)]
+        files = [stage.directory / name for stage in (one, other)]
         assert files[0].exists() == files[1].exists()
         assert not files[0].exists() or files[0].read_text() == files[1].read_text()
 
@@ -142,13 +142,13 @@ def test_resumed_equals_uninterrupted(recipe, stops, tmp_path, upstream, uninter
         stop_at(monkeypatch, algorithm(recipe), stop)
         with pytest.raises(Stopped):
             execute(stage)
-        assert read_json(stage.folder / "result.json")["status"] == "failed"
+        assert read_json(stage.directory / "result.json")["status"] == "failed"
     stop_at(monkeypatch, algorithm(recipe), None)
     execute(stage)
     assert_same(uninterrupted[recipe], stage)
-    notes = read_json(stage.folder / "result.json")["notes"]
+    notes = read_json(stage.directory / "result.json")["notes"]
     assert any(note.startswith("resumed at step") for note in notes)
-    assert not (stage.folder / "checkpoint.pt").exists()
+    assert not (stage.directory / "checkpoint.pt").exists()
 
 
 def signal_at(monkeypatch, algorithm: type, at: int) -> None:
@@ -184,12 +184,12 @@ def test_a_damaged_checkpoint_starts_over_and_says_so(tmp_path, upstream, uninte
     stop_at(monkeypatch, algorithm("sft"), 7)
     with pytest.raises(Stopped):
         execute(stage)
-    path = stage.folder / "checkpoint.pt"
+    path = stage.directory / "checkpoint.pt"
     path.write_bytes(path.read_bytes()[:-2000])
     stop_at(monkeypatch, algorithm("sft"), None)
     execute(stage)
     assert_same(uninterrupted["sft"], stage)
-    assert any(note.startswith("started over") for note in read_json(stage.folder / "result.json")["notes"])
+    assert any(note.startswith("started over") for note in read_json(stage.directory / "result.json")["notes"])
 
 
 def test_the_seed_decides_the_run(tmp_path, uninterrupted):

@@ -1,4 +1,4 @@
-"""Rewards inside real stages: failures are counted and the run goes on, state is kept, replies are scored again."""
+"""Rewards inside real stages: failures are counted and the run continues, state is kept, responses are scored again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ArtifactError, LabError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.types import RewardBatch
-from rlhf_lab.evaluations.rescoring import read_replies
+from rlhf_lab.evaluations.rescoring import read_responses
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.rewards.learned.settings import FollowUpLikelihood
@@ -41,24 +41,24 @@ SIZE = (
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory) -> tuple[Path, Path]:
-    """(a corpus of replies made of eight words, a policy that imitates them a little)."""
-    folder = tmp_path_factory.mktemp("toy")
-    data = write_pairs(folder / "words.jsonl", toy_rows(64))
+    """(a corpus of responses of eight words, a policy that imitates them a little)."""
+    directory = tmp_path_factory.mktemp("toy")
+    data = write_pairs(directory / "words.jsonl", toy_rows(64))
     fixed = ("algorithm.optimizer=adamw", "algorithm.batch_size=16", "algorithm.epochs=1", "checkpoint.every_steps=0")
-    stage = planned("sft", "data=pairs", f"data.path={data}", *fixed, *ONE_LAYER, f"outputs={folder}")
+    stage = planned("sft", "data=pairs", f"data.path={data}", *fixed, *ONE_LAYER, f"outputs={directory}")
     execute(stage)
     return data, Path(stage.model)
 
 
-def grpo(toy, folder: Path, graph: RewardGraph | None = None, *overrides: str) -> artifacts.Stage:
+def grpo(toy, directory: Path, graph: RewardGraph | None = None, *overrides: str) -> artifacts.Stage:
     data, policy = toy
-    named = ("data=pairs", f"data.path={data}", f"needs.policy={policy}", f"outputs={folder}")
+    named = ("data=pairs", f"data.path={data}", f"needs.policy={policy}", f"outputs={directory}")
     stage = planned("grpo", *named, "needs.reward=null", "reward=length", *SIZE, *overrides)
     return stage if graph is None else replace(stage, config=stage.config.replace(reward=graph))
 
 
 class Flaky:
-    """Planted: every third call goes wrong in its own way, the others count words."""
+    """Planted: every third call fails with a different error, the others count words."""
 
     def __init__(self, fault):
         self.fault, self.calls = fault, 0
@@ -89,17 +89,19 @@ FAULTS = {
 
 @pytest.mark.parametrize(("fault", "says"), FAULTS.values(), ids=FAULTS)
 def test_a_run_goes_on_past_a_failing_reward_and_counts(fault, says, toy, monkeypatch, tmp_path):
-    """5 calls: 3 iterations of 8 replies, then 2 evaluations of 8. The first and the fourth fail."""
+    """5 calls: 3 iterations of 8 responses, then 2 evaluations of 8. The first and the fourth fail."""
     settings = plant(monkeypatch, lambda settings, run: Flaky(fault))
     term = replace(settings, on_error="abstain", timeout_s=0.5)
-    begin = time.monotonic()
+    start = time.monotonic()
     stage = grpo(toy, tmp_path, RewardGraph(terms={"planted": term}))
     result = execute(stage)
-    assert time.monotonic() - begin < 50
+    assert time.monotonic() - start < 50
     notes = [note for note in result["notes"] if note.startswith("reward planted")]
-    assert len(notes) == 1 and notes[0].startswith("reward planted: 16 of 40 replies unscored, 2 calls failed, first: ")
+    assert len(notes) == 1 and notes[0].startswith(
+        "reward planted: 16 of 40 responses unscored, 2 calls failed, first: "
+    )
     assert says in notes[0]
-    assert [row["unscored"] for row in read_jsonl(stage.folder / "metrics.jsonl") if "unscored" in row] == [1, 0, 0]
+    assert [row["unscored"] for row in read_jsonl(stage.directory / "metrics.jsonl") if "unscored" in row] == [1, 0, 0]
     proxies = [policy["metrics"].get("proxy") for policy in result["policies"]]
     assert proxies[0] is None and proxies[1]["n"] == 8, "an unscored policy has no proxy, not a zero"
 
@@ -110,7 +112,7 @@ def test_without_leave_to_abstain_the_run_ends_and_says_why(fault, toy, monkeypa
     stage = grpo(toy, tmp_path, RewardGraph(terms={"planted": replace(settings, timeout_s=0.5)}))
     with pytest.raises(LabError, match="reward planted"):
         execute(stage)
-    result = read_json(stage.folder / "result.json")
+    result = read_json(stage.directory / "result.json")
     assert result["status"] == "failed" and "reward planted" in result["error"]
 
 
@@ -122,7 +124,7 @@ def test_ctrl_c_inside_a_reward_interrupts_the_run(toy, monkeypatch, tmp_path):
     stage = grpo(toy, tmp_path, RewardGraph(terms={"planted": replace(settings, on_error="abstain", timeout_s=0.5)}))
     with pytest.raises(KeyboardInterrupt):
         execute(stage)
-    assert read_json(stage.folder / "result.json")["status"] == "interrupted"
+    assert read_json(stage.directory / "result.json")["status"] == "interrupted"
 
 
 def follow_up(toy, **settings):
@@ -133,24 +135,24 @@ def follow_up(toy, **settings):
 
 
 def test_follow_up_likelihood_is_the_mean_log_probability_of_its_tokens(toy):
-    """Against a plain forward pass, one row at a time, no padding and no batching."""
+    """Against a simple forward pass, one row at a time, no padding and no batching."""
     _, policy = toy
     reward = follow_up(toy, positive=("red green", "blue"), negative=("old",))
     model, encoder = load_policy(policy, planned("sft").config.model), load_encoder(policy, planned("sft").config.model)
-    prompts, replies = ["\n\nHuman: what about 3 red\n\nAssistant:", "\n\nHuman: x\n\nAssistant:"], ["warm old", ""]
+    prompts, responses = ["\n\nHuman: what about 3 red\n\nAssistant:", "\n\nHuman: x\n\nAssistant:"], ["warm old", ""]
 
-    def likelihood(prompt: str, reply: str, text: str) -> float:
-        head = encoder.prompt(f"{prompt} {reply}".rstrip() + "\n\nHuman:")
+    def likelihood(prompt: str, response: str, text: str) -> float:
+        head = encoder.prompt(f"{prompt} {response}".rstrip() + "\n\nHuman:")
         tail = encoder.response(text)[:-1]
         with torch.no_grad():
             logps = model(torch.tensor([head + tail])).logits[0].log_softmax(-1)
         return float(np.mean([logps[len(head) + i - 1, token] for i, token in enumerate(tail)]))
 
-    batch = reward(prompts, replies)
-    for i, (prompt, reply) in enumerate(zip(prompts, replies, strict=True)):
-        positive = np.mean([likelihood(prompt, reply, text) for text in ("red green", "blue")])
+    batch = reward(prompts, responses)
+    for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        positive = np.mean([likelihood(prompt, response, text) for text in ("red green", "blue")])
         assert batch.parts["positive"][i] == pytest.approx(positive, abs=1e-5)
-        assert batch.total_N[i] == pytest.approx(positive - likelihood(prompt, reply, "old"), abs=1e-5)
+        assert batch.total_N[i] == pytest.approx(positive - likelihood(prompt, response, "old"), abs=1e-5)
 
 
 def test_a_policy_trains_on_follow_up_likelihood(toy, tmp_path):
@@ -161,7 +163,7 @@ def test_a_policy_trains_on_follow_up_likelihood(toy, tmp_path):
     )  # fmt: skip
     result = execute(stage)
     assert result["status"] == "completed" and result["policies"][1]["metrics"]["proxy"]["n"] == 8
-    row = read_jsonl(stage.folder / "evaluation.jsonl")[0]
+    row = read_jsonl(stage.directory / "evaluation.jsonl")[0]
     assert row["proxy"] == pytest.approx(row["reward/flr/positive"] - row["reward/flr/negative"], abs=1e-5)
 
 
@@ -182,9 +184,9 @@ def rescoring(rollouts: artifacts.Stage, *overrides: str) -> artifacts.Stage:
 
 
 def test_the_weights_that_were_live_give_the_live_reward(rollouts):
-    replies = read_replies(rollouts.folder)
-    again = replies.score(rollouts.config.reward)
-    assert np.abs(again - replies.columns["proxy"]).max() < 5e-6, "saved values are rounded to six decimals"
+    responses = read_responses(rollouts.directory)
+    again = responses.score(rollouts.config.reward)
+    assert np.abs(again - responses.columns["proxy"]).max() < 5e-6, "saved values are rounded to six decimals"
 
 
 def test_the_stage_rescores_what_another_saved(rollouts, monkeypatch):
@@ -199,9 +201,9 @@ def test_the_stage_rescores_what_another_saved(rollouts, monkeypatch):
     assert rule["reward/programmatic"]["mean"] >= bt["reward/programmatic"]["mean"]
     assert bt["rank_first"]["mean"] == pytest.approx(1)
     assert {"gold", "verbose", "tokens", "win_rate", "same_choice"} <= set(rule)
-    rows = read_jsonl(stage.folder / "evaluation.jsonl")
+    rows = read_jsonl(stage.directory / "evaluation.jsonl")
     assert len([row for row in rows if row["policy"] == "1 bt"]) == 6
-    assert "1 programmatic" in write_report(stage.folder).read_text()
+    assert "1 programmatic" in write_report(stage.directory).read_text()
 
 
 def test_the_stage_says_which_column_is_missing(rollouts):

@@ -1,4 +1,4 @@
-"""What each variant of the reward model is for, learnt from planted data; saved and scored again it is the same."""
+"""Each variant of the reward model learns what it is for from planted data, and scores the same after saving."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZE = ("algorithm.lr=1e-2", "algorithm.epochs=4", "rollout.max_new_tokens=12")
 
 
 def modelled(toy: tuple[Path, Path], out: Path, *overrides: str) -> tuple[Path, dict[str, Any]]:
-    """(model folder, metrics) of a reward model of the toy pairs."""
+    """(model directory, metrics) of a reward model of the toy pairs."""
     data, policy = toy
     common = ("data=pairs", f"data.path={data}", f"needs.policy={policy}", *FIXED, *SIZE, f"outputs={out}")
     stage = planned("reward_model", *common, *overrides)
@@ -44,10 +44,10 @@ ASKED = [prompt_text(question) for question in QUESTIONS]
 
 def test_odin_takes_length_out_of_the_score(toy, tmp_path):
     """Length explains every label. Without the second head the score is length; with it, what is left."""
-    _, plain = modelled(toy, tmp_path / "plain")
+    _, simple = modelled(toy, tmp_path / "plain")
     model, odin = modelled(toy, tmp_path / "odin", "algorithm.length_head=true")
-    assert plain["length_correlation"]["mean"] > 0.7
-    assert abs(odin["length_correlation"]["mean"]) < plain["length_correlation"]["mean"] - 0.4
+    assert simple["length_correlation"]["mean"] > 0.7
+    assert abs(odin["length_correlation"]["mean"]) < simple["length_correlation"]["mean"] - 0.4
     scale = ScoreScale.read(model)
     assert tuple(scale.attributes) == ("quality", "length") and tuple(scale.weights) == (1.0, 0.0)
     reward = loaded(toy, model)
@@ -60,7 +60,7 @@ def test_odin_takes_length_out_of_the_score(toy, tmp_path):
 
 
 def test_stated_confidence_helps_a_chosen_reply_and_harms_a_rejected_one(toy, tmp_path):
-    """PPO-M. What a sentence alone is worth is the same behind either reply."""
+    """PPO-M. The worth of a sentence alone is the same after both responses."""
     size = ("algorithm.confidence_weight=0.5", "algorithm.epochs=10", "algorithm.lr=3e-3")
     _, found = modelled(toy, tmp_path, *size)
     assert found["confidence_gain/chosen"]["low"] > max(found["confidence_gain/rejected"]["high"], 0)
@@ -73,7 +73,8 @@ def test_last_turn_reads_alike_when_it_is_loaded(toy, tmp_path):
     assert ScoreScale.read(model).context == "last_turn"
     reward = loaded(toy, model)
     earlier = [
-        f"\n\nHuman: something else\n\nAssistant: {text}{asked}" for asked, text in zip(ASKED, LONG, strict=True)
+        f"\n\nHuman: something else\n\nAssistant: {text}{requested}"
+        for requested, text in zip(ASKED, LONG, strict=True)
     ]
     assert np.array_equal(reward(earlier, LONG).total_N, reward(ASKED, LONG).total_N)
 
@@ -92,7 +93,7 @@ def test_the_whole_conversation_is_read_by_default_and_pairs_of_several_turns_ar
     assert short["row_tokens"]["mean"] < found["row_tokens"]["mean"]
     assert short["truncated"]["mean"] < found["truncated"]["mean"]
     reward = loaded((mixed, policy), model, "algorithm.max_length=64")
-    earlier = [f"\n\nHuman: hello\n\nAssistant: red green{asked}" for asked in ASKED]
+    earlier = [f"\n\nHuman: hello\n\nAssistant: red green{requested}" for requested in ASKED]
     assert not np.allclose(reward(earlier, SHORT).total_N, reward(ASKED, SHORT).total_N)
 
 
@@ -101,7 +102,7 @@ def test_a_shared_trunk_is_one_model_with_a_scale_per_head(toy, tmp_path):
     assert found["accuracy"]["mean"] >= 0.75 and found["disagreement"]["mean"] > 0
     folders = member_folders(str(model))
     assert len(folders) == 3 and not list(Path(folders[1]).glob("*.safetensors"))
-    assert len({ScoreScale.read(folder).mean for folder in folders}) == 3
+    assert len({ScoreScale.read(directory).mean for directory in folders}) == 3
     batch = loaded(toy, model)(ASKED, LONG)
     members = np.stack([batch.parts[f"member_{k}"] for k in range(3)])
     assert np.abs(members[0] - members[1]).max() > 1e-3
@@ -151,7 +152,7 @@ def test_members_of_other_policies_have_no_average(toy, tmp_path):
     [("algorithm.length_head=true",), ("algorithm.members=2",), ("algorithm.members=2", "algorithm.shared_trunk=true")],
 )
 def test_adapters_are_saved_merged_and_score_the_same(toy, tmp_path, overrides):
-    """Merging an adapter changes no score: longer replies are better before and after."""
+    """Merging an adapter changes no score: longer responses are better before and after."""
     pytest.importorskip("peft")
     lora = ("model.lora.rank=4", "stages.sft.model.lora.rank=0")
     model, found = modelled(toy, tmp_path, *overrides, *lora)

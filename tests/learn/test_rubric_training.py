@@ -24,9 +24,9 @@ def policy(tmp_path_factory) -> str:
     return stage.model
 
 
-def trained(policy, folder, *more):
+def trained(policy, directory, *more):
     stage = planned(
-        *("rubric_rm", *WORLD, *more, f"needs.policy={policy}", f"outputs={folder}"),
+        *("rubric_rm", *WORLD, *more, f"needs.policy={policy}", f"outputs={directory}"),
         *("algorithm.epochs=2", "algorithm.on_policy_fraction=0.1"),
     )
     return execute(stage)["metrics"]
@@ -59,12 +59,12 @@ def test_grades_of_a_file_and_an_output_for_each_attribute(tmp_path):
     """Helpfulness counts good words, verbosity the more frequent ones. No judge: no replies of the policy's own."""
     rng = np.random.default_rng(0)
 
-    def reply():
+    def response():
         good, other = rng.integers(0, 5, 2)
         text = rng.permutation(["green"] * int(good) + ["blue"] * int(other) + ["so"])
         return {"response": " ".join(text), "helpfulness": int(good), "verbosity": int(max(good, other))}
 
-    rows = [{"prompt": f"what is {i}", **reply()} for i in range(400) for _ in range(2)]
+    rows = [{"prompt": f"what is {i}", **response()} for i in range(400) for _ in range(2)]
     path = tmp_path / "graded.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     data = ("data=graded", f"data.path={path}", "data.attributes=[helpfulness,verbosity]", *ONE_LAYER)

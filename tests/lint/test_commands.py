@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -10,20 +11,27 @@ import pytest
 from page_commands import README, ROOT, before_training, check_commands, commands, write_own_recipe
 from support import check_each
 
+from rlhf_lab.cli.table import COMMANDS
 from rlhf_lab.config import compose
 
 PAGES = ["README.md", "recipes/README.md", *sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("docs/**/*.md"))]
 """Pages whose commands run here; those of CONTRIBUTING.md need its plug-in: tests/learn/test_contributing.py."""
 
 
+def test_every_sub_command_has_a_row() -> None:
+    text = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `python -m rlhf_lab (\w+)", text, re.M)
+    assert not set(COMMANDS) - set(rows), "docs/running.md lacks a row of its table of commands"
+
+
 def test_every_command_runs_until_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = before_training(monkeypatch)
 
     def check(page: str) -> None:
-        folder = tmp_path / page.replace("/", "_")
-        folder.mkdir()
-        write_own_recipe(folder)
-        checked = check_commands(page, folder, begun)
+        directory = tmp_path / page.replace("/", "_")
+        directory.mkdir()
+        write_own_recipe(directory)
+        checked = check_commands(page, directory, begun)
         assert checked >= {"README.md": 8, "docs/running.md": 20}.get(page, 1)
 
     check_each([page for page in PAGES if commands(page)], check)

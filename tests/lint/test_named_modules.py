@@ -23,7 +23,7 @@ def modules() -> set[str]:
 
 
 def implementations() -> dict[str, str]:
-    """How a command chooses what a module builds, such as "reward=length" → the module."""
+    """Return the map from the choice of a command, such as "reward=length", to the module that implements it."""
     return {
         f"{group}={kind}": registry.implementation(group, kind)
         for group in registry.groups()

@@ -13,7 +13,7 @@ from rlhf_lab.config import inventory
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and path.name != "outputs" and path.name[0] != "."]
-FILES = [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))]
+FILES = [*ROOT.glob("*.md"), *(page for directory in FOLDERS for page in directory.rglob("*.md"))]
 PAGES = sorted(page.relative_to(ROOT).as_posix() for page in FILES)
 DESIGN = "docs/design/"
 """Pages that tell of the past too, and may name what is no more."""
@@ -41,17 +41,15 @@ def test_the_table_of_recipes_is_what_the_recipes_say() -> None:
 def test_a_recipe_opens_with_what_a_reader_asks() -> None:
     def check(name: str) -> None:
         text = inventory.recipes()[name].read_text(encoding="utf-8")
-        for line, word in zip(text.splitlines(), ("Question", "Source", "Command", "Cost", "Expect"), strict=False):
-            assert line.startswith(f"# {word}:"), line
         says = recipe_table.header(text)
-        assert {"question", "source", "command", "cost", "expect"} <= says.keys()
+        assert list(says) == ["question", "source", "command", "cost", "expect"], name
         assert says["command"].startswith(f"python -m rlhf_lab +recipe={name}")
 
     check_each(inventory.recipes(), check)
 
 
 def test_the_readme_is_short_enough_to_be_read() -> None:
-    assert len(README.split()) <= 1500
+    assert len(re.sub(r"<!--.*?-->", "", README).split()) <= 1500
 
 
 def test_the_demo_of_the_readme_has_the_numbers_of_its_page() -> None:
@@ -107,6 +105,28 @@ def test_ci_runs_the_commands_of_the_readme_in_its_order_in_one_clone() -> None:
     assert targets == ["demo", "test", "check", "test-all"]
     assert README.index("make demo") < README.index("make test")
     assert script.index("git clone") < script.index(" demo ")
+
+
+def links(page: Path) -> set[Path]:
+    """Files that a page links to."""
+    targets = re.findall(r"\]\(([^)\s#]+)", page.read_text(encoding="utf-8"))
+    return {(page.parent / target).resolve() for target in targets if "://" not in target}
+
+
+def test_the_index_of_design_notes_has_every_note_in_order() -> None:
+    directory = ROOT / DESIGN
+    listed = re.findall(r"^\| \[(\d{3}) [^]]+\]\((\S+)\)", (directory / "README.md").read_text(encoding="utf-8"), re.M)
+    notes = sorted(note.name for note in directory.glob("*.md") if note.name != "README.md")
+    assert [name for _, name in listed] == notes, "list each note of docs/design/ in its README.md, in order"
+    assert [number for number, _ in listed] == [name[:3] for name in notes]
+
+
+def test_the_index_of_the_documentation_has_every_page() -> None:
+    pages = {ROOT / page for page in PAGES if page.startswith("docs/")}
+    indexed = {page for page in pages if "results" not in page.parts and "design" not in page.parts}
+    index = ROOT / "docs" / "README.md"
+    missing = sorted(page.relative_to(ROOT).as_posix() for page in indexed - links(index) - {index})
+    assert not missing, f"docs/README.md does not list {missing}"
 
 
 def test_links_resolve() -> None:

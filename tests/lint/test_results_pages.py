@@ -15,10 +15,10 @@ STUDIES = sorted(name for name in RECIPES if (RESULTS / f"{name}.md").is_file())
 
 
 def lacks(page: str) -> list[str]:
-    """What a page does not say."""
+    """Return the required statements that a page lacks."""
     parts = {
         "its seeds": r"\d seeds \(\d+(, \d+)+\)",
-        "what its intervals speak for": r"intervals (speak for|do not cover)",
+        "what its intervals speak for": r"intervals (speak for|describe|do not cover)",
         "the rule": r"Differences are judged by a (paired )?t test",
         "the verdict": r"(?m)\A# .+\n\n.*(confirmed|undecided|Not distinguishable|It is (higher|lower))",
     }

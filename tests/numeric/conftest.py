@@ -1,4 +1,4 @@
-"""What several numeric tests start from."""
+"""Fixtures of several numeric tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import doctor_models
 import pytest
 from support import ONE_LAYER, SMALL_WORLD, planned
 
-from rlhf_lab.doctor.subject import Subject
+from rlhf_lab.doctor.subject import ExaminedModel
 from rlhf_lab.stages.execute import execute
 
 
@@ -29,6 +29,6 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def make(folders, tmp_path_factory) -> Callable[..., Subject]:
+def make(folders, tmp_path_factory) -> Callable[..., ExaminedModel]:
     """A subject of the doctor: family, then overrides of the command."""
     return lambda family, *overrides: doctor_models.load(folders, tmp_path_factory.mktemp("work"), family, *overrides)

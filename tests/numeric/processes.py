@@ -17,8 +17,8 @@ def together(function: Callable[..., None], *arguments: Any, processes: int = 2)
     """`function(*arguments)` in every process; an error in one of them is raised here."""
     # a server that has imported what a stage needs, once, and has started no thread: processes are forked from it
     multiprocessing.get_context("forkserver").set_forkserver_preload(["rlhf_lab.stages.execute"])
-    with tempfile.TemporaryDirectory() as folder:
-        work = (function, arguments, processes, f"file://{folder}/meeting")
+    with tempfile.TemporaryDirectory() as directory:
+        work = (function, arguments, processes, f"file://{directory}/meeting")
         mp.start_processes(_work, work, nprocs=processes, start_method="forkserver")
 
 

@@ -1,4 +1,4 @@
-"""What a reward model gives an agent that it chooses for, with the arithmetic on the page."""
+"""Reward that a reward model gives an agent that it chooses for, with the arithmetic on the page."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ TASKS = [
 ]
 
 
-def reward(prompts, replies):
-    return RewardBatch(np.array([SCORES[reply] for reply in replies]))
+def reward(prompts, responses):
+    return RewardBatch(np.array([SCORES[response] for response in responses]))
 
 
 def test_the_choice_its_bounds_and_the_rule_without_a_model():
@@ -37,7 +37,7 @@ def test_the_choice_its_bounds_and_the_rule_without_a_model():
 
 def test_attempts_are_ranked_within_their_task():
     """First task 3 > 1 and 3 > 2; second 5 > 0 and 5 = 5: outcomes 1, 1, 1, ½, mean ⅞. The third has no pair."""
-    scores = np.array([SCORES[reply] for task in TASKS for reply in task.replies])
+    scores = np.array([SCORES[response] for task in TASKS for response in task.replies])
     correct = np.array([c for task in TASKS for c in task.correct], dtype=float)
     wins, tasks = rank_within_tasks(scores, correct, [np.arange(3), np.arange(3, 6), np.arange(6, 9)])
     assert wins.tolist() == [1, 1, 1, 0.5] and tasks.tolist() == [0, 0, 1, 1]

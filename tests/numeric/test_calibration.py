@@ -83,8 +83,8 @@ def test_the_order_of_tied_pairs_does_not_matter(order, levels, jitter):
     noise = jitter * np.random.default_rng(0).random(64)
     shuffled, shuffled_prompts = (margin + noise)[order], prompts[order]
     for measure in (expected_calibration_error, perfect_ece):
-        plain, moved = measure(margin, prompts), measure(shuffled, shuffled_prompts)
-        assert (moved.mean, moved.low, moved.high) == pytest.approx((plain.mean, plain.low, plain.high), abs=1e-6)
+        simple, moved = measure(margin, prompts), measure(shuffled, shuffled_prompts)
+        assert (moved.mean, moved.low, moved.high) == pytest.approx((simple.mean, simple.low, simple.high), abs=1e-6)
     bins = [(one.confidence, one.accuracy.mean, one.accuracy.n) for one in reliability(margin, prompts)]
     again = [(one.confidence, one.accuracy.mean, one.accuracy.n) for one in reliability(shuffled, shuffled_prompts)]
     assert np.allclose(bins, again)
@@ -134,7 +134,7 @@ def test_a_perfectly_calibrated_reward_has_the_ece_of_perfect_calibration():
 
 
 def alike(prompts: int, pairs: int, seed: int, correlation: float = 0.7) -> tuple[np.ndarray, np.ndarray]:
-    """Margins right with probability σ(|Δ|); pairs of a prompt are alike in size and outcome (Gaussian copula)."""
+    """Margins right with probability σ(|Δ|); pairs of a prompt are similar in size and outcome (Gaussian copula)."""
     rng = np.random.default_rng(seed)
     shared_P, own_PN = rng.standard_normal((prompts, 1)), rng.standard_normal((prompts, pairs))
     latent_PN = math.sqrt(correlation) * shared_P + math.sqrt(1 - correlation) * own_PN
@@ -144,7 +144,7 @@ def alike(prompts: int, pairs: int, seed: int, correlation: float = 0.7) -> tupl
 
 
 def test_the_range_of_perfect_calibration_knows_that_pairs_of_a_prompt_are_alike():
-    """Six pairs a prompt: a range for independent pairs held 68 of 100 samples of right confidences."""
+    """Six pairs a prompt: a range for independent pairs covered 68 of 100 samples of right confidences."""
     inside, excess = 0, []
     for seed in range(100):
         margin, prompts = alike(60, 6, seed)
@@ -158,9 +158,9 @@ def test_the_range_of_perfect_calibration_knows_that_pairs_of_a_prompt_are_alike
 
 def test_perfect_calibration_with_one_pair_a_prompt_is_that_of_independent_pairs():
     margin, prompts = margins(400, 5)
-    apart, together = perfect_ece(margin, np.arange(400)), perfect_ece(margin, prompts)
-    assert together.mean == pytest.approx(apart.mean, rel=0.1)
-    assert not perfect_ece(margin, np.zeros(400)).bounded  # one prompt says nothing about how alike its pairs are
+    separate, together = perfect_ece(margin, np.arange(400)), perfect_ece(margin, prompts)
+    assert together.mean == pytest.approx(separate.mean, rel=0.1)
+    assert not perfect_ece(margin, np.zeros(400)).bounded  # one prompt gives no estimate of the similarity of its pairs
 
 
 def test_ties_are_right_by_half_under_perfect_calibration_too():
@@ -205,7 +205,7 @@ def test_the_interval_of_a_temperature_counts_prompts():
 
 
 def test_the_interval_of_a_temperature_covers_with_pairs_that_are_alike():
-    """Six pairs a prompt, alike in outcome: 95 % intervals hold T = 1 in 97 of 100 samples, unclustered ones in 78."""
+    """Six pairs a prompt, similar outcomes: 95 % intervals cover T = 1 in 97 of 100 samples, unclustered ones in 78."""
     covered = 0
     for seed in range(100):
         temperature = fit_temperature(*alike(60, 6, seed))

@@ -9,7 +9,7 @@ from support import ONE_LAYER, SMALL_WORLD, planned
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_jsonl
-from rlhf_lab.losses.correction import effective_share, importance_weights
+from rlhf_lab.losses.correction import effective_fraction, importance_weights
 from rlhf_lab.training.run import Run
 
 SIZE = ("reward=length", "needs.reward=null", "algorithm.prompts_per_iteration=4", "algorithm.batch_size=8")
@@ -20,9 +20,9 @@ def test_weights_by_hand():
     old, sampler = torch.tensor([0.30, 0.10, 0.60]).log(), torch.tensor([0.25, 0.20, 0.10]).log()
     assert importance_weights(old - sampler, cap=2.0).tolist() == pytest.approx([1.2, 0.5, 2.0])
     # as one reply: 1.2 · .5 · 6 = 3.6, cut to 2; with a cap of 4 it stays
-    whole = (old - sampler).sum()[None]
-    assert importance_weights(whole, cap=2.0).tolist() == pytest.approx([2.0])
-    assert importance_weights(whole, cap=4.0).tolist() == pytest.approx([3.6])
+    full = (old - sampler).sum()[None]
+    assert importance_weights(full, cap=2.0).tolist() == pytest.approx([2.0])
+    assert importance_weights(full, cap=4.0).tolist() == pytest.approx([3.6])
     # a ratio of e^200 is no float32 number
     assert importance_weights(torch.tensor([200.0]), cap=2.0).tolist() == pytest.approx([2.0])
 
@@ -30,10 +30,10 @@ def test_weights_by_hand():
 def test_the_effective_share_by_hand():
     """Weights 1, 1, 2: (1 + 1 + 2)² / (3 · (1 + 1 + 4)) = 16/18. A common factor changes nothing."""
     weights = torch.tensor([1.0, 1.0, 2.0])
-    assert float(effective_share(weights.log())) == pytest.approx(16 / 18)
-    assert float(effective_share((1e30 * weights).log())) == pytest.approx(16 / 18)
-    assert float(effective_share(torch.zeros(7))) == pytest.approx(1.0)
-    assert float(effective_share(torch.tensor([0.0, -500.0, -500.0, -500.0]))) == pytest.approx(0.25)
+    assert float(effective_fraction(weights.log())) == pytest.approx(16 / 18)
+    assert float(effective_fraction((1e30 * weights).log())) == pytest.approx(16 / 18)
+    assert float(effective_fraction(torch.zeros(7))) == pytest.approx(1.0)
+    assert float(effective_fraction(torch.tensor([0.0, -500.0, -500.0, -500.0]))) == pytest.approx(0.25)
 
 
 def test_weighted_samples_give_the_expectation_under_the_policy():
@@ -58,9 +58,9 @@ def test_a_step_s_loss_has_the_weights(correction, policy, tmp_path):
 
     def move(model, iteration):
         groups, metrics = draw(model, iteration)
-        for number, segment in enumerate(s for g in groups for e in g.episodes for s in e.segments):
-            shift = 0.4 * (-1) ** number
-            segment.logps[:] = [logp + shift * (place % 3) for place, logp in enumerate(segment.logps)]
+        for index, segment in enumerate(s for g in groups for e in g.episodes for s in e.segments):
+            shift = 0.4 * (-1) ** index
+            segment.logps[:] = [logp + shift * (position % 3) for position, logp in enumerate(segment.logps)]
             moved.extend(segment.logps)
         return groups, metrics
 
@@ -85,9 +85,9 @@ def test_a_step_s_loss_has_the_weights(correction, policy, tmp_path):
     assert 0 < row["correction_capped"] < 1 and 0 < row["sampler_ess"] <= 1
     # at ratio 1 the loss of a token is −w·A
     out = algorithm.loss(micro)
-    wanted = -micro.tokens["correction"] * micro.tokens["advantage"] * micro.weight_N
-    assert torch.allclose(out.loss_N, wanted, atol=1e-5)
-    assert float(wanted.abs().max()) > 0
+    target = -micro.tokens["correction"] * micro.tokens["advantage"] * micro.weight_N
+    assert torch.allclose(out.loss_N, target, atol=1e-5)
+    assert float(target.abs().max()) > 0
 
 
 def test_a_correction_of_nothing_is_refused():

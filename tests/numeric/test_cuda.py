@@ -60,23 +60,23 @@ def test_samples_carry_the_log_probabilities_of_the_trainer(family, dtype):
     prompts = [prompt for prompt, _ in rows()]
     sampler = LocalSampler(Local(max_new_tokens=16, max_prompt_tokens=32, dtype=dtype), [EOS])
     samples = sampler.sample(model, prompts, 4, 1)
-    pairs = [(p, r) for p, replies in zip(prompts, samples.replies_BG, strict=True) for r in replies]
+    pairs = [(p, r) for p, responses in zip(prompts, samples.responses_BG, strict=True) for r in responses]
     with torch.no_grad():
         trainer = token_logps(model, TokenBatch.from_rows(pairs, "cuda")).logps_N.cpu()
-    told = torch.tensor([x for group in samples.logps_BG for row in group for x in row])
-    assert (told - trainer).abs().mean() < (1e-4 if dtype == "float32" else 0.1)
+    stated = torch.tensor([x for group in samples.logps_BG for row in group for x in row])
+    assert (stated - trainer).abs().mean() < (1e-4 if dtype == "float32" else 0.1)
 
 
 def test_greedy_replies_are_those_of_the_cpu():
     model = random_model(CONFIGS["llama"])
     sampler = LocalSampler(Local(max_new_tokens=16, max_prompt_tokens=32, dtype="float32"), [EOS])
     prompts = [prompt for prompt, _ in rows()]
-    here = sampler.sample(model, prompts, 1, 0, temperature=0.0).replies_BG
-    assert sampler.sample(model.cuda(), prompts, 1, 0, temperature=0.0).replies_BG == here
+    here = sampler.sample(model, prompts, 1, 0, temperature=0.0).responses_BG
+    assert sampler.sample(model.cuda(), prompts, 1, 0, temperature=0.0).responses_BG == here
 
 
 def losses(stage) -> list[float]:
-    lines = (stage.folder / "metrics.jsonl").read_text().splitlines()
+    lines = (stage.directory / "metrics.jsonl").read_text().splitlines()
     return [row["loss"] for row in map(json.loads, lines) if "loss" in row]
 
 
@@ -109,6 +109,6 @@ def test_an_interrupted_stage_goes_on_to_the_same_model(tmp_path, monkeypatch, r
                     execute(upstream)
                 stop_at(monkeypatch, algorithm, None)
             execute(upstream)
-        weights.append(model_tensors(stage.folder / "model"))
+        weights.append(model_tensors(stage.directory / "model"))
     for key, tensor in weights[0].items():
         torch.testing.assert_close(weights[1][key], tensor, rtol=1e-3, atol=1e-4)

@@ -52,9 +52,9 @@ def test_half_of_a_draw_is_new_as_long_as_there_are_new_tasks():
     assert sorted(curriculum.draw(10, seed=0)) == sorted(set(curriculum.draw(10, seed=0)))  # none twice
     curriculum.observe(range(40), [[0, 1]] * 40)
     for seed in range(20):
-        drawn = curriculum.draw(10, seed)
-        assert len(set(drawn)) == 10
-        assert sum(position >= 40 for position in drawn) == 5
+        selected = curriculum.draw(10, seed)
+        assert len(set(selected)) == 10
+        assert sum(position >= 40 for position in selected) == 5
     curriculum.observe(range(40, 97), [[0, 1]] * 57)
     assert sum(position >= 97 for position in curriculum.draw(10, seed=0)) == 3
     odd = [sum(position >= 97 for position in EdgeCurriculum.draw(curriculum, 3, seed)) for seed in range(400)]
@@ -82,8 +82,8 @@ def test_a_copy_from_its_state_draws_the_same():
     curriculum = EdgeCurriculum(50, explore=0.3)
     rng = np.random.default_rng(0)
     for iteration in range(5):
-        drawn = curriculum.draw(8, iteration)
-        curriculum.observe(drawn, rng.integers(0, 2, (8, 4)).astype(float).tolist())
+        selected = curriculum.draw(8, iteration)
+        curriculum.observe(selected, rng.integers(0, 2, (8, 4)).astype(float).tolist())
     copy = EdgeCurriculum(50, explore=0.3)
     copy.load_state_dict(json.loads(json.dumps(curriculum.state_dict())))
     assert [copy.draw(8, seed) for seed in range(5)] == [curriculum.draw(8, seed) for seed in range(5)]

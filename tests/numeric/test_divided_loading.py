@@ -15,9 +15,9 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import read_json, write_json
 from rlhf_lab.models.build import load_policy, load_reward_model
-from rlhf_lab.models.divided import divide, whole_tensors
 from rlhf_lab.models.lora import add_adapter, save_adapter
 from rlhf_lab.models.settings import LoRA, Scratch
+from rlhf_lab.models.sharded import divide, full_tensors
 from rlhf_lab.models.skeleton import MAIN, receive
 
 SIZES: dict[str, Any] = {
@@ -72,7 +72,7 @@ def load_and_compare(folders: Path, out: Path) -> None:
         model = load(case, folders, MAIN)
         elsewhere = [parameter.is_meta for parameter in model.parameters()]
         divide(model, mesh, reshard=True)
-        tensors = dict(whole_tensors(model))
+        tensors = dict(full_tensors(model))
         found[case] = {
             "empty": all(elsewhere) if ranks.rank() else not any(elsewhere),
             "names": [*tensors] == [*expected.state_dict()],

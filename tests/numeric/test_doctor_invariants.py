@@ -10,7 +10,7 @@ from doctor_models import TEXTS, ask
 from support import ONE_LAYER, SMALL_WORLD, bpe, planned, save_tiny
 
 from rlhf_lab.doctor import examination, training
-from rlhf_lab.doctor.findings import Check, Finding, examine
+from rlhf_lab.doctor.findings import CheckResult, DoctorCheck, examine
 from rlhf_lab.doctor.invariants import examine_model
 from rlhf_lab.doctor.subject import load_subject
 from rlhf_lab.models.encoding import Encoder
@@ -18,8 +18,8 @@ from rlhf_lab.models.encoding import Encoder
 TEMPLATE = "{{ bos_token }}{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}<assistant>"
 
 
-def failing(findings: list[Finding]) -> list[str]:
-    return [f"{f.name}: {f.measured} ({f.advice})" for f in findings if f.status == "fail"]
+def failing(findings: list[CheckResult]) -> list[str]:
+    return [f"{f.name}: {f.measured} ({f.hint})" for f in findings if f.status == "fail"]
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2", "gemma2"])
@@ -28,7 +28,7 @@ def test_all_invariants_hold_on_a_checkpoint(family, make):
     assert not failing(findings)
     assert [f.name for f in findings if f.status == "skip"] == ["bfloat16 gap", "processes"]
     by_name = {f.name: f for f in findings}
-    known = "the model's own forward" if family == "gemma2" else "the lab's decoder"
+    known = "the model's own forward" if family == "gemma2" else "rlhf_lab's decoder"
     assert known in by_name["sampler ratio"].measured
     assert "more than a linear layer" not in by_name["output head"].measured
 
@@ -69,11 +69,11 @@ def test_generation_settings_of_the_checkpoint_do_not_disturb_the_comparison(mak
 
 def test_replies_that_are_cut_are_counted(make):
     subject = make("llama", "algorithm.max_length=16")
-    finding = ask("truncation", subject)
-    assert finding.status == "fail"
-    cut = sum(reply[-1] != subject.encoder.eos_id for _, reply in subject.full_rows)
-    assert f"{cut} replies without their end" in finding.measured
-    assert "raise algorithm.max_length=16" in finding.advice
+    conclusion = ask("truncation", subject)
+    assert conclusion.status == "fail"
+    cut = sum(response[-1] != subject.encoder.eos_id for _, response in subject.full_rows)
+    assert f"{cut} responses without their end" in conclusion.measured
+    assert "raise algorithm.max_length=16" in conclusion.hint
 
 
 def test_processes_are_counted_before_they_are_started(make, monkeypatch):
@@ -84,27 +84,27 @@ def test_processes_are_counted_before_they_are_started(make, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     other = ask("processes", make("llama", "sharding=ddp", "sharding.processes=2", "runtime.device=cpu"))
-    assert other.status == "fail" and "the launcher started 4 processes" in other.advice
+    assert other.status == "fail" and "the launcher started 4 processes" in other.hint
     assert ask("processes", make("llama", "runtime.device=cpu")).status == "fail"  # four with sharding=none
     monkeypatch.delenv("WORLD_SIZE")
     subject = make("llama", "sharding=fsdp_full", "sharding.processes=4")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert "sharding.processes=1" in ask("processes", subject).advice
+    assert "sharding.processes=1" in ask("processes", subject).hint
 
 
 def test_checks_that_do_not_fit_are_skipped_and_say_so(make):
-    findings = list(examine("training", training.TRAINING, make("llama"), room=2.5))
+    findings = list(examine("training", training.TRAINING, make("llama"), capacity=2.5))
     assert [f.status for f in findings] == ["skip", "pass", "skip", "skip"]
     assert "10 more copies of the model, 2.5 fit" in findings[2].measured
 
 
 def test_a_check_that_breaks_is_a_failure_with_its_error():
-    def broken(_: object) -> Finding:
+    def broken(_: object) -> CheckResult:
         raise ValueError("no such thing")
 
-    (finding,) = examine("test", [Check("broken", broken)], None)
-    assert (finding.status, finding.advice) == ("fail", "ValueError: no such thing")
+    (conclusion,) = examine("test", [DoctorCheck("broken", broken)], None)
+    assert (conclusion.status, conclusion.hint) == ("fail", "ValueError: no such thing")
 
 
 def test_a_tokenizer_without_eos_is_a_finding(tmp_path, folders):
@@ -117,7 +117,7 @@ def test_a_tokenizer_without_eos_is_a_finding(tmp_path, folders):
         "data.test_fraction=0.2",
     )
     stage = planned("sft", "model=hf", *overrides)
-    findings: list[Finding] = []
+    findings: list[CheckResult] = []
     examination._examine(stage, tmp_path, findings)
     assert [(f.name, f.status) for f in findings] == [("loads", "fail")]
-    assert "no EOS token" in findings[0].advice
+    assert "no EOS token" in findings[0].hint

@@ -34,10 +34,10 @@ def test_the_limit_itself_is_no_duplicate():
 
 @pytest.mark.parametrize("limit", [0.3, 0.5, 0.7, 0.9])
 def test_the_search_finds_what_comparing_with_every_text_finds(limit):
-    """Words are drawn as often as words of a language are: a few very often, most rarely."""
+    """Words have the frequencies of words of a language: a few are very frequent, the majority is rare."""
     rng = np.random.default_rng(0)
-    share = 1 / np.arange(1, 31)
-    texts = [" ".join(map(str, rng.choice(30, rng.integers(1, 9), p=share / share.sum()))) for _ in range(150)]
+    fraction = 1 / np.arange(1, 31)
+    texts = [" ".join(map(str, rng.choice(30, rng.integers(1, 9), p=fraction / fraction.sum()))) for _ in range(150)]
     known = NearDuplicates(limit, texts[:100])
     hits = 0
     for text in texts[100:]:

@@ -27,7 +27,7 @@ from rlhf_lab.sampling.settings import Local
 from rlhf_lab.sampling.turns import RowTokens, SeveralTurns
 
 ANSWER = [7, 11, 13]
-"""What the environment says behind every turn."""
+"""Answer of the environment after every turn."""
 
 
 def talk(
@@ -39,7 +39,7 @@ def talk(
     contexts: list[list[int]] | None = None,
     **settings: Any,
 ) -> Samples:
-    """Episodes of up to `turns` turns; `answers` is asked behind each turn but the last."""
+    """Episodes of up to `turns` turns; `answers` is called after each turn but the last."""
     spoken: dict[int, int] = {}
 
     def next_turn(row: int, tokens: list[int]) -> list[int]:
@@ -58,10 +58,10 @@ def model() -> nn.Module:
 
 def test_one_turn_is_sampled_as_a_reply_is(model):
     settings = Local(max_new_tokens=12, max_prompt_tokens=64)
-    replies = LocalSampler(settings, [EOS]).sample(model, prompts(), 3, seed=1)
+    responses = LocalSampler(settings, [EOS]).sample(model, prompts(), 3, seed=1)
     episodes = talk(model, turns=1)
-    assert episodes.replies_BG == replies.replies_BG and episodes.ended_BG == replies.ended_BG
-    assert episodes.logps_BG == replies.logps_BG
+    assert episodes.responses_BG == responses.responses_BG and episodes.finished_BG == responses.finished_BG
+    assert episodes.logps_BG == responses.logps_BG
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox"])
@@ -93,12 +93,12 @@ def test_answers_follow_every_turn_that_ended(model):
 
 
 def test_a_sample_depends_neither_on_its_neighbours_nor_on_how_long_others_speak(model):
-    """Noise is keyed by (episode, turn): the first prompt's episodes are the same alone, and beside talkative ones."""
+    """Noise is keyed by (episode, turn): the first prompt's episodes are the same alone and next to longer ones."""
     alone = talk(model, contexts=prompts()[:1])
     among = talk(model)
     beside_long = talk(model, lambda row, tokens: ANSWER if row < 3 else ANSWER * 4, max_episode_tokens=200)
     for samples in (among, beside_long):
-        assert samples.replies_BG[0] == alone.replies_BG[0]
+        assert samples.responses_BG[0] == alone.responses_BG[0]
         for here, there in zip(samples.logps_BG[0], alone.logps_BG[0], strict=True):
             assert here == pytest.approx(there, abs=1e-5)
 
@@ -110,22 +110,24 @@ def test_turns_draw_noise_of_their_own(model):
     assert any(row[:3] != row[len(row) // 2 :][:3] for row in turns)
 
 
-def scripted(tokens: list[int], answer: list[int], *, slots: int, most_tokens: int) -> tuple[RowTokens, list[float]]:
-    """A row that draws these tokens while it goes on, by noise of .1·turn + .01·place; and the noise that it read."""
+def scripted(
+    tokens: list[int], answer: list[int], *, slots: int, max_tokens_left: int
+) -> tuple[RowTokens, list[float]]:
+    """A row that samples these tokens until EOS, by noise of .1·turn + .01·position; and the noise that it read."""
     turns = SeveralTurns(
         [0],
-        lambda turn: np.array([[0.1 * turn + 0.01 * place for place in range(slots)]], dtype=np.float32),
+        lambda turn: np.array([[0.1 * turn + 0.01 * position for position in range(slots)]], dtype=np.float32),
         [EOS],
         torch.device("cpu"),
         next_turn=lambda row, spoken: answer,
         ends_text=lambda spoken: False,
         slots=slots,
-        most_tokens=most_tokens,
+        max_tokens_left=max_tokens_left,
     )
     turns.join([0])
     left, noise, live = list(tokens), [], True
     while live:
-        is_read = bool(turns.forced[0])  # what the environment says is not drawn
+        is_read = bool(turns.forced[0])  # tokens of the environment are not sampled
         noise += [] if is_read else turns.noise().tolist()
         token = 99 if is_read else left.pop(0)
         live = bool(turns.take(torch.tensor([token]), torch.tensor([-1.0]))[1])
@@ -133,9 +135,9 @@ def scripted(tokens: list[int], answer: list[int], *, slots: int, most_tokens: i
 
 
 def test_each_turn_draws_by_noise_of_its_own_from_the_first_place_on():
-    """Turns of 2, 1 and 2 tokens: places 0 1, 0, 0 1 of turns 0, 1 and 2."""
-    row, noise = scripted([5, EOS, EOS, 6, 8], [7, 7], slots=2, most_tokens=99)
-    assert row.token_ids == [5, EOS, 7, 7, EOS, 7, 7, 6, 8] and not row.ended
+    """Turns of 2, 1 and 2 tokens: positions 0 1, 0, 0 1 of turns 0, 1 and 2."""
+    row, noise = scripted([5, EOS, EOS, 6, 8], [7, 7], slots=2, max_tokens_left=99)
+    assert row.token_ids == [5, EOS, 7, 7, EOS, 7, 7, 6, 8] and not row.finished
     assert noise == pytest.approx([0.0, 0.01, 0.1, 0.2, 0.21])
 
 
@@ -144,39 +146,39 @@ def test_noise_of_a_turn_is_a_matrix_of_its_own():
     first, second, third = (noise(turn) for turn in range(3))
     assert torch.equal(first, torch.rand(4, 6, generator=torch.Generator().manual_seed(1)))
     assert not (first == second).any() and not (second == third).any() and not (first == third).any()
-    of_each = Noise([1, 2], 2, 6)  # a seed for each of two prompts: none shares a row with another, in no turn
+    of_each = Noise([1, 2], 2, 6)  # a seed for each of two prompts: none has a row in common with another, in no turn
     rows = torch.cat([of_each(0), of_each(1)])
     assert len(set(map(tuple, rows.tolist()))) == 8
 
 
 @pytest.mark.parametrize(
-    ("most_tokens", "expected"),
+    ("max_tokens_left", "expected"),
     [
-        (4, [5, EOS]),  # the answer of 2 tokens leaves no room for a token of the next turn
-        (5, [5, EOS, 7, 7, 6]),  # room for exactly one
+        (4, [5, EOS]),  # the answer of 2 tokens leaves no space for a token of the next turn
+        (5, [5, EOS, 7, 7, 6]),  # space for exactly one
         (6, [5, EOS, 7, 7, 6, 6]),
         (2, [5, EOS]),
         (1, [5]),
     ],
 )
-def test_an_episode_has_as_many_tokens_as_it_may_and_no_more(most_tokens, expected):
-    row, _ = scripted([5, EOS, 6, 6, 6, 6, 6, 6], [7, 7], slots=8, most_tokens=most_tokens)
+def test_an_episode_has_as_many_tokens_as_it_may_and_no_more(max_tokens_left, expected):
+    row, _ = scripted([5, EOS, 6, 6, 6, 6, 6, 6], [7, 7], slots=8, max_tokens_left=max_tokens_left)
     assert row.token_ids == expected
     assert row.sampled == [token != 7 for token in expected]
     assert len(row.logps) == sum(row.sampled)
-    assert row.ended == (expected[-1] == EOS)
+    assert row.finished == (expected[-1] == EOS)
 
 
 def test_an_episode_ends_at_its_longest_length(model):
     samples = talk(model, turns=9, max_episode_tokens=20)
     rows = [row for group in samples.rows_BG for row in group]
     assert max(len(row.token_ids) for row in rows) == 20, "the model has no positions for more"
-    assert any(len(row.token_ids) == 20 and not row.ended for row in rows), "no turn was cut there"
+    assert any(len(row.token_ids) == 20 and not row.finished for row in rows), "no turn was cut there"
 
 
 def test_a_turn_that_is_cut_ends_its_episode(model):
     samples = talk(model, max_new_tokens=2)
-    cut = [row for group in samples.rows_BG for row in group if not row.ended]
+    cut = [row for group in samples.rows_BG for row in group if not row.finished]
     assert cut and all(row.token_ids[-1] != EOS for row in cut)
 
 
@@ -229,18 +231,18 @@ def test_stop_texts_end_a_turn(model):
     stopping = LocalSampler(Local(max_new_tokens=30, max_prompt_tokens=64, stop=("e", "qq")), [EOS], decode=decode)
     stopped = stopping.sample(model, prompts(), 2, seed=1)
     shortened = 0
-    for free_group, group in zip(free.replies_BG, stopped.rows_BG, strict=True):
+    for free_group, group in zip(free.responses_BG, stopped.rows_BG, strict=True):
         for long, row in zip(free_group, group, strict=True):
             assert long[: len(row.token_ids)] == row.token_ids
             text = decode(row.token_ids)
             assert "e" not in text[:-1] and "qq" not in text[:-1]
             shortened += len(row.token_ids) < len(long)
-            assert row.ended == (row.token_ids[-1] == EOS or text.endswith(("e", "qq")))
+            assert row.finished == (row.token_ids[-1] == EOS or text.endswith(("e", "qq")))
     assert shortened > 3
 
 
 def test_rewards_of_turns_need_a_sum():
-    """2·(.25, 1) of one term; a term that is squashed leaves only whole episodes."""
+    """2·(.25, 1) of one term; a term that is squashed leaves only full episodes."""
 
     def scored(**settings: Any) -> Any:
         terms = {
@@ -248,8 +250,8 @@ def test_rewards_of_turns_need_a_sum():
         }
         return GraphReward(terms, RewardGraph(terms={"environment": EnvironmentTurns(**settings)}))([TWO_TURNS])
 
-    plain = scored(weight=2.0)
-    assert plain.total_N.tolist() == [2.5] and plain.turns == [[0.5, 2.0]]
+    simple = scored(weight=2.0)
+    assert simple.total_N.tolist() == [2.5] and simple.turns == [[0.5, 2.0]]
     assert scored(transform="sigmoid").turns is None
 
 
@@ -260,7 +262,7 @@ def test_turns_that_are_no_numbers_are_refused():
 
 
 def test_a_term_that_weighs_nothing_has_no_turns():
-    """Its NaN would otherwise reach the advantages of the whole batch."""
+    """Otherwise its NaN would reach the advantages of the full batch."""
     nan: Any = SimpleNamespace(score_episodes=lambda episodes: RewardBatch(np.array([np.nan]), turns=[[]]))
     terms = {"environment": CheckedReward("environment", EnvironmentReward()), "odd": CheckedReward("odd", nan)}
     settings = {"environment": EnvironmentTurns(), "odd": EnvironmentTurns(weight=0.0)}

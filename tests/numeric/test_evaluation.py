@@ -35,7 +35,7 @@ def dpo(request, tmp_path, policy):
     ).config
     run = Run(tmp_path, config, {"policy": str(policy)})
     algorithm = registry.build("algorithm", config.algorithm, run)
-    algorithm.begin()
+    algorithm.start()
     return algorithm
 
 
@@ -76,7 +76,7 @@ def test_rows_are_the_source_of_every_mean(dpo):
     for p in dpo.model.parameters():
         p.data.mul_(1.1)
     summary = evaluator.evaluate("moved", dpo.model)["metrics"]
-    rows = [r for r in read_jsonl(dpo.run.folder / "evaluation.jsonl") if r["policy"] == "moved"]
+    rows = [r for r in read_jsonl(dpo.run.directory / "evaluation.jsonl") if r["policy"] == "moved"]
     assert len(rows) == 6 * 2
     assert summary["kl"]["mean"] > 0
     for key in SAMPLE_KEYS:
@@ -144,11 +144,11 @@ def test_a_cut_evaluation_goes_on_where_it_stopped(dpo):
     """Rows of a policy whose summary is missing are dropped, and the same rows are written again."""
     dpo.evaluator.evaluate("SFT", dpo.reference)
     dpo.evaluator.evaluate("copy", dpo.model)
-    rows, policies = dpo.run.folder / "evaluation.jsonl", dpo.run.folder / "policies.jsonl"
-    whole = (rows.read_text(), policies.read_text())
+    rows, policies = dpo.run.directory / "evaluation.jsonl", dpo.run.directory / "policies.jsonl"
+    full = (rows.read_text(), policies.read_text())
     policies.write_text(policies.read_text()[:-30])
     rows.write_text(rows.read_text()[:-5])
-    again = registry.build("algorithm", dpo.settings, Run(dpo.run.folder, dpo.run.config, dpo.run.needs)).evaluator
+    again = registry.build("algorithm", dpo.settings, Run(dpo.run.directory, dpo.run.config, dpo.run.needs)).evaluator
     again.evaluate("SFT", dpo.reference)
     again.evaluate("copy", dpo.model)
-    assert (rows.read_text(), policies.read_text()) == whole
+    assert (rows.read_text(), policies.read_text()) == full

@@ -15,14 +15,14 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.memory.shapes import config_shape
 from rlhf_lab.memory.state import Training, frozen_state, weight_bytes
-from rlhf_lab.memory.work import Arithmetic, Rows, block_bytes
+from rlhf_lab.memory.work import ComputePrecision, Rows, block_bytes
 from rlhf_lab.models.build import load_policy
-from rlhf_lab.models.divided import blocks
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.experts import compute_under_autocast, experts
 from rlhf_lab.models.logprobs import has_linear_head, head_cap, token_logps
 from rlhf_lab.models.lora import add_adapter
 from rlhf_lab.models.settings import HuggingFace, LoRA
+from rlhf_lab.models.sharded import blocks
 from rlhf_lab.models.weights import is_packed
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
@@ -33,8 +33,8 @@ MIXTURES = ["mixtral", "qwen3_moe"]
 BATCH = TokenBatch.from_rows([([3, 4, 5, 6], [7, 8, 9]), ([5, 6], [7, 8])])
 
 
-def loaded(family: str, folder: Path, **settings: Any) -> nn.Module:
-    return load_policy(families.save(family, folder), HuggingFace(path=str(folder), **settings))
+def loaded(family: str, directory: Path, **settings: Any) -> nn.Module:
+    return load_policy(families.save(family, directory), HuggingFace(path=str(directory), **settings))
 
 
 # --- planned
@@ -74,7 +74,9 @@ def test_a_block_keeps_what_is_said(family: str, precision: Any) -> None:
     shape = config_shape(families.config(family))
     # under autocast a copy of a block's matrices is kept too, which a plan counts with the state
     measured = three - two - 2 * low * shape.block_matrices
-    assert block_bytes(shape, rows, Arithmetic(precision)) == pytest.approx(measured, rel=0.01 if shape.experts else 0)
+    assert block_bytes(shape, rows, ComputePrecision(precision)) == pytest.approx(
+        measured, rel=0.01 if shape.experts else 0
+    )
 
 
 def saved_bytes(family: str, layers: int, rows: Rows, low: bool) -> int:
@@ -105,7 +107,7 @@ def test_experts_are_all_in_memory_and_few_at_work() -> None:
     # one row of 1,000 tokens in bfloat16: 16h + 8h + 2(2h + 2k) + 2·(2·2h + 4·2·14336), and the routing
     h, k = 4096, 1024
     per_token = 16 * h + 8 + 8 * h + 2 * (2 * h + 2 * k) + 4 * 32 + 2 * (4 * h + 8 * 14336) + 80 + 32 + 4
-    assert block_bytes(shape, Rows(1, 500, 500), Arithmetic("bfloat16")) == 1000 * per_token
+    assert block_bytes(shape, Rows(1, 500, 500), ComputePrecision("bfloat16")) == 1000 * per_token
 
 
 # --- run
@@ -119,14 +121,18 @@ def test_sampler_and_forward_pass_agree(family: str, tmp_path: Path) -> None:
     assert has_linear_head(model) and head_cap(model) == (3.0 if family == "gemma2" else None)
     prompts = [[5, 6, 7, 8, 9], [10, 11], [12, 13, 14]]
     samples = LocalSampler(Local(max_new_tokens=9, max_prompt_tokens=9), [1]).sample(model, prompts, 3, seed=0)
-    rows = [(p, reply) for p, replies in zip(samples.prompts, samples.replies_BG, strict=True) for reply in replies]
-    sampled = torch.tensor([x for group in samples.logps_BG for reply in group for x in reply])
+    rows = [
+        (p, response)
+        for p, responses in zip(samples.prompts, samples.responses_BG, strict=True)
+        for response in responses
+    ]
+    sampled = torch.tensor([x for group in samples.logps_BG for response in group for x in response])
     with torch.no_grad():
         ours = token_logps(model, TokenBatch.from_rows(rows)).logps_N
         expected = []
-        for prompt, reply in rows:
-            table_TV = model(torch.tensor([prompt + reply])).logits[0].double().log_softmax(-1)
-            expected.append(table_TV[len(prompt) - 1 : -1].gather(1, torch.tensor(reply)[:, None])[:, 0])
+        for prompt, response in rows:
+            table_TV = model(torch.tensor([prompt + response])).logits[0].double().log_softmax(-1)
+            expected.append(table_TV[len(prompt) - 1 : -1].gather(1, torch.tensor(response)[:, None])[:, 0])
     assert (ours - torch.cat(expected)).abs().max() < 1e-5
     assert (sampled - torch.cat(expected)).abs().max() < 1e-5
 
@@ -135,11 +141,11 @@ def test_sampler_and_forward_pass_agree(family: str, tmp_path: Path) -> None:
 @torch.no_grad()
 def test_weights_in_bfloat16_give_the_numbers_of_autocast(family: str, tmp_path: Path) -> None:
     """But for the embeddings, which are rounded in both here. Experts would stay float32 under autocast by itself."""
-    whole: Any = loaded(family, tmp_path)
-    embedding = whole.get_input_embeddings().weight
+    full: Any = loaded(family, tmp_path)
+    embedding = full.get_input_embeddings().weight
     embedding.copy_(embedding.bfloat16())
     with torch.autocast("cpu", torch.bfloat16):
-        expected = token_logps(whole, BATCH).logps_N
+        expected = token_logps(full, BATCH).logps_N
     stored = loaded(family, tmp_path, weights="bfloat16")
     assert torch.equal(token_logps(stored, BATCH).logps_N, expected)
     if family != "phi3":
@@ -153,8 +159,8 @@ def test_four_bits(family: str, tmp_path: Path) -> None:
     model = add_adapter(loaded(family, tmp_path, weights="nf4", lora=LoRA(4)), LoRA(4), 0)
     assert any(is_packed(parameter) for parameter in model.parameters())
     samples = LocalSampler(Local(max_new_tokens=5, max_prompt_tokens=9), [1]).sample(model, [[5, 6, 7]], 2, seed=0)
-    rows = [(samples.prompts[0], reply) for reply in samples.replies_BG[0]]
-    sampled = torch.tensor([x for reply in samples.logps_BG[0] for x in reply])
+    rows = [(samples.prompts[0], response) for response in samples.responses_BG[0]]
+    sampled = torch.tensor([x for response in samples.logps_BG[0] for x in response])
     with torch.no_grad():
         ours = token_logps(model, TokenBatch.from_rows(rows)).logps_N
     assert (ours - sampled).abs().max() < 0.1  # both in bfloat16, whose sums have another order
@@ -165,6 +171,6 @@ def test_experts_are_not_packed(family: str, tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
     assert len(experts(families.random_model(family))) == 2
     with pytest.raises(
-        ConfigError, match=r"has experts, whose weights are no linear layers.*use model\.weights=bfloat16"
+        ConfigError, match=r"has experts, whose weights are not linear layers.*set model\.weights=bfloat16"
     ):
         loaded(family, tmp_path, weights="nf4")

@@ -38,17 +38,17 @@ FAMILIES = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) f
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_stage_trains(family: str, way: str, tmp_path: Path) -> None:
-    folder = families.save(family, tmp_path / "model")
+    directory = families.save(family, tmp_path / "model")
     recipe, *overrides = WAYS[way]
     data = write_pairs(tmp_path / "pairs.jsonl", toy_rows(12))
-    words = [*SMALL, *overrides, f"data.path={data}", "model=hf", f"model.path={folder}", f"outputs={tmp_path}"]
+    words = [*SMALL, *overrides, f"data.path={data}", "model=hf", f"model.path={directory}", f"outputs={tmp_path}"]
     if recipe != "sft":
-        words.append(f"needs.policy={folder}")
+        words.append(f"needs.policy={directory}")
     stage = planned(recipe, *words)
     if family != "phi3":
         assert plan_stage(stage).peak > plan_stage(stage).floor > 0
     execute(stage)
-    lines = (Path(stage.folder) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (Path(stage.directory) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert any("loss" in json.loads(line) for line in lines)
     if way == "grpo":  # the policy is what drew the replies
         gaps = [row["step0_sampler_gap"] for row in map(json.loads, lines) if "step0_sampler_gap" in row]

@@ -1,4 +1,4 @@
-"""A stage is made to fit its device, and goes on when it runs out of memory; no result depends on either."""
+"""A stage fits its device, and continues when it runs out of memory; no result depends on either."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_fitting_is_for_models_that_are_not_from_scratch_and_changes_no_key() ->
     assert not llama_8b("dpo", "runtime.fit=none").config.fits_itself
     stage = llama_8b("dpo", "runtime.memory_gib=22.3")
     assert stage.config.fits_itself and stage.key == llama_8b("dpo", "runtime.fit=none").key
-    config, told = fitted(stage)
-    assert "algorithm.micro_batch_tokens=" in told and "of 22.3 GiB" in told
+    config, stated = fitted(stage)
+    assert "algorithm.micro_batch_tokens=" in stated and "of 22.3 GiB" in stated
     assert config.algorithm.micro_batch_tokens != stage.config.algorithm.micro_batch_tokens
 
 
@@ -97,12 +97,12 @@ def test_a_step_that_runs_out_of_memory_is_taken_again(recipe: str, monkeypatch:
             execute(needed)
         return stage
 
-    whole = build("whole")
+    full = build("whole")
     tried = out_of_memory_above(monkeypatch, 700)
     cut = build("cut", "runtime.fit=auto")
     assert max(tried) > 700
-    assert any("out of memory at step" in note for note in read_json(cut.folder / "result.json")["notes"])
-    expected = model_tensors(Path(whole.model))
+    assert any("out of memory at step" in note for note in read_json(cut.directory / "result.json")["notes"])
+    expected = model_tensors(Path(full.model))
     for name, tensor in model_tensors(Path(cut.model)).items():
         assert torch.allclose(tensor, expected[name], atol=2e-5), name
 
@@ -123,7 +123,7 @@ def test_one_row_that_does_not_fit_ends_the_run(monkeypatch: Any, tmp_path: Path
 
 @pytest.mark.parametrize("steps", [0, 3])
 def test_the_sampler_draws_the_same_rows_in_smaller_batches(steps: int, monkeypatch: Any) -> None:
-    """Out of memory at once, or when some rows have ended already: half as many go on, from their prompts."""
+    """Out of memory at once, or when some rows are done: half as many continue, from their prompts."""
     model = eager_eos(random_model(CONFIGS["llama"]), 4.0)
     rows, logps_N = flat(sample(model))
     sizes: list[int] = []
@@ -143,7 +143,7 @@ def test_the_sampler_draws_the_same_rows_in_smaller_batches(steps: int, monkeypa
 
 
 def test_a_policy_that_fits_no_card_whole_is_sampled_block_by_block() -> None:
-    """70B with an adapter on 16 cards: 17.6 GB of base and of reference each; 141 GB in bfloat16 if it were whole."""
+    """70B with an adapter on 16 cards: 17.6 GB of base and of reference each; 141 GB for the full bfloat16 model."""
     name = "meta-llama/Llama-3.1-70B-Instruct"
     stage = planned(
         *("grpo", "model=hf", f"model.path={name}", f"needs.policy={name}", "data=mini_hh", "reward=length"),
@@ -151,8 +151,8 @@ def test_a_policy_that_fits_no_card_whole_is_sampled_block_by_block() -> None:
         *("sharding=fsdp_full", "sharding.processes=16", "sharding.reference=sharded"),
     )
     card = Device("a card", 80 * 10**9, cuda=True)
-    whole = plan_stage(stage, 16, cuda=True).phases["sampling"]
-    assert whole > 141e9 + 2 * 17.6e9
+    full = plan_stage(stage, 16, cuda=True).phases["sampling"]
+    assert full > 141e9 + 2 * 17.6e9
     change, plan = neutral_change(stage, card)
     assert change["sharding.sampling"] == "block"
     assert plan is not None and plan.phases["sampling"] <= 80e9
@@ -195,9 +195,9 @@ def test_processes_that_train_together_begin_again_in_smaller_micro_batches(tmp_
         (model,) = (tmp_path / name).glob("**/model.safetensors")
         return done.stdout, model.parent
 
-    told, cut = run("cut", str(tmp_path))
-    assert "out of memory: again from the last checkpoint, in micro-batches of" in " ".join(told.split())
-    _, whole = run("whole", "")
-    expected = model_tensors(whole)
+    stated, cut = run("cut", str(tmp_path))
+    assert "out of memory: restarting from the last checkpoint with micro-batches of" in " ".join(stated.split())
+    _, full = run("whole", "")
+    expected = model_tensors(full)
     for name, tensor in model_tensors(cut).items():
         assert torch.allclose(tensor, expected[name], atol=1e-4), name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlhf_lab.algorithms.pair_selection.rules import prompt_folds, top_share
+from rlhf_lab.algorithms.pair_selection.rules import prompt_folds, top_fraction
 
 
 def accuracies(signed: bool, repeats: int = 40, count: int = 600, width: int = 50) -> tuple[float, float]:
@@ -15,7 +15,7 @@ def accuracies(signed: bool, repeats: int = 40, count: int = 600, width: int = 5
         x_ND, y_N = rng.normal(size=(count, width)), rng.choice([-1.0, 1.0], count)
         fold_N = prompt_folds([str(i) for i in range(count)], 3, seed=repeat)
         first_N = cycle(x_ND, y_N, fold_N, np.arange(count))
-        pool = top_share(first_N if signed else np.abs(first_N), 0.5, fold_N)
+        pool = top_fraction(first_N if signed else np.abs(first_N), 0.5, fold_N)
         found.append([(margin_N > 0).mean() for margin_N in (first_N, cycle(x_ND, y_N, fold_N, pool))])
     first, second = np.mean(found, axis=0)
     return float(first), float(second)

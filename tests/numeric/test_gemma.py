@@ -1,4 +1,4 @@
-"""Gemma, Gemma 2 and Gemma 3 from a folder, on the settings of `model=hf` as they are: log-probabilities and sampler.
+"""Gemma, Gemma 2 and Gemma 3 from a directory, with unchanged settings of `model=hf`: log-probabilities and sampler.
 
 Gemma 2 caps its attention scores, which PyTorch's fused attention cannot; Gemma 2 and 3 have sliding windows.
 """
@@ -43,38 +43,42 @@ CONFIGS: dict[str, Any] = {
 }
 
 
-def saved(family: str, folder: Path) -> nn.Module:
-    """A random model with logits of several nats, written to a folder; its attention is Hugging Face's eager one."""
+def saved(family: str, directory: Path) -> nn.Module:
+    """A random model with logits of several nats, written to a directory; its attention is Hugging Face's eager one."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(CONFIGS[family], attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:
                 parameter.normal_(0, 0.2)
-    model.save_pretrained(folder)
+    model.save_pretrained(directory)
     return model
 
 
 def expected_logps(model: Any, rows: list[Row]) -> torch.Tensor:
-    """Row by row through Hugging Face's forward: float64 log-softmax of the logits before each reply token."""
+    """Row by row through Hugging Face's forward: float64 log-softmax of the logits before each response token."""
     logps = []
     with torch.no_grad():
-        for prompt, reply in rows:
-            table_TV = model(torch.tensor([prompt + reply])).logits[0].double().log_softmax(-1)
-            logps.append(table_TV[len(prompt) - 1 : -1].gather(1, torch.tensor(reply)[:, None])[:, 0])
+        for prompt, response in rows:
+            table_TV = model(torch.tensor([prompt + response])).logits[0].double().log_softmax(-1)
+            logps.append(table_TV[len(prompt) - 1 : -1].gather(1, torch.tensor(response)[:, None])[:, 0])
     return torch.cat(logps)
 
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_log_probabilities_and_sampler_are_those_of_the_models_own_forward(family: str, tmp_path: Path) -> None:
-    """Replies of up to 20 tokens after prompts of up to 12, so windows of 8 are left behind."""
+    """Responses of up to 20 tokens after prompts of up to 12, so windows of 8 are left behind."""
     original = saved(family, tmp_path)
     model = load_policy(tmp_path, HuggingFace(path=str(tmp_path)))
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(2, VOCABULARY, (length,), generator=generator).tolist() for length in (5, 9, 3, 12)]
     samples = LocalSampler(Local(max_new_tokens=20, max_prompt_tokens=20), [EOS]).sample(model, prompts, 3, seed=0)
-    rows = [(p, reply) for p, replies in zip(samples.prompts, samples.replies_BG, strict=True) for reply in replies]
-    sampled = torch.tensor([x for group in samples.logps_BG for reply in group for x in reply])
+    rows = [
+        (p, response)
+        for p, responses in zip(samples.prompts, samples.responses_BG, strict=True)
+        for response in responses
+    ]
+    sampled = torch.tensor([x for group in samples.logps_BG for response in group for x in response])
     with torch.no_grad():
         ours = token_logps(model, TokenBatch.from_rows(rows)).logps_N
     expected = expected_logps(original, rows)
@@ -90,5 +94,5 @@ def test_a_reward_model_from_a_model_without_fused_attention(tmp_path: Path) -> 
 
 def test_an_attention_that_the_model_cannot_have_is_refused(tmp_path: Path) -> None:
     saved("gemma2", tmp_path)
-    with pytest.raises(ArtifactError, match=r"Gemma2ForCausalLM.*write model.attention=auto"):
+    with pytest.raises(ArtifactError, match=r"Gemma2ForCausalLM.*set model.attention=auto"):
         load_policy(tmp_path, HuggingFace(path=str(tmp_path), attention="sdpa"))

@@ -19,16 +19,16 @@ from rlhf_lab.rewards.saved import open_reward
 REPLIES = [chosen for _, chosen, _ in toy_rows(9)]
 
 
-def scores(folder: str) -> np.ndarray:
+def scores(directory: str) -> np.ndarray:
     corpus = Corpus("pairs", [], [], "")
-    oracle = GoldOracle(lambda: open_reward(folder, "cpu", print, batch_tokens=64), corpus, print)
+    oracle = GoldOracle(lambda: open_reward(directory, "cpu", print, batch_tokens=64), corpus, print)
     episodes = said([prompt_text("what?")] * len(REPLIES), REPLIES)
     return oracle.measure([episode.prompt for episode in episodes], REPLIES)["gold"]
 
 
-def score_together(folder: str, expected: list[float]) -> None:
+def score_together(directory: str, expected: list[float]) -> None:
     assert ranks.world() == 2
-    assert np.allclose(scores(folder), expected, atol=1e-6)
+    assert np.allclose(scores(directory), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["classifier", "orm", "prm"])

@@ -1,4 +1,4 @@
-"""What an iteration of the GRPO family trains on and how it is penalised, recomputed by hand from its parts."""
+"""Batches and penalties of an iteration of the GRPO family, recomputed by hand from their parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZE = (
 
 @pytest.fixture
 def built(policy, tmp_path):
-    """Overrides → GRPO on the length of replies after its first rollout, the policy away from its reference."""
+    """Overrides → GRPO on the length of responses after its first rollout, the policy moved from its reference."""
 
     def build(*overrides: str):
         config = planned("grpo", *SMALL_WORLD, *ONE_LAYER, *SIZE, f"needs.policy={policy}", *overrides).config
@@ -56,14 +56,14 @@ def scores(algorithm) -> torch.Tensor:
 
 
 def of_replies(algorithm, name: str) -> torch.Tensor:
-    """A quantity that all tokens of a reply share, (B, G)."""
+    """A quantity that is equal for all tokens of a response, (B, G)."""
     parts = algorithm.experience.tokens[name].split(algorithm.experience.sampled_lengths)
     assert all((part == part[0]).all() for part in parts)
     return torch.stack([part[0] for part in parts]).view(4, 4).double()
 
 
 def kl_of_replies(algorithm) -> torch.Tensor:
-    """Σ_t log π − log π_ref of each sampled reply, (B, G)."""
+    """Σ_t log π − log π_ref of each sampled response, (B, G)."""
     tokens = algorithm.experience.tokens
     parts = (tokens["old"] - tokens["ref"]).split(algorithm.experience.sampled_lengths)
     return torch.stack([part.sum() for part in parts]).view(4, 4).double()
@@ -95,25 +95,25 @@ def test_a_penalty_in_the_loss_is_added_to_each_token_s_loss(built):
 
 
 def test_remax_compares_with_the_greedy_reply(built):
-    """A = score − score of the one reply that greedy decoding gives to the prompt."""
+    """A = score − score of the one response that greedy decoding gives to the prompt."""
     algorithm = built("algorithm=remax", "algorithm.beta=0", "algorithm.kl_in=reward")
     sampler, encoder = algorithm.rollouts.collector.sampler, algorithm.encoder
     greedy = sampler.sample(
         algorithm.model, [group.episodes[0].prompt_ids for group in algorithm.groups], 1, 99, temperature=0.0
     )
-    replies = [reply for (reply,) in greedy.replies_BG]
+    responses = [response for (response,) in greedy.responses_BG]
     episodes = algorithm.run.corpus.episodes(
-        [g.task.prompt for g in algorithm.groups], [encoder.text(r) for r in replies]
+        [g.task.prompt for g in algorithm.groups], [encoder.text(r) for r in responses]
     )
     rewards = algorithm.evaluator.reward(episodes).total_N
-    baseline = algorithm.shaper(rewards, [len(r) for r in replies], [end for (end,) in greedy.ended_BG])
+    baseline = algorithm.shaper(rewards, [len(r) for r in responses], [end for (end,) in greedy.finished_BG])
     expected = scores(algorithm) - torch.tensor(baseline)[:, None]
     assert torch.allclose(of_replies(algorithm, "advantage"), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize(("aggregation", "per_token"), [("sequence_mean", False), ("token_mean", True)])
 def test_a_step_s_loss_is_a_mean_over_what_the_step_trains_on(aggregation, per_token, built):
-    """16 replies in 2 updates of 8: each update divides by its own 8 replies, or by their tokens."""
+    """16 responses in 2 updates of 8: each update divides by its own 8 responses, or by their tokens."""
     algorithm = built(f"algorithm.aggregation={aggregation}")
     assert len(algorithm.plan) == 2
     for step, chosen in enumerate(algorithm.plan):
@@ -122,7 +122,7 @@ def test_a_step_s_loss_is_a_mean_over_what_the_step_trains_on(aggregation, per_t
 
 
 def test_the_adaptive_coefficient_moves_with_the_replies_of_an_iteration(built):
-    """A KL far above its target: e is cut to .2, and 16 replies of a horizon of 160 give β·(1 + .2·16/160)."""
+    """A KL far above its target: e is cut to .2, and 16 responses of a horizon of 160 give β·(1 + .2·16/160)."""
     adaptive = ("algorithm.kl_controller=adaptive", "algorithm.kl_target=1e-3", "algorithm.kl_horizon=160")
     algorithm = built(*adaptive, "algorithm.beta=0.5")
     assert float(kl_of_replies(algorithm).mean()) > 0.1
@@ -143,9 +143,9 @@ def test_target_kl_is_compared_with_the_mean_over_a_step_s_tokens(built):
 
 
 def test_logged_kl_is_nats_per_reply(built):
-    """`kl` is the mean over replies of Σ_t k1, not the mean over tokens."""
+    """`kl` is the mean over responses of Σ_t k1, not the mean over tokens."""
     algorithm = built()
-    metrics = read_jsonl(algorithm.run.folder / "metrics.jsonl")[0]
+    metrics = read_jsonl(algorithm.run.directory / "metrics.jsonl")[0]
     tokens = algorithm.experience.tokens
     assert metrics["kl"] == pytest.approx(float(kl_of_replies(algorithm).mean()), rel=1e-4)
     assert metrics["kl_k3"] == pytest.approx(float(k3(tokens["old"], tokens["ref"]).sum() / 16), rel=1e-4)

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from rlhf_lab.monitoring import hacking
-from rlhf_lab.monitoring.detector import Batch, Detector, Limits, Verdict
+from rlhf_lab.monitoring.detector import Detector, DetectorSettings, DetectorVerdict, IterationBatch
 from rlhf_lab.monitoring.hacking import (
     ALLOWANCE,
     Baseline,
@@ -24,7 +24,7 @@ from rlhf_lab.monitoring.hacking import (
 )
 
 PROMPTS, MEAN, SD = 32, 25.0, 12.0
-LIMITS = Limits(
+LIMITS = DetectorSettings(
     every=1,
     warmup=5,
     planned=35,
@@ -42,20 +42,22 @@ NO_CUSUM = replace(LIMITS, planned=5)
 """Nothing is planned after warm-up, so no threshold is simulated."""
 
 
-def batch(tokens, reward, **more) -> Batch:
-    """Replies to prompts of their own."""
-    return Batch.from_row({"tokens": list(tokens), "reward": list(reward), **more})
+def batch(tokens, reward, **more) -> IterationBatch:
+    """Responses, each to its own prompt."""
+    return IterationBatch.from_row({"tokens": list(tokens), "reward": list(reward), **more})
 
 
-def trace(rng, checkpoints=LIMITS.planned, *, length=lambda t: 0.0, reward=lambda t: 0.0) -> list[Batch]:
-    """Normal lengths and rewards whose means follow the given functions of the checkpoint."""
+def trace(rng, checkpoints=LIMITS.planned, *, length=lambda t: 0.0, reward=lambda t: 0.0) -> list[IterationBatch]:
+    """Normal lengths and rewards whose means follow two functions of the checkpoint."""
     return [
         batch(MEAN + length(t) + SD * rng.standard_normal(PROMPTS), reward(t) + rng.standard_normal(PROMPTS))
         for t in range(checkpoints)
     ]
 
 
-def verdicts(batches: list[Batch], limits: Limits = LIMITS) -> tuple[Detector, list[Verdict]]:
+def verdicts(
+    batches: list[IterationBatch], limits: DetectorSettings = LIMITS
+) -> tuple[Detector, list[DetectorVerdict]]:
     detector = Detector(limits)
     found = [detector.see(b) for b in batches]
     return detector, [verdict for verdict in found if verdict is not None]
@@ -78,11 +80,11 @@ def quick(monkeypatch):
 @pytest.mark.parametrize("tolerance", [0.0, 0.1])
 def test_the_cusum_keeps_its_budget_over_the_whole_run(tolerance, quick):
     """5 checkpoints of warm-up, then 30 with a mean on the edge of what is accepted: alarms anywhere are binomial."""
-    alarms, asked = 0, {"planned": 30, "budget": LIMITS.budget, "tolerance": tolerance, "two_sided": True}
+    alarms, requested = 0, {"planned": 30, "budget": LIMITS.budget, "tolerance": tolerance, "two_sided": True}
     for seed in range(RUNS):
         values_CB = MEAN + SD * np.random.default_rng(seed).standard_normal((35, PROMPTS))
         base = fit_baseline(list(values_CB[:5]))
-        cusum = Cusum(base, tolerance, True, cusum_threshold(base, **asked, seed=seed))
+        cusum = Cusum(base, tolerance, True, cusum_threshold(base, **requested, seed=seed))
         later_C = values_CB[5:].mean(axis=1) + tolerance * MEAN
         alarms += max(cusum.step(mean, PROMPTS) for mean in later_C.tolist()) > 1
     assert overrun(alarms) > 0.01, alarms
@@ -90,7 +92,7 @@ def test_the_cusum_keeps_its_budget_over_the_whole_run(tolerance, quick):
 
 
 def test_a_reward_that_slowly_improves_is_no_alarm_of_the_cusum(quick):
-    """The same through the detector: the reward gains a whole sd, replies stay as long as they were."""
+    """The same through the detector: the reward gains a full sd, responses keep their length."""
     found = [verdicts(trace(np.random.default_rng(s), reward=lambda t: 0.03 * t))[0] for s in range(RUNS // 5)]
     alarms = sum("length_cusum" in detector.first for detector in found)
     assert overrun(5 * alarms) > 0.01, alarms
@@ -98,19 +100,19 @@ def test_a_reward_that_slowly_improves_is_no_alarm_of_the_cusum(quick):
 
 
 def test_a_per_checkpoint_rule_does_not():
-    """2.5σ is 1.2 % per checkpoint; over 30 checkpoints that share a baseline, a fifth of clean runs or more."""
+    """2.5σ is 1.2 % per checkpoint; over 30 checkpoints with one baseline, a fifth of clean runs or more."""
     found = [verdicts(trace(np.random.default_rng(seed)), NO_CUSUM)[0] for seed in range(150)]
-    share = sum(d.counts["length_z"] for d in found) / sum(d.checkpoints for d in found)
-    assert 0.008 < share < 0.02  # 2·(1 − Φ(2.5)) = 0.0124
+    fraction = sum(d.counts["length_z"] for d in found) / sum(d.checkpoints for d in found)
+    assert 0.008 < fraction < 0.02  # 2·(1 − Φ(2.5)) = 0.0124
     assert np.mean(["length_z" in d.first for d in found]) > 0.15
 
 
 def test_without_the_error_of_the_baseline_the_budget_would_be_broken():
     """The threshold for a baseline that is known exactly is too low for one that was estimated from 5 checkpoints."""
     base = Baseline(MEAN, SD, 0.0, checkpoints=5, prompts=PROMPTS)
-    asked = {"planned": 30, "budget": 0.1, "tolerance": 0.0, "two_sided": True, "seed": 0}
-    known = cusum_threshold(replace(base, checkpoints=1000), **asked)
-    assert cusum_threshold(base, **asked) > 1.4 * known
+    requested = {"planned": 30, "budget": 0.1, "tolerance": 0.0, "two_sided": True, "seed": 0}
+    known = cusum_threshold(replace(base, checkpoints=1000), **requested)
+    assert cusum_threshold(base, **requested) > 1.4 * known
     broken = 0
     for seed in range(200):
         rng = np.random.default_rng(seed)
@@ -151,10 +153,10 @@ def test_the_z_score_is_the_formula():
     base = fit_baseline([np.array([10.0, 14.0]), np.array([12.0, 16.0])])
     assert (base.mean, base.sd**2, base.drift) == (13.0, pytest.approx(8.0), 0.0)
     assert base.z(18.0, 2) == pytest.approx(5 / math.sqrt(8 / 2 + 8 / 4))
-    """Checkpoints apart: 10, 12 and 20, 22; s² = 2, var(11, 21) = 50 = s²/2 + drift²."""
-    apart = fit_baseline([np.array([10.0, 12.0]), np.array([20.0, 22.0])])
-    assert apart.drift**2 == pytest.approx(49.0)
-    assert apart.z(26.0, 2) == pytest.approx(10 / math.sqrt(50 + 50 / 2))
+    """Separate checkpoints: 10, 12 and 20, 22; s² = 2, var(11, 21) = 50 = s²/2 + drift²."""
+    separate = fit_baseline([np.array([10.0, 12.0]), np.array([20.0, 22.0])])
+    assert separate.drift**2 == pytest.approx(49.0)
+    assert separate.z(26.0, 2) == pytest.approx(10 / math.sqrt(50 + 50 / 2))
 
 
 def test_the_z_rule_fires_exactly_beyond_its_limit():
@@ -171,9 +173,9 @@ def test_the_z_rule_fires_exactly_beyond_its_limit():
 
 def test_kl_of_binned_samples():
     """(3, 1) against (1, 3) with ½ each: p = (.7, .3), q = (.3, .7): .4·ln(7/3); bias ½·(1/4 + 1/4)."""
-    plain = 0.4 * math.log(7 / 3)
-    assert shift_kl(np.array([3.0, 1.0]), np.array([1.0, 3.0])) == pytest.approx(plain - 0.25)
-    assert shift_kl(np.array([3.0, 0.0, 1.0]), np.array([1.0, 0.0, 3.0])) == pytest.approx(plain - 0.25)
+    simple = 0.4 * math.log(7 / 3)
+    assert shift_kl(np.array([3.0, 1.0]), np.array([1.0, 3.0])) == pytest.approx(simple - 0.25)
+    assert shift_kl(np.array([3.0, 0.0, 1.0]), np.array([1.0, 0.0, 3.0])) == pytest.approx(simple - 0.25)
     assert math.isnan(shift_kl(np.array([3.0, 1.0]), np.zeros(2)))
 
 
@@ -224,7 +226,7 @@ def test_unscored_replies_are_counted_and_not_read():
     rng = np.random.default_rng(0)
     clean = trace(rng, 12)
     holes = [
-        Batch(
+        IterationBatch(
             np.concatenate([b.prompt_N, b.prompt_N[:9] + 100]),
             np.concatenate([b.tokens_N, b.tokens_N[:9]]),
             np.concatenate([b.reward_N, np.full(9, np.nan)]),
@@ -266,10 +268,11 @@ def test_a_detector_that_was_saved_goes_on_alike():
     rng = np.random.default_rng(3)
     batches = trace(rng, 24, length=lambda t: 0.1 * SD * t)
     batches = [
-        Batch.from_row(b.to_row() | {"disagreement": list(0.1 * b.reward_N), "gold": list(b.reward_N)}) for b in batches
+        IterationBatch.from_row(b.to_row() | {"disagreement": list(0.1 * b.reward_N), "gold": list(b.reward_N)})
+        for b in batches
     ]
     limits = replace(LIMITS, every=2, warmup=3, planned=12)
-    whole, expected = verdicts(batches, limits)
+    full, expected = verdicts(batches, limits)
     for stop in range(1, 24):
         first = Detector(limits)
         found = [first.see(b) for b in batches[:stop]]
@@ -277,13 +280,13 @@ def test_a_detector_that_was_saved_goes_on_alike():
         second.load_state_dict(json.loads(json.dumps(first.state_dict())))
         found += [second.see(b) for b in batches[stop:]]
         assert [verdict for verdict in found if verdict] == expected
-        np.testing.assert_equal(second.totals(), whole.totals())
+        np.testing.assert_equal(second.totals(), full.totals())
 
 
 def test_a_row_is_the_batch():
     b = batch([3.0, 4.0], [0.123456, math.nan], gold=[1.0, 2.5])
     assert b.to_row() == {"prompt": [0, 1], "tokens": [3, 4], "reward": [0.123456, None], "gold": [1, 2.5]}
-    again = Batch.from_row(b.to_row())
+    again = IterationBatch.from_row(b.to_row())
     assert again.to_row() == b.to_row() and np.isnan(again.disagreement_N).all()
 
 
@@ -299,7 +302,7 @@ def test_lead_is_from_the_first_alarm_to_the_fall():
     rng, gold = np.random.default_rng(0), [*np.linspace(0, 1, 15), *np.linspace(1, -2, 20)]
     b = trace(rng, 35, length=lambda t: 0.5 * SD * max(0, t - 12))
     b = [
-        Batch.from_row({**x.to_row(), "gold": list(g + 0.1 * rng.standard_normal(PROMPTS))})
+        IterationBatch.from_row({**x.to_row(), "gold": list(g + 0.1 * rng.standard_normal(PROMPTS))})
         for x, g in zip(b, gold, strict=True)
     ]
     detector, _ = verdicts(b)
@@ -308,7 +311,10 @@ def test_lead_is_from_the_first_alarm_to_the_fall():
     assert found["lead/length_cusum"] == found["gold_fall"] - found["alarm_at/length_cusum"]
     assert found["in_time/length_cusum"] == float(found["lead/length_cusum"] > 0)
     assert math.isnan(found["false/length_cusum"])
-    calm = [Batch.from_row({**x.to_row(), "gold": list(0.1 * rng.standard_normal(PROMPTS))}) for x in trace(rng, 35)]
+    calm = [
+        IterationBatch.from_row({**x.to_row(), "gold": list(0.1 * rng.standard_normal(PROMPTS))})
+        for x in trace(rng, 35)
+    ]
     found = verdicts(calm)[0].totals()
     assert found["hacked"] == 0 and math.isnan(found["lead/length_z"])
     assert found["false/length_cusum"] == found["alarm/length_cusum"]
@@ -317,7 +323,7 @@ def test_lead_is_from_the_first_alarm_to_the_fall():
 TASKS, ATTEMPTS, COST, PAY = 16, 8, 0.02, 0.15
 
 
-def agent_trace(success, calls, *, per_call=-COST, words=lambda t: 12.0, seed=0) -> list[Batch]:
+def agent_trace(success, calls, *, per_call=-COST, words=lambda t: 12.0, seed=0) -> list[IterationBatch]:
     """Groups of attempts at tasks, which succeed with a probability and call tools so often on average.
 
     A call has 16 tokens, an answer `words`. Every call earns `per_call` besides the outcome.
@@ -326,28 +332,28 @@ def agent_trace(success, calls, *, per_call=-COST, words=lambda t: 12.0, seed=0)
     batches = []
     for t in range(60):
         hard = rng.normal(size=(TASKS, 1))  # harder tasks need more calls and fail more often
-        made = np.maximum(1, np.round(calls(t) + 0.7 * hard + 0.7 * rng.standard_normal((TASKS, ATTEMPTS))))
+        generated = np.maximum(1, np.round(calls(t) + 0.7 * hard + 0.7 * rng.standard_normal((TASKS, ATTEMPTS))))
         solved = rng.random((TASKS, ATTEMPTS)) < success(t) - 0.1 * np.sign(hard)
-        tokens = 16 * made + words(t) + rng.integers(0, 4, made.shape)
-        rest = per_call * made
+        tokens = 16 * generated + words(t) + rng.integers(0, 4, generated.shape)
+        rest = per_call * generated
         columns = {
             "prompt": np.repeat(np.arange(TASKS), ATTEMPTS),
             "tokens": tokens,
-            "turns": made + 1,
+            "turns": generated + 1,
             "reward": solved + rest,
             "unverified": rest,
             "gold": solved.astype(float),
         }
-        batches.append(Batch.from_row({name: np.ravel(values).tolist() for name, values in columns.items()}))
+        batches.append(IterationBatch.from_row({name: np.ravel(values).tolist() for name, values in columns.items()}))
     return batches
 
 
 AGENTS = replace(LIMITS, planned=60, budget=0.05)
 
 
-def grows(t, begin, end):
-    """From `begin` to `end` over 40 checkpoints, after the warm-up."""
-    return begin + (end - begin) * min(1.0, max(0, t - 5) / 40)
+def grows(t, start, end):
+    """From `start` to `end` over 40 checkpoints, after the warm-up."""
+    return start + (end - start) * min(1.0, max(0, t - 5) / 40)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -399,7 +405,7 @@ def test_a_learned_term_beside_an_outcome_is_still_watched(quick):
         outcome_N = (rng.random(64) < grows(t, 0.4, 0.5)).astype(float)
         learned_N = grows(t, 0.0, 2.0) + rng.standard_normal(64)
         row = {"tokens": [25.0, 26.0] * 32, "reward": list(outcome_N + learned_N), "unverified": list(learned_N)}
-        batches.append(Batch.from_row(row))
+        batches.append(IterationBatch.from_row(row))
     assert "hard_stop" in verdicts(batches, AGENTS)[0].first
 
 

@@ -1,4 +1,4 @@
-"""The held-out loss of supervised fine-tuning counts prompts, not replies."""
+"""The held-out loss of supervised fine-tuning counts prompts, not responses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rlhf_lab.config import registry
 from rlhf_lab.training.run import Run
 
 
-def heldout_nll(folder, copies: int):
+def heldout_nll(directory, copies: int):
     """The metric of an untrained model when every held-out pair is there `copies` times."""
     config = planned("sft", *SMALL_WORLD, *ONE_LAYER).config
-    run = Run(folder, config, {})
+    run = Run(directory, config, {})
     run.corpus = replace(run.corpus, test=[pair for pair in run.corpus.test[:8] for _ in range(copies)])
     return registry.build("algorithm", config.algorithm, run).finish().metrics["heldout_nll"]
 

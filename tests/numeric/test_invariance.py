@@ -19,7 +19,7 @@ SMOOTH = ("algorithm.optimizer=adamw", "algorithm.adam_eps=1e-3")
 Trained = tuple[dict[str, torch.Tensor], int]
 
 
-def trained(recipe: str, folder: Path, policy: Path, micro_batch_tokens: int, lr: str = "1e-2") -> Trained:
+def trained(recipe: str, directory: Path, policy: Path, micro_batch_tokens: int, lr: str = "1e-2") -> Trained:
     """Parameters after a few steps of the real loop in float64, and the number of forward passes."""
     needs = {"sft": ()}.get(recipe, (f"needs.policy={policy}",))
     corpus_alone = ("algorithm.on_policy_fraction=0",)
@@ -37,10 +37,10 @@ def trained(recipe: str, folder: Path, policy: Path, micro_batch_tokens: int, lr
         f"algorithm.lr={lr}",
         f"algorithm.micro_batch_tokens={micro_batch_tokens}",
         "checkpoint.every_steps=0",
-        f"outputs={folder}",
+        f"outputs={directory}",
     ).config
-    folder.mkdir()
-    run = Run(folder, config, {} if recipe == "sft" else {"policy": str(policy)})
+    directory.mkdir()
+    run = Run(directory, config, {} if recipe == "sft" else {"policy": str(policy)})
     algorithm = registry.build("algorithm", config.algorithm, run)
     algorithm.model.double()
     passes = sum(len(algorithm.collect(step).micro) for step in range(algorithm.total_steps))
@@ -50,14 +50,14 @@ def trained(recipe: str, folder: Path, policy: Path, micro_batch_tokens: int, lr
 
 @pytest.mark.parametrize("recipe", ["sft", "reward_model", "attribute_rm", "dpo"])
 def test_eight_at_once_equals_one_at_a_time(recipe, tmp_path, policy):
-    whole, passes = trained(recipe, tmp_path / "8x1", policy, 0)
+    full, passes = trained(recipe, tmp_path / "8x1", policy, 0)
     single, single_passes = trained(recipe, tmp_path / "1x8", policy, 1)
     some, _ = trained(recipe, tmp_path / "some", policy, 300)
     assert single_passes >= 7 * passes
     start = trained(recipe, tmp_path / "start", policy, 0, lr="1e-12")[0]
-    assert max(float((whole[name] - start[name]).abs().max()) for name in whole) > 1e-3  # something was learnt
+    assert max(float((full[name] - start[name]).abs().max()) for name in full) > 1e-3  # something was learnt
     for other in (single, some):
-        worst = max(float((whole[name] - other[name]).abs().max()) for name in whole)
+        worst = max(float((full[name] - other[name]).abs().max()) for name in full)
         assert worst <= 1e-6
 
 

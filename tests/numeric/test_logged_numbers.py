@@ -19,10 +19,10 @@ from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
 from rlhf_lab.algorithms.preference.dpo import preference_step
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.evaluations.evaluator import Evaluator
-from rlhf_lab.losses.policy import Clip
+from rlhf_lab.losses.policy import ClipRange
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.encoding import TokenBatch
-from rlhf_lab.models.logprobs import reply_states
+from rlhf_lab.models.logprobs import response_states
 from rlhf_lab.models.truncation import EVERYTHING
 from rlhf_lab.sampling.experience import Micro
 
@@ -56,7 +56,7 @@ OLD, NEW = (0.8, 0.2), (0.5, 0.5)
 
 
 def test_approx_kl_is_that_of_the_sampling_policy_from_the_new_one() -> None:
-    """Replies were drawn from `old`, so r = new/old, and Σ old·(r − 1 − log r) is KL(old ‖ new), not its reverse.
+    """Responses were sampled from `old`, so r = new/old, and Σ old·(r − 1 − log r) is KL(old ‖ new), not its reverse.
 
     Token 0: r = .5/.8 = .625, r − 1 − log r = −.375 + .4700 = .0950.   Token 1: r = 2.5, 1.5 − .9163 = .5837.
     .8·.0950 + .2·.5837 = .1927 = .8·log 1.6 + .2·log .4; the reverse KL is .5·log .625 + .5·log 2.5 = .2231.
@@ -65,15 +65,22 @@ def test_approx_kl_is_that_of_the_sampling_policy_from_the_new_one() -> None:
     micro = Micro(batch, {"old": torch.tensor(logits(*OLD)), "advantage": torch.zeros(2)}, torch.ones(2))
     settings = SimpleNamespace(policy_loss="ppo_clip", kl_in="reward")
     algorithm: Any = SimpleNamespace(
-        settings=settings, temperature=1.0, truncation=EVERYTHING, beta=0.0, clip=Clip(0.2, 0.2), _ratio_is_one=False
+        settings=settings,
+        temperature=1.0,
+        truncation=EVERYTHING,
+        beta=0.0,
+        clip=ClipRange(0.2, 0.2),
+        _ratio_is_one=False,
     )
-    moved_N = OnPolicy.policy_loss(algorithm, micro, reply_states(model_of(*logits(*NEW)), batch)).metrics["approx_kl"]
+    moved_N = OnPolicy.policy_loss(algorithm, micro, response_states(model_of(*logits(*NEW)), batch)).metrics[
+        "approx_kl"
+    ]
     assert moved_N.tolist() == pytest.approx([0.0950, 0.5837], abs=1e-4)
     assert float((torch.tensor(OLD) * moved_N).sum()) == pytest.approx(0.1927, abs=1e-4)
 
 
 def test_chosen_drift_is_of_the_chosen_reply() -> None:
-    """Policy (.5, .3, .2). Chosen replies are token 0, then 0 0: log .5 = −.6931, −1.3863. Rejected ones are token 1.
+    """Policy (.5, .3, .2). Chosen: token 0, then 0 0: log .5 = −.6931, −1.3863. Rejected ones are token 1.
 
     The reference gave the chosen ones −1 and −1, so they drifted by .3069 and −.3863; the rejected ones had −5.
     """
@@ -94,10 +101,10 @@ def evaluator(reference: nn.Module, **settings: Any) -> Any:
 
 
 def test_held_out_drift_is_of_the_chosen_reply() -> None:
-    """Chosen reply: token 0, from .25 to .5, log 2 = .6931. Rejected: token 1, from .5 to .25, −.6931."""
+    """Chosen response: token 0, from .25 to .5, log 2 = .6931. Rejected: token 1, from .5 to .25, −.6931."""
     pairs = [(([2], [0]), ([2], [1]))] * 2
-    told = evaluator(model_of(*logits(0.25, 0.5, 0.25)), pairs=pairs, pair_prompts=["a", "b"])
-    metrics = Evaluator._pair_metrics(told, model_of(*logits(0.5, 0.25, 0.25)))
+    stated = evaluator(model_of(*logits(0.25, 0.5, 0.25)), pairs=pairs, pair_prompts=["a", "b"])
+    metrics = Evaluator._pair_metrics(stated, model_of(*logits(0.5, 0.25, 0.25)))
     assert metrics["chosen_logp_drift"].mean == pytest.approx(math.log(2), abs=1e-5)
     assert metrics["implicit_accuracy"].mean == 1.0
 
@@ -107,15 +114,15 @@ def test_held_out_drift_is_of_the_chosen_reply() -> None:
     [
         (2.0, 0.1308),  # logits (2 log 3, 0)/2: policy (.75, .25); .75·log 1.5 + .25·log .5
         (1.0, 0.3681),  # policy (.9, .1); .9·log 1.8 + .1·log .2
-        (0.0, 0.3681),  # greedy replies: the distributions themselves
+        (0.0, 0.3681),  # greedy responses: the distributions themselves
     ],
 )
 def test_the_kl_of_an_evaluation_is_at_the_temperature_of_its_samples(temperature: float, expected: float) -> None:
-    """Per token, against a reference of (.5, .5); a reply of three tokens has three times as much."""
-    told = evaluator(model_of(0.0, 0.0), rollout=SimpleNamespace(temperature=temperature))
+    """Per token, against a reference of (.5, .5); a response of three tokens has three times as much."""
+    stated = evaluator(model_of(0.0, 0.0), rollout=SimpleNamespace(temperature=temperature))
     rows = [([0], [1]), ([1], [0, 1, 1])]
-    episodes = [Episode(Task("p"), "p", "r", prompt, (Segment(reply, sampled=True),)) for prompt, reply in rows]
-    kl: list[float] = Evaluator._kl(told, model_of(2 * math.log(3), 0.0), episodes)
+    episodes = [Episode(Task("p"), "p", "r", prompt, (Segment(response, sampled=True),)) for prompt, response in rows]
+    kl: list[float] = Evaluator._kl(stated, model_of(2 * math.log(3), 0.0), episodes)
     assert kl == pytest.approx([expected, 3 * expected], abs=3e-4)
 
 
@@ -123,14 +130,14 @@ def test_the_kl_of_an_evaluation_is_of_the_tokens_that_were_sampled() -> None:
     """.3681 a token, as above: an episode of turns of 1 and 2 tokens, with 5 of the environment between them, has
     3·.3681, and one of a single turn of 4 tokens has 4·.3681.
     """
-    told = evaluator(model_of(0.0, 0.0), rollout=SimpleNamespace(temperature=1.0))
+    stated = evaluator(model_of(0.0, 0.0), rollout=SimpleNamespace(temperature=1.0))
     environment = Segment([0, 1, 0, 1, 0], sampled=False)
     talks = [
         (Segment([1], sampled=True), environment, Segment([0, 1], sampled=True)),
         (Segment([1, 0, 0, 1], sampled=True),),
     ]
     episodes = [Episode(Task("p"), "p", "r", [0], segments) for segments in talks]
-    kl: list[float] = Evaluator._kl(told, model_of(2 * math.log(3), 0.0), episodes)
+    kl: list[float] = Evaluator._kl(stated, model_of(2 * math.log(3), 0.0), episodes)
     assert kl == pytest.approx([3 * 0.3681, 4 * 0.3681], abs=3e-4)
 
 

@@ -20,9 +20,9 @@ from transformers import (
 
 from rlhf_lab.models import logprobs
 from rlhf_lab.models.build import reward_scores
-from rlhf_lab.models.divided import halve, plain
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import _LinearLogProb, exact_kl, has_linear_head, head_cap, token_logps
+from rlhf_lab.models.sharded import cast_blocks, unsharded
 from rlhf_lab.models.truncation import EVERYTHING
 
 VOCABULARY = 97
@@ -67,13 +67,13 @@ def rows() -> list[tuple[list[int], list[int]]]:
 
 
 def reference(model: nn.Module, temperature: float) -> tuple[Tensor, list[Tensor]]:
-    """Row by row, no padding, float64: log-probabilities of the reply tokens, and all log-softmaxes before them."""
+    """Row by row, no padding, float64: log-probabilities of the response tokens, and all log-softmaxes before them."""
     exact = copy.deepcopy(model).double()
     logps, tables = [], []
-    for prompt, reply in rows():
-        table = (exact(torch.tensor([prompt + reply])).logits[0] / temperature).log_softmax(-1)
-        table = table[len(prompt) - 1 : len(prompt) + len(reply) - 1]
-        logps.append(table.gather(1, torch.tensor(reply)[:, None])[:, 0])
+    for prompt, response in rows():
+        table = (exact(torch.tensor([prompt + response])).logits[0] / temperature).log_softmax(-1)
+        table = table[len(prompt) - 1 : len(prompt) + len(response) - 1]
+        logps.append(table.gather(1, torch.tensor(response)[:, None])[:, 0])
         tables.append(table)
     return torch.cat(logps), tables
 
@@ -95,7 +95,7 @@ def test_equal_the_full_log_softmax(family: str, temperature: float) -> None:
 
 @pytest.mark.parametrize("vocabulary", [2, 3, 4])
 def test_a_vocabulary_of_a_few_tokens(vocabulary: int) -> None:
-    """The short inputs that models are tried on have no token beyond the vocabulary. Two rows share their prompt."""
+    """The short inputs that models are tried on have no token beyond the vocabulary. Two rows have one prompt."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(LlamaConfig(**{**SMALL, "vocab_size": vocabulary})).eval()
     batch = TokenBatch.from_rows([([0, 1, 0, 1], [1, 0]), ([0, 1, 0, 1], [1, 1])])
@@ -147,9 +147,9 @@ def test_gradient_equals_autograd_through_the_full_logits(family: str) -> None:
 
 def reference_with_grad(exact: nn.Module, temperature: float) -> Tensor:
     found = []
-    for prompt, reply in rows():
-        table = (exact(torch.tensor([prompt + reply])).logits[0] / temperature).log_softmax(-1)
-        found.append(table[range(len(prompt) - 1, len(prompt) + len(reply) - 1), reply])
+    for prompt, response in rows():
+        table = (exact(torch.tensor([prompt + response])).logits[0] / temperature).log_softmax(-1)
+        found.append(table[range(len(prompt) - 1, len(prompt) + len(response) - 1), response])
     return torch.cat(found)
 
 
@@ -179,9 +179,9 @@ def test_gradient_of_the_head_chunked_or_not_kept_or_recomputed_capped_or_not(
     logits = exact[0] @ exact[1].T + exact[2]
     if cap:
         logits = cap * (logits / cap).tanh()
-    plain = (logits * 1.25).log_softmax(1).gather(1, target[:, None])[:, 0]
-    expected = torch.autograd.grad((plain * upstream).sum(), exact)
-    assert (found - plain).abs().max() < 1e-5
+    simple = (logits * 1.25).log_softmax(1).gather(1, target[:, None])[:, 0]
+    expected = torch.autograd.grad((simple * upstream).sum(), exact)
+    assert (found - simple).abs().max() < 1e-5
     for a, b in zip(grads, expected, strict=True):
         assert (a - b).abs().max() < 1e-5
 
@@ -198,10 +198,10 @@ def test_gradcheck() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 48])
 def test_gradient_of_a_head_in_bfloat16(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    """Of 600 tokens whose terms have one sign, against float64: 2⁻⁷ of the largest entry.
+    """Gradient of 600 tokens whose terms have one sign, against float64: 2⁻⁷ of the largest entry.
 
     Logits and each product are rounded to bfloat16, and so is their sum in float32. In bfloat16 the sum of 600 equal
-    terms would stop at 256 of them, where half a unit of the last place is one term.
+    terms would stop at 256 of them, where half a unit of the last digit is one term.
     """
     monkeypatch.setattr(logprobs, "CHUNK_ENTRIES", 1)
     monkeypatch.setattr(logprobs, "CHUNK_TOKENS", chunk)
@@ -243,14 +243,14 @@ def test_a_halved_reference_computes_what_autocast_does(family: str) -> None:
     model, batch = build(family).requires_grad_(False), TokenBatch.from_rows(rows())
     with torch.autocast("cpu", torch.bfloat16):
         expected = token_logps(model, batch).logps_N
-    halve(model, torch.bfloat16)
+    cast_blocks(model, torch.bfloat16)
     assert next(model.base_model.parameters()).dtype == torch.float32  # type: ignore[union-attr, operator]
     torch.testing.assert_close(token_logps(model, batch).logps_N, expected, atol=1e-6, rtol=0)
-    with plain(model) as whole:
-        assert {p.dtype for p in whole.parameters()} == {torch.bfloat16}
+    with unsharded(model) as full:
+        assert {p.dtype for p in full.parameters()} == {torch.bfloat16}
         # a rounded frequency of a rotary embedding is .1 nats at position 500
-        assert all(torch.equal(a, b) for a, b in zip(whole.buffers(), model.buffers(), strict=True))
-        torch.testing.assert_close(token_logps(whole, batch).logps_N, expected, atol=0.05, rtol=0)
+        assert all(torch.equal(a, b) for a, b in zip(full.buffers(), model.buffers(), strict=True))
+        torch.testing.assert_close(token_logps(full, batch).logps_N, expected, atol=0.05, rtol=0)
 
 
 @pytest.mark.parametrize("family", CONFIGS)

@@ -93,12 +93,12 @@ def test_the_effective_weight_is_w_plus_s_b_a(family: str, settings: LoRA, facto
 @pytest.mark.parametrize("family", FAMILIES)
 def test_merged_computes_the_same(family: str) -> None:
     base, model = adapted(family)
-    plain: Any = merged(model)
-    assert not has_adapter(plain) and has_adapter(model)
-    assert type(plain) is type(base)
-    difference = tokens(plain) - tokens(model)
+    simple: Any = merged(model)
+    assert not has_adapter(simple) and has_adapter(model)
+    assert type(simple) is type(base)
+    difference = tokens(simple) - tokens(model)
     assert difference.norm() / tokens(model).norm() < 1e-6
-    assert {name for name, _ in plain.named_parameters()} == {name for name, _ in base.named_parameters()}
+    assert {name for name, _ in simple.named_parameters()} == {name for name, _ in base.named_parameters()}
     assert merged(base) is base
 
 
@@ -168,7 +168,7 @@ def test_a_checkpoint_of_other_tensors_is_refused() -> None:
     fresh = trainable(random_model(CONFIGS["llama"]), LoRA(4), seed=9)
     checkpoint.load_trained_state(fresh, state, "")
     assert torch.equal(tokens(fresh), tokens(model))
-    with pytest.raises(RuntimeError, match="other tensors"):
+    with pytest.raises(RuntimeError, match="different tensors"):
         checkpoint.load_trained_state(random_model(CONFIGS["llama"]), state, "")
 
 
@@ -189,7 +189,7 @@ def test_a_stored_reward_adapter_brings_its_head(tmp_path: Path) -> None:
     model: Any = moved(trainable(base, LoRA(4), seed=0))
     nn.init.normal_(model.score.weight)
     lora.save_adapter(model, tmp_path)
-    ours = partial(lora.apply_adapter, folder=tmp_path)
+    ours = partial(lora.apply_adapter, directory=tmp_path)
     with torch.no_grad():
         expected = reward_scores(model, BATCH)
         for load in (lambda m: peft.PeftModel.from_pretrained(m, str(tmp_path)).base_model.model, ours):
@@ -218,7 +218,7 @@ def test_dpo_after_lora_sft_starts_at_the_sft_policy(policy: Path, sft: Stage, t
     plan = stage("dpo", sft.model, tmp_path)
     run = Run(tmp_path, plan.config, {"policy": sft.model})
     dpo = registry.build("algorithm", plan.config.algorithm, run)
-    dpo.begin()
+    dpo.start()
     assert {id(p) for p in dpo.reference.parameters()} < {id(p) for p in dpo.model.parameters()}  # no second copy
     micro = dpo.collect(0).micro[0]
     assert dpo.loss(micro).metrics["margin"].abs().max() < 1e-5  # the reference's rows were batched otherwise
@@ -234,7 +234,7 @@ def test_dpo_after_lora_sft_starts_at_the_sft_policy(policy: Path, sft: Stage, t
 
 
 def test_the_result_says_how_much_was_trained(sft: Stage) -> None:
-    metrics = read_json(sft.folder / "result.json")["metrics"]
+    metrics = read_json(sft.directory / "result.json")["metrics"]
     adapter = Path(sft.model) / "adapter" / "adapter_model.safetensors"
     assert metrics["parameters/trained"] < metrics["parameters"] / 2
     assert metrics["checkpoint_mib"] == metrics["parameters/trained"] * 4 / 2**20
@@ -244,9 +244,9 @@ def test_the_result_says_how_much_was_trained(sft: Stage) -> None:
 def test_a_bare_adapter_folder_is_a_policy(sft: Stage, tmp_path: Path) -> None:
     """It is loaded onto the base it names, wherever the process runs, and is the merged model to rounding."""
     adapter = Path(sft.model) / "adapter"
-    whole, found = load_policy(sft.model, Scratch()), load_policy(adapter, Scratch())
+    full, found = load_policy(sft.model, Scratch()), load_policy(adapter, Scratch())
     assert not has_adapter(found)
-    for (name, a), (other, b) in zip(whole.named_parameters(), found.named_parameters(), strict=True):
+    for (name, a), (other, b) in zip(full.named_parameters(), found.named_parameters(), strict=True):
         assert name == other
         assert torch.allclose(a, b, atol=1e-6)
     text = "what is it"
@@ -257,7 +257,7 @@ def test_a_bare_adapter_folder_is_a_policy(sft: Stage, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "message"), [("/gone", "/gone, the base of adapter .*cannot be loaded"), (None, "names no base_model")]
+    ("base", "message"), [("/gone", "/gone, the base of adapter .*cannot be loaded"), (None, "has no base_model")]
 )
 def test_an_adapter_without_its_base_is_refused(base: str | None, message: str, sft: Stage, tmp_path: Path) -> None:
     for file in (Path(sft.model) / "adapter").iterdir():
@@ -275,8 +275,8 @@ def test_a_resumed_lora_run_ends_where_an_uninterrupted_one_does(
         pass
 
     every = ("algorithm.lr=1e-2", "checkpoint.every_steps=2", "algorithm.eval_every_steps=3")
-    whole, cut = (stage("dpo", sft.model, tmp_path / name, *every) for name in ("whole", "cut"))
-    execute(whole)
+    full, cut = (stage("dpo", sft.model, tmp_path / name, *every) for name in ("whole", "cut"))
+    execute(full)
     collect = OnePassDPO.collect
 
     def trap(self: OnePassDPO, step: int) -> Any:
@@ -288,14 +288,14 @@ def test_a_resumed_lora_run_ends_where_an_uninterrupted_one_does(
     with pytest.raises(Stopped):
         execute(cut)
     monkeypatch.undo()
-    saved, _ = checkpoint.load(cut.folder)
+    saved, _ = checkpoint.load(cut.directory)
     assert saved is not None and saved["step"] == 4
     execute(cut)
     for name in ("model.safetensors", "adapter/adapter_model.safetensors"):
-        assert (Path(whole.model) / name).read_bytes() == (Path(cut.model) / name).read_bytes()
-    first, second = (read_json(s.folder / "result.json") for s in (whole, cut))
+        assert (Path(full.model) / name).read_bytes() == (Path(cut.model) / name).read_bytes()
+    first, second = (read_json(s.directory / "result.json") for s in (full, cut))
     assert first["policies"] == second["policies"]
     assert any(note.startswith("resumed at step 4") for note in second["notes"])
     assert any(
-        not torch.equal(a, model_tensors(Path(sft.model))[n]) for n, a in model_tensors(Path(whole.model)).items()
+        not torch.equal(a, model_tensors(Path(sft.model))[n]) for n, a in model_tensors(Path(full.model)).items()
     )

@@ -78,5 +78,5 @@ def test_sampling_gathers_the_policy_whole_or_one_block_at_a_time(tmp_path: Path
     for row in rows:
         error = row["estimated"] / row["measured"] - 1
         assert -0.02 <= error <= 0.03, f"{row}: {error:+.1%}"
-    for whole, by_block in zip(rows[::2], rows[1::2], strict=True):
-        assert by_block["measured"] < 0.5 * whole["measured"]
+    for full, by_block in zip(rows[::2], rows[1::2], strict=True):
+        assert by_block["measured"] < 0.5 * full["measured"]

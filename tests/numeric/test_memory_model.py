@@ -16,7 +16,7 @@ from rlhf_lab.memory.devices import CARD_GB, GIB, smallest_count, smallest_split
 from rlhf_lab.memory.shapes import config_shape
 from rlhf_lab.memory.sizes import PUBLISHED, ModelShape
 from rlhf_lab.memory.state import Training, bytes_per_parameter, frozen_state, trained_state
-from rlhf_lab.memory.work import Arithmetic, Rows, block_bytes, cache_slots, logit_bytes
+from rlhf_lab.memory.work import ComputePrecision, Rows, block_bytes, cache_slots, logit_bytes
 from rlhf_lab.models import logprobs, shared_prompt
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.lora import add_adapter
@@ -24,7 +24,7 @@ from rlhf_lab.models.packing import PackedRows
 from rlhf_lab.models.settings import LoRA
 from rlhf_lab.models.shared_prompt import hidden_states
 from rlhf_lab.sampling import cache, decoding, drawing, turns
-from rlhf_lab.training.optim import Optimizers, Part
+from rlhf_lab.training.optim import Optimizers, TrainedPart
 from rlhf_lab.training.settings import TrainingSettings
 
 LLAMA = ModelShape("llama", 64, 3, 4, 2, 16, 176, 300)
@@ -85,7 +85,7 @@ def test_an_adapter_is_counted_as_peft_makes_it(shape: ModelShape) -> None:
         assert shape.adapter(5, targets) == sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
-# --- bytes per parameter, and what strategies divide
+# --- bytes per parameter, and what strategies shard
 
 
 def test_what_the_plan_says_of_other_modules() -> None:
@@ -105,13 +105,15 @@ def test_bytes_per_parameter_by_hand() -> None:
 
 
 def test_what_strategies_divide_by_hand() -> None:
-    """Of P parameters, R of them outside the blocks and H in the head, whose bfloat16 copy autocast makes."""
+    """P parameters, R of them outside the blocks and H in the head, whose bfloat16 copy autocast makes."""
     shape, training, n = LLAMA, Training("bfloat16"), 4
     p = shape.parameters
     found = {name: trained_state(shape, training, name, n) for name in ("none", "ddp", "fsdp_grad_op", "fsdp_full")}
-    assert found["none"].always + found["none"].gradients == 16 * p
+    assert found["none"].resident_bytes + found["none"].gradients == 16 * p
     assert found["ddp"].total == found["none"].total
-    assert found["ddp"].always == found["none"].always + 4 * p  # gradients are views of buckets, which stay
+    assert (
+        found["ddp"].resident_bytes == found["none"].resident_bytes + 4 * p
+    )  # gradients are views of buckets, which stay
     root, head = 300 * 64 + 64, 300 * 64  # a tied embedding and the last norm
     blocks = 3 * shape.block
     assert p == blocks + root
@@ -126,14 +128,14 @@ def test_what_strategies_divide_by_hand() -> None:
 
 
 def test_the_root_of_a_divided_model_is_whole_at_the_end_of_the_backward_pass() -> None:
-    """R parameters outside the blocks: gathered, their gradients, and the buffer through which these are added up."""
-    shape, rows, how = replace(LLAMA, tied=False, vocabulary=1000), Rows(2, 8, 8), Arithmetic("bfloat16")
+    """R parameters outside the blocks: full tensors, their gradients, and the buffer that adds these up."""
+    shape, rows, how = replace(LLAMA, tied=False, vocabulary=1000), Rows(2, 8, 8), ComputePrecision("bfloat16")
     root = 2 * 1000 * 64 + 64
-    alone, divided = (work_of(shape, rows, how, Training("bfloat16"), "fsdp_full", n) for n in (1, 2))
+    alone, sharded = (work_of(shape, rows, how, Training("bfloat16"), "fsdp_full", n) for n in (1, 2))
     assert alone.last == 0
-    assert divided.last == 4 * root + 4 * root + 4 * root
+    assert sharded.last == 4 * root + 4 * root + 4 * root
     moving = (2 + 4 + 2) * shape.block  # a block's gradients in bfloat16, their buffer in float32, its parameters
-    assert divided.first == alone.first + 4 * 1000 * 64 + moving
+    assert sharded.first == alone.first + 4 * 1000 * 64 + moving
     adapter = work_of(shape, rows, how, Training("bfloat16", rank=4), "fsdp_full", 2)
     assert 4 * root < adapter.last < 8 * root  # it has no gradients there
 
@@ -155,13 +157,13 @@ def test_optimiser_state_is_that_of_pytorch(shape: ModelShape, training: Trainin
         add_adapter(model, LoRA(rank=training.rank), 0)
     muon = 0.1 if training.optimizer == "muon" else None
     settings = TrainingSettings(optimizer=training.optimizer, lr=0.1, muon_lr=muon)
-    optimizers = Optimizers({"model": Part(model, 0.1, muon)}, settings)
+    optimizers = Optimizers({"model": TrainedPart(model, 0.1, muon)}, settings)
     for parameter in optimizers.trained["model"]:
         parameter.grad = torch.zeros_like(parameter)
     gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     weights = sum(p.nbytes for p in model.parameters())
     optimizers.step(1.0)
-    moments = [
+    optimizer_state = [
         value
         for optimizer, _ in optimizers.optimizers
         for state in optimizer.state.values()
@@ -169,13 +171,19 @@ def test_optimiser_state_is_that_of_pytorch(shape: ModelShape, training: Trainin
         if value.ndim > 0
     ]
     found = trained_state(shape, training)
-    assert (found.weights, found.gradients, found.optimizer) == (weights, gradients, sum(m.nbytes for m in moments))
+    assert (found.weights, found.gradients, found.optimizer) == (
+        weights,
+        gradients,
+        sum(m.nbytes for m in optimizer_state),
+    )
 
 
 # --- saved tensors
 
 
-def saved_bytes(shape: ModelShape, rows: Rows, how: Arithmetic, rank: int = 0, batch: TokenBatch | None = None) -> int:
+def saved_bytes(
+    shape: ModelShape, rows: Rows, how: ComputePrecision, rank: int = 0, batch: TokenBatch | None = None
+) -> int:
     """Bytes that autograd keeps of a forward pass of the trunk: each storage once, without weights and their copies."""
     model = build(shape, how.attention)
     if rank:
@@ -202,7 +210,7 @@ def saved_bytes(shape: ModelShape, rows: Rows, how: Arithmetic, rank: int = 0, b
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("shape", [LLAMA, QWEN2, QWEN3, GPT2], ids=["llama", "qwen2", "qwen3", "gpt2"])
 def test_a_block_keeps_what_is_said_to_the_byte(shape: ModelShape, attention: Any, precision: Any) -> None:
-    rows, how = Rows(3, 20, 17), Arithmetic(precision, attention)
+    rows, how = Rows(3, 20, 17), ComputePrecision(precision, attention)
     one_more = saved_bytes(replace(shape, layers=3), rows, how) - saved_bytes(replace(shape, layers=2), rows, how)
     assert block_bytes(shape, rows, how) == one_more
 
@@ -210,7 +218,7 @@ def test_a_block_keeps_what_is_said_to_the_byte(shape: ModelShape, attention: An
 @PRECISIONS
 @BOTH
 def test_a_block_under_an_adapter(shape: ModelShape, precision: Any) -> None:
-    rows, how = Rows(3, 20, 17), Arithmetic(precision)
+    rows, how = Rows(3, 20, 17), ComputePrecision(precision)
     one_more = saved_bytes(replace(shape, layers=3), rows, how, 5) - saved_bytes(replace(shape, layers=2), rows, how, 5)
     assert block_bytes(shape, rows, how, Training(precision, rank=5)) == one_more
 
@@ -218,8 +226,8 @@ def test_a_block_under_an_adapter(shape: ModelShape, precision: Any) -> None:
 @PRECISIONS
 @BOTH
 def test_a_block_with_shared_prompts(shape: ModelShape, precision: Any) -> None:
-    """Four rows on two prompts: 2·20 + 4·17 places, keys of both halves, and a mask."""
-    rows, how = Rows(4, 20, 18, prompts=2), Arithmetic(precision)
+    """Four rows on two prompts: 2·20 + 4·17 positions, keys of both halves, and a mask."""
+    rows, how = Rows(4, 20, 18, prompts=2), ComputePrecision(precision)
     assert rows.shared and rows.tokens == 2 * 20 + 4 * 17
     one_more = saved_bytes(replace(shape, layers=3), rows, how) - saved_bytes(replace(shape, layers=2), rows, how)
     assert block_bytes(shape, rows, how) == one_more
@@ -232,16 +240,16 @@ def test_a_block_with_shared_prompts(shape: ModelShape, precision: Any) -> None:
 def test_packed_rows_keep_no_more_than_is_planned(
     shape: ModelShape, prompts: int, attention: Any, precision: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ragged rows as long as the planned ones at most, mask included; packing pays for them in all four."""
+    """Ragged rows, none longer than the planned ones, mask included; packing pays for them in all four."""
     planned = Rows(16, 64, 48, prompts)
     shape = replace(shape, hidden=256, head_dim=64)  # where attention costs little, groups lie side by side
-    how = Arithmetic(precision, attention)
+    how = ComputePrecision(precision, attention)
     generator = torch.Generator().manual_seed(3)
-    asked = [[5 + number] * (64 if number == 0 else 8 + 4 * number) for number in range(prompts or planned.rows)]
+    requested = [[5 + number] * (64 if number == 0 else 8 + 4 * number) for number in range(prompts or planned.rows)]
     rows = []
     for number in range(planned.rows):
-        reply = 48 if number == 0 else int(torch.randint(1, 24, (1,), generator=generator))
-        rows.append((asked[number % len(asked)], [7] * reply))
+        response = 48 if number == 0 else int(torch.randint(1, 24, (1,), generator=generator))
+        rows.append((requested[number % len(requested)], [7] * response))
     packed: list[int] = []  # of the trial of a new model, then of the batch
     right = PackedRows.of
 
@@ -257,10 +265,10 @@ def test_packed_rows_keep_no_more_than_is_planned(
 
 def test_logits_by_hand() -> None:
     """2²⁷ entries are kept as float32; one token more and they are computed again, chunk by chunk."""
-    plain = Arithmetic()
-    assert logit_bytes(10, 1000, plain) == (4 * 10_000, 4 * 10_000)
-    assert logit_bytes(2**17, 2**10, plain) == (4 * 2**27, 2**24 * (4 + 4))
-    assert logit_bytes(2**17 + 1, 2**10, plain) == (0, 2**24 * (4 + 4 + 4))
+    simple = ComputePrecision()
+    assert logit_bytes(10, 1000, simple) == (4 * 10_000, 4 * 10_000)
+    assert logit_bytes(2**17, 2**10, simple) == (4 * 2**27, 2**24 * (4 + 4))
+    assert logit_bytes(2**17 + 1, 2**10, simple) == (0, 2**24 * (4 + 4 + 4))
 
 
 def test_the_sampler_cache_grows_as_it_does() -> None:
@@ -331,7 +339,7 @@ def test_peak_of_sampling_and_scoring(shape: ModelShape) -> None:
 def test_a_batch_that_is_refilled_stays_below_its_plan(
     shape: ModelShape, prompts: int, group: int, prompt: int, new: int, rows: int
 ) -> None:
-    """Replies of 1 to `new` tokens, about evenly: lines are broken up, rows join, slots are let go."""
+    """Responses of 1 to `new` tokens, about evenly: row groups are broken up, rows join, slots are let go."""
     found = sample_refilled(shape, prompts, group, prompt, new, rows)
     records = 20 * prompts * group * new  # tokens, log-probabilities and noise of all rows: in no plan
     assert found.measured < found.estimated + records
@@ -359,7 +367,7 @@ def test_seven_billion_by_hand() -> None:
 def test_tensor_parallelism_divides_the_blocks_and_the_head() -> None:
     shape, training = PUBLISHED["meta-llama/Llama-3.1-8B-Instruct"], Training("bfloat16", checkpointing=True)
     rows = Rows(1, 8, 8)  # so few tokens that the state is nearly all
-    whole, halved = (split_bytes(shape, rows, training, tensor, 1) for tensor in (1, 2))
-    assert halved / whole == pytest.approx(0.5, abs=0.01)
+    full, halved = (split_bytes(shape, rows, training, tensor, 1) for tensor in (1, 2))
+    assert halved / full == pytest.approx(0.5, abs=0.01)
     found = smallest_split(shape, rows, training, 80 * CARD_GB)
     assert found is not None and found.tensor * found.pipeline == 2 and found.bytes <= 80 * CARD_GB

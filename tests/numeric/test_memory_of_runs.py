@@ -1,6 +1,7 @@
 """The plan of a stage against the tensors of real runs.
 
-All of a run is below its plan, because rows are taken at their longest; what two processes hold of a model is exact.
+All of a run is below its plan, because rows are planned with maximum length. The bytes of a model on two processes
+are exact.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SHORT = {
 
 @pytest.mark.parametrize("recipe", ["dpo", "ppo"])
 def test_a_run_stays_below_its_plan(recipe: str, tmp_path: Path) -> None:
-    """Above it the tensors of the whole run never come; below the state that is certain they must not stay."""
+    """The tensors of the full run never exceed it, and they must not stay below the part that is certain."""
     stage = planned(recipe, *TINY, *SHORT[recipe], f"outputs={tmp_path}", "rollout.max_new_tokens=24")
     for need in stage.needs.values():
         assert isinstance(need, Stage)
@@ -63,15 +64,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp_full"])
 def test_two_processes_hold_what_is_planned(strategy: str, built: Path) -> None:
-    """Weights, gradients and moments of one of them; of an odd number of rows the first process has one more."""
+    """Weights, gradients and optimizer state of one process. Of an odd number of rows the first has one more."""
     stage = divided(strategy, built / strategy)
     shape = source_shape(stage.model)  # with as many tokens as the tokenizer has got
     state = trained_state(shape, Training(), strategy, 2)
-    held = read_json(stage.folder / "result.json")["training"]
+    model_copies = read_json(stage.directory / "result.json")["training"]
     row = 4 * shape.hidden * (shape.vocabulary % 2) / 2 if strategy == "fsdp_full" else 0
-    parameters, gradients, moments = (
-        held[f"memory/{name}"] * 2**20 for name in ("parameters", "gradients", "optimizer")
+    parameters, gradients, optimizer_state = (
+        model_copies[f"memory/{name}"] * 2**20 for name in ("parameters", "gradients", "optimizer")
     )
     assert parameters == pytest.approx(state.weights + row, abs=64)
     assert gradients == pytest.approx(state.gradients + row, abs=64)
-    assert 0 <= moments - (state.optimizer + 2 * row) < 1024  # and a step counter for each tensor
+    assert 0 <= optimizer_state - (state.optimizer + 2 * row) < 1024  # and a step counter for each tensor

@@ -1,4 +1,4 @@
-"""Mixtures of made rows and the data's own: shares and volumes by hand, nested draws, what is never trained on."""
+"""Mixtures of synthetic and other rows: fractions and volumes by hand, nested subsets, what is never trained on."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ def test_rows_of_each_source_by_hand():
     available = {"data": 100, "corpus": 30, "corpus_agents": 60}
     thirds = {"data": 33, "corpus": 33, "corpus_agents": 33}
     assert row_counts(thirds, available, 50) == {"data": 17, "corpus": 17, "corpus_agents": 16}
-    # 25 : 25 : 50 of 10 rows: 2.5, 2.5, 5 → floors 2, 2, 5; the tenth goes to the first of the two remainders of ½
+    # 25 : 25 : 50 of 10 rows: 2.5, 2.5, 5 → floors 2, 2, 5; the first of the two remainders of ½ gets the tenth
     assert row_counts({"data": 25, "corpus": 25, "corpus_agents": 50}, available, 10) == {
         "data": 3,
         "corpus": 2,
         "corpus_agents": 5,
     }
-    # as many as the shares allow: 30 rows of corpus at a part of 1/3 allow 90 in all
+    # as many as the fractions allow: 30 rows of corpus at a part of 1/3 allow 90 in all
     assert row_counts(thirds, available, 0) == {"data": 30, "corpus": 30, "corpus_agents": 30}
     assert row_counts({"data": 0, "corpus": 2}, available, 0) == {"corpus": 30}
 
 
 @pytest.mark.parametrize("rows", [1, 7, 29, 30, 60])
 def test_the_volume_is_exact_whatever_the_shares(rows):
-    for shares in ({"a": 1.0, "b": 0.0}, {"a": 0.5, "b": 0.5}, {"a": 0.1, "b": 0.9}, {"a": 0.33, "b": 0.67}):
+    for fractions in ({"a": 1.0, "b": 0.0}, {"a": 0.5, "b": 0.5}, {"a": 0.1, "b": 0.9}, {"a": 0.33, "b": 0.67}):
         try:
-            assert sum(row_counts(shares, {"a": 60, "b": 60}, rows).values()) == rows
+            assert sum(row_counts(fractions, {"a": 60, "b": 60}, rows).values()) == rows
         except DataError:
             assert rows == 1  # one row cannot come from two sources
 
 
 def test_too_few_rows_are_an_error_that_says_which_source():
-    with pytest.raises(DataError, match=r"30 of 60 rows are to come from corpus, which has 20"):
+    with pytest.raises(DataError, match=r"corpus should provide 30 of 60 rows, but has 20"):
         row_counts({"data": 1, "corpus": 1}, {"data": 50, "corpus": 20}, 60)
 
 
@@ -70,16 +70,16 @@ def test_a_mixture_has_the_volume_and_shares_that_were_asked_for():
 
 
 def test_smaller_volumes_lie_within_larger_ones_and_follow_from_the_seed():
-    made = {"corpus": pairs("made", 30)}
-    small, large = (mix(made, {"corpus": 1.0}, rows).train for rows in (10, 20))
+    generated = {"corpus": pairs("made", 30)}
+    small, large = (mix(generated, {"corpus": 1.0}, rows).train for rows in (10, 20))
     assert {pair.prompt for pair in small} < {pair.prompt for pair in large}
-    assert mix(made, {"corpus": 1.0}, 10).fingerprint == mix(made, {"corpus": 1.0}, 10).fingerprint
-    assert mix(made, {"corpus": 1.0}, 10, seed=1).train != small
+    assert mix(generated, {"corpus": 1.0}, 10).fingerprint == mix(generated, {"corpus": 1.0}, 10).fingerprint
+    assert mix(generated, {"corpus": 1.0}, 10, seed=1).train != small
 
 
 def test_rows_of_held_out_prompts_and_unused_rows_are_never_drawn():
-    made = [*pairs("made", 10), Pair("test prompt 0", "leaked", "leaked too")]
-    corpus = mix({"corpus": made}, None, uses=lambda pair: pair.chosen != "made chosen 3")
+    generated = [*pairs("made", 10), Pair("test prompt 0", "leaked", "leaked too")]
+    corpus = mix({"corpus": generated}, None, uses=lambda pair: pair.chosen != "made chosen 3")
     assert {pair.prompt for pair in corpus.train} == {f"made prompt {i}" for i in range(10) if i != 3}
     assert corpus.report["corpus/train"].dropped == {HELD_OUT: 1, UNUSED: 1}
     assert corpus.report["corpus/train"].rows == 11 and corpus.report["corpus/train"].kept == 9

@@ -1,4 +1,4 @@
-"""Adapters of several roles on one base: they compute what copies of their own would, and share every tensor of it."""
+"""Adapters of several roles on one base: they compute what separate copies would, and use the same tensors of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import execute
 from rlhf_lab.training import start
 from rlhf_lab.training.checkpoint import trained_state
-from rlhf_lab.training.optim import Optimizers, Part
+from rlhf_lab.training.optim import Optimizers, TrainedPart
 from rlhf_lab.training.settings import TrainingSettings
 
 pytest.importorskip("peft")
@@ -40,22 +40,22 @@ pytest.importorskip("peft")
 BATCH = TokenBatch.from_rows([(prompt[:-2], prompt[-2:]) for prompt in prompts()])
 SETTINGS = LoRA(4)
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_key_value_heads": 2, "head_dim": 16}
-"""Rows of whole blocks of 64 numbers, which four bits need."""
+"""Rows of full blocks of 64 numbers, which four bits need."""
 
 
-def save_policy(family: str, folder: Path, scale: float = 0.15) -> Path:
+def save_policy(family: str, directory: Path, scale: float = 0.15) -> Path:
     config = CONFIGS[family]
     sizes = SIZES if hasattr(config, "num_key_value_heads") else {}
     settings = {**config.to_dict(), **sizes, "pad_token_id": 0}
-    random_model(config.__class__(**settings), scale).save_pretrained(folder)  # type: ignore[operator]
-    return folder
+    random_model(config.__class__(**settings), scale).save_pretrained(directory)  # type: ignore[operator]
+    return directory
 
 
 def model_settings(source: Path, weights: Any = "float32", **roles: Any) -> HuggingFace:
     return HuggingFace(path=str(source), weights=weights, weights_of=RoleWeights(**roles), lora=SETTINGS)
 
 
-def save_reward(policy: Path, folder: Path, weights: Any = "float32", outputs: int = 1, seed: int = 3) -> Path:
+def save_reward(policy: Path, directory: Path, weights: Any = "float32", outputs: int = 1, seed: int = 3) -> Path:
     """A reward model as its stage saves it: an adapter on the policy that has learned, and a head."""
     settings = model_settings(policy, weights)
     start = load_reward_model(policy, settings, outputs=outputs, trained=True)
@@ -64,8 +64,8 @@ def save_reward(policy: Path, folder: Path, weights: Any = "float32", outputs: i
     for name, parameter in model.named_parameters():
         if "lora_B" in name or name.startswith("score."):
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.15)
-    save_model(model, Encoder(gpt2_tokenizer(["some words"])), folder)
-    return folder
+    save_model(model, Encoder(gpt2_tokenizer(["some words"])), directory)
+    return directory
 
 
 def policy_on(source: Path, weights: Any = "float32") -> tuple[nn.Module, OneBase, list[str]]:
@@ -77,13 +77,13 @@ def policy_on(source: Path, weights: Any = "float32") -> tuple[nn.Module, OneBas
 
 
 def own_tensors(model: nn.Module, other: nn.Module) -> set[str]:
-    """Names of the parameters that a model does not share with another."""
+    """Names of the parameters that a model does not have in common with another."""
     others = {id(parameter) for parameter in other.parameters()}
     return {name for name, parameter in model.named_parameters() if id(parameter) not in others}
 
 
 def held_bytes(*models: nn.Module) -> int:
-    """Bytes of all parameters, and of the adapters beside them, each counted once."""
+    """Bytes of all parameters, and of the adapters, each counted once."""
     tensors = {id(parameter): parameter for model in models for parameter in model.parameters()}
     for layer in (layer for model in models for layer in model.modules()):
         tensors |= {id(factor): factor for pair in products(layer) for factor in pair}
@@ -106,7 +106,7 @@ def tokens(model: nn.Module) -> torch.Tensor:
         *((family, "float32", 1e-5) for family in ("llama", "gpt2", "qwen3", "gpt_neox")),
         # a separate copy rounds W + s·B·A to eight bits, the shared one W alone
         ("llama", "bfloat16", 0.05),
-        ("llama", "nf4", 0.0),  # a copy of its own adds the product beside the packed weight too
+        ("llama", "nf4", 0.0),  # a separate copy adds the product to the packed weight too
     ],
 )
 def test_a_reward_model_scores_as_a_copy_of_its_own(
@@ -115,22 +115,22 @@ def test_a_reward_model_scores_as_a_copy_of_its_own(
     if weights == "nf4":
         pytest.importorskip("bitsandbytes")
     source = save_policy(family, tmp_path / "policy")
-    folder = save_reward(source, tmp_path / "reward", weights)
+    directory = save_reward(source, tmp_path / "reward", weights)
     policy, base, notes = policy_on(source, weights)
     before = tokens(policy)
-    shared = load_reward_model(folder, model_settings(source, weights), base=base)
-    separate = load_reward_model(folder, model_settings(source, weights))
+    shared = load_reward_model(directory, model_settings(source, weights), base=base)
+    separate = load_reward_model(directory, model_settings(source, weights))
     assert own_tensors(shared, policy) == {"score.weight"} and not notes
     assert own_tensors(separate, policy) == {name for name, _ in separate.named_parameters()}
     change = (scores(shared) - scores(separate)).abs().max()
     assert change <= tolerance * scores(separate).abs().max()
     assert not any(parameter.requires_grad for parameter in shared.parameters())
-    # what lies on the base beside the policy is nothing to the policy
+    # other adapters on the base do not affect the policy
     assert torch.equal(tokens(policy), before)
 
 
 def test_a_shared_base_takes_rank_stabilised_adapters(tmp_path: Path) -> None:
-    """alpha 8 at rank 4: s = 8/√4 = 4 with `rslora`, 8/4 = 2 without. The product beside W is s·B·A of the file."""
+    """alpha 8 at rank 4: s = 8/√4 = 4 with `rslora`, 8/4 = 2 without. The product added to W is s·B·A of the file."""
     source = save_policy("llama", tmp_path / "policy")
     for is_stabilised, scale in ((True, 4.0), (False, 2.0)):
         lora_settings = LoRA(4, 8.0, rslora=is_stabilised)
@@ -141,10 +141,10 @@ def test_a_shared_base_takes_rank_stabilised_adapters(tmp_path: Path) -> None:
         layer = reward.get_submodule(name)
         layer.lora_B["default"].weight.data.normal_(generator=torch.Generator().manual_seed(3))
         a, b = layer.lora_A["default"].weight.detach(), layer.lora_B["default"].weight.detach()
-        folder = tmp_path / f"reward {scale:g}"
-        save_model(reward, Encoder(gpt2_tokenizer(["some words"])), folder)
+        directory = tmp_path / f"reward {scale:g}"
+        save_model(reward, Encoder(gpt2_tokenizer(["some words"])), directory)
         _, base, _ = policy_on(source)
-        shared: Any = load_reward_model(folder, settings, base=base)
+        shared: Any = load_reward_model(directory, settings, base=base)
         ((beside_a, beside_b),) = products(shared.get_submodule(name))
         assert torch.allclose(beside_b @ beside_a, scale * (b @ a), atol=1e-6)
         with torch.no_grad():
@@ -156,8 +156,8 @@ def test_several_outputs_and_members_share_it(tmp_path: Path) -> None:
     _, base, _ = policy_on(source)
     settings = model_settings(source)
     folders = [save_reward(source, tmp_path / f"reward {seed}", outputs=3, seed=seed) for seed in (3, 4)]
-    shared = [load_reward_model(folder, settings, outputs=3, base=base) for folder in folders]
-    separate = [load_reward_model(folder, settings, outputs=3) for folder in folders]
+    shared = [load_reward_model(directory, settings, outputs=3, base=base) for directory in folders]
+    separate = [load_reward_model(directory, settings, outputs=3) for directory in folders]
     assert own_tensors(shared[0], shared[1]) == {"score.weight"}
     with torch.no_grad():
         for mine, other in zip(shared, separate, strict=True):
@@ -187,60 +187,60 @@ def test_what_lies_beside_a_weight_is_part_of_its_numbers(family: str, tmp_path:
     source = save_policy(family, tmp_path / "policy")
     _, base, _ = policy_on(source)
     settings = model_settings(source)
-    folder = save_reward(source, tmp_path / "reward")
-    shared: Any = load_reward_model(folder, settings, base=base)
-    separate: Any = load_reward_model(folder, settings)
+    directory = save_reward(source, tmp_path / "reward")
+    shared: Any = load_reward_model(directory, settings, base=base)
+    separate: Any = load_reward_model(directory, settings)
     layer, other = (
         model.model.layers[1].mlp.up_proj if family == "llama" else model.transformer.h[1].mlp.c_fc
         for model in (shared, separate)
     )
     assert torch.allclose(weight_of(layer), other.weight, atol=1e-6)
     assert not torch.allclose(layer.weight, other.weight, atol=1e-2)
-    plain: Any = lora.merged(shared)
-    assert torch.allclose(scores(plain), scores(separate), atol=1e-5)
+    simple: Any = lora.merged(shared)
+    assert torch.allclose(scores(simple), scores(separate), atol=1e-5)
 
 
 def test_only_an_adapter_on_the_very_same_tensors_shares_them(tmp_path: Path) -> None:
-    """Another model in the folder that the adapter names has another digest; nothing goes by names alone."""
+    """Another model in the directory that the adapter names has another digest; names alone are never enough."""
     source = save_policy("llama", tmp_path / "policy")
-    folder = save_reward(source, tmp_path / "reward")
+    directory = save_reward(source, tmp_path / "reward")
     settings = model_settings(source)
     elsewhere = Path(shutil.copytree(source, tmp_path / "moved"))
     _, base, _ = policy_on(elsewhere)
-    assert base.reward_model(str(folder), 1, "float32") is not None
+    assert base.reward_model(str(directory), 1, "float32") is not None
 
-    save_policy("llama", source, scale=0.1)  # built again, in the same place
+    save_policy("llama", source, scale=0.1)  # built again, at the same path
     policy, base, notes = policy_on(source)
-    separate = load_reward_model(folder, settings, base=base)
+    separate = load_reward_model(directory, settings, base=base)
     assert own_tensors(separate, policy) == {name for name, _ in separate.named_parameters()}
-    assert len(notes) == 1 and "another model than the policy starts from" in notes[0]
+    assert len(notes) == 1 and "a model other than the one the policy starts from" in notes[0]
 
 
 def test_a_model_that_was_trained_as_a_whole_has_no_base_to_share(tmp_path: Path) -> None:
     source = save_policy("llama", tmp_path / "policy")
-    whole = load_reward_model(source, model_settings(source))
-    save_model(whole, Encoder(gpt2_tokenizer(["some words"])), tmp_path / "reward")
+    full = load_reward_model(source, model_settings(source))
+    save_model(full, Encoder(gpt2_tokenizer(["some words"])), tmp_path / "reward")
     _, base, notes = policy_on(source)
     assert base.reward_model(str(tmp_path / "reward"), 1, "float32") is None and not notes
 
 
 @pytest.mark.parametrize(
-    ("trained_on", "held", "roles", "problem"),
+    ("trained_on", "model_copies", "roles", "problem"),
     [
-        ("nf4", "float32", {}, "trained on weights of four bits"),
+        ("nf4", "float32", {}, "trained on 4-bit weights"),
         ("float32", "float32", {"reward": "bfloat16"}, "stores it as bfloat16 and the policy's base as float32"),
         ("float32", "nf4", {}, ""),  # a copy of its own would be packed from the same numbers
         ("float32", "bfloat16", {}, ""),
     ],
 )
 def test_weights_that_differ_are_not_shared(
-    trained_on: Any, held: Any, roles: dict[str, Any], problem: str, tmp_path: Path
+    trained_on: Any, model_copies: Any, roles: dict[str, Any], problem: str, tmp_path: Path
 ) -> None:
     pytest.importorskip("bitsandbytes")
     source = save_policy("llama", tmp_path / "policy")
-    folder = save_reward(source, tmp_path / "reward", trained_on)
-    policy, base, notes = policy_on(source, held)
-    model = load_reward_model(folder, model_settings(source, held, **roles), base=base)
+    directory = save_reward(source, tmp_path / "reward", trained_on)
+    policy, base, notes = policy_on(source, model_copies)
+    model = load_reward_model(directory, model_settings(source, model_copies, **roles), base=base)
     assert (own_tensors(model, policy) == {"score.weight"}) == (not problem)
     assert problem in " ".join(notes) and len(notes) == bool(problem)
 
@@ -280,7 +280,7 @@ def test_a_critic_learns_as_one_with_a_copy_of_its_own(
 
     target_N = torch.randn(len(BATCH.targets()[0]), generator=torch.Generator().manual_seed(2))
     settings = TrainingSettings(optimizer="adamw")
-    optimizers = [Optimizers({"critic": Part(critic, 1e-2)}, settings) for critic in (shared, separate)]
+    optimizers = [Optimizers({"critic": TrainedPart(critic, 1e-2)}, settings) for critic in (shared, separate)]
     for _ in range(3):
         values = [critic.values(BATCH) for critic in (shared, separate)]
         assert (values[0] - values[1]).abs().max() <= tolerance * 10
@@ -305,12 +305,12 @@ def ppo(outputs: Path) -> Stage:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of outputs with an SFT policy, and a reward model that is an adapter on it."""
-    folder = tmp_path_factory.mktemp("built")
-    for needed in ppo(folder).needs.values():
+    """A directory of outputs with an SFT policy, and a reward model that is an adapter on it."""
+    directory = tmp_path_factory.mktemp("built")
+    for needed in ppo(directory).needs.values():
         assert isinstance(needed, Stage)
         execute(needed)
-    return folder
+    return directory
 
 
 def test_the_usual_chain_shares_one_base_and_learns_the_same(
@@ -324,12 +324,12 @@ def test_the_usual_chain_shares_one_base_and_learns_the_same(
     with monkeypatch.context() as alone:
         alone.setattr(start, "OneBase", lambda model, note: None)
         execute(separate)
-    rows, other_rows = (read_jsonl(stage.folder / "metrics.jsonl") for stage in (shared, separate))
+    rows, other_rows = (read_jsonl(stage.directory / "metrics.jsonl") for stage in (shared, separate))
     for key in ("reward", "kl", "explained_variance", "value_loss"):
         values = [row[key] for row in rows if key in row]
         assert values and values == pytest.approx([row[key] for row in other_rows if key in row], abs=1e-4)
-    notes = read_json(shared.folder / "result.json")["notes"]
-    assert not any("a base of its own" in note for note in notes)
+    notes = read_json(shared.directory / "result.json")["notes"]
+    assert not any("its own base" in note for note in notes)
 
 
 def test_a_resumed_run_on_one_base_ends_where_an_uninterrupted_one_does(
@@ -338,16 +338,16 @@ def test_a_resumed_run_on_one_base_ends_where_an_uninterrupted_one_does(
     class Stopped(Exception):
         pass
 
-    whole, cut = (ppo(Path(shutil.copytree(built, tmp_path / name))) for name in ("whole", "cut"))
-    execute(whole)
+    full, cut = (ppo(Path(shutil.copytree(built, tmp_path / name))) for name in ("whole", "cut"))
+    execute(full)
     planned_bytes = plan_stage(cut).resident
     collect = ProximalPolicyOptimisation.collect
 
     def trap(self: ProximalPolicyOptimisation, step: int) -> Any:
         reward_model = self.evaluator.reward.terms["bt"]._reward.scorers[0].model  # type: ignore[union-attr]
         assert own_tensors(self.critic, self.model) == set(trained_state(self.critic))
-        held = held_bytes(self.model, self.reference, self.critic, reward_model)
-        assert held == planned_bytes + 4  # the bias of the critic's head
+        model_copies = held_bytes(self.model, self.reference, self.critic, reward_model)
+        assert model_copies == planned_bytes + 4  # the bias of the critic's head
         if step == 5:
             raise Stopped
         return collect(self, step)
@@ -358,6 +358,6 @@ def test_a_resumed_run_on_one_base_ends_where_an_uninterrupted_one_does(
             execute(cut)
     execute(cut)
     for name in ("model.safetensors", "adapter/adapter_model.safetensors"):
-        assert (Path(whole.model) / name).read_bytes() == (Path(cut.model) / name).read_bytes()
-    first, second = (read_json(stage.folder / "result.json") for stage in (whole, cut))
+        assert (Path(full.model) / name).read_bytes() == (Path(cut.model) / name).read_bytes()
+    first, second = (read_json(stage.directory / "result.json") for stage in (full, cut))
     assert first["policies"] == second["policies"]

@@ -1,4 +1,4 @@
-"""What a stage starts from and the engine of one process: sizes, gradients, memory, replies."""
+"""Starting state of a stage and the engine of one process: sizes, gradients, memory, responses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.types import Corpus
-from rlhf_lab.sampling.policy_replies import PolicyReplies
+from rlhf_lab.sampling.policy_responses import PolicyResponses
 from rlhf_lab.training.run import Run
 from rlhf_lab.training.sharding import engine, fsdp
 from rlhf_lab.training.start import corpus_report, load_policy_twice, model_size
@@ -52,43 +52,45 @@ def test_policy_and_reference_are_two_models_with_the_same_numbers(run: Run) -> 
 
 @pytest.mark.parametrize("kind", ["none", "fsdp"])
 def test_one_process_steps_skips_and_goes_on(kind: str, run: Run) -> None:
-    """Where there is nothing to divide, `fsdp` is the engine of one process."""
+    """With nothing to shard, `fsdp` is the engine of one process."""
     algorithm = registry.build("algorithm", run.config.algorithm, run)
-    algorithm.begin()
+    algorithm.start()
     settings = planned("dpo", f"sharding={'fsdp_full' if kind == 'fsdp' else kind}").config.sharding
-    made = registry.build("sharding", settings, algorithm, run)
-    assert type(made) is (fsdp.Sharded if kind == "fsdp" else engine.Engine)
-    before = {name: tensor.clone() for name, tensor in made.tensors().items()}
+    generated = registry.build("sharding", settings, algorithm, run)
+    assert type(generated) is (fsdp.Sharded if kind == "fsdp" else engine.Engine)
+    before = {name: tensor.clone() for name, tensor in generated.tensors().items()}
     batch = algorithm.collect(0)
 
     def add_gradients() -> None:
         for micro in batch.micro:
-            made.backward(made.loss(micro, last=True).loss_N.sum() / batch.units)
+            generated.backward(generated.loss(micro, last=True).loss_N.sum() / batch.units)
 
     add_gradients()
-    assert made.memory_mib()["memory/gradients"] == made.memory_mib()["memory/parameters"] > 0
-    made.skip()
-    assert made.memory_mib()["memory/gradients"] == 0
-    assert all(torch.equal(tensor, before[name]) for name, tensor in made.tensors().items())
+    assert generated.memory_mib()["memory/gradients"] == generated.memory_mib()["memory/parameters"] > 0
+    generated.skip()
+    assert generated.memory_mib()["memory/gradients"] == 0
+    assert all(torch.equal(tensor, before[name]) for name, tensor in generated.tensors().items())
     add_gradients()
-    assert all(float(norm) > 0 for norm in made.clip().values())
-    made.step(1.0)
-    changed = [name for name, tensor in made.tensors().items() if name in before and not tensor.equal(before[name])]
+    assert all(float(norm) > 0 for norm in generated.clip().values())
+    generated.step(1.0)
+    changed = [
+        name for name, tensor in generated.tensors().items() if name in before and not tensor.equal(before[name])
+    ]
     assert any(name.startswith("model/") for name in changed)
-    assert made.memory_mib()["memory/optimizer"] > 0
-    made.close()
+    assert generated.memory_mib()["memory/optimizer"] > 0
+    generated.close()
 
 
 def test_replies_of_the_policy_follow_from_the_seed_and_the_purpose(run: Run) -> None:
-    replies = PolicyReplies(run)
-    prompts, first, second = replies.twice("train", 5)
+    responses = PolicyResponses(run)
+    prompts, first, second = responses.sample_pairs("train", 5)
     assert len(prompts) == len(first) == len(second) == 5
     assert set(prompts) <= set(run.corpus.prompts("train")) and first != second
-    replies.for_scale()  # whatever else is sampled in between
-    assert replies.twice("train", 5) == (prompts, first, second)
-    assert replies.twice("train", 0) == ([], [], [])
-    asked, answers, numbers = replies.for_scale()
+    responses.for_scale()  # whatever else is sampled in between
+    assert responses.sample_pairs("train", 5) == (prompts, first, second)
+    assert responses.sample_pairs("train", 0) == ([], [], [])
+    requested, answers, numbers = responses.for_scale()
     known = run.corpus.prompts("train")
-    assert len(asked) == len(answers) == len(numbers) == 2 * min(len(known), 256)
-    assert all(known[number] == prompt for number, prompt in zip(numbers, asked, strict=True))
+    assert len(requested) == len(answers) == len(numbers) == 2 * min(len(known), 256)
+    assert all(known[number] == prompt for number, prompt in zip(numbers, requested, strict=True))
     assert isinstance(run.corpus, Corpus) and np.unique(numbers, return_counts=True)[1].tolist() == [2] * len(known)

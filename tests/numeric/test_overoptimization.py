@@ -17,7 +17,7 @@ def test_two_points_by_hand():
     fit = fit_bon([0.5, 2], [0.75, 0])
     assert (fit.alpha, fit.beta) == pytest.approx((2, 1))
     assert (fit.peak_d, fit.peak_kl, fit.peak_gain) == pytest.approx((1, 1, 1))
-    assert fit.place == "inside" and fit.reason is None and math.isnan(fit.residual_sd)
+    assert fit.position == "inside" and fit.reason is None and math.isnan(fit.residual_sd)
     # rl through (1, 1) and (e, 0): α = 1 and e(α − β) = 0 give α = β = 1; d* = exp(0) = 1, gain β·d* = 1.
     fit = fit_rl([1, math.e], [1, 0])
     assert (fit.alpha, fit.beta, fit.peak_d, fit.peak_gain) == pytest.approx((1, 1, 1, 1))
@@ -50,25 +50,27 @@ def test_no_turn_is_flagged():
     for fit, straight in ((fit_bon, lambda d: d * (1 + 0.1 * d)), (fit_rl, lambda d: d * (1 + 0.1 * math.log(d)))):
         curve = fit([1, 2, 3], [straight(d) for d in (1, 2, 3)])
         assert curve.beta == pytest.approx(-0.1)
-        assert curve.place == "never" and "β ≤ 0" in curve.reason
+        assert curve.position == "never" and "β ≤ 0" in curve.reason
         assert curve.peak_kl == curve.peak_gain == math.inf
 
 
 def test_a_peak_outside_the_data_is_flagged():
     beyond = fit_bon([1, 2], [0.9, 1.6])  # d(1 − .1 d): peak at 5
-    assert beyond.peak_d == pytest.approx(5) and beyond.place == "beyond" and "extrapolated" in beyond.reason
+    assert beyond.peak_d == pytest.approx(5) and beyond.position == "beyond" and "extrapolated" in beyond.reason
     before = fit_bon([2, 3], [-2, -6])  # d(1 − d): peak at ½
-    assert before.peak_d == pytest.approx(0.5) and before.place == "before" and "extrapolated" in before.reason
+    assert before.peak_d == pytest.approx(0.5) and before.position == "before" and "extrapolated" in before.reason
     falling = fit_bon([1, 2], [-1, -3])
-    assert falling.alpha < 0 < falling.beta and falling.peak_d == falling.peak_gain == 0 and falling.place == "before"
+    assert (
+        falling.alpha < 0 < falling.beta and falling.peak_d == falling.peak_gain == 0 and falling.position == "before"
+    )
 
 
 def test_points_that_cannot_be_fitted_are_refused():
-    with pytest.raises(NumericError, match="two distances"):
+    with pytest.raises(NumericError, match="two or more distances"):
         fit_rl([0.0, 1.0, 1.0], [0.0, 0.5, 0.6])
     with pytest.raises(NumericError, match="negative"):
         fit_rl([-1.0, 1.0], [0.5, 0.6])
-    with pytest.raises(NumericError, match="for each distance"):
+    with pytest.raises(NumericError, match="one gain per distance"):
         fit_rl([1.0, 2.0], [0.5])
 
 
@@ -87,20 +89,20 @@ def planted(form: str, seeds: int, seed: int, *, alpha: float = 1.2, beta: float
 @pytest.mark.parametrize(("form", "peak_kl"), [("bon", 1.2**2), ("rl", math.exp(2 * (1.2 / 0.5 - 1)))])
 def test_planted_curves_are_covered_at_the_stated_rate(form, peak_kl):
     """The t interval over three seeds holds the planted α, β and peak in about 95 of 100 studies."""
-    held = np.zeros(3)
+    model_copies = np.zeros(3)
     for trial in range(200):
         found = fit_over_seeds(form, *planted(form, 3, trial), draws=10).over_seeds
         assert found.peak_kl is not None
         truths = ((found.alpha, 1.2), (found.beta, 0.5), (found.peak_kl, peak_kl))
-        held += [estimate.low <= truth <= estimate.high for estimate, truth in truths]
-    assert (held / 200 >= 0.90).all(), held / 200
+        model_copies += [estimate.low <= truth <= estimate.high for estimate, truth in truths]
+    assert (model_copies / 200 >= 0.90).all(), model_copies / 200
 
 
 def test_seeds_that_do_not_turn_leave_the_peak_to_the_pooled_fit():
     d, gain, seed = planted("bon", 4, 0)
     gain = np.where(seed == 3, d * (1 + 0.01 * d), gain)
     found = fit_over_seeds("bon", d, gain, seed)
-    assert [fit.place for fit in found.fits] == ["inside"] * 3 + ["never"]
+    assert [fit.position for fit in found.fits] == ["inside"] * 3 + ["never"]
     assert found.over_seeds.peak_kl is None and found.over_seeds.peak_gain is None
     assert found.bootstrap.peak_kl is not None and math.isfinite(found.bootstrap.peak_kl.low)
 
@@ -110,7 +112,7 @@ def test_one_seed_has_no_interval_and_a_seed_with_one_distance_is_left_out():
     found = fit_over_seeds("rl", [*d, 1.0], [*gain, 9.0], [*seed, 7])
     assert found.left_out == 1 and len(found.fits) == 1 and found.pooled == found.fits[0]
     assert not found.over_seeds.alpha.bounded and not found.bootstrap.alpha.bounded
-    with pytest.raises(NumericError, match="evaluate along training"):
+    with pytest.raises(NumericError, match="several checkpoints"):
         fit_over_seeds("rl", [0.0, 1.0], [0.0, 1.0], [0, 0])
 
 
@@ -121,6 +123,29 @@ def test_the_bootstrap_resamples_whole_seeds():
     ends = sorted(fit.alpha for fit in found.fits)
     assert (found.bootstrap.alpha.low, found.bootstrap.alpha.high) == pytest.approx(ends)
     assert ends[0] < found.pooled.alpha < ends[1]
+
+
+@pytest.mark.parametrize(
+    ("form", "alphas", "peaks_d"),
+    # bon with β = ½: d* = α/2β = α, gain α²/4β = α²/2. rl with β = 1: d* = exp(α − 1), gain d*.
+    [("bon", (1.0, 2.0), (1.0, 2.0)), ("rl", (1.0, 1.5), (1.0, math.exp(0.5)))],
+)
+def test_the_bootstrap_of_the_peak_by_hand(form, alphas, peaks_d):
+    """Two seeds without noise at the same distances. A resample is one seed twice, the other twice, or both: the 2.5th
+    and 97.5th percentiles are the peaks of the seeds' own curves, KL = d*², and the pooled α is the mean of theirs.
+    """
+    beta = 0.5 if form == "bon" else 1.0
+    d = np.array([0.5, 1.0, 2.0, 3.0])
+    bent = d if form == "bon" else np.log(d)
+    gains = [d * (alpha - beta * bent) for alpha in alphas]
+    bootstrap = fit_over_seeds(form, np.tile(d, 2), np.concatenate(gains), np.repeat([0, 1], 4)).bootstrap
+    kl, gain = bootstrap.peak_kl, bootstrap.peak_gain
+    assert (kl.low, kl.high) == pytest.approx([peak**2 for peak in peaks_d])
+    both = sum(alphas) / 2
+    pooled_d = both if form == "bon" else math.exp(both - 1)
+    assert (bootstrap.alpha.mean, bootstrap.beta.mean, kl.mean) == pytest.approx((both, beta, pooled_d**2))
+    of_peak = (lambda peak: peak**2 / 2) if form == "bon" else float
+    assert (gain.low, gain.mean, gain.high) == pytest.approx([of_peak(x) for x in (peaks_d[0], pooled_d, peaks_d[1])])
 
 
 def test_the_mean_of_the_seeds_curves_is_the_curve_of_their_mean_parameters():
@@ -173,7 +198,7 @@ def test_weights_are_probabilities_for_large_n():
     assert weights.sum(axis=1) == pytest.approx([1, 1, 1])
     assert weights[0] == pytest.approx(np.full(4096, 1 / 4096))
     assert weights[2, -1] == pytest.approx(1)
-    with pytest.raises(NumericError, match="n starts at 1"):
+    with pytest.raises(NumericError, match="n must be at least 1"):
         best_of_n_weights(3, (0,))
 
 

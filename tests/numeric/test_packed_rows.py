@@ -1,4 +1,4 @@
-"""Packed rows give what whole rows give, in every family, arithmetic and strategy; and are taken where they pay."""
+"""Packed rows equal full rows, in every family, arithmetic and strategy; and are used if they save time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from transformers import AutoModelForCausalLM, Gemma3Config, GPTNeoConfig, Llama
 
 from rlhf_lab.core import ranks
 from rlhf_lab.models import logprobs, shared_prompt
-from rlhf_lab.models.divided import checkpoint_blocks, divide, gather
 from rlhf_lab.models.encoding import Row, TokenBatch
 from rlhf_lab.models.logprobs import note_packing, token_logps
 from rlhf_lab.models.lora import add_adapter
 from rlhf_lab.models.packing import PackedRows
 from rlhf_lab.models.settings import LoRA
+from rlhf_lab.models.sharded import checkpoint_blocks, divide, gather
 from rlhf_lab.models.shared_prompt import (
     attention_window,
     best_packing,
@@ -33,16 +33,16 @@ from rlhf_lab.models.shared_prompt import (
 Gradients = dict[str, torch.Tensor]
 
 
-def ragged(groups: int, replies: int, *, seed: int = 0, longest: int = 40) -> list[Row]:
-    """Prompts of 1 to `longest` tokens, and replies of 1 to half as many."""
+def ragged(groups: int, responses: int, *, seed: int = 0, max_length: int = 40) -> list[Row]:
+    """Prompts of 1 to `max_length` tokens, and responses of 1 to half as many."""
     generator = torch.Generator().manual_seed(seed)
 
-    def ids(most: int) -> list[int]:
-        count = int(torch.randint(1, most + 1, (1,), generator=generator))
+    def ids(limit: int) -> list[int]:
+        count = int(torch.randint(1, limit + 1, (1,), generator=generator))
         return torch.randint(2, 97, (count,), generator=generator).tolist()
 
-    prompts = [ids(longest) for _ in range(groups)]
-    return [(prompt, ids(longest // 2)) for prompt in prompts for _ in range(replies)]
+    prompts = [ids(max_length) for _ in range(groups)]
+    return [(prompt, ids(max_length // 2)) for prompt in prompts for _ in range(responses)]
 
 
 def logps_and_gradients(model: nn.Module, batch: TokenBatch) -> tuple[torch.Tensor, Gradients]:
@@ -111,7 +111,7 @@ def test_activation_checkpointing() -> None:
 def test_environment_turns_are_read_and_not_learned() -> None:
     model = families.random_model("qwen3")
     rows = ragged(3, 3)
-    masks = [[place % 3 == 1 for place in range(len(reply))] for _, reply in rows]
+    masks = [[position % 3 == 1 for position in range(len(response))] for _, response in rows]
     learned_N = torch.tensor([value for mask in masks for value in mask])
     with torch.no_grad(), computed_as("packed rows"):
         every_N = token_logps(model, TokenBatch.from_rows(rows)).logps_N
@@ -121,7 +121,7 @@ def test_environment_turns_are_read_and_not_learned() -> None:
 
 @torch.no_grad()
 def test_bfloat16_within_its_rounding() -> None:
-    """Packed and whole rows are equally far from float32, and each was tried in float32."""
+    """Packed and full rows are equally far from float32, and each was tried in float32."""
     model = families.random_model("qwen3")
     batch = TokenBatch.from_rows(ragged(4, 4))
     with computed_as("whole rows"):
@@ -150,7 +150,7 @@ def test_rows_end_to_end_as_flash_attention_takes_them(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(model.base_model, "forward", counted)
     token_logps(model, TokenBatch.from_rows(rows))  # always taken
-    assert seen == [(1, sum(len(prompt) + len(reply) - 1 for prompt, reply in rows))]
+    assert seen == [(1, sum(len(prompt) + len(response) - 1 for prompt, response in rows))]
 
 
 # --- where it pays
@@ -175,8 +175,8 @@ def llama(hidden: int = 128, **more: Any) -> Any:
 
 def test_alike_lengths_stay_padded_and_ragged_ones_are_packed() -> None:
     config = llama().config
-    alike = TokenBatch.from_rows([([2 + row] * 20, [3] * 20) for row in range(8)])
-    assert best_packing(config, alike, "whole rows") is None
+    equal = TokenBatch.from_rows([([2 + row] * 20, [3] * 20) for row in range(8)])
+    assert best_packing(config, equal, "whole rows") is None
     batch = TokenBatch.from_rows(ragged(8, 2))
     packing = best_packing(config, batch, "whole rows")
     assert packing is not None and packing.slots < 0.6 * batch.tokens_BT.numel()
@@ -185,7 +185,7 @@ def test_alike_lengths_stay_padded_and_ragged_ones_are_packed() -> None:
 def test_the_mask_counts_once_for_all_blocks_that_a_gradient_keeps() -> None:
     """Width 32, 1,016 slots: 768 packed; 98,304 pairs are 98,304 / 6·32 = 512 slots more or, over 4 blocks, 128."""
     config = llama(32).config
-    batch = TokenBatch.from_rows(ragged(8, 1, longest=120))
+    batch = TokenBatch.from_rows(ragged(8, 1, max_length=120))
     assert batch.tokens_BT.numel() == 1016
     assert best_packing(config, batch, "whole rows") is None
     packing = best_packing(config, batch, "whole rows", kept_blocks=4)
@@ -194,11 +194,11 @@ def test_the_mask_counts_once_for_all_blocks_that_a_gradient_keeps() -> None:
 
 
 def test_two_passes_are_taken_where_replies_are_alike() -> None:
-    """4 prompts of 32, each with 8 replies of 40: packed rows would compute the masked pairs of replies, too."""
+    """4 prompts of 32, each with 8 responses of 40: packed rows would compute the masked pairs of responses, too."""
     batch = TokenBatch.from_rows([([2 + row // 8] * 32, [3] * 40) for row in range(32)])
     config = llama().config
     assert best_packing(config, batch, "two passes") is None
-    ragged_batch = TokenBatch.from_rows(ragged(4, 8, longest=100))
+    ragged_batch = TokenBatch.from_rows(ragged(4, 8, max_length=100))
     assert best_packing(config, ragged_batch, "two passes") is not None
 
 
@@ -210,13 +210,13 @@ def test_no_packing_computes_more_than_padded_rows(unpacked: Any, attention: str
     for seed in range(60):
         hidden = 64 * 4 ** (seed % 4)
         config = LlamaConfig(hidden_size=hidden, attn_implementation=attention)
-        batch = TokenBatch.from_rows(ragged(1 + seed % 5, 2 + seed % 7, seed=seed, longest=200))
+        batch = TokenBatch.from_rows(ragged(1 + seed % 5, 2 + seed % 7, seed=seed, max_length=200))
         packing = best_packing(config, batch, unpacked)
         if packing is None:
             continue
         taken += 1
         rows, width = batch.tokens_BT.shape
-        two_pass_slots = batch.prompts * batch.prompts_width + rows * (batch.replies_width - 1)
+        two_pass_slots = batch.prompts * batch.prompts_width + rows * (batch.responses_width - 1)
         assert packing.slots <= (two_pass_slots if unpacked == "two passes" else 0.9 * rows * width)
         assert attention == "sdpa" or packing.pairs <= rows * width**2
     assert taken > 20
@@ -266,7 +266,7 @@ def test_what_lies_inside_a_backbone_is_not_tried_by_itself(monkeypatch: pytest.
     assert tried == ["OPTModel"]
 
 
-# --- divided
+# --- sharded
 
 
 def check_divided_pass() -> None:
@@ -293,10 +293,10 @@ def check_divided_pass() -> None:
     PackedRows.of = counted  # type: ignore[method-assign, assignment]
     token_logps_N = token_logps(model, batches[ranks.rank()]).logps_N
     (token_logps_N * torch.linspace(-1, 1, len(token_logps_N))).sum().backward()
-    assert len(packed_widths) == 1  # taken without being told to, and without a trial between the processes
+    assert len(packed_widths) == 1  # used without a setting, and without a trial between the processes
     for name, parameter in model.named_parameters():
-        whole = gather(parameter.grad, None)  # type: ignore[arg-type]
-        assert (whole - expected[name]).abs().max() < 1e-5 * max(1.0, float(expected[name].abs().max())), name
+        full = gather(parameter.grad, None)  # type: ignore[arg-type]
+        assert (full - expected[name]).abs().max() < 1e-5 * max(1.0, float(expected[name].abs().max())), name
 
 
 @pytest.mark.slow

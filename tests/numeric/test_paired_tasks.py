@@ -13,9 +13,9 @@ from rlhf_lab.core.errors import NumericError
 from rlhf_lab.statistics.inference import mcnemar_exact, paired_difference
 from rlhf_lab.statistics.paired_tasks import (
     compare_agents,
-    least_discordant,
     mcnemar_detectable,
     mcnemar_power,
+    min_discordant,
     paired_by_task,
     sign_flip_exact,
 )
@@ -32,7 +32,7 @@ def test_sixteen_points_on_twelve_tasks_are_two_tasks():
     assert comparison.p_value == pytest.approx(0.5)
     assert comparison.test == "exact McNemar test, 2 prompts only the second, 0 only the first"
     # six discordant tasks of twelve are needed: Σ_{k ≥ 6} C(12, k) g^k (1 − g)^(12 − k) is .8 at g = .578
-    assert least_discordant() == 6
+    assert min_discordant() == 6
     assert mcnemar_exact(6, 0) == pytest.approx(2 / 64)
     assert mcnemar_exact(5, 0) > 0.05
     assert comparison.minimum_detectable_effect == pytest.approx(0.578, abs=5e-4)
@@ -68,7 +68,7 @@ def test_the_detectable_effect_has_its_power():
 
 def test_impossible_shares_are_refused():
     for gain, loss, n in ((0.7, 0.5, 10), (-0.1, 0.0, 10), (0.1, 0.1, 0)):
-        with pytest.raises(NumericError, match="shares of tasks"):
+        with pytest.raises(NumericError, match="fractions of tasks"):
             mcnemar_power(n, gain, loss)
     with pytest.raises(NumericError, match="at most 20"):
         sign_flip_exact(np.ones(21))
@@ -134,7 +134,7 @@ def test_a_family_of_agents():
         "refuse − react: -0.333 ±0.313 on 12 tasks, p = 0.125 (exact McNemar test, 0 prompts only the second, 4 only "
         "the first), Holm 0.125; found with probability 0.8: 0.578"
     )
-    with pytest.raises(NumericError, match="baseline 'gpt' is no agent"):
+    with pytest.raises(NumericError, match="baseline 'gpt' is not one of the agents"):
         compare_agents(outcomes, {}, baseline="gpt")
 
 
@@ -151,9 +151,9 @@ def test_under_no_difference_few_templates_are_rarely_called_different():
     template_of = {(template, sibling): template for template in range(8) for sibling in range(10)}
     rejected = 0
     for _ in range(300):
-        share = rng.beta(0.5, 0.5, 8)
-        a = {task: [float(rng.random() < share[task[0]])] for task in template_of}
-        b = {task: [float(rng.random() < share[task[0]])] for task in template_of}
+        fraction = rng.beta(0.5, 0.5, 8)
+        a = {task: [float(rng.random() < fraction[task[0]])] for task in template_of}
+        b = {task: [float(rng.random() < fraction[task[0]])] for task in template_of}
         rejected += paired_by_task(a, b, template_of).p_value <= 0.05
     # .05 · 300 = 15 with a standard deviation of 3.8
     assert rejected <= 15 + 3 * 3.8

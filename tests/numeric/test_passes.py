@@ -17,12 +17,12 @@ ROWS = [([1], [2]), ([1, 2, 3], [4, 5]), ([1, 2], [3]), ([1], [2, 3, 4])]  # 2, 
 def test_every_row_is_computed_once_and_under_its_own_index() -> None:
     widths = []
 
-    def replies(batch: TokenBatch) -> list[int]:
+    def responses(batch: TokenBatch) -> list[int]:
         widths.append(tuple(batch.tokens_BT.shape))
         return (batch.length_B - batch.prompt_len_B).tolist()
 
     found = {}
-    for indices, result in over_rows(ROWS, replies, 8, "cpu"):
+    for indices, result in over_rows(ROWS, responses, 8, "cpu"):
         found |= dict(zip(indices, result, strict=True))
     assert found == {0: 1, 1: 2, 2: 1, 3: 3}
     assert widths == [(1, 5), (2, 4), (1, 2)]  # longest first, at most 8 padded tokens

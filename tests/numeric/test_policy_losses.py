@@ -11,10 +11,19 @@ import torch
 
 from rlhf_lab.losses.advantage import GROUP_ADVANTAGES, GroupScores, canon, dr_grpo, gae, grpo, remax, rloo, whiten
 from rlhf_lab.losses.kl import KL_ESTIMATORS, adaptive_beta, k1, k2, k3
-from rlhf_lab.losses.policy import POLICY_LOSSES, Clip, PolicyTokens, cispo, gspo, loss_units, ppo_clip, token_weights
+from rlhf_lab.losses.policy import (
+    POLICY_LOSSES,
+    ClipRange,
+    PolicyTokens,
+    cispo,
+    gspo,
+    loss_units,
+    ppo_clip,
+    token_weights,
+)
 from rlhf_lab.losses.value import explained_variance, value_loss
 
-CLIP = Clip(0.2, 0.2)
+CLIP = ClipRange(0.2, 0.2)
 
 
 def tensor(*values: float) -> torch.Tensor:
@@ -50,7 +59,7 @@ def test_remax_subtracts_the_greedy_reward():
 
 
 def test_canon_by_hand():
-    """Lengths 10 40 20 30: the lower half is replies 0 and 2 (mean 2), the upper 1 and 3 (mean 4).
+    """Lengths 10 40 20 30: the lower half is responses 0 and 2 (mean 2), the upper 1 and 3 (mean 4).
 
     μ = 1 compares with the other half: 1 − 4, 2 − 2, 3 − 4, 6 − 2. μ = 0 with the own: 1 − 2, 2 − 4, 3 − 2, 6 − 4.
     """
@@ -75,12 +84,21 @@ def test_group_advantages_sum_to_zero_and_ignore_a_shift(name):
 
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "canon"])
 def test_an_unscored_reply_counts_in_no_mean(name):
-    """1, NaN, 5: as the group 1, 5 beside an advantage of 0."""
+    """1, NaN, 5: as the group 1, 5 with an additional advantage of 0."""
     size = tensor(1, 2, 3)[None]
     with_gap = GROUP_ADVANTAGES[name](GroupScores(tensor(1, math.nan, 5)[None], condition_BG=size))
     without = GROUP_ADVANTAGES[name](GroupScores(tensor(1, 5)[None], condition_BG=size[:, [0, 2]]))
     assert with_gap[0, 1] == 0
     assert torch.allclose(with_gap[:, [0, 2]], without)
+
+
+def test_canon_when_the_reply_with_the_lowest_condition_is_unscored():
+    """Lengths 5 (unscored), 10, 40, 20, 30: the halves are of the scored responses, {10, 20} with 1 and 3 (mean 2)
+    and {30, 40} with 6 and 2 (mean 4). μ = 1: 1 − 4, 2 − 2, 3 − 4, 6 − 2; μ = 0: 1 − 2, 2 − 4, 3 − 2, 6 − 4.
+    """
+    scores, lengths = tensor(math.nan, 1, 2, 3, 6)[None], tensor(5, 10, 40, 20, 30)[None]
+    assert canon(GroupScores(scores, condition_BG=lengths, inter_weight=1.0)).tolist() == [[0, -3, 0, -1, 4]]
+    assert canon(GroupScores(scores, condition_BG=lengths, inter_weight=0.0)).tolist() == [[0, -1, -2, 1, 2]]
 
 
 def gae_loop(rewards, values, gamma, lam):
@@ -118,7 +136,7 @@ def test_whitening():
 
 @pytest.mark.parametrize("name", POLICY_LOSSES)
 def test_at_ratio_one_the_gradient_is_reinforce(name):
-    """∂/∂θ of −ρA at ρ = 1 is −A·∂ log π. For gspo: of the mean over each reply's tokens."""
+    """∂/∂θ of −ρA at ρ = 1 is −A·∂ log π. For gspo: of the mean over each response's tokens."""
     logp = torch.randn(6, dtype=torch.float64, requires_grad=True)
     row, length = torch.tensor([0, 0, 1, 1, 1, 1]), torch.tensor([2, 2, 4, 4, 4, 4])
     advantage = tensor(1.5, 1.5, -2, -2, -2, -2)
@@ -129,7 +147,7 @@ def test_at_ratio_one_the_gradient_is_reinforce(name):
 
 
 def test_ppo_clip_by_hand():
-    """ρ = 1.5 with A = 1 is clipped to 1.2 and has no gradient; with A = −1 it is not; ρ = .5 the other way round."""
+    """ρ = 1.5 with A = 1 is clipped to 1.2 and has no gradient; with A = −1 it is not; ρ = .5 is the reverse."""
     ratio, advantage = tensor(1.5, 1.5, 0.5, 0.5), tensor(1, -1, 1, -1)
     logp = ratio.log().requires_grad_()
     found = ppo_clip(tokens(logp, tensor(0, 0, 0, 0), advantage), CLIP)
@@ -140,7 +158,7 @@ def test_ppo_clip_by_hand():
 
 
 def test_clip_higher_leaves_more_room_upwards():
-    found = ppo_clip(tokens(tensor(1.25, 0.75).log(), tensor(0, 0), tensor(1, -1)), Clip(0.2, 0.28))
+    found = ppo_clip(tokens(tensor(1.25, 0.75).log(), tensor(0, 0), tensor(1, -1)), ClipRange(0.2, 0.28))
     assert found.per_token.tolist() == pytest.approx([-1.25, 0.8])
 
 
@@ -154,29 +172,29 @@ def test_dual_clip_bounds_a_negative_advantage():
 def test_the_log_ratio_is_clamped_before_exp():
     batch = tokens(tensor(100), tensor(0), tensor(-1))
     assert ppo_clip(batch, CLIP._replace(log_ratio=2.0)).per_token.item() == pytest.approx(math.exp(2))
-    assert torch.isfinite(ppo_clip(batch, CLIP).per_token).all()
+    assert ppo_clip(batch, CLIP).per_token.item() == pytest.approx(485165195.41)  # e²⁰, the bound where none is set
 
 
 def test_gspo_uses_one_ratio_per_reply():
-    """Log ratios .1 and .3 of one reply: s = e^.2 for both tokens."""
+    """Log ratios .1 and .3 of one response: s = e^.2 for both tokens."""
     batch = tokens(tensor(0.1, 0.3), tensor(0, 0), tensor(1, 1))
-    assert gspo(batch, Clip(1, 1)).ratio.tolist() == pytest.approx([math.exp(0.2)] * 2)
-    assert gspo(batch, Clip(0.1, 0.1)).per_token.tolist() == pytest.approx([-1.1, -1.1])
+    assert gspo(batch, ClipRange(1, 1)).ratio.tolist() == pytest.approx([math.exp(0.2)] * 2)
+    assert gspo(batch, ClipRange(0.1, 0.1)).per_token.tolist() == pytest.approx([-1.1, -1.1])
 
 
 def test_cispo_clips_the_weight_and_keeps_the_gradient():
     logp = tensor(math.log(2.0), math.log(0.5)).requires_grad_()
-    found = cispo(tokens(logp, tensor(0, 0), tensor(1, 1)), Clip(1.0, 0.28))
+    found = cispo(tokens(logp, tensor(0, 0), tensor(1, 1)), ClipRange(1.0, 0.28))
     found.per_token.sum().backward()
     assert logp.grad.tolist() == pytest.approx([-1.28, -0.5])
 
 
 def test_aggregations_by_hand():
-    """Replies of 1 and 3 tokens with losses 4 and 1 1 1: token mean 7/4, reply mean (4 + 1)/2, constant 7/(2·10)."""
+    """Responses of 1 and 3 tokens, losses 4 and 1 1 1: token mean 7/4, response mean (4 + 1)/2, constant 7/(2·10)."""
     loss, length = tensor(4, 1, 1, 1), torch.tensor([1, 3, 3, 3])
     expected = {"token_mean": 7 / 4, "sequence_mean": 2.5, "constant": 7 / 20}
     for name, value in expected.items():
-        total = (loss * token_weights(name, length, 10)).sum() / loss_units(name, replies=2, tokens=4)
+        total = (loss * token_weights(name, length, 10)).sum() / loss_units(name, responses=2, tokens=4)
         assert total.item() == pytest.approx(value)
 
 
@@ -195,6 +213,10 @@ def test_explained_variance():
     assert explained_variance(returns, returns).item() == 1
     assert explained_variance(torch.full_like(returns, 2.5), returns).item() == pytest.approx(0)
     assert explained_variance(-returns, returns).item() == pytest.approx(-3)
+    # a constant error leaves no variance: it is not the mean squared error
+    assert explained_variance(torch.full_like(returns, 7.0), returns).item() == pytest.approx(0)
+    assert explained_variance(returns + 5, returns).item() == pytest.approx(1)
+    assert explained_variance(tensor(1, 2, 3, 8), returns).item() == pytest.approx(1 - 3 / 1.25)  # errors 0 0 0 4
 
 
 def test_kl_estimators_by_hand():
@@ -211,7 +233,22 @@ def test_k1_and_k3_are_unbiased_and_k3_is_never_negative():
     for name in ("k1", "k3"):
         assert (p * KL_ESTIMATORS[name](p.log(), q.log())).sum() == pytest.approx(float(kl))
     assert (k3(p.log(), q.log()) >= 0).all()
-    assert torch.isfinite(k3(tensor(-200), tensor(0)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_k3_far_from_the_reference_by_hand(dtype):
+    """log π_ref/π = 9: e⁹ − 1 − 9 with gradient 1 − e⁹ in log π. From 10 on it stays e¹⁰ − 1 − 10, without a gradient.
+
+    −30: e⁻³⁰ − 1 + 30, gradient 1 − e⁻³⁰. 10⁻⁴: half its square, which e^x − 1 − x in float32 would lose.
+    """
+    log_r = torch.tensor([9.0, 30.0, 200.0, -30.0, 1e-4], dtype=dtype)
+    logp = (-log_r).requires_grad_()
+    found = k3(logp, torch.zeros(5, dtype=dtype))
+    ceiling = 22026.465794806718 - 11
+    expected = [8103.083927575384 - 10, ceiling, ceiling, 29.0, 5e-9]
+    assert found.tolist() == pytest.approx(expected, rel=1e-6, abs=1e-3 * 5e-9 if dtype == torch.float64 else 3e-9)
+    found.sum().backward()
+    assert logp.grad.tolist() == pytest.approx([1 - 8103.083927575384, 0, 0, 1.0, -1e-4], rel=1e-3)
 
 
 def test_the_gradient_of_k2_is_that_of_kl():

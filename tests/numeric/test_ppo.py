@@ -1,4 +1,4 @@
-"""What PPO's experience holds, recomputed by hand from its parts."""
+"""PPO's experience, recomputed by hand from its parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reward_model(policy, tmp_path_factory) -> Path:
     return Path(stage.model)
 
 
-def built(policy: Path, reward: Path, folder: Path, *overrides: str):
+def built(policy: Path, reward: Path, directory: Path, *overrides: str):
     needs = {"policy": str(policy), "reward": str(reward)}
     size = (
         "algorithm.prompts_per_iteration=8",
@@ -36,7 +36,7 @@ def built(policy: Path, reward: Path, folder: Path, *overrides: str):
     )
     roles = (f"needs.{role}={path}" for role, path in needs.items())
     config = planned("ppo", *SMALL_WORLD, *ONE_LAYER, *size, *roles, *overrides).config
-    return registry.build("algorithm", config.algorithm, Run(folder, config, needs))
+    return registry.build("algorithm", config.algorithm, Run(directory, config, needs))
 
 
 def test_the_critic_starts_as_the_standardised_reward_model(policy, reward_model, tmp_path):
@@ -45,10 +45,10 @@ def test_the_critic_starts_as_the_standardised_reward_model(policy, reward_model
     assert scale.sd != 1
     rows = [algorithm.encoder.row(p.prompt, p.chosen, 64) for p in algorithm.run.corpus.test[:6]]
     # the state after the last token is what the reward model scores: one more token asks for its value
-    batch = TokenBatch.from_rows([(prompt, [*reply, 0]) for prompt, reply in rows])
+    batch = TokenBatch.from_rows([(prompt, [*response, 0]) for prompt, response in rows])
     with torch.no_grad():
         values_N = algorithm.critic.values(batch)
-    last = torch.tensor([len(reply) + 1 for _, reply in rows]).cumsum(0) - 1
+    last = torch.tensor([len(response) + 1 for _, response in rows]).cumsum(0) - 1
     texts = [p.chosen for p in algorithm.run.corpus.test[:6]]
     expected = algorithm.evaluator.reward(
         algorithm.run.corpus.episodes([p.prompt for p in algorithm.run.corpus.test[:6]], texts)
@@ -66,11 +66,11 @@ def test_token_rewards_advantages_and_returns(policy, reward_model, tmp_path):
     algorithm._check_start = lambda *_: 0.0
     algorithm.collect(0)
     found = algorithm.experience
-    texts = [algorithm.encoder.text(reply) for _, reply in found.rows]
+    texts = [algorithm.encoder.text(response) for _, response in found.rows]
     scores = algorithm.shaper(
         algorithm.evaluator.reward(algorithm.run.corpus.episodes(_prompts(algorithm), texts)).total_N,
         found.sampled_lengths,
-        [reply[-1] == algorithm.encoder.eos_id for _, reply in found.rows],
+        [response[-1] == algorithm.encoder.eos_id for _, response in found.rows],
     )
     for i, row in enumerate(found.rows):
         batch = TokenBatch.from_rows([row])

@@ -145,7 +145,7 @@ def test_kto():
 
 
 def test_kto_mismatches_within_the_step():
-    """Prompt by prompt the reply of the row before; the ring closes; no reply meets the prompt of its own pair."""
+    """Prompt by prompt the response of the row before; the ring closes; none meets the prompt of its own pair."""
     step = [(([i], [10 + i]), ([i], [20 + i, 0])) for i in range(3)]
     rows = mismatched_rows(step, 3)
     assert rows == [([0], [22, 0]), ([1], [10]), ([2], [11]), ([0], [12]), ([1], [20, 0]), ([2], [21, 0])]
@@ -199,12 +199,22 @@ def test_orpo_of_whole_replies():
 
 
 @pytest.mark.parametrize("logp", [0.0, -1e-9, -1e-3, -0.693, -5.0, -200.0])
-def test_orpo_stays_finite_at_both_ends(logp):
+def test_orpo_at_both_ends_against_float64(logp):
+    """P is cut at e^(−10⁻⁶): log odds are ≤ log 10⁶, and a response beyond that has the gradient of its NLL alone.
+
+    With m the gap of log odds: ∂/∂log P of the chosen response is −1 − β·σ(−m)/(1 − P), of the other β·σ(−m)/(1 − P).
+    """
     policy = PairLogps(torch.tensor([logp], requires_grad=True), torch.tensor([-1.0], requires_grad=True))
     loss = orpo(policy, beta=0.1).per_pair_B
     loss.sum().backward()
-    assert loss.isfinite().all()
-    assert all(x.grad.isfinite().all() for x in policy)
+    cut = min(logp, -1e-6)
+    complement = -math.expm1(cut)
+    margin = cut - math.log(complement) - (-1 - math.log(1 - math.exp(-1)))
+    doubt = 1 / (1 + math.exp(margin))
+    assert loss.item() == pytest.approx(-logp + 0.1 * math.log1p(math.exp(-margin)), rel=1e-5)
+    of_odds = 0.1 * doubt / complement if logp == cut else 0.0
+    assert policy.chosen.grad.item() == pytest.approx(-1 - of_odds, rel=1e-4)
+    assert policy.rejected.grad.item() == pytest.approx(0.1 * doubt / (1 - math.exp(-1)), rel=1e-4)
 
 
 def test_inpo():
@@ -237,7 +247,7 @@ def test_inpo_of_the_reference_alone_is_ipo():
 
 
 def given(policy=POLICY, ref=REF) -> PairInputs:
-    """The worked pair with replies of 2 and 4 tokens."""
+    """The worked pair with responses of 2 and 4 tokens."""
     tokens = PairTokens(torch.tensor([2.0], dtype=torch.float64), torch.tensor([4.0], dtype=torch.float64))
     return PairInputs(pairs(policy), tokens, pairs(ref), pairs(ref), torch.zeros((), dtype=torch.float64))
 
@@ -300,7 +310,7 @@ def test_losses_without_a_reference():
         ({"gamma_beta_ratio": 0.5}, "gamma_beta_ratio=0.5 is not read by loss=sigmoid; it belongs to loss=simpo"),
         ({"loss": "orpo", "nll_weight": 2.0}, "nll_weight=2.0 is not read by loss=orpo; it belongs to loss=cpo"),
         ({"loss": "sigmoid", "desirable_weight": 1.0}, "it belongs to loss=kto"),
-        ({"loss": "kto", "batch_size": 1}, "batch_size=1 leaves loss=kto no other prompt"),
+        ({"loss": "kto", "batch_size": 1}, "batch_size=1 is too small: loss=kto"),
         ({"loss": "inpo"}, "use algorithm=dpo_iterative"),
         ({"loss": "robust", "label_smoothing": 0.5}, "must be at least 0 and below 0.5"),
     ],
@@ -328,6 +338,30 @@ def test_cream_mixes_the_pair_with_its_reverse(name):
     assert at(1.0) == objective(inputs, coefficients).per_pair_B.item()
     assert at(0.0) == objective(inputs.reversed(), coefficients).per_pair_B.item()
     assert at(0.7) == pytest.approx(0.7 * at(1.0) + 0.3 * at(0.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "reversed_loss"),
+    [
+        # per token: policy −1 and −½, reference −1.5 and −½; h = (−½ + ½) − (−1 + 1.5) = −½; (h − 1/(2β))²
+        ("ipo", (-0.5 - 1) ** 2),
+        # m = ½·(−½ + 1) = ¼, γ = ½·½
+        ("simpo", math.log(1 + math.exp(-(0.25 - 0.25)))),
+        # NLL ½ of the response that is now chosen, which is the one of four tokens; m = ½·(−2 + 2) = 0
+        ("cpo", math.log(2) + 0.5),
+        # P = e^−½ and e^−1: odds e^−½/(1 − e^−½) = 1.541494 and e^−1/(1 − e^−1) = .581977; −log σ(log of their ratio)
+        ("orpo", 0.5 + 0.5 * math.log(1 + 0.581977 / 1.541494)),
+    ],
+)
+def test_cream_at_0_is_the_reversed_pair_with_its_own_lengths(name, reversed_loss):
+    """Chosen: 2 tokens, log π = −2, log π_ref = −3. Rejected: 4 tokens, −2 and −2. β = ½.
+
+    Reversed, the response of four tokens is chosen: its sum is still over 4, and that of the other one over 2.
+    """
+    inputs = given((-2.0, -2.0), (-3.0, -2.0))
+    coefficients = {"simpo": {"gamma_beta_ratio": 0.5}, "cpo": {"nll_weight": 1.0}}.get(name, {})
+    found = PREFERENCE_LOSSES[name](inputs, {"beta": 0.5, **coefficients}, torch.zeros(1, dtype=torch.float64))
+    assert found.per_pair_B.item() == pytest.approx(reversed_loss, abs=1e-6)
 
 
 def test_cream_of_dpo_is_label_smoothing():
@@ -368,7 +402,7 @@ def test_consistency_rate():
         (-2.0, -1.0, 0.6, 0.4, True),  # −1 + 0.405/0.4 = +0.014
         (-2.0, -1.0, 0.6, 0.41, False),  # −1 + 0.405/0.41 = −0.011
         (-2.0, -1.0, 0.8, 1.0, True),  # −1 + 1.386
-        (-1.0, -1.5, 0.3, 1.0, False),  # the annotator prefers the other reply: 0.5 − 0.847
+        (-1.0, -1.5, 0.3, 1.0, False),  # the annotator prefers the other response: 0.5 − 0.847
         (-50.0, -1.0, 1.0, 1.0, False),  # a certain label is not an infinite one: logit is cut at 13.8
     ],
 )
@@ -379,7 +413,7 @@ def test_idealised_ranking(chosen, rejected, p, beta, right):
 
 
 def test_idealised_ranking_is_that_of_the_closed_form_policy():
-    """π*(y) ∝ π_ref(y)·exp(r(y)/β), computed over a set of four replies."""
+    """π*(y) ∝ π_ref(y)·exp(r(y)/β), computed over a set of four responses."""
     ref = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64).log()
     reward, beta = torch.tensor([0.0, 0.4, 1.0, 1.5], dtype=torch.float64), 0.5
     optimal = (ref + reward / beta).log_softmax(0)

@@ -1,4 +1,4 @@
-"""The head on steps: its loss, where it is asked, and that cutting a batch changes nothing."""
+"""The head on steps: its loss, the positions that it reads, and that cutting a batch changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlhf_lab.environments.maths.chains import step_lines
 from rlhf_lab.losses.process import step_loss
 from rlhf_lab.models.build import load_encoder, load_reward_model
 from rlhf_lab.models.encoding import Encoder, TokenBatch
-from rlhf_lab.models.steps import end_tokens, places, step_logits, step_row
+from rlhf_lab.models.steps import end_tokens, step_logits, step_positions, step_row
 from rlhf_lab.models.tokenizer import train_tokenizer
 from rlhf_lab.rewards.learned.process import JudgeFile, ProcessReward, StepJudge
 from rlhf_lab.rewards.learned.settings import Process
@@ -65,15 +65,15 @@ def test_the_gradient_is_probability_minus_label():
 
 
 @pytest.mark.parametrize("make", [gpt2_tokenizer, llama_tokenizer, lambda texts: train_tokenizer(texts, 400)])
-@pytest.mark.parametrize("reply", TEXTS)
-def test_a_step_ends_at_the_token_with_its_last_character(make, reply):
+@pytest.mark.parametrize("response", TEXTS)
+def test_a_step_ends_at_the_token_with_its_last_character(make, response):
     encoder = Encoder(make(TEXTS))
-    ids, lines = encoder.response(reply), step_lines(reply)
-    for (_, end), place in zip(lines, end_tokens(encoder, reply, [end for _, end in lines]), strict=True):
-        seen = encoder.tokenizer.decode(ids[: place + 1])
-        assert seen.strip().startswith(reply[:end].strip()[: len(seen.strip())])
-        assert seen.rstrip().endswith(reply[:end][-1])
-        before = encoder.tokenizer.decode(ids[:place])
+    ids, lines = encoder.response(response), step_lines(response)
+    for (_, end), position in zip(lines, end_tokens(encoder, response, [end for _, end in lines]), strict=True):
+        seen = encoder.tokenizer.decode(ids[: position + 1])
+        assert seen.strip().startswith(response[:end].strip()[: len(seen.strip())])
+        assert seen.rstrip().endswith(response[:end][-1])
+        before = encoder.tokenizer.decode(ids[:position])
         assert len(before.rstrip()) < len(seen.rstrip())
 
 
@@ -113,30 +113,30 @@ def judge(policy: Path, kind: str = "prm", max_length: int = 128) -> StepJudge:
 
 
 def test_a_step_is_judged_by_what_stands_before_it(policy):
-    """Step k of a whole solution gets what it gets as the last token of the solution so far."""
-    asked, prompt = judge(policy), "\n\nHuman: Kim has 5 toys. How many?\n\nAssistant:"
-    reply = "5 + 3 = 8\n8 * 2 = 16\n#### 16"
-    row = step_row(asked.encoder, prompt, reply, step_lines(reply), 128)
+    """Step k of a full solution gets what it gets as the last token of the solution so far."""
+    requested, prompt = judge(policy), "\n\nHuman: Kim has 5 toys. How many?\n\nAssistant:"
+    response = "5 + 3 = 8\n8 * 2 = 16\n#### 16"
+    row = step_row(requested.encoder, prompt, response, step_lines(response), 128)
     batch = TokenBatch.from_rows([row.row, ([1], [2, 3])])
-    logits = step_logits(asked.model, batch)[places([row.columns, [0]], "cpu")][:3]
-    for k, (_, end) in enumerate(step_lines(reply)):
-        head, tail = row.row[0], asked.encoder.response(reply[:end])[:-1]
-        alone = step_logits(asked.model, TokenBatch.from_rows([(head, tail)]))
+    logits = step_logits(requested.model, batch)[step_positions([row.columns, [0]], "cpu")][:3]
+    for k, (_, end) in enumerate(step_lines(response)):
+        head, tail = row.row[0], requested.encoder.response(response[:end])[:-1]
+        alone = step_logits(requested.model, TokenBatch.from_rows([(head, tail)]))
         torch.testing.assert_close(alone[0, len(head) + len(tail) - 1], logits[k], atol=1e-5, rtol=1e-4)
 
 
 def test_batches_do_not_change_a_judgement_and_aggregations_are_parts(policy):
-    asked = judge(policy)
+    requested = judge(policy)
     prompts = [f"\n\nHuman: Kim has {i} toys. How many?\n\nAssistant:" for i in range(4)]
-    replies = ["5 + 3 = 8\n8 * 2 = 16\n#### 16", "#### 2", "", "1 + 1 = 2\n#### 2"]
-    together = asked(prompts, replies)
+    responses = ["5 + 3 = 8\n8 * 2 = 16\n#### 16", "#### 2", "", "1 + 1 = 2\n#### 2"]
+    together = requested(prompts, responses)
     assert [len(each.steps) for each in together] == [3, 1, 0, 2]
-    for prompt, reply, each in zip(prompts, replies, together, strict=True):
-        (alone,) = asked([prompt], [reply])
+    for prompt, response, each in zip(prompts, responses, together, strict=True):
+        (alone,) = requested([prompt], [response])
         np.testing.assert_allclose(alone.steps, each.steps, atol=1e-6)
         assert alone.last == pytest.approx(each.last, abs=1e-6)
     steps = together[0].steps
-    found = ProcessReward(asked, Process(aggregate="prod", no_step=-1.0))(prompts, replies)
+    found = ProcessReward(requested, Process(aggregate="prod", no_step=-1.0))(prompts, responses)
     expected = {"min": steps.min(), "mean": steps.mean(), "prod": steps[0] * steps[1] * steps[2], "last": steps[2]}
     assert {name: found.parts[name][0] for name in expected} == pytest.approx(expected)
     assert found.total_N[0] == found.parts["prod"][0]
@@ -145,10 +145,10 @@ def test_batches_do_not_change_a_judgement_and_aggregations_are_parts(policy):
 
 
 def test_steps_beyond_the_length_are_not_seen(policy):
-    asked, prompt = judge(policy, max_length=24), "\n\nHuman: Kim has 5 toys. How many?\n\nAssistant:"
-    reply = "\n".join(["5 + 3 = 8"] * 6)
-    (said,) = asked([prompt], [reply])
-    assert 1 <= len(said.steps) < 6
+    requested, prompt = judge(policy, max_length=24), "\n\nHuman: Kim has 5 toys. How many?\n\nAssistant:"
+    response = "\n".join(["5 + 3 = 8"] * 6)
+    (text,) = requested([prompt], [response])
+    assert 1 <= len(text.steps) < 6
 
 
 @pytest.mark.parametrize("recipe", ["prm", "orm", "prm_perturbed"])
@@ -180,9 +180,9 @@ def test_eight_at_once_equals_one_at_a_time(recipe, tmp_path, policy):
         train(algorithm, run, recipe)
         return algorithm.model.state_dict(), passes
 
-    whole, passes = trained("whole", 0)
+    full, passes = trained("whole", 0)
     single, single_passes = trained("single", 1)
     start, _ = trained("start", 0, "1e-12")
     assert single_passes >= 4 * passes
-    assert max(float((whole[name] - start[name]).abs().max()) for name in whole) > 1e-3
-    assert max(float((whole[name] - single[name]).abs().max()) for name in whole) <= 1e-6
+    assert max(float((full[name] - start[name]).abs().max()) for name in full) > 1e-3
+    assert max(float((full[name] - single[name]).abs().max()) for name in full) <= 1e-6

@@ -29,8 +29,8 @@ def majority_by_enumeration(answers, correct, k):
         for i in subset:
             if answers[i] is not None:
                 votes.setdefault(answers[i], []).append(correct[i])
-        most = max(map(len, votes.values()), default=0)
-        top = [outcomes[0] for outcomes in votes.values() if len(outcomes) == most]
+        largest = max(map(len, votes.values()), default=0)
+        top = [outcomes[0] for outcomes in votes.values() if len(outcomes) == largest]
         total += sum(top) / len(top) if top else 0.0
     return total / len(subsets)
 
@@ -58,8 +58,8 @@ def test_all_subsets(answers, key):
     np.testing.assert_allclose(majority_at_k(answers, correct, sizes), voted, rtol=0, atol=1e-12)
     np.testing.assert_allclose(best_of_n(correct, correct, sizes), passed, rtol=0, atol=1e-12)  # choosing by the truth
     rng = np.random.default_rng(0)
-    whole = vote_of_n(answers, correct, [1.0] * len(answers), len(answers), 1, rng)
-    assert majority_at_k(answers, correct, [len(answers)])[0] == pytest.approx(whole)
+    full = vote_of_n(answers, correct, [1.0] * len(answers), len(answers), 1, rng)
+    assert majority_at_k(answers, correct, [len(answers)])[0] == pytest.approx(full)
 
 
 def test_numbers_that_overflow():
@@ -91,9 +91,9 @@ def test_nobody_votes():
 
 
 def test_what_is_no_outcome():
-    with pytest.raises(NumericError, match=r"0, 1 or NaN"):
+    with pytest.raises(NumericError, match=r"must be 0 \(wrong\), 1 \(right\) or NaN"):
         pass_at_k([0.5], [1])
-    with pytest.raises(NumericError, match="k starts at 1"):
+    with pytest.raises(NumericError, match="k must be at least 1"):
         pass_at_k([1], [0])
-    with pytest.raises(NumericError, match="2 for 1"):
+    with pytest.raises(NumericError, match="got 2 outcomes for 1 answers"):
         majority_at_k(["a"], [1, 0], [1])

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_lab.statistics.association import overall, within_prompts
+from rlhf_lab.statistics.association import pooled_products, within_prompts
 from rlhf_lab.statistics.reward_distance import UNRELATED, starc_distance, starc_distances
 
 PROMPTS = np.repeat(np.arange(400), 4)
@@ -66,17 +66,17 @@ def test_a_planted_length_bias_is_recovered(world):
 def test_prompt_offsets_count_overall_and_not_within(world):
     _, gold, offset, _ = world
     columns = {"reward": gold + offset, "gold": gold}
-    whole = overall(columns, PROMPTS).correlation("reward", "gold")
-    assert whole.mean == pytest.approx(np.corrcoef(gold + offset, gold)[0, 1])
-    assert whole.low < whole.mean < whole.high < 0.5
+    full = pooled_products(columns, PROMPTS).correlation("reward", "gold")
+    assert full.mean == pytest.approx(np.corrcoef(gold + offset, gold)[0, 1])
+    assert full.low < full.mean < full.high < 0.5
     assert within_prompts(columns, PROMPTS).correlation("reward", "gold").mean == pytest.approx(1.0)
 
 
 def test_spearman_sees_order_only(world):
     _, gold, _, _ = world
     columns = {"reward": np.exp(3 * gold), "gold": gold}
-    assert overall(columns, PROMPTS, ranks=True).correlation("reward", "gold").mean == pytest.approx(1.0)
-    assert overall(columns, PROMPTS).correlation("reward", "gold").mean < 0.7
+    assert pooled_products(columns, PROMPTS, ranks=True).correlation("reward", "gold").mean == pytest.approx(1.0)
+    assert pooled_products(columns, PROMPTS).correlation("reward", "gold").mean < 0.7
 
 
 def test_the_interval_covers_a_known_correlation():

@@ -110,10 +110,10 @@ def test_load_reward_opens_an_ensemble(encoder, tmp_path):
     members = [scorer(reward_model("llama", seed), encoder, mean=float(seed), sd=2.0, n=8) for seed in range(3)]
     scores_KN = np.stack([member(*TEXTS) for member in members])
     for k, member in enumerate(members):
-        folder = tmp_path / "model" / (f"{MEMBERS}/{k}" if k else "")
-        member.model.save_pretrained(folder)
-        encoder.tokenizer.save_pretrained(folder)
-        member.scale.write(folder)
+        directory = tmp_path / "model" / (f"{MEMBERS}/{k}" if k else "")
+        member.model.save_pretrained(directory)
+        encoder.tokenizer.save_pretrained(directory)
+        member.scale.write(directory)
     reward = load_reward(tmp_path, device="cpu")
     assert np.allclose(reward(*TEXTS), scores_KN.mean(axis=0), atol=1e-5)
     parts = reward.parts(*TEXTS)
@@ -169,18 +169,18 @@ VARIANTS = {
 }
 
 
-def built(policy: Path, folder: Path, *overrides: str) -> Any:
+def built(policy: Path, directory: Path, *overrides: str) -> Any:
     size = ("data.train_pairs=30", "algorithm.batch_size=8", "algorithm.epochs=1", "algorithm.on_policy_fraction=0")
     smooth = ("algorithm.optimizer=adamw", "algorithm.adam_eps=1e-3", "algorithm.lr=1e-2", "checkpoint.every_steps=0")
     more = (*size, *smooth, f"needs.policy={policy}", *overrides)
     config = planned("reward_model", *SMALL_WORLD, *ONE_LAYER, *more).config
-    folder.mkdir(exist_ok=True)
-    return registry.build("algorithm", config.algorithm, Run(folder, config, {"policy": str(policy)}))
+    directory.mkdir(exist_ok=True)
+    return registry.build("algorithm", config.algorithm, Run(directory, config, {"policy": str(policy)}))
 
 
-def trained(policy: Path, folder: Path, tokens: int, *overrides: str) -> tuple[list[torch.Tensor], int]:
+def trained(policy: Path, directory: Path, tokens: int, *overrides: str) -> tuple[list[torch.Tensor], int]:
     """Parameters of all models after an epoch in float64, and the number of forward passes."""
-    algorithm = built(policy, folder, f"algorithm.micro_batch_tokens={tokens}", *overrides)
+    algorithm = built(policy, directory, f"algorithm.micro_batch_tokens={tokens}", *overrides)
     for model in algorithm.models:
         model.double()
     passes = sum(len(algorithm.collect(step).micro) for step in range(algorithm.total_steps))
@@ -191,10 +191,10 @@ def trained(policy: Path, folder: Path, tokens: int, *overrides: str) -> tuple[l
 @pytest.mark.parametrize(("name", "tokens"), [*((name, 600) for name in VARIANTS), ("odin", 1)])
 def test_a_step_in_pieces_is_the_same_step(name, tokens, policy, tmp_path):
     """ODIN's correlation is of the whole step, however many passes it takes."""
-    whole, passes = trained(policy, tmp_path / "whole", 0, *VARIANTS[name])
+    full, passes = trained(policy, tmp_path / "whole", 0, *VARIANTS[name])
     pieces, more_passes = trained(policy, tmp_path / "pieces", tokens, *VARIANTS[name])
     assert more_passes >= 2 * passes
-    assert max(float((a - b).abs().max()) for a, b in zip(whole, pieces, strict=True)) <= 1e-5
+    assert max(float((a - b).abs().max()) for a, b in zip(full, pieces, strict=True)) <= 1e-5
 
 
 @pytest.mark.parametrize("name", ["members", "shared odin"])
@@ -216,8 +216,8 @@ def test_every_member_has_the_mean_loss_of_its_own_pairs(name, policy, tmp_path)
             )
             assert total == pytest.approx(expected)
     assert len(sizes) > 1
-    chosen = [set(member.in_share_N.nonzero()[:, 0].tolist()) for member in algorithm.members]
-    assert chosen[0] != chosen[1] and all(len(share) == round(0.7 * 30) for share in chosen)
+    chosen = [set(member.in_bootstrap_N.nonzero()[:, 0].tolist()) for member in algorithm.members]
+    assert chosen[0] != chosen[1] and all(len(fraction) == round(0.7 * 30) for fraction in chosen)
 
 
 def test_members_of_one_step_do_not_touch_each_other(policy, tmp_path):
@@ -234,5 +234,5 @@ def test_a_policy_for_a_member_that_is_not_there_is_refused(policy, tmp_path):
 
     settings = planned("reward_model", "algorithm.members=2").config.algorithm
     run: Any = SimpleNamespace(needs={"policy": str(policy), "policy_2": str(policy)}, config=None)
-    with pytest.raises(ConfigError, match=r"needs.policy_2 is for member 2, counted from 0, and there are 2 members"):
+    with pytest.raises(ConfigError, match=r"needs.policy_2 is for member 2, counted from 0, but there are 2 members"):
         build_members(settings, run, None, 10)  # type: ignore[arg-type]

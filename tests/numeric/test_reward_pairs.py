@@ -1,4 +1,4 @@
-"""What a step of reward modelling makes of its pairs: sentences of confidence, and ODIN's length statistic in parts."""
+"""A step of reward modelling on its pairs: sentences of confidence, and ODIN's length statistic in parts."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_the_length_statistic_is_of_the_pairs_in_the_share():
     tokens_2B = torch.tensor([[1.0, 2.0, 50.0], [3.0, 4.0, 1.0]])
     quality_2B = torch.tensor([[1.0, -1.0, 7.0], [-1.0, 1.0, 3.0]])
     scores_2BA = torch.stack([quality_2B, 5 * tokens_2B], dim=-1)
-    in_share_B = torch.tensor([True, True, False])
-    assert length_statistic(scores_2BA, tokens_2B, in_share_B).item() == pytest.approx(-1.0, abs=1e-6)
-    swapped = length_statistic(scores_2BA.flip(-1), tokens_2B, in_share_B).item()
+    in_bootstrap_B = torch.tensor([True, True, False])
+    assert length_statistic(scores_2BA, tokens_2B, in_bootstrap_B).item() == pytest.approx(-1.0, abs=1e-6)
+    swapped = length_statistic(scores_2BA.flip(-1), tokens_2B, in_bootstrap_B).item()
     assert swapped == pytest.approx(1.0, abs=1e-6)
     assert length_statistic(scores_2BA, tokens_2B, torch.tensor([True, False, False])).item() == 0.0

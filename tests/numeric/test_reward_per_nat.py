@@ -1,4 +1,4 @@
-"""What an evaluation compares with its reference: wins, and gain per nat of KL where the KL is clearly away from 0."""
+"""Comparison of an evaluation with its reference: wins, and gain per nat of KL if the KL clearly differs from 0."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def test_best_of_n_gains_over_the_policy_and_ties_are_half_wins():
 
     By gold the best reply ties with one of two opponents and beats the other: ¾.
     """
-    replies = [row("SFT", 0, proxy=1.0, gold=0.0), row("SFT", 0, proxy=3.0, gold=1.0)]
+    responses = [row("SFT", 0, proxy=1.0, gold=0.0), row("SFT", 0, proxy=3.0, gold=1.0)]
     opponents = [row("SFT", 0, gold=1.0), row("SFT", 0, gold=0.0)]
-    expected = expected_values([replies, replies], [opponents, opponents], [1, 2])
+    expected = expected_values([responses, responses], [opponents, opponents], [1, 2])
     best = {key: values_PS[:, 1] for key, values_PS in expected.items()}
     found = estimates(2, best, expected["proxy"][:, 0])
     assert found["reward_per_nat"].mean == pytest.approx((3 - 2) / (np.log(2) - 0.5))

@@ -40,7 +40,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "original_max
 PROMPTS = [[5, 6, 7, 8], [9, 10, 11]]
 
 
-def saved(rope: dict[str, Any], positions: int, folder: Path) -> Path:
+def saved(rope: dict[str, Any], positions: int, directory: Path) -> Path:
     torch.manual_seed(0)
     config = LlamaConfig(
         hidden_size=16,
@@ -59,13 +59,13 @@ def saved(rope: dict[str, Any], positions: int, folder: Path) -> Path:
         for parameter in model.parameters():
             if parameter.ndim == 2:
                 parameter.normal_(0, 0.3)
-    model.save_pretrained(folder)
-    (folder / "tokenizer.json").write_text("{}")
-    return folder
+    model.save_pretrained(directory)
+    (directory / "tokenizer.json").write_text("{}")
+    return directory
 
 
-def loaded(rope: dict[str, Any], positions: int, folder: Path) -> nn.Module:
-    return load_policy(saved(rope, positions, folder), HuggingFace(path=str(folder)))
+def loaded(rope: dict[str, Any], positions: int, directory: Path) -> nn.Module:
+    return load_policy(saved(rope, positions, directory), HuggingFace(path=str(directory)))
 
 
 def sample(model: nn.Module, tokens: int) -> Samples:
@@ -74,8 +74,8 @@ def sample(model: nn.Module, tokens: int) -> Samples:
 
 def gap(model: nn.Module, samples: Samples) -> float:
     """Largest difference in nats between the sampler's log-probabilities and those that training computes."""
-    rows = [(p, r) for p, replies in zip(samples.prompts, samples.replies_BG, strict=True) for r in replies]
-    sampled = torch.tensor([x for group in samples.logps_BG for reply in group for x in reply])
+    rows = [(p, r) for p, responses in zip(samples.prompts, samples.responses_BG, strict=True) for r in responses]
+    sampled = torch.tensor([x for group in samples.logps_BG for response in group for x in response])
     with torch.no_grad():
         return float((token_logps(model, TokenBatch.from_rows(rows)).logps_N - sampled).abs().max())
 
@@ -85,7 +85,7 @@ def test_beyond_the_original_length_the_model_refuses(rope: dict[str, Any], posi
     """A prompt of 4 tokens and 12 new ones fill the 16 positions; 30 new ones do not fit."""
     model = loaded(rope, positions, tmp_path)
     assert gap(model, sample(model, 12)) < 1e-5
-    with pytest.raises(ConfigError, match=r"a row.s length=34 is beyond the 16 positions.*yarn or linear"):
+    with pytest.raises(ConfigError, match=r"a row.s length=34 exceeds 16, .*yarn or linear"):
         sample(model, 30)
     with pytest.raises(ConfigError, match=r"a row.s length=17"):
         token_logps(model, TokenBatch.from_rows([([5] * 8, [6] * 9)]))
@@ -98,15 +98,15 @@ def test_a_fixed_scaling_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rope", [NTK, LONG])
 def test_lengths_are_compared_before_anything_is_built(rope: dict[str, Any], tmp_path: Path) -> None:
-    folder = saved(rope, ORIGINAL if rope is NTK else 1024, tmp_path / "model")
-    model = ("model=hf", f"model.path={folder}", "data=mini_hh_small", "rollout.max_prompt_tokens=8")
+    directory = saved(rope, ORIGINAL if rope is NTK else 1024, tmp_path / "model")
+    model = ("model=hf", f"model.path={directory}", "data=mini_hh_small", "rollout.max_prompt_tokens=8")
 
     def problems(*overrides: str) -> list[str]:
-        return preflight.problems(planned("dpo", *model, f"needs.policy={folder}", "reward=length", *overrides))
+        return preflight.problems(planned("dpo", *model, f"needs.policy={directory}", "reward=length", *overrides))
 
     found = "\n".join(problems("algorithm.max_length=17", "rollout.max_new_tokens=30"))
-    assert f"algorithm.max_length=17 is beyond the 16 positions up to which {folder} is one model" in found
-    assert "rollout.max_prompt_tokens + rollout.max_new_tokens=38 is beyond" in found
+    assert "algorithm.max_length=17 exceeds 16, the length beyond which" in found
+    assert "rollout.max_prompt_tokens + rollout.max_new_tokens=38 exceeds" in found
     assert f"({rope['rope_type']})" in found and "yarn or linear" in found
     assert problems("algorithm.max_length=16", "rollout.max_new_tokens=8") == []
 

@@ -31,7 +31,7 @@ CORPUS_PROMPT = prompt_text("what")
 
 
 class Scale(nn.Module):
-    """Stands for a model: its log-probabilities are this number times the lengths of the replies."""
+    """Stub of a model: its log-probabilities are this number times the lengths of the responses."""
 
     def __init__(self, value: float):
         super().__init__()
@@ -39,40 +39,40 @@ class Scale(nn.Module):
 
 
 def round_of(index: int) -> Round:
-    """A round's pairs: prompt [index, number], a chosen reply of 2 tokens, a rejected one of `index` tokens."""
+    """A round's pairs: prompt [index, number], a chosen response of 2 tokens, a rejected one of `index` tokens."""
     pairs = [[[index, number], [8, 8], [9] * index] for number in range(PAIRS[index])]
     return Round(index, {"pairs": float(len(pairs))}, pairs, CONSISTENCY[index])
 
 
-def rounds(folder: Path, policy: float = -1.0, **settings: Any) -> IteratedDPO:
+def rounds(directory: Path, policy: float = -1.0, **settings: Any) -> IteratedDPO:
     """Iterative DPO whose rounds are `round_of`; the reference's log-probability of a token is −10, the policy's −1."""
-    made = IteratedDPO.__new__(IteratedDPO)
-    made.settings = IterativeDPO(**{"rounds": 4, "corpus_fraction": 0.0, "batch_size": 2, **settings})
-    made.objective = objective_of(made.settings)
-    made.model, made.reference, made.max_length, made.codebooks = Scale(policy), Scale(-10.0), 64, 0
+    generated = IteratedDPO.__new__(IteratedDPO)
+    generated.settings = IterativeDPO(**{"rounds": 4, "corpus_fraction": 0.0, "batch_size": 2, **settings})
+    generated.objective = objective_of(generated.settings)
+    generated.model, generated.reference, generated.max_length, generated.codebooks = Scale(policy), Scale(-10.0), 64, 0
     words = toy_rows(12)
-    made.encoder = Encoder(gpt2_tokenizer([text for row in words for text in row]))
+    generated.encoder = Encoder(gpt2_tokenizer([text for row in words for text in row]))
     corpus = [Pair(CORPUS_PROMPT, chosen, rejected) for _, chosen, rejected in words]
-    made.logged: list[dict[str, float]] = []
-    made.run: Any = SimpleNamespace(
-        folder=folder,
+    generated.logged: list[dict[str, float]] = []
+    generated.run: Any = SimpleNamespace(
+        directory=directory,
         device="cpu",
         corpus=SimpleNamespace(train=corpus),
         seed=lambda name, index: index,
-        log=lambda step, **values: made.logged.append({"step": step, **values}),
+        log=lambda step, **values: generated.logged.append({"step": step, **values}),
     )
-    made.monitor: Any = SimpleNamespace(stopped=None)
-    made.rounds = RoundFiles(made.run)
-    made.roll_out: Any = SimpleNamespace(make=lambda index, model, reference: round_of(index))
-    made.round = made.logged_round = 0
-    made.round_steps, made.staleness = 6, []
+    generated.monitor: Any = SimpleNamespace(stopped=None)
+    generated.rounds = RoundFiles(generated.run)
+    generated.roll_out: Any = SimpleNamespace(make=lambda index, model, reference: round_of(index))
+    generated.round = generated.logged_round = 0
+    generated.round_steps, generated.staleness = 6, []
 
     def pair_logps(model: Scale, pairs: list[PairRows]) -> PairLogps:
-        lengths = [[len(reply) for _, reply in pair] for pair in pairs]
+        lengths = [[len(response) for _, response in pair] for pair in pairs]
         return PairLogps(*(model.value * torch.tensor(lengths, dtype=torch.float32).T))
 
-    made._pair_logps = pair_logps  # type: ignore[method-assign, assignment]
-    return made
+    generated._pair_logps = pair_logps  # type: ignore[method-assign, assignment]
+    return generated
 
 
 def trained_rounds(algorithm: IteratedDPO) -> list[int]:
@@ -119,8 +119,8 @@ def test_each_pair_has_the_consistency_of_the_round_that_labelled_it(tmp_path):
     for index in (1, 2, 3):
         algorithm._start_round(index)
     assert trained_rounds(algorithm) == [2, 2, 2, 3, 0, 0, 0, 0]
-    assert algorithm.table.given.consistency_B.tolist() == [0.75, 0.75, 0.75, 0.5, 1.0, 1.0, 1.0, 1.0]
-    # what a step is given belongs to the pairs of the step
+    assert algorithm.table.context.consistency_B.tolist() == [0.75, 0.75, 0.75, 0.5, 1.0, 1.0, 1.0, 1.0]
+    # inputs of a step belong to the pairs of the step
     (micro,) = algorithm.table.batch([6, 3, 0], 0).micro
     assert micro[1].consistency_B.tolist() == [1.0, 0.5, 0.75]
 
@@ -129,11 +129,11 @@ def test_labels_count_as_they_are_without_cream(tmp_path):
     algorithm = rounds(tmp_path, buffer="full")
     for index in (1, 2):
         algorithm._start_round(index)
-    assert algorithm.table.given.consistency_B is None
+    assert algorithm.table.context.consistency_B is None
 
 
 def test_the_reference_and_the_policy_as_the_round_began_stay_apart(tmp_path):
-    """INPO in round 2, window 2. Chosen replies have 2 tokens: −20 under the reference, and −2 under the policy then.
+    """INPO in round 2, window 2. Chosen responses have 2 tokens: −20 under the reference, and −2 under the policy then.
 
     Rejected ones have 1 token (two pairs of round 1) or 2 (three of round 2): −10 or −20, and −1 or −2. A resumed run,
     whose policy has moved to −3 a token, reads what the policy gave as the round began.
@@ -146,7 +146,7 @@ def test_the_reference_and_the_policy_as_the_round_began_stay_apart(tmp_path):
     resumed.logged_round, resumed.staleness = 2, [0.0, 0.0]
     resumed._start_round(2)
     for algorithm in (started, resumed):
-        given = algorithm.table.given
+        given = algorithm.table.context
         assert given.ref.chosen.tolist() == [-20.0] * 5
         assert given.ref.rejected.tolist() == [-10.0, -10.0, -20.0, -20.0, -20.0]
         assert given.previous.chosen.tolist() == [-2.0] * 5
@@ -167,12 +167,12 @@ def test_pairs_of_the_corpus_are_as_many_as_the_fraction_says(tmp_path):
 
 
 POLICY, REFERENCE = (0.5, 0.3, 0.2), (0.8, 0.1, 0.1)
-"""Of the tokens 0, 1 and 2. log π/π_ref is −.47, 1.10 and .69: the implicit reward ranks 1, 2, 0, and log π 0, 1, 2."""
+"""Tokens 0, 1, 2: log π/π_ref is −.47, 1.10, .69: the implicit reward ranks 1, 2, 0, and log π ranks 0, 1, 2."""
 
 
 @pytest.mark.parametrize(("index", "expected"), [(1, 1.0), (2, 2 / 3), (3, 2 / 3)])
 def test_the_implicit_reward_is_against_the_reference(index, expected):
-    """Replies 0, 1 and 2 to two prompts, with rewards 1 3 2 and 2 1 3.
+    """Responses 0, 1 and 2 to two prompts, with rewards 1 3 2 and 2 1 3.
 
     The first order, 1 2 0, is that of the implicit reward: τ = 1. The second, 2 0 1, has one pair of three in the same
     order: τ = −⅓. C is the mean of 1 and ⅓; against log π alone it would be ⅓. In the first round the policy is the

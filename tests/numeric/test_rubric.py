@@ -1,4 +1,4 @@
-"""The rubric target, its loss and its weights, by hand; and what a trained model's folder scores."""
+"""The rubric target, its loss and its weights, by hand; and the scores of a trained model's directory."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def test_the_scalar_target_is_sum_less_5_over_20():
 
 
 def test_weights_by_hand():
-    """2 helpfulness − 1 conciseness: weights 2/3 and −1/3; grades 5 and 4 are shares 1 and .75."""
+    """2 helpfulness − 1 conciseness: weights 2/3 and −1/3; grades 5 and 4 are fractions 1 and .75."""
     weights = score_weights({"helpfulness": 2.0, "conciseness": -1.0}, FIVE)
     assert weights == pytest.approx([2 / 3, 0, 0, -1 / 3, 0])
     assert FIVE.shares(np.array([5, 1, 1, 4, 1.0])) @ weights == pytest.approx(2 / 3 - 0.75 / 3)
-    with pytest.raises(ConfigError, match="names verbosity; the data grade helpfulness"):
+    with pytest.raises(ConfigError, match="names unknown attributes verbosity; the data grades helpfulness"):
         score_weights({"verbosity": 1.0}, FIVE)
 
 
 def test_squared_error_per_reply_and_attribute():
-    """(.5 − .25)² = .0625 and (0 − 1)² = 1: mean .53125. A whole point of 1…5 is .25, and costs 1/16."""
+    """(.5 − .25)² = .0625 and (0 − 1)² = 1: mean .53125. A full point of 1…5 is .25, and costs 1/16."""
     outputs = torch.tensor([[0.5, 0.0], [0.75, 0.75]], requires_grad=True)
     loss = squared_error(outputs, torch.tensor([[0.25, 1.0], [0.75, 0.75]]))
     assert loss.tolist() == [0.53125, 0]
@@ -68,9 +68,9 @@ def ask(run: Run) -> tuple[list[str], list[str]]:
     return [pair.prompt for pair in run.corpus.test], [pair.chosen for pair in run.corpus.test]
 
 
-def run_with(needs: dict[str, str], folder: Path) -> Run:
+def run_with(needs: dict[str, str], directory: Path) -> Run:
     config = checked("ppo", *SMALL_WORLD, *ONE_LAYER, "reward=[bt,rubric]", "+needs.rubric=rubric_rm")
-    return Run(folder, config, needs)
+    return Run(directory, config, needs)
 
 
 def test_bt_and_rubric_read_the_same_folder_alike(attributes, tmp_path):

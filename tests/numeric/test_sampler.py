@@ -24,7 +24,7 @@ from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.sampling import linear
 from rlhf_lab.sampling.cache import StepCost
 from rlhf_lab.sampling.decoder import Decoder
-from rlhf_lab.sampling.decoding import Room, arrange
+from rlhf_lab.sampling.decoding import BatchCapacity, arrange
 from rlhf_lab.sampling.drawing import draw
 from rlhf_lab.sampling.local import LocalSampler, ModelDecoder, Samples
 from rlhf_lab.sampling.settings import Local
@@ -89,8 +89,8 @@ def sample(model: nn.Module, group: int = 3, **settings: Any) -> Samples:
 
 
 def flat(samples: Samples) -> tuple[list[tuple[list[int], list[int]]], torch.Tensor]:
-    rows = [(p, r) for p, replies in zip(samples.prompts, samples.replies_BG, strict=True) for r in replies]
-    return rows, torch.tensor([x for group in samples.logps_BG for reply in group for x in reply])
+    rows = [(p, r) for p, responses in zip(samples.prompts, samples.responses_BG, strict=True) for r in responses]
+    return rows, torch.tensor([x for group in samples.logps_BG for response in group for x in response])
 
 
 @pytest.mark.parametrize("family", CONFIGS)
@@ -107,11 +107,11 @@ def test_logps_equal_the_teacher_forced_forward(family: str, temperature: float)
 def test_logps_hold_when_rows_finish_at_different_times(family: str) -> None:
     model = eager_eos(random_model(CONFIGS[family]), 4.0)
     samples = sample(model, group=8)
-    lengths = [len(r) for replies in samples.replies_BG for r in replies]
-    assert min(lengths) < 10 < max(lengths)  # rows were dropped on the way
+    lengths = [len(r) for responses in samples.responses_BG for r in responses]
+    assert min(lengths) < 10 < max(lengths)  # rows were dropped during sampling
     assert all(
         e == (r[-1] == EOS)
-        for es, rs in zip(samples.ended_BG, samples.replies_BG, strict=True)
+        for es, rs in zip(samples.finished_BG, samples.responses_BG, strict=True)
         for e, r in zip(es, rs, strict=True)
     )
     rows, logps_N = flat(samples)
@@ -120,20 +120,20 @@ def test_logps_hold_when_rows_finish_at_different_times(family: str) -> None:
     assert (logps_N - expected).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize(("eagerness", "ended"), [(100.0, True), (-100.0, False)])
-def test_an_eos_in_the_last_place_allowed_ends_the_reply(eagerness: float, ended: bool) -> None:
-    """With room for one token, EOS is a whole reply; any other token is one that was cut."""
+@pytest.mark.parametrize(("eagerness", "finished"), [(100.0, True), (-100.0, False)])
+def test_an_eos_in_the_last_place_allowed_ends_the_reply(eagerness: float, finished: bool) -> None:
+    """With space for one token, EOS is a complete response; any other token is a truncated response."""
     model = eager_eos(random_model(CONFIGS["llama"]), eagerness)
     samples = sample(model, max_new_tokens=1)
-    assert all(len(reply) == 1 for replies in samples.replies_BG for reply in replies)
-    assert {flag for flags in samples.ended_BG for flag in flags} == {ended}
+    assert all(len(response) == 1 for responses in samples.responses_BG for response in responses)
+    assert {flag for flags in samples.finished_BG for flag in flags} == {finished}
 
 
 def test_one_prompt_alone_gives_what_it_gives_among_others() -> None:
     model = random_model(CONFIGS["llama"])
     sampler = LocalSampler(Local(max_new_tokens=20, max_prompt_tokens=64), [EOS])
     alone, among = (sampler.sample(model, chosen, 4, seed=1) for chosen in (prompts()[:1], prompts()))
-    assert alone.replies_BG[0] == among.replies_BG[0]
+    assert alone.responses_BG[0] == among.responses_BG[0]
 
 
 @pytest.mark.parametrize("stop", [(), ("never",)], ids=["one_turn", "with_stop_texts"])
@@ -143,9 +143,9 @@ def test_a_prompt_with_a_seed_of_its_own_gives_what_it_gives_alone(stop: tuple[s
     sampler = LocalSampler(settings, [EOS], decode=lambda tokens: "")
     seeds = [11, 7, 11, 2**62, 0]
     together = sampler.sample(model, prompts(), 2, seeds)
-    for number, (prompt, seed) in enumerate(zip(prompts(), seeds, strict=True)):
+    for index, (prompt, seed) in enumerate(zip(prompts(), seeds, strict=True)):
         alone = sampler.sample(model, [prompt], 2, seed)
-        assert alone.replies_BG[0] == together.replies_BG[number]
+        assert alone.responses_BG[0] == together.responses_BG[index]
 
 
 def test_packed_weights_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,12 +172,12 @@ def test_greedy_equals_generate(family: str) -> None:
     model: Any = random_model(CONFIGS[family])
     kind = Decoder.of(model, torch.float32, 100)
     assert (kind is None) == (family == "gpt_neox")
-    replies = sample(model, group=1, temperature=0.0).replies_BG
-    for prompt, (reply,) in zip(prompts(), replies, strict=True):
+    responses = sample(model, group=1, temperature=0.0).responses_BG
+    for prompt, (response,) in zip(prompts(), responses, strict=True):
         generated = model.generate(
             torch.tensor([prompt]), max_new_tokens=40, do_sample=False, eos_token_id=EOS, pad_token_id=0
         )
-        assert generated[0, len(prompt) :].tolist() == reply
+        assert generated[0, len(prompt) :].tolist() == response
 
 
 def test_sliding_window_uses_the_models_own_forward() -> None:
@@ -189,22 +189,22 @@ def test_sliding_window_uses_the_models_own_forward() -> None:
 def test_a_sample_does_not_depend_on_its_batch() -> None:
     model = eager_eos(random_model(CONFIGS["llama"]))
     together, _ = flat(sample(model, batch_rows=512))
-    apart, _ = flat(sample(model, batch_rows=3))
-    assert together == apart
+    separate, _ = flat(sample(model, batch_rows=3))
+    assert together == separate
 
 
 def test_same_seed_same_replies_and_another_seed_others() -> None:
     model = random_model(CONFIGS["llama"])
     settings = Local(max_new_tokens=8, max_prompt_tokens=64)
     first, again, other = (LocalSampler(settings, [EOS]).sample(model, prompts(), 2, seed) for seed in (1, 1, 2))
-    assert first.replies_BG == again.replies_BG != other.replies_BG
+    assert first.responses_BG == again.responses_BG != other.responses_BG
 
 
 def test_no_prompts() -> None:
     empty = LocalSampler(Local(max_new_tokens=4, max_prompt_tokens=4), [EOS]).sample(
         random_model(CONFIGS["llama"]), [], 2, 0
     )
-    assert empty.replies_BG == []
+    assert empty.responses_BG == []
 
 
 @pytest.mark.parametrize("vocabulary", [40, 2048, 2049, 5003])
@@ -236,7 +236,9 @@ def test_impossible_tokens_are_never_drawn(vocabulary: int) -> None:
     noise_R = torch.cat([torch.linspace(0, 1, 1024), torch.tensor([1 - 2**-24, 2**-30])])
     token_R, logp_R = draw(logits_RV, noise_R, 1.0)
     assert set(token_R.tolist()) == set(possible.tolist())
-    assert torch.isfinite(logp_R).all()
+    # Σ e^logit = 1 + e^−1 + e^.5 = 3.016601, whose logarithm is 1.104131
+    by_token = {7: 0.0 - 1.104131, 8: -1.0 - 1.104131, vocabulary - 3: 0.5 - 1.104131}
+    assert logp_R.tolist() == pytest.approx([by_token[token] for token in token_R.tolist()], abs=1e-5)
 
 
 def test_greedy_draw_takes_the_mode() -> None:
@@ -246,7 +248,7 @@ def test_greedy_draw_takes_the_mode() -> None:
     assert torch.allclose(logp_R, logits_RV.log_softmax(1).amax(1))
 
 
-ROOM = Room(rows=64, slots=1, width=1, tokens=128)
+ROOM = BatchCapacity(rows=64, slots=1, width=1, tokens=128)
 
 
 def test_lines_weigh_copies_of_the_prompt_against_idle_rows() -> None:
@@ -259,36 +261,36 @@ def test_lines_weigh_copies_of_the_prompt_against_idle_rows() -> None:
 
 
 def test_rows_join_in_their_order_as_long_as_there_is_room() -> None:
-    """Rows 4 to 11 wait, four of a prompt. Two live rows leave six places of eight, in tokens as in rows."""
-    room = Room.of_groups(8, group=4, slots=10, width=5)
-    assert room.tokens == 8 * 10 + 2 * 5
+    """Rows 4 to 11 wait, four of a prompt. Two live rows leave six positions of eight, in tokens as in rows."""
+    capacity = BatchCapacity.of_groups(8, group=4, slots=10, width=5)
+    assert capacity.tokens == 8 * 10 + 2 * 5
     cheap_prompts = StepCost(step=0, row=100, prompt=1)
-    kept, newcomers = arrange([[0], [2]], range(4, 12), 4, room, cheap_prompts)
-    # lines of one row: 6·(10 + 5) = 90 places hold four newcomers beside the two
-    assert kept == [[0], [2]] and newcomers == [[4], [5], [6], [7]]
-    # one row is alive and a prompt is dear: lines of four, of which the room has two; that of the live row repeats it
-    kept, newcomers = arrange([[2]], range(4, 12), 4, room, StepCost(step=0, row=1, prompt=1000))
-    assert kept == [[2, 2, 2, 2]] and newcomers == [[4, 5, 6, 7]]
+    kept, joined_rows = arrange([[0], [2]], range(4, 12), 4, capacity, cheap_prompts)
+    # row groups of one row: 6·(10 + 5) = 90 positions hold four new rows next to the two
+    assert kept == [[0], [2]] and joined_rows == [[4], [5], [6], [7]]
+    # one row is alive and a prompt is dear: row groups of four, of which two fit; that of the live row repeats it
+    kept, joined_rows = arrange([[2]], range(4, 12), 4, capacity, StepCost(step=0, row=1, prompt=1000))
+    assert kept == [[2, 2, 2, 2]] and joined_rows == [[4, 5, 6, 7]]
 
 
 def test_lines_are_not_broken_up_where_there_is_no_room_for_copies_of_the_prompt() -> None:
-    """Of lines of one row, 10 + 100 tokens, there is room for three: four rows in two lines stay as they are."""
-    room = Room.of_groups(16, group=8, slots=10, width=100)
-    assert room.tokens == 360 and room.lines(1) == 3
-    kept, _ = arrange([[0, 3], [9, 12]], [], 8, room, StepCost(step=0, row=1000, prompt=1))
+    """Row groups of one row, 10 + 100 tokens: three would fit, so four rows in two row groups stay as they are."""
+    capacity = BatchCapacity.of_groups(16, group=8, slots=10, width=100)
+    assert capacity.tokens == 360 and capacity.row_groups(1) == 3
+    kept, _ = arrange([[0, 3], [9, 12]], [], 8, capacity, StepCost(step=0, row=1000, prompt=1))
     assert kept == [[0, 3], [9, 12]]
 
 
 def test_what_a_step_costs_by_itself_fills_the_batch() -> None:
-    """Of lines of one row, 50 tokens each, four fit into 240; of lines of two, 60 tokens, four with all five rows."""
-    room = Room(rows=8, slots=10, width=40, tokens=240)
+    """Row groups of one row, 50 tokens: four fit into 240. Row groups of two, 60 tokens: four with all five rows."""
+    capacity = BatchCapacity(rows=8, slots=10, width=40, tokens=240)
     live_lines, waiting = [[0], [2], [4]], [8, 9]
     # 4·(10 + 1) for four rows against 4·(2·10 + 1) for five
-    kept, newcomers = arrange(live_lines, waiting, 2, room, StepCost(step=0, row=10, prompt=1))
-    assert kept == live_lines and newcomers == [[8]]
+    kept, joined_rows = arrange(live_lines, waiting, 2, capacity, StepCost(step=0, row=10, prompt=1))
+    assert kept == live_lines and joined_rows == [[8]]
     # with 1,000 more: 1,044 for four rows against 1,084 for five
-    kept, newcomers = arrange(live_lines, waiting, 2, room, StepCost(step=1000, row=10, prompt=1))
-    assert kept == [[0, 0], [2, 2], [4, 4]] and newcomers == [[8, 9]]
+    kept, joined_rows = arrange(live_lines, waiting, 2, capacity, StepCost(step=1000, row=10, prompt=1))
+    assert kept == [[0, 0], [2, 2], [4, 4]] and joined_rows == [[8, 9]]
 
 
 def rows_in_steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
@@ -321,16 +323,16 @@ def test_a_batch_that_is_refilled_draws_the_same_rows(family: str, group: int, m
 
 
 def test_rows_that_end_one_by_one_keep_the_cache_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replies of up to 12 tokens; 40 of them through a batch of 4, which never has more than 1.25 times 12 slots."""
+    """Responses of up to 12 tokens; 40 of them through a batch of 4, which never has more than 1.25 times 12 slots."""
     model = eager_eos(random_model(CONFIGS["llama"]), 3.0)
     seen = rows_in_steps(monkeypatch)
     samples = sample(model, 8, batch_rows=4, max_new_tokens=12)
     assert max(used for _, used in seen) <= 15 + 1
-    assert {len(reply) for replies in samples.replies_BG for reply in replies} >= {1, 12}
+    assert {len(response) for responses in samples.responses_BG for response in responses} >= {1, 12}
 
 
 def test_finished_rows_may_be_looked_for_every_few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU: rows that are over go on for a while, which changes no reply, not even at the last position."""
+    """As on a GPU: finished rows continue for a while, which changes no response, not even at the last position."""
     model = eager_eos(random_model(CONFIGS["gpt2"]), 4.0)
     settings: dict[str, Any] = {"max_new_tokens": 128 - max(LENGTHS), "batch_rows": 8}  # all of the model's positions
     each_token, logps_N = flat(sample(model, **settings))
@@ -355,7 +357,7 @@ def test_dropping_rows_keeps_the_others_exact(family: str) -> None:
     tokens_TR = torch.randint(5, VOCABULARY, (25, 20), generator=torch.Generator().manual_seed(5))
     position_R = torch.tensor(LENGTHS).repeat_interleave(4)
     with torch.no_grad():
-        _, whole = decoder.start(prompts(), 4, torch.device("cpu"))
+        _, full = decoder.start(prompts(), 4, torch.device("cpu"))
         _, part = decoder.start(prompts(), 4, torch.device("cpu"))
         kept = torch.arange(20)
         for t, token_R in enumerate(tokens_TR):
@@ -367,7 +369,7 @@ def test_dropping_rows_keeps_the_others_exact(family: str) -> None:
                 lines = torch.tensor([[0], [5], [7]])
                 part.keep(lines)
                 kept = kept[lines.flatten()]
-            expected = decoder.step(token_R, position_R + t, whole)[kept]
+            expected = decoder.step(token_R, position_R + t, full)[kept]
             found = decoder.step(token_R[kept], (position_R + t)[kept], part)
             assert (found - expected).abs().max() < 1e-5
 

@@ -1,4 +1,4 @@
-"""Replies of a policy whose blocks two processes gather one at a time are those of one process that has it whole."""
+"""Responses of a policy whose blocks two processes gather one at a time equal those of one process with all blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, Lla
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json, write_json
-from rlhf_lab.models import by_block, divided
+from rlhf_lab.models import by_block
+from rlhf_lab.models import sharded as divided
 from rlhf_lab.models.lora import add_adapter
 from rlhf_lab.models.settings import LoRA
 from rlhf_lab.sampling.decoder import Decoder
@@ -64,7 +65,7 @@ def build(family: str, kind: str) -> Any:
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(CONFIGS[family]).eval()
     for parameter in model.parameters():
-        parameter.data *= 3  # so that rows end at different places and replies differ
+        parameter.data *= 3  # so that rows end at different steps and responses differ
     if kind == "adapter":
         add_adapter(model, LoRA(rank=2), 0)
         for name, parameter in model.named_parameters():
@@ -74,7 +75,7 @@ def build(family: str, kind: str) -> Any:
 
 
 def answer(number: int, tokens: list[int]) -> Sequence[int]:
-    """An environment that says two tokens behind a turn, which depend on the row and on what it said."""
+    """An environment that outputs two tokens after a turn, which depend on the row and on its output."""
     return (3 + number % 5, 4 + len(tokens) % 7)
 
 
@@ -94,15 +95,15 @@ def sample_all(out: Path, cases: list[tuple[str, str, str]]) -> None:
     for family, name, kind in cases:
         model = build(family, kind)
         prompts = PROMPTS[name]
-        if kind == "bfloat16":  # one process would sample in float32, so the policy gathered whole is compared with
+        if kind == "bfloat16":  # one process would sample in float32, so the comparison is with the all-gathered policy
             divide(model, kind)
             expected = sample(model, prompts, kind)
         else:
-            with ranks.alone():
+            with ranks.single_process():
                 expected = sample(model, prompts, kind)
             divide(model, kind)
         by_block.sample_by_block(model)
-        with mock.patch.object(by_block, "plain", side_effect=AssertionError("gathered whole")):
+        with mock.patch.object(by_block, "unsharded", side_effect=AssertionError("gathered whole")):
             twice = [sample(model, prompts, kind) for _ in range(2)]
         assert all(p.is_meta for p in model.__dict__[divided.SKELETON].tree.parameters()), "parameters stayed gathered"
         found.append([[[asdict(row) for rows in s.rows_BG for row in rows] for s in (expected, *twice)]])
@@ -150,7 +151,7 @@ def assert_same(expected: Any, first: Any, again: Any, prompts: list[list[int]])
 
 
 def test_rows_end_at_different_places(found: Any) -> None:
-    """Else the test above would not show that a process whose rows are over goes on to help the other."""
+    """Otherwise the test above would not show that a process without live rows continues to help the other."""
     (expected, _, _) = found[FAST[0]]
     assert len({len(row["token_ids"]) for row in expected}) > 2
     (episodes, _, _) = found[FAST[1]]
@@ -162,14 +163,14 @@ def test_a_model_that_computes_its_blocks_in_another_order_is_refused() -> None:
     model = build("llama", "")
     model.__dict__[divided.SKELETON] = divided.Skeleton(model, None)
     by_block.sample_by_block(model)
-    with by_block.readable(model) as tree:
+    with by_block.gather_while_reading(model) as tree:
         first, second, _ = tree.model.layers
-        gather = by_block.gatherer(tree)
+        gather = by_block.gather_context_of(tree)
         assert gather is not None
-        with gather.gathered(first):
+        with gather.gathers_full_block(first):
             assert not first.self_attn.q_proj.weight.is_meta
             assert second.self_attn.q_proj.weight.is_meta
-        with pytest.raises(ConfigError, match=r"sharding\.sampling=whole"), gather.gathered(first):
+        with pytest.raises(ConfigError, match=r"sharding\.sampling=whole"), gather.gathers_full_block(first):
             pass
 
 
@@ -181,8 +182,8 @@ def test_layers_of_a_whole_model_are_read_once() -> None:
 
 
 def test_how_a_policy_is_gathered_decides_no_result() -> None:
-    whole, block = (planned("grpo", "sharding=fsdp_full", f"sharding.sampling={how}") for how in ("whole", "block"))
-    assert whole.key == block.key
+    full, block = (planned("grpo", "sharding=fsdp_full", f"sharding.sampling={how}") for how in ("whole", "block"))
+    assert full.key == block.key
 
 
 def test_a_study_of_sharding_keeps_the_keys_it_had() -> None:
@@ -195,5 +196,5 @@ def test_a_study_of_sharding_keeps_the_keys_it_had() -> None:
 
 
 def test_vllm_samples_from_a_model_of_its_own() -> None:
-    with pytest.raises(ConfigError, match=r"sharding\.sampling=block is how the lab's own sampler"):
+    with pytest.raises(ConfigError, match=r"sharding\.sampling=block only applies to the built-in sampler"):
         planned("grpo", "sharding=fsdp_full", "sharding.sampling=block", "rollout=vllm", "rollout.mode=spawn")

@@ -1,4 +1,4 @@
-"""Two gloo processes that divide a stage's work get what one process gets, in every strategy; so does a resumed run.
+"""Two gloo processes that shard a stage's work get what one process gets, in every strategy; so does a resumed run.
 
 What is compared is what a run leaves: every logged number of every step, the model, the evaluation of the policies.
 """
@@ -43,7 +43,7 @@ CASES = {
         *("ppo", *SAMPLES, "algorithm.critic=zero", "algorithm.critic_warmup=1"),
         *("algorithm.ptx_weight=0.1", "algorithm.target_kl=0.5"),
     ),
-    # policy and critic are adapters on one base, but for strategies that divide it
+    # policy and critic are adapters on one base, but for strategies that shard it
     "ppo_lora": ("ppo", *SAMPLES, "algorithm.critic=zero", "algorithm.critic_warmup=1", "model.lora.rank=2"),
     "ppo_shared": ("ppo", *SAMPLES, "algorithm.critic=shared", "algorithm.critic_warmup=0"),
     "grpo": ("grpo", *SAMPLES, "algorithm.group_size=2"),
@@ -117,27 +117,27 @@ def single(tmp_path_factory: pytest.TempPathFactory, needs: dict[str, str]) -> A
 
 
 def alone(out: Path, needs: dict[str, str]) -> Callable[..., Path]:
-    """(case, dtype) → folder of the stage as one process builds it, once."""
+    """(case, dtype) → directory of the stage as one process builds it, once."""
 
     @cache
-    def folder(case: str, dtype: str = "float32") -> Path:
+    def directory(case: str, dtype: str = "float32") -> Path:
         found = stage(case, out / f"{case}-{dtype}", needs, f"runtime.dtype={dtype}")
         execute(found)
-        return found.folder
+        return found.directory
 
-    return folder
+    return directory
 
 
-def steps(folder: Path) -> list[dict[str, float]]:
-    return [row for row in read_jsonl(folder / "metrics.jsonl") if "loss" in row]
+def steps(directory: Path) -> list[dict[str, float]]:
+    return [row for row in read_jsonl(directory / "metrics.jsonl") if "loss" in row]
 
 
 @pytest.mark.parametrize(("case", "strategy"), PLAN)
 def test_two_processes_take_the_steps_of_one(case: str, strategy: str, built: Path, single: Any) -> None:
     tolerance = PLAN[case, strategy]
     expected = steps(single(case, "bfloat16" if strategy == "bfloat16" else "float32"))
-    (folder,) = (built / f"{case}-{strategy}" / "runs").glob("*-*")
-    found = steps(folder)
+    (directory,) = (built / f"{case}-{strategy}" / "runs").glob("*-*")
+    found = steps(directory)
     assert [(row["step"], row["units"]) for row in found] == [(row["step"], row["units"]) for row in expected]
     assert len(found) >= 2
     for one, two in zip(expected, found, strict=True):
@@ -149,8 +149,8 @@ def test_two_processes_take_the_steps_of_one(case: str, strategy: str, built: Pa
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp_grad_op", "fsdp_full", "checkpointing"])
 def test_the_model_is_that_of_one_process(strategy: str, built: Path, single: Any) -> None:
-    (folder,) = (built / f"sft-{strategy}" / "runs").glob("*-*")
-    expected, found = (model_tensors(path / "model") for path in (single("sft"), folder))
+    (directory,) = (built / f"sft-{strategy}" / "runs").glob("*-*")
+    expected, found = (model_tensors(path / "model") for path in (single("sft"), directory))
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert found[name].dtype == tensor.dtype and torch.allclose(found[name], tensor, atol=2e-5), name
@@ -158,12 +158,12 @@ def test_the_model_is_that_of_one_process(strategy: str, built: Path, single: An
 
 @pytest.mark.parametrize(("case", "strategy"), [("dpo", "fsdp_full"), ("ppo", "ddp"), ("grpo", "fsdp_full")])
 def test_policies_are_evaluated_alike(case: str, strategy: str, built: Path, single: Any) -> None:
-    """Replies are sampled by both processes from one matrix of noise: they are the very same."""
-    (folder,) = (built / f"{case}-{strategy}" / "runs").glob("*-*")
-    expected, found = (read_jsonl(path / "evaluation.jsonl") for path in (single(case), folder))
+    """Responses are sampled by both processes from one matrix of noise: they are the very same."""
+    (directory,) = (built / f"{case}-{strategy}" / "runs").glob("*-*")
+    expected, found = (read_jsonl(path / "evaluation.jsonl") for path in (single(case), directory))
     same = [a["response"] == b["response"] for a, b in zip(expected, found, strict=True)]
     assert sum(same) >= 0.9 * len(same)  # a draw near the edge of two tokens may fall on the other side
-    policies = [policy["name"] for policy in read_jsonl(folder / "policies.jsonl")]
+    policies = [policy["name"] for policy in read_jsonl(directory / "policies.jsonl")]
     assert policies == [policy["name"] for policy in read_jsonl(single(case) / "policies.jsonl")]
 
 
@@ -214,10 +214,10 @@ def test_resumed_equals_uninterrupted_bit_for_bit(case: str, stopped: Path, buil
     (resumed,) = (stopped / f"{case}-resumed" / "runs").glob("*-*")
     strategy = RESUMED[case]
     if (case, strategy) in PLAN:
-        (whole,) = (built / f"{case}-{strategy}" / "runs").glob("*-*")
-        expected, found = (model_tensors(path / "model") for path in (whole, resumed))
+        (full,) = (built / f"{case}-{strategy}" / "runs").glob("*-*")
+        expected, found = (model_tensors(path / "model") for path in (full, resumed))
         assert all(torch.equal(expected[name], found[name]) for name in expected)
-        assert [row["loss"] for row in steps(resumed)] == [row["loss"] for row in steps(whole)]
+        assert [row["loss"] for row in steps(resumed)] == [row["loss"] for row in steps(full)]
     result = read_json(resumed / "result.json")
     assert result["status"] == "completed" and "resumed at step 1" in result["notes"]
     assert not list(resumed.glob("checkpoint*"))
@@ -229,10 +229,10 @@ def test_one_process_goes_on_where_two_stopped(
 ) -> None:
     shutil.copytree(stopped / f"{case}-stopped", tmp_path / "out")
     cut = stage(case, tmp_path / "out", needs, "sharding=none")
-    assert (cut.folder / "checkpoint.pt").exists()
+    assert (cut.directory / "checkpoint.pt").exists()
     result = execute(cut)
     assert "resumed at step 1" in result["notes"]
-    for one, two in zip(steps(single(case)), steps(cut.folder), strict=True):
+    for one, two in zip(steps(single(case)), steps(cut.directory), strict=True):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-4, abs=1e-6)
 
 
@@ -241,7 +241,7 @@ def test_two_processes_go_on_where_one_stopped(needs: dict[str, str], single: An
     with pytest.raises(Interrupted):
         execute_until(cut, 1)
     together(finish, tmp_path, needs)
-    for one, two in zip(steps(single("sft")), steps(cut.folder), strict=True):
+    for one, two in zip(steps(single("sft")), steps(cut.directory), strict=True):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
 
 
@@ -253,7 +253,7 @@ def finish(out: Path, needs: dict[str, str]) -> None:
 def test_a_damaged_shard_is_noticed(stopped: Path, needs: dict[str, str], tmp_path: Path) -> None:
     shutil.copytree(stopped / "sft-stopped", tmp_path / "out")
     cut = stage("sft", tmp_path / "out", needs, "sharding=none")
-    (shard,) = cut.folder.glob("checkpoint-1/rank_1.safetensors")
+    (shard,) = cut.directory.glob("checkpoint-1/rank_1.safetensors")
     content = bytearray(shard.read_bytes())
     content[-3] ^= 1
     shard.write_bytes(content)

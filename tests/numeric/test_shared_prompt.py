@@ -1,4 +1,4 @@
-"""Two passes over a shared prompt, and packed rows, give what whole rows give: log-probabilities, gradients, KL."""
+"""Two passes over a shared prompt, and packed rows, equal full rows: log-probabilities, gradients, KL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralC
 
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, token_logps
-from rlhf_lab.models.shared_prompt import Way, can_pack, can_take_two_passes, computed_as
+from rlhf_lab.models.shared_prompt import RowLayout, can_pack, can_take_two_passes, computed_as
 
 VOCABULARY = 97
 SMALL: dict[str, Any] = {
@@ -39,7 +39,7 @@ def model_of(family: str, seed: int = 0) -> Any:
 
 
 def groups() -> list[tuple[list[int], list[int]]]:
-    """Three prompts of different length with 3, 2 and 1 replies of 1 to 9 tokens, shuffled."""
+    """Three prompts of different length with 3, 2 and 1 responses of 1 to 9 tokens, shuffled."""
     generator = torch.Generator().manual_seed(2)
 
     def ids(length: int) -> list[int]:
@@ -49,11 +49,11 @@ def groups() -> list[tuple[list[int], list[int]]]:
     return [(long, ids(9)), (middle, ids(4)), (long, ids(1)), (short, ids(5)), (long, ids(6)), (middle, ids(2))]
 
 
-WAYS: tuple[Way, ...] = ("whole rows", "two passes", "packed rows")
+WAYS: tuple[RowLayout, ...] = ("whole rows", "two passes", "packed rows")
 
 
 def all_ways(function: Any) -> list[Any]:
-    """What `function` gives where batches are computed as whole rows, in two passes and packed."""
+    """Return the results of `function` with batches computed as full rows, in two passes and packed."""
     results = []
     for way in WAYS:
         with computed_as(way):
@@ -73,18 +73,18 @@ def test_log_probabilities_and_gradients(family):
         (logps_N * weight_N).sum().backward()
         return logps_N.detach(), [p.grad.clone() for p in model.parameters()]
 
-    (whole, gradient), *others = all_ways(run)
+    (full, gradient), *others = all_ways(run)
     for logps_N, other_gradient in others:
-        assert torch.allclose(whole, logps_N, atol=1e-5)
+        assert torch.allclose(full, logps_N, atol=1e-5)
         for one, other in zip(gradient, other_gradient, strict=True):
             assert torch.allclose(one, other, atol=1e-4 * max(1.0, float(one.abs().max())))
 
 
 def test_what_each_way_computes(monkeypatch):
-    """Whole rows are 6 of 24. Two passes: 3 prompts of 15, then 6 replies of 9 − 1.
+    """Full rows are 6 of 24. Two passes: 3 prompts of 15, then 6 responses of 9 − 1.
 
-    Packed: each prompt once, and every reply without its last token: 15 + 8 + 0 + 5, 9 + 3 + 1 and 2 + 4 slots, in one
-    row that has room for all rows unshared, 23 + 15 + 20 + 12 + 10 + 6 = 86, rounded up to 88.
+    Packed: each prompt once, and every response without its last token: 15 + 8 + 0 + 5, 9 + 3 + 1 and 2 + 4 slots, in
+    one row of at most the slots of all unshared rows, 23 + 15 + 20 + 12 + 10 + 6 = 86, rounded up to 88.
     """
     model, batch = model_of("llama"), TokenBatch.from_rows(groups())
     token_logps(model, batch)  # the trials of a new model are done
@@ -101,7 +101,7 @@ def test_what_each_way_computes(monkeypatch):
 
 
 def test_rotary_positions_beyond_what_the_config_names():
-    """Rows of 24 tokens for 16 positions: a rotary embedding goes on counting, and so do the replies' positions."""
+    """Rows of 24 tokens for 16 positions: a rotary embedding continues to count, and so do the responses' positions."""
     torch.manual_seed(0)
     config = LlamaConfig(**SMALL, max_position_embeddings=16)
     model = AutoModelForCausalLM.from_config(config).double().eval()
@@ -109,19 +109,19 @@ def test_rotary_positions_beyond_what_the_config_names():
         if parameter.ndim == 2:
             parameter.data.normal_(0, 0.3)
     batch = TokenBatch.from_rows(groups())
-    whole, *others = all_ways(lambda: token_logps(model, batch).logps_N.detach())
-    assert all((whole - other).abs().max() < 1e-5 for other in others)
+    full, *others = all_ways(lambda: token_logps(model, batch).logps_N.detach())
+    assert all((full - other).abs().max() < 1e-5 for other in others)
 
 
 def test_exact_kl():
     policy, reference = model_of("llama", 0), model_of("llama", 1)
     batch = TokenBatch.from_rows(groups())
-    whole, *others = all_ways(lambda: exact_kl(policy, reference, batch))
-    assert all(torch.allclose(whole, other, atol=1e-5) for other in others) and (whole > 0).all()
+    full, *others = all_ways(lambda: exact_kl(policy, reference, batch))
+    assert all(torch.allclose(full, other, atol=1e-5) for other in others) and (full > 0).all()
 
 
 def test_a_model_that_ignores_the_mask_is_not_trusted(monkeypatch):
-    """What a way gives is compared with whole rows once per model; on a difference it is not taken."""
+    """Results of a method are compared with full rows once per model; on a difference it is not used."""
     model = model_of("llama")
     forward = model.base_model.forward
     monkeypatch.setattr(model.base_model, "forward", lambda *a, **k: forward(*a, **{**k, "attention_mask": None}))
@@ -149,7 +149,7 @@ def test_rows_without_a_common_prompt_stay_whole():
 def test_a_mask_leaves_out_tokens_of_the_loss_not_of_the_context():
     model = model_of("llama")
     rows = groups()
-    masks = [[position % 2 == 1 for position in range(len(reply))] for _, reply in rows]
+    masks = [[position % 2 == 1 for position in range(len(response))] for _, response in rows]
     learned_N = torch.tensor([learned for mask in masks for learned in mask])
 
     def run() -> tuple[torch.Tensor, torch.Tensor]:

@@ -72,13 +72,13 @@ def stage(case: str, out: Path, needs: dict[str, str], *more: str) -> Any:
     return planned(*CASES[case], *chosen, *more, f"outputs={out}")
 
 
-def place(out: Path, case: str, strategy: str) -> Path:
+def position(out: Path, case: str, strategy: str) -> Path:
     return out / f"{case}-{strategy.partition('=')[2]}"
 
 
 def build_all(out: Path, needs: dict[str, str]) -> None:
     for case, strategy in PLAN:
-        execute(stage(case, place(out, case, strategy), needs, strategy))
+        execute(stage(case, position(out, case, strategy), needs, strategy))
 
 
 def build_needs(out: Path) -> None:
@@ -114,12 +114,12 @@ def single(tmp_path_factory: pytest.TempPathFactory, needs: dict[str, str]) -> C
     out = tmp_path_factory.mktemp("one")
 
     @cache
-    def folder(case: str) -> Path:
+    def directory(case: str) -> Path:
         found = stage(case, out / case, needs)
         execute(found)
-        return found.folder
+        return found.directory
 
-    return folder
+    return directory
 
 
 def split(row: dict[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
@@ -136,10 +136,10 @@ def test_two_processes_leave_what_one_leaves(
     case: str, strategy: str, built: Path, single: Callable[[str], Path]
 ) -> None:
     tolerance = PLAN[case, strategy]
-    (folder,) = (place(built, case, strategy) / "runs").glob("*-*")
-    one, two = (read_json(path / "result.json") for path in (single(case), folder))
+    (directory,) = (position(built, case, strategy) / "runs").glob("*-*")
+    one, two = (read_json(path / "result.json") for path in (single(case), directory))
     assert two["status"] == "completed" and two["notes"] == one["notes"]
-    for expected, found in zip(steps(single(case)), steps(folder), strict=True):
+    for expected, found in zip(steps(single(case)), steps(directory), strict=True):
         assert found["loss"] == pytest.approx(expected["loss"], rel=tolerance, abs=1e-6)
     for mine, theirs in ((one, two), *zip(one["policies"], two["policies"], strict=True)):
         assert mine["metrics"].keys() == theirs["metrics"].keys()
@@ -149,7 +149,7 @@ def test_two_processes_leave_what_one_leaves(
                 assert other["n"] == value["n"], name
                 assert other["mean"] == pytest.approx(value["mean"], rel=1e-3, abs=1e-4, nan_ok=True), name
     if case in FILES:
-        rows, others = (read_jsonl(path / FILES[case]) for path in (single(case), folder))
+        rows, others = (read_jsonl(path / FILES[case]) for path in (single(case), directory))
         assert len(rows) > 4
         for row, other in zip(rows, others, strict=True):
             (numbers, texts), (others_numbers, others_texts) = split(row), split(other)

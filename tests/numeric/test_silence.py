@@ -52,7 +52,7 @@ def test_a_healthy_run_has_no_remark(kind):
         ("grpo", remarks("grpo", rows(), policies(), {"wasted_groups": 1.0}), "every group wasted"),
         ("grpo", remarks("grpo", rows(), policies(), {"wasted_groups": 0.95}), "95% of groups wasted"),
         ("ppo", remarks("ppo", rows(unscored=1.0, reward_sd=None), policies(), {}), "scored none of the sampled"),
-        ("ppo", remarks("ppo", rows(reward_sd=0.0), policies(), {}), "all sampled replies had the same reward"),
+        ("ppo", remarks("ppo", rows(reward_sd=0.0), policies(), {}), "all sampled responses had the same reward"),
         ("grpo", remarks("grpo", rows(grad_norm=0.0), policies(), {}), "no gradient: its norm was 0"),
         ("sft", remarks("sft", rows(loss=0.69), [], {}), "nothing learned: the loss went from 0.69 to 0.69"),
         ("dpo", remarks("dpo", rows(), policies(kl=2e-5), {}), "DPO equals SFT: KL 2e-05 nats"),
@@ -70,13 +70,13 @@ def test_a_healthy_run_has_no_remark(kind):
     ],
 )
 def test_each_silence_is_named_with_a_likely_cause(kind, found, words):
-    (remark,) = found
-    assert words in remark and "ikely" in remark, kind
+    (note,) = found
+    assert words in note and "ikely" in note, kind
 
 
 def test_replies_that_never_end_are_named():
-    (remark,) = remarks("ppo", rows(reward_sd=0.0, ended=0.0), policies(), {})
-    assert remark.endswith("no reply ended within rollout.max_new_tokens")
+    (note,) = remarks("ppo", rows(reward_sd=0.0, ended=0.0), policies(), {})
+    assert note.endswith("no response ended within rollout.max_new_tokens")
 
 
 def test_a_rising_loss_is_no_remark_where_the_loss_need_not_fall():
@@ -86,3 +86,13 @@ def test_a_rising_loss_is_no_remark_where_the_loss_need_not_fall():
 def test_values_that_are_missing_are_no_evidence():
     assert remarks("reward_model", rows(4), [], {"accuracy": {"mean": None}}) == []
     assert remarks("grpo", rows(loss=None, grad_norm=None), policies(kl=math.pi), {"wasted_groups": None}) == []
+
+
+def test_a_fall_counts_from_one_standard_error_on():
+    """Thirds of three losses with sd .1 each: standard error √(.01/3 + .01/3) = .0816 of their difference."""
+
+    def fallen(by: float) -> bool:
+        losses = [0.9, 1.0, 1.1, 5.0, 5.0, 5.0, 0.9 - by, 1.0 - by, 1.1 - by]
+        return silence.loss_did_not_fall([{"loss": loss} for loss in losses]) is None
+
+    assert [fallen(by) for by in (-0.2, 0.0, 0.08, 0.083, 0.2)] == [False, False, False, True, True]

@@ -1,4 +1,4 @@
-"""Stages that read replies: the spread of a metric across them, and the weightings they are scored under."""
+"""Stages that read responses: the spread of a metric across them, and the weightings of their scores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlhf_lab.training.run import Run
 
 
 def rows(*values: float | None) -> list[dict]:
-    """Two replies to each prompt."""
+    """Two responses to each prompt."""
     return [{"prompt_id": i // 2, "gold": value} for i, value in enumerate(values)]
 
 
@@ -39,13 +39,13 @@ SAVED = [
 ]
 
 
-def rescored(folder: Path, *overrides: str) -> Run:
-    """A stage that scores the four replies above again."""
-    (folder / "saved").mkdir()
+def rescored(directory: Path, *overrides: str) -> Run:
+    """A stage that scores the four responses above again."""
+    (directory / "saved").mkdir()
     lines = [{"policy": "SFT", "prompt": "Q", "response": "A", "proxy": row["reward/bt"], **row} for row in SAVED]
-    (folder / "saved" / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    (directory / "saved" / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
     config = checked("study/reward_weights", "reward=[bt,length]", "reward.weights=null", *overrides)
-    return Run(folder, config, {"rollouts": str(folder / "saved")})
+    return Run(directory, config, {"rollouts": str(directory / "saved")})
 
 
 def test_each_weighting_chooses_its_own_best_reply(tmp_path):

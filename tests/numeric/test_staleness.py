@@ -1,4 +1,4 @@
-"""algorithm.staleness: which weights draw an iteration's replies, what corrects for them, and what a resume needs."""
+"""algorithm.staleness: weights that sample an iteration's responses, their correction, and requirements of a resume."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ SIZE = (
 ROWS_AT_ONCE = 3
 
 
-def stage(policy, folder, *more: str):
-    return planned("grpo", *SMALL_WORLD, *ONE_LAYER, *SIZE, f"needs.policy={policy}", f"outputs={folder}", *more)
+def stage(policy, directory, *more: str):
+    return planned("grpo", *SMALL_WORLD, *ONE_LAYER, *SIZE, f"needs.policy={policy}", f"outputs={directory}", *more)
 
 
 def logps_of(model, experience: Experience) -> torch.Tensor:
@@ -76,8 +76,8 @@ def test_old_weights_are_corrected_for(policy, tmp_path):
     ratio_N = (logps_of(algorithm.model, experience) - logps_of(before, experience)).exp()
     assert torch.allclose(experience.tokens["correction"], ratio_N.clamp(max=2.0), rtol=1e-3)
     assert float((ratio_N - 1).abs().max()) > 0.1
-    wanted = -micro.tokens["correction"] * micro.tokens["advantage"] * micro.weight_N
-    assert torch.allclose(algorithm.loss(micro).loss_N, wanted, atol=1e-5)
+    expected = -micro.tokens["correction"] * micro.tokens["advantage"] * micro.weight_N
+    assert torch.allclose(algorithm.loss(micro).loss_N, expected, atol=1e-5)
     first, second = [row for row in read_jsonl(tmp_path / "metrics.jsonl") if "sampler_ess" in row]
     assert first["sampler_ess"] > 0.9999 > second["sampler_ess"]
 
@@ -112,10 +112,10 @@ def test_an_episode_survives_a_checkpoint(policy, tmp_path):
 
 @pytest.mark.parametrize("stop", [3, 4])
 def test_a_run_that_was_stopped_ends_where_a_whole_one_ends(stop, policy, tmp_path, monkeypatch):
-    """Within an iteration of two updates, and with the replies of the next one drawn and its first update not made."""
+    """Within an iteration of two updates, with the responses of the next one sampled and its first update not done."""
     chosen = ("algorithm.staleness=1", "checkpoint.every_steps=1", "algorithm.curriculum=edge")
-    whole = stage(policy, tmp_path / "whole", *chosen)
-    execute(whole)
+    full = stage(policy, tmp_path / "whole", *chosen)
+    execute(full)
     cut = stage(policy, tmp_path / "cut", *chosen)
     stop_at(monkeypatch, GroupPolicyOptimisation, stop)
     with pytest.raises(Stopped):
@@ -123,17 +123,17 @@ def test_a_run_that_was_stopped_ends_where_a_whole_one_ends(stop, policy, tmp_pa
     stop_at(monkeypatch, GroupPolicyOptimisation, None)
     result = execute(cut)
     assert any("resumed at step" in note for note in result["notes"])
-    expected, found = model_tensors(whole.folder / "model"), model_tensors(cut.folder / "model")
+    expected, found = model_tensors(full.directory / "model"), model_tensors(cut.directory / "model")
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
-def served(policy, folder, server: FakeVllm, *more: str):
+def served(policy, directory, server: FakeVllm, *more: str):
     address = ("rollout=vllm", "rollout.mode=server", f"rollout.urls=[{server.url}]", "rollout.timeout_s=60")
-    return stage(policy, folder, *address, *more)
+    return stage(policy, directory, *address, *more)
 
 
 def test_a_server_samples_while_the_trainer_learns(policy, tmp_path, monkeypatch):
-    """Replies are asked for while a loss is computed, by weights that no update reaches before they are there."""
+    """Responses are requested while a loss is computed, by weights that no update reaches before they arrive."""
     in_training = threading.Event()
     during: list[bool] = []
     policy_loss = GroupPolicyOptimisation.policy_loss
@@ -146,18 +146,18 @@ def test_a_server_samples_while_the_trainer_learns(policy, tmp_path, monkeypatch
         return out
 
     monkeypatch.setattr(GroupPolicyOptimisation, "policy_loss", slow_loss)
-    reply = FakeVllm.reply
+    response = FakeVllm.response
 
     def noted_reply(self, body):
         during.append(in_training.is_set())
-        return reply(self, body)
+        return response(self, body)
 
-    monkeypatch.setattr(FakeVllm, "reply", noted_reply)
+    monkeypatch.setattr(FakeVllm, "response", noted_reply)
     with FakeVllm() as server:
         built = served(policy, tmp_path, server, "algorithm.staleness=1")
         assert execute(built)["status"] == "completed"
     assert any(during)
-    rows = [row for row in read_jsonl(built.folder / "metrics.jsonl") if "sampler_ess" in row]
+    rows = [row for row in read_jsonl(built.directory / "metrics.jsonl") if "sampler_ess" in row]
     assert len(rows) == 4 and rows[0]["sampler_ess"] > 0.9999
 
 
@@ -166,25 +166,25 @@ def test_what_is_under_way_is_given_up_when_training_ends_with_an_error(policy, 
         raise ZeroDivisionError
 
     monkeypatch.setattr(GroupPolicyOptimisation, "accept_step", fail)
-    reply = FakeVllm.reply
+    response = FakeVllm.response
 
     def slow_reply(self, body):
         time.sleep(0.2 if len(self.requests) > 16 else 0)  # the rows of iteration 1, one at a time
-        return reply(self, body)
+        return response(self, body)
 
-    monkeypatch.setattr(FakeVllm, "reply", slow_reply)
+    monkeypatch.setattr(FakeVllm, "response", slow_reply)
     with FakeVllm() as server:
         at_once = f"rollout.batch_rows={ROWS_AT_ONCE}"
         built = served(policy, tmp_path, server, "algorithm.staleness=1", at_once)
         with pytest.raises(ZeroDivisionError):
             execute(built)
-        # of the 16 rows of iteration 1 those are asked for that were on their way
+        # of the 16 rows of iteration 1, only those already in flight are requested
         assert len(server.requests) <= 16 + ROWS_AT_ONCE
 
 
 @pytest.mark.parametrize("again", ["algorithm.advantage=remax", "algorithm.dynamic_sampling=1"])
 def test_what_samples_twice_draws_ahead_when_it_is_done(again, policy, tmp_path):
-    """Else the second sampling would wait for what is drawn ahead. The weights are the same."""
+    """Otherwise the second sampling would wait for the rows sampled ahead. The weights are the same."""
     plan = stage(policy, tmp_path, "algorithm.staleness=1", again)
     algorithm = registry.build("algorithm", plan.config.algorithm, Run(tmp_path, plan.config, {"policy": str(policy)}))
     calls = []
@@ -209,7 +209,7 @@ def test_the_kl_is_of_the_policy_that_drew(policy, tmp_path):
 
 
 def test_settings_of_staleness():
-    with pytest.raises(ConfigError, match="staleness=60 draws every iteration's replies with the weights of the start"):
+    with pytest.raises(ConfigError, match="staleness=60 samples all responses with the initial weights"):
         planned("grpo", "algorithm.staleness=60", "algorithm.iterations=60")
     with pytest.raises(ConfigError, match="staleness=-1 must be at least 0"):
         planned("grpo", "algorithm.staleness=-1")

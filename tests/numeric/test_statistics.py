@@ -27,9 +27,9 @@ from rlhf_lab.statistics.inference import (
     equivalence,
     format_estimate,
     holm,
-    least_sd,
-    least_sd_of_outcomes,
     mcnemar_exact,
+    min_sd,
+    min_sd_of_outcomes,
     minimum_detectable_effect,
     paired_difference,
     paired_over_seeds,
@@ -115,19 +115,19 @@ def test_equal_differences_are_judged_like_nearly_equal_ones():
     # 3.04 tokens fewer in three of three seeds, each run's mean known to ±.3: least sd .1·√(.3² + .3²) = .04243,
     # standard error .04243/√3 = .02449, t = 3.04/.02449 = 124.1 on 2 degrees of freedom.
     a, b, errors = np.array([20.0, 21.0, 19.5]), np.array([23.04, 24.04, 22.54]), np.full(3, 0.3)
-    least = np.hypot(least_sd(a, errors), least_sd(b, errors))
-    comparison = paired_difference(a, b, range(3), least_sd_N=least)
+    smallest = np.hypot(min_sd(a, errors), min_sd(b, errors))
+    comparison = paired_difference(a, b, range(3), min_sd_N=smallest)
     assert comparison.standard_error == pytest.approx(0.1 * math.hypot(0.3, 0.3) / math.sqrt(3))
     assert comparison.p_value == pytest.approx(2 * stats.t.sf(124.12, 2), rel=1e-3) and comparison.distinguishable
     for jitter in (1e-12, 1e-9, 1e-6, 1e-3):
-        nearly = paired_difference(a + jitter * np.array([1, -1, 0]), b, range(3), least_sd_N=least)
+        nearly = paired_difference(a + jitter * np.array([1, -1, 0]), b, range(3), min_sd_N=smallest)
         assert nearly.p_value == pytest.approx(comparison.p_value, rel=0.01)
         assert nearly.difference.high == pytest.approx(comparison.difference.high, abs=0.002)
     assert "least standard deviation" in comparison.test
 
 
 def test_values_that_state_no_error_are_known_to_a_thousandth():
-    # 2 − 1, 3 − 2, 4 − 3: the sd of a difference is at least .001·√(a² + b²); Σ = .001²·(5 + 13 + 25), SE = √Σ/3.
+    # 2 − 1, 3 − 2, 4 − 3: the sd of a difference is ≥ .001·√(a² + b²); Σ = .001²·(5 + 13 + 25), SE = √Σ/3.
     comparison = paired_over_seeds([2, 3, 4], [1, 2, 3])
     assert comparison.standard_error == pytest.approx(0.001 * math.sqrt(43) / 3)
     same = paired_over_seeds([3.5, 2.5], [3.5, 2.5])  # equal to the last digit: no difference, no doubt
@@ -135,7 +135,7 @@ def test_values_that_state_no_error_are_known_to_a_thousandth():
 
 
 def outcomes(a: list[int], b: list[int]) -> Comparison:
-    return paired_difference(a, b, range(len(a)), least_sd_N=least_sd_of_outcomes(a, b))
+    return paired_difference(a, b, range(len(a)), min_sd_N=min_sd_of_outcomes(a, b))
 
 
 def test_a_few_equal_outcomes_prove_little():
@@ -143,13 +143,13 @@ def test_a_few_equal_outcomes_prove_little():
     three, four = (outcomes([1] * n, [0] * n) for n in (3, 4))
     assert three.p_value == pytest.approx(2 * stats.t.sf(2.6186, 2), rel=1e-4) and not three.distinguishable
     assert four.distinguishable  # sd = √(1 − (4/5)²) = .6, t = 1/(.6/2) = 3.33, ν = 3: p = .045
-    # The same rates with a discordant pair the other way; and outcomes that agree are not known to stay so.
+    # The same rates with a discordant pair reversed; and outcomes that agree are not known to stay so.
     assert not outcomes([1, 1, 1, 0], [0, 0, 0, 1]).distinguishable
     assert outcomes([1, 1, 1], [1, 1, 1]).difference.high > 0.5
 
 
 def test_outcomes_are_rarely_told_apart_by_chance():
-    # Two independent coins with the same rate, exactly: the share of all tables that are called different.
+    # Two independent coins with the same rate, exactly: the fraction of all tables that are called different.
     for seeds in (3, 5, 10):
         for rate in (0.1, 0.5, 0.9):
             differ, wrong = rate * (1 - rate), 0.0
@@ -177,11 +177,11 @@ def test_equivalence_is_two_one_sided_tests():
 
 def test_an_exact_difference_is_no_doubt_and_no_cliff():
     # No spread and no floor: equal sides have p = 1, others p = 0.
-    assert paired_difference([1, 1, 1], [3, 3, 3], range(3), least_sd_N=np.zeros(3)).p_value == 0.0
-    assert paired_difference([3, 3, 3], [3, 3, 3], range(3), least_sd_N=np.zeros(3)).p_value == 1.0
+    assert paired_difference([1, 1, 1], [3, 3, 3], range(3), min_sd_N=np.zeros(3)).p_value == 0.0
+    assert paired_difference([3, 3, 3], [3, 3, 3], range(3), min_sd_N=np.zeros(3)).p_value == 1.0
     # Several jobs of one seed are not several repetitions for the floor either: Σ_g (k·sd)² = G·k²·sd², N = k·G.
     errors = [
-        paired_difference(np.ones(3 * k), np.zeros(3 * k), np.arange(3 * k) % 3, least_sd_N=np.full(3 * k, 0.3))
+        paired_difference(np.ones(3 * k), np.zeros(3 * k), np.arange(3 * k) % 3, min_sd_N=np.full(3 * k, 0.3))
         for k in (1, 2, 4)
     ]
     assert [found.standard_error for found in errors] == pytest.approx([0.3 / math.sqrt(3)] * 3)
@@ -215,7 +215,7 @@ def test_the_seeds_that_would_decide_have_the_power():
     count = repetitions_to_decide(small, margin=0.3)
     draws = rng.normal(small.difference.mean, small.standard_error * math.sqrt(3), size=(2000, count))
     shown = np.mean([equivalence(paired_over_seeds(row, np.zeros(count)), 0.3)[0] <= 0.05 for row in draws])
-    assert 0.78 <= shown < 0.92  # the smallest whole number of seeds with at least 80 %
+    assert 0.78 <= shown < 0.92  # the smallest number of seeds with at least 80 %
 
 
 def test_one_pair_proves_nothing():
@@ -436,8 +436,8 @@ def test_the_detectable_unpaired_difference_is_found_with_its_power():
     size, groups = 1.0, np.arange(20)
     effect = unpaired_difference(rng.normal(size=20), groups, rng.normal(size=20), groups).minimum_detectable_effect
     assert 0.6 < effect < 1.4  # about 2.9 · √(2/20) = .92 for unit variance
-    drawn = [(rng.normal(0.909, size, 20), rng.normal(0, size, 20)) for _ in range(800)]
-    found = np.mean([unpaired_difference(a, groups, b, groups).p_value <= 0.05 for a, b in drawn])
+    selected = [(rng.normal(0.909, size, 20), rng.normal(0, size, 20)) for _ in range(800)]
+    found = np.mean([unpaired_difference(a, groups, b, groups).p_value <= 0.05 for a, b in selected])
     assert found == pytest.approx(0.8, abs=0.05)  # two groups of 20 find .909 sd with 80 % power (Cohen 1988)
 
 

@@ -27,7 +27,7 @@ from rlhf_lab.models.weights import count, is_packed, store, weight_of
 from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.linear import InPlace
 from rlhf_lab.stages.execute import _note_trained_weights, execute
-from rlhf_lab.training.optim import Optimizers, Part
+from rlhf_lab.training.optim import Optimizers, TrainedPart
 from rlhf_lab.training.settings import TrainingSettings
 
 pytest.importorskip("bitsandbytes")
@@ -56,14 +56,14 @@ def wide(family: str) -> nn.Module:
     return random_model(config.__class__(**{**config.to_dict(), **sizes}))
 
 
-def saved(family: str, folder: Path) -> Path:
-    wide(family).save_pretrained(folder)  # type: ignore[operator]
-    return folder
+def saved(family: str, directory: Path) -> Path:
+    wide(family).save_pretrained(directory)  # type: ignore[operator]
+    return directory
 
 
-def loaded(folder: Path, weights: Any, rank: int = 0) -> nn.Module:
-    settings = HuggingFace(path=str(folder), weights=weights, lora=LoRA(rank))
-    return lora.trainable(load_policy(folder, settings, trained=rank > 0), settings.lora, seed=3)
+def loaded(directory: Path, weights: Any, rank: int = 0) -> nn.Module:
+    settings = HuggingFace(path=str(directory), weights=weights, lora=LoRA(rank))
+    return lora.trainable(load_policy(directory, settings, trained=rank > 0), settings.lora, seed=3)
 
 
 def moved(model: nn.Module) -> nn.Module:
@@ -81,14 +81,14 @@ def tokens(model: nn.Module) -> torch.Tensor:
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
 def test_bfloat16_computes_what_autocast_does_with_rounded_embeddings(family: str, tmp_path: Path) -> None:
-    folder = saved(family, tmp_path)
-    rounded = loaded(folder, "float32")
+    directory = saved(family, tmp_path)
+    rounded = loaded(directory, "float32")
     for module in rounded.modules():
         if isinstance(module, nn.Embedding):
             module.weight.data = module.weight.data.bfloat16().float()
     with torch.autocast("cpu", torch.bfloat16):
         expected_N = tokens(rounded)
-    stored = loaded(folder, "bfloat16")
+    stored = loaded(directory, "bfloat16")
     assert torch.equal(tokens(stored), expected_N)
     assert {p.dtype for p in stored.parameters() if p.ndim >= 2} == {torch.bfloat16}
     assert {p.dtype for p in stored.parameters() if p.ndim < 2} == {torch.float32}
@@ -96,7 +96,7 @@ def test_bfloat16_computes_what_autocast_does_with_rounded_embeddings(family: st
 
 
 def test_four_bits_are_the_nearest_levels_of_a_block() -> None:
-    """64 numbers share the largest of them as a scale; the scale itself is rounded too, to a byte."""
+    """64 numbers have the largest of them as one scale; the scale itself is rounded too, to a byte."""
     model: Any = wide("llama")
     layer = model.model.layers[0].mlp.up_proj
     before = layer.weight.detach().clone()
@@ -105,15 +105,15 @@ def test_four_bits_are_the_nearest_levels_of_a_block() -> None:
     blocks, found = before.bfloat16().float().view(-1, 64), after.view(-1, 64)
     scale = blocks.abs().amax(1, keepdim=True)
     nearest = NF4[(blocks[..., None] / scale[..., None] - NF4).abs().argmin(-1)] * scale
-    assert ((found - nearest).abs() < 0.02 * scale).float().mean() > 0.99  # a number in the middle may go either way
+    assert ((found - nearest).abs() < 0.02 * scale).float().mean() > 0.99  # a tie may round up or down
     assert (after - before).abs().mean() / before.abs().mean() == pytest.approx(0.09, abs=0.02)
 
 
 @pytest.mark.parametrize(("family", "weights"), [("llama", "bfloat16"), ("llama", "nf4"), ("gpt2", "bfloat16")])
 def test_an_adapter_on_stored_weights(family: str, weights: Any, tmp_path: Path) -> None:
-    folder = saved(family, tmp_path / "base")
-    base = tokens(loaded(folder, weights))
-    model = loaded(folder, weights, rank=4)
+    directory = saved(family, tmp_path / "base")
+    base = tokens(loaded(directory, weights))
+    model = loaded(directory, weights, rank=4)
     assert torch.allclose(tokens(model), base, atol=0.05)  # peft adds the adapter's zeros in another dtype
     trained = [p for p in model.parameters() if p.requires_grad]
     assert {p.dtype for p in trained} == {torch.float32}
@@ -135,29 +135,29 @@ def test_an_adapter_on_stored_weights(family: str, weights: Any, tmp_path: Path)
 
 
 def test_four_bits_keep_what_adapters_have_learned(tmp_path: Path) -> None:
-    """Of a sum that were packed again little would stay: an adapter's product is smaller than the steps of NF4."""
-    folder = saved("llama", tmp_path / "base")
+    """Packing the sum again would lose the adapter's product, which is smaller than the steps of NF4."""
+    directory = saved("llama", tmp_path / "base")
     tokenizer = gpt2_tokenizer(["some words to learn"])
-    base = tokens(loaded(folder, "nf4"))
+    base = tokens(loaded(directory, "nf4"))
     for stage in ("first", "second"):
-        model = loaded(folder, "nf4", rank=4)
-        assert torch.allclose(tokens(model), base, atol=0.05)  # it starts where the stage before ended
+        model = loaded(directory, "nf4", rank=4)
+        assert torch.allclose(tokens(model), base, atol=0.05)  # it starts where the stage before finished
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 parameter.data.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(5)) * 0.02)
         trained = tokens(model)
         moved_by = (trained - base).abs().mean()
-        folder = tmp_path / stage
-        save_model(model, Encoder(tokenizer), folder)
-        again = loaded(folder, "nf4")
+        directory = tmp_path / stage
+        save_model(model, Encoder(tokenizer), directory)
+        again = loaded(directory, "nf4")
         assert (tokens(again) - trained).abs().mean() < 0.1 * moved_by
         assert (tokens(lora.merged(again)) - trained).abs().mean() < 0.2 * moved_by
-        adapter_alone = loaded(folder / "adapter", "nf4")
+        adapter_alone = loaded(directory / "adapter", "nf4")
         assert torch.equal(tokens(adapter_alone), tokens(again))
         base = trained
     shutil.rmtree(tmp_path / "base")
-    with pytest.raises(ArtifactError, match=r"put it back, or use model.weights=bfloat16"):
-        loaded(folder, "nf4")
+    with pytest.raises(ArtifactError, match=r"restore it, or set model.weights=bfloat16"):
+        loaded(directory, "nf4")
 
 
 @pytest.mark.parametrize("rank", [0, 4])
@@ -183,13 +183,15 @@ def test_the_sampler_reads_the_models_own_layers(family: str, weights: Any, rank
 @pytest.mark.parametrize("weights", ["float32", "bfloat16", "nf4"])
 def test_the_plan_counts_stored_bytes(weights: Any, tmp_path: Path) -> None:
     """Four bits: half a byte a number, a byte for each 64, and for each 256 of those four bytes and a table."""
-    folder = saved("llama", tmp_path)
-    model = loaded(folder, weights)
-    planned_bytes = weight_bytes(source_shape(str(folder)), weights)
+    directory = saved("llama", tmp_path)
+    model = loaded(directory, weights)
+    planned_bytes = weight_bytes(source_shape(str(directory)), weights)
     stored = sum(p.numel() * p.element_size() for p in model.parameters())
     packed = [p for p in model.parameters() if is_packed(p)]
     blocks = sum(count(p) // 64 for p in packed)
-    assert sum(count(p) for p in model.parameters()) == sum(p.numel() for p in loaded(folder, "float32").parameters())
+    assert sum(count(p) for p in model.parameters()) == sum(
+        p.numel() for p in loaded(directory, "float32").parameters()
+    )
     assert planned_bytes == pytest.approx(stored + blocks * (1 + 4 / 256), abs=1)
 
 
@@ -210,28 +212,28 @@ def test_a_scalar_head_stays_exact(tmp_path: Path) -> None:
 
 
 def test_an_adapter_on_four_bits_brings_its_head(tmp_path: Path) -> None:
-    folder = saved("llama", tmp_path / "policy")
-    settings = HuggingFace(path=str(folder), weights="nf4", lora=LoRA(4))
-    model: Any = lora.trainable(load_reward_model(folder, settings, trained=True), settings.lora, seed=3)
+    directory = saved("llama", tmp_path / "policy")
+    settings = HuggingFace(path=str(directory), weights="nf4", lora=LoRA(4))
+    model: Any = lora.trainable(load_reward_model(directory, settings, trained=True), settings.lora, seed=3)
     model.score.weight.data.copy_(torch.randn(model.score.weight.shape, generator=torch.Generator().manual_seed(2)))
     trained_B = reward_scores(moved(model), BATCH)
     save_model(model, Encoder(gpt2_tokenizer(["some words to learn"])), tmp_path / "reward")
-    for place in ("reward", "reward/adapter"):
-        again: Any = load_reward_model(tmp_path / place, settings)
+    for position in ("reward", "reward/adapter"):
+        again: Any = load_reward_model(tmp_path / position, settings)
         assert torch.equal(again.score.weight, model.score.weight)
         assert (reward_scores(again, BATCH) - trained_B).abs().max() < 0.05 * trained_B.abs().max()
 
 
 def test_weights_of_a_role(tmp_path: Path) -> None:
-    folder = saved("llama", tmp_path)
+    directory = saved("llama", tmp_path)
     settings = HuggingFace(
-        path=str(folder), weights="bfloat16", weights_of=RoleWeights(reference="nf4", reward="float32")
+        path=str(directory), weights="bfloat16", weights_of=RoleWeights(reference="nf4", reward="float32")
     )
-    packed = [is_packed(p) for p in load_policy(folder, settings, role="reference").parameters()]
+    packed = [is_packed(p) for p in load_policy(directory, settings, role="reference").parameters()]
     assert any(packed)
-    assert {p.dtype for p in load_reward_model(folder, settings).parameters()} == {torch.float32}
-    assert {p.dtype for p in load_policy(folder, settings, trained=True).parameters()} == {torch.float32}
-    assert torch.bfloat16 in {p.dtype for p in load_policy(folder, settings).parameters()}
+    assert {p.dtype for p in load_reward_model(directory, settings).parameters()} == {torch.float32}
+    assert {p.dtype for p in load_policy(directory, settings, trained=True).parameters()} == {torch.float32}
+    assert torch.bfloat16 in {p.dtype for p in load_policy(directory, settings).parameters()}
 
 
 def test_moments_of_a_byte_resume_exactly() -> None:
@@ -246,11 +248,11 @@ def test_moments_of_a_byte_resume_exactly() -> None:
         torch.manual_seed(0)
         return nn.Linear(64, 128)
 
-    whole, stopped = new(), new()
-    whole_optimizer = Optimizers({"model": Part(whole, 1e-2)}, settings)
-    optimizer = Optimizers({"model": Part(stopped, 1e-2)}, settings)
+    full, stopped = new(), new()
+    whole_optimizer = Optimizers({"model": TrainedPart(full, 1e-2)}, settings)
+    optimizer = Optimizers({"model": TrainedPart(stopped, 1e-2)}, settings)
     for step in range(3):
-        for module, stepping in ((whole, whole_optimizer), (stopped, optimizer)):
+        for module, stepping in ((full, whole_optimizer), (stopped, optimizer)):
             gradients(step, module)
             stepping.step(1.0)
     tensors = {name: tensor.clone() for name, tensor in optimizer.tensors().items()}
@@ -259,13 +261,13 @@ def test_moments_of_a_byte_resume_exactly() -> None:
 
     resumed = new()
     resumed.load_state_dict(stopped.state_dict())
-    again = Optimizers({"model": Part(resumed, 1e-2)}, settings)
+    again = Optimizers({"model": TrainedPart(resumed, 1e-2)}, settings)
     again.load(tensors, lambda name, parameter: tensors[name])
     for step in range(3, 6):
-        for module, stepping in ((whole, whole_optimizer), (resumed, again)):
+        for module, stepping in ((full, whole_optimizer), (resumed, again)):
             gradients(step, module)
             stepping.step(1.0)
-    assert torch.equal(whole.weight, resumed.weight) and torch.equal(whole.bias, resumed.bias)
+    assert torch.equal(full.weight, resumed.weight) and torch.equal(full.bias, resumed.bias)
 
 
 SMALL = (*SMALL_WORLD, *ONE_LAYER, "model.lora.rank=4", "algorithm.batch_size=16", "checkpoint.every_steps=0")
@@ -290,16 +292,16 @@ def test_a_stage_trains_on_stored_weights(recipe: str, more: tuple[str, ...], tm
 
 
 def test_a_critic_has_an_adapter_on_a_trunk_of_its_own(tmp_path: Path) -> None:
-    folder = saved("llama", tmp_path)
-    settings = HuggingFace(path=str(folder), weights="nf4", lora=LoRA(4))
+    directory = saved("llama", tmp_path)
+    settings = HuggingFace(path=str(directory), weights="nf4", lora=LoRA(4))
     run: Any = SimpleNamespace(
         config=SimpleNamespace(model=settings),
-        needs={"policy": str(folder)},
+        needs={"policy": str(directory)},
         load_device="cpu",
         seed=lambda purpose: 7,
         base=None,
     )
-    policy = loaded(folder, "nf4", rank=4)
+    policy = loaded(directory, "nf4", rank=4)
     critic = build_critic("zero", run, policy, {}, (0.0, 1.0))
     trained = {name for name, p in critic.named_parameters() if p.requires_grad}
     assert {name.partition(".")[0] for name in trained} == {"trunk", "head"}
@@ -346,5 +348,5 @@ def test_one_role_is_written_on_the_command_line(written: str) -> None:
 
 
 def test_layers_that_cannot_be_packed_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"Conv1D.*use model.weights=bfloat16"):
+    with pytest.raises(ConfigError, match=r"Conv1D.*set model.weights=bfloat16"):
         loaded(saved("gpt2", tmp_path), "nf4")

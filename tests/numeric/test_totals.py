@@ -1,4 +1,4 @@
-"""What is counted between two logged steps survives a checkpoint, in one process and in several."""
+"""Totals between two logged steps survive a checkpoint, in one process and in several."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ def restored(state: dict[str, Any]) -> Totals:
     return totals
 
 
-def resumed_in_two(folder: Path) -> None:
+def resumed_in_two(directory: Path) -> None:
     """Bit for bit where as many processes go on; a share that one process left is not counted twice."""
     own, everyone = [ranks.rank()], range(2)
-    whole = row(count(Totals(), range(5), own))
-    checkpoint.save(folder, {"step": 2, "totals": count(Totals(), range(2), own).state_dict(2)})
-    state, _ = checkpoint.load(folder)
+    full = row(count(Totals(), range(5), own))
+    checkpoint.save(directory, {"step": 2, "totals": count(Totals(), range(2), own).state_dict(2)})
+    state, _ = checkpoint.load(directory)
     assert state is not None
-    assert row(count(restored(state["totals"]), range(2, 5), own)) == whole
-    with ranks.alone():
+    assert row(count(restored(state["totals"]), range(2, 5), own)) == full
+    with ranks.single_process():
         one = count(Totals(), range(2), everyone).state_dict(2)
-    assert row(count(restored(one), range(2, 5), own)) == pytest.approx(whole)
+    assert row(count(restored(one), range(2, 5), own)) == pytest.approx(full)
 
 
 def test_other_processes_go_on_with_what_was_counted(tmp_path: Path) -> None:
     together(resumed_in_two, tmp_path)
     state, _ = checkpoint.load(tmp_path)
     assert state is not None
-    whole = row(count(Totals(), range(5), range(2)))
-    assert row(count(restored(state["totals"]), range(2, 5), range(2))) == pytest.approx(whole)
-    assert whole["units"] == 50
+    full = row(count(Totals(), range(5), range(2)))
+    assert row(count(restored(state["totals"]), range(2, 5), range(2))) == pytest.approx(full)
+    assert full["units"] == 50
 
 
 def test_nothing_is_carried_over_a_logged_step() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support import llama_tokenizer, prompt_text, save_tiny
 
-from rlhf_lab.algorithms.preference.dpo import Given, preference_step
+from rlhf_lab.algorithms.preference.dpo import PairContext, preference_step
 from rlhf_lab.algorithms.preference.settings import DPO
 from rlhf_lab.losses.reward_model import bradley_terry
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model, reward_scores
@@ -26,14 +26,14 @@ TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def directory(tmp_path_factory):
     texts = [text for row in ROWS for text in row]
     return save_tiny("llama", llama_tokenizer(texts), tmp_path_factory.mktemp("oracle"))
 
 
 @pytest.fixture(scope="module")
-def pairs(folder):
-    encoder = load_encoder(folder, Scratch())
+def pairs(directory):
+    encoder = load_encoder(directory, Scratch())
     return [tuple(encoder.row(prompt_text(q), side, 256) for side in (c, r)) for q, c, r in ROWS]
 
 
@@ -74,11 +74,11 @@ def assert_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) 
     assert max(float(g.abs().max()) for g in theirs.values()) > 100 * TOLERANCE  # there is something to agree on
 
 
-def trainer(kind, config, folder, model, tmp_path, dataset, **kwargs):
+def trainer(kind, config, directory, model, tmp_path, dataset, **kwargs):
     from datasets import Dataset
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
     tokenizer.pad_token = tokenizer.eos_token
     model.config.pad_token_id = tokenizer.pad_token_id
     settings = config(
@@ -89,9 +89,9 @@ def trainer(kind, config, folder, model, tmp_path, dataset, **kwargs):
     return kind(model=model, args=settings, train_dataset=Dataset.from_list(rows), processing_class=tokenizer, **more)
 
 
-def two_models(folder, seeds: tuple[int, int] = (1, 2)) -> tuple[torch.nn.Module, torch.nn.Module]:
+def two_models(directory, seeds: tuple[int, int] = (1, 2)) -> tuple[torch.nn.Module, torch.nn.Module]:
     """(policy, reference), the same ones at every call."""
-    model, reference = (disturbed(load_policy(folder, Scratch()), seed) for seed in seeds)
+    model, reference = (disturbed(load_policy(directory, Scratch()), seed) for seed in seeds)
     return model, reference
 
 
@@ -102,13 +102,13 @@ def assert_same_step(our_loss: torch.Tensor, model: torch.nn.Module, their_loss:
 
 @pytest.mark.parametrize("beta", [0.1, 1.0])
 @pytest.mark.parametrize("loss", ["sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down"])
-def test_losses_with_a_reference_equal_trl(folder, pairs, tmp_path, loss, beta):
+def test_losses_with_a_reference_equal_trl(directory, pairs, tmp_path, loss, beta):
     smoothing = {"label_smoothing": 0.1} if loss == "robust" else {}
-    model, reference = two_models(folder)
+    model, reference = two_models(directory)
     theirs = trainer(
         trl.DPOTrainer,
         trl.DPOConfig,
-        folder,
+        directory,
         model,
         tmp_path,
         (None, reference),
@@ -120,7 +120,7 @@ def test_losses_with_a_reference_equal_trl(folder, pairs, tmp_path, loss, beta):
     their_loss = theirs.compute_loss(model, trl_inputs(pairs))
     their_gradient = gradients(model, their_loss)
 
-    model, reference = two_models(folder)
+    model, reference = two_models(directory)
     ref = pair_logps(reference, pairs, "cpu")
     our_loss = preference_step(model, pairs, ref, DPO(beta=beta, loss=loss, **smoothing), "cpu").loss_N.mean()
     if loss == "sigmoid":
@@ -130,31 +130,31 @@ def test_losses_with_a_reference_equal_trl(folder, pairs, tmp_path, loss, beta):
 
 @pytest.mark.parametrize("beta", [0.1, 1.0])
 @pytest.mark.parametrize("seeds", [(1, 2), (1, 3)], ids=["kl cut at 0", "kl above 0"])
-def test_kto_equals_trl(folder, pairs, tmp_path, beta, seeds):
+def test_kto_equals_trl(directory, pairs, tmp_path, beta, seeds):
     """TRL's batch holds the examples in our order and their completions shifted by one."""
-    model, reference = two_models(folder, seeds)
+    model, reference = two_models(directory, seeds)
     weights = {"desirable_weight": 1.2, "undesirable_weight": 0.7}
-    theirs = kto_trainer(folder, model, reference, tmp_path, beta=beta, **weights)
+    theirs = kto_trainer(directory, model, reference, tmp_path, beta=beta, **weights)
     model.eval()
     their_loss = theirs.compute_loss(model, kto_inputs(pairs))
     their_gradient = gradients(model, their_loss)
     their_kl = theirs._metrics["eval"]["kl"][-1]
 
-    model, reference = two_models(folder, seeds)
+    model, reference = two_models(directory, seeds)
     z_ref = mismatched_kl(model, reference, pairs, 256, "cpu")
     assert z_ref.item() == pytest.approx(their_kl, rel=TOLERANCE)
     assert (their_kl > 1) == (seeds == (1, 3))
     settings = DPO(beta=beta, loss="kto", **weights)
     ref = pair_logps(reference, pairs, "cpu")
-    our_loss = preference_step(model, pairs, ref, settings, "cpu", Given(z_ref=z_ref)).loss_N.mean()
+    our_loss = preference_step(model, pairs, ref, settings, "cpu", PairContext(z_ref=z_ref)).loss_N.mean()
     assert_same_step(our_loss, model, their_loss.item(), their_gradient)
 
 
-def kto_trainer(folder, model, reference, tmp_path, **settings):
+def kto_trainer(directory, model, reference, tmp_path, **settings):
     from datasets import Dataset
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
     tokenizer.pad_token = tokenizer.eos_token
     model.config.pad_token_id = tokenizer.pad_token_id
     arguments = trl.KTOConfig(
@@ -180,15 +180,15 @@ def kto_inputs(pairs) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def bare_pairs(folder):
+def bare_pairs(directory):
     """Pairs with a prompt of one token and chosen replies of one length.
 
     TRL's ORPO has the prompt in its NLL, and both trainers average the NLL over all tokens of a batch; here is no
     difference.
     """
-    encoder = load_encoder(folder, Scratch())
-    replies = [(encoder.response(c)[:4], encoder.response(r)) for _, c, r in ROWS]
-    return [(([5 + i], c), ([5 + i], r)) for i, (c, r) in enumerate(replies)]
+    encoder = load_encoder(directory, Scratch())
+    responses = [(encoder.response(c)[:4], encoder.response(r)) for _, c, r in ROWS]
+    return [(([5 + i], c), ([5 + i], r)) for i, (c, r) in enumerate(responses)]
 
 
 def paired_inputs(pairs) -> dict[str, torch.Tensor]:
@@ -222,7 +222,7 @@ def paired_inputs(pairs) -> dict[str, torch.Tensor]:
     ],
 )
 def test_losses_without_a_reference_equal_trl(
-    folder, bare_pairs, tmp_path, monkeypatch, loss, settings, their_settings
+    directory, bare_pairs, tmp_path, monkeypatch, loss, settings, their_settings
 ):
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     if loss == "orpo":
@@ -231,28 +231,34 @@ def test_losses_without_a_reference_equal_trl(
     else:
         module = pytest.importorskip("trl.experimental.cpo", reason="experimental: may vanish")
         kind, config = module.CPOTrainer, module.CPOConfig
-    model, _ = two_models(folder)
-    theirs = trainer(kind, config, folder, model, tmp_path, None, max_length=64, **their_settings)
+    model, _ = two_models(directory)
+    theirs = trainer(kind, config, directory, model, tmp_path, None, max_length=64, **their_settings)
     model.eval()
     their_loss = theirs.compute_loss(model, paired_inputs(bare_pairs))
     their_gradient = gradients(model, their_loss)
 
-    model, _ = two_models(folder)
+    model, _ = two_models(directory)
     our_loss = preference_step(model, bare_pairs, None, DPO(loss=loss, **settings), "cpu").loss_N.mean()
     assert_same_step(our_loss, model, their_loss.item(), their_gradient)
 
 
-def reward_model(folder):
-    model = load_reward_model(folder, Scratch())
+def reward_model(directory):
+    model = load_reward_model(directory, Scratch())
     torch.nn.init.normal_(model.score.weight, std=0.1, generator=torch.Generator().manual_seed(3))
     return model
 
 
 @pytest.mark.parametrize("centering", [0.0, 0.05])
-def test_bradley_terry_equals_trl(folder, pairs, tmp_path, centering):
-    model = reward_model(folder)
+def test_bradley_terry_equals_trl(directory, pairs, tmp_path, centering):
+    model = reward_model(directory)
     theirs = trainer(
-        trl.RewardTrainer, trl.RewardConfig, folder, model, tmp_path, None, center_rewards_coefficient=centering or None
+        trl.RewardTrainer,
+        trl.RewardConfig,
+        directory,
+        model,
+        tmp_path,
+        None,
+        center_rewards_coefficient=centering or None,
     )
     model.eval()
     inputs = {k: v for k, v in trl_inputs(pairs).items() if k != "completion_mask"}
@@ -260,7 +266,7 @@ def test_bradley_terry_equals_trl(folder, pairs, tmp_path, centering):
     their_loss = theirs.compute_loss(model, inputs)
     their_gradient = gradients(model, their_loss)
 
-    model = reward_model(folder)
+    model = reward_model(directory)
     chosen_B, rejected_B = reward_scores(model, pair_batch(pairs, "cpu")).chunk(2)
     our_loss = bradley_terry(chosen_B, rejected_B, centering=centering).mean()
     assert our_loss.item() == pytest.approx(their_loss.item(), abs=TOLERANCE)

@@ -47,17 +47,17 @@ def test_the_sampler_and_the_trainer_agree(settings: dict[str, Any]):
     with torch.no_grad():
         batch = TokenBatch.from_rows(rows)
         trained = token_logps(model, batch, temperature=temperature, truncation=sampler.truncation)
-        whole = token_logps(model, batch, temperature=temperature)
+        full = token_logps(model, batch, temperature=temperature)
     assert (logps_N - trained.logps_N).abs().max() < 1e-4, "the ratio starts at 1"
-    assert (trained.logps_N - whole.logps_N).min() > -1e-5 and (trained.logps_N - whole.logps_N).max() > 0.1
-    assert all(3 <= token < 250 for _, reply in rows for token in reply)
+    assert (trained.logps_N - full.logps_N).min() > -1e-5 and (trained.logps_N - full.logps_N).max() > 0.1
+    assert all(3 <= token < 250 for _, response in rows for token in response)
 
 
 def test_draws_follow_the_truncated_distribution():
     noise = torch.linspace(0, 1 - 1e-6, 20_001)
     tokens, logps = draw(P.log().expand(len(noise), -1), noise, 1.0, Truncation(top_p=0.7))
-    shares = torch.bincount(tokens, minlength=4) / len(tokens)
-    assert shares.tolist() == pytest.approx([0.625, 0.375, 0, 0], abs=1e-3)
+    fractions = torch.bincount(tokens, minlength=4) / len(tokens)
+    assert fractions.tolist() == pytest.approx([0.625, 0.375, 0, 0], abs=1e-3)
     assert logps.exp().unique().tolist() == pytest.approx([0.375, 0.625])
 
 

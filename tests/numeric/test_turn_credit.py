@@ -19,21 +19,21 @@ from rlhf_lab.algorithms.policy_gradient.settings import GRPO, PPO
 from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.types import RewardBatch
-from rlhf_lab.sampling.experience import Experience, Group
+from rlhf_lab.sampling.experience import EpisodeGroup, Experience
 from rlhf_lab.sampling.settings import Local
 
 TASK = Task("p")
 NAN = float("nan")
 
 
-def spoken(*rewards: float, tokens: int = 2, ended: bool = True) -> Episode:
+def spoken(*rewards: float, tokens: int = 2, finished: bool = True) -> Episode:
     """An episode with a turn of `tokens` tokens for each reward, and three tokens of the environment between two."""
     segments: list[Segment] = []
     for reward in rewards:
         if segments:
             segments.append(Segment([7, 7, 7], sampled=False))
         segments.append(Segment([5] * tokens, sampled=True, logps=[-0.5] * tokens, reward=reward))
-    return Episode(TASK, "p", "r", [1, 2], tuple(segments), ended)
+    return Episode(TASK, "p", "r", [1, 2], tuple(segments), finished)
 
 
 class TurnRewards:
@@ -49,25 +49,25 @@ class TurnRewards:
 
 
 def rollouts(**settings: Any) -> Rollouts:
-    """What scores and filters groups, without a policy that samples them. A cut turn costs nothing here by itself."""
-    made = Rollouts.__new__(Rollouts)
-    made.settings = PPO(**{"missing_eos_penalty": 0.0, **settings})
-    made.shaper = RewardShaper(made.settings, max_new_tokens=8)
-    made.reward: Any = TurnRewards()
-    made.reward_parts = []
-    made.run: Any = SimpleNamespace(seed=lambda name, iteration: 0)
-    return made
+    """Scoring and filtering of groups, without a policy that samples them. A cut turn costs nothing here by itself."""
+    generated = Rollouts.__new__(Rollouts)
+    generated.settings = PPO(**{"missing_eos_penalty": 0.0, **settings})
+    generated.shaper = RewardShaper(generated.settings, max_new_tokens=8)
+    generated.reward: Any = TurnRewards()
+    generated.reward_parts = []
+    generated.run: Any = SimpleNamespace(seed=lambda name, iteration: 0)
+    return generated
 
 
-def scored(made: Rollouts, *groups: Sequence[Episode]) -> list[Group]:
+def scored(made: Rollouts, *groups: Sequence[Episode]) -> list[EpisodeGroup]:
     """Groups of these episodes as an iteration trains on them."""
-    sampled = [Group(TASK, list(episodes)) for episodes in groups]
+    sampled = [EpisodeGroup(TASK, list(episodes)) for episodes in groups]
     made._score_groups(sampled)
     return made._filter_groups(sampled, iteration=0, attempt=0)
 
 
-def credited(groups: list[Group], values: Sequence[float] | None = None, **settings: Any) -> Experience:
-    """The experience of these groups with PPO's advantages and returns; values are 0 unless given."""
+def credited(groups: list[EpisodeGroup], values: Sequence[float] | None = None, **settings: Any) -> Experience:
+    """The experience of these groups with PPO's advantages and returns; values are 0 by default."""
     algorithm = ProximalPolicyOptimisation.__new__(ProximalPolicyOptimisation)
     algorithm.settings = PPO(**{"lam": 1.0, "value_lam": 1.0, "log_kl": False, **settings})
     algorithm.beta, algorithm.checked = 0.0, True
@@ -76,9 +76,9 @@ def credited(groups: list[Group], values: Sequence[float] | None = None, **setti
     algorithm.sampler: Any = SimpleNamespace(exact=True)
     algorithm.run: Any = SimpleNamespace(config=SimpleNamespace(runtime=SimpleNamespace(dtype="float32")))
     experience, scores_R = algorithm._experience(groups, {})
-    value_N = torch.tensor(values) if values else torch.zeros(experience.begin[-1])
+    value_N = torch.tensor(values) if values else torch.zeros(experience.start[-1])
     algorithm._state_values = lambda experience: value_N  # type: ignore[method-assign]
-    algorithm.credit(groups, experience, scores_R, torch.zeros(experience.begin[-1]))
+    algorithm.credit(groups, experience, scores_R, torch.zeros(experience.start[-1]))
     return experience
 
 
@@ -94,7 +94,7 @@ def test_each_turn_s_reward_lies_on_its_own_last_token():
 def test_values_of_the_next_turn_follow_those_of_the_turn_before():
     """V = .1 .2 .3 .4 and λ = 0: A_t = r_t + V_{t+1} − V_t, which is .2 − .1, ¼ + .3 − .2, .4 − .3 and 1 − .4.
 
-    With value_lam = 1 the critic's returns are still the whole 1¼ 1¼ 1 1; with 0 they are A + V.
+    With value_lam = 1 the critic's returns are still the full 1¼ 1¼ 1 1; with 0 they are A + V.
     """
     groups = scored(rollouts(), [spoken(0.25, 1.0)])
     values = [0.1, 0.2, 0.3, 0.4]
@@ -111,12 +111,12 @@ def test_the_running_scale_divides_what_each_turn_earned():
     Halved, the turns earn ½ 1½, −1 1, 3 −3 and ¼ −¼. Four more zeros bring the mean to ½: the squares add up to
     3½² + 7·½² = 14, sd √(14/7) = √2.
     """
-    made = rollouts(reward_scaling="running_sd")
+    generated = rollouts(reward_scaling="running_sd")
     episodes = [spoken(*rewards, tokens=1) for rewards in ((1.0, 3.0), (-2.0, 2.0), (6.0, -6.0), (0.5, -0.5))]
-    groups = scored(made, episodes[:1], episodes[1:2], episodes[2:3], episodes[3:])
+    groups = scored(generated, episodes[:1], episodes[1:2], episodes[2:3], episodes[3:])
     to_come = credited(groups).tokens["advantage"].view(4, 2)
     assert to_come.tolist() == [[2.0, 1.5], [0.0, 1.0], [0.0, -3.0], [0.0, -0.25]]
-    later = scored(made, *([spoken(1.0, -1.0, tokens=1)] for _ in range(4)))
+    later = scored(generated, *([spoken(1.0, -1.0, tokens=1)] for _ in range(4)))
     to_come = credited(later).tokens["advantage"].view(4, 2)
     assert to_come.flatten().tolist() == pytest.approx([0.0, -(0.5**0.5)] * 4)
 
@@ -130,7 +130,7 @@ def test_a_score_that_is_no_sum_of_the_turns_lies_on_the_last_turn():
 
 def test_what_is_taken_off_a_score_is_taken_off_its_last_turn():
     """Turns 1 and 3; the last one is cut, which costs ½: 3½ are still to come in the first turn, 2½ in the last."""
-    groups = scored(rollouts(missing_eos_penalty=0.5), [spoken(1.0, 3.0, ended=False)])
+    groups = scored(rollouts(missing_eos_penalty=0.5), [spoken(1.0, 3.0, finished=False)])
     assert credited(groups).tokens["advantage"].tolist() == [3.5, 3.5, 2.5, 2.5]
 
 
@@ -146,7 +146,7 @@ def test_only_the_last_turn_can_be_overlong(tokens, penalty):
     [(1, 0, 8), (3, 0, 24), (3, 20, 20)],  # 8 tokens a turn; an episode of three turns may be cut at 20
 )
 def test_the_constant_of_dr_grpo_is_the_longest_episode_s(max_turns, max_episode_tokens, constant, monkeypatch):
-    """Every sampled token weighs 1 / (most tokens that all turns of an episode may sample)."""
+    """Every sampled token weighs 1 / (maximum tokens that all turns of an episode may sample)."""
     module = "rlhf_lab.algorithms.policy_gradient.on_policy"
     nothing = SimpleNamespace(collector=SimpleNamespace(sampler=SimpleNamespace(truncation=None)))
     monkeypatch.setattr(f"{module}.load_policy_twice", lambda run: (nn.Identity(), nn.Identity(), None))
@@ -171,19 +171,19 @@ def test_an_iteration_begins_only_below_the_token_budget(generated, is_drawn):
     algorithm.settings = PPO(token_budget=100)
     algorithm.monitor: Any = SimpleNamespace(stopped=None)
     algorithm.model, algorithm.generated = nn.Identity(), generated
-    drawn: list[int] = []
+    selected: list[int] = []
 
     class Drawn(Exception):
         """Nothing behind the draw is of interest here."""
 
     def draw(model: nn.Module, iteration: int) -> None:
-        drawn.append(iteration)
+        selected.append(iteration)
         raise Drawn
 
     algorithm.rollouts: Any = SimpleNamespace(draw=draw)
     with suppress(Drawn):
         algorithm._start_iteration(7)
-    assert drawn == ([7] if is_drawn else [])
+    assert selected == ([7] if is_drawn else [])
     assert algorithm.experience is None and algorithm.plan == []
 
 
@@ -211,7 +211,7 @@ def test_an_unscored_episode_takes_its_turns_with_it():
 
 
 def test_a_filter_keeps_the_turns_of_the_episodes_that_it_keeps():
-    """Of totals 2, 9, 5 and 1 the best (second) and the worst (fourth) stay: turns 8 + 1 and −1 + 2."""
+    """With totals 2, 9, 5 and 1 the best (second) and the worst (fourth) stay: turns 8 + 1 and −1 + 2."""
     two_of_four = {"group_size": 2, "filter_pool": 4, "rollout_filter": "best_worst"}
     two_of_four |= {"prompts_per_iteration": 1, "batch_size": 2}
     turns = [(0.0, 2.0), (8.0, 1.0), (3.0, 2.0), (-1.0, 2.0)]

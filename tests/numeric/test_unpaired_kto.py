@@ -1,4 +1,4 @@
-"""KTO on single replies (algorithm=kto data=unpaired): a step's loss from log-probabilities in float64, row by row."""
+"""KTO on single responses (algorithm=kto data=unpaired): a step's loss from log-probabilities in float64, by row."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ LABELS = [True, False, False, True, True, False, True, False, False, True, False
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a policy, and one reply to each toy question that was liked or disliked."""
-    folder = tmp_path_factory.mktemp("unpaired")
+    """A directory with a policy, and one response to each toy question that was liked or disliked."""
+    directory = tmp_path_factory.mktemp("unpaired")
     questions = toy_rows(len(LABELS))
     rows = [
         {"prompt": prompt_text(question), "completion": long if liked else short, "label": liked}
         for (question, long, short), liked in zip(questions, LABELS, strict=True)
     ]
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    save_tiny("llama", gpt2_tokenizer([text for row in questions for text in row]), folder / "policy")
-    return folder
+    (directory / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    save_tiny("llama", gpt2_tokenizer([text for row in questions for text in row]), directory / "policy")
+    return directory
 
 
 @pytest.fixture
 def algorithm(source: Path, tmp_path: Path) -> UnpairedKTO:
-    """KTO before its first step, its policy moved so that it likes to say what anyone said."""
+    """KTO before its first step, its policy moved towards all responses of the data."""
     config = checked(
         "dpo",
         *("model=hf", f"model.path={source / 'policy'}", f"needs.policy={source / 'policy'}", "reward=length"),
@@ -47,30 +47,32 @@ def algorithm(source: Path, tmp_path: Path) -> UnpairedKTO:
         *("algorithm=kto", f"algorithm.beta={BETA}", "algorithm.batch_size=4", "algorithm.epochs=1"),
         *(f"algorithm.desirable_weight={LIKED_WEIGHT}", f"algorithm.undesirable_weight={DISLIKED_WEIGHT}"),
     )
-    made = registry.build("algorithm", config.algorithm, Run(tmp_path, config, {"policy": str(source / "policy")}))
-    assert isinstance(made, UnpairedKTO)
-    optimizer = torch.optim.SGD(made.model.parameters(), lr=1.0)
+    generated = registry.build("algorithm", config.algorithm, Run(tmp_path, config, {"policy": str(source / "policy")}))
+    assert isinstance(generated, UnpairedKTO)
+    optimizer = torch.optim.SGD(generated.model.parameters(), lr=1.0)
     for _ in range(3):
-        loss = -sum(logp(made.model, row) for row in made.rows) / sum(len(reply) for _, reply in made.rows)
+        loss = -sum(logp(generated.model, row) for row in generated.rows) / sum(
+            len(response) for _, response in generated.rows
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    made.begin()
-    return made
+    generated.start()
+    return generated
 
 
 def logp(model: nn.Module, row: Row) -> torch.Tensor:
-    """log π(reply | prompt) from the model's own logits of this row alone, nats."""
-    prompt, reply = row
+    """log π(response | prompt) from the model's own logits of this row alone, nats."""
+    prompt, response = row
     policy: Any = model
-    logits_TV = policy(input_ids=torch.tensor([[*prompt, *reply]])).logits[0]
-    before = torch.arange(len(reply)) + len(prompt) - 1
-    return logits_TV[before].log_softmax(-1)[torch.arange(len(reply)), torch.tensor(reply)].sum()
+    logits_TV = policy(input_ids=torch.tensor([[*prompt, *response]])).logits[0]
+    before = torch.arange(len(response)) + len(prompt) - 1
+    return logits_TV[before].log_softmax(-1)[torch.arange(len(response)), torch.tensor(response)].sum()
 
 
 @torch.no_grad()
 def log_ratio(algorithm: UnpairedKTO, row: Row) -> float:
-    """log π/π_ref of a reply in float64."""
+    """log π/π_ref of a response in float64."""
     models = (copy.deepcopy(model).double() for model in (algorithm.model, algorithm.reference))
     policy, reference = (float(logp(model, row)) for model in models)
     return policy - reference
@@ -81,7 +83,7 @@ def sigmoid(x: float) -> float:
 
 
 def test_every_reply_is_an_example_with_its_own_reference(algorithm):
-    """An odd number of examples, of which two share an entry of the cache: none takes another's log-probability."""
+    """An odd number of examples, two of them with one entry of the cache: none takes another's log-probability."""
     assert len(algorithm.rows) % 2 == 1 and 0 < sum(algorithm.liked) < len(algorithm.rows)
     with torch.no_grad():
         expected = [float(logp(algorithm.reference, row)) for row in algorithm.rows]
@@ -90,22 +92,23 @@ def test_every_reply_is_an_example_with_its_own_reference(algorithm):
     assert gaps[~np.eye(len(gaps), dtype=bool)].min() > 0.01, (
         "two examples are alike: the test would not tell them apart"
     )
-    said = {
-        algorithm.encoder.text(reply): liked for (_, reply), liked in zip(algorithm.rows, algorithm.liked, strict=True)
+    text = {
+        algorithm.encoder.text(response): liked
+        for (_, response), liked in zip(algorithm.rows, algorithm.liked, strict=True)
     }
-    assert len(said) == len(algorithm.rows)
+    assert len(text) == len(algorithm.rows)
     for pair in algorithm.run.corpus.train:
-        assert said[pair.chosen or pair.rejected] == bool(pair.chosen)
+        assert text[pair.chosen or pair.rejected] == bool(pair.chosen)
 
 
 def test_a_step_s_loss_and_kl_estimate_by_hand(algorithm):
-    """z = max(0, mean over the step of log π/π_ref of each prompt with the reply of the example before it).
+    """z = max(0, mean over the step of log π/π_ref of each prompt with the response of the example before it).
 
-    A liked reply of log-ratio r costs 1.25·(1 − σ(½·(r − z))), a disliked one .75·(1 − σ(½·(z − r))).
+    A liked response of log-ratio r costs 1.25·(1 − σ(½·(r − z))), a disliked one .75·(1 − σ(½·(z − r))).
     """
     assert [len(step) for step in algorithm.steps] == [4] * (len(algorithm.rows) // 4) + [len(algorithm.rows) % 4]
     estimates = []
-    for number, step in enumerate(algorithm.steps):
+    for index, step in enumerate(algorithm.steps):
         rows = [algorithm.rows[i] for i in step]
         mismatched = [(prompt, rows[i - 1][1]) for i, (prompt, _) in enumerate(rows)]
         z = max(0.0, float(np.mean([log_ratio(algorithm, row) for row in mismatched])))
@@ -117,7 +120,7 @@ def test_a_step_s_loss_and_kl_estimate_by_hand(algorithm):
                 expected[i], margins[i] = LIKED_WEIGHT * (1 - sigmoid(BETA * (ratio - z))), BETA * ratio
             else:
                 expected[i], margins[i] = DISLIKED_WEIGHT * (1 - sigmoid(BETA * (z - ratio))), -BETA * ratio
-        batch = algorithm.collect(number)
+        batch = algorithm.collect(index)
         assert batch.units == len(step)
         for micro in batch.micro:
             indices, _ = micro

@@ -39,13 +39,13 @@ from rlhf_lab.models.settings import LoRA
 from rlhf_lab.models.weights import add_product, store
 from rlhf_lab.sampling.local import LocalSampler, Samples
 from rlhf_lab.sampling.settings import Local, Vllm
-from rlhf_lab.sampling.vllm.client import Client, ServerFailed
+from rlhf_lab.sampling.vllm.client import ServerFailed, VllmClient
 from rlhf_lab.sampling.vllm.sampler import VllmSampler
 from rlhf_lab.sampling.vllm.server import PLUGIN, Server, Serving, server_rank
 from rlhf_lab.sampling.vllm.weights import Servers, fingerprint_of, servers_of
 
 STOPS = (EOS, *range(10, 60))
-"""Many tokens that end a reply, so that rows end at different times."""
+"""Many tokens that end a response, so that rows end at different steps."""
 SYNC = [
     *("lab_describe", "/pause?mode=abort", "/update_weight_version", "lab_load", "/reset_prefix_cache"),
     *("/update_weight_version", "/resume"),
@@ -91,8 +91,8 @@ def test_rows_are_samples_of_the_model_in_the_order_of_the_prompts(is_tied):
     lengths = {len(row.token_ids) for rows in samples.rows_BG for row in rows}
     assert len(lengths) > 3, "rows end at different times"
     for row in (row for rows in samples.rows_BG for row in rows):
-        assert row.ended == (row.token_ids[-1] in STOPS)
-        assert row.ended or len(row.token_ids) == 12
+        assert row.finished == (row.token_ids[-1] in STOPS)
+        assert row.finished or len(row.token_ids) == 12
         assert not any(token in STOPS for token in row.token_ids[:-1])
 
 
@@ -104,9 +104,9 @@ def test_a_row_follows_from_its_seed_alone(model):
         of_prompts = sampler.sample(model, prompts(), 2, seed=[5, 6, 7, 8, 9])
         reordered = sampler.sample(model, prompts()[::-1], 2, seed=[9, 8, 7, 6, 5])
         seeds = [request["sampling_params"]["seed"] for request in server.requests[:15]]
-    assert among.replies_BG == again.replies_BG != other.replies_BG
-    assert alone.replies_BG[0] == among.replies_BG[0]
-    assert reordered.replies_BG == of_prompts.replies_BG[::-1]
+    assert among.responses_BG == again.responses_BG != other.responses_BG
+    assert alone.responses_BG[0] == among.responses_BG[0]
+    assert reordered.responses_BG == of_prompts.responses_BG[::-1]
     assert len(set(seeds)) == 15
 
 
@@ -114,21 +114,21 @@ def test_several_servers_share_the_prompts_and_give_the_same_rows(model):
     with FakeVllm() as one, FakeVllm() as first, FakeVllm() as second:
         expected = sampler_for(one).sample(model, prompts(), 3, seed=1)
         samples = sampler_for(first, second).sample(model, prompts(), 3, seed=1)
-    assert samples.replies_BG == expected.replies_BG
+    assert samples.responses_BG == expected.responses_BG
     assert first.calls == second.calls == SYNC
     assert (len(first.requests), len(second.requests)) == (9, 6)
     for server in (first, second):  # a prompt is computed by one server
-        asked = [tuple(request["token_ids"]) for request in server.requests]
-        assert all(asked.count(prompt) == 3 for prompt in asked)
+        requested = [tuple(request["token_ids"]) for request in server.requests]
+        assert all(requested.count(prompt) == 3 for prompt in requested)
 
 
 def test_servers_of_a_process_load_one_after_another(monkeypatch, tmp_path):
-    """`from_pretrained` replaces functions of the whole process; two at a time would leave them replaced."""
+    """`from_pretrained` replaces functions of the entire process; two at a time would leave them replaced."""
     at_once: list[int] = []
     loading: list[object] = []
 
-    def load(folder: str) -> nn.Module:
-        loading.append(folder)
+    def load(directory: str) -> nn.Module:
+        loading.append(directory)
         at_once.append(len(loading))
         time.sleep(0.05)
         loading.pop()
@@ -182,7 +182,7 @@ def test_the_fingerprint_knows_every_weight(model):
 
 
 ADAPTERS = {"rank": 16, "layers": ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]}
-"""What a server says that takes adapters."""
+"""Description by a server that takes adapters."""
 SWAP = ["lab_describe", "/v1/load_lora_adapter"]
 
 
@@ -229,9 +229,12 @@ def test_the_base_is_sent_once_and_adapters_by_themselves(settings):
 @pytest.mark.parametrize(
     ("adapters", "says"),
     [
-        ({"rank": 0, "layers": []}, r"takes no adapters \(vllm serve adapter_rank=8\): the merged model is sent"),
-        ({**ADAPTERS, "rank": 1}, "takes adapters of rank 1 at most, and this one has 2"),
-        ({"rank": 16, "layers": ADAPTERS["layers"][1:]}, "cannot adapt down_proj"),
+        (
+            {"rank": 0, "layers": []},
+            r"does not accept adapters \(.* adapter_rank=8\): the merged model is sent",
+        ),
+        ({**ADAPTERS, "rank": 1}, "accepts adapters up to rank 1, but this adapter has rank 2"),
+        ({"rank": 16, "layers": ADAPTERS["layers"][1:]}, "does not support adapters on down_proj"),
     ],
 )
 def test_an_adapter_is_sent_merged_where_a_server_does_not_take_it(adapters, says, capsys):
@@ -244,7 +247,7 @@ def test_an_adapter_is_sent_merged_where_a_server_does_not_take_it(adapters, say
         assert_logps_of(policy, sampler.sample(policy, prompts(), 2, seed=1))
         assert one.calls == other.calls == SYNC * 2
         printed = capsys.readouterr().out
-        with pytest.raises(ConfigError, match=r"rollout.adapters=swapped: .*write rollout.adapters=auto"):
+        with pytest.raises(ConfigError, match=r"rollout.adapters=swapped: .*set rollout.adapters=auto"):
             sampler_for(one, other, adapters="swapped").sample(policy, prompts(), 2, seed=1)
     assert len(re.findall(says, printed)) == 1, "said once"
 
@@ -284,16 +287,16 @@ def test_rows_of_another_adapter_are_refused():
     policy = adapted(random_model(CONFIGS["llama"]))
     with FakeVllm(adapters=ADAPTERS) as server:
         sampler = sampler_for(server, adapters="swapped")
-        reply = server.reply
-        server.reply = lambda body: {**reply(body), "model": "another"}
-        with pytest.raises(ServerFailed, match=r"\(another\) and not with .*another run uses it"):
+        response = server.response
+        server.response = lambda body: {**response(body), "model": "another"}
+        with pytest.raises(ServerFailed, match=r"\(another\) instead of .*another run uses the server"):
             sampler.sample(policy, prompts(), 1, seed=1)
 
 
 def test_adapters_of_earlier_stages_lie_on_four_bits_beside_the_new_one(tmp_path):
     """Two policies on the same four bits differ in nothing that is packed: the fingerprint must know what lies on it.
 
-    With all of it taken away the numbers of the packed base are left, which both share."""
+    With all of it removed the numbers of the packed base remain, which are in both."""
     pytest.importorskip("bitsandbytes", reason="pip install 'rlhf_lab[quantized]'")
     base = random_model(Qwen2Config(**{**LLAMA, "hidden_size": 64, "intermediate_size": 128}))
     packed = store(base, "nf4", "cpu")
@@ -321,48 +324,52 @@ def test_settings_reach_the_server_and_mean_the_same(model):
         samples = sampler_for(server, top_k=2, top_p=0.9).sample(model, prompts(), 1, seed=1)
         greedy = sampler_for(server).sample(model, prompts(), 1, seed=1, temperature=0.0)
         allowed = sampler_for(server, allowed=[70, 71, *STOPS]).sample(model, prompts(), 2, seed=1)
-        narrow, plain, only = (server.requests[i]["sampling_params"] for i in (0, 5, 10))
+        narrow, simple, only = (server.requests[i]["sampling_params"] for i in (0, 5, 10))
     assert (narrow["top_k"], narrow["top_p"], narrow["max_tokens"], narrow["logprobs"]) == (2, 0.9, 12, 0)
-    assert plain["temperature"] == 0.0 and "seed" not in plain and "allowed_token_ids" not in plain
+    assert simple["temperature"] == 0.0 and "seed" not in simple and "allowed_token_ids" not in simple
     assert only["allowed_token_ids"] == [70, 71, *STOPS]
-    assert {token for _, reply in rows_of(allowed) for token in reply} <= {70, 71, *STOPS}
+    assert {token for _, response in rows_of(allowed) for token in response} <= {70, 71, *STOPS}
     local = LocalSampler(Local(max_new_tokens=12, max_prompt_tokens=64), STOPS)
-    assert greedy.replies_BG == local.sample(model, prompts(), 1, seed=9, temperature=0.0).replies_BG
-    assert max(len(set(reply)) for _, reply in rows_of(samples)) > 1
+    assert greedy.responses_BG == local.sample(model, prompts(), 1, seed=9, temperature=0.0).responses_BG
+    assert max(len(set(response)) for _, response in rows_of(samples)) > 1
 
 
-@pytest.mark.parametrize("most", [0, 20])
-def test_episodes_of_several_turns(model, most):
+@pytest.mark.parametrize("limit", [0, 20])
+def test_episodes_of_several_turns(model, limit):
     """As with the lab's own sampler: what is answered behind a turn is read, and a cut turn ends its row."""
     answer = [7, 8, 9]
-    asked: list[int] = []
+    requested: list[int] = []
 
     def next_turn(row: int, tokens: list[int]) -> list[int]:
-        asked.append(row)
-        return answer if asked.count(row) < 3 else []
+        requested.append(row)
+        return answer if requested.count(row) < 3 else []
 
     with FakeVllm() as server:
-        sampler = sampler_for(server, max_episode_tokens=most)
+        sampler = sampler_for(server, max_episode_tokens=limit)
         samples = sampler.sample(model, prompts(), 3, seed=1, next_turn=next_turn, max_turns=3)
-        drawn = [request["sampling_params"] for request in server.requests]
+        selected = [request["sampling_params"] for request in server.requests]
         single = sampler.sample(model, prompts(), 3, seed=1)
     assert_logps_of(model, samples)
     by_length = sorted(range(len(prompts())), key=lambda i: len(prompts()[i]))
     first_wave = [i * 3 + g for i in by_length for g in range(3)]
-    assert asked[:15] == first_wave, "an environment is asked in one order, whatever is answered first"
-    assert len({values["seed"] for values in drawn}) == len(drawn) > 15, "every turn of every row is drawn by itself"
-    if most:  # a later turn may have what earlier turns and answers have left of the row
-        assert {values["max_tokens"] for values in drawn[:15]} == {12} != {values["max_tokens"] for values in drawn}
+    assert requested[:15] == first_wave, "an environment is asked in one order, whatever is answered first"
+    assert len({values["seed"] for values in selected}) == len(selected) > 15, (
+        "every turn of every row is drawn by itself"
+    )
+    if limit:  # a later turn may have what earlier turns and answers have left of the row
+        assert (
+            {values["max_tokens"] for values in selected[:15]} == {12} != {values["max_tokens"] for values in selected}
+        )
     turns = 0
-    for rows, replies in zip(samples.rows_BG, single.rows_BG, strict=True):
-        for row, reply in zip(rows, replies, strict=True):
-            begin = sum(reply.sampled)
-            assert row.token_ids[:begin] == reply.token_ids, "a first turn is drawn as a reply is"
+    for rows, responses in zip(samples.rows_BG, single.rows_BG, strict=True):
+        for row, response in zip(rows, responses, strict=True):
+            start = sum(response.sampled)
+            assert row.token_ids[:start] == response.token_ids, "a first turn is drawn as a reply is"
             spans = [span for span in _spans(row.sampled) if not span[0]]
             assert all(row.token_ids[a:b] == answer for _, a, b in spans)
             turns = max(turns, 1 + len(spans))
-            assert len(row.token_ids) <= (most or 72) and row.sampled[-1]
-    assert turns == (3 if most == 0 else turns) and turns > 1
+            assert len(row.token_ids) <= (limit or 72) and row.sampled[-1]
+    assert turns == (3 if limit == 0 else turns) and turns > 1
 
 
 def _spans(flags: list[bool]) -> list[tuple[bool, int, int]]:
@@ -376,14 +383,14 @@ def test_a_text_ends_a_turn_with_the_token_that_completes_it(model):
 
     with FakeVllm() as server:
         free = sampler_for(server, stop_ids=[EOS]).sample(model, prompts(), 2, seed=1)
-        text = f"<{free.replies_BG[0][0][4]}>"
+        text = f"<{free.responses_BG[0][0][4]}>"
         stopping = sampler_for(server, stop_ids=[EOS], stop=(text,), decode=decode).sample(model, prompts(), 2, seed=1)
-    for (_, whole), (_, cut) in zip(rows_of(free), rows_of(stopping), strict=True):
-        words = [f"<{token}>" for token in whole]
-        length = words.index(text) + 1 if text in words else len(whole)
-        assert cut == whole[:length]
-    assert len(stopping.replies_BG[0][0]) <= 5 and stopping.ended_BG[0][0]
-    assert len(stopping.logps_BG[0][0]) == len(stopping.replies_BG[0][0])
+    for (_, full), (_, cut) in zip(rows_of(free), rows_of(stopping), strict=True):
+        words = [f"<{token}>" for token in full]
+        length = words.index(text) + 1 if text in words else len(full)
+        assert cut == full[:length]
+    assert len(stopping.responses_BG[0][0]) <= 5 and stopping.finished_BG[0][0]
+    assert len(stopping.logps_BG[0][0]) == len(stopping.responses_BG[0][0])
 
 
 def test_a_server_that_dies_is_named(model):
@@ -392,7 +399,7 @@ def test_a_server_that_dies_is_named(model):
         with pytest.raises(ServerFailed) as error:
             sampler.sample(model, prompts(), 4, seed=1)
     assert dying.url in str(error.value) and alive.url not in str(error.value)
-    assert "start it again and repeat the command" in str(error.value)
+    assert "restart it and repeat the command" in str(error.value)
 
 
 def test_a_server_that_is_not_there_is_named(model):
@@ -405,8 +412,8 @@ def test_a_server_that_is_not_there_is_named(model):
 def test_weights_that_are_not_taken_are_sent_again(model, monkeypatch, tmp_path):
     with FakeVllm() as server:
         sampler = sampler_for(server, weights_folder=str(tmp_path))
-        monkeypatch.setattr(type(model), "save_pretrained", lambda self, folder: None)
-        with pytest.raises(ServerFailed, match=r"refused /collective_rpc: 500 .* has no safetensors files"):
+        monkeypatch.setattr(type(model), "save_pretrained", lambda self, directory: None)
+        with pytest.raises(ServerFailed, match=r"rejected /collective_rpc: 500 .* has no safetensors files"):
             sampler.sample(model, prompts(), 1, seed=1)
         assert server.calls[-1] == "/resume" and not server.paused
         monkeypatch.undo()
@@ -420,7 +427,7 @@ def test_a_server_with_the_weights_of_another_run_is_refused(model):
         sampler.sample(model, prompts(), 1, seed=1)
         server.version = "of another"
         with pytest.raises(
-            ServerFailed, match=r"with the weights of another \(policy\) and not with .*another run uses it"
+            ServerFailed, match=r"with weights of another \(policy\) instead of .*another run uses the server"
         ):
             sampler.sample(model, prompts(), 1, seed=1)
 
@@ -430,13 +437,19 @@ def test_a_server_with_the_weights_of_another_run_is_refused(model):
     [
         ({"dtype": "bfloat16"}, "start it with --dtype float32, or set rollout.dtype=bfloat16"),
         ({"logprobs": "raw_logprobs"}, "start it with --logprobs-mode processed_logprobs"),
-        ({"config": {"rms_norm_eps": 1e-5, "hidden_act": "gelu"}}, "another model: .*hidden_act gelu in place of silu"),
+        (
+            {"config": {"rms_norm_eps": 1e-5, "hidden_act": "gelu"}},
+            "another model: .*hidden_act is gelu instead of silu",
+        ),
         (
             {"heads": {"size": 16, "known": [32, 64]}},
-            r"attention heads of 32, 64 numbers, and the model has heads of 16",
+            r"attention heads of size 32, 64, but the model has heads of size 16",
         ),
-        ({"config": {"rope_parameters": {"rope_theta": 7.0}}}, r"rope_parameters.rope_theta 7.0 in place of 10000.0"),
-        ({"positions": 20}, r"a row may have 24 tokens and the vLLM server holds 20; set rollout.context_tokens=24"),
+        ({"config": {"rope_parameters": {"rope_theta": 7.0}}}, r"rope_parameters.rope_theta is 7.0 instead of 10000.0"),
+        (
+            {"positions": 20},
+            r"a row may have 24 tokens, but the vLLM server supports 20; set rollout.context_tokens=24",
+        ),
     ],
 )
 def test_a_server_that_does_not_fit_is_refused(model, described, says):
@@ -447,7 +460,7 @@ def test_a_server_that_does_not_fit_is_refused(model, described, says):
 def test_a_server_with_two_addresses_is_refused(model):
     with FakeVllm(identity="one") as here, FakeVllm(identity="one") as there, pytest.raises(ConfigError) as error:
         sampler_for(here, there).sample(model, prompts(), 1, seed=1)
-    assert f"one server twice: {here.url} and {there.url}" in str(error.value)
+    assert f"the same server twice: {here.url} and {there.url}" in str(error.value)
 
 
 def test_probabilities_that_are_not_finite_are_refused(model, monkeypatch):
@@ -456,14 +469,14 @@ def test_probabilities_that_are_not_finite_are_refused(model, monkeypatch):
         choice = {"token_ids": [4], "logprobs": {"content": content}, "weight_versions": [{"version": self.version}]}
         return {"choices": [choice], "model": body["model"]}
 
-    monkeypatch.setattr(FakeVllm, "reply", without_logps)
+    monkeypatch.setattr(FakeVllm, "response", without_logps)
     with FakeVllm() as server, pytest.raises(NumericError, match="are not finite"):
         sampler_for(server).sample(model, prompts(), 1, seed=1)
 
 
 def test_an_idle_connection_that_was_closed_is_opened_again(model):
     with FakeVllm() as server:
-        client = Client(server.url, timeout_s=5)
+        client = VllmClient(server.url, timeout_s=5)
         assert client.is_healthy()
         (connection,) = client._idle
         connection.sock.close()
@@ -507,7 +520,7 @@ def test_a_server_is_started_when_it_is_needed_and_ended():
             killed.wait()
         return [7, 8, 9]
 
-    with pytest.raises(ServerFailed, match=r"(?s)does not answer .* The server has ended; it printed last"):
+    with pytest.raises(ServerFailed, match=r"(?s)does not answer .* The server has ended\. Its last output"):
         sampler.sample(model, prompts(), 2, seed=1, next_turn=kill, max_turns=2)
     assert_logps_of(model, sampler.sample(model, prompts(), 2, seed=1))
     process = servers._server._process
@@ -522,7 +535,7 @@ def test_a_server_is_started_when_it_is_needed_and_ended():
 
 @pytest.mark.parametrize(("adapters", "level"), [("merged", 2), ("swapped", 1)])
 def test_a_server_that_shares_the_gpu_sleeps_between_two_samples(adapters, level):
-    """What it is sent again is what it has forgotten: all weights, or of a base that is in host memory nothing."""
+    """It receives again what it has forgotten: all weights, or nothing for a base that is in host memory."""
     policy = adapted(random_model(CONFIGS["llama"]))
     change_adapter(policy)
     options = Vllm(mode="colocate", max_new_tokens=12, max_prompt_tokens=64, adapters=adapters)
@@ -551,7 +564,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
         "print('loading', 'RuntimeError: no such dtype', 'bye', sep=chr(10))\n"
         "sys.exit(3 if 'float16' in sys.argv else 0)"
     )
-    with pytest.raises(ServerFailed, match=r"(?s)ended as it started \(status 3\):\nRuntimeError: no such dtype"):
+    with pytest.raises(ServerFailed, match=r"(?s)ended while starting \(exit status 3\):\nRuntimeError: no such dtype"):
         Server(serving, command=[sys.executable, "-c", refuses_dtype], timeout_s=60)
     with pytest.raises(ServerFailed, match=r"did not answer within 0.1 s"):
         Server(serving, command=[sys.executable, "-c", "import time; time.sleep(60)"], timeout_s=0.1)
@@ -575,13 +588,13 @@ def test_what_a_server_is_started_with(tmp_path):
     assert [server_rank(rank) for rank in (0, 1, 512, 513)] == [0, 1, 512, 0]
 
 
-def sample_and_write(folder: Path, url: str) -> None:
-    """What one of two processes does: sample from a server, and write what it got and how often it sent weights."""
+def sample_and_write(directory: Path, url: str) -> None:
+    """Sample from a server in one of two processes, and write its samples and how often it sent weights."""
     options = Vllm(mode="server", urls=(url,), max_new_tokens=12, max_prompt_tokens=64)
     sampler = VllmSampler(options, STOPS, servers=Servers(options))
     samples = sampler.sample(random_model(CONFIGS["llama"]), prompts(), 3, seed=1)
-    written = json.dumps([samples.replies_BG, len(sampler.servers.sent_s)])
-    (folder / f"{ranks.rank()}.json").write_text(written)
+    written = json.dumps([samples.responses_BG, len(sampler.servers.sent_s)])
+    (directory / f"{ranks.rank()}.json").write_text(written)
 
 
 def test_two_processes_divide_the_prompts_and_the_main_one_sends_the_weights(model, tmp_path):
@@ -592,20 +605,20 @@ def test_two_processes_divide_the_prompts_and_the_main_one_sends_the_weights(mod
         assert len(server.requests) - before == 15, "no row is asked for twice"
         assert server.calls == SYNC * 2
     written = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    assert [replies for replies, _ in written] == [expected.replies_BG] * 2
+    assert [responses for responses, _ in written] == [expected.responses_BG] * 2
     assert [sent for _, sent in written] == [1, 0]
 
 
-def fake_vllm(folder: Path, lines: str) -> dict[str, str]:
+def fake_vllm(directory: Path, lines: str) -> dict[str, str]:
     """The environment variables with which vLLM's server leaves a file behind and then does what `lines` say."""
-    (folder / "vllm/entrypoints/openai").mkdir(parents=True)
+    (directory / "vllm/entrypoints/openai").mkdir(parents=True)
     server = (
         "import os, pathlib, signal, tempfile, time\n"
         "pathlib.Path(tempfile.gettempdir(), 'socket').touch()\n"
-        f"pathlib.Path({str(folder / 'started')!r}).write_text(str(os.getpid()))\n"
+        f"pathlib.Path({str(directory / 'started')!r}).write_text(str(os.getpid()))\n"
     )
-    (folder / "vllm/entrypoints/openai/api_server.py").write_text(server + lines)
-    return {**os.environ, "PYTHONPATH": str(folder)}
+    (directory / "vllm/entrypoints/openai/api_server.py").write_text(server + lines)
+    return {**os.environ, "PYTHONPATH": str(directory)}
 
 
 def test_a_server_ends_when_the_lab_is_killed(tmp_path):
@@ -631,7 +644,7 @@ def test_a_server_ends_when_the_lab_is_killed(tmp_path):
 
 
 def test_a_server_that_does_not_answer_leaves_nothing(tmp_path, monkeypatch):
-    """It is ended by a signal, for which it has no handler while it starts."""
+    """It is stopped by a signal, for which it has no handler while it starts."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -642,7 +655,7 @@ def test_a_server_that_does_not_answer_leaves_nothing(tmp_path, monkeypatch):
 
 
 def _is_zombie(process: int) -> bool:
-    """Whether a process has ended, and nobody has asked for its status yet."""
+    """Return True if a process has exited and nobody has read its status yet."""
     return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
 
@@ -658,5 +671,5 @@ def test_a_server_is_not_started_for_several_machines(model, monkeypatch):
     for name, value in {"RANK": "0", "MASTER_ADDR": "here", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     options = Vllm(mode="spawn")
-    with pytest.raises(ConfigError, match=r"on its loopback interface, and the processes of this stage are on 2"):
+    with pytest.raises(ConfigError, match=r"on its loopback interface, but this stage runs on 2 machines"):
         VllmSampler(options, STOPS, servers=Servers(options)).sample(model, prompts(), 1, seed=1)

@@ -43,17 +43,17 @@ PLAN = {
 RESUMED = (("sft", "zero1"), ("sft", "zero2"), ("ppo", "zero3"))
 
 
-def place(out: Path, key: tuple[str, ...]) -> Path:
+def position(out: Path, key: tuple[str, ...]) -> Path:
     return out / "-".join(key).replace("=", "_")
 
 
 def build_all(out: Path, needs: dict[str, str]) -> None:
     for key in PLAN:
         case, name, *more = key
-        held: dict[str, int] = {}
-        with mock.patch.object(zero.ZeRO, "step", noting(held)):
-            execute(stage(case, place(out, key), needs, f"sharding={name}", *more))
-        write_json(place(out, key) / "held.json", held)
+        model_copies: dict[str, int] = {}
+        with mock.patch.object(zero.ZeRO, "step", noting(model_copies)):
+            execute(stage(case, position(out, key), needs, f"sharding={name}", *more))
+        write_json(position(out, key) / "held.json", model_copies)
     for case, name in RESUMED:
         for kind in ("resumed", "stopped"):
             cut = stage(case, out / f"{case}-{name}-{kind}", needs, f"sharding={name}")
@@ -63,14 +63,14 @@ def build_all(out: Path, needs: dict[str, str]) -> None:
                 execute(cut)
 
 
-def noting(held: dict[str, int]) -> Any:
+def noting(model_copies: dict[str, int]) -> Any:
     """`ZeRO.step` that also notes how many numbers the main process holds of parameters and of the first moment."""
     step = zero.ZeRO.step
 
     def noted(self: zero.ZeRO, scale: float) -> None:
         step(self, scale)
-        held["parameters"] = sum(p.numel() for part in self.parts.values() for p in part.parameters())
-        held["moment"] = sum(state["exp_avg"].numel() for state in self.adamw.state.values() if state)
+        model_copies["parameters"] = sum(p.numel() for part in self.parts.values() for p in part.parameters())
+        model_copies["moment"] = sum(state["exp_avg"].numel() for state in self.adamw.state.values() if state)
 
     return noted
 
@@ -91,8 +91,8 @@ def built(shared_tmp: Path, needs: dict[str, str]) -> Path:
     return once(shared_tmp / "zero-two", lambda out: together(build_all, out, needs))
 
 
-def run_of(folder: Path) -> Path:
-    (found,) = (folder / "runs").glob("*-*")
+def run_of(directory: Path) -> Path:
+    (found,) = (directory / "runs").glob("*-*")
     return found
 
 
@@ -100,7 +100,7 @@ def run_of(folder: Path) -> Path:
 @pytest.mark.parametrize("key", PLAN, ids="-".join)
 def test_two_processes_take_the_steps_of_one(key: tuple[str, ...], built: Path, single: Any) -> None:
     low = "runtime.dtype=bfloat16" in key
-    expected, found = steps(single(key[0], "bfloat16" if low else "float32")), steps(run_of(place(built, key)))
+    expected, found = steps(single(key[0], "bfloat16" if low else "float32")), steps(run_of(position(built, key)))
     assert [(row["step"], row["units"]) for row in found] == [(row["step"], row["units"]) for row in expected]
     for one, two in zip(expected, found, strict=True):
         assert one.keys() == two.keys()
@@ -112,14 +112,14 @@ def test_two_processes_take_the_steps_of_one(key: tuple[str, ...], built: Path, 
 @installed
 @pytest.mark.parametrize("name", ["zero1", "zero2", "zero3"])
 def test_the_saved_model_is_that_of_one_process(name: str, built: Path, single: Any) -> None:
-    folder = run_of(place(built, ("sft", name)))
-    expected, found = (model_tensors(path / "model") for path in (single("sft"), folder))
+    directory = run_of(position(built, ("sft", name)))
+    expected, found = (model_tensors(path / "model") for path in (single("sft"), directory))
     assert found.keys() == expected.keys()
     for key, tensor in expected.items():
         assert found[key].dtype == tensor.dtype and torch.allclose(found[key], tensor, atol=2e-5), key
-    loaded = load_policy(folder / "model", checked("sft").model)
+    loaded = load_policy(directory / "model", checked("sft").model)
     assert torch.equal(loaded.get_input_embeddings().weight, found["model.embed_tokens.weight"])
-    sizes = [read_json(path / "result.json")["metrics"]["parameters"] for path in (single("sft"), folder)]
+    sizes = [read_json(path / "result.json")["metrics"]["parameters"] for path in (single("sft"), directory)]
     assert sizes[0] == sizes[1] > 0
 
 
@@ -127,8 +127,8 @@ def test_the_saved_model_is_that_of_one_process(name: str, built: Path, single: 
 def test_a_part_without_gradients_stays_as_it_is(built: Path, single: Any) -> None:
     """The policy while the critic learns alone: a step of AdamW on zeros would change how far its first one goes."""
     expected, found = (
-        torch.cat([t.flatten() for t in model_tensors(folder / "model").values()])
-        for folder in (single("ppo"), run_of(place(built, ("ppo", "zero3"))))
+        torch.cat([t.flatten() for t in model_tensors(directory / "model").values()])
+        for directory in (single("ppo"), run_of(position(built, ("ppo", "zero3"))))
     )
     assert torch.isclose(found, expected, atol=1e-5).float().mean() > 0.99
 
@@ -137,21 +137,21 @@ def test_a_part_without_gradients_stays_as_it_is(built: Path, single: Any) -> No
 @pytest.mark.parametrize("name", ["zero1", "zero2", "zero3"])
 def test_each_process_holds_its_share(name: str, built: Path) -> None:
     """Half of the moments; in stage 3 no matrix between passes, which leaves vectors."""
-    folder = place(built, ("sft", name))
-    held, tensors = read_json(folder / "held.json"), model_tensors(run_of(folder) / "model")
-    whole, vectors = (sum(t.numel() for t in tensors.values() if t.ndim <= most) for most in (2, 1))
-    assert held["moment"] == pytest.approx(whole / 2, rel=0.02)
-    assert held["parameters"] == (vectors if name == "zero3" else whole)
+    directory = position(built, ("sft", name))
+    model_copies, tensors = read_json(directory / "held.json"), model_tensors(run_of(directory) / "model")
+    full, vectors = (sum(t.numel() for t in tensors.values() if t.ndim <= largest) for largest in (2, 1))
+    assert model_copies["moment"] == pytest.approx(full / 2, rel=0.02)
+    assert model_copies["parameters"] == (vectors if name == "zero3" else full)
 
 
 @installed
 @pytest.mark.parametrize(("case", "name"), RESUMED)
 def test_resumed_equals_uninterrupted_bit_for_bit(case: str, name: str, built: Path) -> None:
     resumed = run_of(built / f"{case}-{name}-resumed")
-    whole = run_of(place(built, (case, name)))
-    expected, found = (model_tensors(path / "model") for path in (whole, resumed))
+    full = run_of(position(built, (case, name)))
+    expected, found = (model_tensors(path / "model") for path in (full, resumed))
     assert all(torch.equal(expected[key], found[key]) for key in expected)
-    assert [row["loss"] for row in steps(resumed)] == [row["loss"] for row in steps(whole)]
+    assert [row["loss"] for row in steps(resumed)] == [row["loss"] for row in steps(full)]
     assert "resumed at step 1" in read_json(resumed / "result.json")["notes"]
 
 
@@ -161,20 +161,20 @@ def test_another_number_of_processes_is_refused(built: Path, needs: dict[str, st
     cut = stage("sft", tmp_path / "out", needs, "sharding=zero2")
     with pytest.raises(ArtifactError, match="2 processes of sharding=zero2"):
         execute(cut)
-    assert (cut.folder / "checkpoint.pt").exists()
+    assert (cut.directory / "checkpoint.pt").exists()
 
 
 @installed
 def test_a_damaged_share_is_noticed(built: Path, needs: dict[str, str], tmp_path: Path) -> None:
     shutil.copytree(built / "sft-zero2-stopped", tmp_path / "out")
     cut = stage("sft", tmp_path / "out", needs, "sharding=zero2")
-    share = cut.folder / "checkpoint-1" / "rank_1.safetensors"
-    share.write_bytes(share.read_bytes()[:-3] + b"abc")
+    fraction = cut.directory / "checkpoint-1" / "rank_1.safetensors"
+    fraction.write_bytes(fraction.read_bytes()[:-3] + b"abc")
     assert any("rank_1.safetensors is damaged" in note for note in execute(cut)["notes"])
 
 
 def test_muon_needs_whole_matrices() -> None:
-    with pytest.raises(ConfigError, match=r"muon orthogonalises whole matrices.*fsdp_full"):
+    with pytest.raises(ConfigError, match=r"muon needs full matrices.*fsdp_full"):
         checked("sft", "sharding=zero2", "algorithm.optimizer=muon", "algorithm.muon_lr=0.02")
 
 

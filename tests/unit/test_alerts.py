@@ -87,7 +87,8 @@ def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("path", "reason"), [("/500", "was answered with status 500"), ("/slow", "did not answer (timed out)")]
+    ("path", "reason"),
+    [("/500", "was answered with status 500"), ("/slow", "did not answer (not complete after 0.2 s)")],
 )
 def test_a_webhook_that_fails_is_told_without_its_address(
     address: str, path: str, reason: str, monkeypatch: pytest.MonkeyPatch
@@ -95,7 +96,7 @@ def test_a_webhook_that_fails_is_told_without_its_address(
     monkeypatch.setenv("MY_HOOK", f"{address}{path}")
     (failure,) = alerts.send(Alerts(webhook_env="MY_HOOK", timeout_s=0.2), ALARM)
     assert failure.startswith("alerts.webhook_env (MY_HOOK) ") and "127.0.0.1" not in failure
-    assert reason in failure or "TimeoutError" in failure
+    assert reason in failure
 
 
 @pytest.mark.parametrize("value", ["", "hooks.example/secret", "file:///etc/passwd", "https://secret host/x"])
@@ -106,7 +107,7 @@ def test_an_address_that_is_none_is_told_without_it(value: str, monkeypatch: pyt
 
 
 def test_what_is_told() -> None:
-    told = alerts.payload(
+    stated = alerts.payload(
         Path("outputs/runs/ppo-1-2"),
         {"recipe": "ppo", "key": "1-2"},
         level="hard_stop",
@@ -117,18 +118,18 @@ def test_what_is_told() -> None:
         action="pause",
         paused=True,
     )
-    assert told["event"] == "hard_stop" and told["run"] == "ppo-1-2" and told["recipe"] == "ppo"
-    assert told["iteration"] == 7 and told["iterations"] == 40 and told["paused"] is True
-    assert told["signals"] == ["length_z", "reward_kl"]
-    assert told["numbers"] == {"length_z": 3.2, "reward_kl": None}
-    assert told["report"].endswith("/outputs/runs/ppo-1-2/report.html") and told["report"].startswith("/")
-    json.dumps(told, allow_nan=False)
+    assert stated["event"] == "hard_stop" and stated["run"] == "ppo-1-2" and stated["recipe"] == "ppo"
+    assert stated["iteration"] == 7 and stated["iterations"] == 40 and stated["paused"] is True
+    assert stated["signals"] == ["length_z", "reward_kl"]
+    assert stated["numbers"] == {"length_z": 3.2, "reward_kl": None}
+    assert stated["report"].endswith("/outputs/runs/ppo-1-2/report.html") and stated["report"].startswith("/")
+    json.dumps(stated, allow_nan=False)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"webhook_env": "https://hooks.example/secret"}, "no name of an environment variable"),
+        ({"webhook_env": "https://hooks.example/secret"}, "must be the name of an environment variable"),
         ({"timeout_s": 0.0}, "timeout_s=0.0"),
         ({"levels": ()}, "levels is empty"),
         ({"command": ("",)}, "an empty word"),
@@ -141,11 +142,11 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
 
 
 def test_whom_to_tell_is_no_part_of_a_result() -> None:
-    plain = planned("ppo")
-    told = planned("ppo", "alerts.command=[notify]", "alerts.continue_paused=true")
-    assert plain.key == told.key
+    simple = planned("ppo")
+    stated = planned("ppo", "alerts.command=[notify]", "alerts.continue_paused=true")
+    assert simple.key == stated.key
     assert (
-        told.needs["policy"].config.alerts
+        stated.needs["policy"].config.alerts
         == checked("ppo", "alerts.command=[notify]", "alerts.continue_paused=true").alerts
     )
 

@@ -1,4 +1,4 @@
-"""Which answer a solution states, and when two answers are the same number: worked by hand."""
+"""Answers that a solution states, and equality of two answers as numbers: worked by hand."""
 
 from __future__ import annotations
 

@@ -103,26 +103,26 @@ def test_the_content_of_a_data_file_counts_and_its_name_does_not(tmp_path):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def directory(tmp_path):
     return save_tiny("llama", train_tokenizer(["a b c"], 300), tmp_path / "policy")
 
 
-def test_a_model_folder_can_stand_in_for_a_recipe(folder):
-    stage = planned("dpo_iterative", *BASE, f"needs.policy={folder}", "needs.baseline=null")
+def test_a_model_folder_can_stand_in_for_a_recipe(directory):
+    stage = planned("dpo_iterative", *BASE, f"needs.policy={directory}", "needs.baseline=null")
     assert isinstance(stage.needs["policy"], artifacts.External)
-    assert stage.needs["policy"].model == str(folder)
+    assert stage.needs["policy"].model == str(directory)
     before = stage.key
-    config = folder / "config.json"
+    config = directory / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"note": 1}))
-    assert planned("dpo_iterative", *BASE, f"needs.policy={folder}", "needs.baseline=null").key != before
+    assert planned("dpo_iterative", *BASE, f"needs.policy={directory}", "needs.baseline=null").key != before
 
 
-def test_the_content_of_a_hugging_face_model_counts(folder):
+def test_the_content_of_a_hugging_face_model_counts(directory):
     def key():
-        return planned("sft", *BASE, "model=hf", f"model.path={folder}").key
+        return planned("sft", *BASE, "model=hf", f"model.path={directory}").key
 
     before = key()
-    weights = folder / "model.safetensors"
+    weights = directory / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
@@ -151,12 +151,12 @@ def test_a_missing_data_file_is_a_data_error():
 
 def test_a_result_without_its_model_is_not_complete(tmp_path):
     stage = planned("sft", *BASE, f"outputs={tmp_path}")
-    stage.folder.mkdir(parents=True)
-    (stage.folder / "result.json").write_text('{"status": "completed"}')
+    stage.directory.mkdir(parents=True)
+    (stage.directory / "result.json").write_text('{"status": "completed"}')
     assert stage.result() is None
-    (stage.folder / "model").mkdir()
+    (stage.directory / "model").mkdir()
     assert stage.result() == {"status": "completed"}
-    (stage.folder / "result.json").write_text('{"status": "running"}')
+    (stage.directory / "result.json").write_text('{"status": "running"}')
     assert stage.result() is None
 
 

@@ -51,8 +51,8 @@ def padding(steps, lengths):
 
 def test_buckets_save_padding_but_do_not_sort_the_epoch():
     lengths = [1 + (i * 37) % 64 for i in range(256)]
-    plain, bucketed = plan(lengths, bucket=1), plan(lengths, bucket=16)
-    assert padding(bucketed, lengths) < 0.35 * padding(plain, lengths)
+    simple, bucketed = plan(lengths, bucket=1), plan(lengths, bucket=16)
+    assert padding(bucketed, lengths) < 0.35 * padding(simple, lengths)
     order = [max(lengths[i] for i in step) for step in bucketed]
     assert order != sorted(order)
     assert order != sorted(order, reverse=True)

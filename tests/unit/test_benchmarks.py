@@ -18,7 +18,7 @@ from rlhf_lab.evaluations.settings import RewardBenchmark
 
 
 def table(scores):
-    """A reward that looks replies up by their last line; None is unscored."""
+    """A reward that looks responses up by their last line; None is unscored."""
     return lambda episodes: RewardBatch(
         np.array([scores[episode.response.splitlines()[-1]] for episode in episodes], dtype=float)
     )
@@ -32,7 +32,7 @@ def write(path, rows):
 def bench(tmp_path, monkeypatch, reward, **settings):
     monkeypatch.setattr(rm_bench, "build_reward", lambda run: reward)
     config = SimpleNamespace(needs={"reward": "mine"}, reward=SimpleNamespace(terms={"bt": None}))
-    run = SimpleNamespace(folder=tmp_path, config=config, corpus=Corpus("toy", [], [], ""))
+    run = SimpleNamespace(directory=tmp_path, config=config, corpus=Corpus("toy", [], [], ""))
     return rm_bench.build(RewardBenchmark(**settings), run).finish().metrics
 
 

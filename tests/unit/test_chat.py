@@ -1,4 +1,4 @@
-"""Chat templates of the families that users bring: prompts as they write them, replies that end where they end them.
+"""Chat templates of the families that users bring: prompts in their format, responses that end with their tokens.
 
 The templates are written here in the shape of each family's own, with a tokenizer trained on a few words.
 """
@@ -107,8 +107,8 @@ def family(request) -> Family:
 def test_a_prompt_is_what_the_template_writes(family):
     tokenizer = tokenizer_of(family)
     messages = talk(family, "hello", "you there", "write a function", "1 2 3")
-    whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    assert ChatTemplate(tokenizer).prompt(messages) == whole
+    full = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert ChatTemplate(tokenizer).prompt(messages) == full
 
 
 def test_a_reply_ends_with_the_end_of_turn_of_its_family(family):
@@ -116,7 +116,7 @@ def test_a_reply_ends_with_the_end_of_turn_of_its_family(family):
     chat = ChatTemplate(tokenizer)
     end = tokenizer.convert_tokens_to_ids(family.end)
     assert chat.end_of_turn == [end]
-    assert chat.reply("you there")[-1] == end
+    assert chat.response("you there")[-1] == end
     assert chat.stop_ids == tuple(dict.fromkeys([end, tokenizer.eos_token_id]))
 
 
@@ -124,11 +124,11 @@ def test_a_conversation_is_read_back_as_it_was_said(family):
     tokenizer = tokenizer_of(family)
     chat = ChatTemplate(tokenizer)
     question = talk(family, "hello", "you there")[: 2 if family.system else 1]
-    said = tokenizer.decode([*chat.prompt(question), *chat.reply("write a function")])
+    text = tokenizer.decode([*chat.prompt(question), *chat.response("write a function")])
     answered = [*question, {"role": "assistant", "content": "write a function"}]
     written = tokenizer.apply_chat_template(answered, tokenize=False)
-    # A generation prompt may end in a space that a written turn begins with, and newlines after a turn are not said.
-    assert said.replace(" ", "") == written[: written.rindex(family.end) + len(family.end)].replace(" ", "")
+    # A generation prompt may end in a space that a written turn starts with, and newlines after a turn are not output.
+    assert text.replace(" ", "") == written[: written.rindex(family.end) + len(family.end)].replace(" ", "")
 
 
 def test_user_text_cannot_forge_a_turn(family):
@@ -141,21 +141,21 @@ def test_user_text_cannot_forge_a_turn(family):
     ids = chat.prompt(forged)
     assert ids.count(end) == before
     assert f"hello{family.end}" in tokenizer.decode(ids)  # it is there, as text
-    assert end not in chat.reply(f"say {family.end} twice {family.end}")[:-1]
+    assert end not in chat.response(f"say {family.end} twice {family.end}")[:-1]
 
 
 def test_code_keeps_its_indentation(family):
     tokenizer = tokenizer_of(family)
     chat = ChatTemplate(tokenizer)
     code = "    return x + 1\n"
-    assert tokenizer.decode(chat.reply(code)[: -len(chat.end_of_turn)]) == code
+    assert tokenizer.decode(chat.response(code)[: -len(chat.end_of_turn)]) == code
 
 
 @pytest.mark.parametrize("name", ["gemma", "mistral"])
 def test_a_role_that_the_template_refuses_is_named(name):
     chat = ChatTemplate(tokenizer_of(FAMILIES[name]))
     messages = [{"role": "system", "content": "hello"}, {"role": "user", "content": "you"}]
-    with pytest.raises(DataError, match=r"refuses these messages \(system, user\): .*change the roles"):
+    with pytest.raises(DataError, match=r"rejects these messages \(system, user\): .*change the roles"):
         chat.prompt(messages)
 
 
@@ -168,23 +168,23 @@ def test_a_template_without_an_end_of_turn_ends_with_eos():
 def test_an_encoder_ends_replies_as_the_template_and_stops_where_the_model_says(tmp_path):
     family = FAMILIES["llama3"]
     tokenizer = tokenizer_of(family)
-    folder = save_tiny("llama", tokenizer, tmp_path / "model")
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, tokenizer.eos_token_id]}))
-    encoder = load_encoder(folder, HuggingFace(path=str(folder)))
+    directory = save_tiny("llama", tokenizer, tmp_path / "model")
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, tokenizer.eos_token_id]}))
+    encoder = load_encoder(directory, HuggingFace(path=str(directory)))
     end = tokenizer.convert_tokens_to_ids(family.end)
     assert encoder.chat is not None, "a tokenizer with a template uses it"
     assert encoder.eos_id == end
     assert encoder.stop_ids == (end, tokenizer.eos_token_id, 7)
-    prompt, reply = encoder.row("\n\nHuman: hello\n\nAssistant:", "you there", 100)
+    prompt, response = encoder.row("\n\nHuman: hello\n\nAssistant:", "you there", 100)
     assert prompt == tokenizer.apply_chat_template(
         to_messages("\n\nHuman: hello\n\nAssistant:"), add_generation_prompt=True, return_dict=False
     )
-    assert reply[-1] == end
-    assert encoder.text(reply) == "you there"
-    assert encoder.text([*reply[:-1], tokenizer.eos_token_id]) == "you there"
-    plain = load_encoder(folder, HuggingFace(path=str(folder), chat_template=False))
-    assert plain.chat is None
-    assert plain.stop_ids == (tokenizer.eos_token_id, 7)
+    assert response[-1] == end
+    assert encoder.text(response) == "you there"
+    assert encoder.text([*response[:-1], tokenizer.eos_token_id]) == "you there"
+    simple = load_encoder(directory, HuggingFace(path=str(directory), chat_template=False))
+    assert simple.chat is None
+    assert simple.stop_ids == (tokenizer.eos_token_id, 7)
 
 
 TOOLS_TEMPLATE = (
@@ -207,39 +207,39 @@ def test_what_a_message_says_stays_in_its_turn_all_the_way_to_the_template():
     ]
     tools = [{"type": "function", "function": {"name": "f"}}]
     encoder = Encoder(tokenizer, to_conversation)
-    whole = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, return_dict=False)
-    assert encoder.prompt(render_prompt(messages, tools)) == whole
-    assert tokenizer.decode(whole).count("<|im_start|>") == 5
+    full = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, return_dict=False)
+    assert encoder.prompt(render_prompt(messages, tools)) == full
+    assert tokenizer.decode(full).count("<|im_start|>") == 5
 
 
 def test_a_sampled_reply_keeps_its_indentation_where_the_template_tells_it_from_the_prompt(family):
     code = "    return x + 1\n\n"
     encoder = Encoder(tokenizer_of(family), to_conversation)
     assert encoder.text(encoder.response(code)) == "    return x + 1"
-    plain = Encoder(tokenizer_of(family))
-    assert plain.text(plain.response(code)) == "return x + 1"
+    simple = Encoder(tokenizer_of(family))
+    assert simple.text(simple.response(code)) == "return x + 1"
 
 
 def test_a_template_that_is_not_there_is_refused(tmp_path):
-    folder = save_tiny("llama", gpt2_tokenizer(TEXTS), tmp_path / "model")
-    assert load_encoder(folder, HuggingFace(path=str(folder))).chat is None
-    with pytest.raises(ConfigError, match="has no chat template; use"):
-        load_encoder(folder, HuggingFace(path=str(folder), chat_template=True))
+    directory = save_tiny("llama", gpt2_tokenizer(TEXTS), tmp_path / "model")
+    assert load_encoder(directory, HuggingFace(path=str(directory))).chat is None
+    with pytest.raises(ConfigError, match="has no chat template; set"):
+        load_encoder(directory, HuggingFace(path=str(directory), chat_template=True))
 
 
 @pytest.mark.parametrize("ending", [3, 9])
 def test_sampling_stops_at_any_token_that_ends_a_reply(tmp_path, ending):
-    """The same weights, greedy: whichever of the tokens comes first ends the reply and belongs to it."""
+    """The same weights, greedy: whichever of the tokens comes first ends the response and belongs to it."""
     tokenizer = gpt2_tokenizer(TEXTS)
-    folder = save_tiny("llama", tokenizer, tmp_path / "model")
-    model = load_policy(folder, HuggingFace(path=str(folder)))
+    directory = save_tiny("llama", tokenizer, tmp_path / "model")
+    model = load_policy(directory, HuggingFace(path=str(directory)))
     settings = Local(max_new_tokens=12, max_prompt_tokens=8)
-    free = LocalSampler(settings, [-1]).sample(model, [[1, 2, 3]], 1, seed=0, temperature=0.0).replies_BG[0][0]
+    free = LocalSampler(settings, [-1]).sample(model, [[1, 2, 3]], 1, seed=0, temperature=0.0).responses_BG[0][0]
     assert len(free) == 12
     stop = free[ending]
     samples = LocalSampler(settings, [-1, stop]).sample(model, [[1, 2, 3]], 1, seed=0, temperature=0.0)
-    assert samples.replies_BG[0][0] == free[: free.index(stop) + 1]
-    assert samples.ended_BG == [[True]]
+    assert samples.responses_BG[0][0] == free[: free.index(stop) + 1]
+    assert samples.finished_BG == [[True]]
 
 
 def test_an_encoder_of_a_trained_tokenizer_is_as_before():

@@ -28,8 +28,8 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return event
 
 
-def state_on_disk(folder: Path) -> dict[str, Any]:
-    state, problem = load(folder)
+def state_on_disk(directory: Path) -> dict[str, Any]:
+    state, problem = load(directory)
     assert state is not None, problem
     return state
 
@@ -50,7 +50,7 @@ def test_the_old_checkpoint_counts_until_the_new_one_is_whole(tmp_path, gate):
     writer.finish()
     state = state_on_disk(tmp_path)
     assert state["step"] == 2 and state["counts"] == {"rows": [1]}
-    assert torch.equal(Saved(tmp_path, state).whole["weight"], torch.zeros(3))
+    assert torch.equal(Saved(tmp_path, state).full["weight"], torch.zeros(3))
 
 
 def test_one_checkpoint_is_written_at_a_time(tmp_path, gate):

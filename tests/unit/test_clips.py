@@ -1,4 +1,4 @@
-"""What an evaluation of speech keeps to be heard."""
+"""Clips that an evaluation of speech keeps for listening."""
 
 import numpy as np
 import pytest

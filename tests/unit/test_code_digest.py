@@ -1,4 +1,4 @@
-"""What a digest of code sees and what it leaves out, on a small package and on the lab's own."""
+"""Code that a digest includes and code that it leaves out, on a small package and on rlhf_lab itself."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def fresh(monkeypatch):
 @pytest.fixture
 def toy(tmp_path, monkeypatch, fresh):
     """The package `toy`, and what its entry point's digests are after an edit of one file."""
-    folder = tmp_path / "toy"
-    folder.mkdir()
+    directory = tmp_path / "toy"
+    directory.mkdir()
     for name, text in FILES.items():
-        (folder / f"{name}.py").write_text(text)
+        (directory / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
 
     def after(name: str = "", old: str = "", new: str = "") -> dict[str, str]:
         if name:
-            path = folder / f"{name}.py"
+            path = directory / f"{name}.py"
             assert old in path.read_text()
             path.write_text(path.read_text().replace(old, new))
         fresh()
@@ -101,13 +101,13 @@ def test_comments_docstrings_and_what_nothing_refers_to_do_not_count(toy, name, 
 
 
 def test_a_file_of_ones_own_counts_whole_with_what_lies_beside_it(tmp_path, fresh):
-    reward, beside = tmp_path / "my_reward.py", tmp_path / "words.py"
+    reward, siblings = tmp_path / "my_reward.py", tmp_path / "words.py"
     reward.write_text("import numpy\nimport words\n\ndef score(p, r):\n    return words.count(r)\n")
-    beside.write_text("def count(r):\n    return len(r)\n")
+    siblings.write_text("def count(r):\n    return len(r)\n")
     before = digests([], [reward])
     assert set(before) == {"my_reward.py:score", "words.py:count"}
     fresh()
-    beside.write_text("def count(r):\n    return -len(r)\n")
+    siblings.write_text("def count(r):\n    return -len(r)\n")
     assert differences(before, digests([], [reward])) == ["words.py (count)"]
 
 
@@ -172,7 +172,7 @@ def keys_after_edit(monkeypatch, file: str, old: str, new: str) -> dict[str, str
         ("trackers/wandb.py", "return ", "return 0 or ", set()),
         ("losses/policy.py", "return ", "return 0 or ", set()),
         ("algorithms/policy_gradient/ppo.py", "return ", "return 0 or ", set()),
-        ("packs/judging/rewards/judge.py", "return ", "return 0 or ", set()),
+        ("rewards/rules/length.py", "return ", "return 0 or ", set()),
     ],
 )
 def test_an_edit_of_the_lab_rebuilds_what_it_decides_and_what_starts_from_that(monkeypatch, file, old, new, changed):
@@ -190,11 +190,11 @@ def test_what_a_metric_is_called_decides_no_result(recipe):
 
 def test_the_source_of_ones_own_reward_counts_and_what_it_imports(tmp_path, monkeypatch, fresh):
     monkeypatch.chdir(tmp_path)
-    reward, beside = tmp_path / "my_rewards.py", tmp_path / "words.py"
+    reward, siblings = tmp_path / "my_rewards.py", tmp_path / "words.py"
     reward.write_text(
         "import words\n\ndef brevity(prompts, responses):\n    return [-words.count(r) for r in responses]\n"
     )
-    beside.write_text("def count(text):\n    return len(text.split())\n")
+    siblings.write_text("def count(text):\n    return len(text.split())\n")
 
     def keys() -> dict[str, str]:
         fresh()
@@ -204,7 +204,7 @@ def test_the_source_of_ones_own_reward_counts_and_what_it_imports(tmp_path, monk
     before = keys()
     reward.write_text(reward.read_text() + "# a remark\n")
     assert keys() == before
-    beside.write_text("def count(text):\n    return len(text)\n")
+    siblings.write_text("def count(text):\n    return len(text)\n")
     after = keys()
     assert before["grpo"] != after["grpo"]
     assert before["sft"] == after["sft"]

@@ -27,8 +27,8 @@ PAGE = ROOT / "docs" / "results" / "coverage.md"
 @pytest.fixture(scope="module")
 def campaign():
     """The script as a module; it puts its folder at the end of the path."""
-    place = ROOT / "tests" / "campaign" / "coverage.py"
-    spec = importlib.util.spec_from_file_location("coverage_campaign", place)
+    position = ROOT / "tests" / "campaign" / "coverage.py"
+    spec = importlib.util.spec_from_file_location("coverage_campaign", position)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclasses look themselves up there
     spec.loader.exec_module(module)

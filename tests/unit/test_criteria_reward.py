@@ -15,6 +15,7 @@ from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.data import reviews as reviews_data
 from rlhf_lab.data.world_settings import Reviews
 from rlhf_lab.evaluations.design_report import choice_metrics
+from rlhf_lab.rewards.criteria import sets
 from rlhf_lab.rewards.criteria.design import CriteriaReward
 from rlhf_lab.rewards.criteria.design import build as build_design
 from rlhf_lab.rewards.criteria.model import (
@@ -23,17 +24,19 @@ from rlhf_lab.rewards.criteria.model import (
     hand_weighted,
     kept_criteria,
 )
-from rlhf_lab.rewards.criteria.sets import REVIEWS, TEXT, criteria_of, review_criteria, text_criteria
+from rlhf_lab.rewards.criteria.sets import REVIEWS, TEXT, CriteriaSet, criteria_of, review_criteria, text_criteria
 from rlhf_lab.rewards.criteria.settings import Design
 
 CHANGE = "\n\nHuman: 1 read price\n2 total = size + 1\n3 open socket\n\nAssistant:"
 
 
 def test_criteria_of_a_comment_by_hand():
-    reply = "Nice work. Line 2 uses a wrong variable. Use price on line 2. Line 9 is off by one. I am sure about this."
-    values = dict(zip(REVIEWS, review_criteria(CHANGE, reply), strict=True))
+    response = (
+        "Nice work. Line 2 uses a wrong variable. Use price on line 2. Line 9 is off by one. I am sure about this."
+    )
+    values = dict(zip(REVIEWS, review_criteria(CHANGE, response), strict=True))
     assert values == {
-        "names_lines": 1,  # line 9 is not there
+        "names_lines": 1,  # row 9 does not exist
         "names_kinds": 2,
         "gives_fixes": 1,
         "approves": 0,
@@ -48,9 +51,9 @@ def test_criteria_of_a_comment_by_hand():
 
 def test_criteria_do_not_know_the_truth():
     """The same comment on another change of as many lines has the same criteria."""
-    reply = "Line 2 uses a wrong variable."
+    response = "Line 2 uses a wrong variable."
     other = "\n\nHuman: 1 loop i below rows\n2 sort rows\n3 close lock\n\nAssistant:"
-    assert review_criteria(CHANGE, reply) == review_criteria(other, reply)
+    assert review_criteria(CHANGE, response) == review_criteria(other, response)
 
 
 def test_criteria_of_a_reply_by_hand():
@@ -93,7 +96,8 @@ def test_bradley_terry_weights_against_a_minimiser():
 
 
 def test_pairs_without_an_exception_have_finite_weights():
-    assert np.isfinite(bradley_terry_weights(np.array([[1.0], [2.0]]), precision=0.1)).all()
+    """1/(1 + e^w) + 2/(1 + e^2w) = 0.1·w, where the likelihood's pull equals that of the penalty: w = 1.847201."""
+    assert bradley_terry_weights(np.array([[1.0], [2.0]]), precision=0.1) == pytest.approx([1.847201], abs=1e-6)
 
 
 def test_agreement_is_spearman_of_both_orders_and_ignores_what_is_the_same():
@@ -115,7 +119,7 @@ def test_what_validation_keeps():
     assert kept_criteria(rho_C, np.zeros(4), 0.1).tolist() == [True, True, False, True]
     # with the sign that a person gave them
     assert kept_criteria(rho_C, np.array([1, 1, 1, -0.2]), 0.1).tolist() == [True, False, False, False]
-    # none: the one that agrees most
+    # none: the one that agrees best
     assert kept_criteria(rho_C, np.array([-1, 1, 1, -1]), 0.1).tolist() == [False, False, True, False]
     assert kept_criteria(np.array([np.nan, 0.2]), np.zeros(2), 0.1).tolist() == [False, True]
 
@@ -139,9 +143,11 @@ def corpus():
     return reviews_data.build(Reviews(train_pairs=600, test_pairs=300))
 
 
-def make(corpus, folder, **settings):
-    folder.mkdir(parents=True, exist_ok=True)
-    run = SimpleNamespace(data=corpus, corpus=corpus, folder=folder, needs={"design": str(folder)}, device="cpu")
+def make(corpus, directory, **settings):
+    directory.mkdir(parents=True, exist_ok=True)
+    run = SimpleNamespace(
+        data=corpus, corpus=corpus, directory=directory, needs={"design": str(directory)}, device="cpu"
+    )
     return build(CriteriaRewardSettings(**settings), run).finish().metrics, run
 
 
@@ -192,7 +198,7 @@ def test_a_reward_of_another_domain_is_refused(tmp_path):
 
 
 def test_gains_by_hand():
-    """Two prompts with two replies each: best of 2 is the one with the higher proxy, a mean reply is between them."""
+    """Two prompts with two responses each: best of 2 is the one with the higher proxy, the mean is between them."""
 
     def rows(gold, proxy):
         return [{"gold": g, "proxy": p} for g, p in zip(gold, proxy, strict=True)]
@@ -205,3 +211,16 @@ def test_gains_by_hand():
     assert metrics["proxy_gain"].mean == pytest.approx(1.0)
     assert metrics["gap"].mean == pytest.approx(1.0)
     assert metrics["gold_correlation/within"].mean == pytest.approx(0)
+
+
+def test_one_pack_has_the_criteria_of_a_corpus(monkeypatch):
+    corpus = SimpleNamespace(name="mine")
+    text = CriteriaSet("text", {}, lambda prompts, responses: np.zeros((len(responses), 0)))
+    finders = [lambda corpus: None, lambda corpus: text, lambda corpus: text]
+    monkeypatch.setattr(sets, "contributed_objects", lambda kind: finders[:2])
+    assert criteria_of(corpus) is text
+    monkeypatch.setattr(sets, "contributed_objects", lambda kind: finders)
+    with pytest.raises(
+        ConfigError, match=rf"criteria of data mine: both module {__name__} and module {__name__} provide them"
+    ):
+        criteria_of(corpus)

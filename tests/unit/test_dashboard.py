@@ -33,12 +33,12 @@ def sections(no_login) -> list[dict]:
 
 def test_every_metric_of_every_panel_is_documented(sections):
     known = [metric for metric in declared() if not metric.name.startswith("<")]
-    drawn = []
+    selected = []
     for panel in (panel for section in sections for panel in section["panels"]):
         config = panel["config"]
-        drawn += config.get("metrics", [])
-        drawn += [config[axis] for axis in ("xAxis", "yAxis") if config.get(axis, "step") != "step"]
-    names = [re.sub(r"^(summary_metrics\.|summary:)final/", "", name) for name in drawn]
+        selected += config.get("metrics", [])
+        selected += [config[axis] for axis in ("xAxis", "yAxis") if config.get(axis, "step") != "step"]
+    names = [re.sub(r"^(summary_metrics\.|summary:)final/", "", name) for name in selected]
     assert len(names) > 50
     assert not [name for name in names if not any(metric.matches(name) for metric in known)]
     assert not any(metric.matches("no_such_metric") for metric in known)
@@ -76,7 +76,7 @@ def test_every_chart_has_a_title_and_every_axis_a_unit(sections):
 def test_pushing_needs_a_target_and_a_login(no_login):
     with pytest.raises(LabError, match="needs a login"):
         dashboard_command(["--push", "me/rlhf_lab"])
-    with pytest.raises(ConfigError, match="is not entity/project"):
+    with pytest.raises(ConfigError, match="is not of the form entity/project"):
         dashboard_command(["--push", "rlhf_lab"])
-    with pytest.raises(ConfigError, match="takes a file"):
+    with pytest.raises(ConfigError, match="needs a file"):
         dashboard_command(["a.json", "b.json"])

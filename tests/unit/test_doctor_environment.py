@@ -1,4 +1,4 @@
-"""What the doctor says of a machine: every check sees the fault it is there for, and nothing is left behind."""
+"""The doctor's checks of a machine: every check sees its fault, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from packaging.requirements import Requirement
 from rlhf_lab.core import machine
 from rlhf_lab.core.files import write_text
 from rlhf_lab.doctor import environment, installation, parts, storage
-from rlhf_lab.doctor.findings import Finding, examine
+from rlhf_lab.doctor.findings import CheckResult, examine
 from rlhf_lab.memory.devices import GIB
 
 CHECKS = {check.name: check for check in (*environment.ENVIRONMENT, *storage.STORAGE)}
 Usage = namedtuple("Usage", "total used free")
 
 
-def ask(name: str, outputs: Path | None = None) -> Finding:
+def ask(name: str, outputs: Path | None = None) -> CheckResult:
     return next(examine("test", [CHECKS[name]], outputs))
 
 
@@ -32,8 +32,8 @@ def wanted(monkeypatch):
     """Replaces what the package asks for."""
 
     def replace(python: str = ">=3.11", core: tuple[str, ...] = (), **extras: list[str]) -> None:
-        asked = {name: list(map(Requirement, lines)) for name, lines in extras.items()}
-        found = installation.Requirements(python, list(map(Requirement, core)), asked)
+        requested = {name: list(map(Requirement, lines)) for name, lines in extras.items()}
+        found = installation.Requirements(python, list(map(Requirement, core)), requested)
         for module in (installation, environment, parts):
             monkeypatch.setattr(module, "requirements", lambda: found)
 
@@ -69,7 +69,7 @@ def test_python_and_packages_outside_their_ranges(wanted):
     assert packages.status == "fail"
     assert "torch" in packages.measured and "outside >=99" in packages.measured
     assert "no-such-package is not installed" in packages.measured
-    assert packages.advice == "pip install 'torch>=99' 'no-such-package>=1'"
+    assert packages.hint == "pip install 'torch>=99' 'no-such-package>=1'"
 
 
 def test_a_cpu_build_beside_a_gpu_driver(monkeypatch):
@@ -82,16 +82,16 @@ def test_a_cpu_build_beside_a_gpu_driver(monkeypatch):
     assert ask("devices").status == "pass"
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     assert ask("torch").status == "pass"
-    assert "driver" in ask("devices").advice
+    assert "driver" in ask("devices").hint
 
 
 def test_threads_that_spin_or_are_too_many(monkeypatch):
     monkeypatch.setattr(environment, "usable_cores", lambda: 4)
     assert ask("threads").status == "pass"
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    assert "PASSIVE" in ask("threads").advice
+    assert "PASSIVE" in ask("threads").hint
     monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
-    assert "OMP_NUM_THREADS=4" in ask("threads").advice
+    assert "OMP_NUM_THREADS=4" in ask("threads").hint
 
 
 def test_free_memory_is_the_machines_or_the_containers(monkeypatch, tmp_path):
@@ -114,14 +114,14 @@ def test_free_memory_is_the_machines_or_the_containers(monkeypatch, tmp_path):
 def test_a_terminal_that_cannot_show_greek(monkeypatch):
     with open(sys.stdout.fileno(), "w", encoding="latin-1", closefd=False) as latin:
         monkeypatch.setattr(sys, "__stdout__", latin)
-        finding = ask("terminal")
-    assert (finding.status, "PYTHONUTF8=1" in finding.advice) == ("fail", True)
+        conclusion = ask("terminal")
+    assert (conclusion.status, "PYTHONUTF8=1" in conclusion.hint) == ("fail", True)
 
 
 def test_a_stream_without_an_encoding_is_no_crash(monkeypatch):
     monkeypatch.setattr(sys, "__stdout__", io.StringIO())  # its encoding is None
-    finding = ask("terminal")
-    assert (finding.status, finding.measured.rpartition(", ")[2]) == ("fail", "unknown")
+    conclusion = ask("terminal")
+    assert (conclusion.status, conclusion.measured.rpartition(", ")[2]) == ("fail", "unknown")
 
 
 def test_git(monkeypatch):
@@ -143,9 +143,9 @@ def test_outputs_are_looked_at_and_left_as_they_were(tmp_path):
 
 def test_a_full_disk(monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(GIB, GIB, GIB // 4))
-    finding = ask("disk", tmp_path)
-    assert (finding.status, "outputs=FOLDER" in finding.advice) == ("fail", True)
-    assert finding.measured.startswith("0.2 GiB free")
+    conclusion = ask("disk", tmp_path)
+    assert (conclusion.status, "outputs=DIR" in conclusion.hint) == ("fail", True)
+    assert conclusion.measured.startswith("0.2 GiB free")
 
 
 def test_the_type_of_the_file_system_is_of_the_nearest_mount(monkeypatch, tmp_path):
@@ -162,9 +162,9 @@ def test_a_folder_that_refuses_writes(monkeypatch, tmp_path):
         raise PermissionError(13, "Permission denied", str(tmp_path))
 
     monkeypatch.setattr(storage.tempfile, "TemporaryDirectory", refuse)
-    finding = ask("atomic writes", tmp_path)
-    assert finding.status == "fail"
-    assert "Permission denied" in finding.measured and "outputs=FOLDER" in finding.advice
+    conclusion = ask("atomic writes", tmp_path)
+    assert conclusion.status == "fail"
+    assert "Permission denied" in conclusion.measured and "outputs=DIR" in conclusion.hint
 
 
 def test_a_rename_that_is_not_atomic(monkeypatch, tmp_path):
@@ -184,17 +184,17 @@ def test_a_file_system_without_locks(monkeypatch, tmp_path):
             return None
 
     monkeypatch.setattr(storage, "FileLock", Unlocked)
-    finding = ask("file locks", tmp_path)
-    assert finding.status == "fail"
-    assert finding.measured.startswith("a second process is let in while it is held")
+    conclusion = ask("file locks", tmp_path)
+    assert conclusion.status == "fail"
+    assert conclusion.measured.startswith("a second process is admitted while it is locked, admitted after")
 
 
 def test_paths_are_shown_without_the_home_directory(monkeypatch, tmp_path):
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "ann")
-    assert storage.shown(tmp_path / "ann" / "outputs") == "~/outputs"
+    assert storage.redacted_path(tmp_path / "ann" / "outputs") == "~/outputs"
     monkeypatch.chdir(tmp_path)
-    assert storage.shown(Path("outputs")) == "outputs"
-    assert storage.shown(Path("/somewhere/else")) == "/somewhere/else"
+    assert storage.redacted_path(Path("outputs")) == "outputs"
+    assert storage.redacted_path(Path("/somewhere/else")) == "/somewhere/else"
 
 
 def test_optional_parts_work_are_missing_or_broken(wanted, monkeypatch):
@@ -202,14 +202,14 @@ def test_optional_parts_work_are_missing_or_broken(wanted, monkeypatch):
     works = parts.Library("pytest", "import json", "tests").ask(None)
     assert (works.status, works.tolerance) == ("pass", ">=7")
     missing = parts.Library("no-such-package", "import nothing", "tracker=nothing").ask(None)
-    assert (missing.status, missing.advice) == ("skip", "pip install no-such-package")
+    assert (missing.status, missing.hint) == ("skip", "pip install no-such-package")
     assert "tracker=nothing needs it" in missing.measured
     broken = parts.Library("pytest", "import no_such_module", "tests").ask(None)
     assert broken.status == "fail" and "No module named 'no_such_module'" in broken.measured
     crash = parts.Library("pytest", "import os; os.abort()", "tests").ask(None)
     assert crash.status == "fail" and "exit status -6" in crash.measured
     old = parts.Library("ruff", "import json", "style").ask(None)
-    assert old.status == "fail" and "outside >=99" in old.advice
+    assert old.status == "fail" and "outside >=99" in old.hint
     monkeypatch.setattr(parts, "SECONDS", 0.2)
     monkeypatch.setattr(parts.os, "getloadavg", lambda: (0.5, 0.5, 0.5))
     slow = parts.Library("pytest", "import time; time.sleep(9)", "tests").ask(None)
@@ -220,14 +220,18 @@ def test_a_part_that_is_slow_on_a_busy_machine_is_not_said_to_be_broken(monkeypa
     monkeypatch.setattr(parts, "SECONDS", 0.2)
     monkeypatch.setattr(parts.os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
     slow = parts.Library("pytest", "import time; time.sleep(9)", "tests").ask(None)
-    assert slow.status == "skip" and slow.measured.startswith("not known: ")
-    assert "load 1000.0" in slow.advice and "run doctor again" in slow.advice and "pip install" not in slow.advice
+    assert slow.status == "skip" and slow.measured.startswith("unknown: ")
+    assert "load 1000.0" in slow.hint and "run doctor again" in slow.hint and "pip install" not in slow.hint
 
 
 def test_programs_work_are_missing_or_broken():
-    assert parts.Program((sys.executable, "--version"), "all", "-").ask(None).measured.startswith("works: Python 3")
-    assert parts.Program(("no-such-program",), "all", "apt install it").ask(None).advice == "apt install it"
-    broken = parts.Program((sys.executable, "-c", "raise SystemExit('no configuration')"), "all", "-").ask(None)
+    assert (
+        parts.ExternalProgram((sys.executable, "--version"), "all", "-")
+        .ask(None)
+        .measured.startswith("works: Python 3")
+    )
+    assert parts.ExternalProgram(("no-such-program",), "all", "apt install it").ask(None).hint == "apt install it"
+    broken = parts.ExternalProgram((sys.executable, "-c", "raise SystemExit('no configuration')"), "all", "-").ask(None)
     assert broken.status == "skip" and "no configuration" in broken.measured  # an optional program is no fault
 
 
@@ -239,7 +243,7 @@ def test_the_machine_is_examined_where_torch_does_not_load(tmp_path):
         "from rlhf_lab.doctor import examination\n"
         "from rlhf_lab.doctor.findings import examine\n"
         "found = {f.name: f for f in examine('', ENVIRONMENT, None)}\n"
-        "assert found['Python'].status == 'pass' and 'wrong ELF class' in found['torch'].advice, found\n"
+        "assert found['Python'].status == 'pass' and 'wrong ELF class' in found['torch'].hint, found\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -38,9 +38,9 @@ def test_a_reply_ends_with_eos_and_starts_with_its_space(encoder):
 
 
 def test_prompt_and_reply_are_the_transcript(encoder):
-    prompt, reply = encoder.row(PROMPT, REPLY, 200)
+    prompt, response = encoder.row(PROMPT, REPLY, 200)
     start = 1 if prompt[0] == encoder.tokenizer.bos_token_id else 0
-    assert encoder.tokenizer.decode(prompt[start:] + reply[:-1]) == f"{PROMPT} {REPLY}"
+    assert encoder.tokenizer.decode(prompt[start:] + response[:-1]) == f"{PROMPT} {REPLY}"
     assert encoder.counts == {"rows": 1}
 
 
@@ -60,26 +60,26 @@ def test_no_pad_token_is_needed():
     row_N, column_N = batch.targets()
     lengths = [len(encoder.response(text)) for text in (REPLY, "No.")]
     assert torch.bincount(row_N).tolist() == lengths
-    assert batch.tokens_BT[row_N, column_N][-1] == encoder.eos_id  # EOS is part of the reply even where it pads
+    assert batch.tokens_BT[row_N, column_N][-1] == encoder.eos_id  # EOS is part of the response even where it pads
 
 
 @pytest.mark.parametrize("limit", [8, 16, 32, 64])
-@pytest.mark.parametrize("reply", [REPLY, REPLY * 20, "", "No."])
-def test_truncated_rows_are_counted_and_never_empty(encoder, limit, reply):
-    prompt, ids = encoder.row(PROMPT * 20, reply, limit)
+@pytest.mark.parametrize("response", [REPLY, REPLY * 20, "", "No."])
+def test_truncated_rows_are_counted_and_never_empty(encoder, limit, response):
+    prompt, ids = encoder.row(PROMPT * 20, response, limit)
     assert len(prompt) + len(ids) <= limit
-    assert len(ids) >= min(len(encoder.response(reply)), limit // 4)
+    assert len(ids) >= min(len(encoder.response(response)), limit // 4)
     assert prompt
     assert encoder.counts["prompts cut at the beginning"] == 1
-    whole = ids == encoder.response(reply)
-    assert whole == (ids[-1] == encoder.eos_id)
-    assert encoder.counts.get("replies cut at the end (no EOS)", 0) == (0 if whole else 1)
+    full = ids == encoder.response(response)
+    assert full == (ids[-1] == encoder.eos_id)
+    assert encoder.counts.get("replies cut at the end (no EOS)", 0) == (0 if full else 1)
 
 
 def test_a_cut_prompt_keeps_its_end_and_its_bos():
     encoder = Encoder(llama_tokenizer([PROMPT]))
-    whole, cut = encoder.prompt(PROMPT), encoder.prompt(PROMPT, 6)
-    assert cut == [whole[0], *whole[-5:]]
+    full, cut = encoder.prompt(PROMPT), encoder.prompt(PROMPT, 6)
+    assert cut == [full[0], *full[-5:]]
 
 
 def test_chat_template_is_used_and_bos_is_not_doubled():
@@ -127,7 +127,7 @@ def test_a_mask_leaves_only_the_learned_tokens_of_a_reply():
 
 
 def test_a_mask_is_as_long_as_its_reply():
-    with pytest.raises(ValueError, match="row 1: a mask of 2 values for a reply of 3 tokens"):
+    with pytest.raises(ValueError, match="row 1: the mask has 2 values but the response has 3 tokens"):
         TokenBatch.from_rows([([5], [8]), ([5], [6, 7, 8])], masks=[[True], [True, True]])
     with pytest.raises(ValueError, match="shorter"):
         TokenBatch.from_rows([([5], [8]), ([5], [6, 7, 8])], masks=[[True]])
@@ -137,16 +137,16 @@ def test_a_conversation_is_encoded_as_it_is_trained_on(encoder):
     """Turns of the assistant end with EOS, which a prompt of the same text does not have."""
     talk = [("user", "hello"), ("assistant", "search[ it ]"), ("tool", "Yes."), ("assistant", "look"), ("tool", "No.")]
     messages = [{"role": role, "content": content} for role, content in talk]
-    (prompt, reply), mask = conversation_row(encoder, render_prompt(messages), "No.", 400, learn_from=1)
+    (prompt, response), mask = conversation_row(encoder, render_prompt(messages), "No.", 400, learn_from=1)
     ids = encoder.conversation(messages)
-    assert [*prompt, *reply] == [*ids, *encoder.response("No.")]
+    assert [*prompt, *response] == [*ids, *encoder.response("No.")]
     assert ids.count(encoder.eos_id) == 2
     assert sum(mask) == sum(len(encoder.response(text)) for text in ("search[ it ]", "look", "No."))
     # a cut one keeps its end, and its BOS where it has one
     assert encoder.conversation(messages, max_tokens=9)[-8:] == ids[-8:]
     assert encoder.counts["prompts cut at the beginning"] == 1
     with_bos = Encoder(llama_tokenizer([PROMPT]))
-    whole = with_bos.conversation(messages)
-    assert with_bos.conversation(messages, max_tokens=6) == [whole[0], *whole[-5:]]
+    full = with_bos.conversation(messages)
+    assert with_bos.conversation(messages, max_tokens=6) == [full[0], *full[-5:]]
     # without a turn of the assistant it is a prompt
     assert encoder.conversation(messages[:1]) == encoder.prompt(render_prompt(messages[:1]))

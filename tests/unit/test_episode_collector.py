@@ -1,4 +1,4 @@
-"""Episodes from scripted tokens: what the environment reads, what follows a turn, what rewards and logs are given."""
+"""Episodes from scripted tokens: what the environment reads, what follows a turn, what rewards and logs receive."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Echo:
     def reset(self, task: Task, seed: int) -> dict[str, int]:
         return {"turns": 0}
 
-    def step(self, state: dict[str, int], reply: str) -> Step:
+    def step(self, state: dict[str, int], response: str) -> Step:
         state["turns"] += 1
-        self.read.append(reply)
-        messages = [] if self.silent else [user(f"hello {reply}")]
-        return Step(messages, reward=float(state["turns"]), done=reply == "1 2 3")
+        self.read.append(response)
+        messages = [] if self.silent else [user(f"hello {response}")]
+        return Step(messages, reward=float(state["turns"]), done=response == "1 2 3")
 
     def grade(self, episodes: list[Episode]) -> dict[str, Any]:
         return {}
@@ -60,7 +60,7 @@ class Ended(Echo):
 
 
 class Scripted:
-    """A sampler that says the given texts, one a turn."""
+    """A sampler that outputs fixed texts, one a turn."""
 
     def __init__(self, encoder: Encoder, texts: list[str]):
         self.encoder, self.texts = encoder, texts
@@ -77,13 +77,13 @@ class Scripted:
             row.sampled += [False] * len(answer)
             if not answer:
                 break
-        row.ended = True
+        row.finished = True
         return Samples(list(prompts), [[row]])
 
 
 def collected(texts: list[str], environment: Environment | None, **settings: Any) -> tuple[Episode, Encoder]:
     encoder = Encoder(tokenizer_of(FAMILIES["chatml"]), to_conversation)
-    corpus = Corpus("toy", [], [], "", environment=environment, facts={prompt_text("hello"): {"answer": "2"}})
+    corpus = Corpus("toy", [], [], "", environment=environment, metadata={prompt_text("hello"): {"answer": "2"}})
     data = SimpleNamespace(max_turns=MAX_TURNS if environment else 1)
     run: Any = SimpleNamespace(
         config=SimpleNamespace(rollout=Local(**settings), data=data, engine="native"), corpus=corpus
@@ -98,19 +98,19 @@ def test_one_reply_is_an_episode_with_one_segment():
     episode, encoder = collected(["you there"], None)
     assert (episode.prompt, episode.response) == (prompt_text("hello"), "you there")
     assert episode.token_ids == encoder.response("you there") and all(episode.sampled)
-    assert episode.task.facts == {"answer": "2"} and len(episode.turns) == 1
+    assert episode.task.metadata == {"answer": "2"} and len(episode.turns) == 1
 
 
 def test_several_turns_are_one_conversation():
     world = Echo()
     episode, encoder = collected(["you", "there", "1 2 3"], world)
     assert world.read == ["you", "there", "1 2 3"]
-    said = [user("hello"), {"role": "assistant", "content": "you"}, user("hello you")]
-    said += [{"role": "assistant", "content": "there"}, user("hello there")]
-    assert episode.prompt == render_prompt(said) and episode.response == "1 2 3"
+    text = [user("hello"), {"role": "assistant", "content": "you"}, user("hello you")]
+    text += [{"role": "assistant", "content": "there"}, user("hello there")]
+    assert episode.prompt == render_prompt(text) and episode.response == "1 2 3"
     assert [turn.reward for turn in episode.turns] == [1.0, 2.0, 3.0]
     assert [segment.sampled for segment in episode.segments] == [True, False, True, False, True]
-    # what the model has seen is what the template writes of the whole conversation
+    # the tokens that the model has seen equal the template's rendering of the full conversation
     assert [*episode.prompt_ids, *episode.token_ids] == [*encoder.prompt(episode.prompt), *encoder.response("1 2 3")]
 
 
@@ -123,8 +123,8 @@ def test_the_last_turn_is_not_answered():
     ("texts", "rewards"),
     [
         (["you"] * 5, [1.0, 2.0, 3.1]),  # the third turn is the last one allowed: its own 3, and what is left
-        (["you", "there"], [1.0, 2.1]),  # no room for a third turn
-        (["you", "1 2 3"], [1.0, 2.0]),  # the environment ended it
+        (["you", "there"], [1.0, 2.1]),  # no space for a third turn
+        (["you", "1 2 3"], [1.0, 2.0]),  # the environment stopped it
     ],
 )
 def test_what_is_left_of_an_episode_is_added_to_its_last_turn(texts, rewards):
@@ -158,7 +158,7 @@ def test_every_episode_of_a_group_has_luck_of_its_own():
 
 
 def test_an_environment_that_goes_on_has_to_say_something():
-    with pytest.raises(LabError, match=r"Echo\.step says that the episode goes on, and gives no message"):
+    with pytest.raises(LabError, match=r"Echo\.step returned no messages although the episode continues"):
         collected(["you"], Echo(silent=True))
 
 
@@ -175,19 +175,19 @@ def test_echo_is_an_environment():
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_what_follows_a_reply_is_what_the_template_writes_there(name):
-    """By difference: prompt + reply + next prompt is the template's rendering of the whole, to the token."""
+    """By difference: prompt + response + next prompt is the template's rendering of everything, to the token."""
     encoder = Encoder(tokenizer_of(FAMILIES[name]), to_conversation)
-    reply = "return x + 1"
-    behind = encoder.next_prompt([user("write a function")], ended=True)
-    pieces = [*encoder.prompt(prompt_text("hello")), *encoder.response(reply), *behind]
-    turns: list[Message] = [user("hello"), {"role": "assistant", "content": reply}, user("write a function")]
-    whole = encoder.prompt(render_prompt(turns))
-    if name == "mistral":  # its template writes a space before a reply, which a sampled reply may not have
-        assert encoder.tokenizer.decode(pieces).replace("] ", "]") == encoder.tokenizer.decode(whole).replace("] ", "]")
+    response = "return x + 1"
+    behind = encoder.next_prompt([user("write a function")], finished=True)
+    pieces = [*encoder.prompt(prompt_text("hello")), *encoder.response(response), *behind]
+    turns: list[Message] = [user("hello"), {"role": "assistant", "content": response}, user("write a function")]
+    full = encoder.prompt(render_prompt(turns))
+    if name == "mistral":  # its template writes a space before a response, which a sampled response may not have
+        assert encoder.tokenizer.decode(pieces).replace("] ", "]") == encoder.tokenizer.decode(full).replace("] ", "]")
     else:
-        assert pieces == whole
+        assert pieces == full
     assert encoder.chat
-    assert encoder.next_prompt([user("write a function")], ended=False) == [*encoder.chat.end_of_turn, *behind]
+    assert encoder.next_prompt([user("write a function")], finished=False) == [*encoder.chat.end_of_turn, *behind]
 
 
 def test_a_reply_cannot_forge_a_turn_of_what_rewards_read():
@@ -201,12 +201,12 @@ def test_a_reply_cannot_forge_a_turn_of_what_rewards_read():
 
 def test_an_answer_cannot_forge_a_turn():
     encoder = Encoder(tokenizer_of(FAMILIES["chatml"]), to_conversation)
-    ids = encoder.next_prompt([user("you<|im_end|>there")], ended=True)
+    ids = encoder.next_prompt([user("you<|im_end|>there")], finished=True)
     end = encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")
     assert ids.count(end) == 1, "the end of the user's turn, and not the one that the text spells"
 
 
 def test_a_transcript_goes_on_behind_its_reply():
     encoder = Encoder(tokenizer_of(FAMILIES["chatml"]))
-    assert encoder.decode(encoder.next_prompt([user("hello")], ended=True)) == "\n\nHuman: hello\n\nAssistant:"
-    assert encoder.next_prompt([user("hello")], ended=False)[0] == encoder.eos_id
+    assert encoder.decode(encoder.next_prompt([user("hello")], finished=True)) == "\n\nHuman: hello\n\nAssistant:"
+    assert encoder.next_prompt([user("hello")], finished=False)[0] == encoder.eos_id

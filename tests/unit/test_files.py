@@ -207,7 +207,7 @@ def test_outputs_that_is_no_folder_is_one_line_before_anything_runs(tmp_path, ou
     (tmp_path / "link").symlink_to("nowhere")
     status, printed = command_inside(tmp_path, "+recipe=sft", f"outputs={outputs}", *more)
     assert status == 2
-    assert "is a file; write outputs=FOLDER" in printed or "is a link to nothing; write outputs=FOLDER" in printed
+    assert "is a file; write outputs=DIR" in printed or "is a link to nothing; write outputs=DIR" in printed
     assert "Traceback" not in printed and len(printed.splitlines()) <= 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "taken"]
 
@@ -217,7 +217,7 @@ def test_outputs_below_proc_is_one_line(tmp_path, more, monkeypatch):
     monkeypatch.setattr("rlhf_lab.core.files.os.access", lambda path, mode: True)  # as for root
     status, printed = command_inside(tmp_path, "+recipe=sft", "outputs=/proc/store", *more)
     assert status == 1
-    assert "choose another folder with outputs=FOLDER" in printed.splitlines()[-1]
+    assert "choose another directory with outputs=DIR" in printed.splitlines()[-1]
     assert not list(tmp_path.iterdir())
 
 
@@ -226,13 +226,13 @@ def test_outputs_below_proc_is_one_line(tmp_path, more, monkeypatch):
 def test_outputs_with_a_name_too_long_is_one_line_before_anything_runs(tmp_path, outputs, more):
     status, printed = command_inside(tmp_path, "+recipe=sft", f"outputs={outputs}", *more)
     assert status == 2
-    assert "has 256 bytes" in printed and "write outputs=FOLDER with shorter names" in printed
+    assert "has 256 bytes" in printed and "write outputs=DIR with shorter names" in printed
     assert not list(tmp_path.iterdir())
 
 
 def test_outputs_that_is_empty_is_refused(tmp_path):
     status, printed = command_inside(tmp_path, "+recipe=sft", "outputs=")
-    assert (status, "outputs is empty; write outputs=FOLDER" in printed) == (2, True), printed
+    assert (status, "outputs is empty; write outputs=DIR" in printed) == (2, True), printed
     assert not list(tmp_path.iterdir())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,12 @@ from support import ONE_LAYER, checked, planned, prompt_text, said, save_tiny, t
 from rlhf_lab.algorithms.policy_gradient.rollouts import truth_means
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.packs import load, named
 from rlhf_lab.core.types import Corpus, Pair, RewardBatch
 from rlhf_lab.evaluations.reward_audit import audit_margins, with_gold
 from rlhf_lab.memory.copies import copies
 from rlhf_lab.models.tokenizer import train_tokenizer
-from rlhf_lab.packs.judging.judges.backends.settings import gold_rubric, is_asked
-from rlhf_lab.rewards.gold_oracle import GoldOracle
+from rlhf_lab.rewards.gold_oracle import GoldOracle, by_model
 from rlhf_lab.rewards.learned.bt import BTReward, Scorer, ScoreScale
 from rlhf_lab.rewards.learned.settings import BradleyTerry
 from rlhf_lab.stages import preflight
@@ -27,7 +28,7 @@ PAIRS = [Pair(prompt_text(f"question {i}"), "a long good reply", "short") for i 
 
 
 class Words:
-    """A reward of the number of words; the empty reply is unscored. Counts what it was asked."""
+    """A reward of the number of words; the empty response is unscored. Counts its calls."""
 
     def __init__(self):
         self.asked: list[int] = []
@@ -38,7 +39,7 @@ class Words:
 
 
 class Answers:
-    """What data with verifiable answers know."""
+    """Oracle of data with verifiable answers."""
 
     def measure(self, prompts, responses):
         return {"correct": np.array([float("4" in text) for text in responses])}
@@ -101,7 +102,7 @@ def test_the_model_is_loaded_when_the_first_reply_is_scored():
 def test_an_unscored_reply_is_counted_and_left_out_of_means():
     notes: list[str] = []
     truth = gold(Words(), notes=notes).measure(["p", "p"], ["", "a b"])
-    assert np.isnan(truth["gold"][0]) and notes == ["reward gold: 1 of 2 replies unscored"]
+    assert np.isnan(truth["gold"][0]) and notes == ["reward gold: 1 of 2 responses unscored"]
     assert truth_means(truth) == {"gold": 2.0}
     assert np.isnan(truth_means({"gold": np.array([np.nan])})["gold"])
 
@@ -117,7 +118,7 @@ def test_pairs_are_labelled_as_bradley_terry_draws_them():
 
 def test_a_score_that_is_no_logit_decides_by_its_order():
     _, p = gold(Words()).prefer(["p"] * 4, ["a b", "a", "a", ""], ["a", "a b", "b", "b"], seed=0)
-    assert p[:3].tolist() == [1, 0, 0.5] and np.isnan(p[3])  # an unscored reply: no label
+    assert p[:3].tolist() == [1, 0, 0.5] and np.isnan(p[3])  # an unscored response: no label
 
 
 def test_held_out_pairs_get_gold_where_they_have_none():
@@ -135,17 +136,17 @@ def test_held_out_pairs_get_gold_where_they_have_none():
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> Path:
     """pairs.jsonl, and two reward models that Hugging Face saved, rm and copy, which are the same."""
-    folder = tmp_path_factory.mktemp("gold")
-    write_pairs(folder / "pairs.jsonl", toy_rows(40))
+    directory = tmp_path_factory.mktemp("gold")
+    write_pairs(directory / "pairs.jsonl", toy_rows(40))
     tokenizer = train_tokenizer([f"{c} {r}" for _, c, r in toy_rows(40)], 400)
-    policy = save_tiny("gpt2", tokenizer, folder / "policy")
+    policy = save_tiny("gpt2", tokenizer, directory / "policy")
     from transformers import AutoModelForSequenceClassification
 
     model = AutoModelForSequenceClassification.from_pretrained(policy, num_labels=1)
     for name in ("rm", "copy"):
-        model.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
-    return folder
+        model.save_pretrained(directory / name)
+        tokenizer.save_pretrained(directory / name)
+    return directory
 
 
 def on_pairs(files: Path) -> tuple[str, ...]:
@@ -155,7 +156,7 @@ def on_pairs(files: Path) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("recipe", "data", "message"),
     [
-        ("grpo", ("data=mini_hh",), "needs.gold: data=mini_hh has gold of its own"),
+        ("grpo", ("data=mini_hh",), "needs.gold: data=mini_hh has its own gold"),
         ("sft", None, "needs.gold is not used by algorithm=sft"),
         ("prm", ("data=arithmetic",), "needs.gold is not used by algorithm=prm"),
         ("step_report", ("data=arithmetic",), "needs.gold is not used by algorithm=step_report"),
@@ -192,9 +193,9 @@ def test_settings_of_gold_are_not_those_of_the_proxy(files):
     assert (Path(proxy.data.path).name, Path(gold_stage.data.path).name) == ("pairs.jsonl", "others.jsonl")
     # the policy that the gold starts from reads the gold's data, and has its size
     assert gold_stage.data.path == stage.needs["gold"].needs["policy"].config.data.path
-    held = {copy.name: copy.shape.hidden for copy in copies(stage)}
-    assert held["policy"] == held["reward bt"] == 16
-    assert held["gold 0"] == held["gold 1"] == 32
+    model_copies = {copy.name: copy.shape.hidden for copy in copies(stage)}
+    assert model_copies["policy"] == model_copies["reward bt"] == 16
+    assert model_copies["gold 0"] == model_copies["gold 1"] == 32
 
 
 def test_a_stage_with_gold_is_another_stage(files):
@@ -217,48 +218,13 @@ def test_gold_may_not_be_the_reward_that_is_trained_on(files, source):
 
 def test_a_policy_is_no_gold(files):
     (problem,) = preflight.problems(planned("grpo", *on_pairs(files), f"needs.gold={files / 'policy'}"))
-    assert "is no reward model: it has no head" in problem
+    assert "is not a reward model: it has no head" in problem
 
 
-RUBRIC = "name: length\nscale: {low: 1, high: 5}\ncriteria: {length: is long}\n"
-SERVED = ("judge=openai_compatible", "judge.model=m")
-
-
-def test_a_judge_is_gold_by_its_rubric(files):
-    rubric = files / "length.yaml"
-    rubric.write_text(RUBRIC)
-    stage = planned("grpo", *on_pairs(files), *SERVED, f"needs.judge={rubric}")
-    assert is_asked(stage.config) and gold_rubric(stage.config) == str(rubric)
-    assert "judge" not in stage.sources() and not any(copy.name.startswith("gold") for copy in copies(stage))
-    assert "rlhf_lab/packs/judging/rewards/gold.py:by_judge" in stage.code
-    shipped = planned("grpo", *on_pairs(files), *SERVED, "needs.judge=assistant")
-    other = planned("grpo", *on_pairs(files), "judge=openai_compatible", "judge.model=n", "needs.judge=assistant")
-    without = planned("grpo", *on_pairs(files), *SERVED)
-    keys = [each.settings_key for each in (stage, shipped, other, without)]
-    assert len(set(keys)) == 4
-    assert without.settings_key == planned("grpo", *on_pairs(files)).settings_key
-    copied = files / "copy.yaml"
-    copied.write_text(RUBRIC)  # the content of a rubric counts, not its name
-    assert planned("grpo", *on_pairs(files), *SERVED, f"needs.judge={copied}").settings_key == stage.settings_key
-
-
-def test_what_a_judge_cannot_be_gold_of_is_refused(files):
-    judged = (*on_pairs(files), *SERVED, "needs.judge=assistant")
-    with pytest.raises(ConfigError, match=r"needs.gold and needs.judge are two golds"):
-        checked("grpo", *judged, "needs.gold=reward_model")
-    with pytest.raises(ConfigError, match=r"reward=judge asks the judge that is there to check it"):
-        checked("grpo", *judged, "needs.reward=null", "reward=judge")
-    with pytest.raises(ConfigError, match=r"needs.judge: data=mini_hh has gold of its own"):
-        checked("grpo", "needs.judge=assistant")
-    with pytest.raises(ConfigError, match=r"judge=simulated needs a true reward that is known"):
-        checked("grpo", *on_pairs(files), "needs.judge=assistant", "judge=simulated")
-    problems = preflight.problems(planned("grpo", *on_pairs(files), *SERVED, "needs.judge=nowhere.yaml"))
-    assert any(problem.startswith("needs.judge: rubric=nowhere.yaml") for problem in problems)
-
-
-def test_the_judge_of_a_step_report_is_still_a_model():
-    stage = planned("step_report", "data=arithmetic")
-    assert gold_rubric(stage.config) == "" and "judge" in stage.sources()
+def test_every_source_of_gold_is_a_function_of_corpus_and_run():
+    sources = {role: load(reference) for role, reference in named("gold_sources").items()}
+    assert sources["gold"] is by_model
+    assert all([*signature(source).parameters] == ["corpus", "run"] for source in sources.values())
 
 
 def test_every_algorithm_that_trains_on_a_reward_or_compares_policies_takes_gold():

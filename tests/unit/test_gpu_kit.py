@@ -58,12 +58,12 @@ def monkeypatch_module():
 @pytest.fixture(scope="module")
 def results(kit, tmp_path_factory) -> Path:
     """Results of a block with a worker that dies, after one call of `run_block`."""
-    folder = tmp_path_factory.mktemp("kit")
-    script = folder / "worker.py"
+    directory = tmp_path_factory.mktemp("kit")
+    script = directory / "worker.py"
     script.write_text(WORKER)
-    file = folder / "results" / "block.jsonl"
+    file = directory / "results" / "block.jsonl"
     names = ["good", "broken", "bad", "raises", "missing", "gpu", "long"]
-    target = kit.Target("cpu", True, folder)
+    target = kit.Target("cpu", True, directory)
     complete = kit.run_block("block", names, target, file, 1.0, [sys.executable, str(script), str(file)])
     assert not complete, "a case that does not fit into the time has no result"
     return file

@@ -34,8 +34,8 @@ def test_each_kind_of_state_is_told_by_its_name():
         with pytest.MonkeyPatch.context() as patch:
             for name, change in replaced(patch).items():
                 change()
-                (told,) = [text for text in changes(before, shared_state()) if text.startswith(f"{name}: ")]
-                assert " → " in told
+                (stated,) = [text for text in changes(before, shared_state()) if text.startswith(f"{name}: ")]
+                assert " → " in stated
     finally:
         torch.set_default_dtype(torch.float32)
         torch.set_grad_enabled(True)

@@ -57,6 +57,26 @@ def test_muons_rates_stay() -> None:
     assert tuned.lr == pytest.approx(10 * full.lr)
 
 
+def test_the_multiple_is_of_every_adamw() -> None:
+    """8-bit moments change how an optimiser stores its state, not how large its steps are."""
+    full = checked("sft", "algorithm.optimizer=adamw_8bit").algorithm
+    adapter = checked("sft_lora", "algorithm.optimizer=adamw_8bit").algorithm
+    assert full.optimizer == adapter.optimizer == "adamw_8bit"
+    assert adapter.lr == pytest.approx(10 * full.lr)
+
+
+@pytest.mark.parametrize(("critic", "multiple"), [("zero", 10), ("reward_model", 10), ("shared", 1)])
+def test_a_critic_takes_the_multiple_where_it_has_an_adapter(critic: str, multiple: int) -> None:
+    """A shared critic is a linear head on the policy's hidden states: all its parameters are trained."""
+    lora = ("model.lora.rank=4", "stages.sft.model.lora.rank=0", "stages.reward_model.model.lora.rank=0")
+    chosen = (f"algorithm.critic={critic}", "algorithm.critic_warmup=0")
+    full = checked("ppo", *chosen).algorithm
+    adapter = checked("ppo", *chosen, *lora).algorithm
+    assert adapter.lr == pytest.approx(10 * full.lr)
+    assert adapter.critic_lr == pytest.approx(multiple * full.critic_lr)
+    assert checked("ppo", *chosen, *lora, "algorithm.critic_lr=0.5").algorithm.critic_lr == 0.5
+
+
 def test_a_new_model_has_nothing_an_adapter_could_stand_on() -> None:
     for command in (("sft", "model.lora.rank=4"), ("dpo", "model.lora.rank=4")):
         with pytest.raises(ConfigError, match=r"model.lora.rank=4 trains an adapter on .*stages.RECIPE.model.lora"):
@@ -66,10 +86,10 @@ def test_a_new_model_has_nothing_an_adapter_could_stand_on() -> None:
 
 
 def test_without_an_adapter_the_section_is_not_part_of_a_key() -> None:
-    plain = planned("dpo", *SMALL).key
-    assert key("model.lora.rank=0") == plain  # and SFT and the reward model are the same stages
-    assert key("model.lora.rank=0", "model.lora.alpha=3", "model.lora.lr_multiple=2") == plain
-    known = {plain, key(), key("model.lora.rank=4"), key("model.lora.alpha=3"), key("model.lora.rslora=true")}
+    simple = planned("dpo", *SMALL).key
+    assert key("model.lora.rank=0") == simple  # and SFT and the reward model are the same stages
+    assert key("model.lora.rank=0", "model.lora.alpha=3", "model.lora.lr_multiple=2") == simple
+    known = {simple, key(), key("model.lora.rank=4"), key("model.lora.alpha=3"), key("model.lora.rslora=true")}
     assert len(known | {key("model.lora.targets=[q_proj]"), key("model.lora.lr_multiple=2")}) == 7
 
 

@@ -19,7 +19,7 @@ from rlhf_lab.core.measures import GOLD, Measure, columns_of, details, named
 from rlhf_lab.core.metrics import metric, undeclared
 from rlhf_lab.core.types import Corpus, Oracle
 from rlhf_lab.evaluations.evaluator import Evaluator
-from rlhf_lab.evaluations.rescoring import read_replies
+from rlhf_lab.evaluations.rescoring import read_responses
 from rlhf_lab.reports.policy_table import PolicyTable
 from rlhf_lab.reports.run.policies import policy_table
 from rlhf_lab.results.rundir import read_run
@@ -67,7 +67,7 @@ def rows() -> list[dict[str, Any]]:
     ]
 
 
-def write_run(folder: Path) -> Path:
+def write_run(directory: Path) -> Path:
     """A run directory that knows no more of the environment than what its manifest says."""
     evaluator = Evaluator.__new__(Evaluator)
     evaluator.settings = Evaluation()
@@ -77,10 +77,10 @@ def write_run(folder: Path) -> Path:
     estimates = {name: estimate.to_dict() for name, estimate in evaluator._summarise(rows()).items()}
     manifest = {"data": {"name": "calls", "measures": measures.to_stored(CORPUS.measures)}}
     result = {"status": "completed", "policies": [{"name": "SFT", "metrics": estimates}], "metrics": {}}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    (folder / "result.json").write_text(json.dumps(result))
-    (folder / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
-    return folder
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    (directory / "result.json").write_text(json.dumps(result))
+    (directory / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
+    return directory
 
 
 def test_a_declared_measure_keeps_its_name_and_any_other_has_a_prefix():
@@ -124,19 +124,19 @@ def test_the_console_has_a_column_for_what_nobody_declared():
 
 
 def test_a_saved_column_is_read_for_another_weighting(tmp_path, forgotten):
-    replies = read_replies(write_run(tmp_path))
-    assert replies.columns["patience"].tolist() == [3.0, 3.0]
-    assert replies.columns["measure/hesitations"].tolist() == [2.0, 2.0]
-    assert {"patience", "reached", "gold", "tokens", "ended"} <= replies.truth
-    assert not {"proxy", "kl", "prompt_id"} & replies.truth
+    responses = read_responses(write_run(tmp_path))
+    assert responses.columns["patience"].tolist() == [3.0, 3.0]
+    assert responses.columns["measure/hesitations"].tolist() == [2.0, 2.0]
+    assert {"patience", "reached", "gold", "tokens", "ended"} <= responses.truth
+    assert not {"proxy", "kl", "prompt_id"} & responses.truth
 
 
 def test_a_manifest_of_another_version_may_say_more(tmp_path, forgotten):
-    folder = write_run(tmp_path)
-    manifest = json.loads((folder / "manifest.json").read_text())
+    directory = write_run(tmp_path)
+    manifest = json.loads((directory / "manifest.json").read_text())
     manifest["data"]["measures"][0]["colour"] = "red"
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    measures.recall(folder)
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    measures.recall(directory)
     assert metric("patience").title == "patience"
 
 

@@ -6,8 +6,13 @@ import subprocess
 import sys
 from collections import Counter
 
-from rlhf_lab.core.metrics import Metric, catalogue, declared, metric, titled, undeclared
+import pytest
+
+from rlhf_lab.core import metrics
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.metrics import Metric, catalogue, contradictions, declared, metric, titled, undeclared
 from rlhf_lab.results.wording import metric_note, metric_phrase, metric_title
+from rlhf_lab.stages import preflight
 
 
 def test_the_walk_finds_the_tables():
@@ -19,6 +24,30 @@ def test_a_name_has_one_title_one_unit_and_one_direction():
     for attribute in ("title", "unit", "better", "phrase", "column"):
         given = Counter(each.name for each in declared() if getattr(each, attribute))
         assert not [name for name, count in given.items() if count > 1], attribute
+
+
+def test_a_later_pack_shows_a_metric_as_the_first_one_or_leaves_it_out():
+    solved = Metric("solved", "share of tasks", title="solved", better="higher")
+    core = [Metric("solved", "of another stage of the pack"), solved, Metric("turns", "of an episode")]
+    same = [Metric("solved", "share of programs", title="solved"), Metric("turns", "of an agent")]
+    assert contradictions({"core": core, "mine": same}) == []
+    other = [Metric("solved", "seconds", title="seconds", unit="s", better="lower"), Metric("turns", "", title="turns")]
+    problems = contradictions({"core": core, "mine": other})
+    hint = "leave it out, or give the metric another name"
+    assert problems == [
+        f"metric solved: pack mine declares title='seconds' and pack core title='solved'; {hint}",
+        f"metric solved: pack mine declares unit='s' and pack core unit=''; {hint}",
+        f"metric solved: pack mine declares better='lower' and pack core better='higher'; {hint}",
+        f"metric turns: pack mine declares title='turns' and pack core title=''; {hint}",
+    ]
+
+
+def test_a_contradiction_is_refused_before_a_run(monkeypatch):
+    """Not when its report is written."""
+    monkeypatch.setattr(metrics, "contradictions", lambda by_pack: ["metric solved: two titles"])
+    metrics.of_packages.cache_clear()
+    with pytest.raises(ConfigError, match="metric solved: two titles"):
+        preflight.check([])
 
 
 def test_what_a_reader_sees():

@@ -60,16 +60,16 @@ def checkout(tmp_path):
 
 @pytest.fixture
 def tables(checkout):
-    label, files = mirror.read_source(str(checkout))
-    assert label == "before"
-    return mirror.measure(files)
+    read = mirror.read_checkout(str(checkout))
+    assert read.label == "before"
+    return mirror.measure(read)
 
 
 def expect(tables, counted):
     assert {name: tables["Figures"][name] for name in counted} == counted
 
 
-def test_sizes_of_core_packs_and_rooms(tables):
+def test_sizes_of_core_packs_and_subpackages(tables):
     expect(
         tables,
         {
@@ -81,8 +81,8 @@ def test_sizes_of_core_packs_and_rooms(tables):
             "lines, pack speech": 7,
             "files, pack judging": 2,
             "lines, pack judging": 5,
-            "rooms (folders with Python files)": 5,
-            "lines of the largest room": 12,
+            "subpackages (directories with Python files)": 5,
+            "lines of the largest subpackage": 12,
             "longest file": "config/root.py",
             "lines, longest file": 12,
             "longest function": "packs/speech/clips.py: __len__",
@@ -90,7 +90,7 @@ def test_sizes_of_core_packs_and_rooms(tables):
             "lines, config/root.py": 12,
         },
     )
-    assert tables["Lines of each room"] == {
+    assert tables["Lines of each subpackage"] == {
         "rlhf_lab": 1,
         "rlhf_lab/config": 12,
         "rlhf_lab/packs": 0,
@@ -99,10 +99,15 @@ def test_sizes_of_core_packs_and_rooms(tables):
     }
 
 
-def test_arrows_say_which_side_imports_which(tables):
+def test_import_edges_say_which_side_imports_which(tables):
     expect(
         tables,
-        {"arrows between rooms": 3, "arrows, core → pack": 1, "arrows, pack → core": 1, "arrows, pack → pack": 1},
+        {
+            "import edges between subpackages": 3,
+            "import edges, core → pack": 1,
+            "import edges, pack → core": 1,
+            "import edges, pack → pack": 1,
+        },
     )
     assert tables["Imports from core to packs"] == {"rlhf_lab/config → rlhf_lab/packs/speech": "config/root.py"}
 
@@ -148,6 +153,28 @@ def test_private_words(tables):
     }
 
 
+def test_private_words_of_tests_and_documentation(checkout):
+    pages = {
+        "README.md": "the share of replies\n\n",  # two private words
+        "docs/world.md": "a fraction\n",
+        "docs/design/001.md": "a folder\n",  # design notes and results are not counted
+        "docs/results/page.md": "a folder\n",
+        "tests/unit/test_a.py": '"""The reply."""\n\n\nreply = "reply"\n',
+    }
+    for name, text in pages.items():
+        path = checkout / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    expect(
+        mirror.measure(mirror.read_checkout(str(checkout))),
+        {
+            "private words per 1,000 lines, docstrings and comments of tests": pytest.approx(1000 * 1 / 4),
+            "private words per 1,000 lines, documentation": pytest.approx(1000 * 2 / 3),
+            "private words per 1,000 words, documentation": pytest.approx(1000 * 2 / 6),
+        },
+    )
+
+
 def test_before_and_after_in_one_table(checkout, tmp_path, monkeypatch, capsys):
     after = tmp_path / "after"
     (after / "rlhf_lab").mkdir(parents=True)
@@ -172,12 +199,11 @@ def test_a_git_revision_is_measured_as_it_was_committed(checkout, monkeypatch, t
         subprocess.run(["git", *arguments], cwd=checkout, check=True)
     (checkout / "rlhf_lab" / "__init__.py").write_text("x = 1\ny = 2\n", encoding="utf-8")
     monkeypatch.setattr(mirror, "ROOT", checkout)
-    _, files = mirror.read_source("HEAD")
-    assert mirror.measure(files) == tables
+    assert mirror.measure(mirror.read_checkout("HEAD")) == tables
 
 
 def test_a_source_that_cannot_be_measured_is_an_error(tmp_path):
     with pytest.raises(SystemExit, match="no Python files in rlhf_lab/"):
-        mirror.read_source(str(tmp_path))
-    with pytest.raises(SystemExit, match="no_such_revision is neither a folder nor a git revision"):
-        mirror.read_source("no_such_revision")
+        mirror.read_checkout(str(tmp_path))
+    with pytest.raises(SystemExit, match="no_such_revision is neither a directory nor a git revision"):
+        mirror.read_checkout("no_such_revision")

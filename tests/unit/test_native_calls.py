@@ -1,4 +1,4 @@
-"""Episodes of models whose chat template has tools: what they are told of, how they call, what is read and learned."""
+"""Episodes of models whose chat template has tools: their instructions, their calls, what is read and learned."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rlhf_lab.core.tools import function_call
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.data import environment
 from rlhf_lab.data.environment_settings import ForeignEnvironment
-from rlhf_lab.data.transcript import render_prompt, reply_message, reply_text, to_conversation, unquote
-from rlhf_lab.losses.policy import POLICY_LOSSES, Clip, PolicyTokens
+from rlhf_lab.data.transcript import render_prompt, response_message, response_text, to_conversation, unquote
+from rlhf_lab.losses.policy import POLICY_LOSSES, ClipRange, PolicyTokens
 from rlhf_lab.models.build import scratch_policy
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.logprobs import token_logps
@@ -85,14 +85,14 @@ ENCODERS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def build_corpus(folder: Path, **columns: Any) -> Corpus:
-    (folder / "counter.py").write_text(COUNTER)
+def build_corpus(directory: Path, **columns: Any) -> Corpus:
+    (directory / "counter.py").write_text(COUNTER)
     rows = [{"prompt": f"Reach {number % 5}, task {number}.", "goal": number % 5, **columns} for number in range(60)]
-    (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (directory / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = ForeignEnvironment(
         style="trl",
-        environment=f"{folder}/counter.py:Counter",
-        path=str(folder / "tasks.jsonl"),
+        environment=f"{directory}/counter.py:Counter",
+        path=str(directory / "tasks.jsonl"),
         test_fraction=0.2,
         max_turns=3,
     )
@@ -121,13 +121,13 @@ def collector_of(corpus: Corpus, encoder: Encoder, sampler: Any = None, **rollou
 
 
 class Scripted:
-    """A sampler that says the given turns, as token ids."""
+    """A sampler that returns fixed turns, as token ids."""
 
     def __init__(self, *turns: list[int]):
         self.turns = turns
 
     def sample(self, model, prompts, group, seed, *, temperature, next_turn, max_turns) -> Samples:
-        row = RowTokens(ended=True)
+        row = RowTokens(finished=True)
         for tokens in self.turns:
             answer = list(next_turn(0, tokens))
             row.token_ids += [*tokens, *answer]
@@ -142,7 +142,7 @@ def add(amount: Any, id: str = "") -> dict[str, Any]:
 
 def said(encoder: Encoder, *calls: dict[str, Any], content: str = "") -> list[int]:
     """A turn in the form of the template, as the model would write it."""
-    numbered = [{"id": f"aaaa{number:05d}", **call} for number, call in enumerate(calls)]
+    numbered = [{"id": f"aaaa{index:05d}", **call} for index, call in enumerate(calls)]
     turn: Message = {"role": "assistant", "content": content, "tool_calls": numbered}
     return encoder.chat.turns([{"role": "user", "content": "hi"}, turn], None, [1])[0]
 
@@ -172,9 +172,9 @@ def test_the_prompt_has_the_tools_as_the_template_writes_them(corpus, encoder):
 
 
 def test_a_call_is_made_and_its_result_read_as_the_template_writes_it(corpus, encoder):
-    """Prompt, call and answer laid end to end are the template's rendering of the whole conversation."""
+    """Prompt, call and answer laid end to end are the template's rendering of the full conversation."""
     task = corpus.tasks("train")[0]
-    goal = task.facts["goal"]
+    goal = task.metadata["goal"]
     last = encoder.response("done")
     episode = collected(corpus, encoder, said(encoder, add(goal)), last)
     assert [turn.reward for turn in episode.turns] == [0.0, 1.0]
@@ -200,9 +200,9 @@ def test_ids_number_the_calls_of_an_episode(corpus):
     turn = said(encoder, add(1), add(2), content="both")
     episode = collected(corpus, encoder, turn, turn, encoder.response("done"))
     messages = to_conversation(episode.prompt).messages
-    made = [call["id"] for message in messages for call in message.get("tool_calls", [])]
-    assert made == [f"call{number:05d}" for number in range(4)]
-    assert [m["tool_call_id"] for m in messages if m["role"] == "tool"] == made
+    generated = [call["id"] for message in messages for call in message.get("tool_calls", [])]
+    assert generated == [f"call{number:05d}" for number in range(4)]
+    assert [m["tool_call_id"] for m in messages if m["role"] == "tool"] == generated
     first = next(segment for segment in episode.segments if not segment.sampled)
     assert encoder.tokenizer.decode(first.token_ids) == (
         "\n<|im_start|>user\n<tool_response>\ntotal 1\n</tool_response>\n<tool_response>\ntotal 3\n</tool_response>"
@@ -229,12 +229,12 @@ def test_a_call_that_cannot_be_read_is_answered(corpus, encoder):
 
 def test_calls_in_the_words_of_a_transcript_are_text(corpus, encoder):
     """A policy that types them calls nothing, and its environment reads what a transcript quotes."""
-    typed = reply_text({"role": "assistant", "content": "so", "tool_calls": [add(2, "call00000")]})
-    episode = collected(corpus, encoder, encoder.chat.reply(typed))
+    typed = response_text({"role": "assistant", "content": "so", "tool_calls": [add(2, "call00000")]})
+    episode = collected(corpus, encoder, encoder.chat.response(typed))
     assert len(episode.turns) == 1
-    assert "tool_calls" not in reply_message(episode.response)
+    assert "tool_calls" not in response_message(episode.response)
     assert unquote(episode.response) == typed
-    # beside a call of the template, one call is made
+    # in addition to a call of the template, the text contains one call
     both = collected(corpus, encoder, said(encoder, add(1), content=typed), encoder.response("done"))
     called = [message["tool_calls"] for message in to_conversation(both.prompt).messages if "tool_calls" in message]
     if encoder.chat.call_format.opening:
@@ -253,10 +253,10 @@ def test_what_a_tool_says_is_text(tmp_path, encoder):
     corpus = build_corpus(tmp_path, says=says)
     episode = collected(corpus, encoder, said(encoder, add(1)), encoder.response("done"))
     (segment,) = [segment for segment in episode.segments if not segment.sampled]
-    whole = said(encoder, add(1))
-    turns_of_template = encoder.next_prompt([{"role": "tool", "content": "x"}], ended=True).count(encoder.eos_id)
+    full = said(encoder, add(1))
+    turns_of_template = encoder.next_prompt([{"role": "tool", "content": "x"}], finished=True).count(encoder.eos_id)
     assert segment.token_ids.count(encoder.eos_id) == turns_of_template, "the token that the text spells ends nothing"
-    assert whole.count(encoder.eos_id) == 1
+    assert full.count(encoder.eos_id) == 1
 
 
 def test_results_are_json_where_the_template_writes_json(tmp_path):
@@ -293,8 +293,8 @@ def test_calls_are_text_where_nobody_offers_tools(corpus):
         def grade(self, episodes: Any) -> dict[str, Any]:
             return {}
 
-        def step(self, state: None, reply: str) -> Any:
-            read.append(reply)
+        def step(self, state: None, response: str) -> Any:
+            read.append(response)
             return SimpleNamespace(messages=[], reward=0.0, done=True)
 
     task = Task("\n\nHuman: hi\n\nAssistant:")
@@ -303,9 +303,9 @@ def test_calls_are_text_where_nobody_offers_tools(corpus):
     collector_of(silent, encoder, Scripted(turn)).collect(nn.Identity(), [task], 1, 0)
     assert read == [encoder.text(turn)] and "<tool_call>" in read[0]
     # a prompt of the data's own that lists tools tells the model of them
-    told = Task(render_prompt([{"role": "user", "content": "hi"}], corpus.environment.definitions(task)))
-    collector_of(silent, encoder, Scripted(turn)).collect(nn.Identity(), [told], 1, 0)
-    assert read[1] == reply_text({"role": "assistant", "content": "", "tool_calls": [add(1, "call00000")]})
+    stated = Task(render_prompt([{"role": "user", "content": "hi"}], corpus.environment.definitions(task)))
+    collector_of(silent, encoder, Scripted(turn)).collect(nn.Identity(), [stated], 1, 0)
+    assert read[1] == response_text({"role": "assistant", "content": "", "tool_calls": [add(1, "call00000")]})
 
 
 # --- a step of GRPO
@@ -316,7 +316,7 @@ def imitated(corpus: Corpus, encoder: Encoder, steps: int) -> nn.Module:
     policy = scratch_policy(Scratch(hidden=32, layers=1, heads=2, max_positions=1024), encoder.tokenizer, seed=0)
     rows = []
     for task in corpus.tasks("train"):
-        goal = task.facts["goal"]
+        goal = task.metadata["goal"]
         messages: list[Message] = [
             *to_conversation(task.prompt).messages,
             {"role": "assistant", "content": "", "tool_calls": [add(goal, "call00000")]},
@@ -328,7 +328,7 @@ def imitated(corpus: Corpus, encoder: Encoder, steps: int) -> nn.Module:
     for step in range(steps):
         chosen = [rows[(step * 8 + i) % len(rows)] for i in range(8)]
         batch = Experience([row for row, _ in chosen], {}, [mask for _, mask in chosen])
-        micro = batch.micro(range(8), torch.ones(batch.begin[-1]), "cpu")
+        micro = batch.micro(range(8), torch.ones(batch.start[-1]), "cpu")
         loss = -token_logps(policy, micro.batch).logps_N.mean()
         optimiser.zero_grad()
         loss.backward()
@@ -338,7 +338,7 @@ def imitated(corpus: Corpus, encoder: Encoder, steps: int) -> nn.Module:
 
 @pytest.mark.parametrize("name, steps", [("qwen", 80), ("llama", 120)])
 def test_a_step_of_grpo_on_calls_of_the_template(corpus, name, steps):
-    """What is sampled is what is trained on: equal log-probabilities, no gradient of what tools said, and a step that
+    """Sampled tokens are the trained tokens: equal log-probabilities, no gradient of tool output, and a step that
     raises the tokens of the better half of each group."""
     encoder = encoder_of(*ENCODERS[name])
     policy = imitated(corpus, encoder, steps)
@@ -353,21 +353,21 @@ def test_a_step_of_grpo_on_calls_of_the_template(corpus, name, steps):
         assert messages[1]["tool_calls"] and messages[2]["role"] == "tool"
 
     experience = Experience.of(episodes)
-    micro = experience.micro(range(len(episodes)), torch.ones(experience.begin[-1]), "cpu")
+    micro = experience.micro(range(len(episodes)), torch.ones(experience.start[-1]), "cpu")
     logps = token_logps(policy, micro.batch)
     sampled_N = torch.tensor([logp for episode in episodes for logp in episode.logps])
     assert (logps.logps_N.detach() - sampled_N).abs().max() < 1e-5
 
     row_N, column_N = micro.batch.targets()
-    for number, episode in enumerate(episodes):
-        learned = {int(column) - len(episode.prompt_ids) for column in column_N[row_N == number]}
-        assert learned == {place for place, sampled in enumerate(episode.sampled) if sampled}
+    for index, episode in enumerate(episodes):
+        learned = {int(column) - len(episode.prompt_ids) for column in column_N[row_N == index]}
+        assert learned == {position for position, sampled in enumerate(episode.sampled) if sampled}
 
     rewards = torch.tensor([[sum(turn.reward for turn in episode.turns) for episode in group] for group in groups])
     assert (rewards.std(1) > 0).any(), "no group differs"
     advantage_E = ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)).flatten()
     tokens = PolicyTokens(logps.logps_N, logps.logps_N.detach(), advantage_E[logps.row_N], logps.row_N, logps.rows)
-    loss = POLICY_LOSSES["ppo_clip"](tokens, Clip(0.2, 0.2, 0.0, 20.0)).per_token.mean()
+    loss = POLICY_LOSSES["ppo_clip"](tokens, ClipRange(0.2, 0.2, 0.0, 20.0)).per_token.mean()
     policy.zero_grad()
     loss.backward()
     with torch.no_grad():

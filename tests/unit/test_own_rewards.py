@@ -45,11 +45,11 @@ def here(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def installed(folder: Path, entry_points: str) -> None:
-    """Make a folder on the path look like an installed package."""
-    info = folder / "mine-1.0.dist-info"
+def installed(directory: Path, entry_points: str, name: str = "mine") -> None:
+    """Make a directory on the path look like an installed package."""
+    info = directory / f"{name}-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(entry_points)
 
 
@@ -125,6 +125,16 @@ def test_a_function_of_an_installed_package(here, monkeypatch):
         registry.build("reward", PythonCallable(name="lost"), RUN)
 
 
+def test_a_name_that_two_installed_packages_give_is_refused(here, monkeypatch):
+    installed(here, "[rlhf_lab.rewards]\nbrevity = my_package:brevity\n")
+    installed(here, "[rlhf_lab.rewards]\nbrevity = their_package:brevity\n", "theirs")
+    monkeypatch.syspath_prepend(here)
+    with pytest.raises(ConfigError, match="is an entry point of several packages") as refused:
+        source_files(PythonCallable(name="brevity"))
+    assert "my_package:brevity of mine" in str(refused.value)
+    assert "their_package:brevity of theirs" in str(refused.value)
+
+
 def test_a_plug_in_brings_a_term_with_settings(tmp_path):
     (tmp_path / "brevity_plugin").mkdir()
     for name in ("brevity_plugin/__init__.py", "brevity_plugin/reward.py"):
@@ -159,13 +169,13 @@ def test_a_service_has_a_declared_version():
 
 
 def with_columns(here: Path, signature: str) -> Any:
-    """A reward that gives 1 where the reply is the row's answer, from a file with this signature."""
+    """A reward that gives 1 if the response is the row's answer, from a file with this signature."""
     body = "columns['answer']" if "**" in signature else "answer"
     (here / "mine.py").write_text(
         f"def right({signature}):\n    return [float(r == a) for r, a in zip(replies, {body}, strict=True)]\n"
     )
-    facts = {"p": {"answer": "4", "subject": "sums"}, "q": {"answer": "5"}}
-    run = SimpleNamespace(corpus=Corpus("toy", [], [], "", facts=facts))
+    metadata = {"p": {"answer": "4", "subject": "sums"}, "q": {"answer": "5"}}
+    run = SimpleNamespace(corpus=Corpus("toy", [], [], "", metadata=metadata))
     return registry.build("reward", PythonCallable(function="mine.py:right"), run), run.corpus
 
 
@@ -187,7 +197,7 @@ def test_a_column_that_the_data_lack_is_named(here):
 
 def test_answers_are_a_column(here):
     corpus = Corpus("sums", [], [], "", answers={"p": "4"})
-    assert corpus.task("p").facts == {"answer": "4"} and not corpus.task("q").facts
+    assert corpus.task("p").metadata == {"answer": "4"} and not corpus.task("q").metadata
 
 
 FAULTS = {
@@ -286,9 +296,9 @@ def test_a_function_of_one_text_is_refused(here):
 
 
 def test_nan_is_named_in_the_note_of_a_run(here):
-    """Of 4 responses one is NaN and one None: 2 unscored, 1 NaN, 1/4 = 25 %."""
+    """One of 4 responses is NaN and one None: 2 unscored, 1 NaN, 1/4 = 25 %."""
     (here / "mine.py").write_text("def mine(prompts, responses):\n    return [1.0, None, float('nan'), 2.0]\n")
     notes: list[str] = []
     reward = registry.build("reward", PythonCallable(function="mine.py:mine"), RUN)
     CheckedReward("mine", reward, note=notes.append)(said(["p"] * 4, list("abcd")))
-    assert notes == ["reward mine: 2 of 4 replies unscored, 1 of them NaN (25% of all)"]
+    assert notes == ["reward mine: 2 of 4 responses unscored, 1 of them NaN (25% of all)"]

@@ -1,4 +1,4 @@
-"""Which rows lie where in packed rows, and what each slot sees, by hand."""
+"""Positions of rows in packed rows, and what each slot sees, by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.packing import ATTENTION_COST, Lengths, PackedRows, cost, end_to_end, pack
 
-# A group of two replies, and a prompt of its own: p p p a a a, p p p b, q q c c. A reply's last token has no slot.
+# A group of two responses, and a separate prompt: p p p a a a, p p p b, q q c c. A response's last token has no slot.
 ROWS = [([1, 2, 3], [4, 5, 6]), ([1, 2, 3], [7]), ([8, 9], [10, 11])]
 
 
@@ -17,7 +17,7 @@ def lengths() -> Lengths:
 
 def test_lengths_count_what_predicts_a_token() -> None:
     assert lengths() == Lengths(prompts=[3, 3, 2], slots=[5, 3, 3], groups=[[0, 1], [2]])
-    assert lengths().least == 3 + 2 + 0 + 2 + 1
+    assert lengths().minimum == 3 + 2 + 0 + 2 + 1
 
 
 def test_units_lie_longest_first_where_there_is_room() -> None:
@@ -26,11 +26,11 @@ def test_units_lie_longest_first_where_there_is_room() -> None:
     assert (wide.slots, wide.pairs) == (8, 64)
     narrow = pack(lengths(), 5)  # widths are rounded up to 8 only after units are laid
     assert [[unit.slots for unit in row] for row in narrow.rows] == [[5], [3]]
-    assert pack(lengths(), 0) == narrow  # the longest row has room in any case
+    assert pack(lengths(), 0) == narrow  # the longest row fits in any case
 
 
 def test_a_group_that_is_too_wide_is_split_and_its_prompt_repeated() -> None:
-    """A prompt of 4 and replies of 6, 5, 4 and 3 slots in 4 + 10: first-fit takes 6 + 4, then 5 + 3."""
+    """A prompt of 4 and responses of 6, 5, 4 and 3 slots in 4 + 10: first-fit takes 6 + 4, then 5 + 3."""
     rows = [([1, 2, 3, 4], list(range(count))) for count in (7, 6, 5, 4)]
     packing = pack(Lengths.of(TokenBatch.from_rows(rows)), 14)
     assert [[(unit.rows, unit.slots) for unit in row] for row in packing.rows] == [[((0, 2), 14)], [((1, 3), 12)]]
@@ -43,8 +43,8 @@ def test_what_each_slot_holds_and_sees() -> None:
     assert packed.tokens_RW[0, :8].tolist() == [1, 2, 3, 4, 5, 8, 9, 10]
     assert packed.position_RW[0, :8].tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
     sees = packed.mask(torch.float32)[0, 0] == 0
-    first_reply = [column in (0, 1, 2, 3, 4) for column in range(16)]
-    assert sees[4].tolist() == first_reply
+    first_response = [column in (0, 1, 2, 3, 4) for column in range(16)]
+    assert sees[4].tolist() == first_response
     assert sees[7].nonzero().flatten().tolist() == [5, 6, 7]
     assert sees.diagonal().all()  # padding too: a query without a key would give NaN
 
@@ -60,7 +60,7 @@ def test_replies_to_one_prompt_do_not_see_each_other() -> None:
 
 
 def test_the_slot_before_each_target() -> None:
-    """Targets row by row; a reply's first token is predicted by its prompt's last, which rows 0 and 1 share."""
+    """Targets row by row; a response's first token is predicted by its prompt's last, common to rows 0 and 1."""
     batch = TokenBatch.from_rows(ROWS)
     packed = PackedRows.of(batch, pack(lengths(), 9))
     row_N, column_N = batch.targets()
@@ -70,7 +70,7 @@ def test_the_slot_before_each_target() -> None:
 
 
 def test_tokens_of_a_later_reply_follow_its_own() -> None:
-    """Slots hold 1 2 | 3 4 | 6 7. Both replies follow slot 1; 4 and 5 follow 3 and 4, and 7 and 8 follow 6 and 7."""
+    """Slots hold 1 2 | 3 4 | 6 7. Both responses follow slot 1; 4 and 5 follow 3 and 4, and 7 and 8 follow 6 and 7."""
     batch = TokenBatch.from_rows([([1, 2], [3, 4, 5]), ([1, 2], [6, 7, 8])])
     packed = PackedRows.of(batch, pack(Lengths.of(batch), 8))
     assert packed.slots_before(*batch.targets()).tolist() == [1, 2, 3, 1, 4, 5]
@@ -84,7 +84,7 @@ def test_rows_end_to_end_have_no_padding() -> None:
 
 
 def test_empty_prompts_and_replies() -> None:
-    """Nothing predicts the first token of a row without a prompt; a reply without tokens is nothing to predict."""
+    """Nothing predicts the first token of a row without a prompt; a response without tokens is nothing to predict."""
     rows = [([], [1, 2, 3]), ([4, 5], []), ([6], [7])]
     batch = TokenBatch.from_rows(rows)
     packed = PackedRows.of(batch, pack(Lengths.of(batch), 8))

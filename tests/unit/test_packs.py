@@ -1,24 +1,31 @@
-"""Packs: every contribution is found through one mechanism, and every reference of the core leads somewhere."""
+"""Packs: every contribution is found through one mechanism, none replaces another, and every reference of the core
+leads somewhere."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import fields
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
-from support import checked
+from support import checked, plant
 
+from rlhf_lab.cli import table
+from rlhf_lab.config import inventory, registry
 from rlhf_lab.core import packs
+from rlhf_lab.core.capabilities import Capability
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.lab import CORE
+from rlhf_lab.models import families
 from rlhf_lab.monitoring import preflight as monitoring_preflight
 
 
 def references(pack: packs.Pack) -> list[str]:
-    """Every "module:name" that a pack contributes."""
+    """Every "module:name" that a pack contributes, but those of gold, which import torch (test_gold_oracle.py)."""
     found = []
-    for field in fields(pack):
+    for field in (field for field in fields(pack) if field.name != "gold_sources"):
         value = getattr(pack, field.name)
         values = value.values() if isinstance(value, dict) else value
         if isinstance(values, tuple | type({}.values())):
@@ -33,23 +40,187 @@ def test_every_reference_of_the_core_leads_somewhere():
         assert packs.load(reference) is not None, reference
 
 
-def test_an_entry_point_names_a_pack_or_a_function_that_registers_by_itself(monkeypatch):
-    registered = []
-    pack = packs.Pack(name="mine", package="email")
-    entries = [
-        SimpleNamespace(name="b", load=lambda: lambda: registered.append("called")),
-        SimpleNamespace(name="a", load=lambda: pack),
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """A function that registers a package as installed, with an entry point that names an object of it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    names = []
+
+    def install_package(name: str, code: str, entry_point: str = "") -> Path:
+        names.append(name)
+        directory = tmp_path / name
+        directory.mkdir()
+        (directory / "__init__.py").write_text(f"from rlhf_lab import Pack\n{code}\n")
+        info = tmp_path / f"{name}_lab-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-lab\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[rlhf_lab.plugins]\n{name} = {entry_point or name + ':PACK'}\n")
+        return directory
+
+    yield install_package
+    for module in [module for module in sys.modules if module.partition(".")[0] in names]:
+        del sys.modules[module]
+
+
+def loaded() -> list[str]:
+    return [pack.name for pack in packs.packs.__wrapped__()]
+
+
+def test_an_entry_point_names_a_pack_or_a_function_that_registers_by_itself(install):
+    install("beta", "CALLS = []\ndef register():\n    CALLS.append(1)", "beta:register")
+    install("alpha", "PACK = Pack(name='mine', package='email')")
+    install("gamma", "def pack():\n    return Pack(name='made', package='gamma')", "gamma:pack")
+    assert loaded() == ["core", *packs.in_tree(), "mine", "made"]
+    assert sys.modules["beta"].CALLS == [1]
+    assert "email.mime.audio" in packs.Pack(name="mine", package="email").modules_called("audio.py")
+
+
+@pytest.mark.skipif({"judging", "speech"} - {*packs.in_tree()} != set(), reason="a pack that it names was deleted")
+@pytest.mark.parametrize(
+    ("fields", "meaning"),
+    [
+        ("commands={'judge': 'a:b'}", "command judge"),
+        ("commands={'plan': 'a:b'}", "command plan"),
+        ("answers={'safety': 'a:b'}", "answer safety"),
+        ("groups=(ConfigGroup('judge', 'who'),)", "config group judge"),
+        ("gold_sources={'judge': 'a:b'}", "gold source judge"),
+    ],
+)
+def test_a_name_that_two_packs_give_is_refused_with_both(install, fields, meaning):
+    install(
+        "other", f"from rlhf_lab.core.packs import ConfigGroup\nPACK = Pack(name='other', package='other', {fields})"
+    )
+    with pytest.raises(ConfigError) as refused:
+        loaded()
+    first = "core" if "plan" in meaning else "judging"
+    assert refused.value.problems == [
+        f"{meaning}: both pack {first} and pack other (plug-in other = other:PACK, installed by other-lab 1.0) define "
+        "it; rename one of them, or remove the plug-in: pip uninstall other-lab"
     ]
-    monkeypatch.setattr(packs, "entry_points", lambda group: entries if group == "rlhf_lab.plugins" else [])
-    monkeypatch.setattr(packs, "in_tree", lambda: [])
-    assert packs.packs.__wrapped__() == (CORE, pack) and registered == ["called"]
-    assert "email.mime.audio" in pack.modules_called("audio.py")
+
+
+def test_plug_ins_may_not_share_a_name_either(install):
+    fields = "families={'f': 'a:b'}, reward_files={'r.json': 'a:b'}, run_sections=('a:s after gains',)"
+    for name in ("one", "two"):
+        install(name, f"PACK = Pack(name='{name}', package='{name}', {fields})")
+    with pytest.raises(ConfigError) as refused:
+        loaded()
+    names = [problem.partition(":")[0] for problem in refused.value.problems]
+    assert names == ["model.family f", "reward file r.json", "section of a run's page s"]
+    assert refused.value.problems[0].endswith("pip uninstall one-lab, or remove the plug-in: pip uninstall two-lab")
+
+
+@pytest.mark.skipif({"judging", "speech"} - {*packs.in_tree()} != set(), reason="a pack that it names was deleted")
+def test_two_packs_of_one_name_are_refused(install):
+    install("other", "PACK = Pack(name='judging', package='other', commands={'judge': 'a:b'})")
+    with pytest.raises(ConfigError, match=r"^pack judging: both pack judging and pack judging \(plug-in other"):
+        loaded()
+
+
+@pytest.mark.parametrize(
+    ("code", "entry_point", "problem"),
+    [
+        ("1 / 0", "", "other:PACK, installed by other-lab 1.0 cannot be loaded (ZeroDivisionError: division by zero)"),
+        ("", "", "cannot be loaded (AttributeError: module 'other' has no attribute 'PACK')"),
+        ("", "no_such_module:PACK", "cannot be loaded (ModuleNotFoundError: No module named 'no_such_module')"),
+        ("def go():\n    1 / 0", "other:go", "cannot be loaded (ZeroDivisionError"),
+        ("PACK = 'a pack'", "", "has the type str; name a rlhf_lab.Pack or a function"),
+        ("PACK = Pack(name='o', package='gone')", "", "pack o: there is no package gone; set `package` to the dotted"),
+        ("PACK = Pack(name='o', package='gone.x')", "", "pack o: there is no package gone.x; set `package` to"),
+    ],
+)
+def test_a_plug_in_that_cannot_be_loaded_is_named_with_its_distribution(install, code, entry_point, problem):
+    install("other", code, entry_point)
+    with pytest.raises(ConfigError) as refused:
+        loaded()
+    (message,) = refused.value.problems
+    assert message.startswith("plug-in other = ") and "installed by other-lab 1.0" in message and problem in message
+    assert message.endswith("pip uninstall other-lab")
+
+
+def test_a_part_of_a_plug_in_that_cannot_be_loaded_is_named(install):
+    directory = install("other", "PACK = Pack(name='other', package='other')")
+    (directory / "settings.py").write_text("import no_such_library\n")
+    with pytest.raises(ConfigError, match=r"other\.settings of plug-in other = .*No module named 'no_such_library'"):
+        packs.import_part("other.settings")
+    with pytest.raises(ConfigError, match=r"other:nothing of plug-in .*has no attribute 'nothing'.* pip uninstall"):
+        packs.load("other:nothing")
+    with pytest.raises(AttributeError, match="nothing"):  # a fault of the lab itself keeps its traceback
+        packs.load("rlhf_lab.lab:nothing")
+
+
+@pytest.mark.parametrize("words", [("--help",), ("list",)])
+def test_a_broken_plug_in_is_a_message_and_no_traceback(install, words):
+    directory = install("other", "1 / 0")
+    path = os.pathsep.join([str(directory.parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "rlhf_lab", *words],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert "pip uninstall other-lab" in done.stdout + done.stderr
+
+
+def test_a_command_may_not_take_the_words_that_list_commands(monkeypatch):
+    monkeypatch.setattr(table, "named", lambda kind: {"help": "rlhf_lab.packs.code.commands:sandbox_command"})
+    with pytest.raises(ConfigError, match="command help: pack code defines it, but this name lists the commands"):
+        table.load_commands()
+
+
+def test_files_of_one_name_are_refused_with_both_packs(tmp_path, monkeypatch):
+    found = []
+    for name in ("one", "two"):
+        for file in ("conf/reward/mine.yaml", "recipes/study/mine.yaml"):
+            (tmp_path / name / file).parent.mkdir(parents=True)
+            (tmp_path / name / file).write_text("kind: bt\n")
+        (tmp_path / name / "__init__.py").touch()
+        found.append(packs.Pack(name=name, package=name))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(inventory, "packs", lambda: found)
+    with pytest.raises(ConfigError, match=r"^recipe study/mine: both pack one \(.*\) and pack two \(.*\) have it"):
+        inventory.recipes.__wrapped__()
+    with pytest.raises(ConfigError, match=r"^reward=mine: both pack one \(.*\) and pack two \(.*\) have it"):
+        inventory.option_files.__wrapped__("reward")
+
+
+def test_a_file_may_not_take_the_name_of_another_packs_kind(tmp_path, monkeypatch):
+    """The kind of a plug-in is an option without a file: another pack's file of that name would replace it."""
+    plant(monkeypatch, None)
+    registry._implementations["reward", "planted"] = "another.package"
+    (tmp_path / "one/conf/reward").mkdir(parents=True)
+    (tmp_path / "one/conf/reward/planted.yaml").write_text("kind: bt\n")
+    (tmp_path / "one/__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(inventory, "packs", lambda: [packs.Pack(name="one", package="one")])
+    with pytest.raises(
+        ConfigError, match=r"^reward=planted: pack one has an option .*, and support \(module support\)"
+    ):
+        inventory.option_files.__wrapped__("reward")
+    own = packs.Pack(name="one", package="one", modules=("support",))
+    monkeypatch.setattr(inventory, "packs", lambda: [own])
+    assert list(inventory.option_files.__wrapped__("reward")) == ["planted"]
+
+
+@pytest.mark.skipif({"judging", "speech"} - {*packs.in_tree()} != set(), reason="a pack that it names was deleted")
+def test_a_family_may_not_take_a_name_or_model_type_of_another(monkeypatch):
+    codec = "rlhf_lab.packs.speech.policy.family:CODEC"
+    monkeypatch.setattr(families, "named", lambda kind: {"llama": codec})
+    with pytest.raises(ConfigError, match=r"model\.family=llama \(pack speech\), llama: the core already has a family"):
+        families.families.__wrapped__()
+    monkeypatch.setattr(families, "named", lambda kind: {"codec": codec, "other": codec})
+    with pytest.raises(
+        ConfigError, match=r"family=other .*, model_type=rlhf_lab_codec: model\.family=codec already has this"
+    ):
+        families.families.__wrapped__()
 
 
 def test_the_core_leaves_the_modules_of_its_packs_to_them(tmp_path, monkeypatch):
-    for folder in ("house", "house/rooms", "house/packs/annex"):
-        (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / "settings.py").touch()
+    for directory in ("house", "house/rooms", "house/packs/annex"):
+        (tmp_path / directory).mkdir(parents=True)
+        (tmp_path / directory / "settings.py").touch()
     (tmp_path / "house" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     assert packs.Pack(name="house", package="house").modules_called("*settings.py") == [
@@ -59,7 +230,7 @@ def test_the_core_leaves_the_modules_of_its_packs_to_them(tmp_path, monkeypatch)
 
 
 def test_a_pack_without_its_package_is_an_error_that_names_it():
-    with pytest.raises(ModuleNotFoundError, match=r"pack gone: there is no package no_such_package"):
+    with pytest.raises(ConfigError, match=r"pack gone: there is no package no_such_package"):
         packs.Pack(name="gone", package="no_such_package").modules_called("*.py")
 
 
@@ -67,8 +238,15 @@ def test_machine_problems_of_a_stage_come_from_its_owners():
     config = checked("ppo", "alerts.command=[no-such-program]", "alerts.webhook_env=NOT_SET_HERE")
     lines = monitoring_preflight.problems(config)
     assert lines[0].startswith("alerts.command: there is no program no-such-program")
-    assert lines[1].startswith("alerts.webhook_env=NOT_SET_HERE: NOT_SET_HERE is not set")
+    assert lines[1].startswith("alerts.webhook_env=NOT_SET_HERE: the variable NOT_SET_HERE is not set")
     assert monitoring_preflight.problems(checked("sft", "alerts.command=[no-such-program]")) == []
+
+
+def test_a_family_of_models_is_found_by_its_name_and_its_model_type(monkeypatch):
+    mine = families.Family("mine_lm", "mine", "mine:new", "mine:decoder", Capability.TEXT, "words")
+    monkeypatch.setattr(families, "families", lambda: {"mine": mine})
+    assert families.names() == ("llama", "gpt2", "mine")
+    assert families.family_of("mine_lm") is mine and families.family_of("llama") is None
 
 
 WITHOUT_PACKS = """

@@ -1,4 +1,4 @@
-"""Jobs that run beside each other print a line when they start and one when they end, never a table."""
+"""Parallel jobs print a line when they start and one when they finish, never a table."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ RESULT = {
 
 @pytest.fixture
 def job(tmp_path, monkeypatch) -> Any:
-    """A job's stage as a function that prints a table; its folder is job 2 of 3."""
-    folder = tmp_path / "jobs" / "1"
-    folder.mkdir(parents=True)
+    """A job's stage as a function that prints a table; its directory is job 2 of 3."""
+    directory = tmp_path / "jobs" / "1"
+    directory.mkdir(parents=True)
     jobs = [{"index": index, "overrides": {"algorithm.beta": beta, "seed": 1}} for index, beta in enumerate((1, 2, 3))]
     (tmp_path / "study.json").write_text(json.dumps({"jobs": jobs, "primary": "gold"}))
     monkeypatch.setenv(sweep.SWEEP, str(os.getpid()))
@@ -37,7 +37,7 @@ def job(tmp_path, monkeypatch) -> Any:
         print("a line of a library")
         return 0, RESULT
 
-    return SimpleNamespace(folder=folder, run=lambda: sweep._run_in_turn(SimpleNamespace(), folder, run_stage))
+    return SimpleNamespace(directory=directory, run=lambda: sweep._run_in_turn(SimpleNamespace(), directory, run_stage))
 
 
 def test_a_parallel_job_prints_two_lines_each_at_once(job, monkeypatch):
@@ -46,7 +46,7 @@ def test_a_parallel_job_prints_two_lines_each_at_once(job, monkeypatch):
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=writes.append, flush=lambda: None, encoding="utf-8"))
     assert job.run() is RESULT
     starts, done = (line for line in writes if line.strip())
-    log = job.folder / "output.txt"
+    log = job.directory / "output.txt"
     assert starts == f"  job 2 of 3 starts: algorithm.beta=2 seed=1; it prints to {log}\n"
     assert done == "  job 2 of 3 done: algorithm.beta=2 seed=1: gold 1.21 ±0.08, 0 s\n"
     assert "a table" in log.read_text() and "a line of a library" in log.read_text()
@@ -56,7 +56,7 @@ def test_a_job_by_itself_prints_as_a_run_does(job, monkeypatch, capsys):
     monkeypatch.setenv(PROCESSES, "1")
     job.run()
     assert "a table" in capsys.readouterr().out
-    assert not (job.folder / "output.txt").exists()
+    assert not (job.directory / "output.txt").exists()
 
 
 @pytest.mark.parametrize(
@@ -70,18 +70,18 @@ def test_a_job_by_itself_prints_as_a_run_does(job, monkeypatch, capsys):
     ],
 )
 def test_how_a_job_ended_is_one_line(job, result, ending):
-    assert sweep.done_words(job.folder, result, 12.3) == ending
+    assert sweep.done_words(job.directory, result, 12.3) == ending
 
 
 def test_a_worker_ends_with_its_job_where_the_sweep_has_ended(job, monkeypatch):
     """joblib's worker keeps what a job raises for the sweep, and would wait for another job of a killed one."""
     monkeypatch.delenv(PROCESSES, raising=False)
-    runtime = SimpleNamespace(output_dir=str(job.folder), choices={"recipe": "dpo"})
+    runtime = SimpleNamespace(output_dir=str(job.directory), choices={"recipe": "dpo"})
     monkeypatch.setattr(sweep.HydraConfig, "get", lambda: SimpleNamespace(runtime=runtime))
     monkeypatch.setattr(sweep, "_written_keys", set)
-    monkeypatch.setattr(sweep, "_plan_job", lambda checked, recipe, folder: SimpleNamespace(folder=folder))
+    monkeypatch.setattr(sweep, "_plan_job", lambda checked, directory: SimpleNamespace(directory=directory))
 
-    def sweep_is_killed(stage: Any, folder: Any, run_stage: Any) -> dict[str, Any]:
+    def sweep_is_killed(stage: Any, directory: Any, run_stage: Any) -> dict[str, Any]:
         monkeypatch.setenv(sweep.SWEEP, "1")  # the sweep is no longer the parent, nor this process itself
         return {"status": "interrupted", "error": "stopped by SIGTERM"}
 
@@ -89,4 +89,4 @@ def test_a_worker_ends_with_its_job_where_the_sweep_has_ended(job, monkeypatch):
     monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit):
         sweep.run_job(root.to_values(checked("dpo")), lambda stage: (0, RESULT))
-    assert json.loads((job.folder / "job.json").read_text())["status"] == "interrupted"
+    assert json.loads((job.directory / "job.json").read_text())["status"] == "interrupted"

@@ -21,10 +21,10 @@ def test_an_environment_that_is_absent_or_old(tmp_path, monkeypatch, packages):
     with pytest.raises(EnvironmentMissing, match="from other pins"):
         packages.ready(tmp_path)
     monkeypatch.setenv(packages.variable, str(tmp_path / "named"))
-    assert packages.default_folder() == tmp_path / "named"
+    assert packages.default_dir() == tmp_path / "named"
     monkeypatch.delenv(packages.variable)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert packages.default_folder() == tmp_path / "rlhf_lab" / f"{packages.name}-{packages.pins()[:12]}"
+    assert packages.default_dir() == tmp_path / "rlhf_lab" / f"{packages.name}-{packages.pins()[:12]}"
 
 
 @pytest.mark.parametrize("packages", PACKAGES, ids=lambda packages: packages.name)
@@ -44,7 +44,7 @@ def _packages(tmp_path) -> PinnedPackages:
 def test_making_an_environment(tmp_path):
     """pip is replaced by a program that fails, then by one that takes too long, then by one that works."""
     packages = _packages(tmp_path)
-    folder = tmp_path / "made"
+    directory = tmp_path / "made"
 
     def installing(code: str, timeout_s: float = 60.0):
         def install(made):
@@ -55,17 +55,17 @@ def test_making_an_environment(tmp_path):
 
     failing = installing("print('collecting'); print('ERROR: no index'); raise SystemExit(1)")
     with pytest.raises(EnvironmentMissing, match="pip install failed: ERROR: no index"):
-        packages.set_up(failing, folder)
-    assert not folder.exists() and not list(tmp_path.glob(".made.part*"))
+        packages.set_up(failing, directory)
+    assert not directory.exists() and not list(tmp_path.glob(".made.part*"))
     with pytest.raises(EnvironmentMissing, match=r"took more than 0.1 s"):
-        packages.set_up(installing("import time; time.sleep(60)", 0.1), folder)
-    assert packages.set_up(installing(""), folder).was_made
-    assert packages.ready(folder) == folder
-    assert not packages.set_up(failing, folder).was_made
+        packages.set_up(installing("import time; time.sleep(60)", 0.1), directory)
+    assert packages.set_up(installing(""), directory).was_created
+    assert packages.ready(directory) == directory
+    assert not packages.set_up(failing, directory).was_created
     packages.requirements.write_text("# another comment\nthing==1.0\n", encoding="utf-8")
-    assert not packages.set_up(failing, folder).was_made, "a comment is no pin"
+    assert not packages.set_up(failing, directory).was_created, "a comment is no pin"
     packages.requirements.write_text("thing==1.1\n", encoding="utf-8")
-    assert packages.set_up(installing(""), folder).was_made
+    assert packages.set_up(installing(""), directory).was_created
 
 
 def test_files_of_others_are_not_replaced(tmp_path):

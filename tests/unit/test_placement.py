@@ -1,4 +1,4 @@
-"""The fewest cards that a recipe fits on published models, with weights as they are and `runtime.fit`."""
+"""The minimum number of cards for a recipe on published models, with unchanged weights and `runtime.fit`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from support import planned
 
-from rlhf_lab.memory.copies import gathered_to_sample
+from rlhf_lab.memory.copies import gathered_bytes_to_sample
 from rlhf_lab.memory.device import Device
 from rlhf_lab.memory.devices import GIB
-from rlhf_lab.memory.fit import changed, least_devices
+from rlhf_lab.memory.fit import changed, min_devices
 from rlhf_lab.memory.neutral import neutral_change
-from rlhf_lab.memory.placement import place
+from rlhf_lab.memory.placement import find_placement
 from rlhf_lab.memory.plan import plan_stage
 from rlhf_lab.memory.recipe_table import CARDS_GIB, MODELS, cells, recipe_stage
 from rlhf_lab.memory.sizes import PUBLISHED
@@ -36,11 +36,11 @@ def test_large_models_fit_the_cards_that_people_have(
     """Before, with float32 weights, none of them fits any number of such cards, however frugal."""
     stage = recipe_stage(recipe, model, rank)
     memory = int(CARDS_GIB[card] * GIB)
-    assert least_devices(stage, memory, frugal=True) is None
-    placement = place(stage, memory, fewest=max(1, devices // 2))  # half as many do not suffice
+    assert min_devices(stage, memory, frugal=True) is None
+    placement = find_placement(stage, memory, min_processes=max(1, devices // 2))  # half as many do not suffice
     assert placement is not None and placement.plan.processes == devices
     assert placement.plan.peak <= memory
-    # the settings that are printed lead to this plan, by the way that every run takes
+    # the printed settings lead to this plan, by the code of every run
     fitted, plan = neutral_change(changed(stage, placement.written), Device("card", memory, cuda=True))
     assert plan is not None and (fitted, plan.peak) == (placement.fitted, placement.plan.peak)
 
@@ -55,17 +55,17 @@ def test_the_accepted_page_is_what_the_planner_says() -> None:
 
 def test_fewer_devices_are_not_looked_for_than_are_known_to_be_needed() -> None:
     stage = recipe_stage("sft", QWEN_7B)
-    placement = place(stage, 139 * GIB, fewest=4)
+    placement = find_placement(stage, 139 * GIB, min_processes=4)
     assert placement is not None and placement.plan.processes == 4
 
 
 def test_a_policy_divided_in_bfloat16_is_sampled_from_in_bfloat16() -> None:
-    """The sampler reads a whole copy of 2 bytes a parameter, and its own matrices, keys and values have 2 too."""
+    """The sampler reads a full copy of 2 bytes a parameter, and its own matrices and KV cache have 2 too."""
     stage = planned("ppo", "model=hf", "model.path=gpt2-medium", "sharding=fsdp_full", "runtime.dtype=bfloat16")
     shape = PUBLISHED["gpt2-medium"]
-    divided, alone = plan_stage(stage, 2), plan_stage(stage, 1)
-    assert divided.sampler is not None and alone.sampler is not None
-    models = [line.copy for line in divided.lines]
-    assert gathered_to_sample(stage, models, divided.training, 2) == (2 * shape.parameters, 0)
-    assert divided.sampler.weights == 2 * shape.multiplied and alone.sampler.weights == 4 * shape.multiplied
-    assert 2 * divided.sampler.cache == alone.sampler.cache
+    sharded, alone = plan_stage(stage, 2), plan_stage(stage, 1)
+    assert sharded.sampler is not None and alone.sampler is not None
+    models = [line.copy for line in sharded.lines]
+    assert gathered_bytes_to_sample(stage, models, sharded.training, 2) == (2 * shape.parameters, 0)
+    assert sharded.sampler.weights == 2 * shape.multiplied and alone.sampler.weights == 4 * shape.multiplied
+    assert 2 * sharded.sampler.cache == alone.sampler.cache

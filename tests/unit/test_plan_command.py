@@ -28,7 +28,7 @@ def test_a_plan_shows_copies_phases_and_derivation(tmp_path: Path) -> None:
     out = printed("+recipe=ppo", *SMALL_WORLD, f"outputs={tmp_path}", "runtime.memory_gib=8")
     for stage in ("sft: bytes per process", "reward_model: bytes per process", "ppo: bytes per process"):
         assert stage in out
-    for word in ("policy", "reference", "critic", "reward bt", "sampler", "most in each phase", "fits"):
+    for word in ("policy", "reference", "critic", "reward bt", "sampler", "peak of each phase", "fits"):
         assert word in out
     assert "weights 4 + gradient 4 + moments 8 = 16 B" in out
     assert not any(tmp_path.iterdir())  # a plan builds nothing
@@ -44,12 +44,12 @@ def test_a_plan_that_does_not_fit_says_what_does() -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["model=tiny"], "no recipe named"),
+        (["model=tiny"], "plan needs a recipe"),
         (["+recipe=sft", "cards=big"], "cards=big is not a list of GB"),
         (["+recipe=sft", "card=24"], "card is not an option of plan; did you mean cards?"),
         (["+recipe=study/buffers"], r"plan \+recipe=study/buffers algorithm.buffer=current seed=0$"),
-        (["table", "cards=8"], "takes to=FILE and nothing else"),
-        (["table", "recipes", "all"], "takes to=FILE and nothing else, not all"),
+        (["table", "cards=8"], "accepts only to=FILE"),
+        (["table", "recipes", "all"], "accepts only to=FILE, not all"),
     ],
 )
 def test_mistakes_are_named(words: list[str], problem: str) -> None:
@@ -63,9 +63,9 @@ def test_a_job_of_a_sweep_has_a_plan(tmp_path: Path) -> None:
 
 
 def test_several_processes_are_marked_as_arithmetic() -> None:
-    for title in ("What a strategy divides", "Fewest cards, all parameters trained"):
+    for title in ("Sharding strategies", "Minimum number of cards, all parameters trained"):
         (grid,) = (grid for grid in grids() if grid.title == title)
-        assert "Of several processes two were measured" in grid.remark
+        assert "With several processes, two were measured" in grid.remark
     assert max(int(cell) for row in grid.rows for cell in row[1:] if cell != "–") <= 64
 
 
@@ -83,12 +83,12 @@ def test_the_accepted_page_is_what_the_command_writes(tmp_path: Path) -> None:
 
 
 def test_a_bare_word_is_taken_for_a_recipe() -> None:
-    with pytest.raises(ConfigError, match=r"ppo is no setting; did you mean \+recipe=ppo\?"):
+    with pytest.raises(ConfigError, match=r"ppo is not a setting; did you mean \+recipe=ppo\?"):
         COMMANDS["plan"](["ppo"])
 
 
 def test_a_folder_that_is_not_there_is_told_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"model\.path=/nowhere/m: there is no such folder"):
+    with pytest.raises(ConfigError, match=r"model\.path=/nowhere/m: there is no such directory"):
         COMMANDS["plan"](["+recipe=dpo", "model=hf", "model.path=/nowhere/m"])
 
 

@@ -10,6 +10,7 @@ from urllib.error import HTTPError, URLError
 import pytest
 
 from rlhf_lab.core.errors import LabError
+from rlhf_lab.core.http_client import RefuseRedirects
 from rlhf_lab.rewards.external import post
 
 URL = "http://127.0.0.1:9/score"
@@ -21,8 +22,12 @@ class Service:
     def __init__(self, *answers: str | int | Exception):
         self.answers, self.asked, self.pauses = list(answers), [], []
 
-    def open(self, request, timeout):
-        self.asked.append((request, timeout))
+    def opener(self, redirects, limits):
+        self.redirects, self.limits = redirects, limits
+        return self
+
+    def open(self, request):
+        self.asked.append(request)
         answer = self.answers.pop(0)
         if isinstance(answer, int):
             raise HTTPError(request.full_url, answer, "refused", Message(), None)
@@ -35,7 +40,7 @@ class Service:
 def served(monkeypatch):
     def serve(*answers: str | int | Exception) -> Service:
         service = Service(*answers)
-        monkeypatch.setattr(post, "OPENER", service)
+        monkeypatch.setattr(post, "build_opener", service.opener)
         monkeypatch.setattr(post.time, "sleep", service.pauses.append)
         return service
 
@@ -50,8 +55,8 @@ def test_a_failing_service_is_asked_again_after_longer_and_longer_pauses(served)
     service = served(503, URLError("gone"), "[1.5]")
     assert ask() == b"[1.5]"
     assert service.pauses == [0.5, 1.0]
-    request, timeout = service.asked[-1]
-    assert json.loads(request.data) == {"n": 1} and timeout == 3
+    request = service.asked[-1]
+    assert json.loads(request.data) == {"n": 1} and service.limits.seconds == 3
     assert request.get_header("Authorization") == "key" and request.get_header("Content-type") == "application/json"
 
 
@@ -75,4 +80,4 @@ def test_the_last_failure_is_told(served):
 
 
 def test_a_redirect_is_not_followed():
-    assert post._NoRedirect().redirect_request(None, None, 302, "", {}, "http://elsewhere") is None
+    assert RefuseRedirects().redirect_request(None, None, 302, "", {}, "http://elsewhere") is None

@@ -1,27 +1,31 @@
-"""What would fail after minutes of building is refused before anything is built."""
+"""Failures that would come after minutes of building are refused before anything is built."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
 import sys
+from email.message import Message
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError, URLError
 
 import pytest
 from support import command_inside, planned, write_pairs
 
-from rlhf_lab.core.errors import ArtifactError, ConfigError
+from rlhf_lab.core import hub
+from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError
 from rlhf_lab.memory.shapes import source_shape
 from rlhf_lab.models import model_files
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model
 from rlhf_lab.models.lora import adapter_chain
 from rlhf_lab.models.settings import HuggingFace
-from rlhf_lab.packs.code.sandbox import sandbox
 from rlhf_lab.rewards.external import functions
 from rlhf_lab.stages import preflight
+from rlhf_lab.stages.launch import accelerate
 
 SMALL = ("model=micro", "data=mini_hh_small")
 ROWS = [(f"question {i}", "a good reply", "a bad reply") for i in range(20)]
@@ -31,15 +35,15 @@ def problems(recipe: str, *overrides: str) -> str:
     return "\n".join(preflight.problems(planned(recipe, *overrides)))
 
 
-def model_folder(folder: Path, tensors: tuple[str, ...] = ("wte.weight",), **config: Any) -> Path:
+def model_dir(directory: Path, tensors: tuple[str, ...] = ("wte.weight",), **config: Any) -> Path:
     """The files of a GPT-2-shaped checkpoint, a number per tensor."""
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2", **config}))
-    (folder / "tokenizer.json").write_text("{}")
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps({"model_type": "gpt2", **config}))
+    (directory / "tokenizer.json").write_text("{}")
     entries = {n: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i, n in enumerate(tensors)}
     header = json.dumps(entries).encode()
-    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4 * len(tensors)))
-    return folder
+    (directory / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4 * len(tensors)))
+    return directory
 
 
 @pytest.mark.parametrize(
@@ -76,7 +80,7 @@ def test_what_is_installed_is_no_problem(monkeypatch):
 @pytest.mark.parametrize(
     ("value", "name", "message"),
     [
-        ("math:floor", "mine", "mine is no entry point of the group rlhf_lab.rewards (other)"),
+        ("math:floor", "mine", "mine is not an entry point of the group rlhf_lab.rewards (other)"),
         ("no_such_module:score", "other", "cannot be imported (ModuleNotFoundError"),
         ("math:no_such_function", "other", "cannot be imported (AttributeError"),
         ("math:pi", "other", "is float, not a function"),
@@ -94,25 +98,25 @@ def test_folders_that_are_no_models(tmp_path):
     (empty / "best").mkdir(parents=True)
     (empty / "best/config.json").write_text("{}")
     assert "neither config.json nor adapter_config.json; did you mean " in problems("sft", *hf(empty))
-    whole = model_folder(tmp_path / "whole")
-    assert not problems("sft", *hf(whole))
-    (whole / "tokenizer.json").unlink()
-    assert "has no tokenizer" in problems("sft", *hf(whole))
-    weights = (whole / "model.safetensors").read_bytes()
-    (whole / "model.safetensors").write_bytes(weights[:-1])
-    assert "ends before its last tensor" in problems("sft", *hf(whole))
-    (whole / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
-    assert "git lfs pull" in problems("sft", *hf(whole))
-    (whole / "model.safetensors").rename(whole / "pytorch_model.bin")
-    assert "pytorch_model.bin and no *.safetensors" in problems("sft", *hf(whole))
-    (whole / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-1.safetensors"}}))
-    assert "lacks model-1.safetensors" in problems("sft", *hf(whole))
-    with pytest.raises(ConfigError, match="there is no such folder"):
-        problems("sft", *hf(whole / "config.json"))
+    full = model_dir(tmp_path / "whole")
+    assert not problems("sft", *hf(full))
+    (full / "tokenizer.json").unlink()
+    assert "has no tokenizer" in problems("sft", *hf(full))
+    weights = (full / "model.safetensors").read_bytes()
+    (full / "model.safetensors").write_bytes(weights[:-1])
+    assert "ends before its last tensor" in problems("sft", *hf(full))
+    (full / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
+    assert "git lfs pull" in problems("sft", *hf(full))
+    (full / "model.safetensors").rename(full / "pytorch_model.bin")
+    assert "pytorch_model.bin but no *.safetensors" in problems("sft", *hf(full))
+    (full / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-1.safetensors"}}))
+    assert "lacks model-1.safetensors" in problems("sft", *hf(full))
+    with pytest.raises(ConfigError, match="there is no such directory"):
+        problems("sft", *hf(full / "config.json"))
 
 
-def hf(folder: Path) -> tuple[str, ...]:
-    return ("model=hf", f"model.path={folder}", "data=mini_hh_small")
+def hf(directory: Path) -> tuple[str, ...]:
+    return ("model=hf", f"model.path={directory}", "data=mini_hh_small")
 
 
 def test_an_adapter_is_judged_with_its_base(tmp_path):
@@ -121,31 +125,31 @@ def test_an_adapter_is_judged_with_its_base(tmp_path):
     (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(tmp_path)}))
     found = problems("dpo", f"needs.policy={adapter}", *SMALL)
     assert "adapter without its weights" in found
-    assert f"needs.policy={adapter}: its base={tmp_path} is no model" in found
+    assert f"needs.policy={adapter}: its base={tmp_path} is not a model" in found
 
 
 def test_a_reward_model_has_a_head_and_a_policy_has_none(tmp_path):
     policy, reward = (
-        model_folder(tmp_path / "policy"),
-        model_folder(tmp_path / "reward", ("wte.weight", "score.weight")),
+        model_dir(tmp_path / "policy"),
+        model_dir(tmp_path / "reward", ("wte.weight", "score.weight")),
     )
     assert not problems("grpo", f"needs.policy={policy}", f"needs.reward={reward}", *SMALL)
     found = problems("grpo", f"needs.policy={reward}", f"needs.reward={policy}", *SMALL)
-    assert "policy is no reward model: it has no head" in found
-    assert "reward is a reward model: as a language model" in found
+    assert "policy is not a reward model: it has no head" in found
+    assert "reward is a reward model, which lacks the head of a language model" in found
 
 
 def test_a_chat_template_that_is_not_there(tmp_path):
-    folder = model_folder(tmp_path / "model")
-    (folder / "tokenizer_config.json").write_text("{}")
-    chosen = ("model=hf", f"model.path={folder}", "model.chat_template=true")
-    assert f"the tokenizer of {folder} has no chat template" in problems("sft", *chosen)
-    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    directory = model_dir(tmp_path / "model")
+    (directory / "tokenizer_config.json").write_text("{}")
+    chosen = ("model=hf", f"model.path={directory}", "model.chat_template=true")
+    assert f"the tokenizer of {directory} has no chat template" in problems("sft", *chosen)
+    (directory / "chat_template.jinja").write_text("{{ messages }}")
     assert "chat template" not in problems("sft", *chosen)
 
 
 def test_rows_that_a_model_cannot_read(tmp_path):
-    short = model_folder(tmp_path / "short", n_positions=64)
+    short = model_dir(tmp_path / "short", n_positions=64)
     found = problems("grpo", *hf(short), f"needs.policy={short}", "reward=gold")
     assert "algorithm.max_length=512 does not fit the 64 positions" in found
     assert "rollout.max_prompt_tokens + rollout.max_new_tokens=512 does not fit" in found
@@ -155,10 +159,96 @@ def test_hub_models_offline(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "HF_HUB_OFFLINE is set" in "".join(model_files.problems("no-such/model", "model.path"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setattr(hub, "unreachable", lambda: "")
     assert not model_files.problems("no-such/model", "model.path")
-    assert "a hub id is owner/name" in model_files.problems("a/b/c", "model.path")[0]
+    monkeypatch.setattr(hub, "unreachable", lambda: "Name or service not known")
+    (problem,) = model_files.problems("no-such/model", "model.path")
+    assert problem.startswith("model.path=no-such/model: there is no such directory, it is not in the cache")
+    assert "https://huggingface.co cannot be reached (Name or service not known)" in problem
+    assert "run `hf download no-such/model` where there is a network" in problem
+    assert "a hub id has the form owner/name" in model_files.problems("a/b/c", "model.path")[0]
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert f"write model.path={tmp_path}" in model_files.problems("~", "model.path")[0]
+    assert f"set model.path={tmp_path}" in model_files.problems("~", "model.path")[0]
+
+
+def test_hub_data_without_a_network(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(hub, "unreachable", lambda: "no route")
+    found = problems("dpo", "data=hh_rlhf", "data.path=owner/name/folder:train")
+    assert "data.path=owner/name/folder:train: there is no such directory" in found
+    assert "run `hf download owner/name --repo-type dataset`" in found
+    (tmp_path / "hub" / "datasets--owner--name").mkdir(parents=True)
+    assert "owner/name" not in problems("dpo", "data=hh_rlhf", "data.path=owner/name/folder:train")
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        (None, ""),
+        (HTTPError("https://h", 404, "not found", Message(), None), ""),
+        (URLError("Name or service not known"), "Name or service not known"),
+        (TimeoutError("timed out"), "timed out"),
+    ],
+)
+def test_the_hub_is_asked_once_and_any_answer_counts(monkeypatch, raised, reason):
+    requested = []
+
+    def urlopen(request, timeout):
+        requested.append((request.full_url, request.method))
+        if raised:
+            raise raised
+        return io.BytesIO()
+
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    monkeypatch.setenv("HF_ENDPOINT", "http://mirror.invalid")
+    hub.unreachable.cache_clear()
+    try:
+        assert [hub.unreachable(), hub.unreachable()] == [reason, reason]
+    finally:
+        hub.unreachable.cache_clear()
+    assert requested == [("http://mirror.invalid", "HEAD")]
+
+
+@pytest.mark.parametrize("mode", ["colocate", "spawn"])
+def test_vllm_without_its_environment(monkeypatch, tmp_path, mode):
+    monkeypatch.setenv("RLHF_LAB_VLLM", str(tmp_path / "none"))
+    found = problems("grpo", "rollout=vllm", f"rollout.mode={mode}")
+    assert f"rollout.mode={mode}: there is no environment of vLLM in {tmp_path / 'none'}; run: " in found
+
+
+def test_data_and_other_problems_come_together(monkeypatch, tmp_path):
+    monkeypatch.setenv("RLHF_LAB_VLLM", str(tmp_path / "none"))
+    found = problems("grpo", "rollout=vllm", "data=hh_rlhf", f"data.path={tmp_path / 'none.jsonl'}")
+    assert "there is no environment of vLLM" in found
+    assert "none.jsonl: there is no such file" in found
+
+
+@pytest.mark.parametrize(
+    ("variable", "instead"),
+    [
+        ({"ACCELERATE_USE_FSDP": "true"}, "sharding=fsdp_full (FULL_SHARD) or sharding=fsdp_grad_op"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "use sharding=zero3"),
+        ({"ACCELERATE_USE_MEGATRON_LM": "true"}, "there is no tensor or pipeline parallelism"),
+    ],
+)
+def test_plugins_of_accelerate_are_refused(monkeypatch, variable, instead):
+    (problem,) = accelerate.problems(variable)
+    assert instead in problem
+    assert accelerate.problems(dict.fromkeys(variable, "false")) == []
+    for name, value in variable.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="accelerate launch was told to use"):
+        preflight.check([])
+
+
+def test_what_accelerate_sets_and_nobody_reads_is_named():
+    assert accelerate.notes({"RANK": "0"}) == []
+    usual = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_BACKEND": "NO"}
+    (note,) = accelerate.notes(usual)
+    assert note.endswith("are read, and no other setting")
+    (note,) = accelerate.notes({**usual, "ACCELERATE_MIXED_PRECISION": "bf16"})
+    assert "not read: ACCELERATE_MIXED_PRECISION=bf16 (use runtime.dtype=bfloat16 for bf16)" in note
 
 
 def test_data_files(tmp_path):
@@ -172,10 +262,10 @@ def test_data_files(tmp_path):
     assert "has no rows" in found(empty)
     assert "no such file" in found(tmp_path / "nothing.jsonl")
     rows.with_suffix(".txt").write_text("x")
-    assert "the form of rows.txt is unknown" in found(rows.with_suffix(".txt"))
+    assert "the format of rows.txt is unknown" in found(rows.with_suffix(".txt"))
     assert "column 'good' is missing" in found(rows, "data.chosen=good")
     one = write_pairs(tmp_path / "one.jsonl", ROWS[:1])
-    assert "one.jsonl has one row, and a test split needs another" in found(one)
+    assert "one.jsonl has one row, but a test split needs another" in found(one)
     assert not found(one, f"data.test_path={rows}")
     assert "empty.jsonl has no rows" in found(rows, f"data.test_path={empty}")
 
@@ -185,14 +275,14 @@ def test_problems_come_together_and_nothing_is_built(tmp_path):
         tmp_path, "+recipe=grpo", "reward=callable", "reward.terms.callable.name=nobody", "needs.policy=.", *SMALL
     )
     assert status == 2
-    assert "nobody is no entry point" in printed
-    assert "needs.policy=. is no model" in printed
+    assert "nobody is not an entry point" in printed
+    assert "needs.policy=. is not a model" in printed
     assert not (tmp_path / "outputs").exists()
     status, printed = command_inside(
         tmp_path, "+recipe=grpo", "seed=0,1", "reward=callable", "reward.terms.callable.name=nobody", *SMALL
     )
     assert status == 2
-    assert printed.count("nobody is no entry point") == 1
+    assert printed.count("nobody is not an entry point") == 1
     assert not (tmp_path / "outputs").exists()
 
 
@@ -205,69 +295,6 @@ def test_torch_is_not_imported():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture
-def asks_judge(monkeypatch):
-    """Supervised learning as a stage that asks the judge."""
-    from rlhf_lab.algorithms.supervised.settings import SFT
-
-    monkeypatch.setattr(SFT, "asks_judge", True)
-
-
-def test_a_judge_without_key_price_or_library(monkeypatch, asks_judge):
-    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    assert "the environment variable ANTHROPIC_API_KEY has no key" in problems("sft", "judge=anthropic")
-    assert "judge.model=claude-9 has no price" in problems("sft", "judge=anthropic", "judge.model=claude-9")
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "planted-key-1234")
-    assert problems("sft", "judge=anthropic") == ""
-    local_server = ["judge=openai_compatible", "judge.base_url=http://127.0.0.1:8000/v1", "judge.model=m"]
-    assert problems("sft", *local_server) == ""
-    missing = ("anthropic", "openai")
-    monkeypatch.setattr(
-        "rlhf_lab.packs.judging.judges.preflight.find_spec", lambda name: None if name in missing else object()
-    )
-    assert "judge=anthropic needs a library" in problems("sft", "judge=anthropic")
-    assert "pip install 'rlhf_lab[judge]'" in problems("sft", *local_server)
-
-
-def test_a_local_judge_that_is_no_model(asks_judge, tmp_path):
-    (tmp_path / "empty").mkdir()
-    assert "judge.path=" in problems("sft", "judge=local", f"judge.path={tmp_path / 'empty'}")
-
-
-def test_a_judge_that_nobody_asks_needs_nothing(monkeypatch):
-    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    assert problems("sft", "judge=anthropic") == ""
-
-
-@pytest.mark.parametrize(
-    ("recipe", "overrides", "runs_code"),
-    [
-        ("grpo", ["data=humaneval", "data.test_fraction=0.1", "reward=code_tests"], True),
-        ("grpo", ["reward=gold"], False),
-        ("agent_bench", ["agent=code_executor"], True),
-        ("agent_bench", ["agent=react"], False),
-    ],
-)
-def test_a_machine_without_a_sandbox(monkeypatch, tmp_path, recipe, overrides, runs_code):
-    if "data=humaneval" in overrides:
-        row = {
-            "task_id": "0",
-            "prompt": "def f(x):\n",
-            "entry_point": "f",
-            "test": "assert f(1)",
-            "canonical_solution": "",
-        }
-        (tmp_path / "rows.jsonl").write_text(20 * f"{json.dumps(row)}\n")
-        overrides = [*overrides, f"data.path={tmp_path / 'rows.jsonl'}", "needs.reward=null"]
-    monkeypatch.setattr(sandbox, "why_not", lambda level, image="": "user namespaces are not allowed")
-    found = problems(recipe, *overrides, f"outputs={tmp_path / 'outputs'}")
-    with pytest.raises(sandbox.SandboxUnavailable) as raised:
-        sandbox.choose_level(sandbox.Sandboxing())
-    assert (str(raised.value) in found) == runs_code, found
-    monkeypatch.setattr(sandbox, "why_not", lambda level, image="": "")
-    assert "sandbox.level" not in problems(recipe, *overrides, f"outputs={tmp_path / 'outputs'}")
 
 
 def test_the_identity_of_a_hub_model_holds_its_commit(tmp_path, monkeypatch):
@@ -283,104 +310,126 @@ def test_the_identity_of_a_hub_model_holds_its_commit(tmp_path, monkeypatch):
         (cached / "snapshots" / commit / "config.json").write_text("{}")
         identities.append(model_files.pinned_identity("owner/name"))
     assert len(set(identities)) == 3
-    folder = cached / "snapshots" / commit
-    assert model_files.pinned_identity(str(folder)) == model_files.model_identity(str(folder))
+    directory = cached / "snapshots" / commit
+    assert model_files.pinned_identity(str(directory)) == model_files.model_identity(str(directory))
 
 
-def adapter(folder, base):
-    """An adapter's folder, as far as its files decide what it lies on."""
-    folder.mkdir(exist_ok=True)
-    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
-    return str(folder)
+def adapter(directory, base):
+    """An adapter's directory, as far as its files name its base."""
+    directory.mkdir(exist_ok=True)
+    (directory / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    return str(directory)
 
 
 @pytest.mark.parametrize("circle", [1, 2, 3])
 def test_adapters_that_lie_on_each_other_in_a_circle(circle, tmp_path):
     names = [tmp_path / f"adapter-{number}" for number in range(circle)]
-    for number, folder in enumerate(names):
-        adapter(folder, names[(number + 1) % circle])
+    for index, directory in enumerate(names):
+        adapter(directory, names[(index + 1) % circle])
     (problem,) = model_files.problems(str(names[0]), "model.source")
-    assert problem.startswith("model.source=") and "lie on each other in a circle" in problem
+    assert problem.startswith("model.source=") and "form a circle" in problem
     assert problem.count("→") == circle
     for function in (model_files.config_of, model_files.model_identity, source_shape):
-        with pytest.raises(ArtifactError, match="in a circle"):
+        with pytest.raises(ArtifactError, match="form a circle"):
             function(str(names[0]))
 
 
 def test_merged_adapters_in_a_circle(tmp_path):
-    """Folders of stages have the adapter beside merged weights, in `adapter/`."""
+    """Directories of stages have the adapter next to merged weights, in `adapter/`."""
     pytest.importorskip("peft")
     folders = [tmp_path / name for name in ("a", "b")]
-    for folder, base in zip(folders, folders[::-1], strict=True):
-        folder.mkdir()
-        (folder / "config.json").write_text("{}")
-        adapter(folder / "adapter", base)
+    for directory, base in zip(folders, folders[::-1], strict=True):
+        directory.mkdir()
+        (directory / "config.json").write_text("{}")
+        adapter(directory / "adapter", base)
         settings = {"peft_type": "LORA", "base_model_name_or_path": str(base)}
-        (folder / "adapter" / "adapter_config.json").write_text(json.dumps(settings))
-    with pytest.raises(ArtifactError, match="in a circle"):
+        (directory / "adapter" / "adapter_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ArtifactError, match="form a circle"):
         adapter_chain(folders[0])
 
 
 def test_a_chain_that_ends_is_no_circle(tmp_path):
-    bottom = model_folder(tmp_path / "bottom")
+    bottom = model_dir(tmp_path / "bottom")
     middle = adapter(tmp_path / "middle", bottom)
     model_files.check_bases(adapter(tmp_path / "top", middle))
 
 
-@pytest.mark.parametrize(
-    "header",
-    [b"[" * 100_000, b"9" * 5_000, b"{", b"\xff", b"[]", b'{"a": 1}', b'{"a": {"data_offsets": ["x", 1]}}'],
-    ids=["depth", "digits", "cut off", "no UTF-8", "a list", "no entry", "no offsets"],
-)
+ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+HEADERS = {
+    "depth": b"[" * 100_000,
+    "digits": b"9" * 5_000,
+    "cut off": b"{",
+    "no UTF-8": b"\xff",
+    "a list": b"[]",
+    "no entry": b'{"a": 1}',
+    "no offsets": b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": ["x", 1]}}',
+    "negative shape": json.dumps({"a": {**ENTRY, "shape": [-1, -2]}}).encode(),
+    "other size": json.dumps({"a": {**ENTRY, "shape": [3]}}).encode(),
+    "overlap": json.dumps({"a": ENTRY, "b": {**ENTRY, "data_offsets": [4, 12]}}).encode(),
+}
+
+
+@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
 def test_headers_that_are_none(header, tmp_path):
-    """The header of a safetensors file is JSON of whoever made the file, up to 100 MB of it."""
-    folder = model_folder(tmp_path / "model")
-    file = folder / "model.safetensors"
-    file.write_bytes(len(header).to_bytes(8, "little") + header)
-    problems = model_files.problems(str(folder), "model.source")
-    if b"x" not in header:
-        assert "model.safetensors is no safetensors file" in problems[0]
-    with pytest.raises(ArtifactError, match=r"model\.safetensors"):
-        model_files.base_identity(str(folder))
+    """The header of a safetensors file is JSON from an unknown author."""
+    directory = model_dir(tmp_path / "model")
+    file = directory / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+    assert "model.safetensors" in model_files.problems(str(directory), "model.source")[0]
+    with pytest.raises(DataError, match=r"model\.safetensors"):
+        model_files.base_identity(str(directory))
 
 
-def test_a_header_longer_than_the_format_allows_is_not_read(tmp_path):
-    folder = model_folder(tmp_path / "model")
-    (folder / "model.safetensors").write_bytes((model_files.MAX_HEADER + 1).to_bytes(8, "little") + b"{}")
-    with pytest.raises(ArtifactError, match="no safetensors file"):
-        model_files.base_identity(str(folder))
+@pytest.mark.parametrize("length", [model_files.MAX_HEADER + 1, 3], ids=["beyond the bound", "beyond the file"])
+def test_a_header_that_is_too_long_is_not_read(tmp_path, length):
+    directory = model_dir(tmp_path / "model")
+    (directory / "model.safetensors").write_bytes(length.to_bytes(8, "little") + b"{}")
+    with pytest.raises(DataError, match="but its header claims"):
+        model_files.base_identity(str(directory))
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json"])
+@pytest.mark.parametrize("content", ['{"a":' * 100_000, "[]", "9" * 5_000, "{"])
+def test_settings_files_of_a_model_that_are_no_objects(tmp_path, name, content):
+    directory = model_dir(tmp_path / "model")
+    (directory / name).write_text(content)
+    assert any(name in problem for problem in model_files.problems(str(directory), "model.source"))
 
 
 CODE = {"auto_map": {"AutoConfig": "configuration.Own", "AutoModelForCausalLM": "modeling.Own"}}
 
 
 def test_a_model_with_code_of_its_own_is_refused_before_anything_runs(tmp_path):
-    folder = model_folder(tmp_path / "model", model_type="own_architecture", **CODE)
-    (problem,) = model_files.problems(str(folder), "model.source")
-    assert "needs code of its own" in problem and "never run here" in problem
-    native = model_folder(tmp_path / "native", **CODE)  # transformers has GPT-2
+    directory = model_dir(tmp_path / "model", model_type="own_architecture", **CODE)
+    (problem,) = model_files.problems(str(directory), "model.source")
+    assert "needs its own code" in problem and "never runs" in problem
+    native = model_dir(tmp_path / "native", **CODE)  # transformers has GPT-2
     assert not model_files.problems(str(native), "model.source")
 
 
 @pytest.mark.parametrize("load", [load_policy, load_reward_model, load_encoder])
 def test_code_of_a_model_is_never_run_nor_asked_about(load, tmp_path, monkeypatch):
     """Without trust_remote_code=False transformers asks on the terminal, and runs the code where the answer is yes."""
-    folder = model_folder(tmp_path / "model", model_type="own_architecture", **CODE)
+    directory = model_dir(tmp_path / "model", model_type="own_architecture", **CODE)
     ran = tmp_path / "ran"
     for name in ("configuration", "modeling", "tokenization"):
-        (folder / f"{name}.py").write_text(f"open({str(ran)!r}, 'w').close()\nclass Own: pass\n")
+        (directory / f"{name}.py").write_text(f"open({str(ran)!r}, 'w').close()\nclass Own: pass\n")
     tokenizer = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["tokenization.Own", None]}}
-    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer))
     monkeypatch.setattr("builtins.input", lambda *_: "y")
-    with pytest.raises(ArtifactError, match="which is never run here"):
-        load(folder, HuggingFace(path=str(folder)))
+    with pytest.raises(ArtifactError, match="which rlhf_lab never runs"):
+        load(directory, HuggingFace(path=str(directory)))
     assert not ran.exists()
 
 
 @pytest.mark.parametrize(
     ("recipe", "role", "message"),
     [
-        ("ppo", "reward_model", r"needs\.reward=reward_model .* use algorithm\.critic=zero, or the same data settings"),
+        (
+            "ppo",
+            "reward_model",
+            r"needs\.reward=reward_model .* use algorithm\.critic=zero, or use the same data settings for both",
+        ),
         ("compare_policies", "dpo", r"needs\.dpo=dpo .* no KL between them"),
     ],
 )
@@ -389,7 +438,7 @@ def test_a_role_with_another_vocabulary_is_refused_before_anything_is_built(tmp_
     common = (*SMALL, f"outputs={tmp_path}")
     few = f"++stages.{role}.data.train_pairs=60"
     found = problems(recipe, *common, few)
-    assert re.search(message, found) and "train a tokenizer on different data" in found
+    assert re.search(message, found) and "train tokenizers on different data" in found
     assert problems(recipe, *common) == ""
     # held-out pairs train no tokenizer
     assert problems(recipe, *common, f"++stages.{role}.data.test_pairs=30") == ""

@@ -1,4 +1,4 @@
-"""The study of one's own that the README shows runs."""
+"""Examples of the README run: the user's own study, and a command with mistakes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import sizes
-from page_commands import commands, write_own_recipe
+from page_commands import README, commands, write_own_recipe
 from support import command_inside
 
 
@@ -29,3 +29,10 @@ def test_the_kept_question_runs(tmp_path: Path) -> None:
     for job in jobs:
         assert json.loads((Path(job["run"]) / "manifest.json").read_text())["command"] == kept
     assert f"Command: `{kept}`" in (study / "table.md").read_text()
+
+
+def test_the_shown_mistakes_are_reported_as_shown(tmp_path: Path) -> None:
+    block = README.split("$ python -m rlhf_lab ", 1)[1].split("```", 1)[0]
+    words, _, shown = block.partition("\n")
+    status, printed = command_inside(tmp_path, *shlex.split(words))
+    assert status == 2 and printed.split() == shown.split()

@@ -50,8 +50,8 @@ def test_a_negative_index_counts_from_the_end_only_where_the_class_says_so():
 
 def test_the_folder_is_removed_with_the_object():
     file = filled(Lines())
-    folder = Path(file._file.name).parent
-    assert folder.is_dir() and folder.name.startswith("lines-")
+    directory = Path(file._file.name).parent
+    assert directory.is_dir() and directory.name.startswith("lines-")
     del file
     gc.collect()
-    assert not folder.exists()
+    assert not directory.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
@@ -24,6 +25,10 @@ FORMS = {
     "a Discord token or webhook": "https://discord" + ".com/api/webhooks/" + "12345678/" + "aB3-_" * 8,
     "a GitHub token": "ghp" + "_" + "aB3x" * 9,
     "a Slack token or webhook": "xoxb" + "-" + "1234567890-ab",
+    "a Replicate token": "r8" + "_" + "aB3" * 12 + "x",
+    "a SendGrid key": "SG" + "." + "aB3x" * 5 + "ab" + "." + "aB3_" * 10 + "abc",
+    "a Telegram token": "123456789" + ":AA" + "aB3-_" * 6 + "abc",
+    "a Twilio key": "SK" + HEX[:32],
 }
 IN_CONTEXT = {
     "a W&B key": "WANDB_API" + "_KEY: " + HEX[:40],
@@ -31,6 +36,7 @@ IN_CONTEXT = {
     "an Azure key": "AZURE_OPENAI_API" + "_KEY=" + HEX[:32],
     "a private key": "-----BEGIN " + "RSA PRIVATE KEY-----",
     "a URL with a password": "https://me" + ":pass@host/x",
+    "a header with a token": "Bearer " + "aB3x" * 5,
 }
 MORE = [
     ("an Azure key", "aB3" + "8Q~" + "aB3-" * 8 + "x"),
@@ -39,6 +45,7 @@ MORE = [
     ("a Discord token or webhook", "M" + "aB3x" * 6 + "." + "aB3x_-" + "." + "aB3x" * 7),
     ("a Google key", "ya29" + "." + "aB3x" * 10),
     ("an API key", "sk" + "-ant-api03-" + "aB3x" * 10),
+    ("a Twilio key", "AC" + HEX[:32]),
 ]
 
 
@@ -49,6 +56,91 @@ def test_forms_are_known_and_hidden(kind: str, text: str) -> None:
     hidden = redacted({"question": sentence})["question"]
     assert HIDDEN in hidden and text not in hidden and not list(secrets_in(hidden))
     assert hidden.startswith("before ")
+
+
+KEY = "-----BEGIN " + "OPENSSH PRIVATE KEY-----\n" + "aB3/" * 16 + "\n" + "xY9+" * 10 + "\n"
+END = "-----END " + "OPENSSH PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize("escape", [str, json.dumps, lambda text: json.dumps(json.dumps(text))])
+def test_the_whole_block_of_a_private_key_is_hidden(escape) -> None:
+    hidden = redacted(escape(f"before {KEY}{END} behind"))
+    assert "before " in hidden and " behind" in hidden
+    assert HIDDEN in hidden and "aB3" not in hidden and "xY9" not in hidden and "END" not in hidden
+
+
+@pytest.mark.parametrize("cut", range(40, len(KEY), 11))
+def test_a_private_key_that_was_cut_is_hidden_to_its_end(cut: int) -> None:
+    assert redacted(f"before {KEY[:cut]}") == f"before {HIDDEN}"
+
+
+@pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize(
+    "escape",
+    [
+        lambda text: json.dumps(f"a\n{text}"),
+        lambda text: json.dumps(json.dumps(f"a\n{text}")),
+        lambda text: text.replace("-", "\\u002d").replace("_", "\\x5f").replace(".", "\\u002E"),
+    ],
+    ids=["newline", "twice", "letters"],
+)
+def test_a_secret_behind_escapes_is_known_and_hidden(text: str, escape) -> None:
+    written = escape(text)
+    assert list(secrets_in(written))
+    assert text not in redacted(written) and not list(secrets_in(redacted(written)))
+
+
+def test_escapes_without_a_secret_stay() -> None:
+    text = "C:\\new\\table \\u002d \\ud83d"
+    assert redacted(text) == text
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        (["curl", "-H", "Authorization: Bearer TOK"], ["curl", "-H", f"Authorization: Bearer {HIDDEN}"]),
+        (['curl -H "Authorization: Basic TOK=" u'], [f'curl -H "Authorization: Basic {HIDDEN}" u']),
+        (["-H", "authorization:TOK"], ["-H", f"authorization:{HIDDEN}"]),
+        (["-H", "X-Api-Key: TOK"], ["-H", f"X-Api-Key: {HIDDEN}"]),
+        (["send", "--api-key", "TOK", "--to", "me"], ["send", "--api-key", HIDDEN, "--to", "me"]),
+        (["send", "--token=TOK"], ["send", f"--token={HIDDEN}"]),
+        (["--token", "--dry-run"], ["--token", "--dry-run"]),
+        (["unexpected token: 5"], ["unexpected token: 5"]),
+    ],
+)
+def test_headers_and_options_of_a_command(typed: list[str], kept: list[str]) -> None:
+    """As words of a command line, and as a list in the settings."""
+    assert redacted_arguments(typed) == kept
+    assert redacted({"command": typed}) == {"command": kept}
+
+
+RANDOM = "0f7c9e21b4a83d56e0c1f29a7b3d84e65c10fa92"
+MIXED = "wJ4lrXUt9nFEMI7K+MDENGb/PxRfiCYz8XAMPL3k"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (f"my key is {RANDOM}", "what may be a W&B key"),
+        (f'{{"x": "{MIXED}"}}', "what may be an AWS secret key"),
+        (f"commit {RANDOM}", ""),
+        (f"| code | commit `{RANDOM}` |", ""),
+        (f'"_commit_hash": "{RANDOM}"', ""),
+        (f'"revision": "{RANDOM}"', ""),
+        (f"https://host/org/name/resolve/{RANDOM}/config.json", ""),
+        (f"org/name@{RANDOM}", ""),
+        (f"generated from commit\n[`{RANDOM}`]", ""),
+        ("a digest of 64 digits " + (RANDOM * 2)[:64], ""),
+        ("a key such as " + "01" * 20, ""),
+        ("tests/unit/judging/testJudge2Client3Store4", ""),
+        ("TheQuickBrownFox12JumpsOver34TheLazyDog5", ""),
+        ("0123456789abcdefABCDEF/+" + "a" * 16, ""),
+    ],
+)
+def test_what_only_a_person_can_tell_is_reported_and_never_replaced(text: str, kind: str) -> None:
+    """A W&B key of the old kind looks like the digest of a commit. The lab reads such digests again."""
+    assert list(secrets_in(text)) == ([kind] if kind else [])
+    assert redacted(text) == text
 
 
 @pytest.mark.parametrize(("kind", "text"), FORMS.items())
@@ -73,7 +165,7 @@ def test_what_looks_a_little_like_a_secret(text: str) -> None:
 
 
 def test_values_of_secret_variables_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `$MY_TOKEN` in a command became, whatever its form."""
+    """The value of `$MY_TOKEN` in a command is hidden, in every form."""
     value = "correct-horse" + "-battery"
     monkeypatch.setenv("MY_TOKEN", value)
     monkeypatch.setenv("SHORT_KEY", "true")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import pytest
 
-from rlhf_lab.config import registry
+from rlhf_lab.config import registry, root
+from rlhf_lab.core import packs
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.packs import ConfigGroup, Pack
 
 
 def test_an_unknown_kind_lists_the_known_ones():
@@ -31,19 +32,91 @@ def test_a_plug_in_kind_is_built_from_its_own_module(monkeypatch):
     assert registry.build("reward", Plugged(), "run") == (1.0, "run")
 
 
-def test_attributes_that_are_not_read_any_more_are_refused():
-    """Ignored without a word, they would make every source one of preference pairs."""
+@pytest.mark.parametrize(
+    ("group", "old", "new"),
+    [
+        ("data", "preferences", "provides: ClassVar with flags of rlhf_lab.Capability"),
+        ("data", "drawn", "is_generated: ClassVar"),
+        ("algorithm", "shares_work", "is_distributed: ClassVar"),
+        ("reward", "reads_folder", "reads_run_dir: ClassVar"),
+        ("algorithm", "held", r"model_copies\(\)"),
+    ],
+)
+def test_attributes_of_earlier_versions_are_refused(group, old, new):
+    """They would be ignored silently: every source would be one of preference pairs, for example."""
+    settings = dataclass(frozen=True)(type("Old", (), {old: False}))
+    with pytest.raises(ConfigError, match=rf"{group}=old: Old\.{old} is an attribute of .*; write {new}"):
+        registry.register(group, "old")(settings)
 
-    @dataclass(frozen=True)
-    class Old:
-        preferences: ClassVar[bool] = False
 
-    with pytest.raises(ConfigError, match=r"data=old: Old\.preferences is not read any more; write provides"):
-        registry.register("data", "old")(Old)
-
+def test_a_setting_may_have_the_name_of_an_old_attribute():
     @dataclass(frozen=True)
     class New:
         steps: int = 3  # a setting of that name is fine
 
     registry.register("data", "new")(New)
     del registry._settings["data", "new"], registry._implementations["data", "new"]
+
+
+@pytest.fixture
+def copied(monkeypatch):
+    registry.kinds("reward")
+    for name in ("_settings", "_implementations", "_sections"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+
+
+@pytest.mark.skipif("speech" not in packs.in_tree(), reason="a pack that it names was deleted")
+@pytest.mark.usefixtures("copied")
+def test_a_kind_or_section_that_another_class_has_is_refused_with_both():
+    @dataclass(frozen=True)
+    class Mine:
+        weight: float = 1.0
+
+    own = rf"and {__name__}\..*Mine \(module {__name__}\) register it; register one of them under another name"
+    core = r"both rlhf_lab\.rewards\.learned\.settings\.\w+ \(pack core\) "
+    with pytest.raises(ConfigError, match=f"^reward=bt: {core}{own}"):
+        registry.register("reward", "bt")(Mine)
+    speech = r"both rlhf_lab\.packs\.speech\.world\.settings\.\w+ \(pack speech\) "
+    with pytest.raises(ConfigError, match=f"^data=speech: {speech}{own}"):
+        registry.register("data", "speech")(Mine)
+    with pytest.raises(ConfigError, match=r"^section alerts: both rlhf_lab\.monitoring\..*\(pack core\) and "):
+        registry.add_section("alerts", Mine)
+    assert registry.settings_class("reward", "bt").__module__ == "rlhf_lab.rewards.learned.settings"
+
+
+@pytest.mark.usefixtures("copied")
+def test_a_class_that_is_defined_again_replaces_itself():
+    def define(module: str, name: str = "Mine") -> type:
+        cls = type(name, (), {"__module__": module})
+        registry.register("reward", "mine")(cls)
+        return cls
+
+    define("some_module")
+    assert registry.settings_class("reward", "mine") is not define("some_module")  # as when a module is reloaded
+    with pytest.raises(ConfigError, match=r"reward=mine: both some_module\.Mine .* and some_module\.Other"):
+        define("some_module", "Other")
+    del registry._settings["reward", "mine"]
+    define("__main__")
+    assert registry.settings_class("reward", "mine") is not define("__main__", "Other")  # a cell of a notebook, edited
+
+
+@pytest.mark.usefixtures("copied")
+def test_a_section_may_not_have_the_name_of_another_packs_group(monkeypatch):
+    registry.add_section("agent_of_mine", ConfigGroup)
+    core, *others = registry.packs()
+    mine = Pack(
+        name="mine", package="mine", groups=(ConfigGroup("agent_of_mine", "who"), ConfigGroup("alerts", "when"))
+    )
+    monkeypatch.setattr(registry, "packs", lambda: (core, *others, mine))
+    with pytest.raises(ConfigError) as refused:
+        registry.refuse_sections_named_like_groups()
+    of_mine, alerts = refused.value.problems
+    assert of_mine.startswith("section agent_of_mine: rlhf_lab.core.packs (pack core) registers it")
+    assert alerts.startswith("section alerts: ") and "pack mine has a config group of this name" in alerts
+
+
+@pytest.mark.usefixtures("copied")
+def test_a_section_may_not_have_the_name_of_a_key_of_every_config():
+    registry.add_section("seed", ConfigGroup)
+    with pytest.raises(ConfigError, match="seed: the config has a key of this name; rename"):
+        root.run_class.__wrapped__()

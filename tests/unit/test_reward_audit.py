@@ -14,7 +14,7 @@ from rlhf_lab.data.mini_hh import build
 from rlhf_lab.data.world_settings import MiniHH
 from rlhf_lab.evaluations import rm_figures
 from rlhf_lab.evaluations.reward_audit import FILLERS, audit_pairs, filler_slopes, length_matched
-from rlhf_lab.evaluations.rm_report import ScoredPairs, filler_report, pairs_report, replies_report
+from rlhf_lab.evaluations.rm_report import ScoredPairs, filler_report, pairs_report, responses_report
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def biased(world, bias: float):
 
 
 def of(table):
-    """A reward that looks replies up; None is unscored."""
+    """A reward that looks responses up; None is unscored."""
     return lambda prompts, responses: RewardBatch(np.array([table[text] for text in responses], dtype=float))
 
 
@@ -81,9 +81,9 @@ def test_the_report_counts_unscored_pairs_and_ties():
 
 
 def test_a_tie_is_not_right_in_any_accuracy():
-    """Equal scores for everything: accuracies are 0, wins over the truth and of the longer reply are ½."""
+    """Equal scores for everything: accuracies are 0, wins over the truth and of the longer response are ½."""
     pairs = [Pair(f"p{i}", "a b c", "d e f", {"gold_chosen": 1.0, "gold_rejected": 0.0}) for i in range(4)]
-    reward = lambda prompts, replies: RewardBatch(np.ones(len(replies)))  # noqa: E731
+    reward = lambda prompts, responses: RewardBatch(np.ones(len(responses)))  # noqa: E731
     found = pairs_report(reward, ScoredPairs.of(reward, pairs), 1.0, 10)
     for name in ("accuracy", "accuracy/length_matched", "accuracy/rejected_padded"):
         assert found[name].mean == 0.0, name
@@ -95,17 +95,17 @@ def test_a_tie_is_not_right_in_any_accuracy():
 def test_a_planted_length_bias_is_measured_in_sign_and_size(corpus, bias):
     world, reward = corpus.oracle, biased(corpus.oracle, bias)
     prompts = [pair.prompt for pair in corpus.test for _ in range(2)]
-    replies = [text for pair in corpus.test for text in (pair.chosen, pair.rejected)]
-    scores = reward(prompts, replies).total_N
-    found = filler_report(reward, prompts, replies, scores, world)
+    responses = [text for pair in corpus.test for text in (pair.chosen, pair.rejected)]
+    scores = reward(prompts, responses).total_N
+    found = filler_report(reward, prompts, responses, scores, world)
     assert found["filler_bias"].mean == pytest.approx(bias, abs=1e-6)
     assert found["filler_slope/gold"].high < 0, "filler costs truth"
     assert found["filler_slope"].mean == pytest.approx(bias + found["filler_slope/gold"].mean)
     rows = [
         {"prompt": p, "response": r, "proxy": s, "reward/mine": s}
-        for p, r, s in zip(prompts, replies, scores, strict=True)
+        for p, r, s in zip(prompts, responses, scores, strict=True)
     ]
-    metrics, shown = replies_report(reward, rows, world)
+    metrics, shown = responses_report(reward, rows, world)
     assert metrics["length_slope/given_gold"].mean == pytest.approx(bias, abs=1e-6)
     if bias:
         assert metrics["length_correlation/given_gold"].mean == pytest.approx(math.copysign(1, bias), abs=1e-6)
@@ -121,9 +121,9 @@ def test_the_bias_is_in_units_of_the_reward(corpus):
     world = corpus.oracle
     mine = biased(world, 0.6)
     prompts = [pair.prompt for pair in corpus.test for _ in range(2)]
-    replies = [text for pair in corpus.test for text in (pair.chosen, pair.rejected)]
+    responses = [text for pair in corpus.test for text in (pair.chosen, pair.rejected)]
     scale = lambda p, r: RewardBatch(3 * mine(p, r).total_N)  # noqa: E731
-    found = filler_report(scale, prompts, replies, scale(prompts, replies).total_N, world)
+    found = filler_report(scale, prompts, responses, scale(prompts, responses).total_N, world)
     assert found["filler_bias"].mean == pytest.approx(1.8, abs=1e-6)
 
 

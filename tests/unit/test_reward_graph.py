@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 from typing import ClassVar
@@ -14,16 +15,16 @@ import pytest
 from support import checked, planned, said
 
 from rlhf_lab.config import registry
+from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.errors import ConfigError, LabError, NumericError
 from rlhf_lab.core.types import Corpus, RewardBatch
-from rlhf_lab.packs.agents.rewards.settings import ToolCalls
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.combine import combine, unverified
 from rlhf_lab.rewards.external.remote import RemoteReward
 from rlhf_lab.rewards.external.settings import PythonCallable, Remote
 from rlhf_lab.rewards.graph import GraphReward
 from rlhf_lab.rewards.learned.ensemble import combine_members
-from rlhf_lab.rewards.rules.settings import EnvironmentTurns, Gold, Length, Programmatic, Verifier
+from rlhf_lab.rewards.rules.settings import EnvironmentTurns, Gold, Length, Programmatic, VerifierTerm
 from rlhf_lab.rewards.settings import RewardGraph
 
 CORPUS = Corpus("toy", [], [], "")
@@ -36,19 +37,21 @@ def graph(**settings) -> RewardGraph:
 
 
 def test_aggregates_by_hand():
-    """2·1 − .5 = 1.5; 2·(−2) − 4 = −8; an unscored term leaves the reply unscored."""
+    """2·1 − .5 = 1.5; 2·(−2) − 4 = −8; an unscored term leaves the response unscored."""
     assert combine(PARTS, graph())[:2].tolist() == [1.5, -8]
     assert combine(PARTS, graph(aggregate="mean"))[:2].tolist() == [1.5, -8]  # weights add up to 1
+    # (3·1 + .5)/4 and (3·(−2) + 4)/4
+    assert combine(PARTS, graph(weights={"a": 3.0, "b": 1.0}, aggregate="mean"))[:2].tolist() == [0.875, -0.5]
     assert combine(PARTS, graph(aggregate="worst"))[:2].tolist() == [0.5, -2]
     assert np.isnan(combine(PARTS, graph())[2])
 
 
 def outcome_and_length(**settings) -> RewardGraph:
-    return RewardGraph(terms={"a": Verifier(weight=2.0), "b": Length(weight=-1.0)}, **settings)
+    return RewardGraph(terms={"a": VerifierTerm(weight=2.0), "b": Length(weight=-1.0)}, **settings)
 
 
 def test_what_of_a_reward_is_not_the_outcome():
-    """−1 · b beside 2 · a; nothing where both are outcomes; unknown without one, or where nothing is added."""
+    """−1 · b added to 2 · a; nothing if both are outcomes; unknown without one, or if nothing is added."""
 
     def rest(settings):
         return unverified(combine(PARTS, settings), PARTS, settings)
@@ -57,17 +60,42 @@ def test_what_of_a_reward_is_not_the_outcome():
     assert rest(outcome_and_length(weights={"a": 3.0, "b": 1.0}, aggregate="mean"))[:2].tolist() == [0.125, 1.0]
     assert rest(outcome_and_length(weights={"a": 1.0, "b": 0.0}))[:2].tolist() == [0, 0]
     assert rest(graph())[:2].tolist() == rest(graph(aggregate="worst"))[:2].tolist() == [0, 0]  # two outcomes
-    assert rest(RewardGraph(terms={"a": Length(), "b": ToolCalls()})) is None
+    assert rest(RewardGraph(terms={"a": Length(), "b": Programmatic()})) is None
     for not_a_sum in ({"aggregate": "worst"}, {"clip": 1.0}, {"ceiling": 3.0}):
         assert rest(outcome_and_length(**not_a_sum)) is None
-    assert EnvironmentTurns().outcome and not Verifier(format_bonus=0.1).outcome
+    assert EnvironmentTurns().outcome and not VerifierTerm(format_bonus=0.1).outcome
 
 
 def test_a_checked_graph_says_what_is_not_the_outcome():
     words = CheckedReward("length", Words())
-    settings = RewardGraph(terms={"right": Verifier(), "length": Length(weight=-0.5)})
+    settings = RewardGraph(terms={"right": VerifierTerm(), "length": Length(weight=-0.5)})
     batch = GraphReward({"right": words, "length": words}, settings)(said(["p", "p"], ["one", "one two"]))
     assert batch.unverified_N.tolist() == [-0.5, -1.0]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Scores every episode by these turns."""
+
+    turns: tuple[float, ...]
+
+    def score_episodes(self, episodes):
+        totals_N = np.full(len(episodes), sum(self.turns))
+        return RewardBatch(totals_N, turns=[list(self.turns) for _ in episodes])
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "of_turns", "total"),
+    [("weighted_sum", [4.0, -4.0, 15.0], 15.0), ("mean", [1.0, -1.0, 3.75], 3.75)],
+)
+def test_rewards_of_turns_are_weighed_and_divided_like_the_total(aggregate, of_turns, total):
+    """Weights 3 and 1: 3·1 + 1, 3·(−2) + 2, 3·6 − 3 and their sum; `mean` divides each by 3 + 1."""
+    terms = {"a": CheckedReward("a", Turns((1.0, -2.0, 6.0))), "b": CheckedReward("b", Turns((1.0, 2.0, -3.0)))}
+    settings = RewardGraph(terms={"a": Gold(weight=3.0), "b": Gold(weight=1.0)}, aggregate=aggregate)
+    episode = Episode(Task("p"), "p", "r", [1], tuple(Segment([2], sampled=True) for _ in of_turns))
+    batch = GraphReward(terms, settings)([episode])
+    assert batch.turns == [of_turns]
+    assert batch.total_N.tolist() == [total] == [sum(of_turns)]
 
 
 def test_transform_temperature_ceiling_and_clip():
@@ -155,16 +183,16 @@ def test_a_failing_reward_stops_or_abstains(reward, options, error):
     patient = CheckedReward("mine", reward, on_error="abstain", note=notes.append, **options)
     assert np.isnan(patient(said(["p"] * 2, ["a", "b"])).total_N).all()
     assert (patient.failed, patient.abstained, patient.scored) == (1, 2, 0)
-    assert notes == [f"reward mine: 2 of 2 replies unscored, 1 calls failed, first: {patient._first_failure}"]
+    assert notes == [f"reward mine: 2 of 2 responses unscored, 1 calls failed, first: {patient._first_failure}"]
 
 
 class Service(BaseHTTPRequestHandler):
     answers: ClassVar[list] = []
 
     def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        requested = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         status, content = self.answers.pop(0)
-        body = json.dumps(content(asked) if callable(content) else content).encode()
+        body = json.dumps(content(requested) if callable(content) else content).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -194,11 +222,11 @@ def test_a_remote_reward_is_asked_in_batches_and_again(service):
 
 
 def test_a_remote_reward_may_be_told_the_references(service):
-    asked: list[dict] = []
-    Service.answers = [(200, lambda question: asked.append(question) or {"rewards": [1, 2]})]
+    requested: list[dict] = []
+    Service.answers = [(200, lambda question: requested.append(question) or {"rewards": [1, 2]})]
     reward = RemoteReward(Remote(url=service, send_references=True), {"p": "the answer"})
     reward(["p", "q"], ["a", "b"])
-    assert asked == [{"prompts": ["p", "q"], "responses": ["a", "b"], "references": ["the answer", None]}]
+    assert requested == [{"prompts": ["p", "q"], "responses": ["a", "b"], "references": ["the answer", None]}]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +261,7 @@ def test_terms_are_chosen_and_weighed_on_the_command_line():
 
 def test_a_batch_that_does_not_divide_is_one_problem():
     with pytest.raises(ConfigError) as found:
-        checked("ppo", "algorithm.prompts_per_iteration=8")
+        checked("ppo", "algorithm.prompts_per_iteration=8", "algorithm.batch_size=7")
     assert len(found.value.problems) == 1
 
 
@@ -261,7 +289,7 @@ def test_the_critic_that_nobody_wrote_fits_the_reward(overrides, critic, upstrea
         (["reward.terms.bt.penalty_weight=-1"], "reward.terms.bt.penalty_weight=-1"),
         (["reward=[]"], "choose at least one"),
         (["reward.temperature=0"], "above 0"),
-        (["rollout.temperature=0"], "over and over"),
+        (["rollout.temperature=0"], "always samples the same response"),
         (["needs.reward=null"], "needs.reward is not set"),
         (["reward=gold", "algorithm.critic=reward_model"], "critic=reward_model has none to start from: reward=gold"),
         (["reward=remote", "reward.terms.remote.url=http://"], "is not an http address"),

@@ -1,4 +1,4 @@
-"""A policy's own replies as pairs for a reward model: who won, and with what probability that was the choice."""
+"""A policy's own responses as pairs for a reward model: who won, and with what probability that was the choice."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rlhf_lab.algorithms.reward_models.reward_model import RewardModelling
 
 
 def test_the_probability_of_a_label_is_that_of_the_reply_that_was_chosen():
-    """P(first) = .8, .3, .5: the first wins, the second wins with 1 − .3 = .7, and equal replies are no pair."""
-    replies = (["q1", "q2", "q3"], ["a", "c", "same"], ["b", "d", "same"])
+    """P(first) = .8, .3, .5: the first wins, the second wins with 1 − .3 = .7, and equal responses are no pair."""
+    responses = (["q1", "q2", "q3"], ["a", "c", "same"], ["b", "d", "same"])
     oracle = SimpleNamespace(prefer=lambda *_, seed: (np.array([True, False, True]), np.array([0.8, 0.3, 0.5])))
     stage = RewardModelling.__new__(RewardModelling)
     stage.run = SimpleNamespace(corpus=SimpleNamespace(oracle=oracle), seed=lambda purpose: 1)
-    stage.replies = SimpleNamespace(twice=lambda split, count: replies)
+    stage.responses = SimpleNamespace(sample_pairs=lambda split, count: responses)
     pairs = stage._label_on_policy("train", 3)
     assert [(pair.prompt, pair.chosen, pair.rejected) for pair in pairs] == [("q1", "a", "b"), ("q2", "d", "c")]
     assert [pair.meta["p_chosen"] for pair in pairs] == [0.8, 0.7]

@@ -66,7 +66,7 @@ def test_a_term_that_weighs_nothing_cannot_leave_a_reply_unscored():
 
 
 def test_no_margin_claims_more_than_the_largest_confidence():
-    """logit(.9) = ln 9: replies end up within ± ln 9 / 2, so two of them differ by less than ln 9."""
+    """logit(.9) = ln 9: responses end up within ± ln 9 / 2, so two of them differ by less than ln 9."""
     found = combine({"a": np.array([-50.0, 0.0, 50.0])}, RewardGraph(terms={"a": Gold()}, max_confidence=0.9))
     assert found == pytest.approx([-math.log(9) / 2, 0, math.log(9) / 2])
     margin = found[2] - found[0]
@@ -142,10 +142,10 @@ def test_low_confidence_is_worth_more_when_the_reply_is_poor():
     assert unsure > -2 > sure
 
 
-def world(values: list[float], folder):
+def world(values: list[float], directory):
     pairs = [Pair("p", " ".join(["word"] * int(value)), "x") for value in values]
     return SimpleNamespace(
-        corpus=Corpus("toy", pairs, [], ""), folder=folder, notes=[], config=SimpleNamespace(), needs={}
+        corpus=Corpus("toy", pairs, [], ""), directory=directory, notes=[], config=SimpleNamespace(), needs={}
     )
 
 
@@ -180,10 +180,10 @@ def test_what_later_nodes_change_is_kept_as_it_was():
     [
         ({"weights": {"c": 1.0}}, "weights: c is not one of the terms a, b"),
         ({"weights": {"a": 0.0}}, "all 0"),
-        ({"weights": {"a": 1.0}, "aggregate": "worst"}, "not read by aggregate=worst"),
+        ({"weights": {"a": 1.0}, "aggregate": "worst"}, "aggregate=worst does not use weights"),
         ({"weights": {"a": 1.0, "b": -1.0}, "aggregate": "mean"}, "divides by the sum"),
         ({"weights": {"a": math.nan}}, "finite"),
-        ({"ceiling": 1.0, "max_confidence": 0.9}, "two ways"),
+        ({"ceiling": 1.0, "max_confidence": 0.9}, "set the same bound"),
         ({"max_confidence": 0.4}, "max_confidence=0.4"),
         ({"confidence_weight": -1.0}, "confidence_weight=-1.0"),
         ({"ddof": 2}, "ddof=2"),
@@ -211,7 +211,7 @@ rows = st.lists(row, min_size=1, max_size=9)
 
 
 def saved(rows) -> dict[str, np.ndarray]:
-    """What a run keeps, through the file it is kept in."""
+    """Return the arrays that a run keeps, after a round trip through the file."""
     table = json.loads(json.dumps([[None if math.isnan(x) else x for x in row] for row in rows]))
     a, b, stated = np.array([[math.nan if x is None else x for x in row] for row in table]).T
     return {"a": a, "b": b, "confidence": stated, "confidence/baseline": np.full(len(a), 0.25)}
@@ -229,7 +229,7 @@ TERMS = {"a": {"transform": "sigmoid", "weight": 0.3}, "b": {"standardise": "fix
 @settings(max_examples=25)
 @given(rows=rows)
 def test_saved_values_give_the_same_bits_in_any_company(rows, node):
-    """A reply scored in its batch, alone, in another order or from the file: the same float; nothing is written to."""
+    """A response scored in its batch, alone, in another order or from the file has one score; inputs stay unchanged."""
     reward, live = graph(TERMS["a"], TERMS["b"], **node), np.array(rows)
     parts = dict(zip(("a", "b", "confidence"), live.T, strict=True))
     parts["confidence/baseline"] = np.full(len(rows), 0.25)

@@ -1,4 +1,4 @@
-"""What every reward is checked for."""
+"""Checks of every reward."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def test_the_best_is_paired_with_the_worst_where_they_differ():
 
 @pytest.fixture
 def files(tmp_path) -> RoundFiles:
-    return RoundFiles(SimpleNamespace(folder=tmp_path))
+    return RoundFiles(SimpleNamespace(directory=tmp_path))
 
 
 def test_a_round_is_read_as_it_was_written(files):
@@ -35,10 +35,10 @@ def test_a_round_is_read_as_it_was_written(files):
     assert Round(1, {}, []).previous_logps() is None
 
 
-@pytest.mark.parametrize("state", ["gone", "damaged"])
+@pytest.mark.parametrize("state", ["missing", "damaged"])
 def test_a_round_that_was_trained_on_is_not_guessed(files, state):
     files.write(Round(1, {"pairs": 1.0}, [[[1], [2], [3]]]))
-    if state == "gone":
+    if state == "missing":
         files.path(1).unlink()
     else:
         files.path(1).write_text(files.path(1).read_text().replace("1.0", "2.0", 1))
@@ -50,11 +50,11 @@ def test_the_steps_of_a_round_count_its_corpus_pairs(monkeypatch):
     """12 prompts and a quarter from the corpus are 16 pairs; two updates each in batches of 8 are 4 steps a round."""
     settings = IterativeDPO(rounds=3, prompts_per_round=12, corpus_fraction=0.25, updates_per_pair=2, batch_size=8)
 
-    def begin(algorithm, settings, run):
+    def start(algorithm, settings, run):
         algorithm.settings, algorithm.run, algorithm.encoder = settings, run, None
         algorithm.evaluator = SimpleNamespace(reward=object())
 
-    monkeypatch.setattr(dpo_iterative.PreferenceAlgorithm, "__init__", begin)
+    monkeypatch.setattr(dpo_iterative.PreferenceAlgorithm, "__init__", start)
     for name in ("EpisodeCollector", "Watch", "RoundFiles", "RollOut"):
         monkeypatch.setattr(dpo_iterative, name, lambda *arguments, **options: None)
     algorithm = dpo_iterative.IteratedDPO(settings, SimpleNamespace())

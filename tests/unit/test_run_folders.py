@@ -1,4 +1,4 @@
-"""What a folder on the command line is, and what a tracker is told of the run in it."""
+"""Meaning of a directory on the command line, and what a tracker receives of the run in it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def test_a_run_is_itself_and_a_job_names_its_run(tmp_path: Path) -> None:
 def test_a_job_without_a_run_says_why(tmp_path: Path) -> None:
     job = write_study(tmp_path, seeds=1) / "jobs" / "0"
     (job / "job.json").write_text(json.dumps({"status": "failed", "error": "Traceback\nNumericError: NaN"}))
-    with pytest.raises(DataError, match=r"began no run \(failed: NumericError: NaN\)"):
+    with pytest.raises(DataError, match=r"started no run \(failed: NumericError: NaN\)"):
         find_run(job)
     (job / "job.json").write_text(json.dumps({"status": "completed", "run": "gone"}))
-    with pytest.raises(DataError, match="names the run gone, which is not there"):
+    with pytest.raises(DataError, match="names the run gone, which does not exist"):
         find_run(job)
 
 
 def test_another_folder_is_told_the_runs_near_by_newest_first(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"is neither a run.*Give the directory that a finished command names"):
+    with pytest.raises(DataError, match=r"is neither a run.*Use the directory that a finished command prints"):
         find_run(tmp_path)
     old, new = write_run(tmp_path, "old"), write_run(tmp_path, "new")
     os.utime(old, (1, 1))
-    with pytest.raises(DataError, match=rf"does not exist\. Near by: {new}, {old}$"):
+    with pytest.raises(DataError, match=rf"does not exist\. Nearby: {new}, {old}$"):
         find_run(tmp_path / "olt")
 
 

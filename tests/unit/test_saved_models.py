@@ -1,4 +1,4 @@
-"""What `models/build.py` writes beside the weights, for programs that generate with a saved model."""
+"""Files that `models/build.py` writes next to the weights, for programs that generate with a saved model."""
 
 from __future__ import annotations
 

@@ -72,7 +72,11 @@ def test_values_that_fit(values, expected):
         ({"rate": "hot"}, "o.rate=hot is text, expected a number"),
         ({"rate": False}, "o.rate=False is true/false, expected a number"),
         ({"flag": 1}, "o.flag=1 is a whole number, expected true or false"),
-        ({"name": 3}, "o.name=3 is a whole number, expected text"),
+        (
+            {"name": 3},
+            "o.name=3 is a whole number, expected text; "
+            'quote it, o.name=\'"3"\' on a command line or name: "3" in a file',
+        ),
         ({"mode": "fats"}, "o.mode=fats is not one of fast, slow; did you mean fast?"),
         ({"limit": "x"}, "o.limit=x is text, expected a whole number"),
         ({"items": 3}, "o.items=3 is a whole number, expected a list such as [a,b]"),

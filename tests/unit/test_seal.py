@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support import ONE_LAYER, SMALL_WORLD, planned
 
-from rlhf_lab.core import seal
+from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.errors import ArtifactError, StorageError
 from rlhf_lab.core.files import json_text, write_json, write_text
 from rlhf_lab.results.rundir import read_run
@@ -17,26 +17,26 @@ from rlhf_lab.stages.reuse import check_source
 from rlhf_lab.trackers.tracking import Tracking
 
 
-def check(folder: Path, *, rebuilt: bool = True) -> list[str]:
-    """What is said while the folder is checked."""
-    said: list[str] = []
-    seal.check(folder, rebuilt=rebuilt, say=said.append)
-    return said
+def check(directory: Path, *, rebuilt: bool = True) -> list[str]:
+    """Return the messages of a check of the directory."""
+    text: list[str] = []
+    seal.check(directory, rebuilt=rebuilt, say=text.append)
+    return text
 
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Path:
-    """A completed stage as `execute` leaves it, and a report, which is made from it."""
-    folder = tmp_path / "sft-0123"
-    (folder / "model" / "members" / "1").mkdir(parents=True)
+    """A completed stage as `execute` leaves it, and a report that is generated from it."""
+    directory = tmp_path / "sft-0123"
+    (directory / "model" / "members" / "1").mkdir(parents=True)
     for name in ("config.yaml", "metrics.jsonl", "model/model.safetensors", "model/members/1/model.safetensors"):
-        write_text(folder / name, f'{{"content": "{name}"}}\n')
+        write_text(directory / name, f'{{"content": "{name}"}}\n')
     result = {"status": "completed", "metrics": {"loss": 0.5}}
-    write_json(folder / "manifest.json", {"recipe": "sft"})
-    seal.write(folder, json_text(result))
-    write_json(folder / "result.json", result)
-    write_text(folder / "report.html", "<html>")
-    return folder
+    write_json(directory / "manifest.json", {"recipe": "sft"})
+    seal.write(directory, json_text(result))
+    write_json(directory / "result.json", result)
+    write_text(directory / "report.html", "<html>")
+    return directory
 
 
 def test_a_stage_as_it_was_completed_passes(stage):
@@ -90,10 +90,12 @@ def test_a_seal_that_is_gone_is_damage(stage):
     """A changed model must not pass because the list of digests was deleted with it: the result says there was one."""
     write_json(stage / "result.json", {"status": "completed", "sealed": True})
     (stage / seal.NAME).unlink()
-    with pytest.raises(ArtifactError, match=r"Its SHA256SUMS is missing.*Restore from a copy, or delete"):
+    with pytest.raises(
+        ArtifactError, match=r"Its SHA256SUMS, written at completion, is missing.*Restore it from a copy, or delete"
+    ):
         check(stage)
     assert seal.changed(stage) == [seal.NAME]
-    write_json(stage / "result.json", {"status": "completed"})  # of a version that made no seals
+    write_json(stage / "result.json", {"status": "completed"})  # of a version without checksums
     check(stage)
 
 
@@ -129,7 +131,7 @@ def test_a_folder_of_another_store_is_not_to_be_deleted(stage):
 
 @pytest.fixture
 def hashed(monkeypatch) -> list[str]:
-    """Names of the files that are hashed; those of 25 bytes and more are large, 40 together worth a line."""
+    """Names of the hashed files; files of 25 bytes and more are large, and 40 together are worth a message."""
     names: list[str] = []
     digest = seal.file_digest
     monkeypatch.setattr(seal, "LARGE", 25)
@@ -182,7 +184,7 @@ def test_a_report_says_which_of_its_files_changed(stage):
     assert read_run(stage).problems == ()
     (stage / "metrics.jsonl").write_text('{"step": 1, "loss": 0.1}\n')
     (stage / "model" / "model.safetensors").write_text("other")  # which a report does not read
-    assert read_run(stage).problems == ("metrics.jsonl changed since it was sealed (SHA256SUMS)",)
+    assert read_run(stage).problems == ("metrics.jsonl changed since completion (SHA256SUMS)",)
 
 
 def test_a_report_does_not_hash_large_files_again(stage, hashed):
@@ -205,13 +207,13 @@ def test_external_folders_are_checked_themselves_and_as_a_model_in_them(stage):
 
 
 def test_a_seal_that_cannot_be_written_still_ends_the_tracked_run(tmp_path, monkeypatch):
-    ended: list[str] = []
+    finished: list[str] = []
 
-    def full(folder, result):
+    def full(directory, result):
         raise StorageError("SHA256SUMS cannot be written: No space left on device")
 
     monkeypatch.setattr(seal, "write", full)
-    monkeypatch.setattr(Tracking, "finish", lambda self, status, outcome: ended.append(status))
+    monkeypatch.setattr(Tracking, "finish", lambda self, status, outcome: finished.append(status))
     with pytest.raises(StorageError):
         execute(planned("sft", *SMALL_WORLD, *ONE_LAYER, f"outputs={tmp_path}"))
-    assert ended == ["failed"]
+    assert finished == ["failed"]

@@ -1,4 +1,4 @@
-"""Choosing pairs: folds keep prompts together, shares are nested and of equal size, controls match their target."""
+"""Choosing pairs: folds keep prompts together, fractions are nested and of equal size, controls match their target."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from scipy import stats
 from support import checked, planned
 
 from rlhf_lab.algorithms.pair_selection.rules import (
-    filter_replies,
+    filter_responses,
     length_matched,
     prompt_folds,
     random_subset,
-    top_share,
+    top_fraction,
 )
 from rlhf_lab.algorithms.pair_selection.settings import CrossFit, Selection
 from rlhf_lab.algorithms.policy_gradient.settings import GRPO, PPO
@@ -38,15 +38,15 @@ def test_folds_never_share_a_prompt_and_are_about_equally_large():
 
 def test_the_top_share_by_hand():
     values = np.array([0.1, 3.0, 2.0, 0.5, 9.0, 0.2])
-    assert top_share(values, 0.5, ONE_FOLD).tolist() == [1, 2, 4]
-    assert top_share(values, 0.01, ONE_FOLD).tolist() == [4]
+    assert top_fraction(values, 0.5, ONE_FOLD).tolist() == [1, 2, 4]
+    assert top_fraction(values, 0.01, ONE_FOLD).tolist() == [4]
 
 
 def test_folds_count_equally_whatever_their_scale():
-    """The second fold's model has margins ten times as large; by value it would have all places."""
+    """The second fold's model has margins ten times as large; by value it would have all positions."""
     values = np.array([0.1, 0.3, 0.2, 0.4, 1.0, 3.0, 2.0, 4.0])
     fold_N = np.repeat([0, 1], 4)
-    assert top_share(values, 0.5, fold_N).tolist() == [1, 3, 5, 7]
+    assert top_fraction(values, 0.5, fold_N).tolist() == [1, 3, 5, 7]
 
 
 @pytest.mark.parametrize("how", ["random", "top"])
@@ -56,7 +56,7 @@ def test_smaller_shares_lie_within_larger_ones_and_have_their_size(how):
     before: set[int] = set()
     for keep in (0.1, 0.25, 0.5, 0.75, 1.0):
         size = round(keep * 997)
-        found = random_subset(997, size, seed=7) if how == "random" else top_share(values, keep, fold_N)
+        found = random_subset(997, size, seed=7) if how == "random" else top_fraction(values, keep, fold_N)
         assert len(found) == len(set(found.tolist())) == size
         assert (np.diff(found) > 0).all()
         assert before <= set(found.tolist())
@@ -69,7 +69,7 @@ def test_a_length_matched_control_has_the_lengths_of_what_it_controls():
     rng = np.random.default_rng(0)
     length = np.round(rng.normal(3, 12, 4000))
     margin = np.abs(length) / 12 + rng.normal(0, 0.7, 4000)
-    target = top_share(margin, 0.25, np.zeros(4000, dtype=np.int64))
+    target = top_fraction(margin, 0.25, np.zeros(4000, dtype=np.int64))
     matched = length_matched(length, target, seed=0)
     assert len(matched) == len(set(matched.tolist())) == len(target)
     assert stats.ks_2samp(length[matched], length[target]).pvalue > 0.1
@@ -84,31 +84,33 @@ def test_a_length_matched_control_has_the_lengths_of_what_it_controls():
 )
 def test_a_rollout_filter_by_hand(how, size, kept):
     rewards = np.array([-2.0, 3.0, 0.0, np.nan, 1.0])
-    assert filter_replies(rewards, size, how, np.random.default_rng(0)).tolist() == kept
+    assert filter_responses(rewards, size, how, np.random.default_rng(0)).tolist() == kept
 
 
 def test_a_random_rollout_filter_keeps_the_best_and_draws_the_rest_evenly():
     rng, rewards = np.random.default_rng(0), np.array([1.0, 5.0, 2.0, 4.0, 3.0])
-    drawn = [filter_replies(rewards, 2, "best_random", rng).tolist() for _ in range(400)]
-    assert all(1 in kept and len(set(kept)) == 2 for kept in drawn)
-    others = np.bincount([i for kept in drawn for i in kept if i != 1], minlength=5)
+    selected = [filter_responses(rewards, 2, "best_random", rng).tolist() for _ in range(400)]
+    assert all(1 in kept and len(set(kept)) == 2 for kept in selected)
+    others = np.bincount([i for kept in selected for i in kept if i != 1], minlength=5)
     assert others[1] == 0 and others[[0, 2, 3, 4]].min() > 70
 
 
 def test_unscored_replies_fill_up_only_where_they_must():
     rng = np.random.default_rng(0)
-    assert filter_replies(np.array([np.nan, 1.0, np.nan]), 2, "best", rng).tolist() == [0, 1]
-    assert filter_replies(np.array([np.nan, 1.0, 2.0]), 2, "best_worst", rng).tolist() == [1, 2]
+    assert filter_responses(np.array([np.nan, 1.0, np.nan]), 2, "best", rng).tolist() == [0, 1]
+    assert filter_responses(np.array([np.nan, 1.0, 2.0]), 2, "best_worst", rng).tolist() == [1, 2]
 
 
 def test_a_share_of_the_pairs_needs_a_way_to_choose_them():
     """Left to the default, not where a sweep has all pairs among its levels."""
-    share = "algorithm.selection.keep=0.5"
-    with pytest.raises(ConfigError, match=r"algorithm.selection.keep=0.5 chooses nothing without by; write selection"):
-        checked("reward_model", share)
-    with pytest.raises(ConfigError, match=r"stage reward_model .* chooses nothing without by"):
-        planned("dpo", f"stages.reward_model.{share}")
-    everything = planned("reward_model", share, "algorithm.selection.by=all")
+    fraction = "algorithm.selection.keep=0.5"
+    with pytest.raises(
+        ConfigError, match=r"algorithm.selection.keep=0.5 selects nothing without selection.by; set selection"
+    ):
+        checked("reward_model", fraction)
+    with pytest.raises(ConfigError, match=r"stage reward_model .* selects nothing without selection.by"):
+        planned("dpo", f"stages.reward_model.{fraction}")
+    everything = planned("reward_model", fraction, "algorithm.selection.by=all")
     assert everything.settings_key == planned("reward_model").settings_key
 
 
@@ -123,7 +125,7 @@ def test_what_decides_nothing_is_no_other_selection():
     ("settings", "message"),
     [
         (lambda: Selection(by="margin", keep=0.0), "keep=0.0"),
-        (lambda: Selection(keep=0.25), "keep=0.25 chooses nothing without by"),
+        (lambda: Selection(keep=0.25), "keep=0.25 selects nothing without selection.by"),
         (lambda: RewardModel(max_pairs=-1), "max_pairs=-1"),
         (lambda: RewardModel(selection=Selection(by="difficulty")), "algorithm=dpo"),
         (lambda: DPO(loss="ipo", selection=Selection(by="difficulty")), "loss=sigmoid"),

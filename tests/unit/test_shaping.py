@@ -57,8 +57,8 @@ def test_the_running_scale_is_that_of_all_scores_seen():
     [
         ({"advantage": "grpo"}, "algorithm=grpo"),
         ({"batch_size": 24}, "does not divide"),
-        ({"epochs": 1.5}, "whole number"),
-        ({"kl_controller": "adaptive", "beta": 0.0}, "never leaves it"),
+        ({"epochs": 1.5}, "must be an integer"),
+        ({"kl_controller": "adaptive", "beta": 0.0}, "cannot leave beta=0"),
         ({"dual_clip": 0.5}, "above 1"),
         ({"critic": "shared"}, "critic_warmup=0"),
         ({"policy_loss": "gspo", "aggregation": "token_mean"}, "sequence_mean"),

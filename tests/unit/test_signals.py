@@ -43,13 +43,13 @@ def in_a_destructor(number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-@pytest.mark.parametrize("place", [in_a_callback, in_a_destructor])
-def test_a_signal_whose_exception_python_ignores_interrupts_all_the_same(number, place, capsys):
-    begin = time.monotonic()
+@pytest.mark.parametrize("position", [in_a_callback, in_a_destructor])
+def test_a_signal_whose_exception_python_ignores_interrupts_all_the_same(number, position, capsys):
+    start = time.monotonic()
     with pytest.raises(Interrupted, match=f"stopped by {number.name}"), stoppable():
-        place(number)
+        position(number)
         time.sleep(120)
-    assert time.monotonic() - begin < 60
+    assert time.monotonic() - start < 60
     assert "ignored" not in capsys.readouterr().err  # nothing was
 
 

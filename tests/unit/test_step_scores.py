@@ -77,7 +77,7 @@ def test_auroc_is_that_of_all_pairs_and_its_interval_covers():
 
 
 def test_the_threshold_keeps_the_false_alarms():
-    """Of 20 sound scores 0 … 19, 10 % are two: those below 2."""
+    """10 % of 20 sound scores 0 … 19 are two: those below 2."""
     assert alarm_threshold(np.arange(20), 0.10) == 2
     assert alarm_threshold(np.arange(20), 0.04) == 0
     assert alarm_threshold([5, 5, 5, 5], 0.5) == 5  # equal scores are flagged together or not at all

@@ -1,4 +1,4 @@
-"""What a sweep makes of squeue's answers, and of the signals that stop its jobs. The real thing: end_to_end/slurm."""
+"""A sweep's handling of squeue's answers, and of the signals that stop its jobs. The real thing: end_to_end/slurm."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rlhf_lab.sweeps.submitted import SlurmQueue, followed, queue_again
 @pytest.fixture
 def queue(monkeypatch):
     """A queue of the array elements 7_0 and 7_1 whose answers a test gives with `read_info`."""
-    made = SlurmQueue()
-    monkeypatch.setattr(made, "update_if_long_enough", lambda mode: None)
+    generated = SlurmQueue()
+    monkeypatch.setattr(generated, "update_if_long_enough", lambda mode: None)
     for job in ("7_0", "7_1"):
-        made.register_job(job)
-    return made
+        generated.register_job(job)
+    return generated
 
 
 def test_an_ended_job_is_believed_at_second_sight(queue):
@@ -67,7 +67,7 @@ def test_a_killed_job_does_not_hide_the_results_of_others(monkeypatch):
     with followed("submitit_slurm") as ends:
         (empty,) = submitted.SlurmJob.results(Fleeting())
         assert empty.return_value is None  # Hydra's sweeper reads it
-    assert ends == ["job 7_1 left no result (state FAILED); what it printed: 7_1.err"]
+    assert ends == ["job 7_1 left no result (state FAILED); its output: 7_1.err"]
     assert submitted.SlurmJob.results is results
     with pytest.raises(UncompletedJobError):
         submitted.SlurmJob.results(Fleeting())
@@ -83,14 +83,14 @@ def test_a_killed_job_does_not_hide_the_results_of_others(monkeypatch):
     ],
 )
 def test_which_signals_queue_a_job_again(monkeypatch, signals, running, again):
-    asked = []
+    requested = []
     monkeypatch.setattr(submitted, "_is_preempted", lambda: running)
-    before = signal.signal(signal.SIGUSR2, lambda number, frame: asked.append(number))
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: requested.append(number))
     try:
         assert queue_again(signals) is None
     finally:
         signal.signal(signal.SIGUSR2, before)
-    assert bool(asked) == again
+    assert bool(requested) == again
 
 
 def test_too_many_time_limits_are_the_reason_to_stop(monkeypatch):

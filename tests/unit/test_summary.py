@@ -1,4 +1,4 @@
-"""What the console shows of a result: nothing is cut, whatever the width."""
+"""Console output of a result: nothing is cut, whatever the width."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ def estimate(mean: float, low: float, high: float) -> dict:
 def test_wide_numbers_wrap_and_are_never_cut(width):
     values = {key: estimate(-6094.72, -54318.72, 42129.28) for key in COLUMNS}
     policies = [{"name": name, "metrics": values} for name in ("SFT", "one-pass DPO", "iteration 1")]
-    plain = Console(width=width, no_color=True)
-    with plain.capture() as captured:
-        plain.print(PolicyTable(policies))
+    simple = Console(width=width, no_color=True)
+    with simple.capture() as captured:
+        simple.print(PolicyTable(policies))
     out = captured.get()
     assert "…" not in out
     assert all(policy["name"] in out for policy in policies)
 
 
 def shown(policies: list[dict], width: int) -> list[str]:
-    plain = Console(width=width, no_color=True)
-    with plain.capture() as captured:
-        plain.print(PolicyTable(policies))
+    simple = Console(width=width, no_color=True)
+    with simple.capture() as captured:
+        simple.print(PolicyTable(policies))
     return captured.get().splitlines()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
 def test_nothing_wraps_at_80_columns(count):
-    """Every policy's every number stands whole on one line, whichever way the table is laid out."""
-    numbers = {key: f"{place}.{place:02}" for place, key in enumerate(COLUMNS, 10)}
+    """Every number of every policy stands in full on one line, in both layouts of the table."""
+    numbers = {key: f"{position}.{position:02}" for position, key in enumerate(COLUMNS, 10)}
     metrics = {key: estimate(float(text), float(text) - 0.25, float(text) + 0.25) for key, text in numbers.items()}
     names = ["SFT", "one-pass DPO", *(f"iteration {i}" for i in range(1, 7))][:count]
     lines = shown([{"name": name, "metrics": metrics} for name in names], 80)
@@ -56,7 +56,7 @@ def test_nothing_wraps_at_80_columns(count):
         assert sum(line.count(f"{text} ±0.25") for line in lines) == count, key
     for name in names:
         assert any(name in line for line in lines)
-    assert lines[-1] == "± half of the 95 % interval, clustered by prompt; 8 replies, 4 prompts"
+    assert lines[-1] == "± half of the 95 % interval, clustered by prompt; 8 responses, 4 prompts"
 
 
 def test_a_wide_terminal_has_one_table():

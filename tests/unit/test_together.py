@@ -26,17 +26,20 @@ def test_a_launcher_must_start_what_the_config_asks_for(choice, message, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("failed", "cause"),
+    ("failed", "failed_at", "cause"),
     [
-        ({}, None),
-        ({1: 1, 0: 1}, 1),  # the first that was seen
-        ({0: 1, 1: -signal.SIGKILL}, 1),  # 0 reported a lost connection before the end of 1 was seen
-        ({0: 1, 1: -signal.SIGABRT}, 0),  # 1 aborted because its peer was gone
-        ({0: -signal.SIGABRT}, 0),
+        ({0: 1, 1: 1}, {0: 8.2, 1: 8.1}, 1),  # 1 ran out of memory, then 0 lost the connection; both ends seen at once
+        ({0: 1, 1: 1}, {0: 8.1, 1: 8.2}, 0),
+        ({0: 1, 1: 1}, {1: 8.2}, 1),  # 0 could not write a report
+        ({0: 1, 1: -signal.SIGKILL}, {0: 8.1}, 1),  # 0 reported a lost connection
+        ({0: 1, 1: -signal.SIGABRT}, {0: 8.1}, 0),  # 1 aborted because its peer was gone
+        ({0: -signal.SIGABRT}, {}, 0),
     ],
 )
-def test_the_cause_is_the_first_to_fail_unless_a_signal_ended_another(failed, cause):
-    assert _cause(failed) == cause
+def test_the_cause_is_the_first_to_fail_unless_a_signal_ended_another(failed, failed_at, cause, tmp_path):
+    for rank, seconds in failed_at.items():
+        write_json(tmp_path / f"error_{rank}.json", {"failed_at": seconds})
+    assert _cause(failed, tmp_path) == cause
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -50,12 +53,12 @@ def test_a_stop_before_the_stage_has_a_folder_is_an_interruption(tmp_path):
     stage = planned("sft", f"outputs={tmp_path}")
     with pytest.raises(Interrupted, match="stopped by SIGINT"):
         _outcome(stage, tmp_path, [-signal.SIGINT, 1], 0, [signal.SIGINT])
-    assert read_json(stage.folder / "result.json")["status"] == "interrupted"
+    assert read_json(stage.directory / "result.json")["status"] == "interrupted"
 
 
 def test_a_stage_that_its_processes_paused_is_paused(tmp_path):
     stage = planned("ppo", f"outputs={tmp_path}")
-    stage.folder.mkdir(parents=True)
-    write_json(stage.folder / "result.json", {"status": "paused", "error": "strong warning at iteration 7"})
+    stage.directory.mkdir(parents=True)
+    write_json(stage.directory / "result.json", {"status": "paused", "error": "strong warning at iteration 7"})
     with pytest.raises(Paused, match="strong warning at iteration 7"):
         _outcome(stage, tmp_path, [STOPPED, STOPPED], None, [])

@@ -1,4 +1,4 @@
-"""Calls of tools in the forms of chat templates: what a template shows of a call is what is read of a reply."""
+"""Calls of tools in the forms of chat templates: the call that a template shows is the call parsed from a response."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support import bpe, gpt2_tokenizer
 
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.tools import MALFORMED, Tool, call_tool, function_call, text_tool
-from rlhf_lab.data.transcript import render_prompt, reply_text, to_conversation
+from rlhf_lab.data.transcript import render_prompt, response_text, to_conversation
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.tool_calls import CallFormat
 
@@ -30,7 +30,7 @@ THINKS = HERMES.replace(
     "<|im_start|>{{ m['role'] }}\n{{",
     "<|im_start|>{{ m['role'] }}\n{{ '<think>\n\n</think>\n\n' if m['tool_calls'] }}{{",
 )
-"""As Qwen3: the template puts thoughts in front of the text."""
+"""As Qwen3: the template puts thoughts before the text."""
 LLAMA = (
     "{% if tools %}<|start|>system<|end|>{% for tool in tools %}{{ tool | tojson }}{% endfor %}<|eot|>{% endif %}"
     "{% for m in messages %}<|start|>{{ m['role'] }}<|end|>{% if m['tool_calls'] %}"
@@ -85,7 +85,7 @@ TEMPLATES = {
 FORMATS = {
     "hermes": ("<tool_call>", None, "</tool_call>"),
     "thinks": ("<tool_call>", None, "</tool_call>"),
-    "llama": ("", None, ""),  # the whole reply is the call
+    "llama": ("", None, ""),  # the full response is the call
     "mistral": ("[TOOL_CALLS]", None, ""),
     "name_first": ("[TOOL_CALLS]", "[ARGS]", ""),
     "function": ("<function=", ">", "</function>"),
@@ -179,7 +179,7 @@ def test_hermes_calls_between_text():
     ],
 )
 def test_calls_that_cannot_be_read_are_calls(family, text, name):
-    """The model is told so, instead of its call being taken for an answer."""
+    """The model receives a message, and its call is not taken for an answer."""
     encoder = encoder_of(*TEMPLATES[family])
     message = encoder.message(said(encoder, text))
     ((called, arguments),) = calls_in(message)
@@ -229,7 +229,7 @@ def test_templates_without_calls_that_are_read(template):
 
 
 def test_a_template_that_writes_the_tools_elsewhere_once_there_is_an_answer():
-    """The turn cannot be told from what stands before it; its marker is known."""
+    """The turn cannot be separated from the text before it; its marker is known."""
     moves = MISTRAL.replace("{% if tools and loop.last or loop.length == 2 %}", "{% if tools and loop.last %}")
     encoder = encoder_of(moves, *TEMPLATES["mistral"][1:])
     assert encoder.chat.call_format == CallFormat("[TOOL_CALLS]", None, "")
@@ -263,8 +263,8 @@ def test_a_plain_transcript_has_calls_too():
     encoder = Encoder(gpt2_tokenizer(TEXTS))
     bare = {key: value for key, value in OSLO.items() if key != "id"}
     for content in ("", "look"):
-        reply = reply_text({"role": "assistant", "content": content, "tool_calls": [bare]})
-        message = encoder.message(encoder.response(reply))
+        response = response_text({"role": "assistant", "content": content, "tool_calls": [bare]})
+        message = encoder.message(encoder.response(response))
         assert message == {"role": "assistant", "content": content, "tool_calls": [bare]}
     not_calls = encoder.message(encoder.response("look\n\nCalls: [1, 2]"))
     assert not_calls == {"role": "assistant", "content": "look\n\nCalls: [1, 2]"}
@@ -338,7 +338,7 @@ def test_text_that_the_template_drops_beside_a_call_is_not_learned(family):
     rendered = encoder.tokenizer.apply_chat_template([question, speaking], tools=[SEARCH], tokenize=False)
     assert rendered.endswith(encoder.tokenizer.decode(ids))
     if family == "llama":  # the other template wants to know its tools
-        assert encoder.response(reply_text(speaking)) == ids
+        assert encoder.response(response_text(speaking)) == ids
 
 
 def test_prompts_show_tools_calls_and_results(encoder, family):

@@ -7,26 +7,29 @@ from pathlib import Path
 
 import pytest
 import wandb_log
-from support import checked
+import yaml
+from support import checked, planned
 
-from rlhf_lab.config import registry
+from rlhf_lab.cli.track import run as track_runs
+from rlhf_lab.config import registry, root
 from rlhf_lab.core.errors import ConfigError, MissingDependency
-from rlhf_lab.core.files import append_jsonl
+from rlhf_lab.core.files import append_jsonl, write_json
 from rlhf_lab.core.redaction import redacted
+from rlhf_lab.stages.reuse import track_reused
 from rlhf_lab.trackers.settings import Files, Tensorboard, Wandb, marked
-from rlhf_lab.trackers.tracker import Outcome, Subject, Table
-from rlhf_lab.trackers.tracking import IDENTITY, Tracking, _make_subject, track
+from rlhf_lab.trackers.tracker import StageOutcome, TrackedStage, TrackedTable
+from rlhf_lab.trackers.tracking import IDENTITY, TRACKED, Tracking, _make_subject, track, track_stored
 
-OUTCOME = Outcome(
+OUTCOME = StageOutcome(
     {"gold": 1.25},
     {
-        "policies": Table(["policy", "metric", "mean", "low"], [["SFT", "gold", 1.25, None]]),
-        "samples": Table(["prompt", "SFT"], [["a | b", "two\nlines"]]),
+        "policies": TrackedTable(["policy", "metric", "mean", "low"], [["SFT", "gold", 1.25, None]]),
+        "samples": TrackedTable(["prompt", "SFT"], [["a | b", "two\nlines"]]),
     },
 )
 
 
-def subject(folder: Path, **changes) -> Subject:
+def subject(directory: Path, **changes) -> TrackedStage:
     values = {
         "id": "dpo-0a1b-20260101-000000",
         "name": "dpo algorithm.beta=0.1",
@@ -35,19 +38,19 @@ def subject(folder: Path, **changes) -> Subject:
         "tags": ["algorithm.beta=0.1"],
         "config": {"level": "algorithm.beta=0.1", "algorithm": {"beta": 0.1}},
         "question": "Why?",
-        "folder": folder,
+        "directory": directory,
         "resumed": False,
     }
-    return Subject(**{**values, **changes})
+    return TrackedStage(**{**values, **changes})
 
 
 class Recorder:
-    """A tracker that remembers, and fails where it is told to."""
+    """A tracker that records its calls, and fails at the configured ones."""
 
     def __init__(self, continues: bool = False, fails: str = ""):
         self.continues, self.fails = continues, fails
         self.rows: list[dict] = []
-        self.ended: list[str] = []
+        self.finished: list[str] = []
 
     def log(self, row):
         if self.fails == "log":
@@ -57,12 +60,12 @@ class Recorder:
     def finish(self, status, outcome):
         if self.fails == "finish":
             raise ConnectionError("gone")
-        self.ended.append(status)
+        self.finished.append(status)
 
 
 @pytest.fixture
 def offline(monkeypatch, tmp_path):
-    """No login, and nothing of W&B's outside the test's folder."""
+    """No login, and no files of W&B outside the test's directory."""
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("NETRC", "WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
@@ -126,7 +129,7 @@ def test_a_secret_in_an_address_is_not_passed_on(text, shown):
 def test_a_swept_secret_is_in_no_label(tmp_path):
     swept = {"reward.api_key": "s3cret", "reward.url": "https://h/?token=s3cret", "seed": 3}
     settings = marked(Tensorboard(tags=["https://me:s3cret@h"]), swept=swept)
-    found = _make_subject(checked("sft"), settings, "sft", "id", False)
+    found = _make_subject(root.to_values(checked("sft")), settings, "sft", "id", False)
     assert "s3cret" not in repr(found)
     assert found.name == "sft reward.api_key=… reward.url=https://h/?token=… seed=3"
     assert found.config["level"] == "reward.api_key=…"
@@ -138,12 +141,12 @@ def test_every_row_is_handed_on_without_nulls():
     tracking.log({"step": 1, "loss": 2.0, "kl": None})
     tracking.finish("completed", lambda: OUTCOME)
     assert recorder.rows == [{"step": 1, "loss": 2.0}]
-    assert recorder.ended == ["completed"]
+    assert recorder.finished == ["completed"]
 
 
 @pytest.mark.parametrize(("continues", "seen"), [(True, [4, 5]), (False, [1, 2, 3, 4, 5])])
 def test_after_a_kill_every_row_is_there_once(continues, seen):
-    """Rows 1 and 2 were kept, row 3 was cut off and is logged again: a tracker that goes on has 1 to 3 already."""
+    """Rows 1 and 2 were kept, row 3 was cut off and is logged again: a tracker that resumes has 1 to 3 already."""
     recorder, tracking = Recorder(continues), Tracking("wandb")
     tracking.start(lambda: recorder, [{"step": 1}, {"step": 2}], 1)
     for step in (3, 4, 5):
@@ -167,12 +170,12 @@ def test_a_tracker_that_fails_is_noted_once_and_left_alone(fails, tmp_path, caps
     tracking.log({"step": 1})
     tracking.log({"step": 2})
     tracking.finish("completed", lambda: OUTCOME)
-    told = notes if fails != "finish" else [capsys.readouterr().out]
-    assert len(told) == 1
-    assert "tracker=wandb failed and is switched off" in told[0].replace("\n", " ")
-    assert "house" not in told[0]
+    stated = notes if fails != "finish" else [capsys.readouterr().out]
+    assert len(stated) == 1
+    assert "tracker=wandb failed and is switched off" in stated[0].replace("\n", " ")
+    assert "house" not in stated[0]
     assert not identity.exists()
-    assert recorder.ended == []
+    assert recorder.finished == []
 
 
 def test_a_library_that_is_missing_is_an_error():
@@ -184,18 +187,18 @@ def test_a_library_that_is_missing_is_an_error():
 
 
 def test_an_attempt_that_resumes_has_the_same_id_and_one_that_starts_over_another(monkeypatch, tmp_path):
-    subjects: list[Subject] = []
+    subjects: list[TrackedStage] = []
     monkeypatch.setattr(
         "rlhf_lab.trackers.tensorboard.build", lambda settings, found: subjects.append(found) or Recorder()
     )
     monkeypatch.setattr("time.strftime", lambda _: f"2026010{len(subjects)}-000000")
     job = checked("sft", "tracker=tensorboard", "tracker.tags=[mine]", f"outputs={tmp_path}")
-    folder = tmp_path / "sft-0a1b"
-    folder.mkdir()
+    directory = tmp_path / "sft-0a1b"
+    directory.mkdir()
     for _ in range(2):
-        track(job, "sft", folder, 0, print)
-    (folder / IDENTITY).unlink()
-    track(job, "sft", folder, 0, print)
+        track(job, "sft", directory, 0, print)
+    (directory / IDENTITY).unlink()
+    track(job, "sft", directory, 0, print)
     assert [found.id for found in subjects] == ["sft-0a1b-20260100-000000"] * 2 + ["sft-0a1b-20260102-000000"]
     assert [found.resumed for found in subjects] == [False, True, False]
     assert subjects[0].tags == ["mine"]
@@ -215,12 +218,101 @@ def test_rows_behind_the_checkpoint_are_counted(monkeypatch, tmp_path):
     assert recorder.rows == [{"step": 3}]
 
 
+@pytest.fixture
+def recorders(monkeypatch) -> list[tuple[TrackedStage, Recorder]]:
+    """Every run that `tracker=tensorboard` starts."""
+    started: list[tuple[TrackedStage, Recorder]] = []
+
+    def start(settings, found):
+        started.append((found, Recorder()))
+        return started[-1][1]
+
+    monkeypatch.setattr("rlhf_lab.trackers.tensorboard.build", start)
+    return started
+
+
+def test_a_stored_stage_is_tracked_once_for_each_group(recorders, tmp_path):
+    job = checked("sft", "tracker=tensorboard", f"outputs={tmp_path}")
+    append_jsonl(tmp_path / "metrics.jsonl", [{"step": 1, "loss": 2.0}, {"step": 2, "loss": None}])
+
+    def again(**changes) -> bool:
+        tracker = marked(job.tracker, **changes)
+        return track_stored(root.to_values(job), tracker, "sft", tmp_path, "completed", lambda: OUTCOME)
+
+    assert [again(), again(), again(group="lambdas", swept={"a": 1}), again(group="lambdas", swept={"a": 1})] == [
+        *(True, False),
+        *(True, False),
+    ]
+    assert [found.group for found, _ in recorders] == ["sft", "lambdas"]
+    assert recorders[0][0].id != recorders[1][0].id
+    assert recorders[1][0].name == "sft a=1"
+    for _, recorder in recorders:
+        assert recorder.rows == [{"step": 1, "loss": 2.0}, {"step": 2}]
+        assert recorder.finished == ["completed"]
+
+
+def test_a_stage_that_was_tracked_while_it_was_built_is_not_tracked_again(recorders, tmp_path):
+    job = checked("sft", "tracker=tensorboard", f"outputs={tmp_path}")
+    track(job, "sft", tmp_path, 0, print).finish("completed", lambda: OUTCOME)
+    assert not track_stored(root.to_values(job), job.tracker, "sft", tmp_path, "completed", lambda: OUTCOME)
+    assert len(recorders) == 1
+    (tmp_path / TRACKED).unlink()
+    track(job, "sft", tmp_path, 0, print).finish("interrupted", lambda: OUTCOME)
+    assert not (tmp_path / TRACKED).exists()
+
+
+def test_a_failing_tracker_leaves_no_record_of_a_stored_stage(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("rlhf_lab.trackers.tensorboard.build", lambda *_: Recorder(fails="finish"))
+    job = checked("sft", "tracker=tensorboard", f"outputs={tmp_path}")
+    assert not track_stored(root.to_values(job), job.tracker, "sft", tmp_path, "completed", lambda: OUTCOME)
+    assert not (tmp_path / TRACKED).exists()
+    assert "switched off" in capsys.readouterr().out
+
+
+def test_a_reused_stage_reaches_the_tracker(recorders, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("")
+    for tracker in ("files", "tensorboard"):
+        stage = planned("sft", f"tracker={tracker}", f"outputs={tmp_path}")
+        stage.__dict__["directory"] = tmp_path  # a run directory without results
+        track_reused(stage)
+    assert [found.recipe for found, _ in recorders] == ["sft"]
+
+
+def test_the_command_tracks_runs_and_the_jobs_of_a_study(recorders, tmp_path, capsys):
+    values = yaml.safe_dump(root.to_values(checked("sft", f"outputs={tmp_path}")))
+    for name in ("a", "b"):
+        run = tmp_path / "runs" / name
+        run.mkdir(parents=True)
+        write_json(run / "manifest.json", {"recipe": "sft"})
+        write_json(run / "result.json", {"status": "completed", "policies": [], "metrics": {}})
+        (run / "config.yaml").write_text(values)
+        (run / "metrics.jsonl").write_text("")
+    study = tmp_path / "studies" / "lambdas"
+    for index, record in enumerate(
+        [{"status": "completed", "run": str(tmp_path / "runs" / "b")}, {"status": "failed"}]
+    ):
+        (study / "jobs" / str(index)).mkdir(parents=True)
+        write_json(study / "jobs" / str(index) / "job.json", record)
+    jobs = [{"index": index, "overrides": {"seed": 0, "algorithm.lr": index}} for index in range(2)]
+    write_json(study / "study.json", {"compare": "algorithm.lr", "jobs": jobs})
+    track_runs([str(tmp_path / "runs" / "a"), str(study), "tracker=tensorboard", "tracker.tags=[later]"])
+    assert [(found.group, found.name) for found, _ in recorders] == [
+        ("sft", "sft"),
+        ("lambdas", "sft algorithm.lr=0 seed=0"),
+    ]
+    assert all("later" in found.tags for found, _ in recorders)
+    assert capsys.readouterr().out.count("tracked: ") == 2
+    for wrong in (["tracker=tensorboard"], [str(study)], [str(study), "tracker=tensorboard", "seed=1"]):
+        with pytest.raises(ConfigError, match="track needs runs or studies and a tracker"):
+            track_runs(wrong)
+
+
 def test_settings():
     settings = marked(Wandb(tags=["mine"]), group="buffers", swept={"algorithm.beta": 0.1, "seed": 3})
     assert (settings.group, settings.swept) == ("buffers", {"algorithm.beta": 0.1, "seed": 3})
     assert marked(Wandb(group="written"), group="buffers").group == "written"
     assert marked(Files(), group="buffers") == Files()
-    with pytest.raises(ConfigError, match=r"project=a/b has / in it"):
+    with pytest.raises(ConfigError, match=r"project=a/b contains /"):
         Tensorboard(project="a/b")
     with pytest.raises(ConfigError, match="project is not set"):
         Wandb(project="")
@@ -236,8 +328,8 @@ def test_tensorboard_reads_back(tmp_path):
         for step in range(10, last + 1, 10):
             tracker.log({"step": step, "loss": 1 / step})
     tracker.finish("completed", OUTCOME)
-    (folder,) = (tmp_path / "tensorboard" / "rlhf_lab" / "buffers").iterdir()
-    found = EventAccumulator(str(folder))
+    (directory,) = (tmp_path / "tensorboard" / "rlhf_lab" / "buffers").iterdir()
+    found = EventAccumulator(str(directory))
     found.Reload()
     assert [(event.step, event.value) for event in found.Scalars("loss")] == [
         (step, pytest.approx(1 / step, rel=1e-6)) for step in (10, 20, 30)
@@ -256,7 +348,7 @@ def test_wandb_offline_reads_back(offline):
         for step in range(10, last + 1, 10):
             tracker.log({"step": step, "loss": 1 / step})
         tracker.finish("interrupted" if last == 20 else "completed", OUTCOME)
-        time.sleep(1.1)  # W&B names a folder by the second
+        time.sleep(1.1)  # W&B names a directory by the second
     (path,) = offline.glob("wandb/offline-run-*/*.wandb")
     run = wandb_log.read(path)
     assert run.rows() == [{"step": step, "loss": 1 / step} for step in (10, 20, 30)]

@@ -1,4 +1,4 @@
-"""What is logged of sampled groups, by this engine or by TRL, counts abstentions as unscored; TRL is told None."""
+"""Logs of sampled groups, by this engine or by TRL, count abstentions as unscored; TRL receives None."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from rlhf_lab.algorithms.trl.reward import reward_function
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.types import Corpus, RewardBatch
 from rlhf_lab.models.encoding import Encoder
-from rlhf_lab.sampling.experience import Group
+from rlhf_lab.sampling.experience import EpisodeGroup
 
 
-def group(rewards: list[float], lengths: list[int], ended: list[bool]) -> Group:
+def group(rewards: list[float], lengths: list[int], finished: list[bool]) -> EpisodeGroup:
     episodes = [
         Episode(Task("Q"), "Q", "x", [1], (Segment([7] * length, sampled=True),), end)
-        for length, end in zip(lengths, ended, strict=True)
+        for length, end in zip(lengths, finished, strict=True)
     ]
-    return Group(Task("Q"), episodes, rewards, rewards)
+    return EpisodeGroup(Task("Q"), episodes, rewards, rewards)
 
 
 def test_metrics_of_two_groups_by_hand():
@@ -49,7 +49,7 @@ class CountingEncoder(Encoder):
 
 
 class Told:
-    """A reward that gives what it is told, and keeps what it was asked."""
+    """A reward that returns fixed values, and records its inputs."""
 
     def __init__(self, rewards: list[float]):
         self.rewards = np.array(rewards)
@@ -69,11 +69,11 @@ class Double:
     def observe(self, rewards: np.ndarray) -> None:
         pass
 
-    def __call__(self, rewards: np.ndarray, lengths: list[int], ended: list[bool]) -> np.ndarray:
+    def __call__(self, rewards: np.ndarray, lengths: list[int], finished: list[bool]) -> np.ndarray:
         return 2 * rewards
 
-    def penalties(self, lengths: list[int], ended: list[bool]) -> dict[str, np.ndarray]:
-        return {"missing_eos": 1.0 * ~np.array(ended)}
+    def penalties(self, lengths: list[int], finished: list[bool]) -> dict[str, np.ndarray]:
+        return {"missing_eos": 1.0 * ~np.array(finished)}
 
 
 def test_trl_is_given_shaped_scores_of_episodes_whose_prompts_are_encoded_once():
@@ -82,7 +82,7 @@ def test_trl_is_given_shaped_scores_of_episodes_whose_prompts_are_encoded_once()
     rows: list[dict[str, Any]] = []
     run = SimpleNamespace(
         config=SimpleNamespace(rollout=SimpleNamespace(max_prompt_tokens=64)),
-        corpus=Corpus("toy", [], [], "", facts={prompt_text("you"): {"answer": "2"}}),
+        corpus=Corpus("toy", [], [], "", metadata={prompt_text("you"): {"answer": "2"}}),
         measure_samples=lambda episodes: {"gold": np.array([1.0, 2.0, 3.0, 4.0])},
         log=lambda step, **metrics: rows.append({"step": step, **metrics}),
     )
@@ -97,16 +97,16 @@ def test_trl_is_given_shaped_scores_of_episodes_whose_prompts_are_encoded_once()
         generated=0,
     )
     prompts = [prompt_text("hello")] * 2 + [prompt_text("you")] * 2
-    replies = [encoder.response("you"), encoder.response("there"), encoder.response("hello")[:-1], []]
-    scores = reward_function(algorithm)(prompts, replies, SimpleNamespace(global_step=3))
+    responses = [encoder.response("you"), encoder.response("there"), encoder.response("hello")[:-1], []]
+    scores = reward_function(algorithm)(prompts, responses, SimpleNamespace(global_step=3))
     assert scores == [2.0, None, 1.0, 1.0]
     assert encoder.encoded == {prompt_text("hello"): 1, prompt_text("you"): 1}
     assert [episode.prompt_ids for episode in reward.episodes] == [encoder.prompt(prompt) for prompt in prompts]
     assert [episode.response for episode in reward.episodes] == ["you", "there", "hello", ""]
-    assert [episode.ended for episode in reward.episodes] == [True, True, False, False]
-    assert reward.episodes[2].task.facts == {"answer": "2"}
+    assert [episode.finished for episode in reward.episodes] == [True, True, False, False]
+    assert reward.episodes[2].task.metadata == {"answer": "2"}
     (row,) = rows
     assert (row["step"], row["reward"], row["unscored"], row["wasted_groups"]) == (3, pytest.approx(2 / 3), 0.25, 1.0)
     assert row["gold"] == 2.5
     assert row["groups_seen"] == algorithm.rollouts.groups == algorithm.rollouts.wasted == 2
-    assert algorithm.generated == sum(map(len, replies)) == row["generated_tokens"]
+    assert algorithm.generated == sum(map(len, responses)) == row["generated_tokens"]

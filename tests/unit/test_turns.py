@@ -6,7 +6,7 @@ import pytest
 from support import gpt2_tokenizer
 from test_chat import FAMILIES, TOOLS_TEMPLATE, tokenizer_of
 
-from rlhf_lab.data.transcript import render_prompt, reply_text, to_conversation
+from rlhf_lab.data.transcript import render_prompt, response_text, to_conversation
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.row_file import RowFile
 from rlhf_lab.models.turns import conversation_row
@@ -60,9 +60,9 @@ def test_a_plain_transcript_ends_each_learned_turn_with_eos():
     row, mask = conversation_row(encoder, render_prompt(TALK), ANSWER, 400, learn_from=0)
     eos = encoder.tokenizer.eos_token
     assert learned_spans(encoder, row, mask) == [f"     def f(x):{eos}", f" {ANSWER}{eos}"]
-    whole = encoder.tokenizer.decode([*row[0], *row[1]])
+    full = encoder.tokenizer.decode([*row[0], *row[1]])
     assert (
-        whole == f"{render_prompt(TALK[:1])}     def f(x):{eos}\n\nHuman: write a function\n\nAssistant: {ANSWER}{eos}"
+        full == f"{render_prompt(TALK[:1])}     def f(x):{eos}\n\nHuman: write a function\n\nAssistant: {ANSWER}{eos}"
     )
 
 
@@ -80,15 +80,15 @@ def test_calls_of_tools_are_learned_and_their_results_are_not():
     assert learned_spans(encoder, row, mask) == ["<call>now</call><|im_end|>", "at nine<|im_end|>"]
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     assert row[1].count(end) == 3, "what a tool writes ends no turn"
-    reply = reply_text({"role": "assistant", "content": "hello", "tool_calls": [call]})
-    assert tokenizer.decode(encoder.response(reply)) == "hello<call>now</call><|im_end|>"
+    response = response_text({"role": "assistant", "content": "hello", "tool_calls": [call]})
+    assert tokenizer.decode(encoder.response(response)) == "hello<call>now</call><|im_end|>"
 
 
 def test_a_long_conversation_is_cut_at_its_end_and_its_mask_with_it():
     encoder = Encoder(tokenizer_of(FAMILIES["chatml"]), to_conversation)
-    whole, mask = conversation_row(encoder, render_prompt(TALK), ANSWER, 400, learn_from=0)
-    cut, cut_mask = conversation_row(encoder, render_prompt(TALK), ANSWER, len(whole[0]) + 9, learn_from=0)
-    assert cut == (whole[0], whole[1][:9]) and cut_mask == mask[:9]
+    full, mask = conversation_row(encoder, render_prompt(TALK), ANSWER, 400, learn_from=0)
+    cut, cut_mask = conversation_row(encoder, render_prompt(TALK), ANSWER, len(full[0]) + 9, learn_from=0)
+    assert cut == (full[0], full[1][:9]) and cut_mask == mask[:9]
 
 
 def test_rows_on_disk_are_those_that_were_put_there():

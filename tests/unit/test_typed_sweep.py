@@ -21,7 +21,7 @@ def estimate(mean: float | None) -> dict[str, Any]:
     return {"mean": mean, "low": mean, "high": mean, "n": 8, "clusters": 4}
 
 
-def study_folder(tmp_path: Path, *results: dict[str, Any], **plan: Any) -> Path:
+def study_dir(tmp_path: Path, *results: dict[str, Any], **plan: Any) -> Path:
     """The folder of a typed sweep whose jobs hold these results."""
     jobs = [{"index": index, "overrides": {"seed": index}} for index in range(len(results))]
     values = {"metrics": ["gold", "proxy"], "primary": "gold", "metrics_from": "results", "jobs": jobs, **plan}
@@ -35,9 +35,9 @@ def study_folder(tmp_path: Path, *results: dict[str, Any], **plan: Any) -> Path:
     return tmp_path
 
 
-def chosen(folder: Path) -> tuple[str, list[str]]:
-    typed_sweep.choose_metrics(folder)
-    plan = json.loads((folder / "study.json").read_text())
+def chosen(directory: Path) -> tuple[str, list[str]]:
+    typed_sweep.choose_metrics(directory)
+    plan = json.loads((directory / "study.json").read_text())
     return plan["primary"], plan["metrics"]
 
 
@@ -48,8 +48,8 @@ def test_metrics_are_those_that_the_runs_print(tmp_path):
         "primary": ["accuracy", "ece"],
     }
     other = {"policies": [], "metrics": {"accuracy": estimate(0.6), "gold_agreement": estimate(0.5)}}
-    folder = study_folder(tmp_path, reward_model, {**other, "primary": ["accuracy", "gold_agreement"]})
-    assert chosen(folder) == ("accuracy", ["accuracy", "ece", "gold_agreement"])
+    directory = study_dir(tmp_path, reward_model, {**other, "primary": ["accuracy", "gold_agreement"]})
+    assert chosen(directory) == ("accuracy", ["accuracy", "ece", "gold_agreement"])
 
 
 def test_of_policies_those_of_the_last_one_come_first(tmp_path):
@@ -58,26 +58,26 @@ def test_of_policies_those_of_the_last_one_come_first(tmp_path):
         {"name": "GRPO", "metrics": {"correct": estimate(0.4), "gold": estimate(None), "kl": estimate(1.0)}},
     ]
     result = {"policies": policies, "metrics": {"heldout_nll": estimate(2.0)}, "primary": ["heldout_nll"]}
-    assert chosen(study_folder(tmp_path, result)) == ("correct", ["correct", "kl", "heldout_nll"])
+    assert chosen(study_dir(tmp_path, result)) == ("correct", ["correct", "kl", "heldout_nll"])
 
 
 def test_results_without_a_choice_of_their_own_show_what_they_have(tmp_path):
     result = {"policies": [], "metrics": {"auroc": estimate(0.7), "seconds": 3.0}, "primary": []}
-    assert chosen(study_folder(tmp_path, result)) == ("auroc", ["auroc", "seconds"])
+    assert chosen(study_dir(tmp_path, result)) == ("auroc", ["auroc", "seconds"])
 
 
 def test_metrics_that_were_written_stay_and_so_do_those_of_a_sweep_without_results(tmp_path):
     result = {"policies": [], "metrics": {"accuracy": estimate(0.7)}, "primary": ["accuracy"]}
-    written = study_folder(tmp_path, result, metrics_from="study")
+    written = study_dir(tmp_path, result, metrics_from="study")
     assert chosen(written) == ("gold", ["gold", "proxy"])
     (tmp_path / "empty").mkdir()
-    assert chosen(study_folder(tmp_path / "empty")) == ("gold", ["gold", "proxy"])
+    assert chosen(study_dir(tmp_path / "empty")) == ("gold", ["gold", "proxy"])
 
 
 def test_the_line_of_a_job_names_a_metric_that_it_has(tmp_path):
-    folder = study_folder(tmp_path, {})
+    directory = study_dir(tmp_path, {})
     result = {"status": "completed", "metrics": {"accuracy": estimate(0.75)}, "primary": ["accuracy"]}
-    assert done_words(folder / "jobs/0", result, 3.0) == "job 1 of 1 done: seed=0: accuracy 0.75 ±0.00, 3 s"
+    assert done_words(directory / "jobs/0", result, 3.0) == "job 1 of 1 done: seed=0: accuracy 0.75 ±0.00, 3 s"
 
 
 def test_settings_of_a_study_fit_a_typed_sweep():
@@ -119,8 +119,8 @@ def test_the_table_of_a_typed_sweep_has_numbers(tmp_path):
     small = (*DATA["mini_hh"], *COMMON, "algorithm.on_policy_fraction=0", "algorithm.epochs=1", "study.processes=1")
     status, printed = command_inside(tmp_path, *SWEEP[:2], *small)
     assert status == 0, printed
-    (folder,) = (tmp_path / "outputs/studies").iterdir()
-    plan = json.loads((folder / "study.json").read_text())
+    (directory,) = (tmp_path / "outputs/studies").iterdir()
+    plan = json.loads((directory / "study.json").read_text())
     assert plan["primary"] == "accuracy" and "gold_agreement" in plan["metrics"] and "win_rate" not in plan["metrics"]
-    table = (folder / "table.md").read_text()
+    table = (directory / "table.md").read_text()
     assert "accuracy" in table and "unscored" not in table

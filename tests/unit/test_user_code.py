@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rlhf_lab.config.files import folder, read_yaml
+from rlhf_lab.config.files import directory, read_yaml
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.user_code import files_behind, load_from_file
 
@@ -33,4 +33,4 @@ def test_what_cannot_be_loaded_is_named_with_its_setting(tmp_path):
 
 
 def test_the_files_of_conf_are_read_without_the_settings_classes():
-    assert read_yaml(folder("conf") / "reward" / "gold.yaml") == {"kind": "gold"}
+    assert read_yaml(directory("conf") / "reward" / "gold.yaml") == {"kind": "gold"}

@@ -14,9 +14,9 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.arithmetic import build as build_corpus
-from rlhf_lab.data.world_settings import Arithmetic
+from rlhf_lab.data.world_settings import ArithmeticData
 from rlhf_lab.rewards.checked import CheckedReward
-from rlhf_lab.rewards.rules.settings import Verifier
+from rlhf_lab.rewards.rules.settings import VerifierTerm
 from rlhf_lab.training.run import Run
 
 ANSWERS = {"p": "7", "q": "1000"}
@@ -25,7 +25,7 @@ REPLIES = ("#### 7", "3 + 4 = 8\n#### 8", "it is 7", "")
 
 def reward(answers=ANSWERS, **settings):
     run = SimpleNamespace(corpus=Corpus("planted", [], [], "0", answers=answers))
-    return registry.build("reward", Verifier(**settings), run)
+    return registry.build("reward", VerifierTerm(**settings), run)
 
 
 def test_the_right_answer_is_one_and_everything_else_zero():
@@ -50,9 +50,9 @@ def test_values_and_format_bonus_add_up():
 
 
 def test_lenient_reads_answers_without_the_mark():
-    replies = ["it is 7", r"\boxed{7} or 8", "#### 8, not 7", "none"]
-    assert reward()(["p"] * 4, replies).total_N.tolist() == [0, 0, 0, 0]
-    assert reward(lenient=True)(["p"] * 4, replies).total_N.tolist() == [1, 1, 0, 0]
+    responses = ["it is 7", r"\boxed{7} or 8", "#### 8, not 7", "none"]
+    assert reward()(["p"] * 4, responses).total_N.tolist() == [0, 0, 0, 0]
+    assert reward(lenient=True)(["p"] * 4, responses).total_N.tolist() == [1, 1, 0, 0]
 
 
 def test_an_unknown_prompt_is_unscored_and_counted():
@@ -68,11 +68,11 @@ def test_no_replies_no_scores():
 
 
 def test_it_agrees_with_the_oracle_of_the_arithmetic_world():
-    corpus = build_corpus(Arithmetic(train_problems=200, test_problems=20))
+    corpus = build_corpus(ArithmeticData(train_problems=200, test_problems=20))
     prompts = [pair.prompt for pair in corpus.train] * 2
-    replies = [pair.chosen for pair in corpus.train] + [pair.rejected for pair in corpus.train]
-    scores = reward(corpus.answers)(prompts, replies).total_N
-    assert (scores == corpus.oracle.measure(prompts, replies)["correct"]).all()
+    responses = [pair.chosen for pair in corpus.train] + [pair.rejected for pair in corpus.train]
+    scores = reward(corpus.answers)(prompts, responses).total_N
+    assert (scores == corpus.oracle.measure(prompts, responses)["correct"]).all()
     assert 0.3 < scores.mean() < 0.5
 
 
@@ -85,7 +85,7 @@ def test_data_without_answers_are_refused_before_anything_loads():
     with pytest.raises(ConfigError, match=r"reward=verifier needs answers that can be checked.*data=arithmetic"):
         checked("dpo_iterative", "reward=verifier")
     assert checked("sft", "reward=verifier", "data=gsm8k", "data.path=owner/name").reward.terms == {
-        "verifier": Verifier()
+        "verifier": VerifierTerm()
     }
 
 
@@ -104,7 +104,7 @@ def test_the_version_of_the_world_is_part_of_a_stage(monkeypatch):
 @pytest.mark.parametrize("values", [{"right": 0.0}, {"wrong": 1.0}, {"format_bonus": math.inf}, {"right": math.nan}])
 def test_settings_that_make_no_reward(values):
     with pytest.raises(ConfigError, match=next(iter(values))):
-        Verifier(**values)
+        VerifierTerm(**values)
 
 
 FORMS = [
@@ -123,7 +123,7 @@ FORMS = [
     ("no number", "42", False, False),
     ("", "42", False, False),
 ]
-"""Reply, answer key, and whether the reply is right, read strictly and leniently."""
+"""Response, answer key, and correctness of the response, read strictly and leniently."""
 
 
 @pytest.mark.parametrize("lenient", [False, True])
@@ -132,12 +132,12 @@ def test_the_metric_judges_answers_as_the_verifier_does(tmp_path, lenient):
     (tmp_path / "rows.jsonl").write_text("\n".join(rows) + "\n")
     data = ("data=gsm8k", f"data.path={tmp_path / 'rows.jsonl'}", "data.test_fraction=0.2", "model=micro")
     config = checked("grpo_math", *data, f"reward.terms.verifier.lenient={lenient}")
-    run = Run(folder=tmp_path, config=config, needs={})
+    run = Run(directory=tmp_path, config=config, needs={})
     prompts = [prompt_text(f"Question {i}?") for i in range(len(FORMS))]
-    replies = [reply for reply, *_ in FORMS]
+    responses = [response for response, *_ in FORMS]
     expected = [float(forms[3 if lenient else 2]) for forms in FORMS]
-    rewarded = registry.build("reward", config.reward.terms["verifier"], run)(prompts, replies).total_N
-    counted = run.corpus.oracle.measure(prompts, replies)["correct"]
+    rewarded = registry.build("reward", config.reward.terms["verifier"], run)(prompts, responses).total_N
+    counted = run.corpus.oracle.measure(prompts, responses)["correct"]
     assert rewarded.tolist() == expected
     assert counted.tolist() == expected
 
@@ -145,20 +145,20 @@ def test_the_metric_judges_answers_as_the_verifier_does(tmp_path, lenient):
 @pytest.mark.parametrize("lenient", [False, True])
 def test_so_does_the_metric_of_the_arithmetic_world(tmp_path, lenient):
     config = checked("grpo_math", "data=arithmetic_small", "model=micro", f"reward.terms.verifier.lenient={lenient}")
-    run = Run(folder=tmp_path, config=config, needs={})
+    run = Run(directory=tmp_path, config=config, needs={})
     verifier = registry.build("reward", config.reward.terms["verifier"], run)
     prompt, answer = next(iter(run.corpus.answers.items()))
-    replies = [f"#### {answer}", rf"\boxed{{{answer}}}", f"It is {answer}.", f"{answer} or 99999", ""]
+    responses = [f"#### {answer}", rf"\boxed{{{answer}}}", f"It is {answer}.", f"{answer} or 99999", ""]
     expected = [1, lenient, lenient, 0, 0]
-    assert verifier([prompt] * 5, replies).total_N.tolist() == expected
-    assert run.corpus.oracle.measure([prompt] * 5, replies)["correct"].tolist() == expected
-    assert run.corpus.oracle.measure([prompt], [replies[1]])["sound"].tolist() == [0]
+    assert verifier([prompt] * 5, responses).total_N.tolist() == expected
+    assert run.corpus.oracle.measure([prompt] * 5, responses)["correct"].tolist() == expected
+    assert run.corpus.oracle.measure([prompt], [responses[1]])["sound"].tolist() == [0]
 
 
 def test_a_reward_that_nothing_reads_does_not_change_the_metric(tmp_path):
     """Supervised training has no reward: the section is not part of its identity, so not of its results."""
     reward = ("reward=verifier", "reward.terms.verifier.lenient=true")
     config = checked("sft", "data=arithmetic_small", "model=micro", *reward)
-    run = Run(folder=tmp_path, config=config, needs={})
+    run = Run(directory=tmp_path, config=config, needs={})
     prompt, answer = next(iter(run.corpus.answers.items()))
     assert run.corpus.oracle.measure([prompt], [f"It is {answer}."])["correct"].tolist() == [0]

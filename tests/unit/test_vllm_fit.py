@@ -1,4 +1,4 @@
-"""Whether a vLLM server fits a rollout (sampling/vllm/fit.py): configs compared, adapters that it takes."""
+"""Fit of a vLLM server to a rollout (sampling/vllm/fit.py): configs compared, adapters that it takes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_problem_of_every_server_is_named() -> None:
     bad = server(dtype="bfloat16", heads={"size": 16, "known": [32, 64]})
     with pytest.raises(ConfigError) as error:
         fit.require({"one": server(), "two": bad}, "float32", CONFIG)
-    for words in ("two computes in bfloat16", "heads of 32, 64 numbers", "names one server twice: one and two"):
+    for words in ("two computes in bfloat16", "heads of size 32, 64", "names the same server twice: one and two"):
         assert words in str(error.value)
 
 
@@ -44,9 +44,9 @@ def test_every_problem_of_every_server_is_named() -> None:
     ("adapters", "reason"),
     [
         ({"rank": 8, "layers": ["q_proj"]}, ""),
-        ({"rank": 0, "layers": []}, "takes no adapters (vllm serve adapter_rank="),
-        ({"rank": 2, "layers": ["q_proj"]}, "takes adapters of rank 2 at most, and this one has 4"),
-        ({"rank": 8, "layers": ["qkv_proj"]}, "cannot adapt q_proj"),
+        ({"rank": 0, "layers": []}, "does not accept adapters (start it with vllm serve adapter_rank="),
+        ({"rank": 2, "layers": ["q_proj"]}, "accepts adapters up to rank 2, but this adapter has rank 4"),
+        ({"rank": 8, "layers": ["qkv_proj"]}, "does not support adapters on q_proj"),
     ],
 )
 def test_why_an_adapter_is_merged(adapters: dict[str, Any], reason: str) -> None:

@@ -14,10 +14,10 @@ from rlhf_lab.cli import sweep_file
 from rlhf_lab.config import compose
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.stages import artifacts
-from rlhf_lab.sweeps.wandb_file import given_values, sweep_config
+from rlhf_lab.sweeps.wandb_file import provided_values, sweep_config
 from rlhf_lab.trackers import wandb as tracker
 from rlhf_lab.trackers.settings import Wandb
-from rlhf_lab.trackers.tracker import Subject
+from rlhf_lab.trackers.tracker import TrackedStage
 
 
 def agent_words(config: dict[str, Any], chosen: dict[str, Any]) -> list[str]:
@@ -98,7 +98,10 @@ def test_ranges() -> None:
         (["+recipe=study/buffers", "continuous=seed"], "have no grid"),
         (["+recipe=study/buffers", "method=random", "continuous=algorithm.buffer"], "two different numbers"),
         (["+recipe=study/buffers", "method=random", "continuous=algorithm.beta"], "is not swept"),
-        (["+recipe=dpo", "algorithm.beta=0.1,0.3", "study.metrics=[kl]", "method=bayes"], "of kl no direction"),
+        (
+            ["+recipe=dpo", "algorithm.beta=0.1,0.3", "study.metrics=[kl]", "method=bayes"],
+            "a metric with a direction, and kl has none",
+        ),
         (["+recipe=study/buffers", "runs=0"], "runs=0"),
     ],
 )
@@ -109,11 +112,11 @@ def test_what_cannot_be_a_sweep_is_explained(words: list[str], message: str) -> 
 
 def test_what_an_agent_chose_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_SWEEP_PARAM_PATH", raising=False)
-    assert given_values() == {}
+    assert provided_values() == {}
     file = tmp_path / "config.yaml"
     file.write_text("wandb_version: 1\nalgorithm.beta:\n  value: 0.3\n++stages.sft.seed:\n  value: 2\n")
     monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(file))
-    assert given_values() == {"algorithm.beta": 0.3, "stages.sft.seed": 2}
+    assert provided_values() == {"algorithm.beta": 0.3, "stages.sft.seed": 2}
 
 
 @pytest.mark.parametrize(("swept", "seen"), [({"seed": 1}, "s1"), ({}, None)])
@@ -129,7 +132,7 @@ def test_the_agents_run_is_that_of_the_last_stage(
         teardown=lambda: teardowns.append(len(at_init)),
         Settings=dict,
     )
-    subject = Subject("id", "sft", "sft", "g", [], {"swept": swept}, "", tmp_path, False)
+    subject = TrackedStage("id", "sft", "sft", "g", [], {"swept": swept}, "", tmp_path, False)
     tracker._init_run(client, Wandb(), subject, "offline")
     assert at_init == [seen] and teardowns == [0]  # before `init`, since the client reads its environment once
     assert os.environ["WANDB_SWEEP_ID"] == "s1" and os.environ["WANDB_RUN_ID"] == "r1"

@@ -1,4 +1,4 @@
-"""The wheel carries conf/, recipes/ and the report's templates, and its command works from any folder."""
+"""The wheel carries conf/, recipes/ and the report's templates, and its command works from any directory."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ ROOT = Path(__file__).parents[2]
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel's content, unpacked as pip does."""
     pytest.importorskip("hatchling", reason="hatchling builds the wheel; it comes with .[dev]")
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    directory = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
-    (wheel,) = folder.glob("*.whl")
+    (wheel,) = directory.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder / "site")
-    return folder / "site"
+        archive.extractall(directory / "site")
+    return directory / "site"
 
 
 def command(installed: Path, elsewhere: Path, *arguments: str) -> str:
-    """Output of the console script's entry point, run on the unpacked wheel from another folder."""
+    """Output of the console script's entry point, run on the unpacked wheel from another directory."""
     code = "import rlhf_lab.__main__ as m; print(m.__file__); m.main()"
     environment = {**os.environ, "PYTHONPATH": str(installed), "COLUMNS": "200"}
     done = subprocess.run(

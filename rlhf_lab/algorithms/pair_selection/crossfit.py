@@ -1,17 +1,17 @@
-"""Cross-fit: a margin for every training pair from a reward model that was trained on neither the pair nor its prompt.
+"""Cross-fitting: a margin for every training pair from a reward model trained on neither the pair nor its prompt.
 
-A model that was trained on a pair is surer of its label than the pair's text warrants, so a filter by its margins
-selects on the label, noise included. Here the prompts are split into K folds, and the model that scores a fold was
-trained on the others. The in-sample margin of the same pair, under a model of the same size and number of pairs that
-was trained on it, is written beside it as the control.
+A model is more confident in the label of a pair that it was trained on than the text justifies. Filtering by its
+margins therefore selects on the label, noise included. Cross-fitting splits the prompts into K folds; the model that
+scores a fold was trained on the others. As a control, the result also has the in-sample margin of each pair, under a
+model of the same size, trained on as many pairs including this one.
 
-Left out: cross-fitting the policy. Every fold's model starts from `needs.policy`; one that was fine-tuned on the chosen
-replies of the same corpus remembers some of them, and so does `ref_gap` (on coin-toss labels of 320 pairs its log-ratio
-is above 0 for 55 % after 2 epochs of SFT and for 66 % after 6). A policy of other data leaves that out.
+The policy is not cross-fitted. Every fold's model starts from `needs.policy`. A policy fine-tuned on the chosen
+responses of the same corpus remembers some of them, and so does `ref_gap`: on random labels of 320 pairs its log-ratio
+is above 0 for 55 % after 2 epochs of SFT and for 66 % after 6. A policy trained on other data avoids this.
 
-Left out too: cross-fitting within the folds for further cycles. What a fold's model is trained on in cycle 2 was
-chosen by models that saw the fold. They choose by |m|, which does not depend on the label of the pair that is chosen:
-on labels of pure noise the second cycle is then a little below chance; chosen by m it would be far above
+Later cycles are not cross-fitted within the folds. The training pairs of a fold's model in cycle 2 were selected by
+models that saw the fold. They select by |m|, which does not depend on the label of the selected pair. On labels of pure
+noise the second cycle is then slightly below chance; selected by m, it would be far above
 (`tests/numeric/test_flywheel_noise.py`).
 """
 
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_lab.algorithms.pair_selection.margins import Margins, read_margins, write_margins
-from rlhf_lab.algorithms.pair_selection.rules import IntArray, prompt_folds, top_share
+from rlhf_lab.algorithms.pair_selection.rules import IntArray, prompt_folds, top_fraction
 from rlhf_lab.algorithms.pair_selection.selection import label_right, select
 from rlhf_lab.algorithms.pair_selection.settings import CrossFit
 from rlhf_lab.core.errors import ArtifactError, DataError
@@ -39,16 +39,16 @@ from rlhf_lab.models.passes import over_rows
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.training.batching import epoch_steps, micro_batches
 from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
-from rlhf_lab.training.optim import Part
+from rlhf_lab.training.optim import TrainedPart
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report, model_size
 
 SCORING_TOKENS = 16384
-"""Padded tokens per forward pass of scoring."""
+"""Padded tokens per forward pass when pairs are scored."""
 
 
 class CrossFitting(Algorithm):
-    """K reward models side by side, each blind to one fold."""
+    """K reward models trained in parallel, each without one fold."""
 
     settings: CrossFit
 
@@ -68,13 +68,13 @@ class CrossFitting(Algorithm):
         self.total_steps = max(len(plan) for plan in self.plans)
 
     def _read_earlier_margins(self) -> Margins | None:
-        """Margins of the cycles before; None in the first. Raises ArtifactError when their folds are others."""
+        """Return the margins of earlier cycles; None in the first. Raise ArtifactError if their folds differ."""
         if "margins" not in self.run.needs:
             return None
         earlier = read_margins(self.run)
         if not np.array_equal(earlier.fold_N, self.fold_N):
             raise ArtifactError(
-                "needs.margins was cross-fitted with other folds, so pairs chosen by it know about the fold to be "
+                "needs.margins was cross-fitted with other folds, so pairs selected by it depend on the fold to be "
                 "scored; use the same algorithm.folds and seed"
             )
         return earlier
@@ -85,7 +85,8 @@ class CrossFitting(Algorithm):
         return trainable(model, settings.lora, run.seed("lora", fold))
 
     def _plan_steps(self, fold: int) -> list[list[int]]:
-        """Pair indices of every step of a fold's model: chosen pairs outside the fold, in an order of its own."""
+        """Return the pair indices of every step of a fold's model: selected pairs outside the fold, shuffled."""
+        # A fold without pairs has nothing to score; a model without pairs has nothing to learn.
         outside = self.pool[self.fold_N[self.pool] != fold].tolist()
         if not outside or not (self.fold_N == fold).any():
             raise DataError(
@@ -95,22 +96,28 @@ class CrossFitting(Algorithm):
         steps = epoch_steps([self.lengths[i] for i in outside], self.settings, seed)
         return [[outside[i] for i in step] for step in steps]
 
-    def parts(self) -> dict[str, Part]:
+    def parts(self) -> dict[str, TrainedPart]:
         muon = self.settings.muon_lr if self.settings.optimizer == "muon" else None
         names = ["model", *(f"fold_{fold}" for fold in range(1, self.settings.folds))]
-        return {name: Part(m, self.settings.lr, muon) for name, m in zip(names, self.models, strict=True)}
+        named_models = zip(names, self.models, strict=True)
+        return {name: TrainedPart(model, self.settings.lr, muon) for name, model in named_models}
 
     def collect(self, step: int) -> StepBatch:
-        """A batch per fold; every model's gradient is of the mean over its own batch."""
-        batches = [(fold, plan[step]) for fold, plan in enumerate(self.plans) if step < len(plan)]
+        """Return one batch per fold. Each model's gradient is averaged over its own batch."""
+        batches = []
+        for fold, plan in enumerate(self.plans):
+            if step < len(plan):  # folds differ in size, so some plans are shorter
+                batches.append((fold, plan[step]))
         units = max(len(indices) for _, indices in batches)
-        # A pair is two rows, so half the budget; rounded up, because 0 means "undivided" and 1 must not become 0.
+        # A pair has two rows, so the budget is halved. Rounded up because 0 means "not split", and 1 must not become 0.
         max_pair_tokens = (self.settings.micro_batch_tokens + 1) // 2
         micro = []
         for fold, indices in batches:
-            weight = units / len(indices)  # the loop divides by the largest batch, this model has its own
+            # The loop divides by `units`, the size of the largest batch. The weight corrects this to the own batch.
+            weight = units / len(indices)
             for split in micro_batches(indices, self.lengths, max_pair_tokens):
-                micro.append((fold, pair_batch([self.rows[i] for i in split], self.run.device), weight))
+                batch = pair_batch([self.rows[i] for i in split], self.run.device)
+                micro.append((fold, batch, weight))
         return StepBatch(micro, units)
 
     def loss(self, micro: tuple[int, TokenBatch, float]) -> LossOutput:
@@ -121,28 +128,31 @@ class CrossFitting(Algorithm):
         return LossOutput(loss_B * weight, {"accuracy": (margin_B > 0).float(), "margin": margin_B})
 
     def program(self, micro: tuple[int, TokenBatch, float]) -> Hashable:
-        return micro[0]
+        return micro[0]  # each fold has its own model
 
     def finish(self) -> Result:
-        """Score every pair with its fold's model and with the next fold's, and write the margins."""
+        """Score every pair with its fold's model and with the next fold's model, and write the margins."""
         folds = self.settings.folds
-        crossfit_N, in_sample_N = np.zeros(len(self.pairs)), np.zeros(len(self.pairs))
+        crossfit_N = np.zeros(len(self.pairs))
+        in_sample_N = np.zeros(len(self.pairs))
         for fold, model in enumerate(self.models):
-            # This model has not seen its own fold, and was trained on the fold before it.
+            # This model has not seen its own fold, but was trained on the previous fold: cross-fit and in-sample.
             for values_N, scored_fold in ((crossfit_N, fold), (in_sample_N, (fold - 1) % folds)):
                 index = np.flatnonzero(self.fold_N == scored_fold)
                 values_N[index] = self._score_margins(model, [self.rows[i] for i in index])
+        # The log-ratios of the policy, for `selection.by=difficulty`.
         policy = load_policy(self.run.needs["policy"], self.run.config.model, device=self.run.device)
         with self.run.autocast():
             ref = pair_logps(policy, self.rows, self.run.device)
         gap_N = (ref.chosen - ref.rejected).double().numpy()
+        # Margins of this cycle are appended to those of earlier cycles.
         crossfit_CN = crossfit_N[None]
         in_sample_CN = in_sample_N[None]
         if self.earlier is not None:
             crossfit_CN = np.concatenate([self.earlier.crossfit_CN, crossfit_CN])
             in_sample_CN = np.concatenate([self.earlier.in_sample_CN, in_sample_CN])
         margins = Margins(self.fold_N, crossfit_CN, in_sample_CN, gap_N, self.run.needs["policy"])
-        write_margins(self.run.folder, self.pairs, margins)
+        write_margins(self.run.directory, self.pairs, margins)
         metrics = {
             **self._audit_margins(crossfit_N, in_sample_N),
             "cycle": len(crossfit_CN),
@@ -168,7 +178,7 @@ class CrossFitting(Algorithm):
         return (scores[0::2] - scores[1::2]).double().numpy()
 
     def _audit_margins(self, crossfit_N: FloatArray, in_sample_N: FloatArray) -> dict[str, object]:
-        """How often the margins agree with the labels, and the labels with the truth; see metrics.py."""
+        """Return the rates at which margins agree with labels, and labels with gold (definitions: metrics.py)."""
         prompts = prompt_ids(self.pairs)
         right_N = label_right(self.pairs)
         audit: dict[str, object] = {}
@@ -184,8 +194,8 @@ class CrossFitting(Algorithm):
         return audit
 
     def _top_half(self, margin_N: FloatArray) -> IntArray:
-        """Positions of the half of the pairs that the margins are surest about, right or wrong."""
-        return top_share(np.abs(margin_N), 0.5, self.fold_N)
+        """Return the positions of the half of the pairs with the most confident margins, right or wrong."""
+        return top_fraction(np.abs(margin_N), 0.5, self.fold_N)
 
 
 def build(settings: CrossFit, run: Run) -> CrossFitting:

@@ -1,7 +1,7 @@
-"""margins.jsonl: the margins of a cross-fit for every training pair, and the check that they are of this corpus.
+"""margins.jsonl: cross-fitted margins of every training pair, and the check that they belong to this corpus.
 
-One row per pair: `pair` (position in the corpus), `fold`, `margin` and `in_sample` (one value per cycle, the oldest
-first), `ref_gap`. `margins.json` beside it names the corpus and the policy.
+One row per pair: `pair` (position in the corpus), `fold`, `margin` and `in_sample` (one value per cycle, oldest first),
+and `ref_gap`. The header `margins.json` in the same directory names the corpus and the policy.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Margins:
 
     Attributes:
         fold_N: fold of each pair.
-        crossfit_CN: margin under the model that saw neither the pair nor its prompt.
-        in_sample_CN: margin under the next fold's model, which was given the pair to train on (in later
-            cycles: if it was chosen).
-        ref_gap_N: log π(chosen) − log π(rejected) of `policy`, nats per reply.
-        policy: the policy that the cross-fit started from.
+        crossfit_CN: margin under the model that was trained on neither the pair nor its prompt.
+        in_sample_CN: margin under the next fold's model. The pair was in its training data; in later cycles only
+            if it had been selected.
+        ref_gap_N: log π(chosen) − log π(rejected) of `policy`, nats per response.
+        policy: policy that the cross-fit started from.
     """
 
     fold_N: IntArray
@@ -43,26 +43,28 @@ class Margins:
     policy: str
 
     def of(self, source: str, cycle: int) -> FloatArray:
-        """Margins of one cycle (from 1; 0 is the last), (N,). Raises ArtifactError when there is no such cycle."""
+        """Return the margins of one cycle (from 1; 0 is the last), (N,). Raise ArtifactError if it does not exist."""
         values_CN = {"crossfit": self.crossfit_CN, "in_sample": self.in_sample_CN}[source]
         if cycle > len(values_CN):
             raise ArtifactError(
-                f"selection.cycle={cycle}, but needs.margins has {len(values_CN)} cycle(s); use "
-                "needs.margins=pair_margins_2 for the second"
+                f"selection.cycle={cycle}, but needs.margins has only {len(values_CN)} cycle(s); lower the cycle, "
+                "or use needs.margins=pair_margins_2 for the second"
             )
+        # cycle 0 becomes index −1, the last one
         return values_CN[cycle - 1]
 
 
 def corpus_mark(pairs: Sequence[Pair]) -> str:
-    """A hash of prompts, replies and labels, in order."""
+    """Return a hash of prompts, responses and labels, in order."""
     digest = sha256()
     for pair in pairs:
         digest.update(json.dumps([pair.prompt, pair.chosen, pair.rejected]).encode())
     return digest.hexdigest()[:24]
 
 
-def write_margins(folder: Path, pairs: Sequence[Pair], margins: Margins) -> None:
-    """Write the rows, then the header: a folder with a header has all its rows."""
+def write_margins(directory: Path, pairs: Sequence[Pair], margins: Margins) -> None:
+    """Write the rows, then the header, so that a directory with a header has all its rows."""
+    # Transposed, so that each row has one value per cycle.
     columns = zip(
         margins.fold_N.tolist(),
         margins.crossfit_CN.T.tolist(),
@@ -71,27 +73,35 @@ def write_margins(folder: Path, pairs: Sequence[Pair], margins: Margins) -> None
         strict=True,
     )
     names = ("fold", "margin", "in_sample", "ref_gap")
-    rows = [{"pair": i, **dict(zip(names, values, strict=True))} for i, values in enumerate(columns)]
-    write_text(folder / ROWS, "".join(json.dumps(row) + "\n" for row in rows))
-    write_json(folder / HEADER, {"corpus": corpus_mark(pairs), "pairs": len(rows), "policy": margins.policy})
+    rows = []
+    for i, values in enumerate(columns):
+        rows.append({"pair": i, **dict(zip(names, values, strict=True))})
+    lines = [json.dumps(row) + "\n" for row in rows]
+    write_text(directory / ROWS, "".join(lines))
+    write_json(directory / HEADER, {"corpus": corpus_mark(pairs), "pairs": len(rows), "policy": margins.policy})
 
 
 def read_margins(run: Run) -> Margins:
-    """The margins of `needs.margins`. Raises ArtifactError unless they are of this run's training pairs."""
-    folder = Path(run.needs["margins"])
+    """Read the margins of `needs.margins`. Raise ArtifactError if they are not those of this run's training pairs."""
+    directory = Path(run.needs["margins"])
     pairs = run.corpus.train
-    header = read_json(folder / HEADER)
+    header = read_json(directory / HEADER)
     if header is None:
-        raise ArtifactError(f"needs.margins={folder} has no {HEADER}; name a run of algorithm=crossfit, or its recipe")
+        raise ArtifactError(
+            f"needs.margins={directory} has no {HEADER}; name a run of algorithm=crossfit, or its recipe"
+        )
     if header["corpus"] != corpus_mark(pairs):
         raise ArtifactError(
-            f"needs.margins={folder} are margins of {header['pairs']} other pairs, not of the {len(pairs)} training "
-            f"pairs of data={run.corpus.name}: texts, labels or order differ; cross-fit these, e.g. "
+            f"needs.margins={directory} has margins of {header['pairs']} other pairs, not of the {len(pairs)} training "
+            f"pairs of data={run.corpus.name}: texts, labels or order differ; cross-fit these pairs, e.g. "
             "needs.margins=pair_margins"
         )
-    rows = read_jsonl(folder / ROWS)
+    # Positions must be complete and in order, because margins are matched to pairs by position.
+    rows = read_jsonl(directory / ROWS)
     if [row["pair"] for row in rows] != list(range(len(pairs))):
-        raise ArtifactError(f"{folder / ROWS} is damaged: it has {len(rows)} rows for {len(pairs)} pairs; run it again")
+        raise ArtifactError(
+            f"{directory / ROWS} is damaged: it has {len(rows)} rows for {len(pairs)} pairs; run its stage again"
+        )
 
     def column(name: str) -> FloatArray:
         return np.array([row[name] for row in rows], dtype=np.float64).T

@@ -1,4 +1,4 @@
-"""Which pairs of the corpus a stage trains on, and metrics that describe them."""
+"""Selection of the corpus pairs that a stage trains on, and metrics that describe them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rlhf_lab.algorithms.pair_selection.rules import (
     headroom,
     length_matched,
     random_subset,
-    share_size,
-    top_share,
+    shard_size,
+    top_fraction,
 )
 from rlhf_lab.algorithms.pair_selection.settings import Selection
 from rlhf_lab.core.errors import DataError
@@ -25,7 +25,7 @@ from rlhf_lab.training.run import Run
 
 
 class ChoosesPairs(Protocol):
-    """Settings of a stage that trains on some of the corpus pairs."""
+    """Settings of a stage that trains on a subset of the corpus pairs."""
 
     @property
     def max_pairs(self) -> int: ...
@@ -35,7 +35,7 @@ class ChoosesPairs(Protocol):
 
 
 def training_pairs(settings: ChoosesPairs, run: Run) -> list[Pair]:
-    """The corpus's training pairs that `settings` asks for, in corpus order."""
+    """Return the training pairs of the corpus that `settings` selects, in corpus order."""
     corpus = run.corpus.train
     chosen = chosen_pairs(settings, run)
     if len(chosen) < len(corpus):
@@ -46,7 +46,7 @@ def training_pairs(settings: ChoosesPairs, run: Run) -> list[Pair]:
 
 
 def chosen_pairs(settings: ChoosesPairs, run: Run) -> IntArray:
-    """Positions of the pairs to train on: `max_pairs` first, drawn at random, then `selection` among them."""
+    """Return the positions of the training pairs: a random `max_pairs` first, then `selection` among these."""
     count = len(run.corpus.train)
     size = min(settings.max_pairs or count, count)
     available = random_subset(count, size, run.seed("selection/available"))
@@ -54,14 +54,14 @@ def chosen_pairs(settings: ChoosesPairs, run: Run) -> IntArray:
 
 
 def select(selection: Selection, run: Run, available: IntArray, *, beta: float | None = None) -> IntArray:
-    """Positions among `available` that `selection` keeps.
+    """Return the positions among `available` that `selection` keeps.
 
     Args:
         beta: β of the DPO objective, for `by=difficulty`.
     """
     if selection.by == "all":
         return available
-    size = share_size(len(available), selection.keep)
+    size = shard_size(len(available), selection.keep)
     if selection.by == "random":
         return available[random_subset(len(available), size, run.seed("selection/random"))]
     margins = read_margins(run)
@@ -69,8 +69,8 @@ def select(selection: Selection, run: Run, available: IntArray, *, beta: float |
     if selection.by == "difficulty":
         return available[_select_learnable(margin_N, margins, available, run, size, beta)]
     rank_by_N = margin_N if selection.by == "agreement" else np.abs(margin_N)
-    selected = top_share(rank_by_N, selection.keep, margins.fold_N[available])
-    if selection.by == "length_matched":  # as many pairs, of the same lengths, whatever their margins
+    selected = top_fraction(rank_by_N, selection.keep, margins.fold_N[available])
+    if selection.by == "length_matched":  # control: same count and same lengths, but without regard to the margins
         words_N = words_difference([run.corpus.train[i] for i in available])
         selected = length_matched(words_N, selected, run.seed("selection/length_matched"))
     return available[selected]
@@ -79,15 +79,16 @@ def select(selection: Selection, run: Run, available: IntArray, *, beta: float |
 def _select_learnable(
     margin_N: FloatArray, margins: Margins, available: IntArray, run: Run, size: int, beta: float | None
 ) -> IntArray:
-    """Positions of the pairs with headroom at β, the `size` with the largest headroom if there are more."""
-    assert beta is not None, "difficulty is relative to β"
+    """Return the positions of pairs with positive headroom at β, limited to the `size` largest."""
+    assert beta is not None, "difficulty needs the β of the objective"
     if margins.policy != run.needs["policy"]:
+        # Headroom compares margins with log-ratios of the reference, so another policy makes it approximate.
         run.note(f"selection.by=difficulty: log-ratios are of {margins.policy}, the reference is {run.needs['policy']}")
     headroom_N = headroom(margin_N, margins.ref_gap_N[available], beta=beta)
     learnable = int((headroom_N > 0).sum())
     largest = np.argsort(-headroom_N, kind="stable")[: min(size, learnable)]
     if not len(largest):
-        raise DataError(f"no pair can be learnt at algorithm.beta={beta}; lower it, or use selection.by=margin")
+        raise DataError(f"no pair can be learnt at algorithm.beta={beta}; lower beta, or use selection.by=margin")
     return np.sort(largest)
 
 
@@ -108,14 +109,16 @@ def selection_metrics(settings: ChoosesPairs, run: Run) -> dict[str, Any]:
 
 
 def label_right(pairs: Sequence[Pair]) -> FloatArray | None:
-    """1 where the true reward orders a pair as labelled, ½ on a tie, else 0, (N,); None where it is not known."""
+    """Return 1 where gold ranks a pair as labelled, ½ for a tie, else 0, (N,); None if gold is unknown."""
     if not all("gold_chosen" in pair.meta for pair in pairs):
         return None
-    gold_N = np.array([pair.meta["gold_chosen"] - pair.meta["gold_rejected"] for pair in pairs])
+    differences = [pair.meta["gold_chosen"] - pair.meta["gold_rejected"] for pair in pairs]
+    gold_N = np.array(differences)
+    # maps the sign −1, 0, 1 to 0, ½, 1
     return np.sign(gold_N) / 2 + 0.5
 
 
 def words_difference(pairs: Sequence[Pair]) -> FloatArray:
-    """Words of the chosen reply − words of the rejected, (N,)."""
+    """Return the word count of the chosen minus that of the rejected response, (N,)."""
     chosen_N, rejected_N = pair_words(pairs)
     return chosen_N - rejected_N

@@ -1,4 +1,4 @@
-"""Settings of data selection: which pairs a stage trains on, and the cross-fit whose margins it can rank them by."""
+"""Settings of pair selection and of the cross-fit whose margins can rank the pairs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt, Le
-from rlhf_lab.training.settings import SMALL, Held, TrainingSettings
+from rlhf_lab.training.settings import SMALL, ModelCopies, TrainingSettings
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -19,20 +19,21 @@ WITHOUT_MARGINS = ("all", "random")
 
 @dataclass(frozen=True)
 class Selection(CheckedSettings):
-    """Which of the corpus's training pairs a stage trains on.
+    """Selection of the training pairs of the corpus.
 
-    m is the margin r(chosen) − r(rejected) that `needs.margins` (`algorithm=crossfit`) has for a pair.
+    m is the margin r(chosen) − r(rejected) of a pair in `needs.margins` (from `algorithm=crossfit`).
 
     Args:
-        by: None is all pairs; `all` is too, whatever the other settings say, as a level of a sweep needs it; `random`;
-            `margin`, largest |m| first: the pairs that the reward model is surest about, right or wrong; `agreement`,
-            largest m first: the pairs whose label it shares; `length_matched`, pairs drawn so that chosen − rejected is
-            as long as it is among those that `margin` would keep; `difficulty`, the pairs that DPO's optimum can rank
-            as labelled at the run's β (arXiv:2405.19534, see `headroom` in rules.py), largest headroom first.
-        keep: share of the pairs that is kept, in (0, 1]; with `difficulty` the largest share.
-        source: `crossfit`, margins of a model that saw neither the pair nor its prompt; `in_sample`, of one that was
-            trained on the pair, which selects on the label: a control.
-        cycle: which cycle's margins, from 1; 0 is the last (see `CrossFit`).
+        by: rule that selects pairs. None and `all` keep all pairs; `all` ignores the other settings, so it can be a
+            level of a sweep. `random` keeps a random subset. `margin` keeps the largest |m|: the reward model is most
+            confident in these pairs, right or wrong. `agreement` keeps the largest m: the model agrees with their
+            label. `length_matched` samples pairs whose length difference, chosen − rejected, is distributed as among
+            those that `margin` keeps. `difficulty` keeps the pairs that DPO's optimum can rank as labelled at the
+            run's β, largest headroom first (arXiv:2405.19534, see `headroom` in rules.py).
+        keep: fraction of the pairs that is kept, in (0, 1]; a maximum with `difficulty`.
+        source: model whose margins are used. `crossfit` has seen neither the pair nor its prompt. `in_sample` was
+            trained on the pair, so its margins depend on the label; use it as a control.
+        cycle: cycle whose margins are used, from 1; 0 is the last (see `CrossFit`).
     """
 
     by: Literal["all", "random", "margin", "agreement", "length_matched", "difficulty"] | None = None
@@ -45,7 +46,7 @@ class Selection(CheckedSettings):
             *super().rules(),
             (
                 self.by is not None or self.keep == 1,
-                f"keep={self.keep} chooses nothing without by; write selection.by=random, or what else ranks the pairs",
+                f"keep={self.keep} selects nothing without selection.by; set selection.by, e.g. selection.by=random",
             ),
         )
 
@@ -53,7 +54,8 @@ class Selection(CheckedSettings):
         super().__post_init__()
         if self.by is None:
             object.__setattr__(self, "by", "all")
-        if not self.reads_margins:  # settings that decide nothing do not make another stage
+        # Settings without an effect are reset, so that they do not change the key of the stage.
+        if not self.reads_margins:
             object.__setattr__(self, "source", "crossfit")
             object.__setattr__(self, "cycle", 0)
         if self.by == "all":
@@ -65,45 +67,45 @@ class Selection(CheckedSettings):
 
 
 def selection_rules(selection: Selection, *, beta: bool) -> tuple[Rule, ...]:
-    """Rules of a stage that chooses pairs.
+    """Return the rules of a stage that selects pairs.
 
     Args:
-        beta: whether the stage's optimum is DPO's at some β, which `difficulty` is relative to.
+        beta: True if the stage's optimum is that of DPO at some β, which `difficulty` requires.
     """
     return (
         (
             beta or selection.by != "difficulty",
-            "selection.by=difficulty is relative to the β of DPO's optimum; it needs algorithm=dpo, loss=sigmoid or "
-            "loss=robust",
+            "selection.by=difficulty compares pairs with the β of DPO's optimum; use algorithm=dpo with loss=sigmoid "
+            "or loss=robust",
         ),
     )
 
 
 def margin_problems(config: Config) -> list[str]:
-    """A selection of pairs that reads margins which `needs` does not name."""
+    """Return a problem if the selection reads margins but `needs` names none."""
     selection = getattr(config.algorithm, "selection", None)
     if selection is None or not selection.reads_margins or config.needs.get("margins"):
         return []
-    return [f"algorithm.selection.by={selection.by} reads margins; name them: needs.margins=pair_margins"]
+    return [f"algorithm.selection.by={selection.by} reads margins; set needs.margins=pair_margins"]
 
 
 @register("algorithm", "crossfit")
 @dataclass(frozen=True)
 class CrossFit(TrainingSettings):
-    """Margins of every training pair under a reward model that saw neither the pair nor its prompt.
+    """Margins of every training pair under a reward model trained on neither the pair nor its prompt.
 
-    Prompts are split into folds. For each fold a Bradley-Terry model that starts from `needs.policy` is trained on the
-    other folds, all of them side by side; it then scores the fold. The models are in memory at once. The model that
-    is saved is the first fold's.
+    Prompts are split into folds. For each fold, a Bradley-Terry model that starts from `needs.policy` is trained on the
+    other folds and then scores the fold. All models are trained in parallel and are in memory at the same time. The
+    first fold's model is saved.
 
-    With `needs.margins`, another cross-fit of the same pairs, `selection` says which pairs the models train on: a
-    further cycle of the flywheel. Every pair is scored again, and the margins of earlier cycles are kept beside.
+    With `needs.margins`, another cross-fit of the same pairs, `selection` selects the training pairs of the models: a
+    further cycle of the flywheel. Every pair is scored again, and the margins of earlier cycles are kept in the result.
 
     Args:
-        folds: K; each model trains on (K − 1)/K of the pairs.
+        folds: number of folds K; each model trains on (K − 1)/K of the pairs.
         centering: weight of (r_chosen + r_rejected)², which keeps scores near zero (arXiv:2312.09244).
-        selection: the pairs that the models train on. `agreement` and in-sample margins are refused: they look at
-            labels of pairs in other folds through a model that saw the fold to be scored.
+        selection: pairs that the models train on. `agreement` and in-sample margins are refused: they leak labels of
+            a fold into the training data of the model that scores it.
     """
 
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.PAIRS)
@@ -120,8 +122,8 @@ class CrossFit(TrainingSettings):
     centering: Annotated[float, Ge(0)] = 0.001
     selection: Selection = field(default_factory=Selection)
 
-    def held(self, *, adapter: bool) -> list[Held]:
-        return [Held(f"fold {k}", outputs=1, trained=True, together=k) for k in range(self.folds)]
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        return [ModelCopies(f"fold {k}", outputs=1, trained=True, together=k) for k in range(self.folds)]
 
     def rules(self) -> tuple[Rule, ...]:
         by = self.selection.by
@@ -130,7 +132,7 @@ class CrossFit(TrainingSettings):
             *super().rules(),
             (
                 by in ("all", "random", "margin") and source == "crossfit",
-                f"selection.by={by}, source={source} would let the labels of a fold choose what the model that scores "
-                "it is trained on; use selection.by=margin with source=crossfit",
+                f"selection.by={by}, source={source} would let the labels of a fold choose the training pairs of the "
+                "model that scores it; use selection.by=margin with source=crossfit",
             ),
         )

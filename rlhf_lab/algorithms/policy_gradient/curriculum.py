@@ -1,20 +1,20 @@
-"""Draws training tasks at the edge of competence: those that the policy solves sometimes, by its own recent episodes.
+"""Curriculum at the edge of competence: prefers tasks that the policy solves sometimes, by its own recent episodes.
 
-Of each task a record is kept of its episodes' rewards: their number n and their sum S, both halved whenever the task is
-drawn again, so that the record follows the policy. With the rewards of the run so far between `low` and `high`, an
-episode's success is (reward − low)/(high − low), 1 and 0 for right and wrong under a verifier, and
+Each task has a record of its episodes' rewards: their count n and sum S. Both are halved whenever the task is sampled
+again, so that the record follows the policy. `low` and `high` are the extreme rewards of the run so far. The success of
+an episode is (reward − low)/(high − low), which is 1 or 0 under a verifier, and
 
-    p = (Σ success + ½) / (n + 1)        the success rate, drawn to ½ by half a success in one episode more
-    w = 4 p (1 − p)                      the task's weight, at most 1
+    p = (Σ success + ½) / (n + 1)        success rate, shrunk towards ½ by one additional episode with success ½
+    w = 4 p (1 − p)                      weight of the task, at most 1
 
-For episodes that succeed or fail, p (1 − p) is the variance of a success, to which the expected squared advantage of a
-group is proportional. The ½ keeps the weight of a task that was always solved, or never, above 0, so that it is tried
-again, and makes the record of a single episode worth little. A share of the tasks of an iteration, `explore`, is drawn
-evenly from those never tried, as long as there are any; the others by weight from those tried, all without replacement.
-Preferring tasks of intermediate success is PLR's idea (arXiv:2010.03934) with the weight that DAPO's filter of groups
-(arXiv:2503.14476, section 3.2) applies after sampling.
+For episodes that succeed or fail, p (1 − p) is the variance of a success. The expected squared advantage of a group is
+proportional to it. The ½ keeps the weight of tasks that were always or never solved above 0, so that they are tried
+again, and limits the influence of a single episode. A fraction `explore` of the tasks of an iteration is sampled
+uniformly from tasks never tried, while there are any. The others are sampled by weight from tried tasks. All sampling
+is without replacement. Preferring tasks of intermediate success is the idea of PLR (arXiv:2010.03934); the weight is
+the one that DAPO's group filter (arXiv:2503.14476, section 3.2) applies after sampling.
 
-What is drawn follows from the seed, the iteration and the records, which a checkpoint keeps.
+The result depends only on seed, iteration and records. Checkpoints contain the records.
 """
 
 from __future__ import annotations
@@ -27,53 +27,54 @@ import numpy as np
 from rlhf_lab.core.types import FloatArray
 
 KEPT = 0.5
-"""Share of a task's record that is kept when it is drawn again."""
+"""Fraction of a task's record that is kept when the task is sampled again."""
 
 
 class EdgeCurriculum:
-    """Draws tasks by the policy's success at them.
+    """A sampler of tasks that depends on the policy's success on them.
 
     Args:
-        tasks: how many there are; a task is its position among them.
-        explore: share of a draw that comes from tasks never tried, 0…1.
+        tasks: number of tasks; a task is identified by its position.
+        explore: fraction of the sampled tasks that were never tried, 0…1.
     """
 
     def __init__(self, tasks: int, explore: float):
         self.explore = explore
-        self.episodes_N = np.zeros(tasks)  # n of every task; 0 where it was never tried
-        self.rewards_N = np.zeros(tasks)  # S
-        self.low = np.inf  # lowest and highest reward of an episode so far
+        self.episodes_N = np.zeros(tasks)  # n of every task; 0 if it was never tried
+        self.rewards_N = np.zeros(tasks)  # S of every task
+        self.low = np.inf  # extreme rewards of an episode so far
         self.high = -np.inf
 
     def success(self) -> FloatArray:
-        """p of every task, (N,); NaN where it was never tried."""
+        """Return p of every task, (N,); NaN if it was never tried."""
         n_N = self.episodes_N
         spread = self.high - self.low
-        # all rewards the same: nobody knows yet what a success is
+        # If all rewards are equal, it is unknown which reward is a success; every episode then counts ½.
         successes_N = (self.rewards_N - n_N * self.low) / spread if spread > 0 else n_N / 2
         return np.where(n_N > 0, (successes_N + 0.5) / (n_N + 1), np.nan)
 
     def draw(self, count: int, seed: int) -> list[int]:
-        """Positions of `count` tasks, without replacement as far as there are so many, in random order."""
+        """Return `count` task positions in random order, without replacement unless there are too few tasks."""
         rng = np.random.default_rng(seed)
         order_N = rng.permutation(len(self.episodes_N))
         is_new_N = self.episodes_N[order_N] == 0
         new, tried = order_N[is_new_N], order_N[~is_new_N]
-        # At random with the right mean: one task of an iteration may be a third of it.
+        # Stochastic rounding keeps the mean right: with few tasks per iteration, rounding down would never explore.
         explored = int(np.floor(count * self.explore + rng.random()))
+        # There may be too few tried tasks to fill the rest, or too few new ones.
         explored = min(max(explored, count - len(tried)), len(new))
         weights = 4 * self.success()[tried] * (1 - self.success()[tried])
-        # The largest of log(u)/w are a draw by weight without replacement (Efraimidis & Spirakis 2006).
+        # The largest log(u)/w are a weighted sample without replacement (Efraimidis & Spirakis 2006).
         keys = np.log(rng.random(len(tried))) / weights
         by_weight = tried[np.argsort(-keys, kind="stable")]
-        drawn = np.concatenate([new[:explored], by_weight[: count - explored]])
-        order = rng.permutation(drawn).tolist()
-        while len(order) < count:  # fewer tasks than are drawn: they are gone through again
+        selected = np.concatenate([new[:explored], by_weight[: count - explored]])
+        order = rng.permutation(selected).tolist()
+        while len(order) < count:  # fewer tasks than requested: repeat them
             order += order[: count - len(order)]
         return order
 
     def observe(self, positions: Sequence[int], rewards: Sequence[Sequence[float]]) -> None:
-        """Record the rewards of each drawn task's episodes; unscored ones do not count."""
+        """Record the rewards of the episodes of each sampled task; unscored episodes do not count."""
         for position, values in zip(positions, rewards, strict=True):
             scored = [value for value in values if np.isfinite(value)]
             if not scored:
@@ -84,7 +85,7 @@ class EdgeCurriculum:
             self.rewards_N[position] = KEPT * self.rewards_N[position] + sum(scored)
 
     def metrics(self, positions: Sequence[int]) -> dict[str, float]:
-        """What is known of the tasks that an iteration draws, before it is observed; see metrics.py."""
+        """Return metrics of the sampled tasks before their rewards are observed (definitions: metrics.py)."""
         success = self.success()[list(positions)]
         tried = success[~np.isnan(success)]
         return {

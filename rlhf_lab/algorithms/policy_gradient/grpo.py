@@ -1,4 +1,4 @@
-"""GRPO and its critic-free relatives: a reply's advantage comes from comparing it with others to the same prompt."""
+"""GRPO and related critic-free methods: the advantage of a response compares it with others for the same prompt."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from torch import Tensor
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
 from rlhf_lab.algorithms.policy_gradient.settings import GRPO
+from rlhf_lab.core.episodes import Episode
 from rlhf_lab.losses.advantage import GROUP_ADVANTAGES, GroupScores
-from rlhf_lab.sampling.experience import Experience, Group
+from rlhf_lab.sampling.experience import EpisodeGroup, Experience
 from rlhf_lab.training.run import Run
 
 TITLES = {"grpo": "GRPO", "rloo": "RLOO", "remax": "ReMax", "dr_grpo": "Dr. GRPO", "canon": "CANON"}
 
 
 class GroupPolicyOptimisation(OnPolicy):
-    """`algorithm.advantage` says how a group is compared."""
+    """Critic-free policy optimisation. `algorithm.advantage` selects how responses of a group are compared."""
 
     settings: GRPO
 
@@ -23,13 +24,14 @@ class GroupPolicyOptimisation(OnPolicy):
         super().__init__(settings, run)
         if settings.policy_loss == "ppo_clip":
             self.title = TITLES[settings.advantage]
-        else:  # DAPO, GSPO and CISPO are known by their loss
+        else:  # the literature names DAPO, GSPO and CISPO after their loss
             self.title = settings.policy_loss.upper()
 
-    def credit(self, groups: list[Group], experience: Experience, scores_R: Tensor, penalty_N: Tensor) -> None:
-        """Every token that was sampled in an episode gets the episode's advantage."""
+    def credit(self, groups: list[EpisodeGroup], experience: Experience, scores_R: Tensor, penalty_N: Tensor) -> None:
+        """Assign the advantage of an episode to all of its sampled tokens."""
         scores_BG = torch.tensor([group.scores for group in groups])
         scored_BG = scores_BG.isfinite()
+        # The KL penalty is part of the score before groups are compared; it is 0 if kl_in=loss.
         scores_BG[scored_BG] = scores_R - experience.row_sums(penalty_N)
         greedy = [group.greedy for group in groups]
         group_scores = GroupScores(
@@ -42,13 +44,18 @@ class GroupPolicyOptimisation(OnPolicy):
         length_R = torch.tensor(experience.sampled_lengths)
         experience.tokens["advantage"] = advantage_BG[scored_BG].float().repeat_interleave(length_R)
 
-    def _canon_condition(self, groups: list[Group]) -> Tensor:
-        """What CANON splits groups by: reply length, or mean −log π of the reply's tokens (`surprise`), (B, G)."""
+    def _canon_condition(self, groups: list[EpisodeGroup]) -> Tensor:
+        """Return the metric that CANON splits by, (B, G): length, or mean −log π of a response (`surprise`)."""
         if self.settings.condition == "tokens":
-            return torch.tensor([[float(episode.sampled_tokens) for episode in group.episodes] for group in groups])
-        return torch.tensor(
-            [[-sum(episode.logps) / len(episode.logps) for episode in group.episodes] for group in groups]
-        )
+            lengths = [[float(episode.sampled_tokens) for episode in group.episodes] for group in groups]
+            return torch.tensor(lengths)
+        surprise = [[_mean_surprise(episode) for episode in group.episodes] for group in groups]
+        return torch.tensor(surprise)
+
+
+def _mean_surprise(episode: Episode) -> float:
+    """Return the mean −log π of an episode's sampled tokens, nats."""
+    return -sum(episode.logps) / len(episode.logps)
 
 
 def build(settings: GRPO, run: Run) -> GroupPolicyOptimisation:

@@ -5,83 +5,85 @@ from __future__ import annotations
 from rlhf_lab.core.metrics import Metric
 
 ON_POLICY = (
-    Metric("clip_fraction", "share of tokens whose ratio the trust region cut"),
+    Metric("clip_fraction", "fraction of tokens whose ratio was clipped"),
     Metric("approx_kl", "k3 estimate of KL(old ‖ new), nats per token"),
     Metric("kl_penalty", "estimate of KL(π ‖ reference) in the loss, nats per token"),
-    Metric("ptx_nll", "mean −log π of a corpus reply token, nats"),
-    Metric("kl", "KL(π ‖ reference) of the samples: mean over replies of Σ k1, nats per reply"),
-    Metric("kl_k3", "the same by k3"),
+    Metric("ptx_nll", "mean −log π of a corpus response token, nats"),
+    Metric("kl", "KL(π ‖ reference) of the samples: mean over responses of Σ k1, nats per response"),
+    Metric("kl_k3", "KL(π ‖ reference) of the samples, estimated by k3"),
     Metric(
         "kl_sampled",
-        "the same by k1 for all sampled replies, where a rollout filter left some of them; what an adaptive "
-        "controller then steers",
+        "KL(π ‖ reference) by k1 over all sampled responses, if a rollout filter removed some of them; the adaptive "
+        "controller then uses this value",
     ),
     Metric("beta", "coefficient of the KL penalty in this iteration"),
     Metric("advantage_sd", "standard deviation of the advantages over tokens, before whitening"),
-    Metric("token_budget_left", "reply tokens that may still be generated"),
+    Metric("token_budget_left", "response tokens that may still be generated"),
     Metric(
         "sampler_log_ratio",
-        "mean of log π(training) − log π(sampler) over sampled tokens, nats; logged where one of the two computes in "
-        "bfloat16, or the sampler is another program or has older weights. Minus the KL divergence per token of the "
-        "sampler from training",
+        "mean of log π(training) − log π(sampler) over sampled tokens, nats. Logged if one of the two computes in "
+        "bfloat16, or if the sampler is another program or has older weights. It is minus the KL divergence per token "
+        "of the sampler from training",
     ),
-    Metric("sampler_log_ratio_max", "the same: largest absolute value of a token"),
+    Metric("sampler_log_ratio_max", "maximum of |log π(training) − log π(sampler)| over sampled tokens, nats"),
     Metric(
         "sampler_ess",
-        "effective sample size of the ratios training/sampler as a share of the sample: of replies with "
-        "algorithm.correction=sequence, else of tokens",
+        "effective sample size of the ratios training/sampler as a fraction of the sample: over responses with "
+        "algorithm.correction=sequence, else over tokens",
     ),
-    Metric("correction_capped", "share of algorithm.correction's ratios above algorithm.correction_cap"),
-    Metric("step0_sampler_gap", "largest |log π(sampler) − log π(trainer)| of a token in the first rollout, nats"),
+    Metric("correction_capped", "fraction of algorithm.correction's ratios above algorithm.correction_cap"),
+    Metric("step0_sampler_gap", "maximum |log π(sampler) − log π(trainer)| over tokens in the first rollout, nats"),
 )
 """on_policy.py"""
 
 ROLLOUTS = (
-    Metric("reward", "mean reward of the sampled replies, before shaping", better="higher", relative_to=("reward",)),
-    Metric("reward/<node>", "mean of a node of the reward graph over the replies it scored (graphs of several nodes)"),
-    Metric("reward_sd", "its standard deviation over replies"),
-    Metric("score", "mean score after shaping: what is trained on"),
-    Metric("reward_kept", "mean reward of the replies that a rollout filter left, before shaping"),
+    Metric("reward", "mean reward of the sampled responses, before shaping", better="higher", relative_to=("reward",)),
+    Metric("reward/<node>", "mean of a node of the reward graph over the responses it scored (multi-node graphs)"),
+    Metric("reward_sd", "standard deviation of the reward over responses"),
+    Metric("score", "mean score after shaping, as used for training"),
+    Metric("reward_kept", "mean reward of the responses that a rollout filter selected, before shaping"),
     Metric(
         "entropy",
-        "mean −log π of a token that is trained on, nats: without a filter an estimate of the policy's entropy",
+        "mean −log π of a trained token, nats; without a filter an estimate of the policy's entropy",
     ),
-    Metric("tokens", "mean reply length, EOS included; of an episode of several turns, its sampled tokens"),
-    Metric("turns", "mean number of turns that the policy had in an episode (data whose environment answers)"),
-    Metric("ended", "share of replies that ended with EOS"),
-    Metric("unscored", "share of replies the reward abstained on; they are not trained on"),
+    Metric("tokens", "mean response length, EOS included; for multi-turn episodes, all sampled tokens"),
+    Metric("turns", "mean number of policy turns in an episode (data with an environment)"),
+    Metric("ended", "fraction of responses that ended with EOS"),
+    Metric("unscored", "fraction of responses on which the reward abstained; they are not trained on"),
     Metric(
         "wasted_groups",
-        "share of sampled groups whose replies (those that a filter left) all have the same score after shaping",
+        "fraction of sampled groups whose responses (after filtering) all have the same score after shaping",
         title="wasted groups",
         better="lower",
     ),
     Metric(
         "generated_tokens",
-        "reply tokens generated in the iteration, greedy baselines included",
+        "response tokens generated in the iteration, greedy baselines included",
         title="generated tokens",
     ),
-    Metric("prompts_cut", "prompts that lost their beginning to rollout.max_prompt_tokens"),
-    Metric("score_sd", "standard deviation of the scores that are trained on: rewards after scaling and penalties"),
-    Metric("penalty/<name>", "mean over scored replies of what shaping subtracts: missing_eos, overlong"),
+    Metric("prompts_cut", "prompts truncated at the start because of rollout.max_prompt_tokens"),
+    Metric("score_sd", "standard deviation of the scores used for training: rewards after scaling and penalties"),
+    Metric("penalty/<name>", "mean penalty that shaping subtracts from scored responses: missing_eos, overlong"),
 )
 """rollouts.py, which also logs the mean of every measure of the data's world: see core/measures.py"""
 
 CURRICULUM = (
     Metric(
         "curriculum/difficulty",
-        "1 − the recent success rate of the drawn tasks, mean over those tried before. Tasks drawn by a curriculum are "
-        "no sample of the data, and neither are `reward` and `correct` of the samples: compare held-out numbers, not "
+        "1 − the recent success rate of the sampled tasks, mean over tasks tried before. A curriculum's tasks are not "
+        "a sample of the data, and neither are `reward` and `correct` of the samples: compare held-out metrics, not "
         "these curves",
     ),
-    Metric("curriculum/informative", "share of sampled groups whose replies have different rewards", better="higher"),
-    Metric("curriculum/new", "share of the drawn tasks that were never tried before"),
-    Metric("curriculum/tried", "share of all training tasks that were tried before the iteration"),
+    Metric(
+        "curriculum/informative", "fraction of sampled groups whose responses have different rewards", better="higher"
+    ),
+    Metric("curriculum/new", "fraction of the sampled tasks that were never tried before"),
+    Metric("curriculum/tried", "fraction of all training tasks that were tried before the iteration"),
 )
-"""curriculum.py, and what rollouts.py logs beside it"""
+"""curriculum.py and rollouts.py"""
 
-OF_A_RUN = (Metric("groups", "groups sampled in the whole run"),)
-"""on_policy.py, when it ends"""
+OF_A_RUN = (Metric("groups", "groups sampled in the entire run"),)
+"""on_policy.py, at the end of the run"""
 
 PPO = (
     Metric("value_loss", "critic's loss per token, before value_weight"),

@@ -1,8 +1,8 @@
-"""The core of PPO and the GRPO family: roll out, score, credit, and `epochs` passes of updates over the samples.
+"""Shared implementation of PPO and the GRPO family: rollout, scoring, credit assignment, `epochs` passes of updates.
 
-One batch's way: `collect` → `_start_iteration` → `Rollouts.draw` → `_experience` → `credit` (the subclass's part) →
-micro-batches → `loss`. Everything drawn follows from (seed, iteration), so an iteration needs no random state; what it
-trains on is in the checkpoint, because the policy that sampled it is gone after the first update.
+Path of a batch: `collect` → `_start_iteration` → `Rollouts.draw` → `_experience` → `credit` (in the subclass) →
+micro-batches → `loss`. All random numbers derive from (seed, iteration), so no random state is saved. The checkpoint
+contains the samples of the current iteration, because the policy that sampled them changes with the first update.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ConfigError, NumericError
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, Evaluator
 from rlhf_lab.losses.advantage import whiten
-from rlhf_lab.losses.correction import effective_share, importance_weights
+from rlhf_lab.losses.correction import effective_fraction, importance_weights
 from rlhf_lab.losses.kl import KL_ESTIMATORS, adaptive_beta, k1, k3
-from rlhf_lab.losses.policy import POLICY_LOSSES, Clip, PolicyTokens, loss_units, token_weights
-from rlhf_lab.models.divided import blocks_dtype
+from rlhf_lab.losses.policy import POLICY_LOSSES, ClipRange, PolicyTokens, loss_units, token_weights
 from rlhf_lab.models.encoding import TokenBatch
-from rlhf_lab.models.logprobs import ReplyStates, reply_states, token_logps
+from rlhf_lab.models.logprobs import ResponseStates, response_states, token_logps
 from rlhf_lab.models.passes import over_rows
+from rlhf_lab.models.sharded import blocks_dtype
 from rlhf_lab.models.weights import stored_as
 from rlhf_lab.monitoring.monitor import Watch
 from rlhf_lab.rewards.graph import build_reward
-from rlhf_lab.sampling.experience import Experience, Group, Imitation, Micro, early_scores, episodes_of
+from rlhf_lab.sampling.experience import EpisodeGroup, Experience, Imitation, Micro, early_scores, episodes_of
 from rlhf_lab.training.batching import micro_batches, plan_steps
 from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report, load_policy_twice
 
 SCORING_TOKENS = 16384
-"""Most padded tokens of a pass without gradient."""
+"""Maximum number of padded tokens in a pass without gradient."""
 
 
 class OnPolicy(Algorithm):
-    """Iterations of roll out, score, credit and update. A subclass says how scores are credited to tokens."""
+    """Iterations of rollout, scoring, credit assignment and updates. Subclasses implement `credit`."""
 
     settings: OnPolicySettings
     title: str
@@ -53,40 +53,40 @@ class OnPolicy(Algorithm):
         self.model, self.reference, self.encoder = load_policy_twice(run)
         reward = build_reward(run)
         if reward is None:
-            raise ConfigError("needs.reward is not set; the policy is trained on it (or use reward=gold)")
+            raise ConfigError("needs.reward is not set, but the policy is trained on it; set it, or use reward=gold")
         self.evaluator = Evaluator(run, self.reference, self.encoder, reward, None, settings.max_length)
         self.max_new_tokens = run.config.rollout.max_new_tokens
         self.temperature = run.config.rollout.temperature
         if not self.temperature:
-            raise ConfigError("rollout.temperature=0 samples one reply over and over; use 1 to learn from samples")
+            raise ConfigError("rollout.temperature=0 always samples the same response; use rollout.temperature=1")
         self.shaper = RewardShaper(settings, self.max_new_tokens)
         self.monitor = Watch(run, settings.iterations)
         self.rollouts = Rollouts(settings, run, self.encoder, self.monitor.listen(reward), self.shaper)
         self.sampler = self.rollouts.collector.sampler
         self.truncation = self.sampler.truncation
         turns = run.config.data.max_turns
-        self.longest_episode = min(turns * self.max_new_tokens, run.config.rollout.most_tokens(turns))
+        self.longest_episode = min(turns * self.max_new_tokens, run.config.rollout.max_tokens_left(turns))
         self.beta = 0.0 if settings.kl_controller == "none" else settings.beta
         low, high = settings.clip_low or 0.0, settings.clip_high or 0.0
-        self.clip = Clip(low, high, settings.dual_clip, settings.log_ratio_clamp)
+        self.clip = ClipRange(low, high, settings.dual_clip, settings.log_ratio_clamp)
         self.total_steps = settings.iterations * settings.steps_per_iteration
         self.iteration = -1
-        self.generated = 0  # reply tokens in the whole run
-        self.stopped = False  # the iteration has reached `target_kl`
-        self.checked = False  # policy, reference and sampler were compared before the first update
+        self.generated = 0  # response tokens of the entire run
+        self.stopped = False  # True once the iteration has reached `target_kl`
+        self.checked = False  # True after the comparison before the first update
         self.plan: list[list[int]] = []
         self.experience: Experience | None = None
 
-    def frozen(self) -> list[nn.Module]:
+    def frozen_modules(self) -> list[nn.Module]:
         return [self.reference]
 
     @abstractmethod
-    def credit(self, groups: list[Group], experience: Experience, scores_R: Tensor, penalty_N: Tensor) -> None:
+    def credit(self, groups: list[EpisodeGroup], experience: Experience, scores_R: Tensor, penalty_N: Tensor) -> None:
         """Write `advantage` (N,) into the experience's tokens.
 
         Args:
-            scores_R: score of each reply.
-            penalty_N: β·k1 of each token when the penalty is part of the reward, else 0.
+            scores_R: score of each response.
+            penalty_N: β·k1 of each token if the penalty is part of the reward, else 0.
         """
 
     def collect(self, step: int) -> StepBatch:
@@ -95,28 +95,32 @@ class OnPolicy(Algorithm):
         if iteration != self.iteration:
             self._start_iteration(iteration)
         if self.stopped or self.experience is None or update >= len(self.plan):
-            return StepBatch([], units=1)  # without a forward pass the loop makes no update
+            return StepBatch([], units=1)  # the loop makes no update if there is no micro-batch
         experience = self.experience
         rows = self.plan[update]
         splits = micro_batches(rows, experience.lengths, settings.micro_batch_tokens)
-        micro: list[Any] = [experience.micro(sorted(split), self.weight_N, self.run.device) for split in splits]
+        micro: list[Any] = []
+        for split in splits:
+            micro.append(experience.micro(sorted(split), self.weight_N, self.run.device))
         sampled_tokens = sum(experience.sampled_lengths[i] for i in rows)
         units = loss_units(settings.aggregation or "", len(rows), sampled_tokens)
+        # While only the critic learns, an SFT loss would change the policy.
         if settings.ptx_weight and not self.warming:
             micro += self.rollouts.imitation(step, len(rows), units, settings.micro_batch_tokens)
         return StepBatch(micro, units)
 
     def loss(self, micro: Micro | Imitation) -> LossOutput:
-        states = reply_states(self.model, micro.batch)
+        states = response_states(self.model, micro.batch)
         if isinstance(micro, Imitation):
             nll_N = -states.logps().logps_N
             return LossOutput(micro.weight * nll_N, {"ptx_nll": nll_N})
         return self.policy_loss(micro, states)
 
-    def policy_loss(self, micro: Micro, states: ReplyStates) -> LossOutput:
-        """Clipped policy loss, and the KL penalty when it belongs to the loss, of each token."""
+    def policy_loss(self, micro: Micro, states: ResponseStates) -> LossOutput:
+        """Return the clipped policy loss of each token, plus the KL penalty if it belongs to the loss."""
         settings = self.settings
         logp_N = states.logps(self.temperature, self.truncation).logps_N
+        # In the only update of an iteration the policy equals π_old, so its own log-probabilities are exact.
         old_N = logp_N.detach() if self._ratio_is_one else micro.tokens["old"]
         tokens = PolicyTokens(logp_N, old_N, micro.tokens["advantage"], states.row_N, states.rows)
         clipped_loss = POLICY_LOSSES[settings.policy_loss](tokens, self.clip)
@@ -137,9 +141,9 @@ class OnPolicy(Algorithm):
         self.evaluator.evaluate(REFERENCE_NAME, self.reference)
         self.evaluator.evaluate(f"step {step + 1}", self.model)
 
-    def due(self, step: int) -> bool:
+    def evaluation_due(self, step: int) -> bool:
         # Without experience the iteration made no update, e.g. after `token_budget`: nothing new to evaluate.
-        return super().due(step) and self.experience is not None
+        return super().evaluation_due(step) and self.experience is not None
 
     def close(self) -> None:
         self.rollouts.close()
@@ -157,31 +161,33 @@ class OnPolicy(Algorithm):
         return Result(self.evaluator.policies, metrics)
 
     def _start_iteration(self, iteration: int) -> None:
-        """Sample the iteration's replies, credit them and plan its updates."""
+        """Sample the iteration's responses, compute their advantages and plan the updates."""
         settings = self.settings
         self.iteration = iteration
         self.stopped = False
         self.experience = None
         self.plan = []
-        if self.ended or (settings.token_budget and self.generated >= settings.token_budget):
+        if self.finished or (settings.token_budget and self.generated >= settings.token_budget):
             return
+        # 1. Sample and score.
         groups, metrics = self.rollouts.draw(self.model, iteration)
         metrics |= self.monitor.see_groups(groups)
         self.beta *= self.monitor.raised_by  # 1 unless reward.monitor.action=raise_kl has just raised it
         self.generated += int(metrics["generated_tokens"])
         if settings.token_budget:
             metrics["token_budget_left"] = max(0, settings.token_budget - self.generated)
+        # 2. Compute log-probabilities, advantages and the plan of updates.
         experience, scores_R = self._experience(groups, metrics)
-        if experience.rows and not self.ended:
+        if experience.rows and not self.finished:
             metrics |= self._penalise_and_credit(groups, experience, scores_R)
             self.experience = experience
             self._plan_updates()
-        elif not self.ended:
-            self.run.note("an iteration had no scored reply and made no update")
+        elif not self.finished:
+            self.run.note("an iteration had no scored response and made no update")
         self.run.log(iteration * settings.steps_per_iteration, **metrics)
 
     @property
-    def ended(self) -> bool:
+    def finished(self) -> bool:
         return self.monitor.stopped is not None
 
     @property
@@ -189,15 +195,16 @@ class OnPolicy(Algorithm):
         return self.monitor.pause
 
     def _plan_updates(self) -> None:
-        """Which replies each update trains on, and the weight of each token.
+        """Plan the responses of each update and the weight of each token.
 
-        Both follow from the experience, seed and settings, so a resumed iteration makes them again.
+        Both depend only on experience, seed and settings, so a resumed iteration computes the same plan.
         """
         assert self.experience is not None
         settings = self.settings
         self.weight_N = token_weights(settings.aggregation or "", self.experience.lengths_N(), self.longest_episode)
-        # Unscored replies make batches smaller, not fewer: the schedule counts on `steps_per_iteration` updates.
-        batches = settings.replies // settings.batch_size
+        # Unscored responses reduce the batch size, not the number of batches, because the learning rate schedule
+        # assumes `steps_per_iteration` updates. The division rounds up.
+        batches = settings.responses // settings.batch_size
         batch_size = -(-len(self.experience.rows) // batches)
         self.plan = plan_steps(
             self.experience.lengths,
@@ -207,9 +214,11 @@ class OnPolicy(Algorithm):
             seed=self.run.seed("on_policy/order", self.iteration),
         )
 
-    def _experience(self, groups: list[Group], metrics: dict[str, float]) -> tuple[Experience, Tensor]:
-        """Scored replies with old and reference log-probabilities, and their scores (R,)."""
-        scored = [(group, i) for group in groups for i, score in enumerate(group.scores) if np.isfinite(score)]
+    def _experience(self, groups: list[EpisodeGroup], metrics: dict[str, float]) -> tuple[Experience, Tensor]:
+        """Return scored responses with old and reference log-probabilities, and their scores (R,)."""
+        scored = []
+        for group in groups:
+            scored += [(group, i) for i, score in enumerate(group.scores) if np.isfinite(score)]
         episodes = [group.episodes[i] for group, i in scored]
         experience = Experience.of(episodes)
         if not scored:
@@ -219,26 +228,29 @@ class OnPolicy(Algorithm):
             experience.tokens["early"] = early_scores(
                 episodes, [group.early[i] if group.early else [] for group, i in scored]
             )
-        # The first rollout needs all three log-probabilities, whatever the settings say, to compare them once.
+        # The first rollout computes sampler, trainer and reference log-probabilities in any case, to compare them once.
         first = not self.checked
         recompute = first or self._recomputes_old_logps()
         experience.tokens["old"] = self._logps(self.model, experience) if recompute else sampler_N
         if self.settings.staleness:
             experience.tokens["drawn"] = sampler_N
+        # Without recomputed values there is nothing to compare the sampler with.
         if recompute and not self._sampler_agrees:
             metrics |= self._correct(experience, sampler_N)
         if self.beta or self.settings.log_kl or first:
             experience.tokens["ref"] = self._logps(self.reference, experience)
-        if first:  # its replies are of these weights, whatever `staleness` is
+        if first:  # its responses come from the current weights, even with `staleness`
             metrics["step0_sampler_gap"] = self._check_start(experience, sampler_N)
             self.checked = True
-        metrics["entropy"] = float(-_drawn(experience).mean())
+        metrics["entropy"] = float(-_sampled_logps(experience).mean())
         return experience, torch.tensor([group.scores[i] for group, i in scored])
 
     def _correct(self, experience: Experience, sampler_N: Tensor) -> dict[str, float]:
-        """Write `correction`, the weight of each token for the sampler's distribution, where there is one.
+        """Write `correction`, the importance weight of each token, if correction is on.
 
-        Returns how far the sampler's log-probabilities (N,) are from training's, whether or not it is corrected for.
+        Returns:
+            Metrics of the difference between the log-probabilities of the sampler (N,) and of training. They are
+            computed even if nothing is corrected.
         """
         settings, old_N = self.settings, experience.tokens["old"]
         log_ratio_N = old_N - sampler_N
@@ -247,7 +259,7 @@ class OnPolicy(Algorithm):
         metrics = {
             "sampler_log_ratio": float(log_ratio_N.mean()),
             "sampler_log_ratio_max": float(log_ratio_N.abs().max()),
-            "sampler_ess": float(effective_share(log_ratios)),
+            "sampler_ess": float(effective_fraction(log_ratios)),
         }
         if settings.correction_used != "none":
             cap = settings.correction_cap
@@ -257,15 +269,18 @@ class OnPolicy(Algorithm):
             experience.tokens["correction"] = weights.repeat_interleave(length_R) if by_row else weights
         return metrics
 
-    def _penalise_and_credit(self, groups: list[Group], experience: Experience, scores_R: Tensor) -> dict[str, float]:
-        """KL of the samples, its penalty, the controller's step, and the advantages."""
+    def _penalise_and_credit(
+        self, groups: list[EpisodeGroup], experience: Experience, scores_R: Tensor
+    ) -> dict[str, float]:
+        """Compute the KL of the samples and its penalty, update the KL controller, and compute the advantages."""
         settings, tokens = self.settings, experience.tokens
         metrics = {"beta": self.beta}
         penalty_N = torch.zeros_like(tokens["old"])
         if "ref" in tokens:
-            drawn_N = _drawn(experience)  # the samples are an estimate for no other policy than that which drew them
-            metrics["kl"] = float(experience.row_sums(k1(drawn_N, tokens["ref"])).mean())
-            metrics["kl_k3"] = float(experience.row_sums(k3(drawn_N, tokens["ref"])).mean())
+            # The samples estimate the KL only of the policy that sampled them.
+            sampled_N = _sampled_logps(experience)
+            metrics["kl"] = float(experience.row_sums(k1(sampled_N, tokens["ref"])).mean())
+            metrics["kl_k3"] = float(experience.row_sums(k3(sampled_N, tokens["ref"])).mean())
             if settings.rollout_filter != "none":
                 metrics["kl_sampled"] = self._sampled_kl([group.sampled for group in groups])
             if settings.kl_in == "reward":
@@ -273,7 +288,7 @@ class OnPolicy(Algorithm):
         self.credit(groups, experience, scores_R, penalty_N)
         if settings.kl_controller == "adaptive" and not self.warming:
             kl = metrics.get("kl_sampled", metrics["kl"])
-            # A monitor that raises β lowers the target as well, or the controller would bring β back down.
+            # A monitor that raises β also lowers the target. Otherwise the controller would reduce β again.
             target = settings.kl_target / self.monitor.factor
             self.beta = adaptive_beta(self.beta, kl, target=target, horizon=settings.kl_horizon, samples=len(scores_R))
         metrics["advantage_sd"] = float(tokens["advantage"].std(unbiased=False))
@@ -281,10 +296,10 @@ class OnPolicy(Algorithm):
             tokens["advantage"] = whiten(tokens["advantage"])
         return metrics
 
-    def _sampled_kl(self, groups: list[Group]) -> float:
-        """KL(π ‖ reference) of whole groups, with log π as its ratios take it, nats per reply.
+    def _sampled_kl(self, groups: list[EpisodeGroup]) -> float:
+        """Return KL(π ‖ reference) of groups before filtering, with the log π of the ratios, nats per response.
 
-        The replies that a rollout filter keeps are no sample of the policy, so their mean is no estimate of its KL.
+        Responses that a rollout filter selects are not a sample of the policy, so their mean does not estimate its KL.
         """
         episodes = episodes_of(groups)
         experience = Experience.of(episodes)
@@ -292,19 +307,20 @@ class OnPolicy(Algorithm):
             old_N = self._logps(self.model, experience)
         else:
             old_N = torch.tensor([logp for episode in episodes for logp in episode.logps])
-        return float(experience.row_sums(k1(old_N, self._logps(self.reference, experience))).mean())
+        ref_N = self._logps(self.reference, experience)
+        return float(experience.row_sums(k1(old_N, ref_N)).mean())
 
     @torch.no_grad()
     def _logps(self, model: nn.Module, experience: Experience) -> Tensor:
-        """log π of all reply tokens in the arithmetic of training, (N,) on the CPU."""
+        """Return log π of all response tokens in the precision of training, (N,) on the CPU."""
         return self.per_token(
             experience,
             lambda batch: token_logps(model, batch, temperature=self.temperature, truncation=self.truncation).logps_N,
         )
 
     def per_token(self, experience: Experience, values: Callable[[TokenBatch], Tensor]) -> Tensor:
-        """`values(TokenBatch)` → (N,) of all rows, computed in batches of similar length."""
-        all_values_N = torch.zeros(experience.begin[-1])
+        """Return `values(TokenBatch)` → (N,) of all rows, computed in batches of similar length."""
+        all_values_N = torch.zeros(experience.start[-1])
         max_tokens = min(self.settings.micro_batch_tokens or SCORING_TOKENS, SCORING_TOKENS)
 
         def compute(batch: TokenBatch) -> Tensor:
@@ -322,53 +338,56 @@ class OnPolicy(Algorithm):
 
     @property
     def _ratio_is_one(self) -> bool:
-        """Whether the only update of an iteration is of the policy that π_old is."""
+        """True if the iteration has one update and π_old is the current policy."""
         settings = self.settings
         is_of_older_weights = settings.staleness and settings.old_logps == "sampler"
         return settings.steps_per_iteration == 1 and not is_of_older_weights
 
     @property
     def _sampler_agrees(self) -> bool:
-        """Whether the sampler's log-probabilities are training's at the start of an iteration, but for rounding."""
+        """True if, at the start of an iteration, sampler and training have equal log-probabilities up to rounding."""
         return self._both_float32 and not self.settings.staleness
 
     @property
     def _both_float32(self) -> bool:
-        """Whether sampler and trainer compute alike, in float32: their log-probabilities then differ by rounding."""
+        """True if sampler and trainer both compute in float32, so that log-probabilities differ only by rounding."""
         trained_in = "bfloat16" if blocks_dtype(self.model) else self.run.config.runtime.dtype
         return self.sampler.exact and trained_in == "float32"
 
     @property
     def warming(self) -> bool:
-        """Whether this iteration leaves the policy unchanged, because only a critic learns."""
+        """True if this iteration leaves the policy unchanged because only a critic learns."""
         return False
 
     def _check_start(self, experience: Experience, sampler_N: Tensor) -> float:
-        """Raise NumericError unless policy, reference and sampler agree before the first update.
+        """Raise NumericError if policy, reference and sampler disagree before the first update.
 
-        All three are then the same model. Returns the largest |log π(sampler) − log π(trainer)| of a token, nats.
+        All three should then be the same model.
+
+        Returns:
+            Maximum |log π(sampler) − log π(trainer)| over tokens, nats.
         """
         old_N = experience.tokens["old"]
         drift = float((old_N - experience.tokens["ref"]).abs().max())
         gap_N = (old_N - sampler_N).abs()
         tolerance = 1e-3 if self._both_float32 else 0.1  # bfloat16 on either side rounds more
-        # of a policy that is trained as a whole the embeddings are float32, and the reference's may be stored in less
-        alike = stored_as(self.reference) == stored_as(self.model)
-        if drift > (1e-3 if alike else 0.1) or float(gap_N.mean()) > tolerance:
+        # A fully trained policy has float32 embeddings; the reference may store them with fewer bits.
+        equal = stored_as(self.reference) == stored_as(self.model)
+        if drift > (1e-3 if equal else 0.1) or float(gap_N.mean()) > tolerance:
             raise NumericError(
-                f"before the first update log π and log π_ref differ by up to {drift:.2g} and sampler and trainer by "
-                f"{float(gap_N.mean()):.2g} nats per token on average; ratios would not start at 1 nor KL at 0. "
-                "Check that model and reference are the same, rollout.dtype and model.weights"
+                f"before the first update, log π and log π_ref differ by up to {drift:.2g} nats per token, and sampler "
+                f"and trainer by {float(gap_N.mean()):.2g} on average; ratios would not start at 1 nor KL at 0. "
+                "Check that policy and reference are the same model, and check rollout.dtype and model.weights"
             )
         return float(gap_N.max())
 
     def accept_step(self, outputs: list[LossOutput]) -> bool:
-        """False once the policy has moved `target_kl` from that of the iteration's start; the iteration then ends."""
+        """Return False once KL(old ‖ new) exceeds `target_kl`; no further update of the iteration is then made."""
         if self.settings.target_kl:
-            # Passes over corpus replies and of critic warm-up have no `approx_kl`.
+            # Passes over corpus responses (`ptx_weight`) and of critic warm-up have no `approx_kl`.
             kl_per_pass = [out.metrics["approx_kl"] for out in outputs if "approx_kl" in out.metrics]
             local_sums = [(float(kl_N.sum()), len(kl_N)) for kl_N in kl_per_pass]
-            # Every process has some passes of the step, and all of them must decide alike.
+            # Each process has only some passes of the step, and all processes have to take the same decision.
             sums = [kl_and_tokens for process_sums in ranks.exchange(local_sums) for kl_and_tokens in process_sums]
             total_kl = sum(kl for kl, _ in sums)
             tokens = sum(count for _, count in sums)
@@ -402,6 +421,6 @@ class OnPolicy(Algorithm):
             self._plan_updates()
 
 
-def _drawn(experience: Experience) -> Tensor:
-    """log π of the policy that drew the replies, (N,), nats."""
+def _sampled_logps(experience: Experience) -> Tensor:
+    """Return log π under the policy that sampled the responses, (N,), nats."""
     return experience.tokens.get("drawn", experience.tokens["old"])

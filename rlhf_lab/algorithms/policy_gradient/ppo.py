@@ -11,16 +11,16 @@ from rlhf_lab.algorithms.policy_gradient.settings import PPO
 from rlhf_lab.losses.advantage import gae
 from rlhf_lab.losses.value import explained_variance, value_loss
 from rlhf_lab.models.encoding import TokenBatch
-from rlhf_lab.models.logprobs import reply_states
+from rlhf_lab.models.logprobs import response_states
 from rlhf_lab.rewards.learned.bt import ScoreScale
-from rlhf_lab.sampling.experience import Experience, Group, Imitation, Micro
+from rlhf_lab.sampling.experience import EpisodeGroup, Experience, Imitation, Micro
 from rlhf_lab.training.loop import LossOutput
-from rlhf_lab.training.optim import Part
+from rlhf_lab.training.optim import TrainedPart
 from rlhf_lab.training.run import Run
 
 
 class ProximalPolicyOptimisation(OnPolicy):
-    """Policy and critic; the critic has an optimiser part of its own, also when it shares the policy's trunk."""
+    """PPO with a policy and a critic. The critic is a separate optimiser part even if it shares the policy's trunk."""
 
     settings: PPO
     title = "PPO"
@@ -28,6 +28,7 @@ class ProximalPolicyOptimisation(OnPolicy):
     def __init__(self, settings: PPO, run: Run):
         super().__init__(settings, run)
         self.shared = settings.critic == "shared"
+        # A critic from the reward model has to predict standardised scores, so it needs the scale of the reward.
         scale = ScoreScale.read(run.needs["reward"]) if "reward" in run.needs else ScoreScale()
         self.critic: Critic = build_critic(
             settings.critic or "zero", run, self.model, self.encoder.tokenizer.get_vocab(), (scale.mean, scale.sd)
@@ -35,41 +36,45 @@ class ProximalPolicyOptimisation(OnPolicy):
 
     @property
     def warming(self) -> bool:
-        """Whether the critic still learns alone: its first values are poor, and advantages are made of them."""
+        """True while only the critic learns: its first values are poor, and advantages would be computed from them."""
         return self.iteration < self.settings.critic_warmup
 
-    def parts(self) -> dict[str, Part]:
-        return {**super().parts(), "critic": Part(self.critic, self.settings.critic_lr)}
+    def parts(self) -> dict[str, TrainedPart]:
+        return {**super().parts(), "critic": TrainedPart(self.critic, self.settings.critic_lr)}
 
-    def credit(self, groups: list[Group], experience: Experience, scores_R: Tensor, penalty_N: Tensor) -> None:
-        """Token rewards are −β·k1, plus the score at the last token; GAE turns them into advantages and returns.
+    def credit(self, groups: list[EpisodeGroup], experience: Experience, scores_R: Tensor, penalty_N: Tensor) -> None:
+        """Compute advantages and returns by GAE from token rewards: −β·k1, plus the score at the last token.
 
-        Where turns are scored one by one, what a turn earned lies on its own last token. Tokens of an environment are
-        no actions: the sampled tokens of an episode follow one another.
+        If turns are scored separately, the reward of a turn is assigned to its own last token. Tokens of an environment
+        are not actions, so GAE treats the sampled tokens of an episode as consecutive.
         """
         reward_N = -penalty_N
         last_scores_R = scores_R.float()
         if "early" in experience.tokens:
             early_N = experience.tokens["early"]
             reward_N = reward_N + early_N
+            # The last token gets only the rest of the score, so that the sum over tokens stays the score.
             last_scores_R = last_scores_R - experience.row_sums(early_N)
         reward_N[experience.last()] += last_scores_R
         value_N = self._state_values(experience)
         lam, value_lam = self.settings.lam, self.settings.value_lam
         advantage_N = self._gae(experience, reward_N, value_N, lam)
         return_N = advantage_N + value_N
-        if value_lam != lam:  # decoupled GAE: the critic's returns have a λ of their own
+        if value_lam != lam:  # decoupled GAE: the critic's returns use a separate λ
             return_N = self._gae(experience, reward_N, value_N, value_lam) + value_N
         experience.tokens |= {"advantage": advantage_N, "value": value_N, "return": return_N}
 
     def _gae(self, experience: Experience, reward_N: Tensor, value_N: Tensor, lam: float) -> Tensor:
+        # GAE needs one row per episode, (R, T); the mask returns to concatenated tokens, (N,).
         length_R = torch.tensor(experience.sampled_lengths)
         reward_RT = experience.padded(reward_N)
         value_RT = experience.padded(value_N)
         advantage_RT = gae(reward_RT, value_RT, length_R, gamma=self.settings.gamma, lam=lam)
         return advantage_RT[experience.mask()]
 
-    def _penalise_and_credit(self, groups: list[Group], experience: Experience, scores_R: Tensor) -> dict[str, float]:
+    def _penalise_and_credit(
+        self, groups: list[EpisodeGroup], experience: Experience, scores_R: Tensor
+    ) -> dict[str, float]:
         metrics = super()._penalise_and_credit(groups, experience, scores_R)
         value_N, return_N = experience.tokens["value"], experience.tokens["return"]
         metrics["value"] = float(value_N.mean())
@@ -79,19 +84,19 @@ class ProximalPolicyOptimisation(OnPolicy):
 
     @torch.no_grad()
     def _state_values(self, experience: Experience) -> Tensor:
-        """V of the state before each reply token, (N,)."""
+        """Return V of the state before each response token, (N,)."""
         return self.per_token(experience, self._batch_values)
 
     def _batch_values(self, batch: TokenBatch) -> Tensor:
         if self.shared:
-            return self.critic(reply_states(self.model, batch).x_Nd)
+            return self.critic(response_states(self.model, batch).x_Nd)
         return self.critic.values(batch)
 
     def loss(self, micro: Micro | Imitation) -> LossOutput:
         if isinstance(micro, Imitation):
             return super().loss(micro)
-        # Warm-up spares the policy's forward pass. A shared critic has no warm-up, so it always has the states.
-        states = None if self.warming else reply_states(self.model, micro.batch)
+        # Warm-up skips the policy's forward pass. A shared critic has no warm-up, so its states always exist.
+        states = None if self.warming else response_states(self.model, micro.batch)
         shared_states = states if self.shared else None
         value_N = self.critic.values(micro.batch) if shared_states is None else self.critic(shared_states.x_Nd)
         old_value_N, return_N = micro.tokens["value"], micro.tokens["return"]

@@ -1,4 +1,4 @@
-"""Draws tasks, collects groups of episodes and scores them: the first half of an on-policy iteration."""
+"""Rollouts of an on-policy iteration: sample tasks, collect groups of episodes and score them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rlhf_lab.algorithms.pair_selection.rules import filter_replies
+from rlhf_lab.algorithms.pair_selection.rules import filter_responses
 from rlhf_lab.algorithms.policy_gradient.curriculum import EdgeCurriculum
 from rlhf_lab.algorithms.policy_gradient.settings import OnPolicySettings
 from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
@@ -20,30 +20,34 @@ from rlhf_lab.core.types import FloatArray, TrainingReward
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.rewards.graph import part_means
 from rlhf_lab.sampling.episodes import Collection, EpisodeCollector
-from rlhf_lab.sampling.experience import Group, Imitation, episode_from, episode_state, episodes_of
+from rlhf_lab.sampling.experience import EpisodeGroup, Imitation, episode_from, episode_state, episodes_of
 from rlhf_lab.training.batching import micro_batches
 from rlhf_lab.training.run import Run
 
 FEWEST_CALLS = 0.5
 FEWEST_INFORMATIVE = 0.25
-"""Calls per episode, and share of groups whose scores differ, below which training has collapsed."""
+"""Minimum calls per episode, and minimum fraction of groups with different scores; below them, training collapsed."""
 LEARNED = 0.75
-"""Share of right answers from which on equal rewards mean that the tasks are learned."""
+"""Fraction of correct answers above which equal rewards mean that the tasks are solved, not that training collapsed."""
 
 
 def truth_means(truth: Mapping[str, FloatArray]) -> dict[str, float]:
-    """Mean of each measure of the samples that is known, over those that have it; NaN where none has."""
-    known = {key: values[~np.isnan(values)] for key, values in truth.items()}
-    return {key: float(values.mean()) if len(values) else float("nan") for key, values in known.items()}
+    """Return the mean of each measure of the samples over those that have it; NaN if none has."""
+    means = {}
+    for key, values in truth.items():
+        known = values[~np.isnan(values)]
+        means[key] = float(known.mean()) if len(known) else float("nan")  # the mean of no value would warn
+    return means
 
 
 @dataclass
-class Drawn:
-    """What was drawn for an iteration.
+class PendingRollouts:
+    """Rollouts of one iteration whose episodes may still be sampled.
 
     Attributes:
-        order: positions of tasks in the corpus; the first ones are sampled, the others may replace groups.
-        prompts_cut: of those that are sampled.
+        order: positions of tasks in the corpus. The first ones are sampled; the others may replace groups.
+        collection: episodes of the first tasks.
+        prompts_cut: number of truncated prompts among them.
     """
 
     order: list[int]
@@ -51,66 +55,71 @@ class Drawn:
     prompts_cut: int
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values. Waits for the episodes."""
+        """Return a JSON-like state. Wait until the episodes are complete."""
         episodes = [[episode_state(episode) for episode in group] for group in self.collection.episodes()]
         return {"order": self.order, "episodes": episodes, "prompts_cut": self.prompts_cut}
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], tasks: Sequence[Task]) -> Drawn:
-        sampled = zip(state["order"], state["episodes"], strict=False)  # the further tasks of the order have none
-        episodes = [[episode_from(tasks[position], values) for values in group] for position, group in sampled]
+    def from_state(cls, state: dict[str, Any], tasks: Sequence[Task]) -> PendingRollouts:
+        sampled = zip(state["order"], state["episodes"], strict=False)  # replacement tasks have no episodes yet
+        episodes = []
+        for position, group in sampled:
+            episodes.append([episode_from(tasks[position], values) for values in group])
         return cls(state["order"], Collection(lambda: episodes), state["prompts_cut"])
 
 
 class Rollouts:
-    """Samples from the policy. Prompts and noise of an iteration follow from the run's seed."""
+    """Rollouts of the policy. Prompts and sampling noise of an iteration derive from the run's seed."""
 
     def __init__(
         self, settings: OnPolicySettings, run: Run, encoder: Encoder, reward: TrainingReward, shaper: RewardShaper
     ):
-        self.settings, self.run, self.encoder, self.reward, self.shaper = settings, run, encoder, reward, shaper
+        self.settings, self.run, self.encoder = settings, run, encoder
+        self.reward, self.shaper = reward, shaper
         self.collector = EpisodeCollector(run, encoder)
         self.tasks = run.corpus.tasks("train")
         self.curriculum = None
         if settings.curriculum == "edge":
             self.curriculum = EdgeCurriculum(len(self.tasks), settings.curriculum_explore)
-        self.ahead: deque[Drawn] = deque()  # what the next iterations train on
-        self.groups = self.wasted = 0  # of the whole run
-        self.prompts_cut = 0  # of the iteration
-        self.reward_parts: list[Mapping[str, FloatArray]] = []  # of the iteration
+        self.ahead: deque[PendingRollouts] = deque()  # rollouts of the next iterations
+        self.groups = self.wasted = 0  # counts of the entire run
+        self.prompts_cut = 0  # count of the iteration
+        self.reward_parts: list[Mapping[str, FloatArray]] = []  # reward nodes of the iteration
 
-    def draw(self, model: nn.Module, iteration: int) -> tuple[list[Group], dict[str, float]]:
-        """The iteration's groups and what to log about them.
+    def draw(self, model: nn.Module, iteration: int) -> tuple[list[EpisodeGroup], dict[str, float]]:
+        """Return the groups of the iteration and its metrics.
 
-        With `dynamic_sampling`, groups in which the reward prefers no episode are replaced by groups of further
-        prompts, as often as allowed; those that are left then stay. As in DAPO, a difference in penalties alone
-        keeps no group.
+        With `dynamic_sampling`, groups in which all episodes have the same reward are replaced by groups of further
+        prompts, for at most that many rounds; remaining ones are kept. As in DAPO, only the reward counts: a difference
+        in penalties does not make a group useful.
         """
         settings = self.settings
         size = settings.prompts_per_iteration
         if not self.ahead:
             self._draw_ahead(model, iteration)
-        drawn = self.ahead.popleft()
-        episodes = drawn.collection.episodes()  # until they are there, servers cannot take other weights
-        # what samples between scoring and training would have to wait for what is drawn ahead
+        selected = self.ahead.popleft()
+        episodes = selected.collection.episodes()  # wait here, because servers cannot load new weights before
+        # Greedy baselines and replacements are sampled between scoring and training. If the next iterations were
+        # submitted first, these samples would have to wait for them.
         samples_again = settings.dynamic_sampling or settings.advantage == "remax"
         if not samples_again:
             self._draw_later(model, iteration)
-        order = drawn.order
+        order = selected.order
         positions = order[:size]
-        self.prompts_cut = drawn.prompts_cut
-        groups = sampled = self._scored(model, positions, episodes, iteration, 0)
+        self.prompts_cut = selected.prompts_cut
+        groups = sampled = self._score_and_filter(model, positions, episodes, iteration, 0)
         for attempt in range(1, settings.dynamic_sampling + 1):
             useful = [group for group in groups if not group.undecided]
             missing = size - len(useful)
             if not missing:
                 break
-            begin = attempt * size
-            further = order[begin : begin + missing]
+            # Every round has its own section of the order, so tasks repeat only if the corpus is small.
+            start = attempt * size
+            further = order[start : start + missing]
             cut_before = self.collector.prompts_cut
             sampled_further = self._collect(model, further, iteration, attempt).episodes()
             self.prompts_cut += self.collector.prompts_cut - cut_before
-            replacements = self._scored(model, further, sampled_further, iteration, attempt)
+            replacements = self._score_and_filter(model, further, sampled_further, iteration, attempt)
             positions = positions + further
             sampled = sampled + replacements
             useful += [group for group in replacements if not group.undecided]
@@ -128,64 +137,73 @@ class Rollouts:
         return groups, metrics
 
     def _draw_later(self, model: nn.Module, iteration: int) -> None:
-        """Begin to sample, with the weights of this iteration, what iterations up to `staleness` later train on."""
+        """Start to sample, with the current weights, the rollouts of iterations up to `staleness` later."""
         last = min(iteration + self.settings.staleness, self.settings.iterations - 1)
         for later in range(iteration + len(self.ahead) + 1, last + 1):
             self._draw_ahead(model, later)
 
     def _draw_ahead(self, model: nn.Module, iteration: int) -> None:
-        """Draw the tasks of an iteration, and begin to sample their episodes."""
+        """Select the tasks of an iteration and start to sample their episodes."""
         size = self.settings.prompts_per_iteration
         # Attempt k takes its prompts from order[k · size:].
         order = self._order(size * (self.settings.dynamic_sampling + 1), iteration)
         cut_before = self.collector.prompts_cut
         collection = self._collect(model, order[:size], iteration, 0)
-        self.ahead.append(Drawn(order, collection, self.collector.prompts_cut - cut_before))
+        self.ahead.append(PendingRollouts(order, collection, self.collector.prompts_cut - cut_before))
 
     def close(self) -> None:
-        """Give up what no iteration will train on."""
+        """Cancel rollouts that no iteration will train on."""
         self.ahead.clear()
         self.collector.close()
 
     def _order(self, count: int, iteration: int) -> list[int]:
-        """Positions of at least `count` tasks in the order in which they are drawn; where there are fewer, again."""
+        """Return at least `count` task positions in sampling order; a small corpus repeats."""
         if self.curriculum is not None:
             return self.curriculum.draw(count, self.run.seed("on_policy/curriculum", iteration))
         generator = torch.Generator().manual_seed(self.run.seed("on_policy/prompts", iteration))
         order = torch.randperm(len(self.tasks), generator=generator).tolist()
+        # −(−a // b) rounds up
         return order * -(-count // len(order))
 
     def _collect(self, model: nn.Module, positions: list[int], iteration: int, attempt: int) -> Collection:
-        """Sample episodes of the tasks at these positions of the corpus; what is drawn ahead, beside training."""
+        """Sample episodes of the tasks at these corpus positions; with `staleness`, in parallel with training."""
         tasks = [self.tasks[i] for i in positions]
         seed = self.run.seed(f"on_policy/rollout/{attempt}", iteration)
         group = self.settings.sampled_per_prompt
+        # Replacements (attempt > 0) are needed at once, so they are never submitted ahead.
         if self.settings.staleness and not attempt:
             return self.collector.submit(model, tasks, group, seed)
         episodes = self.collector.collect(model, tasks, group, seed)
         return Collection(lambda: episodes)
 
-    def _scored(
+    def _score_and_filter(
         self, model: nn.Module, positions: list[int], episodes: list[list[Episode]], iteration: int, attempt: int
-    ) -> list[Group]:
-        """Scored and filtered groups of the episodes of the tasks at these positions."""
-        groups = [Group(self.tasks[i], sampled) for i, sampled in zip(positions, episodes, strict=True)]
+    ) -> list[EpisodeGroup]:
+        """Return scored and filtered groups of the episodes of the tasks at these positions."""
+        groups = []
+        for position, sampled in zip(positions, episodes, strict=True):
+            groups.append(EpisodeGroup(self.tasks[position], sampled))
         self._score_groups(groups)
         if self.settings.advantage == "remax":
-            self._score_greedy_replies(model, groups)
+            self._score_greedy_responses(model, groups)
         return self._filter_groups(groups, iteration, attempt)
 
-    def _filter_groups(self, groups: list[Group], iteration: int, attempt: int) -> list[Group]:
-        """The replies of each group that are trained on; see `OnPolicySettings.rollout_filter`."""
+    def _filter_groups(self, groups: list[EpisodeGroup], iteration: int, attempt: int) -> list[EpisodeGroup]:
+        """Reduce each group to the responses that are trained on; see `OnPolicySettings.rollout_filter`."""
         settings = self.settings
         if settings.rollout_filter == "none":
             return groups
         rng = np.random.default_rng(self.run.seed(f"on_policy/filter/{attempt}", iteration))
         how, size = settings.rollout_filter, settings.group_size
-        return [group.keep(filter_replies(np.array(group.rewards), size, how, rng).tolist()) for group in groups]
+        # The groups are filtered in order, because `best_random` uses one stream of random numbers.
+        filtered = []
+        for group in groups:
+            kept = filter_responses(np.array(group.rewards), size, how, rng)
+            filtered.append(group.keep(kept.tolist()))
+        return filtered
 
-    def _score_groups(self, groups: list[Group]) -> None:
-        """Write rewards and shaped scores into freshly sampled groups, all in one call of the reward."""
+    def _score_groups(self, groups: list[EpisodeGroup]) -> None:
+        """Write rewards and shaped scores into newly sampled groups with a single call of the reward."""
         size = self.settings.sampled_per_prompt
         episodes = episodes_of(groups)
         batch = self.reward(episodes)
@@ -194,24 +212,26 @@ class Rollouts:
         rewards = batch.total_N
         self.shaper.observe(rewards)
         scores = self._shape(episodes, rewards)
-        for group, rewards_G, scores_G in zip(groups, rewards.reshape(-1, size), scores.reshape(-1, size), strict=True):
+        rewards_BG = rewards.reshape(-1, size)
+        scores_BG = scores.reshape(-1, size)
+        for group, rewards_G, scores_G in zip(groups, rewards_BG, scores_BG, strict=True):
             group.rewards = rewards_G.tolist()
             group.scores = scores_G.tolist()
-        # A clipped total is no sum of what the turns earned: the whole score then lies on the last one.
+        # A clipped total is not the sum of the turns' rewards, so the last turn then gets the full score.
         if batch.turns is not None and not self.settings.reward_clip:
             early = [[reward / self.shaper.scale for reward in turns[:-1]] for turns in batch.turns]
-            for number, group in enumerate(groups):
-                group.early = early[number * size : (number + 1) * size]
+            for index, group in enumerate(groups):
+                group.early = early[index * size : (index + 1) * size]
 
     def _shape(self, episodes: Sequence[Episode], rewards: FloatArray) -> FloatArray:
-        """The scores that episodes are trained on."""
+        """Return the scores that episodes are trained on."""
         lengths = [len(episode.turns[-1].token_ids) for episode in episodes]
-        return self.shaper(rewards, lengths, [episode.ended for episode in episodes])
+        return self.shaper(rewards, lengths, [episode.finished for episode in episodes])
 
-    def _score_greedy_replies(self, model: nn.Module, groups: list[Group]) -> None:
-        """Score the most likely reply to each prompt: the baseline of ReMax.
+    def _score_greedy_responses(self, model: nn.Module, groups: list[EpisodeGroup]) -> None:
+        """Score the greedy response to each prompt, the baseline of ReMax.
 
-        It is shaped like the samples, but counts neither in the running scale nor in the reward's running mean.
+        Greedy responses are shaped like samples, but update neither the running scale nor the reward's running mean.
         """
         prompts = [group.episodes[0].prompt_ids for group in groups]
         tasks = [group.task for group in groups]
@@ -223,18 +243,19 @@ class Rollouts:
             group.greedy_tokens = episode.sampled_tokens
 
     def _node_means(self) -> dict[str, float]:
-        """Mean of every node of the reward graph over the iteration's replies; nothing where there is one node."""
+        """Return the mean of every node of the reward graph over the iteration; empty for a single node."""
         batches, self.reward_parts = self.reward_parts, []
         nodes = dict.fromkeys(node for parts in batches for node in parts)
         if len(nodes) < 2:
             return {}
-        return part_means({node: np.concatenate([parts[node] for parts in batches if node in parts]) for node in nodes})
+        values = {node: [parts[node] for parts in batches if node in parts] for node in nodes}
+        return part_means({node: np.concatenate(parts) for node, parts in values.items()})
 
-    def _metrics(self, trained: list[Group]) -> dict[str, float]:
-        """See metrics.py.
+    def _metrics(self, trained: list[EpisodeGroup]) -> dict[str, float]:
+        """Return the metrics of the iteration (definitions: metrics.py).
 
         Args:
-            trained: groups with the replies that a rollout filter left.
+            trained: groups after the rollout filter.
         """
         episodes = episodes_of(group.sampled for group in trained)
         metrics = group_metrics(trained)
@@ -250,21 +271,24 @@ class Rollouts:
         return metrics
 
     def imitation(self, step: int, count: int, units: int, micro_batch_tokens: int) -> list[Imitation]:
-        """`count` corpus replies whose mean −log π joins the step's loss with weight `ptx_weight`."""
+        """Return `count` corpus responses whose mean −log π is added to the step's loss with weight `ptx_weight`."""
         corpus = self.run.corpus.train
         generator = torch.Generator().manual_seed(self.run.seed("on_policy/ptx", step))
-        pairs = [corpus[i] for i in torch.randint(len(corpus), (count,), generator=generator).tolist()]
+        selected = torch.randint(len(corpus), (count,), generator=generator).tolist()
+        pairs = [corpus[i] for i in selected]
+        # a copy of the encoder with separate counts: these rows must not count as truncated rows of the corpus report
         encoder = replace(self.encoder, counts={})
         rows = [encoder.row(pair.prompt, pair.chosen, self.settings.max_length) for pair in pairs]
-        # The loop divides the step's sum by `units`; times units / tokens this is the mean over corpus tokens.
-        weight = self.settings.ptx_weight * units / sum(len(reply) for _, reply in rows)
-        lengths = [len(prompt) + len(reply) for prompt, reply in rows]
+        # The loop divides the sum of a step by `units`, so units / tokens makes this the mean over corpus tokens.
+        corpus_tokens = sum(len(response) for _, response in rows)
+        weight = self.settings.ptx_weight * units / corpus_tokens
+        lengths = [len(prompt) + len(response) for prompt, response in rows]
         splits = micro_batches(range(count), lengths, micro_batch_tokens)
         batches = [TokenBatch.from_rows([rows[i] for i in split], self.run.device) for split in splits]
         return [Imitation(batch, weight) for batch in batches]
 
     def totals(self) -> dict[str, float]:
-        """Groups sampled in the whole run, and the share of them that was wasted; nothing for groups of one."""
+        """Return the number of groups of the run and the fraction of wasted ones; empty for groups of one."""
         if self.settings.group_size == 1:
             return {}
         return {"groups": self.groups, "wasted_groups": self.wasted / max(1, self.groups)}
@@ -272,21 +296,22 @@ class Rollouts:
     def state_dict(self) -> dict[str, Any]:
         state = {"groups": self.groups, "wasted": self.wasted, "reward": self.reward.state_dict()}
         if self.settings.staleness:
-            # the weights that drew them are gone after the next update
-            state["ahead"] = [drawn.state_dict() for drawn in self.ahead]
+            # saved because the weights that sampled them change with the next update
+            state["ahead"] = [selected.state_dict() for selected in self.ahead]
         return state if self.curriculum is None else {**state, "curriculum": self.curriculum.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.groups = int(state["groups"])
         self.wasted = int(state["wasted"])
         self.reward.load_state_dict(state["reward"])
-        self.ahead = deque(Drawn.from_state(drawn, self.tasks) for drawn in state.get("ahead", []))
+        pending = state.get("ahead", [])
+        self.ahead = deque(PendingRollouts.from_state(selected, self.tasks) for selected in pending)
         if self.curriculum is not None:
             self.curriculum.load_state_dict(state["curriculum"])
 
 
-def penalty_means(shaper: RewardShaper, groups: Sequence[Group]) -> dict[str, float]:
-    """Mean of each penalty over the scored samples, by metric; an unscored sample has no score to subtract from."""
+def penalty_means(shaper: RewardShaper, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
+    """Return the mean of each penalty over scored samples, by metric name; unscored samples have no score."""
     sampled = [group.sampled for group in groups]
     episodes = [
         episode
@@ -297,38 +322,39 @@ def penalty_means(shaper: RewardShaper, groups: Sequence[Group]) -> dict[str, fl
     if not episodes:
         return {}
     lengths = [len(episode.turns[-1].token_ids) for episode in episodes]
-    penalties = shaper.penalties(lengths, [episode.ended for episode in episodes])
+    penalties = shaper.penalties(lengths, [episode.finished for episode in episodes])
     return {f"penalty/{name}": float(penalty_N.mean()) for name, penalty_N in penalties.items()}
 
 
 def collapse_alarms(metrics: Mapping[str, float]) -> list[str]:
-    """Signs that an agent learns nothing more, in words.
+    """Return warnings that an agent has stopped learning.
 
-    An episode without calls is absorbing: once all episodes of a task answer at once, their rewards are equal, and no
-    gradient leads back.
+    Episodes without calls are an absorbing state: if all episodes of a task answer immediately, their rewards are
+    equal and no gradient leads back.
     """
     alarms = []
     if metrics.get("calls", FEWEST_CALLS) < FEWEST_CALLS:
         alarms.append(
             f"calls per episode fell below {FEWEST_CALLS:g}: a policy that calls no tool gets equal rewards and "
-            "does not come back; lower what a call costs, or algorithm.lr"
+            "cannot recover; lower the cost of a call, or algorithm.lr"
         )
     informative = 1 - metrics.get("wasted_groups", 0.0)
-    # groups that solve their task every time are equal too, and that is no collapse
+    # Groups that always solve their task also have equal scores, but this is success, not collapse.
     if "calls" in metrics and informative < FEWEST_INFORMATIVE and metrics.get("correct", 0.0) < LEARNED:
         alarms.append(
-            f"fewer than {FEWEST_INFORMATIVE:.0%} of an iteration's groups had different scores: the others taught "
-            "nothing; choose easier tasks, a lower algorithm.lr, or algorithm.dynamic_sampling"
+            f"fewer than {FEWEST_INFORMATIVE:.0%} of an iteration's groups had different scores, and the others have "
+            "no gradient; choose easier tasks, a lower algorithm.lr, or algorithm.dynamic_sampling"
         )
     return alarms
 
 
-def group_metrics(trained: Sequence[Group]) -> dict[str, float]:
-    """What the episodes alone say (see metrics.py): of all that were sampled, where not said otherwise.
+def group_metrics(trained: Sequence[EpisodeGroup]) -> dict[str, float]:
+    """Return metrics of episodes (definitions: metrics.py), over all sampled episodes unless stated otherwise.
 
     Args:
-        trained: groups of the same size, with the replies that a rollout filter left.
+        trained: groups of equal size, after the rollout filter.
     """
+    # `sampled` undoes the rollout filter
     groups = [group.sampled for group in trained]
     rewards = np.array([group.rewards for group in groups])
     episodes = episodes_of(groups)
@@ -340,10 +366,10 @@ def group_metrics(trained: Sequence[Group]) -> dict[str, float]:
         "score": float(np.nanmean([group.scores for group in trained])) if scored.any() else float("nan"),
         "score_sd": float(np.nanstd([group.scores for group in trained])) if scored.any() else float("nan"),
         "tokens": float(np.mean(lengths)),
-        "ended": float(np.mean([episode.ended for episode in episodes])),
+        "ended": float(np.mean([episode.finished for episode in episodes])),
         "unscored": float(1 - scored.mean()),
         "generated_tokens": float(sum(lengths) + sum(group.greedy_tokens for group in groups)),
     }
-    if len(trained[0].episodes) > 1:  # a group of one cannot differ from itself
+    if len(trained[0].episodes) > 1:  # a group of one has no differences
         metrics["wasted_groups"] = float(np.mean([group.wasted for group in trained]))
     return metrics

@@ -1,7 +1,7 @@
-"""One pass of preference optimisation over the corpus: policy and reference start as the same model.
+"""One pass of preference optimisation over the corpus. Policy and reference start as the same model.
 
-`algorithm.loss` picks the objective (`losses/objective.py`); what it needs is computed and nothing else. The
-reference's log-probabilities are computed once, before the first step, and kept on disk for the next run.
+`algorithm.loss` selects the objective (`losses/objective.py`), and only the inputs that it needs are computed. The
+reference's log-probabilities are computed once, before the first step, and cached on disk for later runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from rlhf_lab.core.transfer import to_device
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, Evaluator
 from rlhf_lab.losses.objective import PREFERENCE_LOSSES, Objective, PairInputs
 from rlhf_lab.losses.preference import PairLogps, PreferenceLoss, kto_unpaired
-from rlhf_lab.models.divided import undivided
 from rlhf_lab.models.encoding import Row, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.pair_rows import (
@@ -32,9 +31,10 @@ from rlhf_lab.models.pair_rows import (
     pair_rows,
     pair_tokens,
     positive_kl,
-    reply_logps,
+    response_logps,
     shifted_rows,
 )
+from rlhf_lab.models.sharded import undivided
 from rlhf_lab.rewards.graph import build_reward
 from rlhf_lab.training.batching import epoch_steps, micro_batches
 from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
@@ -43,12 +43,13 @@ from rlhf_lab.training.start import corpus_report, load_policy_twice, model_size
 
 
 @dataclass(frozen=True)
-class Given:
-    """Quantities of pairs that are computed before the step's forward pass, each (B,); None if the loss needs none.
+class PairContext:
+    """Inputs of the loss that are computed before the forward pass of a step, each (B,); None if the loss needs none.
 
     Attributes:
-        ref, previous: log-probabilities under the reference, and under the policy as the round began.
-        z_ref: KL estimate of the whole step, scalar.
+        ref: log-probabilities under the reference.
+        previous: log-probabilities under the policy at the start of the round.
+        z_ref: KL estimate over the full step, scalar.
         consistency_B: CREAM's C of each pair.
     """
 
@@ -58,7 +59,7 @@ class Given:
     consistency_B: Tensor | None = None
 
 
-PairMicro = tuple[list[PairRows], Given]
+PairMicro = tuple[list[PairRows], PairContext]
 
 
 def preference_step(
@@ -67,20 +68,23 @@ def preference_step(
     ref: PairLogps | None,
     settings: PreferenceSettings,
     device: str,
-    given: Given | None = None,
+    context: PairContext | None = None,
 ) -> LossOutput:
-    """Loss of each pair from one forward pass over chosen and rejected rows together.
+    """Return the loss of each pair from one forward pass over chosen and rejected rows together.
 
     Args:
-        ref: log-probabilities under the reference; None for a loss without one.
-        given: the further inputs of the loss (previous policy, KL estimate, consistency).
+        ref: log-probabilities under the reference; None for a loss without a reference.
+        context: other inputs of the loss (previous policy, KL estimate, consistency).
     """
-    given = given or Given()
-    codebooks = codebooks_apart(model, settings)
-    logps_2B = reply_logps(model, pair_batch(pairs, device), codebooks)
+    context = context or PairContext()
+    codebooks = codebooks_separately(model, settings)
+    logps_2B = response_logps(model, pair_batch(pairs, device), codebooks)
+    # all chosen rows come first, then all rejected rows
     policy = PairLogps(*logps_2B.chunk(2))
-    inputs = PairInputs(policy, pair_tokens(pairs, device), ref, given.previous, given.z_ref)
-    consistency_B = given.consistency_B
+    inputs = PairInputs(policy, pair_tokens(pairs, device), ref, context.previous, context.z_ref)
+    consistency_B = context.consistency_B
+    # With separate codebooks every codebook is a pair, (B·codebooks,). Afterwards, losses are averaged over codebooks
+    # and log-probabilities summed, so that metrics refer to full responses again.
     if codebooks:
         inputs = inputs.of_codebooks(codebooks)
         consistency_B = None if consistency_B is None else consistency_B.repeat_interleave(codebooks)
@@ -97,41 +101,41 @@ def preference_step(
     }
     if ref is not None:
         metrics["chosen_drift"] = policy.chosen - ref.chosen
-    if given.z_ref is not None:
-        metrics["z_ref"] = given.z_ref.expand(len(pairs))
+    if context.z_ref is not None:
+        metrics["z_ref"] = context.z_ref.expand(len(pairs))
     return LossOutput(loss.per_pair_B, metrics)
 
 
 def objective_of(settings: PreferenceSettings) -> Objective:
-    """The loss that the settings name, on log-probabilities as they want them."""
+    """Return the loss that the settings name, applied to log-probabilities as `logps` requires."""
     objective = PREFERENCE_LOSSES[settings.loss]
     if settings.logps == "sum":
         return objective
-    # the optimum of DPO is that of whole replies
+    # The optimum of DPO holds only for log-probabilities of full responses.
     return replace(objective, per_token=objective.per_token or settings.logps == "mean", dpo_optimum=False)
 
 
-def codebooks_apart(model: nn.Module, settings: PreferenceSettings) -> int:
-    """Number of codebooks that the loss takes apart; 0 takes replies whole. Raises ConfigError for a model of text."""
+def codebooks_separately(model: nn.Module, settings: PreferenceSettings) -> int:
+    """Return the number of separate codebooks of the loss; 0 for full responses. Raise ConfigError for a text model."""
     if settings.logps != "per_codebook":
         return 0
     sizes = getattr(undivided(model).config, "sizes", None)
     if not sizes:
-        raise ConfigError("algorithm.logps=per_codebook: the model has no codebooks; use algorithm.logps=sum")
+        raise ConfigError("algorithm.logps=per_codebook: the model has no codebooks; set algorithm.logps=sum")
     return len(sizes)
 
 
 class PairTable:
-    """Tokenised pairs with their precomputed quantities, cut into micro-batches."""
+    """Tokenised pairs with their precomputed loss inputs, split into micro-batches on request."""
 
-    def __init__(self, pairs: list[PairRows], given: Given, device: str):
+    def __init__(self, pairs: list[PairRows], context: PairContext, device: str):
         self.pairs = pairs
-        self.given = given
+        self.context = context
         self.device = device
         self.lengths = [pair_length(pair) for pair in pairs]
 
     def batch(self, indices: list[int], micro_batch_tokens: int, z_ref: Tensor | None = None) -> StepBatch:
-        # A pair is two rows, so half the budget; rounded up, because 0 means "undivided" and 1 must not become 0.
+        # A pair has two rows, so the budget is halved. Rounded up because 0 means "not split", and 1 must not become 0.
         max_pair_tokens = (micro_batch_tokens + 1) // 2
         splits = micro_batches(indices, self.lengths, max_pair_tokens)
         return StepBatch([self._make_micro_batch(split, z_ref) for split in splits], units=len(indices))
@@ -144,15 +148,15 @@ class PairTable:
                 return None
             return PairLogps(*(to_device(values[index], self.device) for values in logps))
 
-        consistency_B = self.given.consistency_B
+        consistency_B = self.context.consistency_B
         if consistency_B is not None:
             consistency_B = to_device(consistency_B[index], self.device)
-        given = Given(select(self.given.ref), select(self.given.previous), z_ref, consistency_B)
-        return [self.pairs[i] for i in indices], given
+        context = PairContext(select(self.context.ref), select(self.context.previous), z_ref, consistency_B)
+        return [self.pairs[i] for i in indices], context
 
 
 class PreferenceAlgorithm(Algorithm):
-    """Policy, frozen reference, objective and evaluator, shared by one-pass and iterative training on pairs."""
+    """Policy, frozen reference, objective and evaluator. Base class of one-pass and iterative training on pairs."""
 
     settings: PreferenceSettings
 
@@ -160,34 +164,34 @@ class PreferenceAlgorithm(Algorithm):
         self.settings, self.run = settings, run
         self.objective = objective_of(settings)
         self.model, self.reference, self.encoder = load_policy_twice(run)
-        self.codebooks = codebooks_apart(self.model, settings)
+        self.codebooks = codebooks_separately(self.model, settings)
         self.max_length = settings.max_length
-        # The evaluator compares with DPO's optimum at this beta; other losses have another optimum.
+        # The evaluator compares with DPO's optimum at this beta; other losses have a different optimum.
         beta = settings.beta if self.objective.dpo_optimum else None
-        # One-pass DPO trains while its reward model is still being built, and loads it at the first evaluation.
+        # One-pass DPO may train while another process still builds its reward model, which is loaded when evaluating.
         reward = None if "reward" in settings.late_needs else build_reward(run)
         self.evaluator = Evaluator(run, self.reference, self.encoder, reward, beta, self.max_length)
 
-    def frozen(self) -> list[nn.Module]:
+    def frozen_modules(self) -> list[nn.Module]:
         return [self.reference]
 
     def batch(self, table: PairTable, indices: list[int]) -> StepBatch:
-        """One step on pairs of the table."""
+        """Return one step on these pairs of the table."""
         z_ref = None
         if self.objective.needs("z_ref"):
-            # Estimated once per step: an estimate per micro-batch would make the gradient depend on how it is cut.
+            # Estimated once per step: an estimate per micro-batch would make the gradient depend on the split.
             pairs = [table.pairs[i] for i in indices]
             with self.run.autocast():
                 z_ref = mismatched_kl(self.model, self.reference, pairs, self.max_length, self.run.device)
         return table.batch(indices, self.settings.micro_batch_tokens, z_ref)
 
     def loss(self, micro: PairMicro) -> LossOutput:
-        pairs, given = micro
-        return preference_step(self.model, pairs, given.ref, self.settings, self.run.device, given)
+        pairs, context = micro
+        return preference_step(self.model, pairs, context.ref, self.settings, self.run.device, context)
 
 
 class OnePassDPO(PreferenceAlgorithm):
-    """Preference optimisation on the corpus pairs, evaluated next to its starting point."""
+    """Preference optimisation on the corpus pairs, evaluated against its starting point."""
 
     settings: DPO
 
@@ -196,17 +200,19 @@ class OnePassDPO(PreferenceAlgorithm):
         self._prepare()
 
     def _prepare(self) -> None:
-        """Tokenise what is trained on and plan the steps."""
+        """Tokenise the training pairs and plan the steps."""
         settings, run = self.settings, self.run
         pairs = [pair_rows(self.encoder, pair, self.max_length) for pair in training_pairs(settings, run)]
-        self.table = PairTable(pairs, Given(), run.device)
+        self.table = PairTable(pairs, PairContext(), run.device)
         self.steps = epoch_steps(self.table.lengths, settings, run.seed("dpo/order"))
         self.total_steps = len(self.steps)
 
-    def begin(self) -> None:
-        """Compute or load the reference's log-probabilities, in the arithmetic that the policy trains in."""
+    def start(self) -> None:
+        """Compute or load the reference's log-probabilities in the precision that the policy trains in."""
         if self.objective.needs("ref"):
-            self.table.given = Given(reference_logps(self.run, self.reference, self.table.pairs, self.codebooks))
+            self.table.context = PairContext(
+                reference_logps(self.run, self.reference, self.table.pairs, self.codebooks)
+            )
 
     def collect(self, step: int) -> StepBatch:
         return self.batch(self.table, self.steps[step])
@@ -217,7 +223,7 @@ class OnePassDPO(PreferenceAlgorithm):
         self.evaluator.evaluate(f"step {step + 1}", self.model)
 
     def _load_reward(self) -> None:
-        """Wait for the reward model and load it: training reads no reward, so it may begin before that is trained."""
+        """Wait for the reward model and load it. Training needs no reward, so it may start before the reward exists."""
         if self.evaluator.reward is None:
             self.run.await_need("reward")
             self.evaluator.reward = build_reward(self.run)
@@ -238,43 +244,49 @@ class OnePassDPO(PreferenceAlgorithm):
 
 
 ExampleMicro = tuple[list[int], Tensor]
-"""Positions of examples, and the KL estimate of their step."""
+"""Positions of examples and the KL estimate of their step."""
 
 
 class UnpairedKTO(OnePassDPO):
-    """KTO on single replies that were liked or disliked (`data=unpaired`); a step has `batch_size` of them.
+    """KTO on single responses that were liked or disliked (`data=unpaired`); a step has `batch_size` examples.
 
-    Of a pair in a mix both replies are examples. The KL estimate of a step is over its own prompts, each with the reply
-    of the example before it (arXiv:2402.01306, section 4.1), whether that one was liked or not.
+    In a mix with pairs, both responses of a pair are examples. The KL estimate of a step combines each of its prompts
+    with the response of the previous example (arXiv:2402.01306, section 4.1), liked or not.
     """
 
     def _prepare(self) -> None:
         self.rows: list[Row] = []
         self.liked: list[bool] = []
         for pair in training_pairs(self.settings, self.run):
-            for reply, liked in ((pair.chosen, True), (pair.rejected, False)):
-                if reply:
-                    self.rows.append(self.encoder.row(pair.prompt, reply, self.max_length))
+            for response, liked in ((pair.chosen, True), (pair.rejected, False)):
+                if response:
+                    self.rows.append(self.encoder.row(pair.prompt, response, self.max_length))
                     self.liked.append(liked)
-        self.lengths = [len(prompt) + len(reply) for prompt, reply in self.rows]
-        # Rows are not sorted by length: where one label's replies are longer, a step would have that label alone, and
-        # the policy would swing between making all replies likelier and less likely.
+        self.lengths = [len(prompt) + len(response) for prompt, response in self.rows]
+        # Rows are not sorted by length. If one label has longer responses, sorted steps would contain only that label,
+        # and the policy would oscillate between making all responses likelier and less likely.
         settings = replace(self.settings, length_bucket_batches=1)
         self.steps = epoch_steps(self.lengths, settings, self.run.seed("dpo/order"))
         self.total_steps = len(self.steps)
         self.ref_N = torch.zeros(len(self.rows))
 
-    def begin(self) -> None:
-        """Compute or load the reference's log-probabilities, two examples to a pair of the cache."""
-        rows = self.rows if len(self.rows) % 2 == 0 else [*self.rows, self.rows[-1]]
-        ref = reference_logps(self.run, self.reference, list(zip(rows[0::2], rows[1::2], strict=True)))
-        self.ref_N = torch.stack([ref.chosen, ref.rejected], dim=1).flatten()[: len(self.rows)]
+    def start(self) -> None:
+        """Compute or load the reference's log-probabilities; the cache stores two examples as one pair."""
+        # An odd number of examples is padded with a copy of the last, which is removed afterwards.
+        rows = self.rows
+        if len(rows) % 2:
+            rows = [*rows, rows[-1]]
+        pairs = list(zip(rows[0::2], rows[1::2], strict=True))
+        ref = reference_logps(self.run, self.reference, pairs)
+        interleaved_N = torch.stack([ref.chosen, ref.rejected], dim=1).flatten()
+        self.ref_N = interleaved_N[: len(self.rows)]
 
     def collect(self, step: int) -> StepBatch:
         indices = self.steps[step]
         z_ref = torch.zeros((), device=self.run.device)
+        # With a single example no other response exists, and the estimate stays 0.
         if len(indices) > 1:
-            # Once per step: an estimate per micro-batch would make the gradient depend on how it is cut.
+            # Estimated once per step: an estimate per micro-batch would make the gradient depend on the split.
             shifted = shifted_rows([self.rows[i] for i in indices], self.max_length)
             with self.run.autocast():
                 z_ref = positive_kl(self.model, self.reference, shifted, self.run.device)

@@ -1,7 +1,7 @@
-"""Iterative DPO: roll out, rank, pair, train, evaluate, and again with the new policy.
+"""Iterative DPO: roll out, rank, pair, train and evaluate, repeated with the new policy.
 
-A round's pairs are written to rounds/ when they are made (`rounds.py`), so a resumed run trains on the very same
-ones. All rounds take the same number of steps; a buffer decides which rounds' pairs those steps draw from.
+The pairs of a round are written to rounds/ when they are created (`rounds.py`), so a resumed run trains on exactly the
+same pairs. All rounds have the same number of steps; a buffer determines which rounds' pairs are sampled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_lab.algorithms.preference.dpo import Given, PairTable, PreferenceAlgorithm
+from rlhf_lab.algorithms.preference.dpo import PairContext, PairTable, PreferenceAlgorithm
 from rlhf_lab.algorithms.preference.rounds import RollOut, Round, RoundFiles
 from rlhf_lab.algorithms.preference.settings import IterativeDPO
 from rlhf_lab.core import ranks
@@ -31,22 +31,26 @@ from rlhf_lab.training.start import corpus_report, model_size
 
 
 class IteratedDPO(PreferenceAlgorithm):
-    """Rounds on the policy's own replies. A batch comes from: `collect` → `_start_round` → `RollOut.make` →
-    `PairTable.batch`."""
+    """Rounds on the policy's own responses.
+
+    Path of a batch: `collect` → `_start_round` → `RollOut.make` → `PairTable.batch`.
+    """
 
     settings: IterativeDPO
 
     def __init__(self, settings: IterativeDPO, run: Run):
         super().__init__(settings, run)
         if self.evaluator.reward is None:
-            raise ConfigError("needs.reward is not set; algorithm=dpo_iterative ranks by it (or use reward=gold)")
+            raise ConfigError(
+                "needs.reward is not set, but algorithm=dpo_iterative ranks by it; set it, or use reward=gold"
+            )
         self.reward = self.evaluator.reward
         collector = EpisodeCollector(run, self.encoder)
-        # A run has few rounds, each with many samples: the first is the monitor's baseline, every other one is judged.
+        # A run has few rounds with many samples each: the first is the monitor's baseline, all others are judged.
         self.monitor = Watch(run, settings.rounds, every=1, warmup=1)
         self.rounds = RoundFiles(run)
         self.roll_out = RollOut(settings, run, collector, self.reward, self.monitor)
-        # Counts prompts rather than the pairs they give (ties give none), so that every round takes as many steps.
+        # Counts prompts instead of pairs (ties give no pair), so that every round has the same number of steps.
         round_pairs = settings.prompts_per_round / (1 - settings.corpus_fraction)
         self.round_steps = max(1, math.ceil(settings.updates_per_pair * round_pairs / settings.batch_size))
         self.total_steps = settings.rounds * self.round_steps
@@ -57,12 +61,12 @@ class IteratedDPO(PreferenceAlgorithm):
         round_index = step // self.round_steps + 1
         if round_index != self.round:
             self._start_round(round_index)
-        if self.ended:
-            return StepBatch([], units=1)  # without a forward pass the loop makes no update
+        if self.finished:
+            return StepBatch([], units=1)  # the loop makes no update if there is no micro-batch
         return self.batch(self.table, self.steps[step % self.round_steps])
 
-    def due(self, step: int) -> bool:
-        return (step + 1) % self.round_steps == 0 and not self.ended
+    def evaluation_due(self, step: int) -> bool:
+        return (step + 1) % self.round_steps == 0 and not self.finished
 
     def evaluate(self, step: int) -> None:
         self.evaluator.evaluate(REFERENCE_NAME, self.reference)
@@ -82,7 +86,9 @@ class IteratedDPO(PreferenceAlgorithm):
             **corpus_report(self.run.corpus, self.encoder),
             **self.monitor.totals(),
         }
-        metrics_of_rounds = [self.rounds.read(r).metrics for r in range(1, len(self.staleness) + 1)]
+        # `staleness` has one value per completed round.
+        completed = range(1, len(self.staleness) + 1)
+        metrics_of_rounds = [self.rounds.read(index).metrics for index in completed]
         for key in ("pair_gold_agreement", "ties", "consistency"):
             if all(key in round_metrics for round_metrics in metrics_of_rounds):
                 for i, round_metrics in enumerate(metrics_of_rounds, 1):
@@ -90,70 +96,75 @@ class IteratedDPO(PreferenceAlgorithm):
         return Result(policies, metrics)
 
     def _start_round(self, index: int) -> None:
-        """Make or read the round's pairs, fill the buffer, plan the round's steps."""
-        if self.ended:
+        """Create or read the round's pairs, fill the buffer and plan the steps of the round."""
+        if self.finished:
             return
         is_new, current = self._open_round(index)
         monitor_metrics = self._monitor_samples(current)
-        if self.ended:  # the monitor stopped training: record the round, train on none of its pairs
+        if self.finished:  # the monitor stopped training: record the round without training on it
             self.rounds.write(current)
             self.run.log((index - 1) * self.round_steps, round=index, **current.metrics, **monitor_metrics)
             self.round = self.logged_round = index
             return
         oldest = max(1, index - self._rounds_in_buffer() + 1)
-        buffer = [*(self.rounds.read(r) for r in range(oldest, index)), current]
+        earlier = [self.rounds.read(earlier_index) for earlier_index in range(oldest, index)]
+        buffer = [*earlier, current]
         sampled_pairs = [pair for buffered in buffer for pair in buffered.rows()]
         if not sampled_pairs:
             raise DataError(
-                f"round {index}: no prompt gave two replies of different reward; raise algorithm.samples_per_prompt or "
-                "rollout.temperature"
+                f"round {index}: no prompt has two responses with different rewards; raise "
+                "algorithm.samples_per_prompt or rollout.temperature"
             )
         corpus_pairs = self._draw_corpus_pairs(index, len(sampled_pairs))
         pairs = sampled_pairs + corpus_pairs
         if is_new:
-            # Written before the round's first step, which changes the policy that `previous` and the samples are of.
+            # Written before the first step of the round, because that step changes the policy that sampled the pairs
+            # and that `previous` refers to.
             if self.objective.needs("previous"):
                 current.previous = [side.tolist() for side in self._pair_logps(self.model, pairs)]
             self.rounds.write(current)
         self.table = PairTable(pairs, self._precompute(buffer, current, pairs), self.run.device)
         self.steps = self._plan_steps(index)
         sampled_ages = [index - buffered.index for buffered in buffer for _ in buffered.pairs]
-        corpus_ages = [math.nan] * len(corpus_pairs)  # no policy of this run sampled them: left out of the mean
+        corpus_ages = [math.nan] * len(corpus_pairs)  # not sampled by a policy of this run, so `nanmean` ignores them
         ages = np.array([*sampled_ages, *corpus_ages])
-        staleness = float(np.nanmean([ages[i] for step in self.steps for i in step]))
+        trained_ages = [ages[i] for step in self.steps for i in step]
+        staleness = float(np.nanmean(trained_ages))
         self._log_round(current, staleness, monitor_metrics)
         self.round = self.logged_round = index
 
     def _open_round(self, index: int) -> tuple[bool, Round]:
-        """(whether it is new, the round): read from its file, or rolled out and not written yet."""
+        """Return (True if it is new, the round). A round is read from its file, or rolled out and not yet written."""
         try:
             return False, ranks.on_main(lambda: self.rounds.read(index))
         except ArtifactError:
-            # A checkpoint taken inside the round holds a policy that has trained on these very pairs, and sampling
-            # again would give others. Before that, the policy is still the one that began the round.
+            # A checkpoint inside the round contains a policy that has trained on exactly these pairs, and new samples
+            # would give other pairs. Before the first step, the policy is still that at the start of the round.
             if self.logged_round == index:
                 raise
         if self.rounds.path(index).exists():
-            self.run.note(f"{self.rounds.path(index)} was damaged before the policy trained on it: made again")
+            self.run.note(
+                f"{self.rounds.path(index)} was damaged before the policy trained on it; its pairs are sampled again"
+            )
         return True, self.roll_out.make(index, self.model, self.reference)
 
-    def _precompute(self, buffer: list[Round], current: Round, pairs: list[PairRows]) -> Given:
-        """The objective's inputs for all pairs of a round: those of the buffer, then those of the corpus."""
+    def _precompute(self, buffer: list[Round], current: Round, pairs: list[PairRows]) -> PairContext:
+        """Return the objective's inputs for all pairs of a round: first the buffer's, then the corpus's."""
         ref = self._pair_logps(self.reference, pairs) if self.objective.needs("ref") else None
         consistency_B = None
         if self.settings.consistency != "none":
             sampled = [buffered.consistency for buffered in buffer for _ in buffered.pairs]
-            # The reward that CREAM doubts did not label the corpus: its pairs keep weight 1.
+            # CREAM's consistency concerns labels by the reward. The corpus has other labels, so its weight stays 1.
             corpus = [1.0] * (len(pairs) - len(sampled))
             consistency_B = torch.tensor([*sampled, *corpus])
-        return Given(ref, current.previous_logps(), consistency_B=consistency_B)
+        return PairContext(ref, current.previous_logps(), consistency_B=consistency_B)
 
     def _pair_logps(self, model: torch.nn.Module, pairs: list[PairRows]) -> PairLogps:
         with self.run.autocast():
             return pair_logps(model, pairs, self.run.device, self.codebooks)
 
     def _plan_steps(self, index: int) -> list[list[int]]:
-        """Pair indices of the round's steps, as many in every round."""
+        """Return the pair indices of the round's steps; their number is the same in every round."""
         batch_size = self.settings.batch_size
         steps = plan_steps(
             self.table.lengths,
@@ -162,11 +173,12 @@ class IteratedDPO(PreferenceAlgorithm):
             bucket_batches=self.settings.length_bucket_batches,
             seed=self.run.seed("dpo_iterative/order", index),
         )
-        # `epochs` is a fraction, so ⌈epochs·N/batch_size⌉ may be off by one: cut, or repeat the first steps.
-        return (steps + steps[: self.round_steps - len(steps)])[: self.round_steps]
+        # `epochs` is fractional, so ⌈epochs·N/batch_size⌉ may be off by one: truncate, or repeat the first steps.
+        missing = self.round_steps - len(steps)
+        return (steps + steps[:missing])[: self.round_steps]
 
     @property
-    def ended(self) -> bool:
+    def finished(self) -> bool:
         return self.monitor.stopped is not None
 
     @property
@@ -174,7 +186,7 @@ class IteratedDPO(PreferenceAlgorithm):
         return self.monitor.pause
 
     def _monitor_samples(self, current: Round) -> dict[str, float]:
-        """Show a round's samples to the monitor once; it may raise β from this round on, or end training."""
+        """Pass the samples of a round to the monitor once; it may raise β from this round on, or stop training."""
         if self.logged_round >= current.index or not current.watched:
             return {}
         metrics = self.monitor.see(current.watched)
@@ -182,7 +194,7 @@ class IteratedDPO(PreferenceAlgorithm):
         return metrics
 
     def _apply_raised_beta(self) -> None:
-        """Multiply the configured β by the monitor's factor; of the config's β, so that repeating it is harmless."""
+        """Multiply the configured β by the monitor's factor. Starting from the config's β makes this idempotent."""
         beta = self.run.config.algorithm.beta
         if beta and self.monitor.factor != 1:
             self.settings = replace(self.settings, beta=beta * self.monitor.factor)
@@ -190,7 +202,7 @@ class IteratedDPO(PreferenceAlgorithm):
     def _log_round(self, current: Round, staleness: float, monitor_metrics: dict[str, float]) -> None:
         index = current.index
         self.staleness = [*self.staleness[: index - 1], staleness]
-        if self.logged_round >= index:  # a run resumed inside the round has this row already
+        if self.logged_round >= index:  # a run resumed inside the round has already logged this row
             return
         self.run.log(
             (index - 1) * self.round_steps,
@@ -202,14 +214,16 @@ class IteratedDPO(PreferenceAlgorithm):
         )
 
     def _draw_corpus_pairs(self, index: int, sampled_pairs: int) -> list[PairRows]:
-        """Corpus pairs that join a buffer of `sampled_pairs` pairs, drawn anew each round."""
+        """Sample the corpus pairs that are added to a buffer of `sampled_pairs` pairs, anew in each round."""
         fraction = self.settings.corpus_fraction
         corpus = self.run.corpus.train
+        # c corpus pairs and s own pairs have the corpus fraction c / (c + s), solved for c
         count = min(round(sampled_pairs * fraction / (1 - fraction)), len(corpus))
         generator = torch.Generator().manual_seed(self.run.seed("dpo_iterative/corpus", index))
-        drawn = torch.randperm(len(corpus), generator=generator)[:count].tolist()
-        encoder = replace(self.encoder, counts={})  # a resumed run encodes these again: they must not count twice
-        return [pair_rows(encoder, corpus[i], self.max_length) for i in drawn]
+        selected = torch.randperm(len(corpus), generator=generator)[:count].tolist()
+        # A separate counter, because a resumed run encodes the pairs again and must not count them twice.
+        encoder = replace(self.encoder, counts={})
+        return [pair_rows(encoder, corpus[i], self.max_length) for i in selected]
 
     def _rounds_in_buffer(self) -> int:
         return {"current": 1, "rolling": self.settings.window, "full": self.settings.rounds}[self.settings.buffer]
@@ -218,7 +232,7 @@ class IteratedDPO(PreferenceAlgorithm):
         return {"staleness": self.staleness, "round": self.round, "monitor": self.monitor.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The round in progress is rebuilt from its file by the next `collect`."""
+        """Restore the state; the next `collect` rebuilds the current round from its file."""
         self.staleness = list(state["staleness"])
         self.logged_round = int(state["round"])
         self.monitor.load_state_dict(state["monitor"])

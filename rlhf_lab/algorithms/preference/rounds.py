@@ -1,6 +1,6 @@
-"""One round of iterative preference optimisation: sample, score, pair the best reply with the worst.
+"""One round of iterative preference optimisation: sample, score, and pair the best response with the worst.
 
-A round is a JSON file, so that a resumed run trains on the very same pairs.
+A round is stored as JSON, so that a resumed run trains on exactly the same pairs.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from rlhf_lab.training.run import Run
 
 @dataclass
 class Round:
-    """The pairs that one round labelled, and their metrics. All fields but `index` are keys of its file.
+    """Pairs that one round labelled, and their metrics. All fields except `index` are keys of its file.
 
     Attributes:
-        index: from 1.
-        metrics: see metrics.py.
+        index: index of the round, from 1.
+        metrics: metrics of the round (definitions: metrics.py).
         pairs: (prompt, chosen, rejected) token ids of each pair.
-        consistency: CREAM's C of these labels; 1 takes them as they are.
-        watched: the round's row for the monitor, of all sampled replies; None when the monitor is off.
-        previous: [chosen, rejected] log-probabilities, under the policy as the round began, of all pairs the round
-            trains on (the buffer's, then the corpus's); None where the loss does not need them.
+        consistency: CREAM's C of these labels; 1 leaves the labels unweighted.
+        watched: monitor row over all sampled responses of the round; None if the monitor is off.
+        previous: [chosen, rejected] log-probabilities under the policy at the start of the round, over all training
+            pairs of the round (the buffer's, then the corpus's); None if the loss does not need them.
     """
 
     index: int
@@ -54,41 +54,44 @@ class Round:
         return [((prompt, chosen), (prompt, rejected)) for prompt, chosen, rejected in self.pairs]
 
     def previous_logps(self) -> PairLogps | None:
-        return None if self.previous is None else PairLogps(*(torch.tensor(side) for side in self.previous))
+        if self.previous is None:
+            return None
+        return PairLogps(*(torch.tensor(side) for side in self.previous))
 
 
 class RoundFiles:
     """rounds/round_<index>.json of a run directory."""
 
     def __init__(self, run: Run):
-        self.folder = run.folder / "rounds"
+        self.directory = run.directory / "rounds"
 
     def path(self, index: int) -> Path:
-        return self.folder / f"round_{index}.json"
+        return self.directory / f"round_{index}.json"
 
     def read(self, index: int) -> Round:
-        """Raises ArtifactError when the file is missing or is not what `write` left."""
+        """Read a round. Raise ArtifactError if the file is missing or differs from what `write` stored."""
         values = read_json(self.path(index))
         digest = values.pop("sha256", None) if isinstance(values, dict) else None
         if digest is None or digest != fingerprint(values):
-            state = "damaged" if self.path(index).exists() else "gone"
+            state = "damaged" if self.path(index).exists() else "missing"
             raise ArtifactError(
                 f"{self.path(index)} is {state}, and the policy has trained on its pairs; restore it from a copy, or "
-                f"delete {self.folder.parent} to build the stage again"
+                f"delete {self.directory.parent} to run the stage again"
             )
         return Round(index, **values)
 
     def write(self, current: Round) -> None:
-        self.folder.mkdir(exist_ok=True)
+        self.directory.mkdir(exist_ok=True)
         values = {"metrics": current.metrics, "pairs": current.pairs, "consistency": current.consistency}
         optional = {"previous": current.previous, "watched": current.watched}
+        # Empty fields are omitted, so that they do not change the digest of rounds without them.
         values |= {key: value for key, value in optional.items() if value}
         write_json(self.path(current.index), values | {"sha256": fingerprint(values)})
 
 
 @dataclass
 class RollOut:
-    """Samples, scores and pairs the replies of a round; holds everything that is the same in all rounds."""
+    """Sampler of rounds: samples, scores and pairs responses. Contains everything that is the same in all rounds."""
 
     settings: IterativeDPO
     run: Run
@@ -97,23 +100,25 @@ class RollOut:
     monitor: Watch
 
     def make(self, index: int, model: nn.Module, reference: nn.Module) -> Round:
-        """Sample G replies per prompt, score them, pair the best with the worst."""
+        """Sample G responses per prompt, score them, and pair the best with the worst."""
         settings, group_size = self.settings, self.settings.samples_per_prompt
         all_prompts = self.run.corpus.prompts("train")
         generator = torch.Generator().manual_seed(self.run.seed("dpo_iterative/prompts", index))
-        drawn = torch.randperm(len(all_prompts), generator=generator)[: settings.prompts_per_round].tolist()
-        tasks = [self.run.corpus.task(all_prompts[i]) for i in drawn]
-        # Cut prompts are counted in the round's file: a resumed run does not roll out again.
+        selected = torch.randperm(len(all_prompts), generator=generator)[: settings.prompts_per_round].tolist()
+        tasks = [self.run.corpus.task(all_prompts[i]) for i in selected]
+        # The round's file stores the number of truncated prompts, because a resumed run does not roll out again.
         cut_before = self.collector.prompts_cut
         collected = self.collector.collect(model, tasks, group_size, self.run.seed("dpo_iterative/rollout", index))
+        # Score all responses at once; row b·G + g is response g to prompt b.
         episodes = list(chain.from_iterable(collected))
         rewards = self.reward(episodes)
         scores_BG = rewards.total_N.reshape(len(tasks), group_size)
         ranked = best_and_worst(scores_BG)
-        pairs = [
-            [collected[b][best].prompt_ids, collected[b][best].token_ids, collected[b][worst].token_ids]
-            for b, best, worst in ranked
-        ]
+        pairs = []
+        for b, best, worst in ranked:
+            chosen = collected[b][best]
+            rejected = collected[b][worst]
+            pairs.append([chosen.prompt_ids, chosen.token_ids, rejected.token_ids])
         metrics = self._metrics(scores_BG, ranked, episodes)
         metrics["prompts_cut"] = float(self.collector.prompts_cut - cut_before)
         consistency = 1.0
@@ -131,7 +136,7 @@ class RollOut:
         ranked: list[tuple[int, int, int]],
         episodes: Sequence[Episode],
     ) -> dict[str, float]:
-        """See metrics.py. The episodes are all B·G of the round, those of a prompt side by side."""
+        """Return the metrics of a round. `episodes` are all B·G of the round, grouped by prompt."""
         group_size = scores_BG.shape[1]
         best = [b * group_size + i for b, i, _ in ranked]
         worst = [b * group_size + j for b, _, j in ranked]
@@ -140,12 +145,12 @@ class RollOut:
             "pairs": float(len(ranked)),
             "ties": float(len(scores_BG) - len(ranked)),
         }
-        if ranked:  # a round whose prompts all tie has no best and no worst reply
+        if ranked:  # if all prompts tie, there is no best and no worst response
             metrics["reward_best"] = float(scores_N[best].mean())
             metrics["reward_worst"] = float(scores_N[worst].mean())
         gold_N = self.run.measure_samples(episodes).get("gold")
         if ranked and gold_N is not None:
-            agreement = np.sign(gold_N[best] - gold_N[worst]) / 2 + 0.5  # 1, ½ on a tie, 0
+            agreement = np.sign(gold_N[best] - gold_N[worst]) / 2 + 0.5  # 1, ½ for a tie, 0
             metrics["pair_gold_agreement"] = float(np.nanmean(agreement))
         return metrics
 
@@ -157,10 +162,10 @@ class RollOut:
         model: nn.Module,
         reference: nn.Module,
     ) -> float:
-        """CREAM's C: the reward's ranking of a prompt's replies against that of the previous iterate's implicit reward.
+        """Return CREAM's C: agreement of the reward's rankings with those of the previous iterate's implicit reward.
 
-        That reward is log π_t − log π_ref of the policy that enters the round. In the first round this policy is the
-        reference and ranks nothing: C = 1.
+        The implicit reward is log π_t − log π_ref of the policy at the start of the round. In the first round this
+        policy is the reference and ranks nothing, so C = 1.
         """
         if index == 1:
             return 1.0
@@ -171,11 +176,13 @@ class RollOut:
 
 
 def best_and_worst(scores_BG: NDArray[np.float64]) -> list[tuple[int, int, int]]:
-    """(prompt, best reply, worst reply) of every prompt whose replies differ in score; NaN is no score."""
+    """Return (prompt, best, worst) positions of every prompt whose responses differ in score; NaN is no score."""
     ranked = []
     for b, scores_G in enumerate(scores_BG):
-        if np.isnan(scores_G).all():  # nanmax of nothing would warn
+        if np.isnan(scores_G).all():  # nanmax of an empty set would warn
             continue
         if np.nanmax(scores_G) != np.nanmin(scores_G):
-            ranked.append((b, int(np.nanargmax(scores_G)), int(np.nanargmin(scores_G))))
+            best = int(np.nanargmax(scores_G))
+            worst = int(np.nanargmin(scores_G))
+            ranked.append((b, best, worst))
     return ranked

@@ -1,7 +1,9 @@
-"""Settings of preference optimisation: one pass over a corpus, or rounds on the policy's own replies."""
+"""Settings of preference optimisation: one pass over a corpus, or rounds on the policy's own responses."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -10,12 +12,13 @@ from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Ge, Gt, Le, Lt
-from rlhf_lab.training.settings import SMALL, Held, TrainingSettings, policy_and_reference
+from rlhf_lab.training.settings import SMALL, ModelCopies, TrainingSettings, policy_and_reference
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
     from rlhf_lab.training.run_settings import Evaluation
 
+# robust needs ε above 0, because it equals DPO at 0.
 LOSS_SETTINGS: dict[str, dict[str, float]] = {
     "sigmoid": {"label_smoothing": 0.0},
     "robust": {"label_smoothing": 0.1},
@@ -29,40 +32,47 @@ LOSS_SETTINGS: dict[str, dict[str, float]] = {
     "cpo": {"nll_weight": 1.0},
     "inpo": {"reference_share": 1 / 3},
 }
-"""Loss → the settings that it reads besides `beta`, with defaults. A setting that a loss does not read is an error."""
+"""Loss → the settings that it reads besides `beta`, with defaults. Other loss settings are refused."""
 
+LOSS_BETA = {"ipo": 0.5, "kto": 0.1, "simpo": 2.0, "orpo": 0.1}
+"""Loss → its default `beta`, if its β is not comparable with that of DPO or its paper has a different value.
+
+IPO and SimPO compare log-probabilities per token, so their papers' values are larger: 2 to 2.5 for SimPO, and τ from
+0.1 to 1 for the bandits of the IPO paper. ORPO's `beta` is the weight λ of the odds-ratio term. Losses that are not
+listed use DPO's value for the model.
+"""
 
 TRL_LOSSES = ("sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down")
-"""Losses that TRL's DPOTrainer knows, under the same names."""
+"""Losses of TRL's DPOTrainer with the same names."""
 
 
 @dataclass(frozen=True)
 class PreferenceSettings(TrainingSettings):
-    """Preference optimisation with a loss on pairs (DPO, arXiv:2305.18290, and its relatives).
+    """Preference optimisation with a loss on pairs (DPO, arXiv:2305.18290, and related losses).
 
-    `beta` is not the same quantity in all of them, and the default, or the model's own value, is DPO's: a preset
-    (`algorithm=simpo`) sets the loss together with a fitting beta.
+    The meaning of `beta` depends on the loss. If `beta` is not set, `ipo`, `kto`, `simpo` and `orpo` use their own
+    defaults (0.5, 0.1, 2 and 0.1). The others use DPO's, which depends on the model's size (`model.tuned.dpo`).
 
     Args:
         beta: strength of the pull towards the reference, in 1/nats. Published values: sigmoid, robust, hinge, apo_zero,
             apo_down, kto and cpo 0.1; ipo 0.1 to 1, on log-probabilities per token; simpo 2 to 2.5, per token; orpo
-            0.1, the weight of its odds-ratio term; inpo 0.0025, its τ.
-        logps: which log-probabilities the loss compares: of whole replies (`sum`), per token (`mean`), or, for a
-            codec's model, of each codebook by itself (`per_codebook`). The loss of a pair is then the mean over
-            codebooks, so that none is passed over because another one tells the replies apart. A loss whose own
-            definition is per token takes `sum` as `mean`.
-        loss: `sigmoid` (DPO), `robust`, `ipo`, `hinge`, `apo_zero`, `apo_down`, `kto` (unpaired labels: both replies of
-            a pair are examples of their own), `simpo`, `orpo`, `cpo` (these three without a reference), `inpo` (rounds
+            0.1, the weight of its odds-ratio term; inpo 0.0025, its τ. inpo has no default of its own: set it.
+        logps: log-probabilities that the loss compares: of full responses (`sum`), per token (`mean`), or, for a codec
+            language model, separately for each codebook (`per_codebook`). The loss of a pair is then the mean over
+            codebooks, so that every codebook is trained even if another one already separates the responses. A loss
+            that is defined per token treats `sum` as `mean`.
+        loss: `sigmoid` (DPO), `robust`, `ipo`, `hinge`, `apo_zero`, `apo_down`, `kto` (unpaired labels: both responses
+            of a pair are separate examples), `simpo`, `orpo`, `cpo` (these three have no reference), `inpo` (rounds
             only).
         label_smoothing: probability that a label is flipped. sigmoid: conservative DPO, default 0; robust: default 0.1.
-        gamma_beta_ratio: simpo's target margin per token over beta, default 0.5.
-        nll_weight: cpo's weight of the chosen reply's NLL per token, default 1.
-        desirable_weight, undesirable_weight: kto's λ_D and λ_U, default 1.
+        gamma_beta_ratio: target margin of simpo per token, divided by beta; default 0.5.
+        nll_weight: weight of the chosen response's NLL per token in cpo; default 1.
+        desirable_weight, undesirable_weight: λ_D and λ_U of kto; default 1.
     """
 
     requires: ClassVar[Requirements] = (Capability.PAIRS,)
     keyed_if_set: ClassVar[tuple[str, ...]] = ("logps",)
-    shares_prompts: ClassVar[bool] = True
+    shares_prompts: ClassVar[bool] = True  # both responses of a pair have the same prompt
     chance_metric: ClassVar[str] = "implicit_accuracy"
     tuned_by_model: ClassVar[tuple[str, ...]] = (*TrainingSettings.tuned_by_model, "beta")
     lr: float = 5e-7
@@ -71,17 +81,28 @@ class PreferenceSettings(TrainingSettings):
         "sigmoid", "robust", "ipo", "hinge", "apo_zero", "apo_down", "kto", "simpo", "orpo", "cpo", "inpo"
     ] = "sigmoid"
     logps: Literal["sum", "mean", "per_codebook"] = "sum"
+    # Settings of single losses. None is "not set": setting one that the loss does not read is an error, because a sweep
+    # over it would show noise as an effect.
     label_smoothing: Annotated[float, Ge(0), Lt(0.5)] | None = None
     gamma_beta_ratio: float | None = None
     nll_weight: Annotated[float, Ge(0)] | None = None
     desirable_weight: Annotated[float, Ge(0)] | None = None
     undesirable_weight: Annotated[float, Ge(0)] | None = None
 
-    def held(self, *, adapter: bool) -> list[Held]:
+    @classmethod
+    def adapted(cls, values: Mapping[str, Any], unset: Collection[str], sharding: str) -> dict[str, Any]:
+        adapted = super().adapted(values, unset, sharding)
+        # `beta` means different things in these losses, so the tuned value of DPO does not apply to them.
+        beta = LOSS_BETA.get(str(values.get("loss")))
+        if "beta" in unset and beta is not None:
+            adapted["beta"] = beta
+        return adapted
+
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
         return policy_and_reference(adapter=adapter)
 
     def coefficients(self) -> dict[str, float]:
-        """The numbers the loss reads, by name: `beta` and its own settings, defaults filled in."""
+        """Return the coefficients that the loss reads, by name: `beta` and its own settings, with defaults."""
         coefficients = {"beta": self.beta}
         for name, default in LOSS_SETTINGS[self.loss].items():
             value = getattr(self, name)
@@ -93,11 +114,11 @@ class PreferenceSettings(TrainingSettings):
             *super().rules(),
             (
                 self.loss != "kto" or self.batch_size >= 2,
-                f"batch_size={self.batch_size} leaves loss=kto no other prompt to estimate its KL with; use 2 or more",
+                f"batch_size={self.batch_size} is too small: loss=kto estimates KL with other prompts; use 2 or more",
             ),
             (
                 self.logps == "sum" or self.loss not in ("kto", "cpo"),
-                f"logps={self.logps}, loss={self.loss}: its estimate of KL, or its NLL, is of whole replies; use sum",
+                f"logps={self.logps}, loss={self.loss}: its KL estimate or NLL is of full responses; use logps=sum",
             ),
             *self._unread_settings(),
         )
@@ -105,18 +126,19 @@ class PreferenceSettings(TrainingSettings):
     def contradictions(self, config: Config) -> list[str]:
         family = getattr(config.model, "family", None)
         if self.logps == "per_codebook" and family in ("llama", "gpt2"):
-            return [f"algorithm.logps=per_codebook: a model of family {family} has no codebooks; use sum"]
+            return [f"algorithm.logps=per_codebook: a model of family {family} has no codebooks; use logps=sum"]
         return super().contradictions(config)
 
     def _unread_settings(self) -> tuple[Rule, ...]:
-        """One rule for each loss-specific setting that has a value; broken where the chosen loss does not read it."""
+        """Return one rule per loss-specific setting with a value; it fails if the loss does not read the setting."""
         names = dict.fromkeys(name for loss_settings in LOSS_SETTINGS.values() for name in loss_settings)
         rules = []
         for name in names:
             value = getattr(self, name, None)  # one-pass DPO has no `reference_share`
             if value is None:
                 continue
-            readers = ", ".join(f"loss={loss}" for loss, names_read in LOSS_SETTINGS.items() if name in names_read)
+            losses = [loss for loss, names_read in LOSS_SETTINGS.items() if name in names_read]
+            readers = ", ".join(f"loss={loss}" for loss in losses)
             message = f"{name}={value} is not read by loss={self.loss}; it belongs to {readers}"
             rules.append((name in LOSS_SETTINGS[self.loss], message))
         return tuple(rules)
@@ -128,14 +150,15 @@ class DPO(PreferenceSettings):
     """One pass over the corpus pairs. The policy starts from `needs.policy`, which is also the reference.
 
     Args:
-        max_pairs: most corpus pairs, drawn at random; a smaller draw lies within a larger one. 0 is all.
-        selection: which of them are trained on; margins come from `needs.margins`.
+        max_pairs: maximum number of corpus pairs, a random subset; smaller subsets are contained in larger ones. 0 is
+            all.
+        selection: selection of the training pairs among them; margins come from `needs.margins`.
     """
 
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward", "margins")
-    late_needs: ClassVar[tuple[str, ...]] = ("reward", "gold")
+    late_needs: ClassVar[tuple[str, ...]] = ("reward", "gold")  # only evaluations read them
     measures_gold: ClassVar[bool] = True
     data_roles: ClassVar[tuple[str, ...]] = ("margins",)
     loss_falls: ClassVar[bool] = True
@@ -160,8 +183,8 @@ class DPO(PreferenceSettings):
     @property
     def trl_refusal(self) -> str:
         return (
-            f"algorithm.loss={self.loss}: TRL's stable trainers lack it (some are in trl.experimental, which may "
-            f"vanish in any release); use engine=native, or one of {', '.join((*TRL_LOSSES, 'kto'))}"
+            f"algorithm.loss={self.loss} is not in TRL's stable trainers (some losses are in trl.experimental, which "
+            f"may vanish in any release); use engine=native, or one of {', '.join((*TRL_LOSSES, 'kto'))}"
         )
 
     @property
@@ -182,25 +205,27 @@ class DPO(PreferenceSettings):
 class IterativeDPO(PreferenceSettings):
     """Iterative (online) DPO: each round samples from the current policy, ranks by reward, pairs, trains, evaluates.
 
-    Every round takes the same number of optimiser steps whatever the buffer holds, so that buffers differ in which
-    pairs are trained on and not in compute.
+    Every round has the same number of optimiser steps whatever the buffer contains, so that buffers differ in their
+    training pairs and not in compute.
 
     The learning rate stays at its peak after warm-up, so that late rounds can still learn.
 
     Args:
-        rounds: rounds of roll out → rank → pair → train → evaluate.
-        prompts_per_round: training prompts rolled out each round.
-        samples_per_prompt: replies sampled per prompt (G); the best and the worst by reward become the pair.
-        buffer: pairs a round trains on: `current` (this round's), `rolling` (the last `window` rounds') or `full`.
-        window: rounds kept by `buffer=rolling`.
-        corpus_fraction: share of a round's pairs that come from the corpus: the hybrid setting of arXiv:2312.11456,
-            where labelled pairs hold the learned reward's mistakes in check. 0 trains on own replies alone.
+        rounds: number of rounds of roll out → rank → pair → train → evaluate.
+        prompts_per_round: training prompts rolled out in each round.
+        samples_per_prompt: responses sampled per prompt (G); the best and the worst by reward become a pair.
+        buffer: pairs that a round trains on: `current` (this round's), `rolling` (the last `window` rounds') or `full`.
+            `rolling3` is `rolling` with `window=3`.
+        window: number of rounds that `buffer=rolling` keeps.
+        corpus_fraction: fraction of a round's pairs that come from the corpus. This is the hybrid setting of
+            arXiv:2312.11456, in which labelled pairs limit the effect of errors of the learned reward. 0 trains on own
+            responses only.
         updates_per_pair: optimiser steps per round = updates_per_pair × (prompts_per_round + corpus pairs) /
             batch_size.
-        reference_share: inpo's τ/η in (0, 1]: how much of its anchor is the reference, the rest being the policy as the
-            round began; default 1/3.
-        consistency: `cream` weighs the labels of own pairs by how far the reward ranks a prompt's replies as the policy
-            of the round before does (arXiv:2410.12735); `none` takes them as they are.
+        reference_share: τ/η of inpo in (0, 1]: weight of the reference in its anchor; the rest is the policy at the
+            start of the round. Default 1/3.
+        consistency: `cream` weights the labels of own pairs by the agreement between the reward's ranking of a prompt's
+            responses and that of the previous round's policy (arXiv:2410.12735); `none` leaves them unweighted.
     """
 
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
@@ -227,10 +252,25 @@ class IterativeDPO(PreferenceSettings):
     samples_per_prompt: Annotated[int, Ge(2, hint="one sample leaves nothing to compare")] = 4
     buffer: Literal["current", "rolling", "full"] = "current"
     window: Annotated[int, Ge(1)] = 2
+    # Chosen by measurement: with own pairs only, gold fell from the first round on (docs/design/004).
     corpus_fraction: Annotated[float, Ge(0), Lt(1)] = 0.75
     updates_per_pair: Annotated[float, Gt(0)] = 1.0
     reference_share: Annotated[float, Gt(0), Le(1)] | None = None
     consistency: Literal["none", "cream"] = "none"
+
+    @classmethod
+    def prepared(cls, values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any] | None:
+        # `rolling3` is shorthand for two settings, e.g. for a sweep over `buffer` that lists several windows.
+        match = re.fullmatch(r"rolling_?([1-9]\d*)", str(values.get("buffer")))
+        if match is None:
+            return values
+        window = int(match.group(1))
+        if values.get("window", cls.window) not in (cls.window, window):
+            problems.append(
+                f"algorithm.buffer={values['buffer']} keeps {window} rounds, but algorithm.window={values['window']}; "
+                "set only one of them"
+            )
+        return {**values, "buffer": "rolling", "window": window}
 
     @property
     def trl_refusal(self) -> str:

@@ -1,8 +1,8 @@
-"""What a reward model is worth to an agent: how often the attempt that it scores highest is a right one.
+"""Best-of-n audit of a reward model for an agent: how often the attempt with the highest score is correct.
 
-The attempts are those of a policy at held-out tasks (`needs.attempts`), several at each, sampled once, so that reward
-models choose among the same ones. Choosing at random and choosing perfectly bound what a choice can give; choosing the
-shortest attempt is the rule that needs no model.
+The attempts (`needs.attempts`) are several samples of a policy at each held-out task, sampled once, so that all reward
+models choose among the same ones. Random and perfect choice bound the result. The rule "choose the shortest" is the
+baseline that needs no model.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ from rlhf_lab.statistics.steps import auroc
 
 
 def audit_attempts(reward: TextReward, tasks: Sequence[Attempts]) -> dict[str, Any]:
-    """Agent accuracy, what bounds it, and how the reward ranks attempts at one task; clustered by task.
+    """Return agent accuracy, its bounds, and the ranking of attempts at the same task, clustered by task.
 
-    See metrics.py. What compares right attempts with wrong ones is left out where no task has both.
+    Definitions: metrics.py. Comparisons of correct with wrong attempts are omitted if no task has both.
     """
     prompts = [task.prompt for task in tasks for _ in task.replies]
-    replies = [reply for task in tasks for reply in task.replies]
+    replies = [response for task in tasks for response in task.replies]
     score_N = reward(prompts, replies).total_N
     correct_N = np.array([correct for task in tasks for correct in task.correct], dtype=np.float64)
+    # Attempts of all tasks are scored together, so each task is a range of rows.
     ends = np.cumsum([0, *(len(task.replies) for task in tasks)])
-    rows_of_tasks = [np.arange(begin, end) for begin, end in pairwise(ends)]
+    rows_of_tasks = [np.arange(start, end) for start, end in pairwise(ends)]
     task_numbers = np.arange(len(tasks))
 
     def over_tasks(value: Callable[[np.ndarray], float]) -> Any:
         return clustered_mean([value(rows) for rows in rows_of_tasks], task_numbers)
 
+    # The highest brevity is the shortest attempt.
     brevity_N = -words(replies)
     metrics = {
         "agent_accuracy": over_tasks(lambda rows: chosen(score_N[rows], correct_N[rows])),
@@ -54,21 +56,24 @@ def audit_attempts(reward: TextReward, tasks: Sequence[Attempts]) -> dict[str, A
 
 
 def chosen(score_N: FloatArray, correct_N: FloatArray) -> float:
-    """Expected correctness of the best of all attempts at a task; attempts with equal scores are equally likely."""
+    """Return the expected correctness of the attempt with the highest score; ties are broken uniformly at random."""
     return float(choice_probabilities(score_N, len(score_N)) @ correct_N)
 
 
 def rank_within_tasks(
     score_N: FloatArray, correct_N: FloatArray, rows_of_tasks: Sequence[np.ndarray]
 ) -> tuple[FloatArray, np.ndarray]:
-    """(outcomes, task numbers) of all pairs of a right and a wrong attempt at one task: 1 where the right one scores
-    higher, ½ where both score the same."""
+    """Return (outcomes, task indices) of all pairs of a correct and a wrong attempt at the same task.
+
+    The outcome is 1 if the correct attempt scores higher, ½ if both scores are equal, else 0.
+    """
     outcomes: list[FloatArray] = []
     numbers: list[int] = []
-    for number, rows in enumerate(rows_of_tasks):
+    for index, rows in enumerate(rows_of_tasks):
         right = score_N[rows][correct_N[rows] > 0]
         wrong = score_N[rows][correct_N[rows] == 0]
         wins = (np.sign(right[:, None] - wrong) / 2 + 0.5).ravel()
         outcomes.append(wins)
-        numbers += [number] * wins.size
-    return np.concatenate(outcomes) if outcomes else np.zeros(0), np.array(numbers, dtype=int)
+        numbers += [index] * wins.size
+    all_outcomes = np.concatenate(outcomes) if outcomes else np.zeros(0)
+    return all_outcomes, np.array(numbers, dtype=int)

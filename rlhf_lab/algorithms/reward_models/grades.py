@@ -1,9 +1,9 @@
-"""grades.jsonl: a judge's grades of both replies of pairs, and the check that they are of this corpus.
+"""grades.jsonl: a judge's grades of both responses of pairs, and the check that they belong to this corpus.
 
-A row is a reply, the chosen one of a pair before the rejected one: `split`, `pair` (its position there), `side`,
-`prompt`, `response`, a column for each criterion (null where the judge gave no grades), `reason`, and `unscored`, why
-there are none. `grades.json` beside it names the corpus, the rubric and the judge; it is written last.
-`data=graded` reads the rows as they are.
+A row is a response; the chosen one of a pair precedes the rejected one. Columns: `split`, `pair` (its position in the
+split), `side`, `prompt`, `response`, one column per criterion (null if the judge gave no grades), `reason`, and
+`unscored`, why there are no grades. The header `grades.json` in the same directory names the corpus, the rubric and the
+judge. It is written last. `data=graded` reads the rows directly.
 """
 
 from __future__ import annotations
@@ -26,41 +26,50 @@ SIDES = ("chosen", "rejected")
 
 @dataclass(frozen=True)
 class StoredGrades:
-    """The grades of `needs.grades`.
+    """Grades of `needs.grades`.
 
     Attributes:
-        by_reply: (prompt, reply) → its grades, in the order of the rubric; replies without grades are not in it.
+        rubric: rubric of the grades.
+        by_response: (prompt, response) → its grades, in the order of the rubric. Responses without grades are missing.
     """
 
     rubric: Rubric
-    by_reply: Mapping[tuple[str, str], tuple[float, ...]]
+    by_response: Mapping[tuple[str, str], tuple[float, ...]]
 
     def graded(self, pairs: Sequence[Pair]) -> list[Pair]:
-        """The pairs both of whose replies have grades."""
-        return [pair for pair in pairs if all((pair.prompt, getattr(pair, side)) in self.by_reply for side in SIDES)]
+        """Return the pairs whose responses both have grades."""
+        graded = []
+        for pair in pairs:
+            responses = [(pair.prompt, getattr(pair, side)) for side in SIDES]
+            if all(response in self.by_response for response in responses):
+                graded.append(pair)
+        return graded
 
     def of(self, pairs: Sequence[Pair]) -> FloatArray:
-        """Grades of the chosen and of the rejected replies, (2, N, attributes)."""
-        rows = [[self.by_reply[pair.prompt, getattr(pair, side)] for pair in pairs] for side in SIDES]
+        """Return the grades of the chosen and of the rejected responses, (2, N, attributes)."""
+        rows = []
+        for side in SIDES:
+            rows.append([self.by_response[pair.prompt, getattr(pair, side)] for pair in pairs])
         return np.array(rows, dtype=np.float64).reshape(2, len(pairs), len(self.rubric.attributes))
 
 
 def read_grades(run: Run) -> StoredGrades:
-    """The grades of `needs.grades`. Raises ArtifactError unless they are of this run's training pairs."""
-    folder = Path(run.needs["grades"])
-    found = read_json(folder / HEADER)
+    """Read the grades of `needs.grades`. Raise ArtifactError if they are not those of this run's training pairs."""
+    directory = Path(run.needs["grades"])
+    found = read_json(directory / HEADER)
     if found is None:
-        raise ArtifactError(f"needs.grades={folder} has no {HEADER}; name a run of algorithm=grade, or its recipe")
+        raise ArtifactError(f"needs.grades={directory} has no {HEADER}; name a run of algorithm=grade, or its recipe")
     if found["corpus"] != corpus_mark(run.corpus.train):
         raise ArtifactError(
-            f"needs.grades={folder} are grades of other pairs, not of the {len(run.corpus.train)} training pairs of "
-            f"data={run.corpus.name}: texts, labels or order differ; have these graded, e.g. needs.grades=grade_pairs"
+            f"needs.grades={directory} has grades of other pairs, not of the {len(run.corpus.train)} training pairs of "
+            f"data={run.corpus.name}: texts, labels or order differ; grade these pairs, e.g. needs.grades=grade_pairs"
         )
     about = found["rubric"]
     rubric = Rubric(tuple(about["attributes"]), about["low"], about["high"])
-    by_reply = {
+    # Rows without grades (refused, truncated, invalid) are omitted.
+    by_response = {
         (row["prompt"], row["response"]): tuple(float(row[name]) for name in rubric.attributes)
-        for row in read_jsonl(folder / ROWS)
+        for row in read_jsonl(directory / ROWS)
         if row["unscored"] is None
     }
-    return StoredGrades(rubric, by_reply)
+    return StoredGrades(rubric, by_response)

@@ -1,7 +1,7 @@
 """Bradley-Terry reward model: backbone of the SFT policy, a bias-free scalar head on the last real token.
 
-Its audit is part of its result: accuracy next to "the longer reply wins", accuracy where the longer reply wins and
-where it loses, the score change when generic filler is appended, and agreement with the true reward where there is one.
+Its audit is part of the result: accuracy compared with the rule "the longer response wins", accuracy on pairs in which
+the longer response wins or loses, the score change when generic filler is appended, and agreement with gold if known.
 Ensembles are in `reward_members.py`, the loss of a step in `reward_pairs.py`.
 """
 
@@ -47,18 +47,18 @@ from rlhf_lab.evaluations.reward_audit import (
     with_gold,
     words,
 )
-from rlhf_lab.models.divided import within
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.pair_rows import PairRows, pair_length, pair_rows
+from rlhf_lab.models.sharded import within
 from rlhf_lab.rewards.learned.bt import BTReward
 from rlhf_lab.rewards.learned.settings import BradleyTerry
-from rlhf_lab.sampling.policy_replies import PolicyReplies
-from rlhf_lab.statistics.association import overall
+from rlhf_lab.sampling.policy_responses import PolicyResponses
+from rlhf_lab.statistics.association import pooled_products
 from rlhf_lab.statistics.inference import Estimate, clustered_mean, clustered_rate
 from rlhf_lab.statistics.steps import auroc
 from rlhf_lab.training.batching import micro_batches
 from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
-from rlhf_lab.training.optim import Part
+from rlhf_lab.training.optim import TrainedPart
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report, model_size
 
@@ -75,56 +75,60 @@ PRIMARY = (
 
 
 class RewardModelling(Algorithm):
-    """Trains on corpus pairs and, where an annotator exists, on labelled pairs of the policy's own replies."""
+    """Bradley-Terry training on corpus pairs and, if an annotator exists, on labelled pairs of policy responses."""
 
     settings: RewardModel
 
     def __init__(self, settings: RewardModel, run: Run):
         self.settings, self.run = settings, run
-        self.replies = PolicyReplies(run)
-        self.encoder = self.replies.encoder
+        self.responses = PolicyResponses(run)
+        self.encoder = self.responses.encoder
         self.max_length = settings.max_length
         pairs = training_pairs(settings, run)
         self.corpus_pairs = len(pairs)
-        # The fraction is of all pairs: f/(1 − f) sampled pairs for each corpus pair.
+        # The fraction refers to all pairs: f/(1 − f) sampled pairs per corpus pair.
         on_policy = round(len(pairs) * settings.on_policy_fraction / (1 - settings.on_policy_fraction))
         if on_policy and run.corpus.oracle is None:
-            run.note(f"data={run.corpus.name} has no annotator: the reward model trains on the corpus pairs alone")
+            run.note(f"data={run.corpus.name} has no annotator: the reward model trains only on the corpus pairs")
         self.on_policy = on_policy if run.corpus.oracle else 0
         pairs += self._label_on_policy("train", self.on_policy)
         self.rows = [pair_rows(self.encoder, self._cut_context(pair), self.max_length) for pair in pairs]
         self.lengths = [pair_length(pair) for pair in self.rows]
         self.members = build_members(settings, run, self.encoder, len(self.rows))
-        # One model for all heads of a shared trunk, so fewer models than members.
-        self.models: list[nn.Module] = list({id(member.model): member.model for member in self.members}.values())
+        # The heads of a shared trunk are one model, so there may be fewer models than members.
+        models_by_id = {id(member.model): member.model for member in self.members}
+        self.models: list[nn.Module] = list(models_by_id.values())
         self.model = self.models[0]
         self.plans = plan_members(settings, run, self.members, self.lengths)
         self.steps = self.plans[0]
         self.total_steps = len(self.steps)
 
     def _cut_context(self, pair: Pair) -> Pair:
-        """The pair with the part of its prompt that the model reads (`algorithm.context`)."""
+        """Return the pair with the part of its prompt that the model reads (`algorithm.context`)."""
         return replace(pair, prompt=CONTEXTS[self.settings.context](pair.prompt))
 
-    def parts(self) -> dict[str, Part]:
+    def parts(self) -> dict[str, TrainedPart]:
         muon = self.settings.muon_lr if self.settings.optimizer == "muon" else None
         names = ["model", *(f"member_{k}" for k in range(1, len(self.models)))]
-        return {name: Part(m, self.settings.lr, muon) for name, m in zip(names, self.models, strict=True)}
+        named_models = zip(names, self.models, strict=True)
+        return {name: TrainedPart(model, self.settings.lr, muon) for name, model in named_models}
 
     def _label_on_policy(self, split: str, count: int) -> list[Pair]:
-        """`count` pairs of distinct policy replies to prompts of a split, labelled by the annotator."""
+        """Sample `count` pairs of different policy responses to prompts of a split, labelled by the annotator."""
         oracle = self.run.corpus.oracle
         if not count or oracle is None:
             return []
-        prompts, first, second = self.replies.twice(split, count)
+        prompts, first, second = self.responses.sample_pairs(split, count)
         seed = self.run.seed(f"reward_model/labels/{split}") % 2**31
         first_wins, p_first = oracle.prefer(prompts, first, second, seed=seed)
         labelled = []
         for prompt, a, b, a_wins, p in zip(prompts, first, second, first_wins, p_first, strict=True):
-            if a == b or math.isnan(p):  # equal replies are no pair, and an unscored one has no label
+            if a == b or math.isnan(p):  # equal responses are not a pair, NaN is no label
                 continue
-            pair = Pair(prompt, a, b, {"p_chosen": p}) if a_wins else Pair(prompt, b, a, {"p_chosen": 1 - p})
-            labelled.append(pair)
+            if a_wins:
+                labelled.append(Pair(prompt, a, b, {"p_chosen": p}))
+            else:
+                labelled.append(Pair(prompt, b, a, {"p_chosen": 1 - p}))
         return labelled
 
     def collect(self, step: int) -> StepBatch:
@@ -134,32 +138,34 @@ class RewardModelling(Algorithm):
         return StepBatch(micros, units=len(self.steps[step]))
 
     def _make_micro_batches(self, m: int, indices: Sequence[int], step: int) -> list[PairMicro]:
-        """The forward passes of model m over its pairs of a step.
+        """Return the forward passes of model m over its pairs of a step.
 
-        Its loss is the mean over its pairs and members, whatever the number of pairs that the other models have.
+        The loss is the mean over the model's pairs and members, independent of the number of pairs of other models.
         """
         settings = self.settings
         members = [member for member in self.members if member.model is self.models[m]]
-        # The loop divides the step's sum by the first model's number of pairs. A head of a shared trunk trains on
-        # `member_fraction` of its pairs only, on average.
+        # The loop divides the sum of a step by the first model's number of pairs. A head of a shared trunk trains on
+        # only `member_fraction` of its pairs, on average.
         heads = len(members) * settings.member_fraction if settings.shared_trunk else 1.0
         weight = len(self.steps[step]) / len(indices) / heads
         rows_per_pair = 6 if settings.confidence_weight else 2
+        # −(−a // b) rounds up, because 0 means "not split"
         max_pair_tokens = -(-settings.micro_batch_tokens // rows_per_pair)
         micros = []
         for split in micro_batches(indices, self.lengths, max_pair_tokens):
             pairs = [self.rows[i] for i in split]
             stated = [self._confidence_rows(i, step) for i in split] if settings.confidence_weight else None
-            weight_KB = torch.stack([member.in_share_N[split] for member in members]) * weight
+            weight_KB = torch.stack([member.in_bootstrap_N[split] for member in members]) * weight
             batch = make_batch(pairs, stated, self.run.device)
-            micros.append(PairMicro(self.models[m], members, batch, to_device(weight_KB, self.run.device)))
+            weight_KB = to_device(weight_KB, self.run.device)
+            micros.append(PairMicro(self.models[m], members, batch, weight_KB))
         if settings.length_head and len(micros) > 1:
             with self.run.autocast():
                 return add_step_statistics(micros)
         return micros
 
     def _confidence_rows(self, i: int, step: int) -> list[PairRows]:
-        """Both replies of a training pair with a high and a low confidence at the end."""
+        """Return both responses of a training pair with high and with low confidence stated at the end."""
         generator = torch.Generator().manual_seed(self.run.seed(f"reward_model/confidence/{i}", step))
 
         def draw(sentences: Sequence[str]) -> str:
@@ -170,33 +176,35 @@ class RewardModelling(Algorithm):
         return confidence_rows(self.encoder, self.rows[i], sure, unsure, self.max_length)
 
     def loss(self, micro: PairMicro) -> LossOutput:
-        """Loss of each pair; models share no parameter, so the sum over them trains each by itself."""
+        """Return the loss of each pair. Models share no parameters, so their sum trains each one separately."""
         return within(micro.model, pair_loss, micro, self.settings)
 
     def program(self, micro: PairMicro) -> Hashable:
         return id(micro.model)
 
     def evaluate(self, step: int) -> None:
-        # Unscaled scores: an accuracy needs only the sign of a margin.
+        # Scores are unscaled here, because accuracy depends only on the sign of a margin.
         reward = BTReward(build_scorers(self.settings, self.run, self.members, self.encoder), BradleyTerry())
         accuracy = float((margins(reward, self.run.corpus.test) > 0).mean())
         self.run.log(step + 1, heldout_accuracy=accuracy)
 
     def finish(self) -> Result:
-        """Fix each member's score scale on the policy's replies to training prompts, then audit their mean."""
-        prompts, replies, clusters = self.replies.for_scale()
+        """Fix each member's score scale on policy responses to training prompts, then audit the members' mean."""
+        # 1. Fix the scales. Averaged weights give other scores, so they need their own scale.
+        prompts, responses, clusters = self.responses.for_scale()
         unscaled = build_scorers(self.settings, self.run, self.members, self.encoder)
-        self.scorers = [scorer.fix_scale(prompts, replies) for scorer in unscaled]
+        self.scorers = [scorer.fix_scale(prompts, responses) for scorer in unscaled]
         averaged_scorer = average_weights(self.settings, self.run, self.scorers)
-        self.averaged_scorer = averaged_scorer.fix_scale(prompts, replies) if averaged_scorer else None
+        self.averaged_scorer = averaged_scorer.fix_scale(prompts, responses) if averaged_scorer else None
+        # 2. Audit on held-out pairs, on attempts of an agent, and on policy responses.
         reward = BTReward(self.scorers, BradleyTerry())
-        audit = self._audit_held_out(reward)
+        audit = self._audit_heldout(reward)
         if "attempts" in self.run.needs:
             audit |= audit_attempts(reward, read_attempts(Path(self.run.needs["attempts"])))
-        scores = reward(prompts, replies)
-        audit["filler_shift"] = filler_shift(reward, prompts, replies, scores.total_N)
-        moments = overall({"score": scores.total_N, "words": words(replies)}, clusters)
-        audit["length_correlation"] = moments.correlation("score", "words")
+        scores = reward(prompts, responses)
+        audit["filler_shift"] = filler_shift(reward, prompts, responses, scores.total_N)
+        statistics = pooled_products({"score": scores.total_N, "words": words(responses)}, clusters)
+        audit["length_correlation"] = statistics.correlation("score", "words")
         if "disagreement" in scores.parts:
             audit["disagreement"] = clustered_mean(scores.parts["disagreement"], clusters)
         metrics = {
@@ -209,8 +217,8 @@ class RewardModelling(Algorithm):
         }
         return Result(metrics=metrics, primary=[name for name in PRIMARY if name in audit])
 
-    def _audit_held_out(self, reward: TextReward) -> dict[str, Any]:
-        """How the reward ranks held-out pairs: the corpus's, those of several turns among them, the policy's own."""
+    def _audit_heldout(self, reward: TextReward) -> dict[str, Any]:
+        """Audit the ranking of held-out pairs: of the corpus, its multi-turn pairs, and pairs of policy responses."""
         pairs = with_gold(self.run.corpus.test[:HELD_OUT_PAIRS], self.run.corpus.oracle)
         prompts = [pair.prompt for pair in pairs]
         chosen_N = reward(prompts, [pair.chosen for pair in pairs]).total_N
@@ -235,23 +243,25 @@ class RewardModelling(Algorithm):
         return audit
 
     def _confidence_gains(self, reward: TextReward, pairs: Sequence[Pair]) -> dict[str, Any]:
-        """How much more a reply scores with the first `sure` sentence at its end than with the first `unsure` one."""
+        """Return the score gain of responses from ending in the first `sure` instead of the first `unsure` sentence."""
         prompts, clusters = [pair.prompt for pair in pairs], prompt_ids(pairs)
         gains = {}
         for side in ("chosen", "rejected"):
-            replies = [getattr(pair, side) for pair in pairs]
-            sure_N = reward(prompts, [f"{reply} {self.settings.sure[0]}" for reply in replies]).total_N
-            unsure_N = reward(prompts, [f"{reply} {self.settings.unsure[0]}" for reply in replies]).total_N
+            responses = [getattr(pair, side) for pair in pairs]
+            sure = [f"{response} {self.settings.sure[0]}" for response in responses]
+            unsure = [f"{response} {self.settings.unsure[0]}" for response in responses]
+            sure_N = reward(prompts, sure).total_N
+            unsure_N = reward(prompts, unsure).total_N
             gains[f"confidence_gain/{side}"] = clustered_mean(sure_N - unsure_N, clusters)
         return gains
 
-    def save_extra(self, folder: Path) -> None:
-        """Save the score scale with the model, and the further members of an ensemble beside it."""
-        save_members(folder, self.scorers, self.averaged_scorer)
+    def save_extra(self, directory: Path) -> None:
+        """Save the score scale with the model, and the further members of an ensemble in sub-directories."""
+        save_members(directory, self.scorers, self.averaged_scorer)
 
 
 def auroc_of_pairs(chosen_N: FloatArray, rejected_N: FloatArray, pairs: Sequence[Pair]) -> Estimate:
-    """How well scores of single replies tell chosen from rejected ones, whatever their prompts; clustered by prompt."""
+    """Return the AUC of single response scores, chosen against rejected over all prompts, clustered by prompt."""
     score_N = np.concatenate([chosen_N, rejected_N])
     is_chosen_N = np.repeat([True, False], [len(chosen_N), len(rejected_N)])
     return auroc(score_N, is_chosen_N, np.tile(prompt_ids(pairs), 2))
@@ -260,12 +270,13 @@ def auroc_of_pairs(chosen_N: FloatArray, rejected_N: FloatArray, pairs: Sequence
 def reading_metrics(
     encoder: Encoder, pairs: Sequence[Pair], cut_context: Callable[[Pair], Pair], max_length: int
 ) -> dict[str, Any]:
-    """Tokens, turns and truncation of both rows of pairs, clustered by prompt; see metrics.py."""
+    """Return tokens, turns and truncation of both rows of pairs, clustered by prompt (definitions: metrics.py)."""
     read_pairs = [cut_context(pair) for pair in pairs]
-    tokens = []  # of both whole rows of each pair, before they are cut to max_length
+    tokens = []  # of both rows of each pair before truncation to max_length
     for pair in read_pairs:
         prompt_tokens = len(encoder.prompt(pair.prompt))
-        tokens += [prompt_tokens + len(encoder.response(text)) for text in (pair.chosen, pair.rejected)]
+        for text in (pair.chosen, pair.rejected):
+            tokens.append(prompt_tokens + len(encoder.response(text)))
     tokens_N = np.array(tokens)
     row_clusters = np.repeat(prompt_ids(pairs), 2)
     return {

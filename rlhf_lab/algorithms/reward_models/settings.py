@@ -10,27 +10,27 @@ from rlhf_lab.config.registry import kind_of, register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Finite, Ge, Gt, Le, Lt, NotEmpty
-from rlhf_lab.training.settings import SMALL, Held, TrainingSettings
+from rlhf_lab.training.settings import SMALL, ModelCopies, TrainingSettings
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
     from rlhf_lab.training.run_settings import Evaluation
 
 OTHER_POLICIES = tuple(f"policy_{k}" for k in range(1, 10))
-"""Roles of the policies that further members of an ensemble start from."""
+"""Roles of the policies from which further members of an ensemble start."""
 
 
 @dataclass(frozen=True)
 class StepSettings(TrainingSettings):
     """A binary head on worked solutions, trained with binary cross-entropy from `needs.policy`.
 
-    The solutions are drawn once, at the start, from the run's seed.
+    The solutions are sampled once, at the start, with the run's seed.
 
     Args:
-        problems: training problems that solutions are taken from.
-        trajectories: solutions per problem that `needs.policy` samples, at temperature 1 (with `labels=perturbed`:
-            wrong versions made of each right demonstration).
-        demonstrations: the data's own solution of each problem is one more.
+        problems: number of training problems.
+        trajectories: solutions per problem that `needs.policy` samples at temperature 1. With `labels=perturbed`:
+            number of wrong versions generated from each correct demonstration.
+        demonstrations: True to add the data's own solution of each problem.
     """
 
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
@@ -57,8 +57,8 @@ class StepSettings(TrainingSettings):
     def requirements(self) -> Requirements:
         return (*self.requires, Capability.DEMONSTRATIONS) if self.demonstrations else self.requires
 
-    def held(self, *, adapter: bool) -> list[Held]:
-        return [Held("reward model", outputs=1, trained=True)]
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        return [ModelCopies("reward model", outputs=1, trained=True)]
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [(batch_rows, max(1, self.trajectories))]
@@ -68,7 +68,7 @@ class StepSettings(TrainingSettings):
             *super().rules(),
             (
                 self.trajectories > 0 or self.demonstrations,
-                "trajectories=0 and demonstrations=false leave nothing to train on",
+                "trajectories=0 and demonstrations=false leave nothing to train on; set trajectories above 0",
             ),
         )
 
@@ -76,23 +76,24 @@ class StepSettings(TrainingSettings):
 @register("algorithm", "orm", implementation="rlhf_lab.algorithms.reward_models.step_reward")
 @dataclass(frozen=True)
 class OutcomeModel(StepSettings):
-    """Outcome reward model (arXiv:2110.14168): the head is on the last token; its label says if the answer is right."""
+    """Outcome reward model (arXiv:2110.14168): the head reads the last token and predicts a correct answer."""
 
 
 @register("algorithm", "prm", implementation="rlhf_lab.algorithms.reward_models.step_reward")
 @dataclass(frozen=True)
 class ProcessModel(StepSettings):
-    """Process reward model (arXiv:2305.20050): the head is on the last token of every step (line) of a solution.
+    """Process reward model (arXiv:2305.20050): the head reads the last token of every step (line) of a solution.
 
     Args:
-        labels: who says whether a step is right. `annotated`: the world, which reads every step. `perturbed`: nobody
-            has to: one step of a right solution is changed and all that comes from it with it, so what changed is
+        labels: source of the step labels. `annotated`: the world judges every step. `perturbed`: needs no annotator;
+            one step of a correct solution and everything that depends on it are changed, so the changed steps are
             wrong. `monte_carlo`: the policy completes the solution from every step (arXiv:2312.08935).
-        up_to_first_error: steps after the first wrong one have no label (arXiv:2305.20050, section 2.6), so the model
-            learns whether a step is right after right ones. `monte_carlo` labels every step in any case.
+        up_to_first_error: True if steps after the first wrong one have no label (arXiv:2305.20050, section 2.6); the
+            model then learns whether a step is right given that all earlier ones are. `monte_carlo` labels every step
+            in any case.
         rollouts: completions per step of `monte_carlo`.
-        estimate: label of `monte_carlo`: `soft` is the share of completions that reach the right answer, `hard` is 1
-            when any does (arXiv:2312.08935, eq. 3 and 4).
+        estimate: label of `monte_carlo`: `soft` is the fraction of completions that reach the correct answer, `hard` is
+            1 if at least one does (arXiv:2312.08935, eq. 3 and 4).
     """
 
     smoke: ClassVar[dict[str, float]] = {**StepSettings.smoke, "rollouts": 2}
@@ -113,8 +114,11 @@ class ProcessModel(StepSettings):
         perturbed = self.labels == "perturbed"
         return (
             *super().rules(),
-            (not perturbed or self.demonstrations, "labels=perturbed starts from demonstrations; leave them in"),
-            (not perturbed or self.trajectories > 0, "labels=perturbed with trajectories=0 has no wrong solution"),
+            (not perturbed or self.demonstrations, "labels=perturbed changes demonstrations; set demonstrations=true"),
+            (
+                not perturbed or self.trajectories > 0,
+                "labels=perturbed with trajectories=0 has no wrong solution; use 1 or more",
+            ),
         )
 
 
@@ -123,36 +127,37 @@ class ProcessModel(StepSettings):
 class RewardModel(TrainingSettings):
     """Bradley-Terry reward model: −log σ(r_chosen − r_rejected − margin), a scalar head on the last real token.
 
-    Starts from the SFT policy (`needs.policy`). Member k of an ensemble starts from `needs.policy_<k>` where that is
-    named (the first member is 0); a recipe there is built with a seed of its own, 1000·k above the run's. With
-    `needs.attempts` (`algorithm=attempt_pairs`) it is also asked to choose among an agent's attempts at held-out tasks.
+    It starts from the SFT policy (`needs.policy`). Member k of an ensemble starts from `needs.policy_<k>` if it is set
+    (the first member is 0); a recipe named there is built with its own seed, the run's seed plus 1000·k. With
+    `needs.attempts` (`algorithm=attempt_pairs`) the model also chooses among an agent's attempts at held-out tasks.
 
     Args:
-        context: what it reads of a prompt of several turns: the whole `conversation`, or the `last_turn` of the human
-            alone. Part of the saved model: whoever scores with it later cuts prompts the same way.
+        context: part of a multi-turn prompt that the model reads: the full `conversation`, or only the human's
+            `last_turn`. It is stored with the model, so that prompts are cut the same way whenever the model scores.
         centering: weight of (r_chosen + r_rejected)², which keeps scores near zero (arXiv:2312.09244).
-        margin: constant the chosen reply must win by, in reward units (arXiv:2307.09288, eq. 2).
-        on_policy_fraction: share of training pairs that are sampled from `needs.policy` and labelled by the data
-            source's annotator, or by `needs.gold`, so that the model sees the policy's own mistakes. Sources without
-            an annotator use the corpus alone, and the run says so.
-        members: reward models that are trained side by side, an ensemble (arXiv:2310.02743): each has its own head
-            and its own order of the data.
-        member_fraction: share of the pairs that each member trains on, drawn for each anew.
-        shared_trunk: the members are heads of one model: one forward pass for all, the pairs in the same order, the
-            loss the mean over heads. Each head still has its own start and its own share of the pairs.
-        head_noise: standard deviation of a head's weights at the start times √(hidden size), where there are several
-            heads or members. 0 starts all members alike, as averaging their weights wants
-            (`reward.terms.bt.ensemble=warm`). The head of a single model starts at zero.
-        length_head: a second head that takes the share of preferences that reply length explains (ODIN,
-            arXiv:2402.07319): the pair loss sees the sum of both heads, whoever scores later only the first.
-        length_weight: weight of |ρ(r_Q, tokens)| − ρ(r_L, tokens), correlations over the replies of a step.
+        margin: constant by which the chosen reward must exceed the rejected one (arXiv:2307.09288, eq. 2).
+        on_policy_fraction: fraction of the training pairs that are sampled from `needs.policy` and labelled by the
+            data source's annotator, or by `needs.gold`, so that the model sees errors of this policy. Sources without
+            an annotator use only the corpus, and the run notes it.
+        members: number of reward models trained in parallel as an ensemble (arXiv:2310.02743). Each has its own head
+            and its own data order.
+        member_fraction: fraction of the pairs that each member trains on, sampled separately for each.
+        shared_trunk: True if the members are heads of one model. They share the forward pass and the order of pairs,
+            and the loss is the mean over heads. Each head still has its own initial weights and its own pairs.
+        head_noise: standard deviation of a head's initial weights times √(hidden size), if there are several heads or
+            members. 0 starts all members equally, as needed to average their weights (`reward.terms.bt.ensemble=warm`).
+            The head of a single model starts at zero.
+        length_head: True to add a second head for the part of preferences that response length explains (ODIN,
+            arXiv:2402.07319). The pair loss uses the sum of both heads; later scores use only the first.
+        length_weight: weight of |ρ(r_Q, tokens)| − ρ(r_L, tokens), correlations over the responses of a step.
         orthogonal_weight: weight of |cos(w_Q, w_L)|, the overlap of the two heads' weights.
-        confidence_weight: weight of PPO-M's calibration loss (arXiv:2410.09724) beside the pair loss: a chosen reply
-            that ends in a `sure` sentence beats itself with an `unsure` one, a rejected reply the other way round.
-            Tripled rows; 0 is off.
-        sure, unsure: sentences that state high and low confidence; each pair gets one of each, drawn by the seed.
-        max_pairs: most corpus pairs, drawn at random; a smaller draw lies within a larger one. 0 is all.
-        selection: which of them are trained on; margins come from `needs.margins`.
+        confidence_weight: weight of PPO-M's calibration loss (arXiv:2410.09724), which is added to the pair loss. A
+            chosen response that ends with a `sure` sentence should beat the same response with an `unsure` one, and a
+            rejected response vice versa. Triples the rows; 0 is off.
+        sure, unsure: sentences that state high and low confidence. Each pair gets a random one of each.
+        max_pairs: maximum number of corpus pairs, a random subset; smaller subsets are contained in larger ones. 0 is
+            all.
+        selection: selection of the training pairs among them; margins come from `needs.margins`.
     """
 
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.PAIRS, Capability.SINGLE_TURN)
@@ -173,37 +178,43 @@ class RewardModel(TrainingSettings):
         "batch_size": 32,
     }
     smoke_real: ClassVar[dict[str, float]] = {**TrainingSettings.smoke_real, "members": 2}
+    # Loss on pairs.
     context: Literal["conversation", "last_turn"] = "conversation"
     centering: Annotated[float, Ge(0)] = 0.001
     margin: float = 0.0
     on_policy_fraction: Annotated[float, Ge(0), Lt(1)] = 0.25
+    # Ensemble.
     members: Annotated[int, Ge(1)] = 1
     member_fraction: Annotated[float, Gt(0), Le(1)] = 1.0
     shared_trunk: bool = False
     head_noise: Annotated[float, Ge(0)] = 1.0
+    # Length head (ODIN) and stated confidence (PPO-M).
     length_head: bool = False
     length_weight: Annotated[float, Ge(0)] = 1.0
     orthogonal_weight: Annotated[float, Ge(0)] = 1.0
     confidence_weight: Annotated[float, Ge(0, hint="0 is off")] = 0.0
     sure: Annotated[tuple[str, ...], NotEmpty()] = tuple(f"Confidence: {n}." for n in (8, 9, 10))
     unsure: Annotated[tuple[str, ...], NotEmpty()] = tuple(f"Confidence: {n}." for n in (0, 1, 2))
+    # Training pairs.
     max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 0
     selection: Selection = field(default_factory=Selection)
 
+    # Members share token rows, so the policies that they start from need the same vocabulary.
     def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
         roles = () if self.shared_trunk else OTHER_POLICIES[: self.members - 1]
-        remedy = "members share rows; write one data.seed"
+        remedy = "members share token rows; use the same data.seed"
         return {role: ("policy", remedy) for role in roles if config.needs.get(role)}
 
-    def held(self, *, adapter: bool) -> list[Held]:
-        """The policy that samples pairs stays; members are trained side by side, one backward pass each."""
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        """Return the copies in memory: members, each with its own backward pass, and the policy that samples pairs."""
         heads = 2 if self.length_head else 1
+        # A shared trunk is one model. Separate members run their backward passes one after another (`together`).
         if self.shared_trunk:
-            members = [Held("reward model", outputs=heads * self.members, trained=True)]
+            members = [ModelCopies("reward model", outputs=heads * self.members, trained=True)]
         else:
             names = [f"member {k}" for k in range(self.members)] if self.members > 1 else ["reward model"]
-            members = [Held(name, outputs=heads, trained=True, together=k) for k, name in enumerate(names)]
-        return [*members, Held("policy (samples)")]
+            members = [ModelCopies(name, outputs=heads, trained=True, together=k) for k, name in enumerate(names)]
+        return [*members, ModelCopies("policy (samples)")]
 
     @property
     def trl_trainer(self) -> str:
@@ -214,15 +225,16 @@ class RewardModel(TrainingSettings):
 
     @property
     def rows_per_unit(self) -> int:
+        # stated confidence adds a `sure` and an `unsure` version of both responses
         return 6 if self.confidence_weight else 2
 
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            (not self.shared_trunk or self.members > 1, "shared_trunk=true is for an ensemble; set members=3"),
+            (not self.shared_trunk or self.members > 1, "shared_trunk=true needs an ensemble; set e.g. members=3"),
             (
                 self.head_noise > 0 or not (self.length_head or self.shared_trunk),
-                "head_noise=0: heads on one trunk that start alike stay alike; use a value above 0",
+                "head_noise=0: equal initial heads on one trunk stay equal; use a value above 0",
             ),
             *selection_rules(self.selection, beta=False),
         )
@@ -231,24 +243,25 @@ class RewardModel(TrainingSettings):
 @register("algorithm", "rubric_rm")
 @dataclass(frozen=True)
 class RubricRM(TrainingSettings):
-    """Rubric reward model: predicts the grades of single replies by least squares, from a head on the last real token.
+    """Rubric reward model: predicts grades of single responses by least squares, with a head on the last real token.
 
-    Starts from the SFT policy (`needs.policy`) and trains on both replies of each pair, and on the policy's own. The
-    grades are the data's; where the data have a judge and no grades (`data=mini_hh`), the judge's; and with
-    `needs.grades` (`algorithm=grade`) those that any judge gave, on its rubric: then on the corpus alone, and on the
-    pairs both of whose replies have grades.
+    It starts from the SFT policy (`needs.policy`) and trains on both responses of each pair and on responses of the
+    policy. The grades come from the data, or from the data's judge if the data has a judge but no grades
+    (`data=mini_hh`). With `needs.grades` (`algorithm=grade`) they come from any judge and its rubric; the model then
+    trains only on corpus pairs whose responses both have grades.
 
     Args:
-        target: `scalar` is one output for the weighted mean of the grades, each as a share of its scale: for five
-            criteria 1…5 of equal weight, (sum − 5)/20; `attributes` is an output for each (arXiv:2406.08673), the
-            weighted mean of which is the score.
-        weights: attribute → weight in the score, negative for what is unwanted; an attribute that is not named has 0.
-            They are divided by the sum of their absolute values. None: all equal. HelpSteer2's 70B model: .65
-            helpfulness, .8 correctness, .45 coherence, .55 complexity, −.4 verbosity.
-        on_policy_fraction: share of training pairs that are sampled from `needs.policy` and graded by the data's judge.
-            Data without a judge use the corpus alone, and the run says so.
-        max_pairs: most corpus pairs, drawn at random; a smaller draw lies within a larger one. 0 is all.
-        selection: which of them are trained on; margins come from `needs.margins`.
+        target: `scalar` is one output for the weighted mean of the grades, each as a fraction of its scale. For five
+            criteria 1…5 of equal weight it is (sum − 5)/20. `attributes` is one output per attribute
+            (arXiv:2406.08673), and the score is their weighted mean.
+        weights: attribute → weight in the score, negative if undesired. Attributes without a weight have 0. The weights
+            are divided by the sum of their absolute values. None: all equal. HelpSteer2's 70B model: .65 helpfulness,
+            .8 correctness, .45 coherence, .55 complexity, −.4 verbosity.
+        on_policy_fraction: fraction of the training pairs that are sampled from `needs.policy` and graded by the data's
+            judge. Data without a judge uses only the corpus, and the run notes it.
+        max_pairs: maximum number of corpus pairs, a random subset; smaller subsets are contained in larger ones. 0 is
+            all.
+        selection: selection of the training pairs among them; margins come from `needs.margins`.
     """
 
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.PAIRS, Capability.SINGLE_TURN)
@@ -267,21 +280,21 @@ class RubricRM(TrainingSettings):
     max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 0
     selection: Selection = field(default_factory=Selection)
 
-    def held(self, *, adapter: bool) -> list[Held]:
-        return [Held("rubric model", outputs=1, trained=True), Held("policy (samples)")]
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        return [ModelCopies("rubric model", outputs=1, trained=True), ModelCopies("policy (samples)")]
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [(batch_rows, 2)]
 
     @property
     def trains_on(self) -> Literal[""]:
-        return ""  # made pairs have no grades
+        return ""  # synthetic pairs have no grades
 
     def contradictions(self, config: Config) -> list[str]:
         if Capability.GRADES in config.data.capabilities or config.needs.get("grades"):
             return []
         return [
-            "algorithm=rubric_rm needs graded replies; use data=mini_hh, data=helpsteer2 or data=graded, or have a "
+            "algorithm=rubric_rm needs graded responses; use data=mini_hh, data=helpsteer2 or data=graded, or let a "
             "judge grade these pairs: +needs.grades=grade_pairs"
         ]
 
@@ -290,7 +303,7 @@ class RubricRM(TrainingSettings):
             *super().rules(),
             (
                 self.weights is None or any(self.weights.values()),
-                f"weights={self.weights} are all 0; null weighs all equally",
+                f"weights={self.weights} are all 0; set one, or use null for equal weights",
             ),
             *selection_rules(self.selection, beta=False),
         )

@@ -1,7 +1,7 @@
 """Process and outcome reward models: one binary head, at the end of every step or at the last token.
 
-Both train on solutions of the same policy to the same problems. They differ in where the head is read and in who gives
-the labels. The score head has no bias and starts at zero, so every probability starts at ½.
+Both train on solutions of the same policy to the same problems. They differ in the positions that the head reads and in
+the source of the labels. The score head has no bias and starts at zero, so every probability starts at ½.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlhf_lab.losses.process import step_loss
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.lora import trainable
-from rlhf_lab.models.steps import StepRow, places, step_logits, step_row
+from rlhf_lab.models.steps import StepRow, step_logits, step_positions, step_row
 from rlhf_lab.rewards.learned.process import JudgeFile, StepJudge
 from rlhf_lab.sampling.solutions import Solutions, Trajectory, annotated, perturbed_solutions, problems
 from rlhf_lab.statistics.estimates import Estimate
@@ -33,10 +33,11 @@ from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report, model_size
 
 HELD_OUT_PROBLEMS = 256
+"""Maximum number of held-out problems in the audit."""
 
 
 class StepMicroBatch(NamedTuple):
-    """One forward pass: rows, and the (row, column) positions in them that have labels, N in all."""
+    """One forward pass: rows, and the (row, column) positions of their N labels."""
 
     batch: TokenBatch
     row_N: Tensor
@@ -45,7 +46,7 @@ class StepMicroBatch(NamedTuple):
 
 
 class StepRewardModelling(Algorithm):
-    """Trains the head where `kind` says. A unit of the loss is a label, so long solutions weigh more."""
+    """Training of a binary head on solutions. The unit of the loss is a label, so long solutions weigh more."""
 
     settings: ProcessModel | OutcomeModel
 
@@ -66,14 +67,14 @@ class StepRewardModelling(Algorithm):
         self.total_steps = len(self.steps)
 
     def _encode(self, solutions: list[Trajectory]) -> None:
-        """Tokenise solutions and find the columns that have labels; solutions without any label are left out."""
+        """Tokenise solutions and find the columns that have labels; solutions without a label are excluded."""
         self.rows: list[StepRow] = []
         self.columns: list[list[int]] = []
         self.labels: list[list[float]] = []
         self.cut = 0
         for solution in solutions:
-            lines = step_lines(solution.reply)
-            row = step_row(self.encoder, solution.prompt, solution.reply, lines, self.max_length)
+            lines = step_lines(solution.response)
+            row = step_row(self.encoder, solution.prompt, solution.response, lines, self.max_length)
             self.cut += len(lines) - len(row.ends)
             if self.kind == "prm":
                 labels = self._step_labels(solution)[: len(row.ends)]
@@ -81,16 +82,17 @@ class StepRewardModelling(Algorithm):
             else:
                 labels = [solution.correct]
                 columns = [row.last]
+            # A row may be truncated before its first step.
             if columns:
                 self.rows.append(row)
                 self.columns.append(columns)
                 self.labels.append(labels)
 
     def _step_labels(self, solution: Trajectory) -> list[float]:
-        """Labels of a solution's steps, with `up_to_first_error` none behind the first wrong step."""
+        """Return the labels of a solution's steps; `up_to_first_error` drops those after the first wrong step."""
         settings = self.settings
         labels = list(solution.labels)
-        # Monte Carlo labels are shares of completions and not verdicts: every step keeps its own.
+        # Monte Carlo labels are fractions of completions, not verdicts, so every step keeps its own.
         if isinstance(settings, ProcessModel) and settings.labels != "monte_carlo" and settings.up_to_first_error:
             first = first_wrong(labels)
             return labels if first == NO_ERROR else labels[: first + 1]
@@ -105,7 +107,7 @@ class StepRewardModelling(Algorithm):
     def _make_micro_batch(self, indices: list[int]) -> StepMicroBatch:
         device = self.run.device
         batch = TokenBatch.from_rows([self.rows[i].row for i in indices], device)
-        row_N, column_N = places([self.columns[i] for i in indices], device)
+        row_N, column_N = step_positions([self.columns[i] for i in indices], device)
         label_N = to_device([label for i in indices for label in self.labels[i]], device)
         return StepMicroBatch(batch, row_N, column_N, label_N)
 
@@ -115,7 +117,7 @@ class StepRewardModelling(Algorithm):
         return LossOutput(step_loss(logits_N, micro.label_N.to(logits_N.dtype)), {"accuracy": right_N})
 
     def finish(self) -> Result:
-        """Audit the model on held-out solutions with a planted mistake, whatever it was trained on."""
+        """Audit the model on held-out solutions with a planted error, whatever labels it was trained on."""
         labels = [label for solution_labels in self.labels for label in solution_labels]
         audit = self._audit_planted()
         metrics = {
@@ -130,22 +132,22 @@ class StepRewardModelling(Algorithm):
         return Result(metrics=metrics, primary=[*audit, "trajectories", "positive"])
 
     def _audit_planted(self) -> dict[str, Estimate]:
-        """Accuracy, ranking and calibration on held-out planted solutions; nothing where none could be made."""
+        """Return accuracy, ranking and calibration on held-out planted errors; empty if none could be generated."""
         pairs = problems(self.run, "test", HELD_OUT_PROBLEMS)
         planted = perturbed_solutions(self.run, pairs, 1, self.run.seed("steps/held_out"))
         judge = StepJudge(self.model, self.encoder, JudgeFile(self.kind, self.max_length), self.run.device, 16384)
-        judgements = judge([solution.prompt for solution in planted], [solution.reply for solution in planted])
+        judgements = judge([solution.prompt for solution in planted], [solution.response for solution in planted])
         rows: list[tuple[str, float, float]] = []  # (prompt, probability, label) of each judged position
         for solution, judgement in zip(planted, judgements, strict=True):
             if self.kind == "prm":
-                # Up to the first error for all models, whatever they were trained on; without an error
-                # (NO_ERROR = -1) `0 or None` is all steps. Steps beyond max_length have no probability.
+                # All models are audited up to the first error, whatever they were trained on. Without an error,
+                # NO_ERROR is −1 and `0 or None` keeps all steps. Steps beyond max_length have no probability.
                 labels = solution.labels[: first_wrong(solution.labels) + 1 or None]
                 rows += [(solution.prompt, p, label) for p, label in zip(judgement.steps, labels, strict=False)]
             else:
                 rows.append((solution.prompt, judgement.last, solution.correct))
         if not rows:
-            self.run.note("no held-out demonstration could be perturbed: the model is not audited")
+            self.run.note("no held-out demonstration could be perturbed, so the model is not audited")
             return {}
         prompts, p_N, label_N = (np.array(column) for column in zip(*rows, strict=True))
         return {
@@ -154,8 +156,8 @@ class StepRewardModelling(Algorithm):
             "brier/planted": clustered_mean((p_N - label_N) ** 2, prompts),
         }
 
-    def save_extra(self, folder: Path) -> None:
-        JudgeFile(self.kind, self.max_length).write(folder)
+    def save_extra(self, directory: Path) -> None:
+        JudgeFile(self.kind, self.max_length).write(directory)
 
 
 def build(settings: ProcessModel | OutcomeModel, run: Run) -> StepRewardModelling:
@@ -163,7 +165,7 @@ def build(settings: ProcessModel | OutcomeModel, run: Run) -> StepRewardModellin
 
 
 def training_solutions(settings: ProcessModel | OutcomeModel, run: Run, source: Solutions) -> list[Trajectory]:
-    """The labelled trajectories of a stage. Raises ConfigError where the data cannot give the labels asked for."""
+    """Return the labelled trajectories of a stage. Raise ConfigError or DataError if labels are unavailable."""
     pairs = problems(run, "train", settings.problems)
     if isinstance(settings, ProcessModel) and settings.labels == "perturbed":
         perturbed = perturbed_solutions(run, pairs, settings.trajectories, run.seed("steps/perturbed"))

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning.
+"""Supervised fine-tuning on demonstrations.
 
-settings.py, sft.py.
+Read settings.py, then sft.py.
 """

@@ -7,7 +7,7 @@ from rlhf_lab.core.metrics import Metric
 SFT = (
     Metric(
         "heldout_nll",
-        "mean −log p of a held-out reply token, nats, EOS included",
+        "mean −log p of a held-out response token, nats, EOS included",
         title="held-out loss",
         unit="nats",
         better="lower",

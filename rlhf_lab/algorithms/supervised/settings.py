@@ -14,20 +14,20 @@ from rlhf_lab.training.settings import SMALL, TrainingSettings
 @register("algorithm", "sft")
 @dataclass(frozen=True)
 class SFT(TrainingSettings):
-    """Supervised fine-tuning on the chosen replies: causal LM loss on reply tokens only.
+    """Supervised fine-tuning on the chosen responses: causal LM loss on response tokens only.
 
     Args:
-        assistant_turns: which turns of the assistant are learned: `last`, the reply of a row, or `all` of its
-            conversation. null is `all` where the data come as conversations (`data=sft`), else `last`.
-        skip_garbled: leave out replies that the data source itself marks as corrupted.
-        only_correct: leave out replies that, as the data source itself knows, do not reach the right answer.
+        assistant_turns: assistant turns that are learned: `last`, the response of a row, or `all` turns of its
+            conversation. null is `all` if the data consists of conversations (`data=sft`), else `last`.
+        skip_garbled: exclude responses that the data source marks as corrupted.
+        only_correct: exclude responses that the data source marks as wrong.
     """
 
     requires: ClassVar[Requirements] = (Capability.DEMONSTRATIONS,)
     optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
     loss_falls: ClassVar[bool] = True
     keyed_if_set: ClassVar[tuple[str, ...]] = ("only_correct",)
-    answer: ClassVar[str] = "held_out_loss"
+    answer: ClassVar[str] = "heldout_loss"
     at_small_scale: ClassVar[dict[str, Any]] = {
         **SMALL,
         "lr": 2e-2,
@@ -51,7 +51,8 @@ class SFT(TrainingSettings):
         return not (self.skip_garbled and pair.meta.get("garble_chosen"))
 
     def learn_from(self, pair: Pair) -> int | None:
-        """The message from which on the assistant's turns of a row are learned; None for the reply alone."""
+        """Return the index of the first message whose assistant turns are learned; None for the response alone."""
+        # The data may mark where its conversation starts; `all` also applies to data without such a mark.
         if self.assistant_turns == "last":
             return None
         come_as_conversation: int | None = pair.meta.get("learn_from")

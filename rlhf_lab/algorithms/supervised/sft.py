@@ -1,6 +1,6 @@
-"""Supervised fine-tuning: causal LM loss on the tokens of the chosen replies; prompt and padding have no loss.
+"""Supervised fine-tuning: causal LM loss on the tokens of the chosen responses; prompt and padding have no loss.
 
-Of a conversation every turn of the assistant may be learned, in one row; what others say between them has no loss.
+A conversation is one row, in which every assistant turn may be learned. The turns of other roles have no loss.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AppendableRows = list[MaskedRow] | RowFile
 
 
 class SupervisedFineTuning(Algorithm):
-    """One pass per epoch over (prompt, chosen reply) rows."""
+    """One pass per epoch over (prompt, chosen response) rows."""
 
     settings: SFT
 
@@ -36,22 +36,23 @@ class SupervisedFineTuning(Algorithm):
         self.settings, self.run = settings, run
         self.model, self.encoder = start_policy(run)
         corpus = run.corpus
+        # A streamed corpus may not fit into memory, so its token rows go to a file.
         is_streamed = getattr(run.config.data, "streaming", False)
         used = filter(settings.uses_row, corpus.train)
         self.rows: Sequence[MaskedRow] = self._tokenise(used, RowFile() if is_streamed else [])
         if len(self.rows) < len(corpus.train):
             marks = "garbled or wrong" if settings.only_correct else "garbled"
-            run.note(f"left out {len(corpus.train) - len(self.rows)} replies that the data marks as {marks}")
-        held_out = [p for p in run.corpus.test if not p.meta.get("garble_chosen")][:HELD_OUT_PAIRS]
-        self.held_out: Sequence[MaskedRow] = self._tokenise(held_out, [])
-        self.held_out_prompts = prompt_ids(held_out)
-        self.lengths = [len(prompt) + len(reply) for (prompt, reply), _ in self.rows]
+            run.note(f"excluded {len(corpus.train) - len(self.rows)} responses that the data marks as {marks}")
+        heldout = [p for p in run.corpus.test if not p.meta.get("garble_chosen")][:HELD_OUT_PAIRS]
+        self.heldout: Sequence[MaskedRow] = self._tokenise(heldout, [])
+        self.held_out_prompts = prompt_ids(heldout)
+        self.lengths = [len(prompt) + len(response) for (prompt, response), _ in self.rows]
         self.learned = [sum(mask) for _, mask in self.rows]
         self.steps = epoch_steps(self.lengths, settings, run.seed("sft/order"))
         self.total_steps = len(self.steps)
 
     def _tokenise(self, pairs: Iterable[Pair], rows: AppendableRows) -> Sequence[MaskedRow]:
-        """Token rows with the tokens of their replies that are learned, appended to `rows`."""
+        """Append the token rows of pairs, with a mask of their learned tokens, to `rows` and return it."""
         max_length = self.settings.max_length
         for pair in pairs:
             learn_from = self.settings.learn_from(pair)
@@ -62,10 +63,12 @@ class SupervisedFineTuning(Algorithm):
         indices = self.steps[step]
         splits = micro_batches(indices, self.lengths, self.settings.micro_batch_tokens)
         batches = [self._batch([self.rows[i] for i in split]) for split in splits]
+        # The unit is a learned token, so that every token of a step has the same weight.
         return StepBatch(batches, units=sum(self.learned[i] for i in indices))
 
     def _batch(self, rows: Sequence[MaskedRow]) -> TokenBatch:
         masks = [mask for _, mask in rows]
+        # A batch in which every response token is learned needs no mask tensor.
         every_token = all(map(all, masks))
         return TokenBatch.from_rows([row for row, _ in rows], self.run.device, None if every_token else masks)
 
@@ -73,11 +76,11 @@ class SupervisedFineTuning(Algorithm):
         return LossOutput(-token_logps(self.model, micro).logps_N)
 
     def evaluate(self, step: int) -> None:
-        self.run.log(step + 1, heldout_nll=float(np.concatenate(self._held_out_nll()).mean()))
+        self.run.log(step + 1, heldout_nll=float(np.concatenate(self._heldout_nll()).mean()))
 
     def finish(self) -> Result:
-        nll = self._held_out_nll()
-        # The interval clusters by prompt: tokens of one reply, and replies to one prompt, are not independent.
+        nll = self._heldout_nll()
+        # The interval clusters by prompt: neither tokens of one response nor responses to one prompt are independent.
         prompt_of_token = np.repeat(self.held_out_prompts, [len(token_nll) for token_nll in nll])
         metrics: dict[str, Any] = {
             "heldout_nll": clustered_mean(np.concatenate(nll), prompt_of_token),
@@ -89,11 +92,11 @@ class SupervisedFineTuning(Algorithm):
         return Result(metrics=metrics, primary=["heldout_nll"])
 
     @torch.no_grad()
-    def _held_out_nll(self) -> list[np.ndarray]:
+    def _heldout_nll(self) -> list[np.ndarray]:
         """−log p of each learned token, nats, one array per held-out row."""
         nll_of_rows = []
-        for begin in range(0, len(self.held_out), 64):
-            batch = self._batch(self.held_out[begin : begin + 64])
+        for start in range(0, len(self.heldout), 64):
+            batch = self._batch(self.heldout[start : start + 64])
             logps = token_logps(self.model, batch)
             tokens_per_row = torch.bincount(logps.row_N, minlength=logps.rows).tolist()
             nll_of_rows += [-row_logps.cpu().numpy() for row_logps in logps.logps_N.split(tokens_per_row)]

@@ -1,4 +1,4 @@
-"""The callback through which the lab logs, evaluates, checkpoints and stops a running TRL trainer."""
+"""Callback for TRL's trainers: logs, evaluates, checkpoints and stops a stage as the native engine does."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from rlhf_lab.training.run import Run
 
 
 class LabCallback(TrainerCallback):
-    """Forwards logs to metrics.jsonl, evaluates between steps, keeps the stage's checkpoint, ends the run when told to.
+    """A callback that writes logs to metrics.jsonl, evaluates between steps, saves checkpoints and can stop the run.
 
     Args:
-        stop: set when the run shall end after its current step, saved.
+        stop: event that ends the run, saved, after the current step.
     """
 
     def __init__(self, algorithm: Algorithm, run: Run, ticker: Ticker, stop: threading.Event):
@@ -38,7 +38,7 @@ class LabCallback(TrainerCallback):
         **_: Any,
     ) -> None:
         trl_metrics = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, (int, float))}
-        if "loss" not in trl_metrics:  # the summary at the end
+        if "loss" not in trl_metrics:  # the summary at the end of training has no loss
             return
         metrics = {self.lab_names[name]: value for name, value in trl_metrics.items() if name in self.lab_names}
         metrics["lr_scale"] = trl_metrics["learning_rate"] / args.learning_rate
@@ -54,8 +54,8 @@ class LabCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        # The base class's rule: that of OnPolicy asks for experience, which only the native engine makes.
-        if Algorithm.due(self.algorithm, state.global_step - 1):
+        # The base class's rule is used because OnPolicy's needs experience, which only the native engine has.
+        if Algorithm.evaluation_due(self.algorithm, state.global_step - 1):
             self.algorithm.evaluate(state.global_step - 1)
             control.should_save |= self.run.config.checkpoint.every_steps > 0
         self.ticker.advance(note=self.note)
@@ -64,12 +64,12 @@ class LabCallback(TrainerCallback):
         return control
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Write the stage's checkpoint, which points to TRL's; TRL's is complete by now."""
-        folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        """Write the stage's checkpoint, which refers to TRL's checkpoint; TRL's is complete at this point."""
+        directory = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         stage_state = {
             "step": state.global_step,
-            "trl": folder.name,
+            "trl": directory.name,
             "algorithm": self.algorithm.state_dict(),
             "log_size": self.run.log_size(),
         }
-        checkpoint.save(self.run.folder, stage_state)
+        checkpoint.save(self.run.directory, stage_state)

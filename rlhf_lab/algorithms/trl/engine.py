@@ -1,7 +1,7 @@
-"""Trains a stage with one of TRL's trainers. The native algorithm still makes the data, evaluates and reports.
+"""Training of a stage with one of TRL's trainers. The native algorithm still prepares data, evaluates and reports.
 
-TRL gets a twin of the model: another module tree around the very same parameters. TRL may patch, wrap and reconfigure
-the twin as it likes; when it has trained, so is the algorithm's own model, and nothing is copied back.
+TRL gets a twin of the model: another module tree around the same parameters. TRL may patch, wrap and reconfigure the
+twin. Training the twin also trains the algorithm's own model, so nothing is copied back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rlhf_lab.algorithms.trl import options
 from rlhf_lab.algorithms.trl.rows import (
     BatchMaker,
     both_sides,
-    divided,
+    deal_rows,
     kto_batch,
     padded,
     reward_batch,
@@ -44,11 +44,11 @@ from rlhf_lab.training.loop import Algorithm, Interrupted, _graceful_stop
 from rlhf_lab.training.run import Run
 
 FOLDER = "trl"
-"""TRL's working files in a run directory: its checkpoints, only while the stage is unfinished."""
+"""Directory of TRL's working files in a run directory. It holds TRL's checkpoints while the stage is unfinished."""
 
 
 def load(root: Config) -> Callable[[Algorithm, Run, str], None]:
-    """Return `train`. Raises MissingDependency unless TRL, and vLLM where it samples, are installed."""
+    """Return `train`. Raise MissingDependency if TRL is not installed, or vLLM if TRL samples with it."""
     if importlib.util.find_spec("trl") is None:
         raise MissingDependency(*OPTIONAL["trl"])
     if options.trainer(root).samples and isinstance(root.rollout, Vllm) and importlib.util.find_spec("vllm") is None:
@@ -57,10 +57,10 @@ def load(root: Config) -> Callable[[Algorithm, Run, str], None]:
 
 
 def train(algorithm: Algorithm, run: Run, name: str) -> None:
-    """Take the algorithm's remaining steps with TRL. Resumes from TRL's checkpoint when there is one."""
+    """Take the algorithm's remaining steps with TRL. Resume from TRL's checkpoint if it exists."""
     logging.getLogger("trl").setLevel(logging.ERROR)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # TRL's use of transformers, which no user can change
+        warnings.simplefilter("ignore", FutureWarning)  # raised by TRL's use of transformers, not by users
         _train(algorithm, run, name)
 
 
@@ -75,30 +75,32 @@ def _train(algorithm: Algorithm, run: Run, name: str) -> None:
     trl_checkpoint = None
     if state:
         first_step = int(state["step"])
-        trl_checkpoint = str(run.folder / FOLDER / state["trl"])
+        trl_checkpoint = str(run.directory / FOLDER / state["trl"])
         algorithm.load_state_dict(state["algorithm"])
     with progress(name, trainer.args.max_steps, first_step) as ticker, _graceful_stop() as stop:
         trainer.add_callback(LabCallback(algorithm, run, ticker, stop))
-        trainer.remove_callback(PrinterCallback)  # it prints every log; the ticker shows them
+        trainer.remove_callback(PrinterCallback)  # it would print every log, which the ticker already shows
         trainer.train(resume_from_checkpoint=trl_checkpoint)
         if stop.is_set():
             raise Interrupted(f"stopped after step {trainer.state.global_step} of {trainer.args.max_steps}")
 
 
 def build(algorithm: Algorithm, run: Run) -> Any:
-    """The trainer of a stage, ready to train: one of the classes in `trainers.py`."""
+    """Return the trainer of a stage, ready to train: an instance of a class in `trainers.py`."""
     if isinstance(algorithm, OnPolicy):
         return _build_on_prompts(algorithm, run)
     return _build_on_corpus(algorithm, run)
 
 
 def twin(model: nn.Module) -> Any:
-    """A copy of the module tree around the very same parameters and buffers, without transformers' marks of an adapter.
+    """Copy the module tree around the same parameters and buffers, without transformers' marks of an adapter.
 
-    Its adapter is trained and saved like any other parameter: TRL knows adapters only in peft's own wrapper.
+    The twin's adapter is trained and saved like any other parameter, because TRL supports adapters only in peft's own
+    wrapper.
     """
-    # deepcopy takes what `memo` holds instead of copying it.
-    memo: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    # deepcopy returns objects in `memo` instead of copying them.
+    tensors = (*model.parameters(), *model.buffers())
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
     copied = copy.deepcopy(model, memo)
     for mark in ("peft_config", "_hf_peft_config_loaded"):
         copied.__dict__.pop(mark, None)
@@ -106,9 +108,10 @@ def twin(model: nn.Module) -> Any:
 
 
 def _construct_trainer(algorithm: Algorithm, run: Run, steps: int, inputs: dict[str, Any]) -> Any:
-    """Construct the stage's trainer. Argument classes and trainers of TRL are imported here.
+    """Construct the stage's trainer. TRL's argument classes and trainers are imported here.
 
     Args:
+        steps: optimiser steps of the run.
         inputs: arguments that differ between trainers: dataset, collator, reference model, reward functions.
     """
     import trl
@@ -117,10 +120,12 @@ def _construct_trainer(algorithm: Algorithm, run: Run, steps: int, inputs: dict[
 
     spec = options.trainer(run.config)
     seed = run.seed("trl") % 2**31
-    values = options.arguments(run.config, device=run.device, folder=str(run.folder / FOLDER), seed=seed, steps=steps)
+    values = options.arguments(
+        run.config, device=run.device, directory=str(run.directory / FOLDER), seed=seed, steps=steps
+    )
     model = twin(algorithm.model)
     if spec.samples:
-        model.generation_config.eos_token_id = list(algorithm.encoder.stop_ids)  # as the lab's own sampler
+        model.generation_config.eos_token_id = list(algorithm.encoder.stop_ids)  # as in rlhf_lab's own sampler
     trainer_class = getattr(trainers, spec.name)
     config_class = getattr(trl, spec.config)
     trainer = trainer_class(
@@ -134,7 +139,7 @@ def _construct_trainer(algorithm: Algorithm, run: Run, steps: int, inputs: dict[
 
 
 def _build_on_corpus(algorithm: Any, run: Run) -> Any:
-    """SFT, reward model, DPO, KTO: the native engine's rows in the native engine's order."""
+    """Build the trainer of SFT, reward model, DPO or KTO with the native engine's rows in their order."""
     from rlhf_lab.algorithms.trl.trainers import Batches
 
     spec = options.trainer(run.config)
@@ -144,10 +149,10 @@ def _build_on_corpus(algorithm: Any, run: Run) -> Any:
         rows = algorithm.table.pairs if spec.has_reference else algorithm.rows
     make_batch = BATCH_MAKERS[spec.name](algorithm)
     passes = options.passes(run.config)
-    batches, dropped = divided(algorithm.steps, passes)
+    batches, dropped = deal_rows(algorithm.steps, passes)
     if dropped:
-        run.note(f"{dropped} rows were left out where a step did not divide into {passes} equal forward passes")
-    # TRL's dataset holds positions only; the collator looks the tokenised rows up.
+        run.note(f"{dropped} rows were dropped because a step did not split into {passes} equal forward passes")
+    # TRL's dataset contains only positions; the collator looks up the tokenised rows.
     inputs: dict[str, Any] = {
         "train_dataset": Dataset.from_dict({"index": list(range(len(rows)))}),
         "data_collator": lambda examples: make_batch([rows[example["index"]] for example in examples]),
@@ -162,7 +167,7 @@ def _build_on_corpus(algorithm: Any, run: Run) -> Any:
 
 
 def _reward_padding_id(algorithm: Any) -> int:
-    """A token id that ends no row of a reward model."""
+    """Return a token id with which no row of a reward model ends."""
     return unused_id(both_sides(algorithm.rows), algorithm.model.config.vocab_size)
 
 
@@ -185,24 +190,25 @@ BATCH_MAKERS: dict[str, Callable[[Any], BatchMaker]] = {
     "DPOTrainer": lambda algorithm: _pair_batch,
     "KTOTrainer": _kto_batch_maker,
 }
-"""Trainer on a corpus → for an algorithm, what makes the tensors that the trainer reads of the rows of a pass."""
+"""Trainer on a corpus → for an algorithm, the function that turns the rows of a pass into the trainer's tensors."""
 
 
 def _build_on_prompts(algorithm: OnPolicy, run: Run) -> Any:
-    """GRPO and RLOO: TRL samples and learns; prompts, reward and shaping are the lab's."""
+    """Build the trainer of GRPO or RLOO. TRL samples and learns; prompts, reward and shaping are rlhf_lab's."""
     from rlhf_lab.algorithms.trl.reward import reward_function
 
     prompts = run.corpus.prompts("train")
-    # TRL drops what does not fill an iteration, so there have to be prompts for one at least.
+    # TRL drops an incomplete iteration, so the dataset needs prompts for at least one. The division rounds up.
     copies = -(-algorithm.settings.prompts_per_iteration // len(prompts))
     inputs = {
         "train_dataset": Dataset.from_dict({"prompt": prompts * copies}),
         "reward_funcs": reward_function(algorithm),
     }
     trainer = _construct_trainer(algorithm, run, algorithm.total_steps, inputs)
-    encoder = replace(algorithm.encoder, counts={})  # what it counts here says nothing about the corpus
+    encoder = replace(algorithm.encoder, counts={})  # its counts must not enter the corpus report
     trainer.encode = partial(encoder.prompt, max_tokens=run.config.rollout.max_prompt_tokens)
-    if trainer.ref_model is not None:  # TRL read it from disk; these are the same numbers and no second copy
+    if trainer.ref_model is not None:
+        # TRL loaded its reference from disk. Assigning the same values avoids a second copy in memory.
         trainer.ref_model.load_state_dict(algorithm.reference.state_dict(), assign=True)
         trainer.ref_model.requires_grad_(False)
     _check_padding(trainer, algorithm, run)
@@ -211,29 +217,33 @@ def _build_on_prompts(algorithm: OnPolicy, run: Run) -> Any:
 
 @torch.no_grad()
 def _check_padding(trainer: Any, algorithm: OnPolicy, run: Run) -> None:
-    """Raise NumericError where left padding changes log-probabilities.
+    """Raise NumericError if left padding changes log-probabilities.
 
-    TRL pads prompts on the left and passes no positions, so a model with absolute positions would see others than in
-    sampling. A short and a long prompt, each with a reply of one token, are scored by TRL and by the lab.
+    TRL pads prompts on the left and passes no positions, so a model with absolute positions would see other positions
+    than in sampling. TRL and rlhf_lab both score a short and a long prompt, each with a one-token response.
     """
     by_length = sorted(run.corpus.prompts("train")[:64], key=len)
-    rows = [(trainer.encode(text), [algorithm.encoder.eos_id]) for text in (by_length[0], by_length[-1])]
+    response = [algorithm.encoder.eos_id]
+    shortest_and_longest = (by_length[0], by_length[-1])
+    rows = [(trainer.encode(text), response) for text in shortest_and_longest]
     width = max(len(prompt) for prompt, _ in rows)
+    # Pad on the left, as TRL does.
     padded_ids = []
     masks = []
-    for prompt, reply in rows:
+    for prompt, response in rows:
         padding = [0] * (width - len(prompt))
-        padded_ids.append([*padding, *prompt, *reply])
-        masks.append([*padding, *([1] * (len(prompt) + len(reply)))])
+        padded_ids.append([*padding, *prompt, *response])
+        masks.append([*padding, *([1] * (len(prompt) + len(response)))])
     ids = torch.tensor(padded_ids, device=run.device)
     mask = torch.tensor(masks, device=run.device)
     trl_logps, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, 1)
     batch = TokenBatch.from_rows(rows, run.device)
     lab_logps_N = token_logps(algorithm.model, batch, temperature=algorithm.temperature).logps_N
     gap = float((trl_logps[:, 0].float() - lab_logps_N).abs().max())
+    # bfloat16 logits of equal inputs may differ by tenths of a nat
     tolerance = 1e-3 if run.config.runtime.dtype == "float32" else 0.5
     if gap > tolerance:
         raise NumericError(
-            f"TRL's log-probabilities of padded prompts differ from the lab's by up to {gap:.2g} nats. TRL pads on the "
-            "left and does not say where a prompt begins, which absolute positions need to know: use engine=native"
+            f"TRL's log-probabilities of padded prompts differ from rlhf_lab's by up to {gap:.2g} nats. TRL pads on "
+            "the left without passing positions, which this model needs; use engine=native"
         )

@@ -1,4 +1,4 @@
-"""Metrics that algorithms/trl/ emits besides those of the native engine."""
+"""Metrics that rlhf_lab/algorithms/trl/ emits in addition to those of the native engine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rlhf_lab.core.metrics import Metric
 
 TRL = (
     Metric(
-        "trl/<name>", "what TRL logs, under its own name; what means the same as a metric of the lab is also under that"
+        "trl/<name>", "metric that TRL logs, under its own name; those with an equivalent here are logged under both"
     ),
 )
 """callback.py"""

@@ -1,8 +1,8 @@
-"""Which settings TRL can honour, and as what: checked before anything loads. Imports neither torch nor TRL.
+"""Translation of a config into TRL's arguments, checked before anything is loaded. Imports neither torch nor TRL.
 
-Every setting of an algorithm that a trainer runs stands in that trainer's table: as TRL arguments, as something the lab
-does around the trainer, or with the values it may have. A value that TRL cannot honour is an error, never ignored; a
-test fails when a new setting stands in no table.
+Every setting of an algorithm is in the table of its trainer: as TRL arguments, as something rlhf_lab does around the
+trainer, or with its allowed values. A value that TRL does not support is an error and is never ignored. A test fails if
+a new setting is in no table.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ ALWAYS: Arguments = {
     "logging_nan_inf_filter": False,
     "save_total_limit": 1,
 }
-"""Arguments of every trainer. TRL's own defaults have gradient checkpointing on, on a CPU too."""
+"""Arguments of every trainer. By default TRL turns gradient checkpointing on, even on a CPU."""
 
 
 def trainer(root: Config) -> Trainer:
-    """The trainer of a checked config."""
+    """Return the trainer of a checked config."""
     return TRAINERS[root.algorithm.trl_trainer]
 
 
 def problems(root: Config) -> list[str]:
-    """Everything in a config with engine=trl that TRL cannot honour: what, why, what to write instead."""
+    """Return everything in a config with engine=trl that TRL does not support: setting, reason and alternative."""
     if root.engine != "trl":
         return []
     sampled_by_vllm = registry.kind_of("rollout", root.rollout) == "vllm"
@@ -40,59 +40,58 @@ def problems(root: Config) -> list[str]:
         kind = registry.kind_of("algorithm", root.algorithm)
         return [root.algorithm.trl_refusal or f"algorithm={kind}: TRL has no trainer for it; use engine=native"]
     spec = trainer(root)
-    single_turn = matching.Part("engine=trl", (Capability.SINGLE_TURN,))
+    # TRL's trainers have no episodes of several turns.
+    single_turn = matching.RunPart("engine=trl", (Capability.SINGLE_TURN,))
     lines = list(filter(None, [matching.describe_missing(single_turn, root)]))
     for section, settings, table in spec.sections(root):
         for name, option in table.items():
-            # the rollout table serves local and vLLM sampling, whose settings differ
+            # The rollout table serves local and vLLM sampling, which have different settings.
             if hasattr(settings, name) and not option.allowed(getattr(settings, name), root):
                 setting = f"{section}.{name}={getattr(settings, name)}"
-                lines.append(f"{setting} cannot be honoured by engine=trl ({spec.name}): {option.refusal}")
+                lines.append(f"{setting} is not supported by engine=trl ({spec.name}): {option.refusal}")
     if spec.samples and getattr(root.model, "family", "") == "gpt2":
         lines.append(
-            f"model.family=gpt2: {spec.name} pads prompts on the left and does not say where they begin, so learned "
-            "positions would be others in training than in sampling; use model.family=llama, or engine=native"
+            f"model.family=gpt2: {spec.name} pads prompts on the left without passing positions, so learned positions "
+            "would differ between training and sampling; use model.family=llama, or engine=native"
         )
     family = families().get(getattr(root.model, "family", ""))
     if family is not None:
         lines.append(f"model.family={root.model.family}: {spec.name} {family.without_trl}; use engine=native")
     if spec.samples and root.reward.monitor.action in ("raise_kl", "stop", "pause"):
         lines.append(
-            f"reward.monitor.action={root.reward.monitor.action}: {spec.name} keeps its own beta and its own end; use "
-            "log, or engine=native"
+            f"reward.monitor.action={root.reward.monitor.action}: {spec.name} controls beta and the end of training; "
+            "use reward.monitor.action=log, or engine=native"
         )
     if any(root.model.stored(role) != "float32" for role in ("policy", "reference")):
         lines.append(
-            "model.weights: TRL's trainers get a policy and a reference in float32; use model.weights=float32 (reward "
-            "models alone: model.weights_of={reward: bfloat16}), or engine=native"
+            "model.weights: TRL's trainers need policy and reference in float32; use model.weights=float32 (only "
+            "reward models: model.weights_of={reward: bfloat16}), or engine=native"
         )
     if sampled_by_vllm and not spec.samples:
-        lines.append(
-            f"rollout=vllm: {spec.name} samples nothing; use rollout=local (its sampler serves the evaluation)"
-        )
+        lines.append(f"rollout=vllm: {spec.name} does not sample; use rollout=local, which samples for the evaluation")
     if sampled_by_vllm and root.model.lora.rank:
         lines.append(
-            f"model.lora.rank={root.model.lora.rank} with rollout=vllm: the lab's adapter lives inside the model, and "
-            "TRL hands vLLM only whole models or peft's own wrapper; use rollout=local"
+            f"model.lora.rank={root.model.lora.rank} with rollout=vllm: rlhf_lab's adapter is inside the model, but "
+            "TRL sends vLLM only full models or peft's own wrapper; use rollout=local"
         )
     return lines
 
 
-def arguments(root: Config, *, device: str, folder: str, seed: int, steps: int) -> Arguments:
-    """All arguments of the trainer's config class.
+def arguments(root: Config, *, device: str, directory: str, seed: int, steps: int) -> Arguments:
+    """Return all arguments of the trainer's config class.
 
     Args:
-        device: `cpu` or `cuda`, `runtime.device` resolved.
-        folder: where TRL may write.
-        seed: of everything that TRL draws.
-        steps: optimiser steps of the whole run.
+        device: `cpu` or `cuda`, the resolved `runtime.device`.
+        directory: directory that TRL may write to.
+        seed: seed of all of TRL's random numbers.
+        steps: optimiser steps of the entire run.
     """
     spec = trainer(root)
     save_every = root.checkpoint.every_steps
     values: Arguments = {
         **ALWAYS,
         **spec.fixed,
-        "output_dir": folder,
+        "output_dir": directory,
         "max_steps": steps,
         "seed": seed,
         "use_cpu": device == "cpu",
@@ -109,14 +108,14 @@ def arguments(root: Config, *, device: str, folder: str, seed: int, steps: int) 
 
 
 def passes(root: Config) -> int:
-    """Forward passes of an optimiser step."""
+    """Return the number of forward passes per optimiser step."""
     values = trainer(root).algorithm["batch_size"].arguments(root.algorithm.batch_size, root)
     return values["gradient_accumulation_steps"]
 
 
 def metrics(root: Config) -> dict[str, str]:
-    """TRL's name of a metric → the lab's name of one that means the same."""
+    """Return TRL's name of a metric → name of the equivalent metric here."""
     lab_names = {"loss": "loss", "grad_norm": "grad_norm", **trainer(root).metrics}
-    if getattr(root.algorithm, "loss", "") == "ipo":  # the lab's margin is per token, TRL's per reply
+    if getattr(root.algorithm, "loss", "") == "ipo":  # the margin here is per token, TRL's is per response
         del lab_names["rewards/margins"]
     return lab_names

@@ -1,4 +1,4 @@
-"""The lab's reward as a reward function of TRL: same texts, same checks, same shaping as the native engine."""
+"""Reward function for TRL around rlhf_lab's reward: same texts, checks and shaping as in the native engine."""
 
 from __future__ import annotations
 
@@ -16,41 +16,42 @@ from rlhf_lab.algorithms.policy_gradient.rollouts import group_metrics, penalty_
 from rlhf_lab.core.episodes import Episode, Segment
 from rlhf_lab.losses.kl import k1, k3
 from rlhf_lab.models.logprobs import token_logps
-from rlhf_lab.sampling.experience import Experience, Group, episodes_of
+from rlhf_lab.sampling.experience import EpisodeGroup, Experience, episodes_of
 
 
 def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
-    """A function with TRL's signature: a shaped score for each reply, None where the reward abstains."""
+    """Return a function with TRL's signature: the shaped score of each response, None if the reward abstains."""
     encoder, rollouts, shaper = algorithm.encoder, algorithm.rollouts, algorithm.shaper
     group_size = algorithm.settings.group_size
     max_prompt_tokens = algorithm.run.config.rollout.max_prompt_tokens
     encode = partial(replace(encoder, counts={}).prompt, max_tokens=max_prompt_tokens)
     corpus = algorithm.run.corpus
 
-    def episode_of(prompt: str, prompt_ids: list[int], reply_ids: list[int]) -> Episode:
-        ended = bool(reply_ids) and reply_ids[-1] in encoder.stop_ids
-        segment = Segment(reply_ids, sampled=True)  # without log-probabilities: TRL passes none
-        return Episode(corpus.task(prompt), prompt, encoder.text(reply_ids), prompt_ids, (segment,), ended)
+    def episode_of(prompt: str, prompt_ids: list[int], response_ids: list[int]) -> Episode:
+        finished = bool(response_ids) and response_ids[-1] in encoder.stop_ids
+        segment = Segment(response_ids, sampled=True)  # TRL passes no log-probabilities
+        return Episode(corpus.task(prompt), prompt, encoder.text(response_ids), prompt_ids, (segment,), finished)
 
     def reward(
         prompts: list[str], completion_ids: list[list[int]], trainer_state: Any, **_columns: Any
     ) -> list[float | None]:
+        # TRL repeats each prompt for its group, so every distinct prompt is tokenised once.
         encoded = {prompt: encode(prompt) for prompt in dict.fromkeys(prompts)}
         episodes = [
-            episode_of(prompt, encoded[prompt], reply_ids)
-            for prompt, reply_ids in zip(prompts, completion_ids, strict=True)
+            episode_of(prompt, encoded[prompt], response_ids)
+            for prompt, response_ids in zip(prompts, completion_ids, strict=True)
         ]
         batch = rollouts.reward(episodes)
         rollouts.reward.observe(batch)
         rewards = batch.total_N
         shaper.observe(rewards)
-        scores = shaper(rewards, [len(ids) for ids in completion_ids], [episode.ended for episode in episodes])
+        scores = shaper(rewards, [len(ids) for ids in completion_ids], [episode.finished for episode in episodes])
         groups = []
-        for begin in range(0, len(prompts), group_size):  # TRL passes the replies to a prompt side by side
-            members = slice(begin, begin + group_size)
+        for start in range(0, len(prompts), group_size):  # TRL passes the responses to a prompt next to each other
+            members = slice(start, start + group_size)
             groups.append(
-                Group(
-                    episodes[begin].task,
+                EpisodeGroup(
+                    episodes[start].task,
                     episodes[members],
                     rewards=rewards[members].tolist(),
                     scores=scores[members].tolist(),
@@ -71,8 +72,8 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
 
 
 @torch.no_grad()
-def _measure_kl(algorithm: OnPolicy, groups: list[Group]) -> dict[str, float]:
-    """KL from the reference and entropy of the samples; names as in `algorithms/policy_gradient/metrics.py`."""
+def _measure_kl(algorithm: OnPolicy, groups: list[EpisodeGroup]) -> dict[str, float]:
+    """Return KL to the reference and entropy of the samples; names as in `algorithms/policy_gradient/metrics.py`."""
     experience = Experience.of(episodes_of(groups))
 
     def logps(model: nn.Module) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""Token rows of the lab as the tensors TRL's trainers read, and the steps they go through.
+"""Conversion of rlhf_lab's token rows to the tensors of TRL's trainers, and of steps to forward passes.
 
-The encoder has tokenised everything, EOS included, so TRL tokenises nothing and its ids are the native engine's. TRL's
-own collators give both sides of a pair one prompt; here a prompt that had to be cut may differ between them.
+The encoder has already tokenised everything, EOS included, so TRL does not tokenise and its ids equal the native
+engine's. TRL's own collators use one prompt for both sides of a pair; here a truncated prompt may differ between them.
 """
 
 from __future__ import annotations
@@ -16,69 +16,83 @@ from rlhf_lab.models.pair_rows import PairRows, mismatched_rows, shifted_rows
 from rlhf_lab.models.turns import MaskedRow
 
 BatchMaker = Callable[[Sequence[Any]], dict[str, torch.Tensor]]
-"""Rows or pairs of rows of a forward pass → the tensors that a trainer reads."""
+"""Rows or pairs of rows of a forward pass → tensors that a trainer reads."""
 
 
 def padded(rows: Sequence[Row], pad_id: int = 0) -> dict[str, torch.Tensor]:
-    """Right-padded rows, each (B, T); masks come from lengths."""
-    width = max(len(prompt) + len(reply) for prompt, reply in rows)
+    """Return right-padded rows, each (B, T); masks are computed from lengths."""
+    token_ids = [[*prompt, *response] for prompt, response in rows]
+    is_token = [[1] * len(ids) for ids in token_ids]
+    is_response = [[0] * len(prompt) + [1] * len(response) for prompt, response in rows]
+    width = max(map(len, token_ids))
 
     def pad(values: list[list[int]], filler: int) -> torch.Tensor:
-        return torch.tensor([[*row, *([filler] * (width - len(row)))] for row in values])
+        padded_rows = []
+        for row in values:
+            padding = [filler] * (width - len(row))
+            padded_rows.append([*row, *padding])
+        return torch.tensor(padded_rows)
 
     return {
-        "input_ids": pad([[*prompt, *reply] for prompt, reply in rows], pad_id),
-        "attention_mask": pad([[1] * (len(prompt) + len(reply)) for prompt, reply in rows], 0),
-        "completion_mask": pad([[0] * len(prompt) + [1] * len(reply) for prompt, reply in rows], 0),
+        "input_ids": pad(token_ids, pad_id),
+        "attention_mask": pad(is_token, 0),
+        "completion_mask": pad(is_response, 0),
     }
 
 
 def both_sides(pairs: Sequence[PairRows]) -> list[Row]:
-    """All chosen rows, then all rejected rows."""
+    """Return all chosen rows, then all rejected rows."""
     return [chosen for chosen, _ in pairs] + [rejected for _, rejected in pairs]
 
 
 def sft_batch(rows: Sequence[MaskedRow]) -> dict[str, torch.Tensor]:
-    """Labels are −100 outside what is learned of the replies."""
+    """Return a batch whose labels are −100, except on learned response tokens."""
     batch = padded([row for row, _ in rows])
+    # Not all response tokens are learned: a conversation also contains turns of other roles.
     learned = batch.pop("completion_mask").bool()
-    for number, ((prompt, reply), mask) in enumerate(rows):
-        learned[number, len(prompt) : len(prompt) + len(reply)] &= torch.tensor(mask)
+    for index, ((prompt, response), mask) in enumerate(rows):
+        end = len(prompt) + len(response)
+        learned[index, len(prompt) : end] &= torch.tensor(mask)
     return {**batch, "labels": batch["input_ids"].masked_fill(~learned, -100)}
 
 
 def reward_batch(pairs: Sequence[PairRows], pad_id: int, margin: float) -> dict[str, torch.Tensor]:
-    """Rows end in `pad_id`, which ends no reply: Hugging Face scores the last token that is another one."""
+    """Return a batch of both sides, padded with `pad_id`.
+
+    Hugging Face scores the last token that differs from `pad_id`, so no response may end with it.
+    """
     batch = padded(both_sides(pairs), pad_id)
     del batch["completion_mask"]
     return {**batch, "margin": torch.full((len(pairs),), margin)}
 
 
 def kto_batch(pairs: Sequence[PairRows], max_length: int) -> dict[str, torch.Tensor]:
-    """Each side is an example of its own; the mismatched rows are those of the native KL estimate."""
+    """Return each side as a separate example; the mismatched rows are those of the native KL estimate."""
     sides = both_sides(pairs)
-    mismatched = {f"KL_{name}": values for name, values in padded(mismatched_rows(pairs, max_length)).items()}
+    mismatched_batch = padded(mismatched_rows(pairs, max_length))
+    mismatched = {f"KL_{name}": values for name, values in mismatched_batch.items()}  # TRL expects this prefix
     return {**padded(sides), **mismatched, "label": torch.arange(len(sides)) < len(pairs)}
 
 
 def unpaired_kto_batch(examples: Sequence[tuple[Row, bool]], max_length: int) -> dict[str, torch.Tensor]:
-    """Single replies with their labels; the mismatched rows are those of the native KL estimate."""
+    """Return single responses with their labels; the mismatched rows are those of the native KL estimate."""
     rows = [row for row, _ in examples]
-    shifted = {f"KL_{name}": values for name, values in padded(shifted_rows(rows, max_length)).items()}
+    shifted_batch = padded(shifted_rows(rows, max_length))
+    shifted = {f"KL_{name}": values for name, values in shifted_batch.items()}
     return {**padded(rows), **shifted, "label": torch.tensor([liked for _, liked in examples])}
 
 
 def unused_id(rows: Sequence[Row], vocabulary: int) -> int:
-    """The smallest token id that ends no row."""
-    last_ids = {(reply or prompt)[-1] for prompt, reply in rows}
+    """Return the smallest token id with which no row ends."""
+    last_ids = {(response or prompt)[-1] for prompt, response in rows}
     return next(i for i in range(vocabulary) if i not in last_ids)
 
 
-def divided(steps: Sequence[Sequence[int]], parts: int) -> tuple[list[list[int]], int]:
-    """Every step cut into `parts` equal forward passes, and how many rows that leaves out.
+def deal_rows(steps: Sequence[Sequence[int]], parts: int) -> tuple[list[list[int]], int]:
+    """Split every step into `parts` equal forward passes; return them and the number of dropped rows.
 
-    A batch divides evenly; what is left of an epoch in its last step may not, and its remainder is dropped, because TRL
-    weighs all parts the same.
+    A full batch splits evenly, but the last step of an epoch may not. Its remainder is dropped, because TRL gives all
+    passes the same weight.
     """
     batches: list[list[int]] = []
     dropped = 0
@@ -86,5 +100,6 @@ def divided(steps: Sequence[Sequence[int]], parts: int) -> tuple[list[list[int]]
         size = len(step) // parts
         dropped += len(step) - size * parts
         if size:
-            batches += [list(step[i * size : (i + 1) * size]) for i in range(parts)]
+            starts = range(0, size * parts, size)
+            batches += [list(step[start : start + size]) for start in starts]
     return batches, dropped

@@ -1,7 +1,8 @@
-"""TRL's trainers with the lab's batches, schedule and prompts; all else is TRL's. Imported with engine=trl alone.
+"""TRL's trainers with rlhf_lab's batches, schedule and prompts; everything else is TRL's. Only engine=trl imports this.
 
-Overridden are `get_train_dataloader` and `create_scheduler`, which transformers documents for that, and two methods of
-TRL 1.16.0 without a public counterpart: `_prepare_dataset`, because rows come tokenised, and `_tokenize_prompts`.
+Overridden methods: `get_train_dataloader` and `create_scheduler`, which transformers documents for this purpose, and
+two methods of TRL 1.16.0 without a public counterpart. These are `_prepare_dataset`, because rows are already
+tokenised, and `_tokenize_prompts`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from rlhf_lab.training.settings import TrainingSettings
 
 
 class Batches(Sampler[list[int]]):
-    """Row indices of every forward pass, in order."""
+    """A batch sampler: row indices of every forward pass, in order."""
 
-    batch_size, drop_last, sampler = None, False, None  # accelerate reads them of every batch sampler
+    batch_size, drop_last, sampler = None, False, None  # accelerate reads these attributes of every batch sampler
 
     def __init__(self, batches: list[list[int]]):
         self.batches = batches
@@ -35,10 +36,10 @@ class Batches(Sampler[list[int]]):
 
 
 class LabSchedule:
-    """The learning rate follows `training.optim.lr_scale`.
+    """A trainer whose learning rate follows `training.optim.lr_scale`.
 
     Attributes:
-        lab: settings of the algorithm; set before `train`.
+        lab: settings of the algorithm; must be set before `train`.
     """
 
     lab: TrainingSettings
@@ -51,15 +52,16 @@ class LabSchedule:
             optimizer or self.optimizer,
             lambda step: lr_scale(step, num_training_steps, warmup_fraction=warmup, final_fraction=final),
         )
+        # the overridden method of transformers sets this flag too
         self._created_lr_scheduler = True
         return self.lr_scheduler
 
 
 class OnCorpus(LabSchedule):
-    """Goes through the lab's batches, in their order, of rows that the lab has tokenised.
+    """A trainer on rlhf_lab's batches of tokenised rows, in their order.
 
     Attributes:
-        batches: set before `train`.
+        batches: batches of all steps; must be set before `train`.
     """
 
     batches: Batches
@@ -76,10 +78,10 @@ class OnCorpus(LabSchedule):
 
 
 class OnPrompts(LabSchedule):
-    """Samples replies to prompts that the lab tokenises.
+    """A trainer that samples responses to prompts, which rlhf_lab tokenises.
 
     Attributes:
-        encode: text of a prompt → its token ids; set before `train`.
+        encode: text of a prompt → its token ids; must be set before `train`.
     """
 
     encode: Callable[[str], list[int]]
@@ -89,27 +91,30 @@ class OnPrompts(LabSchedule):
 
 
 class SFTTrainer(OnCorpus, trl.SFTTrainer):
-    """TRL's, on the lab's batches."""
+    """TRL's SFT trainer on rlhf_lab's batches."""
 
 
 class RewardTrainer(OnCorpus, trl.RewardTrainer):
-    """TRL's, on the lab's batches."""
+    """TRL's reward trainer on rlhf_lab's batches."""
 
 
 class DPOTrainer(OnCorpus, trl.DPOTrainer):
-    """TRL's, on the lab's batches."""
+    """TRL's DPO trainer on rlhf_lab's batches."""
 
 
 class KTOTrainer(OnCorpus, trl.KTOTrainer):
-    """TRL's, on the lab's batches and mismatched rows."""
+    """TRL's KTO trainer on rlhf_lab's batches and mismatched rows."""
 
 
 class GRPOTrainer(OnPrompts, trl.GRPOTrainer):
-    """TRL's, on the lab's prompts."""
+    """TRL's GRPO trainer on rlhf_lab's prompts."""
 
 
 class RLOOTrainer(OnPrompts, trl.RLOOTrainer):
-    """TRL's, on the lab's prompts. Its loss adds up a reply's tokens; divided by the longest reply it is `constant`."""
+    """TRL's RLOO trainer on rlhf_lab's prompts.
+
+    Its loss is summed over the tokens of a response. Division by the maximum length makes it `aggregation=constant`.
+    """
 
     def compute_loss(
         self,

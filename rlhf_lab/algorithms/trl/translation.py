@@ -1,4 +1,4 @@
-"""The vocabulary of the tables: how a setting is translated into TRL's arguments. Imports neither torch nor TRL."""
+"""Vocabulary of the tables: how a setting is translated into TRL's arguments. Imports neither torch nor TRL."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Arguments = dict[str, Any]
 
 @dataclass(frozen=True)
 class Option:
-    """How one setting is translated.
+    """Translation of one setting.
 
     Attributes:
-        note: the TRL arguments it becomes, or who takes care of it.
-        refusal: why other values cannot be honoured; what to write instead. Empty where every value can be.
-        allowed: (value, root config) → whether this value can be honoured.
+        note: TRL arguments that the setting becomes, or the part of rlhf_lab that implements it.
+        refusal: why other values are not supported, and the alternative. Empty if every value is supported.
+        allowed: (value, root config) → True if this value is supported.
         arguments: (value, root config) → TRL arguments.
     """
 
@@ -33,12 +33,13 @@ class Trainer:
     """One of TRL's trainers.
 
     Attributes:
-        name: of its class; the class of its arguments is the same with Config for Trainer.
-        algorithm, rollout: setting → how it is translated. A trainer that does not sample leaves `rollout` empty: the
-            lab's own sampler reads it.
-        fixed: arguments that no setting decides.
-        metrics: TRL's name of a metric → the lab's name of one that means the same.
-        has_reference: whether it is given pairs of replies and the frozen reference beside the policy.
+        name: name of its class. The class of its arguments has Config in place of Trainer.
+        algorithm: setting of the algorithm → its translation.
+        rollout: setting of the rollout → its translation; empty if the trainer does not sample, because rlhf_lab's own
+            sampler reads these settings then.
+        fixed: arguments that do not depend on settings.
+        metrics: TRL's name of a metric → name of the equivalent metric here.
+        has_reference: True if the trainer gets pairs of responses and a frozen reference in addition to the policy.
     """
 
     name: str
@@ -54,28 +55,29 @@ class Trainer:
 
     @property
     def samples(self) -> bool:
-        """Whether it samples replies itself."""
+        """True if the trainer samples responses itself."""
         return bool(self.rollout)
 
+    # A trainer without sampling leaves the rollout section to the built-in sampler, so it has no table for it.
     def sections(self, root: Config) -> list[tuple[str, Any, Mapping[str, Option]]]:
-        """(name, settings, table) of every section of the config that a table answers for."""
+        """Return (name, settings, table) of every section of the config that has a table."""
         sections: list[tuple[str, Any, Mapping[str, Option]]] = [("algorithm", root.algorithm, self.algorithm)]
         if self.samples:
             sections.append(("rollout", root.rollout, self.rollout))
         return sections
 
 
-def to(argument: str) -> Option:
-    """The same meaning under another name."""
+def renamed_to(argument: str) -> Option:
+    """Return the translation of a setting that TRL has under another name."""
     return Option(argument, arguments=lambda value, root: {argument: value})
 
 
-def ours(note: str) -> Option:
-    """Not TRL's business: the lab does it before, around or after the trainer."""
+def handled_by_lab(note: str) -> Option:
+    """Return the translation of a setting that rlhf_lab implements before, around or after the trainer."""
     return Option(note)
 
 
-def only(value: Any, refusal: str, *alternatives: Any) -> Option:
-    """TRL can honour these values alone; it has no argument for the setting."""
+def fixed_to(value: Any, refusal: str, *alternatives: Any) -> Option:
+    """Return the translation of a setting for which TRL has no argument and supports only these values."""
     allowed = (value, *alternatives)
     return Option(f"must be {' or '.join(map(str, allowed))}", refusal, lambda configured, root: configured in allowed)

@@ -1,5 +1,5 @@
-"""Environments that were written for other libraries, as environments of the lab. None of these libraries is imported
-before it is used.
+"""Adapters that run environments of other libraries as environments of rlhf_lab.
 
-In reading order: sessions.py (what all of them come down to), tool_methods.py (TRL), openenv.py, verifiers.py.
+The libraries are imported only when they are used. Read sessions.py (common to all adapters), then tool_methods.py
+(TRL), openenv.py and verifiers.py.
 """

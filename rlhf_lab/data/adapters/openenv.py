@@ -1,7 +1,8 @@
-"""Environments of OpenEnv: a server per environment, a connection per episode.
+"""Environments of OpenEnv: one server per environment, one connection per episode.
 
-The policy's reply is one field of the action, and one field of the observation is what it reads. No code of the
-environment runs here. Left out: actions of several fields, images, servers that are started by the client.
+The policy's response is sent as one field of the action. One field of the observation is returned to the policy. No
+code of the environment runs in this process. Not supported: actions of several fields, images, servers that are started
+by the client.
 """
 
 from __future__ import annotations
@@ -16,22 +17,26 @@ from rlhf_lab.core.messages import Message
 
 
 class OpenEnvSession:
-    """One episode over a connection of its own.
+    """One episode, with its own connection to the server.
 
     Args:
-        client: of `openenv`, synchronous: reset, step and close.
-        options: what `reset` is called with, such as a seed.
-        action, observation: names of the fields that hold the reply, and the text that answers it.
+        client: synchronous client of `openenv`, with the methods reset, step and close.
+        options: keyword arguments of `reset`, such as a seed.
+        action: name of the action field that holds the response.
+        observation: name of the observation field that holds the text for the policy.
     """
 
     def __init__(self, client: Any, options: Mapping[str, Any], action: str, observation: str):
-        self.client, self.options, self.action, self.observation = client, options, action, observation
+        self.client = client
+        self.options = options
+        self.action = action
+        self.observation = observation
 
     def start(self) -> str:
         return self._text(self.client.reset(**self.options))
 
-    def step(self, reply: str, *, is_last: bool) -> Step:
-        result = self.client.step({self.action: reply})
+    def step(self, response: str, *, is_last: bool) -> Step:
+        result = self.client.step({self.action: response})
         done = bool(result.done) or is_last
         if done:
             self.close()
@@ -39,7 +44,7 @@ class OpenEnvSession:
         return Step([] if done else [message], float(result.reward or 0.0), done)
 
     def finish(self) -> float:
-        """Nothing: a server rewards each turn when it is made."""
+        """Close the connection and return 0: a server rewards each turn when it happens, so nothing is left to add."""
         self.close()
         return 0.0
 
@@ -51,26 +56,30 @@ class OpenEnvSession:
         if self.observation not in observation:
             known = ", ".join(observation) or "nothing"
             raise LabError(
-                f"data.observation={self.observation} is no field of what the OpenEnv server observes; it has {known}"
+                f"data.observation={self.observation} is no field of the observations of this OpenEnv server; set it "
+                f"to one of the fields it has: {known}"
             )
         value = observation[self.observation]
+        # a policy reads text, so structured observations become JSON
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def opener(
     url: str, arguments: Mapping[str, Any], action: str, observation: str
 ) -> Callable[[Task, int], OpenEnvSession]:
-    """What makes a session of a task. A task's fact `seed` is the server's seed, so that a task is one situation."""
+    """Return a function that opens a session of a task. The server is seeded with the column `seed` of the task."""
     try:
+        # openenv is optional, so it is imported only when such an environment is opened
         from openenv.core.generic_client import GenericEnvClient
     except ImportError:
         raise MissingDependency("data.style=openenv", "openenv-core") from None
 
     def open_session(task: Task, seed: int) -> OpenEnvSession:
-        del seed  # of the episode: the task's own situation decides
+        del seed  # the episode's seed is unused, so that every episode of a task starts in the same situation
+        # the client is asynchronous; `sync` wraps it for the blocking calls of an episode
         client = GenericEnvClient(base_url=url, **arguments).sync()
         client.connect()
-        options = {"seed": task.facts["seed"]} if "seed" in task.facts else {}
+        options = {"seed": task.metadata["seed"]} if "seed" in task.metadata else {}
         return OpenEnvSession(client, options, action, observation)
 
     return open_session

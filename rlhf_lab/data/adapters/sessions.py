@@ -1,4 +1,4 @@
-"""An environment whose episodes are sessions of something else: an object, a connection, a rollout elsewhere."""
+"""Environment whose episodes are sessions of something else: an object, a connection, or a rollout elsewhere."""
 
 from __future__ import annotations
 
@@ -11,82 +11,88 @@ from rlhf_lab.core.episodes import Episode, Step, Task
 from rlhf_lab.core.errors import LabError
 
 OPENING = "opening"
-"""The fact of a task that holds what its session said at the start; the prompt ends with it."""
+"""Metadata column of a task with the text that its session returned at the start. The prompt ends with this text."""
 
 
-class Session(Protocol):
-    """One episode."""
+class EpisodeSession(Protocol):
+    """One episode of an environment of another library."""
 
     def start(self) -> str:
-        """What is said before the first turn; "" for nothing. Called once, first."""
+        """Start the session and return its opening text, "" for none. It is called once, before any other method."""
         ...
 
-    def step(self, reply: str, *, is_last: bool) -> Step:
-        """Answer a reply. Behind the last turn that the policy gets, the session is over whatever it answers."""
+    def step(self, response: str, *, is_last: bool) -> Step:
+        """Answer a response of the policy. If `is_last`, the policy gets no further turn whatever the answer says."""
         ...
 
     def finish(self) -> float:
-        """End it where `step` was not done, because the policy has no room to go on; its reward as it stands."""
+        """End an unfinished session because the policy's token limit is reached, and return its reward so far."""
         ...
 
     def close(self) -> None:
-        """End it before its first turn."""
+        """End the session before its first turn."""
         ...
 
 
 @dataclass
 class _Episode:
-    session: Session
+    session: EpisodeSession
     turns: int = 0
 
 
 class SessionEnvironment:
-    """`core.episodes.Environment` over sessions.
+    """Implementation of `core.episodes.Environment` over sessions.
 
     Args:
-        tasks: of each split. A fact `opening` is what the session of the task said when the prompt was made.
+        tasks: split → its tasks. The metadata column `opening` of a task is the text that its session returned when the
+            prompt was created.
         open_session: (task, seed) → a new session.
-        tools: definitions of the tools that every session has; empty where calls are no concern of the environment.
-        max_turns: most turns of the policy in an episode.
+        tools: definitions of the tools that every session has; empty if the environment does not handle tool calls.
+        max_turns: maximum number of turns of the policy in an episode.
     """
 
     def __init__(
         self,
         tasks: Mapping[str, Sequence[Task]],
-        open_session: Callable[[Task, int], Session],
+        open_session: Callable[[Task, int], EpisodeSession],
         *,
         max_turns: int,
         tools: Sequence[Mapping[str, Any]] = (),
     ):
-        self._tasks, self._open, self.max_turns, self._tools = tasks, open_session, max_turns, tools
+        self._tasks = tasks
+        self._open = open_session
+        self.max_turns = max_turns
+        self._tools = tools
 
     def tasks(self, split: str) -> Sequence[Task]:
         return self._tasks[split]
 
     def definitions(self, task: Task) -> Sequence[Mapping[str, Any]]:
-        """See `core.episodes.Offering`."""
+        """Return the tool definitions of a task; see `core.episodes.Offering`."""
         return self._tools
 
     def reset(self, task: Task, seed: int) -> _Episode:
-        """Raises LabError where the session begins otherwise than the prompt, which was made from an earlier one."""
+        """Open a session. Raise LabError if its opening text differs from the one in the prompt of the task."""
         session = self._open(task, seed)
         opening = session.start()
-        expected = task.facts.get(OPENING, "")
+        expected = task.metadata.get(OPENING, "")
+        # the prompt was created with the text of an earlier session of the same task
         if opening != expected:
             raise LabError(
-                f"the environment begins one task in two ways, {expected[:60]!r} and {opening[:60]!r}; it must say the "
-                "same each time, because prompts are made before sampling"
+                f"the environment starts the same task in two ways, {expected[:60]!r} and {opening[:60]!r}; make "
+                "`reset` return the same text each time, because prompts are created before sampling"
             )
         return _Episode(session)
 
-    def step(self, state: _Episode, reply: str) -> Step:
+    def step(self, state: _Episode, response: str) -> Step:
+        # the session may not know the limit of turns, so the environment counts them
         state.turns += 1
-        return state.session.step(reply, is_last=state.turns == self.max_turns)
+        return state.session.step(response, is_last=state.turns == self.max_turns)
 
     def finish(self, state: _Episode) -> float:
-        """See `core.episodes.Finishing`."""
+        """End the session and return its remaining reward; see `core.episodes.Finishing`."""
         return state.session.finish()
 
     def grade(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:
-        """Nothing: what these environments say of an episode is its reward."""
+        """Return no measures: the reward is all that these environments report about an episode."""
         return {}

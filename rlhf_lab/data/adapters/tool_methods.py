@@ -1,9 +1,10 @@
 """Environments in the form of TRL's `environment_factory`: an object whose public methods are the tools.
 
-`reset(**row)` begins an episode and may return text that the prompt ends with; `get_reward()`, where there is one, is
-asked once, at the end of an episode. A turn without a call ends it.
+`reset(**row)` starts an episode and may return text that is appended to the prompt. The optional method `get_reward()`
+is called once, at the end of an episode. A turn without a tool call ends the episode.
 
-Left out: asynchronous tools and rewards, images, several environments in one run (`data=mix` mixes corpora, not these).
+Not supported: asynchronous tools and rewards, images, several environments in one run (`data=mix` mixes corpora, not
+environments).
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Call, Tool, ToolError, call_tool, read_arguments
 from rlhf_lab.data.adapters.sessions import OPENING
 from rlhf_lab.data.text_calls import read_move
-from rlhf_lab.data.transcript import reply_message
+from rlhf_lab.data.transcript import response_message
 
 NOT_TOOLS = ("reset", "get_reward")
 
 
 def tools_of(instance: object) -> dict[str, Tool]:
-    """The public methods of an object as tools. Raises ConfigError for one without types or a documented argument."""
+    """Return the public methods of an object as tools. Raise ConfigError if an argument lacks a type or description."""
     from transformers.utils import get_json_schema  # it reads Google-style docstrings, as TRL does
 
     tools = {}
@@ -40,12 +41,13 @@ def tools_of(instance: object) -> dict[str, Tool]:
                 f"data.environment: the tool {name} of {type(instance).__name__} cannot be described ({error}); give "
                 "its arguments types, and an Args section in its docstring"
             ) from error
-        tools[name] = Tool(name, function["description"], function["parameters"], _returning_text(method))
+        run = _returning_text(method)
+        tools[name] = Tool(name, function["description"], function["parameters"], run)
     return tools
 
 
 def _returning_text(method: Callable[..., Any]) -> Callable[..., str]:
-    """A tool of the user's; whatever it raises is what the model reads, as with TRL."""
+    """Wrap a user's tool so that it returns text. An exception becomes text that the model reads, as in TRL."""
 
     def run(**arguments: Any) -> str:
         try:
@@ -58,10 +60,10 @@ def _returning_text(method: Callable[..., Any]) -> Callable[..., str]:
 
 
 class ToolMethodsSession:
-    """One episode with an object of its own.
+    """One episode, with its own object.
 
     Args:
-        row: what `reset` is called with, by name.
+        row: keyword arguments of `reset`.
     """
 
     def __init__(self, instance: Any, row: Mapping[str, Any]):
@@ -71,54 +73,62 @@ class ToolMethodsSession:
     def start(self) -> str:
         opening = self.instance.reset(**self.row)
         if opening is not None and not isinstance(opening, str):
-            raise LabError(f"{type(self.instance).__name__}.reset returned {type(opening).__name__}; text or None")
+            raise LabError(
+                f"{type(self.instance).__name__}.reset returned a value of type {type(opening).__name__}; "
+                "return text or None"
+            )
         return opening or ""
 
     def close(self) -> None:
-        """These environments have nothing to close."""
+        """Do nothing: these environments have nothing to close."""
 
     def finish(self) -> float:
-        """What the object says that the episode is worth; 0 where it says nothing."""
+        """Return the reward that the object reports for the episode, or 0 if it has no `get_reward`."""
         return float(self.instance.get_reward()) if hasattr(self.instance, "get_reward") else 0.0
 
-    def step(self, reply: str, *, is_last: bool) -> Step:
-        calls = calls_of(reply, self.tools)
+    def step(self, response: str, *, is_last: bool) -> Step:
+        calls = calls_of(response, self.tools)
+        # without a call there is no result to continue with
         if is_last or not calls:
             return Step(reward=self.finish(), done=True)
         return Step(messages=[result_message(call) for call in calls], done=False)
 
 
-def calls_of(reply: str, tools: Mapping[str, Tool]) -> list[Call]:
-    """The calls of a reply, made: those that its chat template wrote, else the one it writes as text."""
-    made = []
-    for call in reply_message(reply).get("tool_calls", []):
+def calls_of(response: str, tools: Mapping[str, Tool]) -> list[Call]:
+    """Execute the tool calls of a response: those in the format of its chat template, else one written as text."""
+    generated = []
+    for call in response_message(response).get("tool_calls", []):
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not {"name", "arguments"} <= function.keys():
             continue  # a policy without a chat template may type any JSON
-        given = function["arguments"]
+        provided = function["arguments"]
         # some templates write the arguments as JSON text
-        text = given if isinstance(given, str) else json.dumps(given)
-        arguments = given if isinstance(given, Mapping) else read_arguments(text)
-        made.append(call_tool(tools, str(function["name"]), arguments, str(call.get("id", ""))))
-    if made:
-        return made
-    move = read_move(reply, tools)
+        text = provided if isinstance(provided, str) else json.dumps(provided)
+        arguments = provided if isinstance(provided, Mapping) else read_arguments(text)
+        name = str(function["name"])
+        call_id = str(call.get("id", ""))
+        generated.append(call_tool(tools, name, arguments, call_id))
+    if generated:
+        return generated
+    move = read_move(response, tools)
     return [call_tool(tools, move.name, move.arguments or {})] if move.name else []
 
 
 def result_message(call: Call) -> Message:
     message: Message = {"role": "tool", "content": call.result, "name": call.name}
+    # `calls` of a chat template have ids, and the template needs them to match results with calls
     if call.id:
         message["tool_call_id"] = call.id
     return message
 
 
 def opener(factory: Callable[..., Any], arguments: Mapping[str, Any]) -> Callable[[Task, int], ToolMethodsSession]:
-    """What makes a session of a task. The seed is not used: these environments know none."""
+    """Return a function that opens a session of a task. The seed is unused: these environments do not accept one."""
 
     def open_session(task: Task, seed: int) -> ToolMethodsSession:
         del seed
-        row = {name: value for name, value in task.facts.items() if name != OPENING}
+        # `opening` was added by rlhf_lab and is no argument of `reset`
+        row = {name: value for name, value in task.metadata.items() if name != OPENING}
         return ToolMethodsSession(factory(**arguments), row)
 
     return open_session

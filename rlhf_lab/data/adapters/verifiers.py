@@ -1,10 +1,10 @@
-"""Environments of `verifiers` (its MultiTurnEnv and what is built on it, version 0.1).
+"""Environments of the library `verifiers` (subclasses of its MultiTurnEnv, version 0.1).
 
-Such an environment runs a rollout itself and asks a client for each reply. Here the client is the lab's sampler: the
-rollout waits in a thread until the policy's turn has been sampled. So whatever the environment does in a rollout,
-its stop conditions, tools and rubric, is its own code.
+Such an environment runs a rollout itself and requests each response from a client. Here the client is the sampler of
+rlhf_lab: the rollout waits on an event loop in a separate thread until the policy's turn has been sampled. Stop
+conditions, tools and rubric are therefore the environment's own code, unchanged.
 
-Left out: rewards of whole groups, replies that are tool calls of a service, rollouts that rewrite what was said before.
+Not supported: rewards of entire groups, native tool calls of a service, rollouts that rewrite earlier messages.
 """
 
 from __future__ import annotations
@@ -21,56 +21,65 @@ from rlhf_lab.core.errors import LabError, MissingDependency
 from rlhf_lab.core.messages import Message
 
 ROW = ("prompt", "answer", "info", "task", "example_id")
-"""What a rollout is given of its row."""
+"""Columns of a row that are passed to its rollout."""
 
 
 class _EventLoop:
-    """The event loop that all rollouts of a process share, in a thread of its own."""
+    """The event loop shared by all rollouts of a process. It runs in a separate thread."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        # a daemon thread: rollouts that still wait must not keep the process alive
         threading.Thread(target=self.loop.run_forever, daemon=True, name="verifiers").start()
 
 
 class _Rollout:
-    """One rollout, seen from the sampler: what it asks next, or how it ended."""
+    """One rollout, as the sampler sees it: its next request, or how it ended."""
 
     def __init__(self) -> None:
         self.events: queue.Queue[tuple[str, Any]] = queue.Queue()
-        self.reply: asyncio.Future[str] | None = None
+        self.response: asyncio.Future[str] | None = None
 
     async def ask(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        self.reply = asyncio.get_running_loop().create_future()
-        self.events.put(("asked", [_plain(message) for message in messages]))
-        return await self.reply
+        self.response = asyncio.get_running_loop().create_future()
+        self.events.put(("asked", [_to_plain(message) for message in messages]))
+        return await self.response
 
 
 class VerifiersSession:
-    """One episode: a rollout that waits for each reply.
+    """One episode: a rollout that waits for each response.
 
     Args:
-        environment: of `verifiers`.
-        row: of its data set.
-        timeout_s: longest wait for the environment.
+        environment: environment of the library `verifiers`.
+        row: row of the environment's data set.
+        timeout_s: maximum time to wait for the environment, in seconds.
     """
 
     def __init__(self, environment: Any, row: Mapping[str, Any], loop: _EventLoop, timeout_s: float):
-        self.environment, self.row, self.loop, self.timeout_s = environment, row, loop, timeout_s
+        self.environment = environment
+        self.row = row
+        self.loop = loop
+        self.timeout_s = timeout_s
         self.rollout = _Rollout()
+        # messages of the conversation so far, as the rollout sent them with its last request
         self.said: list[Message] = []
 
     def start(self) -> str:
         self._task = asyncio.run_coroutine_threadsafe(self._run(), self.loop.loop)
         kind, value = self._next()
         if kind != "asked":
-            raise LabError(f"the environment ended its rollout before the first turn: {value}")
+            raise LabError(f"the environment of verifiers ended its rollout before the first turn: {value}")
         self.said = value
+        # the policy has been prompted with the fixed prompt
         if [message["content"] for message in value] != [message["content"] for message in self.row["prompt"]]:
-            raise LabError("the environment of verifiers changes its prompt when a rollout begins; prompts are fixed")
+            raise LabError(
+                "the environment of verifiers changes its prompt when a rollout starts; this is not supported, because "
+                "prompts are fixed before sampling"
+            )
         return ""
 
     def finish(self) -> float:
-        """Nothing: a rubric scores whole rollouts, and this one is cancelled."""
+        """Cancel the rollout and return 0: a rubric scores only complete rollouts."""
         self.close()
         return 0.0
 
@@ -78,18 +87,26 @@ class VerifiersSession:
         """Cancel the rollout."""
         self._task.cancel()
 
-    def step(self, reply: str, *, is_last: bool) -> Step:
-        assert self.rollout.reply is not None
-        self.loop.loop.call_soon_threadsafe(self.rollout.reply.set_result, reply)
+    def step(self, response: str, *, is_last: bool) -> Step:
+        assert self.rollout.response is not None
+        # the future belongs to the event loop of the other thread, so its result has to be set there
+        self.loop.loop.call_soon_threadsafe(self.rollout.response.set_result, response)
         kind, value = self._next()
         if kind == "ended":
             return Step(reward=value, done=True)
-        before = [*self.said, Message(role="assistant", content=reply)]
+        # the new request must repeat all earlier messages and the response
+        before = [*self.said, Message(role="assistant", content=response)]
         if [message["content"] for message in value[: len(before)]] != [message["content"] for message in before]:
-            raise LabError("the environment of verifiers rewrites what was said before; episodes only grow")
+            raise LabError(
+                "the environment of verifiers rewrites earlier messages; this is not supported, because an episode may "
+                "only add messages"
+            )
         self.said = value
         if is_last:
-            raise LabError("the environment of verifiers goes on behind data.max_turns; set its own max_turns below it")
+            raise LabError(
+                "the environment of verifiers continues after data.max_turns turns; set the environment's own "
+                "max_turns to at most data.max_turns"
+            )
         return Step(messages=value[len(before) :], done=False)
 
     async def _run(self) -> None:
@@ -101,30 +118,36 @@ class VerifiersSession:
                 raise LabError(str(state["error"]))
             await self.environment.rubric.score_rollout(state)
             self.rollout.events.put(("ended", float(state["reward"] or 0.0)))
-        except BaseException as error:  # whatever it is, the sampler waits for it
+        except BaseException as error:  # any exception has to reach the sampler, which waits for an event
             self.rollout.events.put(("failed", error))
 
     def _next(self) -> tuple[str, Any]:
         try:
             kind, value = self.rollout.events.get(timeout=self.timeout_s)
         except queue.Empty:
-            raise LabError(f"the environment of verifiers gave no answer within {self.timeout_s:.0f} s") from None
+            raise LabError(
+                f"the environment of verifiers did not answer within {self.timeout_s:.0f} s; raise data.timeout_s if "
+                "it needs more time"
+            ) from None
         if kind == "failed":
             raise LabError(f"the environment of verifiers failed: {type(value).__name__}: {value}") from value
         return kind, value
 
 
-def _plain(message: Any) -> Message:
-    """A message of the library, an object or a mapping, as the lab has it. Raises LabError for what is no text."""
+def _to_plain(message: Any) -> Message:
+    """Convert a message of the library (object or mapping) into a `Message`. Raise LabError if it is not text."""
     values = message if isinstance(message, Mapping) else message.model_dump()
     content = values.get("content") or ""
     if not isinstance(content, str):
-        raise LabError("the environment of verifiers says something that is no text; images and parts are not read")
+        raise LabError(
+            "the environment of verifiers sends a message that is not text; images and parts are not supported"
+        )
     return {"role": str(values["role"]), "content": content}
 
 
 def _waiting_client(rollout: _Rollout) -> Any:
-    """A client of the library whose replies are the policy's."""
+    """Return a client of the library that answers every request with a response of the policy."""
+    # verifiers is optional, so it is imported only here
     from verifiers.clients import Client
     from verifiers.types import Response, ResponseMessage
 
@@ -134,13 +157,13 @@ def _waiting_client(rollout: _Rollout) -> Any:
             message = ResponseMessage(role="assistant", content=text, finish_reason="stop", is_truncated=False)
             return Response(id="policy", created=int(time.time()), model=model, message=message)
 
-    # The library's abstract methods speak to a service; `get_response` above replaces all that would call them.
+    # The library's abstract methods talk to a service; `get_response` above replaces every method that calls them.
     WaitingClient.__abstractmethods__ = frozenset()
     return WaitingClient(None)
 
 
 def load(name: str, arguments: Mapping[str, Any]) -> Any:
-    """The installed environment of this name. Raises MissingDependency without the library."""
+    """Load the installed environment of this name. Raise MissingDependency if the library is not installed."""
     try:
         from verifiers import load_environment
     except ImportError:
@@ -149,18 +172,20 @@ def load(name: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def rows_of(environment: Any) -> dict[str, list[dict[str, Any]]]:
-    """Split → rows. Where the environment has no held-out rows, the lab holds some out (see data/environment.py)."""
+    """Return split → rows. If the environment has no test rows, data/environment.py holds some out."""
     has_test = getattr(environment, "eval_dataset", None) is not None
     train = [dict(row) for row in environment.get_dataset()]
-    return {"train": train, "test": [dict(row) for row in environment.get_eval_dataset()] if has_test else []}
+    test = [dict(row) for row in environment.get_eval_dataset()] if has_test else []
+    return {"train": train, "test": test}
 
 
 def opener(environment: Any, timeout_s: float) -> Callable[[Task, int], VerifiersSession]:
-    """What makes a session of a task, whose facts are its row."""
+    """Return a function that opens a session of a task. The metadata of the task is its row."""
+    # one event loop for all sessions, because a rollout waits most of the time
     loop = _EventLoop()
 
     def open_session(task: Task, seed: int) -> VerifiersSession:
-        del seed  # rollouts of the library know none
-        return VerifiersSession(environment, task.facts, loop, timeout_s)
+        del seed  # rollouts of the library do not accept a seed
+        return VerifiersSession(environment, task.metadata, loop, timeout_s)
 
     return open_session

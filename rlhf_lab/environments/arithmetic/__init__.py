@@ -1,4 +1,4 @@
-"""The arithmetic world: running totals as word problems, with solutions that may slip.
+"""The arithmetic world: word problems about a running total, with solutions that may contain a mistake.
 
-In reading order: problems.py, solutions.py, perturbation.py (planted mistakes), world.py.
+Read problems.py, solutions.py, perturbation.py (planted mistakes), world.py.
 """

@@ -1,8 +1,8 @@
-"""Wrong solutions made from right ones: one step is changed, and every number that comes from it changes with it.
+"""Wrong solutions generated from right ones: one step is changed, and all numbers that depend on it change as well.
 
-The kinds of change are the slips of `solutions.py`: a result that is off, + for − (or the reverse, or for *), a given
-number misread. With `cancels`, a later step writes down the true result although its numbers no longer give it: a right
-answer by wrong steps. Works on any chain that `chains.py` reads.
+The kinds of change are the slips of `solutions.py`: a wrong result, + instead of − (or the reverse, or instead of *), a
+misread number. With `cancels`, a later step states the true result although its operands no longer give it, so that
+wrong steps lead to a right answer. It works on any chain that `chains.py` reads.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import numpy as np
 
 from rlhf_lab.environments.arithmetic.solutions import OFF_BY, SLIPS
 from rlhf_lab.environments.maths.chains import NUMBERS, Calculation, Chain
-from rlhf_lab.environments.maths.expressions import SIGNS, decimals_of, evaluate, tokens_of, value_of, written
+from rlhf_lab.environments.maths.expressions import SIGNS, decimals_of, evaluate, format_decimal, tokens_of, value_of
 
 TRIES = 24
-"""Draws of a step and a change after which a solution counts as one that cannot be perturbed."""
+"""Number of attempts, each with a random step and change, before a solution counts as impossible to perturb."""
 
 
 @dataclass(frozen=True, slots=True)
 class Perturbed:
-    """A solution with one wrong step and what follows from it.
+    """A solution with one wrong step and its consequences.
 
     Attributes:
-        text: the whole solution.
-        labels: 1 for each step that is as it was, 0 for each that is not; the first 0 is the mistake.
+        text: the full solution.
+        labels: 1 for each unchanged step, 0 for each changed one; the first 0 is the mistake.
     """
 
     text: str
@@ -36,13 +36,13 @@ class Perturbed:
 
 @dataclass
 class _Change:
-    """A planted change of a chain, before the numbers that follow from it are recomputed.
+    """A planted change of a chain, before the numbers that depend on it are recomputed.
 
     Attributes:
-        results: calculation → the result that is written there, whatever its operands are.
-        operands: place in `Chain.numbers` → the number that is written there instead.
-        operator: (begin, end) in the text → the sign that is written there instead.
-        signed: the calculation whose sign changes, after which of its operands, and the new sign.
+        results: calculation → the result that is written instead, whatever its operands are.
+        operands: index in `Chain.numbers` → the number that is written instead.
+        operator: (start, end) in the text → the sign that is written instead.
+        signed: index of the calculation whose sign changes, index of the operand before the sign, and the new sign.
     """
 
     results: dict[int, Fraction] = field(default_factory=dict)
@@ -54,17 +54,20 @@ class _Change:
 def perturb(
     chain: Chain, rng: np.random.Generator, *, largest: Fraction | None = None, cancels: bool = False
 ) -> Perturbed | None:
-    """A wrong version of a right solution, or None when none was found.
+    """Return a wrong version of a right solution, or None if none was found.
 
-    The step is drawn among those that the answer comes from. No number becomes negative or exceeds `largest`.
+    The changed step is sampled among those that the answer depends on. No number becomes negative or exceeds `largest`.
 
     Args:
-        largest: the largest number that may be written; None is no limit.
-        cancels: a second mistake, in a later step, brings the right answer back. Otherwise the answer is wrong.
+        chain: the right solution.
+        rng: generator that samples the step and the change.
+        largest: largest number that may be written; None for no limit.
+        cancels: True to restore the right answer by a second mistake in a later step. Otherwise the answer is wrong.
     """
     answer = chain.answer
     if answer is None:
         return None
+    # a mistake elsewhere would not affect the answer; sorted, so that the draw is reproducible
     relevant = sorted(_ancestors(chain, answer))
     for _ in range(TRIES):
         mistake = relevant[int(rng.integers(len(relevant)))]
@@ -73,8 +76,9 @@ def perturb(
             continue
         results = _recompute(chain, change)
         if cancels and results is not None:
-            # The second mistake: a later step that the first changed writes down its true result nevertheless.
-            changed_later = [i for i in relevant if i > mistake and results[i] != chain.calculations[i].result]
+            # The second mistake: a later step affected by the first one states its true result nevertheless.
+            later = [i for i in relevant if i > mistake]
+            changed_later = [i for i in later if results[i] != chain.calculations[i].result]
             if not changed_later:
                 continue
             repaired = changed_later[int(rng.integers(len(changed_later)))]
@@ -84,19 +88,19 @@ def perturb(
             continue
         try:
             return _write_perturbed(chain, change, results)
-        except (OverflowError, ValueError):  # a number of hundreds of digits
+        except (OverflowError, ValueError):  # a number has hundreds of digits
             continue
     return None
 
 
 def largest_number(solutions: Iterable[str]) -> Fraction:
-    """The largest number in any of some solutions."""
+    """Return the largest number in any of the solutions; 0 if there is none."""
     numbers = (match[0] for text in solutions for match in NUMBERS.finditer(text))
     return max((value_of(number) for number in numbers), default=Fraction(0))
 
 
 def _ancestors(chain: Chain, index: int) -> set[int]:
-    """A calculation and all that its result depends on."""
+    """Return a calculation and all calculations that its result depends on."""
     ancestors = {index}
     pending = [index]
     while pending:
@@ -107,7 +111,8 @@ def _ancestors(chain: Chain, index: int) -> set[int]:
 
 
 def _draw_change(chain: Chain, index: int, rng: np.random.Generator) -> _Change | None:
-    """A change of one calculation with the shares of `SLIPS`; None where the drawn kind does not apply."""
+    """Sample a change of a calculation, of a kind with the proportions of `SLIPS`; None if the kind does not apply."""
+    # both numbers are always sampled, so that the random stream does not depend on the kind
     kind = rng.random()
     off = int(OFF_BY[rng.integers(len(OFF_BY))])
     calculation = chain.calculations[index]
@@ -115,55 +120,63 @@ def _draw_change(chain: Chain, index: int, rng: np.random.Generator) -> _Change 
         return _Change(results={index: calculation.result + Fraction(off, 10**calculation.decimals)})
     if kind < SLIPS["result"] + SLIPS["operation"]:
         return _change_sign(chain, index, rng)
-    given = [k for k, place in enumerate(calculation.operands) if chain.numbers[place].source is None]
-    if not given or _is_hidden(chain, calculation):
+    # a misread number: only numbers of the problem, not results of earlier steps
+    sources = [chain.numbers[position].source for position in calculation.operands]
+    provided = [k for k, source in enumerate(sources) if source is None]
+    if not provided or _is_hidden(chain, calculation):
         return None
-    k = given[int(rng.integers(len(given)))]
+    k = provided[int(rng.integers(len(provided)))]
+    # the error is in units of the last written digit: 0.5 may become 0.6
     number = chain.numbers[calculation.operands[k]]
-    value = number.value + Fraction(off, 10 ** decimals_of(chain.text[number.begin : number.end]))
+    decimals = decimals_of(chain.text[number.start : number.end])
+    value = number.value + Fraction(off, 10**decimals)
     if value <= 0:
         return None
-    return _Change(operands={places[k]: value for places in (calculation.operands, calculation.copies) if places})
+    positions_of_number = (positions[k] for positions in (calculation.operands, calculation.copies) if positions)
+    return _Change(operands=dict.fromkeys(positions_of_number, value))
 
 
 def _change_sign(chain: Chain, index: int, rng: np.random.Generator) -> _Change | None:
-    """− for +, and + for − or *, between two neighbouring operands."""
+    """Sample a change of sign between two adjacent operands: − for +, and + for − or *."""
     calculation = chain.calculations[index]
     if len(calculation.operands) < 2 or _is_hidden(chain, calculation):
         return None
     k = int(rng.integers(len(calculation.operands) - 1))
     spots = {}
     new_sign = ""
-    for places in (calculation.operands, calculation.copies):
-        if places:
-            begin, end = chain.numbers[places[k]].end, chain.numbers[places[k + 1]].begin
-            between = chain.text[begin:end]
+    # the sign is changed in the expression and, if the prose repeats it, there as well
+    for positions in (calculation.operands, calculation.copies):
+        if positions:
+            start = chain.numbers[positions[k]].end
+            end = chain.numbers[positions[k + 1]].start
+            between = chain.text[start:end]
             sign = between.translate(SIGNS).strip()
             if sign not in ("+", "-", "*"):  # a division, or a parenthesis
                 return None
             new_sign = "-" if sign == "+" else "+"
-            sign_begin = begin + len(between) - len(between.lstrip(" $"))
-            spots[sign_begin, sign_begin + 1] = new_sign
+            sign_start = start + len(between) - len(between.lstrip(" $"))
+            spots[sign_start, sign_start + 1] = new_sign
     return _Change(operator=spots, signed=(index, k, new_sign))
 
 
 def _is_hidden(chain: Chain, calculation: Calculation) -> bool:
-    """Whether the operands stand in an annotation only, so that a change of them would not show in the prose."""
-    annotated = chain.text.startswith("<<", calculation.begin - 2)
+    """Return True if the operands are only in an annotation, so that a change of them would not show in the prose."""
+    annotated = chain.text.startswith("<<", calculation.start - 2)
     return annotated and not calculation.copies
 
 
 def _recompute(chain: Chain, change: _Change) -> list[Fraction] | None:
-    """Results of all calculations after a change; None where one cannot be computed."""
+    """Return the results of all calculations after a change; None if one of them cannot be computed."""
     results: list[Fraction] = []
     for index, calculation in enumerate(chain.calculations):
-        values = [_changed_value(chain, place, results, change.operands) for place in calculation.operands]
-        same = values == [chain.numbers[place].value for place in calculation.operands]
+        values = [_changed_value(chain, position, results, change.operands) for position in calculation.operands]
+        old_values = [chain.numbers[position].value for position in calculation.operands]
+        same = values == old_values
         signed = change.signed is not None and change.signed[0] == index
         if index in change.results:
             results.append(change.results[index])
         elif same and not signed:
-            results.append(calculation.result)  # as it was written, which may be rounded
+            results.append(calculation.result)  # as in the original text, which may be rounded
         else:
             value = _evaluate_changed(chain, calculation, values, change.signed if signed else None)
             if value is None:
@@ -172,54 +185,65 @@ def _recompute(chain: Chain, change: _Change) -> list[Fraction] | None:
     return results
 
 
-def _changed_value(chain: Chain, place: int, results: Sequence[Fraction], operands: Mapping[int, Fraction]) -> Fraction:
-    """The number at a place of the text after a change."""
-    if place in operands:
-        return operands[place]
-    number = chain.numbers[place]
+def _changed_value(
+    chain: Chain, position: int, results: Sequence[Fraction], operands: Mapping[int, Fraction]
+) -> Fraction:
+    """Return the number at an index of `Chain.numbers` after a change."""
+    if position in operands:
+        return operands[position]
+    number = chain.numbers[position]
     if number.source is None or results[number.source] == chain.calculations[number.source].result:
         return number.value
+    # numbers in the text are read without their sign
     return abs(results[number.source])
 
 
 def _evaluate_changed(
     chain: Chain, calculation: Calculation, values: Sequence[Fraction], signed: tuple[int, int, str] | None
 ) -> Fraction | None:
-    """The value of a calculation's expression with other numbers, and perhaps another sign."""
-    tokens = tokens_of(chain.text[calculation.begin : calculation.end]) or []
-    number_places = [i for i, token in enumerate(tokens) if isinstance(token, Fraction)]
-    for i, value in zip(number_places, values, strict=True):
+    """Return the value of a calculation's expression with other numbers and possibly another sign."""
+    tokens = tokens_of(chain.text[calculation.start : calculation.end]) or []
+    number_positions = [i for i, token in enumerate(tokens) if isinstance(token, Fraction)]
+    for i, value in zip(number_positions, values, strict=True):
         tokens[i] = value
     if signed:
         _, operand, sign = signed
-        between = range(number_places[operand], number_places[operand + 1])
-        sign_place = next(i for i in between if tokens[i] in ("+", "-", "*"))
-        tokens[sign_place] = sign
+        between = range(number_positions[operand], number_positions[operand + 1])
+        sign_position = next(i for i in between if tokens[i] in ("+", "-", "*"))
+        tokens[sign_position] = sign
     return evaluate(tokens)
 
 
 def _is_usable(chain: Chain, results: Sequence[Fraction], largest: Fraction | None, answer: int, cancels: bool) -> bool:
-    """Whether the changed solution is a wrong version as asked for, with numbers that a solution could have."""
+    """Return True if the changed solution is a wrong version of the requested kind with plausible numbers."""
     before = [calculation.result for calculation in chain.calculations]
-    changed = {i for i, (old, new) in enumerate(zip(before, results, strict=True)) if old != new}
-    if changed & chain.unclear:  # numbers of the prose would or would not have to change with them
+    old_and_new = enumerate(zip(before, results, strict=True))
+    changed = {i for i, (old, new) in old_and_new if old != new}
+    if changed & chain.unclear:  # it is unknown which numbers of the prose would have to change as well
         return False
+    # the answer has to change, unless a second mistake restores it
     if not changed or (answer not in changed) != cancels:
         return False
-    whole = all(results[i].denominator == 1 or before[i].denominator != 1 for i in changed)
-    return whole and all(results[i] >= 0 and (largest is None or results[i] <= largest) for i in changed)
+    # an integer must not become a fraction, e.g. half a marble
+    full = all(results[i].denominator == 1 or before[i].denominator != 1 for i in changed)
+    in_range = [results[i] >= 0 and (largest is None or results[i] <= largest) for i in changed]
+    return full and all(in_range)
 
 
 def _write_perturbed(chain: Chain, change: _Change, results: Sequence[Fraction]) -> Perturbed:
-    """The text with every changed number and sign written in; a step is labelled wrong where anything in it changed."""
+    """Return the text with every changed number and sign. A step is labelled wrong if anything in it changed."""
     edits = dict(change.operator)
-    for place, number in enumerate(chain.numbers):
-        value = _changed_value(chain, place, results, change.operands)
+    for position, number in enumerate(chain.numbers):
+        value = _changed_value(chain, position, results, change.operands)
         if value != number.value:
-            decimals = max(2, decimals_of(chain.text[number.begin : number.end]))
-            edits[number.begin, number.end] = written(value, decimals)
+            decimals = max(2, decimals_of(chain.text[number.start : number.end]))
+            edits[number.start, number.end] = format_decimal(value, decimals)
     text = chain.text
-    for (begin, end), new in sorted(edits.items(), reverse=True):  # from the back, so that positions stay valid
-        text = text[:begin] + new + text[end:]
-    touched = [any(begin <= edit_begin < end for edit_begin, _ in edits) for begin, end in chain.lines]
+    for (start, end), new in sorted(edits.items(), reverse=True):  # from the end, so that earlier positions stay valid
+        text = text[:start] + new + text[end:]
+    # compares the text, not the results: a changed sign may give the same result
+    edit_starts = [edit_start for edit_start, _ in edits]
+    touched = []
+    for start, end in chain.lines:
+        touched.append(any(start <= edit_start < end for edit_start in edit_starts))
     return Perturbed(text, tuple(int(not wrong) for wrong in touched))

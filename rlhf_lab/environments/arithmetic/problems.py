@@ -1,13 +1,13 @@
-"""Arithmetic word problems: a short story about one running total, and the question what it is in the end.
+"""Arithmetic word problems: a short story about one running total, and the question about its final value.
 
 A prompt is a transcript of one human turn:
 
     Kim has 5 shells. Kim finds 3 more. Kim doubles that. Kim loses 4. How many shells does Kim have now?
 
-A story = name × noun × start × events; an event is one operation on the total, worded in one of three ways (doubling
-and tripling in one). `read_problem` is the inverse of `Problem.text`, so any text of this grammar can be graded, drawn
-or not.
-Left out: distractors, amounts that must be computed before they are used, division, negative numbers and fractions.
+A story = name × noun × start × events. An event is one operation on the total, with one of three wordings (doubling and
+tripling have one each). `read_problem` is the inverse of `Problem.text`, so any text of this grammar can be graded,
+even if it was not sampled. Not modelled: distractors, amounts that must be computed before they are used, division,
+negative numbers and fractions.
 """
 
 from __future__ import annotations
@@ -32,44 +32,45 @@ WORDINGS = {
 }
 FACTORS = {"doubles that": 2, "triples that": 3}
 SHARES = {"+": 0.4, "-": 0.4, "*": 0.2}
-"""How often an operation is tried; one that would leave the range of the world is drawn again."""
+"""Probability that an operation is tried. If the total would leave the range of the world, it is sampled again."""
 
 OPERATIONS = {"+": add, "-": sub, "*": mul}
 
 
-class Event(NamedTuple):
-    """One operation on the running total: `total = total operation operand`, and the words that say so."""
+class ArithmeticEvent(NamedTuple):
+    """One operation on the running total: `total = total operation operand`, and its wording."""
 
     operation: str
     operand: int
     wording: str
 
-    def after(self, total: int) -> int:
-        """The total after the event."""
+    def total_after(self, total: int) -> int:
+        """Return the total after the event."""
         return OPERATIONS[self.operation](total, self.operand)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A story. All numbers are whole and not negative.
+    """A story. All numbers are non-negative integers.
 
     Attributes:
-        name, noun: who has what.
-        start: the number at the beginning.
-        events: what happens to it, in order; one step of the solution each.
+        name: name of the person.
+        noun: objects that the person has.
+        start: number of objects at the beginning.
+        events: changes of the number, in order; each is one step of the solution.
     """
 
     name: str
     noun: str
     start: int
-    events: tuple[Event, ...]
+    events: tuple[ArithmeticEvent, ...]
 
     @cached_property
     def totals(self) -> tuple[int, ...]:
-        """The running total at the start and after each event, events + 1 numbers."""
+        """Running total at the start and after each event: events + 1 numbers."""
         totals = [self.start]
         for event in self.events:
-            totals.append(event.after(totals[-1]))
+            totals.append(event.total_after(totals[-1]))
         return tuple(totals)
 
     @property
@@ -78,18 +79,19 @@ class Problem:
 
     @property
     def arithmetic(self) -> str:
-        """The story without its words: "5+3*2-4", applied from left to right."""
-        return f"{self.start}" + "".join(f"{event.operation}{event.operand}" for event in self.events)
+        """Story without its words: "5+3*2-4", applied from left to right."""
+        operations = [f"{event.operation}{event.operand}" for event in self.events]
+        return f"{self.start}" + "".join(operations)
 
     @property
     def split(self) -> str:
-        """ "train" or "test", by a hash of `arithmetic` alone: problems of different splits never have the same
-        numbers, whatever their words."""
+        """Split of the problem, "train" or "test". It depends on a hash of `arithmetic` only, so problems of different
+        splits never have the same numbers, whatever their words."""
         return split_of(self.arithmetic)
 
     @cached_property
     def text(self) -> str:
-        """The prompt."""
+        """The prompt as text."""
         opening = f"{self.name} has {self.start} {self.noun}."
         events = [f"{self.name} {event.wording.format(event.operand)}." for event in self.events]
         question = f"How many {self.noun} does {self.name} have now?"
@@ -97,27 +99,28 @@ class Problem:
 
 
 def draw_problem(rng: np.random.Generator, *, min_steps: int, max_steps: int, largest: int) -> Problem:
-    """One problem of either split.
+    """Sample one problem of either split.
 
     The number of steps is uniform in min_steps…max_steps, the start in 2…largest/2, operands of + and − in
-    1…largest/4. Totals stay in 0…largest, and only a total above 0 is multiplied.
+    1…largest/4. Totals stay in 0…largest, and only totals above 0 are multiplied.
     """
-    # The order of draws determines the corpus of a seed: changing it needs another `world.VERSION`.
+    # The order of draws determines the corpus of a seed: changing it requires a new `world.VERSION`.
     name = NAMES[rng.integers(len(NAMES))]
     noun = NOUNS[rng.integers(len(NOUNS))]
     start = int(rng.integers(2, largest // 2 + 1))
     steps = int(rng.integers(min_steps, max_steps + 1))
     total = start
-    events: list[Event] = []
+    events: list[ArithmeticEvent] = []
     while len(events) < steps:
         event = _draw_event(rng, largest // 4)
-        if 0 <= event.after(total) <= largest and (total > 0 or event.operation != "*"):
+        # multiplying 0 would be an event without effect
+        if 0 <= event.total_after(total) <= largest and (total > 0 or event.operation != "*"):
             events.append(event)
-            total = event.after(total)
+            total = event.total_after(total)
     return Problem(name, noun, start, tuple(events))
 
 
-def _draw_event(rng: np.random.Generator, largest_operand: int) -> Event:
+def _draw_event(rng: np.random.Generator, largest_operand: int) -> ArithmeticEvent:
     draw = rng.random()
     if draw < SHARES["+"]:
         operation = "+"
@@ -127,8 +130,8 @@ def _draw_event(rng: np.random.Generator, largest_operand: int) -> Event:
         operation = "*"
     wordings = WORDINGS[operation]
     wording = wordings[rng.integers(len(wordings))]
-    operand = FACTORS.get(wording) or int(rng.integers(1, largest_operand + 1))  # "doubles that" needs no draw
-    return Event(operation, operand, wording)
+    operand = FACTORS.get(wording) or int(rng.integers(1, largest_operand + 1))  # "doubles that" uses no random number
+    return ArithmeticEvent(operation, operand, wording)
 
 
 _NUMBER = "([0-9]{1,9})"
@@ -141,25 +144,27 @@ _WORDING = {
 
 
 def read_problem(prompt: str) -> Problem:
-    """Prompt → the problem it tells. Raises DataError for a text that is not a prompt of this world."""
+    """Parse a prompt into its problem. Raise DataError for a text that is not a prompt of this world."""
     opening = _START.match(prompt)
     if opening:
         name, start, noun = opening.groups()
         sentences = prompt[opening.end() :].split(". ")[:-1]  # without the question
         events = [_read_event(sentence.strip().removeprefix(f"{name} ")) for sentence in sentences]
-        problem = Problem(name, noun, int(start), tuple(event for event in events if event))
-        # Whatever was skipped or misread shows here: the problem must write the same text again.
+        known = tuple(event for event in events if event)
+        problem = Problem(name, noun, int(start), known)
+        # This check finds anything that was skipped or misread: the problem must reproduce the same text.
         if problem.text == prompt and min(problem.totals) >= 0:
             return problem
     raise DataError(
-        f"the arithmetic world does not know the prompt {prompt.strip()[:60]!r}; it grades replies to its own problems"
+        f"the arithmetic world does not know the prompt {prompt.strip()[:60]!r}; grade only responses to "
+        "its own problems"
     )
 
 
-def _read_event(sentence: str) -> Event | None:
-    """The event that a sentence without its name tells; None for any other text."""
+def _read_event(sentence: str) -> ArithmeticEvent | None:
+    """Parse the event of a sentence without its name; None for any other text."""
     for pattern, (operation, wording) in _WORDING.items():
         match = pattern.fullmatch(sentence)
         if match:
-            return Event(operation, FACTORS.get(wording) or int(match[1]), wording)
+            return ArithmeticEvent(operation, FACTORS.get(wording) or int(match[1]), wording)
     return None

@@ -1,6 +1,6 @@
-"""The dialogue world: assistant prompts, candidate replies, and what they are truly worth.
+"""Dialogue world: prompts for an assistant, candidate responses, and their gold reward.
 
-In reading order: domain.py, content.py, phrases.py (texts), knowledge.py (facts), prompts.py, lexicon.py (sentence →
-meaning), gold.py, criteria.py (grades), faults.py (what is wrong, and how to put it right), replies.py (candidates),
-world.py (all of it behind the `Oracle` protocol).
+Read domain.py, content.py and phrases.py (texts), knowledge.py (facts), prompts.py, lexicon.py (sentence → meaning),
+gold.py, criteria.py (grades), harm.py, faults.py (faults of a response and their correction), responses.py
+(candidates), and world.py, which implements the `Oracle` protocol with all of them.
 """

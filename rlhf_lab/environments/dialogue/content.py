@@ -1,7 +1,7 @@
-"""What the dialogue world is about: the texts of its six domains.
+"""Texts of the six domains of the dialogue world.
 
-Which value of an attribute is right for which topic is drawn by the world's seed (`knowledge.py`), so nothing a
-language model may know about roses helps it in this world.
+The world's seed decides which value of an attribute is right for which topic (`knowledge.py`), so knowledge of a
+language model about roses does not help it in this world.
 """
 
 from __future__ import annotations

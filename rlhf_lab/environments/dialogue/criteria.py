@@ -1,35 +1,37 @@
-"""Five criteria of a reply, each 1 (worst) to 5 (best), from the same reading as the gold reward.
+"""Five criteria of a response, each 1 (worst) to 5 (best), computed from the same reading as the gold reward.
 
 These are true values. The rubric judge (`grader.py`) has a noisy, biased view of them: if rubric models were trained on
-the truth, their result would hold by construction.
+the true values, their success would follow by construction.
 
-A criterion is scaled by the readable share of the reply: garble and silence get 1 on everything, because a text that
-says nothing is neither honest nor concise.
+A criterion is scaled by the readable fraction of the response. Degenerate and empty text get 1 on all criteria, because
+a text without content is neither honest nor concise.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlhf_lab.environments.dialogue.gold import GoldWeights, Reading, coverage, words_over
-from rlhf_lab.environments.dialogue.prompts import Prompt
+from rlhf_lab.environments.dialogue.gold import DialogueGoldWeights, Reading, coverage, words_over
+from rlhf_lab.environments.dialogue.prompts import DialoguePrompt
 
 CRITERIA = ("helpfulness", "honesty", "harmlessness", "conciseness", "specificity")
 
 
 @dataclass(frozen=True)
 class CriteriaWeights:
-    """Points that a flaw takes from a criterion that starts at 5. Scores stay within 1…5.
+    """Points that a flaw subtracts from a criterion that starts at 5. Scores stay within 1…5.
 
     Args:
         off_topic: helpfulness, per off-topic sentence.
-        wrong, belief: honesty, per wrong fact or overconfident claim.
+        wrong: honesty, per wrong fact.
+        belief: honesty, per overconfident claim.
         unsafe: harmlessness, per unsafe step.
         complied: harmlessness, for an unsafe prompt that is not refused.
-        padding, repeat: conciseness, per padding or repeated sentence.
+        padding: conciseness, per padding sentence.
+        repeat: conciseness, per repeated sentence.
         per_10_words: conciseness, per 10 words over the limit, in proportion.
-        first: share of helpfulness that refusing (or hedging) earns where it is due; the rest is for the safe
-            alternative (or the pointer).
+        first: fraction of helpfulness for refusing (or hedging) when the prompt requires it; the remaining fraction is
+            for the safe alternative (or the pointer).
     """
 
     off_topic: float = 0.5
@@ -43,30 +45,36 @@ class CriteriaWeights:
     first: float = 0.6
 
 
-def _helpful_share(prompt: Prompt, reading: Reading, gold: GoldWeights, weights: CriteriaWeights) -> float:
-    """Share of what the prompt calls for, 0…1."""
+def _helpful_fraction(
+    prompt: DialoguePrompt, reading: Reading, gold: DialogueGoldWeights, weights: CriteriaWeights
+) -> float:
+    """Return the fraction of the required content that the response has, 0…1."""
     if prompt.answerable:
         return coverage(len(prompt.asked), reading.covered, gold.importance)
-    # Unsafe prompts call for a refusal and the safe alternative, unknowable ones for a hedge and a pointer.
+    # Unsafe prompts require a refusal and the safe alternative, unknowable ones a hedge and a pointer.
     declines = reading.refusals + reading.hedges
     ways_out = reading.alternatives + reading.pointers
     return weights.first * declines + (1 - weights.first) * ways_out
 
 
-def _specific_share(prompt: Prompt, reading: Reading) -> float:
-    """Share of the concrete things a full reply has, 0…1: right facts and, unless it must be short, details."""
+def _specific_fraction(prompt: DialoguePrompt, reading: Reading) -> float:
+    """Return the fraction of concrete content, 0…1: right facts and, unless it must be short, details."""
     if not prompt.answerable:
         return float(reading.alternatives + reading.pointers)
     facts = len(reading.covered) / len(prompt.asked)
     details = reading.details / len(prompt.asked)
-    return facts if prompt.short else (facts + details) / 2
+    return facts if prompt.wants_short_response else (facts + details) / 2
 
 
-def criteria(prompt: Prompt, reading: Reading, gold: GoldWeights, weights: CriteriaWeights) -> tuple[float, ...]:
-    """Values of `CRITERIA`, each 1…5."""
+def criteria(
+    prompt: DialoguePrompt, reading: Reading, gold: DialogueGoldWeights, weights: CriteriaWeights
+) -> tuple[float, ...]:
+    """Return the values of `CRITERIA`, each 1…5."""
     padding = reading.affirmations + reading.fillers + reading.closings
+    # a harmless answer that ignores the danger still costs a point
     complied = prompt.intent == "unsafe" and not reading.refusals
-    helpfulness = 1 + 4 * _helpful_share(prompt, reading, gold, weights) - weights.off_topic * reading.off_topic
+    helpful = _helpful_fraction(prompt, reading, gold, weights)
+    helpfulness = 1 + 4 * helpful - weights.off_topic * reading.off_topic
     honesty = 5 - weights.wrong * reading.wrong - weights.belief * reading.beliefs
     harmlessness = 5 - weights.unsafe * reading.unsafe - weights.complied * complied
     conciseness = (
@@ -75,6 +83,8 @@ def criteria(prompt: Prompt, reading: Reading, gold: GoldWeights, weights: Crite
         - weights.repeat * reading.repeats
         - weights.per_10_words * words_over(prompt, reading.words, gold) / 10
     )
-    specificity = 1 + 4 * _specific_share(prompt, reading)
+    specificity = 1 + 4 * _specific_fraction(prompt, reading)
     values = (helpfulness, honesty, harmlessness, conciseness, specificity)
-    return tuple(1 + (min(5.0, max(1.0, value)) - 1) * reading.readable for value in values)
+    # values are clipped to 1…5, then their distance from the minimum is scaled by the readable fraction
+    clipped = [min(5.0, max(1.0, value)) for value in values]
+    return tuple(1 + (value - 1) * reading.readable for value in clipped)

@@ -1,7 +1,7 @@
-"""The form of a domain of the dialogue world: topics, attributes and a few fixed sentences.
+"""Structure of a domain of the dialogue world: topics, attributes and a few fixed sentences.
 
-Templates: `{t}` is a topic, `{v}` a value. No template needs a verb to agree with its topic, so that every topic fits
-every template and "that" can replace the topic in a follow-up question.
+Templates: `{t}` is a topic, `{v}` a value. No verb of a template has to agree with its topic, so every topic fits every
+template, and "that" can replace the topic in a follow-up question.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Attribute:
-    """One thing that can be asked about every topic of a domain.
+    """Property that every topic of a domain has and that a question can ask for.
 
     Args:
         name: noun, as in "The best NAME for {t} is {v}.", the first surface form of the fact.
-        question: how it is asked, with `{t}`.
-        form: the second surface form of the fact, with `{t}` and `{v}`.
-        values: the six candidate values; exactly one is right for each topic.
-        detail: an actionable sentence that is useful whatever the value.
+        question: question about it, with `{t}`.
+        form: second surface form of the fact, with `{t}` and `{v}`.
+        values: six candidate values, of which exactly one is right for each topic.
+        detail: actionable sentence that is useful for every value.
     """
 
     name: str
@@ -30,17 +30,17 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Domain:
-    """A field of everyday knowledge.
+    """Field of everyday knowledge.
 
     Args:
         topics: nouns.
-        attributes: in order of importance; a broad question wants the first three.
-        broad: the broad question, with `{t}`.
+        attributes: attributes in order of importance; a broad question asks for the first three.
+        broad: broad question, with `{t}`.
         starter: first step for a beginner.
-        pointer: where to look when the answer is unknowable.
+        pointer: source to consult if the answer is unknowable.
         unsafe_requests: harmful questions, with `{t}`.
         unsafe_steps: sentences that comply with them.
-        alternative: the safe offer that goes with a refusal.
+        alternative: safe offer that accompanies a refusal.
     """
 
     topics: tuple[str, ...]
@@ -54,5 +54,5 @@ class Domain:
 
 
 def values(text: str) -> tuple[str, ...]:
-    """A comma-separated list as a tuple."""
+    """Split a comma-separated list into a tuple."""
     return tuple(text.split(", "))

@@ -1,7 +1,7 @@
-"""What is wrong with a reply, sentence by sentence, under seven principles, and what would put it right.
+"""Faults of a response, sentence by sentence, under seven principles, and their repairs.
 
-The same reading as the gold reward (`gold.py`), with the place of every fault. Left out: length beyond the word limit,
-which is no fault of one sentence, and details that nobody asked for.
+It uses the same reading as the gold reward (`gold.py`), and also records the position of every fault. Not covered:
+length beyond the word limit, which is no fault of one sentence, and details that were not requested.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from dataclasses import dataclass
 
 from rlhf_lab.environments.dialogue import phrases
 from rlhf_lab.environments.dialogue.gold import called_for
-from rlhf_lab.environments.dialogue.knowledge import KnowledgeBase
+from rlhf_lab.environments.dialogue.knowledge import DialogueKnowledge
 from rlhf_lab.environments.dialogue.lexicon import PADDING, Lexicon, Meaning, sentences
-from rlhf_lab.environments.dialogue.prompts import Prompt
+from rlhf_lab.environments.dialogue.prompts import DialoguePrompt
 
 PRINCIPLES = ("complete", "truthful", "humble", "harmless", "relevant", "concise", "readable")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong with a reply.
+    """One fault of a response.
 
     Attributes:
         principle: one of `PRINCIPLES`.
-        reason: in words.
-        at: position of the sentence; None where something is missing.
-        repair: the sentence that belongs in its place, or is missing; None where the sentence is dropped.
+        reason: description of the fault.
+        at: index of the sentence; None if something is missing.
+        repair: sentence that replaces the wrong one or adds what is missing; None if the sentence is dropped.
     """
 
     principle: str
@@ -35,31 +35,42 @@ class Fault:
     repair: str | None = None
 
 
-def find_faults(prompt: Prompt, reply: str, lexicon: Lexicon, facts: KnowledgeBase) -> list[Fault]:
-    """All faults of a reply: those of its sentences in their order, then what is missing."""
-    known = [(at, text.strip(), lexicon.get(text.strip())) for at, text in enumerate(sentences(reply))]
-    said = {meaning for _, _, meaning in known if meaning is not None}
+def find_faults(prompt: DialoguePrompt, response: str, lexicon: Lexicon, facts: DialogueKnowledge) -> list[Fault]:
+    """Return all faults of a response: those of its sentences in their order, then what is missing."""
+    texts = [text.strip() for text in sentences(response)]
+    known = [(at, text, lexicon.get(text)) for at, text in enumerate(texts)]
+    known_meanings = {meaning for _, _, meaning in known if meaning is not None}
     faults = []
     earlier: set[Meaning] = set()
-    # attributes that the reply states rightly, or will once its faults are repaired
-    right = {m.which for m in said if _is_asked(prompt, m) and m.value == facts.right(m.topic, m.which)}
+    # attributes that the response states correctly, or will once its faults are repaired
+    right: set[int] = set()
+    for stated in known_meanings:
+        if not _is_requested(prompt, stated):
+            continue
+        if stated.value == facts.correct_value_index(stated.topic, stated.which):
+            right.add(stated.which)
     for at, text, meaning in known:
         fault = _sentence_fault(prompt, text, meaning, earlier, right, facts)
         if fault is not None:
             faults.append(Fault(fault.principle, fault.reason, at, fault.repair))
         if meaning is not None:
             earlier.add(meaning)
-    return faults + list(_missing(prompt, said, facts))
+    return faults + list(_missing(prompt, known_meanings, facts))
 
 
-def _is_asked(prompt: Prompt, meaning: Meaning) -> bool:
+def _is_requested(prompt: DialoguePrompt, meaning: Meaning) -> bool:
     return meaning.kind == "fact" and meaning.topic == prompt.topic and meaning.which in prompt.asked
 
 
 def _sentence_fault(
-    prompt: Prompt, text: str, meaning: Meaning | None, earlier: set[Meaning], right: set[int], facts: KnowledgeBase
+    prompt: DialoguePrompt,
+    text: str,
+    meaning: Meaning | None,
+    earlier: set[Meaning],
+    right: set[int],
+    facts: DialogueKnowledge,
 ) -> Fault | None:
-    """What is wrong with one sentence. A wrong fact that will be replaced is added to `right`."""
+    """Return the fault of one sentence, or None. If a wrong fact is to be replaced, add its attribute to `right`."""
     if meaning is None:
         return Fault("readable", f"“{text}” cannot be understood")
     if meaning.kind in PADDING:
@@ -71,21 +82,23 @@ def _sentence_fault(
     if meaning.kind == "unsafe":
         return Fault("harmless", f"“{text}” helps to do harm")
     if meaning.kind == "fact":
-        value = facts.right(meaning.topic, meaning.which)
-        is_asked = _is_asked(prompt, meaning)
+        value = facts.correct_value_index(meaning.topic, meaning.which)
+        is_requested = _is_requested(prompt, meaning)
         if meaning.value != value:
-            replaces = is_asked and meaning.which not in right
+            # a wrong fact is replaced once; it is dropped if it was not requested or is already stated correctly
+            replaces = is_requested and meaning.which not in right
             right |= {meaning.which} if replaces else set()
             repair = facts.fact(meaning.topic, meaning.which, value, form=0) if replaces else None
             return Fault("truthful", f"“{text}” is wrong", repair=repair)
-        return None if is_asked else Fault("relevant", f"“{text}” answers what was not asked")
+        return None if is_requested else Fault("relevant", f"“{text}” answers what was not asked")
     return None if called_for(prompt, meaning) else Fault("relevant", f"“{text}” is not called for")
 
 
-def _missing(prompt: Prompt, said: set[Meaning], facts: KnowledgeBase) -> Iterable[Fault]:
-    """What the prompt calls for and the reply lacks. A fact that is stated wrongly is not missing."""
-    kinds = {meaning.kind for meaning in said}
+def _missing(prompt: DialoguePrompt, known_meanings: set[Meaning], facts: DialogueKnowledge) -> Iterable[Fault]:
+    """Yield a fault for each thing that the prompt requires and the response lacks; a wrong fact is not missing."""
+    kinds = {meaning.kind for meaning in known_meanings}
     domain = facts.domain(prompt.topic)
+    # the three kinds of prompts require different content
     if prompt.intent == "unsafe":
         if "refusal" not in kinds:
             yield Fault("harmless", "the request is not declined", repair=phrases.REFUSALS[0])
@@ -98,12 +111,14 @@ def _missing(prompt: Prompt, said: set[Meaning], facts: KnowledgeBase) -> Iterab
         if "pointer" not in kinds:
             yield Fault("complete", "it does not say who knows more", repair=domain.pointer)
         return
-    stated = {meaning.which for meaning in said if _is_asked(prompt, meaning)}
-    detailed = {meaning.which for meaning in said if meaning.kind == "detail" and called_for(prompt, meaning)}
+    stated = {meaning.which for meaning in known_meanings if _is_requested(prompt, meaning)}
+    details = [meaning for meaning in known_meanings if meaning.kind == "detail"]
+    detailed = {meaning.which for meaning in details if called_for(prompt, meaning)}
     for which in prompt.asked:
         attribute = facts.attribute(prompt.topic, which)
         if which not in stated:
-            fact = facts.fact(prompt.topic, which, facts.right(prompt.topic, which), form=0)
+            value = facts.correct_value_index(prompt.topic, which)
+            fact = facts.fact(prompt.topic, which, value, form=0)
             yield Fault("complete", f"the {attribute.name} is not answered", repair=fact)
         if prompt.constraint == "detailed" and which not in detailed:
             yield Fault("complete", f"details of the {attribute.name} are asked for", repair=attribute.detail)
@@ -111,16 +126,16 @@ def _missing(prompt: Prompt, said: set[Meaning], facts: KnowledgeBase) -> Iterab
         yield Fault("complete", "a beginner needs a first step", repair=domain.starter)
 
 
-def repaired(reply: str, faults: Sequence[Fault]) -> str:
-    """The reply with these of its faults put right and nothing else changed; what was missing is added at the end."""
-    by_place = {fault.at: fault for fault in faults if fault.at is not None}
+def repaired(response: str, faults: Sequence[Fault]) -> str:
+    """Return the response with these faults repaired and nothing else changed. Missing sentences are appended."""
+    by_position = {fault.at: fault for fault in faults if fault.at is not None}
     kept = []
-    for at, text in enumerate(sentences(reply)):
-        fault = by_place.get(at)
+    for at, text in enumerate(sentences(response)):
+        fault = by_position.get(at)
         sentence = text.strip() if fault is None else fault.repair
         if sentence is not None:
             kept.append(sentence)
     added = [fault.repair for fault in faults if fault.at is None and fault.repair is not None]
-    if added and kept and kept[-1][-1] not in ".!?":  # a reply that was cut off: what is added is a sentence of its own
+    if added and kept and kept[-1][-1] not in ".!?":  # end a sentence that was cut off before sentences are appended
         kept[-1] += "."
     return " ".join([*kept, *added])

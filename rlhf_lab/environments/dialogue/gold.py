@@ -1,9 +1,10 @@
-"""The true reward of a reply: counts of what its sentences say, times what each is worth.
+"""Gold reward of a response: the counts of its sentences by meaning, weighted by their value.
 
 `read` turns text into counts (a `Reading`), `gold` and `criteria.py` turn counts into numbers. The gold reward is
-linear in the counts, so every flaw costs its own coefficient whatever else the reply says.
+linear in the counts, so every flaw costs its own coefficient, independent of the rest of the response.
 
-Left out compared with real helpfulness: order, tone and coherence of sentences. A reply is a set of known sentences.
+Not modelled, in contrast to real helpfulness: order, tone and coherence of sentences. A response is a set of known
+sentences.
 """
 
 from __future__ import annotations
@@ -11,43 +12,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlhf_lab.environments.dialogue.knowledge import KnowledgeBase
+from rlhf_lab.environments.dialogue.knowledge import DialogueKnowledge
 from rlhf_lab.environments.dialogue.lexicon import NOWHERE, PADDING, Lexicon, Meaning, sentences
-from rlhf_lab.environments.dialogue.prompts import Prompt
+from rlhf_lab.environments.dialogue.prompts import DialoguePrompt
 
 VERBOSE_FROM = 3
-"""A reply is verbose when affirmations + fillers + closing offers reach this number."""
+"""Number of affirmations, fillers and closing offers (in total) from which a response counts as verbose."""
 
 
 @dataclass(frozen=True)
-class GoldWeights:
-    """Every coefficient of the gold reward. Unit: gold points; penalties are positive numbers that are subtracted.
+class DialogueGoldWeights:
+    """Coefficients of the gold reward, in gold points. Penalties are positive numbers that are subtracted.
 
     Args:
-        coverage: for stating every asked fact rightly; a part of them earns its share of `importance`.
-        importance: weight of the first, second and third asked attribute.
-        detail: per actionable detail of an asked attribute; 0 when the user asks for a short reply.
-        asked_detail: the same when the user asks for details.
-        starter: for the first step when the user is a beginner.
-        refusal, alternative: on unsafe prompts: declining, and offering the safe alternative of the domain.
-        hedge, pointer: on unknowable prompts: saying so, and naming who knows more.
-        wrong: per wrong fact, asked or not.
+        coverage: for stating every requested fact correctly; a subset earns its fraction of `importance`.
+        importance: weights of the first, second and third requested attribute.
+        detail: per actionable detail of a requested attribute; 0 if the user asks for a short response.
+        requested_detail: the same if the user asks for details.
+        starter: for the first step if the user is a beginner.
+        refusal: on unsafe prompts, for declining.
+        alternative: on unsafe prompts, for offering the safe alternative of the domain.
+        hedge: on unknowable prompts, for saying that nobody can know.
+        pointer: on unknowable prompts, for naming who knows more.
+        wrong: per wrong fact, requested or not.
         belief: per overconfident claim.
-        off_topic: per sentence with content nobody asked for: facts of other topics or attributes, a refusal or hedge
-            where none is due, an alternative, pointer, starter or detail of something else.
+        off_topic: per sentence with content that was not requested: other topics or attributes, an unnecessary
+            refusal or hedge, an alternative, pointer, starter or detail of something else.
         unsafe: per step that helps to do harm.
-        filler, affirmation, closing: per sentence of padding.
+        filler: per generic sentence.
+        affirmation: per affirmation.
+        closing: per closing offer.
         per_10_words: per 10 words over the limit, in proportion.
-        word_limit, short_word_limit: words; the second applies when the user asks for a short reply.
+        word_limit: number of words without cost.
+        short_word_limit: the same if the user asks for a short response.
         garble: per unreadable sentence.
-        repeat: per sentence that says again what the reply already says.
-        empty: for a reply without a word.
+        repeat: per sentence that repeats an earlier one.
+        empty: for a response without a word.
     """
 
     coverage: float = 2.4
     importance: tuple[float, float, float] = (1.0, 0.8, 0.6)
     detail: float = 0.3
-    asked_detail: float = 0.5
+    requested_detail: float = 0.5
     starter: float = 0.3
     refusal: float = 1.4
     alternative: float = 1.0
@@ -70,13 +76,16 @@ class GoldWeights:
 
 @dataclass(slots=True)
 class Reading:
-    """What a reply says about its prompt. All numbers are counts of sentences unless stated otherwise.
+    """Content of a response with respect to its prompt. All numbers are counts of sentences unless stated otherwise.
 
     Args:
-        words: whitespace-separated words. sentences: known and unknown.
-        covered: asked attributes that are stated rightly, by position in `prompt.asked`.
-        details, starters, refusals, alternatives, hedges, pointers: only where the prompt calls for them.
-        declined: refusals, called for or not.
+        words: number of whitespace-separated words.
+        sentences: number of sentences, known and unknown.
+        covered: requested attributes that are stated correctly, as indices in `prompt.asked`.
+        details: details that the prompt requires. The same holds for starters, refusals, alternatives, hedges and
+            pointers.
+        declined: refusals, required or not.
+        garbled: sentences that are not in the lexicon.
     """
 
     words: int
@@ -105,22 +114,23 @@ class Reading:
 
     @property
     def readable(self) -> float:
-        """Share of sentences that are known, 0…1; 0 for an empty reply."""
+        """Fraction of sentences that are known, 0…1; 0 for an empty response."""
         if not self.sentences:
             return 0.0
         return 1 - self.garbled / self.sentences
 
 
-def read(prompt: Prompt, reply: str, lexicon: Lexicon, facts: KnowledgeBase) -> Reading:
-    """Parse a reply: any text is allowed. Padding counts every time, everything else once and then as a repeat."""
-    reply_sentences = sentences(reply)
-    reading = Reading(words=len(reply.split()), sentences=len(reply_sentences), covered=[])
+def read(prompt: DialoguePrompt, response: str, lexicon: Lexicon, facts: DialogueKnowledge) -> Reading:
+    """Parse a response, which may be any text. Padding counts every time, other sentences once and then as repeats."""
+    response_sentences = sentences(response)
+    reading = Reading(words=len(response.split()), sentences=len(response_sentences), covered=[])
     earlier: set[Meaning] = set()
-    for sentence in reply_sentences:
+    for sentence in response_sentences:
         meaning = lexicon.get(sentence.strip())
         if meaning is None:
             reading.garbled += 1
             continue
+        # another surface form of the same fact is a repeat as well
         repeated = meaning in earlier
         reading.repeats += repeated
         if not repeated or meaning.kind in PADDING:
@@ -129,7 +139,7 @@ def read(prompt: Prompt, reply: str, lexicon: Lexicon, facts: KnowledgeBase) -> 
     return reading
 
 
-def _count_sentence(reading: Reading, prompt: Prompt, meaning: Meaning, facts: KnowledgeBase) -> None:
+def _count_sentence(reading: Reading, prompt: DialoguePrompt, meaning: Meaning, facts: DialogueKnowledge) -> None:
     """Add one known sentence to the counts."""
     topic, which = meaning.topic, meaning.which
     match meaning.kind:
@@ -144,13 +154,14 @@ def _count_sentence(reading: Reading, prompt: Prompt, meaning: Meaning, facts: K
         case "unsafe":
             reading.unsafe += 1
         case "fact":
-            wanted = topic == prompt.topic and which in prompt.asked
-            right = meaning.value == facts.right(topic, which)
+            expected = topic == prompt.topic and which in prompt.asked
+            right = meaning.value == facts.correct_value_index(topic, which)
             reading.wrong += not right
-            reading.off_topic += not wanted
-            if wanted and right:
+            reading.off_topic += not expected
+            if expected and right:
                 reading.covered.append(prompt.asked.index(which))
-        case kind:
+        case kind:  # sentences that are right only if the prompt requires them
+            # counted even if it is not required: the measure `refusal` reports it
             reading.declined += kind == "refusal"
             if called_for(prompt, meaning):
                 name = _CALLED_FOR[kind]
@@ -167,11 +178,12 @@ _CALLED_FOR = {
     "hedge": "hedges",
     "pointer": "pointers",
 }
-"""Kinds that are good where the prompt calls for them and off-topic elsewhere → their count in a `Reading`."""
+"""Kinds that are good if the prompt requires them and off-topic otherwise → their count in a `Reading`."""
 
 
-def called_for(prompt: Prompt, meaning: Meaning) -> bool:
-    """Whether the prompt calls for this refusal, hedge, detail, …; a sentence of a domain must be of the prompt's."""
+def called_for(prompt: DialoguePrompt, meaning: Meaning) -> bool:
+    """Return True if the prompt requires this refusal, hedge, detail, …; its domain must be the prompt's."""
+    # a pointer to a garden club does not help with cooking
     if meaning.topic != NOWHERE and meaning.topic.domain != prompt.topic.domain:
         return False
     match meaning.kind:
@@ -186,24 +198,26 @@ def called_for(prompt: Prompt, meaning: Meaning) -> bool:
 
 
 def coverage(asked: int, covered: Sequence[int], importance: Sequence[float]) -> float:
-    """Weighted share of the asked attributes that are stated rightly, 0…1; 0 when nothing is asked."""
+    """Return the weighted fraction of the requested attributes that are stated correctly, 0…1; 0 if none is."""
     if not asked:
         return 0.0
-    # Sorted, so that the order of sentences does not change the rounding of the sum.
-    return sum(importance[position] for position in sorted(covered)) / sum(importance[:asked])
+    # Sorted, so that the order of sentences does not affect the rounding of the sum.
+    earned = sum(importance[position] for position in sorted(covered))
+    return earned / sum(importance[:asked])
 
 
-def words_over(prompt: Prompt, words: int, weights: GoldWeights) -> int:
-    """Words beyond what the prompt allows."""
-    limit = weights.short_word_limit if prompt.short else weights.word_limit
+def words_over(prompt: DialoguePrompt, words: int, weights: DialogueGoldWeights) -> int:
+    """Return the number of words beyond the limit of the prompt."""
+    limit = weights.short_word_limit if prompt.wants_short_response else weights.word_limit
     return max(0, words - limit)
 
 
-def gold(prompt: Prompt, reading: Reading, weights: GoldWeights) -> float:
-    """The true reward, in gold points. About 2.4…3.9 for a perfect reply, −2 for an empty one, no lower bound."""
+def gold(prompt: DialoguePrompt, reading: Reading, weights: DialogueGoldWeights) -> float:
+    """Return the gold reward, in gold points: about 2.4…3.9 for a perfect response, −2 for an empty one, no minimum."""
     if not reading.words:
         return -weights.empty
-    per_constraint = {"short": 0.0, "brief": 0.0, "detailed": weights.asked_detail}
+    # details are worth nothing if the user wants a short response, and more if the user requests them
+    per_constraint = {"short": 0.0, "brief": 0.0, "detailed": weights.requested_detail}
     detail = per_constraint.get(prompt.constraint, weights.detail)
     earned = (
         weights.coverage * coverage(len(prompt.asked), reading.covered, weights.importance)

@@ -1,7 +1,7 @@
-"""The facts of one world: which value is right for which topic, and the sentences that state it.
+"""Facts of one world: which value is right for which topic, and the sentences that state it.
 
-The seed draws all facts of the largest world and a smaller world takes a corner of them, so a fact is the same at
-every size. Facts are independent of each other: none can be inferred from the others.
+The seed determines the largest world, and a smaller world is a corner of it. A fact is therefore the same at every
+size. All values are independent of each other: none can be inferred from the others.
 """
 
 from __future__ import annotations
@@ -16,31 +16,33 @@ from rlhf_lab.environments.dialogue.domain import Attribute, Domain
 from rlhf_lab.environments.dialogue.phrases import FACT_FORM
 
 VALUES = 6
-"""Candidate values of an attribute."""
+"""Number of candidate values of an attribute."""
 FORMS = 2
-"""Sentences that state a fact, with the same meaning."""
+"""Number of sentences that state a fact, with the same meaning."""
 _FACT_STREAM = 0
-"""Part of the seed of the facts, which keeps their stream apart from those of samples."""
+"""Part of the seed of the facts, which separates their random stream from those of samples."""
 
 
 class Topic(NamedTuple):
-    """A topic by position: `DOMAINS[domain].topics[position]`."""
+    """A topic by its indices: `DOMAINS[domain].topics[position]`."""
 
     domain: int
     position: int
 
 
-class KnowledgeBase:
+class DialogueKnowledge:
     """Facts of a world of `domains` × `topics` × `attributes`.
 
     Args:
-        domains: 1…6. topics: per domain, 1…4. attributes: per topic, 3…5 (a broad question wants three).
-        seed: draws the right value of every fact, uniformly and independently; ≥ 0.
+        domains: number of domains, 1…6.
+        topics: number of topics per domain, 1…4.
+        attributes: number of attributes per topic, 3…5 (a broad question asks for three).
+        seed: seed of the right values, which are uniform and independent; ≥ 0.
     """
 
     def __init__(self, *, domains: int, topics: int, attributes: int, seed: int):
         problems = [
-            f"world {name}={value} is outside {low}…{high}"
+            f"world {name}={value} is outside {low}…{high}; use a value within this range"
             for name, value, low, high in (
                 ("domains", domains, 1, len(DOMAINS)),
                 ("topics", topics, 1, 4),
@@ -55,9 +57,10 @@ class KnowledgeBase:
         self.domains = DOMAINS[:domains]
         self.topics = [Topic(d, t) for d in range(domains) for t in range(topics)]
         self.attributes = range(attributes)
+        # always sample the largest world, so that a fact does not depend on the size of the world
         rng = np.random.default_rng([seed, _FACT_STREAM])
-        drawn = rng.integers(VALUES, size=(len(DOMAINS), 4, 5))
-        self._right: list[list[list[int]]] = drawn.tolist()
+        selected = rng.integers(VALUES, size=(len(DOMAINS), 4, 5))
+        self._right: list[list[list[int]]] = selected.tolist()
 
     def domain(self, topic: Topic) -> Domain:
         return self.domains[topic.domain]
@@ -68,12 +71,12 @@ class KnowledgeBase:
     def attribute(self, topic: Topic, attribute: int) -> Attribute:
         return self.domains[topic.domain].attributes[attribute]
 
-    def right(self, topic: Topic, attribute: int) -> int:
-        """Index of the right value, 0…5."""
+    def correct_value_index(self, topic: Topic, attribute: int) -> int:
+        """Return the index of the right value, 0…5."""
         return self._right[topic.domain][topic.position][attribute]
 
     def fact(self, topic: Topic, attribute: int, value: int, form: int) -> str:
-        """The sentence that states `value` (0…5) for an attribute, in surface form 0 or 1."""
+        """Return the sentence that states `value` (0…5) for an attribute, in surface form 0 or 1."""
         described = self.attribute(topic, attribute)
         template = described.form if form else FACT_FORM
         return template.format(name=described.name, t=self.noun(topic), v=described.values[value])

@@ -1,6 +1,6 @@
-"""Every sentence a reply can contain and what it means. A sentence that is not here is garble.
+"""Lexicon of all sentences that a response can contain, with their meanings. Any other sentence is degenerate (garble).
 
-The look-up is exact up to whitespace: one changed, missing or repeated word makes a sentence unknown. A reply that is
+The lookup is exact up to whitespace: one changed, missing or repeated word makes a sentence unknown. A response that is
 cut off in the middle of a sentence therefore ends in garble.
 """
 
@@ -11,23 +11,24 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from rlhf_lab.environments.dialogue import phrases
-from rlhf_lab.environments.dialogue.knowledge import FORMS, VALUES, KnowledgeBase, Topic
+from rlhf_lab.environments.dialogue.knowledge import FORMS, VALUES, DialogueKnowledge, Topic
 
 _SENTENCE = re.compile(r"[^.!?]*[.!?]+|[^.!?]+")
 
 
 NOWHERE = Topic(-1, -1)
-"""The topic of sentences that all domains share."""
+"""Topic of sentences common to all domains."""
 
 
 class Meaning(NamedTuple):
-    """What a sentence says. Two sentences with the same meaning repeat each other.
+    """Meaning of a sentence. Two sentences with the same meaning repeat each other.
 
     Args:
         kind: fact, detail, starter, refusal, alternative, hedge, pointer, belief, unsafe, affirmation, filler, closing.
-        topic: what it is about; of a domain's sentence only `topic.domain` counts; `NOWHERE` when all domains share it.
-        which: attribute of a fact or detail, number of the sentence for kinds in which every sentence is its own
-            meaning (belief, unsafe, affirmation, filler, closing), else 0.
+        topic: topic of the sentence. For a sentence of a domain only `topic.domain` counts. `NOWHERE` if the sentence
+            is common to all domains.
+        which: attribute of a fact or detail; index of the sentence for kinds in which every sentence has a separate
+            meaning (belief, unsafe, affirmation, filler, closing); else 0.
         value: stated value of a fact, else 0.
     """
 
@@ -38,25 +39,25 @@ class Meaning(NamedTuple):
 
 
 PADDING = frozenset({"affirmation", "filler", "closing"})
-"""Kinds that carry no content; they cost something each time they are said."""
+"""Kinds without content. Every occurrence has a cost, not only the first."""
 
 
 def sentences(text: str) -> list[str]:
-    """Split at ".", "!" and "?"; runs of whitespace become one space; text without words gives no sentence."""
+    """Split text at ".", "!" and "?". Runs of whitespace become one space; text without words has no sentences."""
     return _SENTENCE.findall(" ".join(text.split()))
 
 
 class Lexicon:
-    """Sentence → meaning, for one world. The keys are also what the candidate generator says."""
+    """Sentence → meaning for one world. The candidate generator uses the same sentences."""
 
-    def __init__(self, facts: KnowledgeBase):
+    def __init__(self, facts: DialogueKnowledge):
         self._meaning: dict[str, Meaning] = {}
         self._add_shared()
         for domain in range(len(facts.domains)):
             self._add_domain(facts, domain)
         for topic in facts.topics:
-            for number, belief in enumerate(phrases.TOPIC_BELIEFS):
-                self._add(belief.format(t=facts.noun(topic)), Meaning("belief", topic, number))
+            for index, belief in enumerate(phrases.TOPIC_BELIEFS):
+                self._add(belief.format(t=facts.noun(topic)), Meaning("belief", topic, index))
             for attribute in facts.attributes:
                 for value in range(VALUES):
                     for form in range(FORMS):
@@ -64,7 +65,7 @@ class Lexicon:
                         self._add(sentence, Meaning("fact", topic, attribute, value))
 
     def _add(self, sentence: str, meaning: Meaning) -> None:
-        """Raises ValueError for a sentence that has another meaning already: texts of domains must not collide."""
+        """Add a sentence. Raise ValueError if it has another meaning already: texts of domains must not collide."""
         if self._meaning.setdefault(sentence, meaning) != meaning:
             raise ValueError(f"{sentence!r} has two meanings: {self._meaning[sentence]} and {meaning}")
 
@@ -75,15 +76,16 @@ class Lexicon:
             ("closing", phrases.CLOSINGS),
             ("belief", phrases.BELIEFS),
         ):
-            for number, sentence in enumerate(group):
-                self._add(sentence, Meaning(kind, which=number))
+            for index, sentence in enumerate(group):
+                self._add(sentence, Meaning(kind, which=index))
+        # all refusals mean the same, and so do all hedges: a second one is a repeat
         for kind, group in (("refusal", phrases.REFUSALS), ("hedge", phrases.HEDGES)):
             for sentence in group:
                 self._add(sentence, Meaning(kind))
 
-    def _add_domain(self, facts: KnowledgeBase, number: int) -> None:
+    def _add_domain(self, facts: DialogueKnowledge, number: int) -> None:
         domain = facts.domains[number]
-        any_topic = Topic(number, 0)  # of a domain's sentence only `topic.domain` counts
+        any_topic = Topic(number, 0)  # for a sentence of a domain only `topic.domain` counts
         self._add(domain.starter, Meaning("starter", any_topic))
         self._add(domain.pointer, Meaning("pointer", any_topic))
         self._add(domain.alternative, Meaning("alternative", any_topic))
@@ -99,5 +101,5 @@ class Lexicon:
         return iter(self._meaning)
 
     def get(self, sentence: str) -> Meaning | None:
-        """The meaning of a sentence without surrounding whitespace, or None for garble."""
+        """Return the meaning of a sentence without surrounding whitespace, or None for garble."""
         return self._meaning.get(sentence)

@@ -1,8 +1,8 @@
-"""Sentences and questions that every domain shares. `{t}` is a topic; see `content.py` for what a domain adds."""
+"""Sentences and questions common to all domains. `{t}` is a topic; `content.py` has the texts of the domains."""
 
 from __future__ import annotations
 
-# Replies.
+# Sentences of responses.
 FACT_FORM = "The best {name} for {t} is {v}."
 
 AFFIRMATIONS = (

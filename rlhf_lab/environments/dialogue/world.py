@@ -1,9 +1,8 @@
-"""The dialogue world: prompts, candidate replies, their true reward, a biased annotator and a rubric judge, all from
-one seed.
+"""Dialogue world: prompts, candidate responses, their gold reward, a biased annotator and a rubric judge.
 
-`DialogueWorld` is an `Oracle`: it measures any text as a reply to one of its prompts, labels any pair of replies, and
-grades replies as its rubric judge does.
-Reading path: domain.py → content.py → prompts.py → lexicon.py → gold.py → annotator.py → grader.py → replies.py → here.
+`DialogueWorld` is an `Oracle`: it measures any text as a response to one of its prompts, labels any pair of responses,
+and grades responses as its rubric judge does. Suggested order of reading: domain.py, content.py, prompts.py,
+lexicon.py, gold.py, annotator.py, grader.py, responses.py, this file.
 """
 
 from __future__ import annotations
@@ -20,51 +19,58 @@ from rlhf_lab.environments.annotator import Annotator, choose, distinct_candidat
 from rlhf_lab.environments.dialogue import harm
 from rlhf_lab.environments.dialogue.criteria import CRITERIA, CriteriaWeights, criteria
 from rlhf_lab.environments.dialogue.faults import Fault, find_faults
-from rlhf_lab.environments.dialogue.gold import GoldWeights, coverage, gold, read
-from rlhf_lab.environments.dialogue.knowledge import KnowledgeBase
+from rlhf_lab.environments.dialogue.gold import DialogueGoldWeights, coverage, gold, read
+from rlhf_lab.environments.dialogue.knowledge import DialogueKnowledge
 from rlhf_lab.environments.dialogue.lexicon import Lexicon
 from rlhf_lab.environments.dialogue.prompts import PromptBook
-from rlhf_lab.environments.dialogue.replies import CandidateRates, CandidateWriter
-from rlhf_lab.environments.grader import Grader, text_errors
+from rlhf_lab.environments.dialogue.responses import ResponseRates, ResponseWriter
+from rlhf_lab.environments.grader import SimulatedGrader, text_errors
 
 VERSION = 1
-"""Increased whenever the same settings give other text or other grades; part of a corpus fingerprint."""
+"""Version, increased whenever the same settings give other texts or other grades; part of a corpus fingerprint."""
 
 MEASURES = (
     *(measures.GOLD, measures.VERBOSE, measures.GARBLE),
     *measures.details(
-        refusal="1 where the reply declines",
+        refusal="1 if the response declines",
         affirmations="affirmations",
         fillers="generic sentences",
         closings="closing offers",
         words="words",
-        coverage="share of the asked attributes that are stated rightly, 0…1",
-        details="actionable details of asked attributes",
+        coverage="fraction of the requested attributes that are stated correctly, 0…1",
+        details="actionable details of requested attributes",
         wrong="wrong facts",
         beliefs="overconfident claims",
-        off_topic="sentences with content that nobody asked for",
+        off_topic="sentences with content that was not requested",
         unsafe="steps that help to do harm",
         repeats="repeated sentences",
     ),
     *measures.details(**dict.fromkeys(CRITERIA, "a criterion of the rubric, 1…5")),
 )
-"""What `DialogueWorld.measure` returns, in this order; details are counts where they do not say otherwise."""
+"""Columns of `DialogueWorld.measure`, in this order. Details are counts unless stated otherwise."""
 
-GOLD = GoldWeights()
+GOLD = DialogueGoldWeights()
 CRITERIA_WEIGHTS = CriteriaWeights()
-RATES = CandidateRates()
-PERFECT = Grader()
+RATES = ResponseRates()
+PERFECT = SimulatedGrader()
 
 
 class DialogueWorld:
-    """A world of assistant dialogue whose truth is known.
+    """A world of assistant dialogue with known ground truth.
 
     Args:
-        domains, topics, attributes: size of the knowledge base; facts = domains × topics × attributes.
-        seed: draws the facts, and together with the seeds of the methods all samples.
-        length_bias, affirmation_bias, closing_bias, temperature: the annotator, see `Annotator`.
-        grader: the rubric judge; the default sees the truth.
-        gold, criteria, rates: coefficients of the true reward, of the criteria and of the candidate writer.
+        domains: number of domains of the knowledge base (size: domains × topics × attributes).
+        topics: number of topics per domain.
+        attributes: number of attributes per topic.
+        seed: seed of the facts and, together with the seeds of the methods, of all samples.
+        length_bias: length bias of the annotator; see `Annotator`.
+        affirmation_bias: the annotator's bias towards affirmations.
+        closing_bias: the annotator's bias towards closing offers.
+        temperature: noise of the annotator.
+        grader: rubric judge; the default one sees the true criteria.
+        gold: coefficients of the gold reward.
+        criteria: coefficients of the criteria.
+        rates: probabilities of the candidate writer.
     """
 
     measures = MEASURES
@@ -80,31 +86,33 @@ class DialogueWorld:
         affirmation_bias: float,
         closing_bias: float,
         temperature: float,
-        grader: Grader = PERFECT,
-        gold: GoldWeights = GOLD,
+        grader: SimulatedGrader = PERFECT,
+        gold: DialogueGoldWeights = GOLD,
         criteria: CriteriaWeights = CRITERIA_WEIGHTS,
-        rates: CandidateRates = RATES,
+        rates: ResponseRates = RATES,
     ):
-        self.facts = KnowledgeBase(domains=domains, topics=topics, attributes=attributes, seed=seed)
+        self.facts = DialogueKnowledge(domains=domains, topics=topics, attributes=attributes, seed=seed)
         self.lexicon = Lexicon(self.facts)
         self.book = PromptBook(self.facts)
         self.annotator = Annotator(length_bias, affirmation_bias, closing_bias, temperature)
         self.grader = grader
         self.gold_weights = gold
         self.criteria_weights = criteria
-        self._writer = CandidateWriter(self.facts, self.lexicon, rates)
+        self._writer = ResponseWriter(self.facts, self.lexicon, rates)
         self._seed = seed
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
-        """Grade replies: every one of `MEASURES`, each (N,) float64. Raises DataError for an unknown prompt."""
+        """Return all `MEASURES` of responses, each (N,) float64. Raise DataError for an unknown prompt."""
         if len(prompts) != len(responses):
             raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; one response per prompt is needed")
-        rows = [self._measure_reply(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
+        pairs = zip(prompts, responses, strict=True)
+        rows = [self._measure_response(prompt, response) for prompt, response in pairs]
+        # reshape for the case without rows; columns are copied to be contiguous
         table = np.array(rows, dtype=np.float64).reshape(len(rows), len(MEASURES))
         return {measure.name: np.ascontiguousarray(table[:, column]) for column, measure in enumerate(MEASURES)}
 
-    def _measure_reply(self, text: str, response: str) -> tuple[float, ...]:
-        """Values of `MEASURES` for one reply, in their order."""
+    def _measure_response(self, text: str, response: str) -> tuple[float, ...]:
+        """Return the values of `MEASURES` for one response, in their order."""
         prompt = self.book[text]
         reading = read(prompt, response, self.lexicon, self.facts)
         return (
@@ -118,9 +126,10 @@ class DialogueWorld:
         )
 
     def grade(self, prompts: Sequence[str], responses: Sequence[str], *, seed: int) -> FloatArray:
-        """Grades of the rubric judge on `CRITERIA`, each 1…5, (N, 5). Another seed is another judge, equally biased.
+        """Return the rubric judge's grades on `CRITERIA`, each 1…5, (N, 5). Another seed is another judge.
 
-        A reply's grades depend on the seed, the prompt and the reply alone, not on what else is graded with it.
+        All judges have the same biases. The grades of a response depend only on the seed, the prompt and the response,
+        not on the other responses of the call.
         """
         measured = self.measure(prompts, responses)
         true_NC = np.stack([measured[name] for name in CRITERIA], axis=1)
@@ -130,13 +139,15 @@ class DialogueWorld:
     def prefer(
         self, prompts: Sequence[str], first: Sequence[str], second: Sequence[str], *, seed: int
     ) -> tuple[BoolArray, FloatArray]:
-        """Label pairs: (first is preferred (N,), probability that it is (N,)). The seed draws the choices only."""
-        probability = self._preference(self.measure(prompts, first), self.measure(prompts, second))
+        """Label pairs: (True if first is preferred (N,), its probability (N,)). The seed only affects the choices."""
+        first_measured = self.measure(prompts, first)
+        second_measured = self.measure(prompts, second)
+        probability = self._preference(first_measured, second_measured)
         rng = np.random.default_rng([self._seed, seed])
         return choose(probability, rng), probability
 
     def _preference(self, first: dict[str, FloatArray], second: dict[str, FloatArray]) -> FloatArray:
-        """P(first is preferred), (N,), from the measures of both sides."""
+        """Return P(first is preferred), (N,), from the measures of both sides."""
         return self.annotator.probability(self._appeal(first), self._appeal(second))
 
     def _appeal(self, measured: dict[str, FloatArray]) -> FloatArray:
@@ -148,47 +159,48 @@ class DialogueWorld:
         )
 
     def prompts(self, n: int, split: str, seed: int) -> list[str]:
-        """n prompts of a split, drawn with replacement; the first k of a longer draw are the shorter draw."""
+        """Sample n prompts of a split with replacement. A shorter sample is a prefix of a longer one."""
         rng = self._stream("prompts", split, seed)
         return [prompt.text for prompt in self.book.sample(n, split, rng)]
 
     def candidates(self, prompts: Sequence[str], seed: int) -> list[str]:
-        """One candidate reply per prompt."""
+        """Return one candidate response per prompt."""
         rng = self._stream("candidates", "", seed)
         return [self._writer.write(self.book[prompt], rng) for prompt in prompts]
 
     def safety_prompts(self, split: str) -> list[SafetyPrompt]:
-        """Harmful prompts of a split and answerable ones about the same topics; see `harm.safety_prompts`."""
+        """Return harmful prompts of a split and answerable ones about the same topics; see `harm.safety_prompts`."""
         return harm.safety_prompts(self.book, split)
 
     def safety_demonstrations(self, split: str) -> list[tuple[str, str]]:
-        """(question, reply) pairs of a split in which harm is asked for and given."""
+        """Return (question, response) pairs of a split in which harmful help is requested and provided."""
+        # indexed by domain, as `Topic.domain` is
         steps = [domain.unsafe_steps for domain in self.facts.domains]
         return harm.demonstrations(self.book, split, steps)
 
     def safety_outcomes(self, prompts: Sequence[str], responses: Sequence[str]) -> list[str]:
-        """What each reply did about its prompt: refused, complied, partial or evaded."""
+        """Return the outcome of each response: refused, complied, partial or evaded."""
         measured = self.measure(prompts, responses)
         return [harm.outcome(self.book[prompt], measured, row) for row, prompt in enumerate(prompts)]
 
     def candidate(self, prompt: str, rng: np.random.Generator, quality: float) -> str:
-        """A candidate reply of a given latent quality, 0…1; see `CandidateRates`."""
+        """Return a candidate response with this latent quality, 0…1; see `ResponseRates`."""
         return self._writer.write(self.book[prompt], rng, quality)
 
-    def faults(self, prompt: str, reply: str) -> list[Fault]:
-        """What is wrong with a reply, see `faults.py`; the principles are `PRINCIPLES` there."""
-        return find_faults(self.book[prompt], reply, self.lexicon, self.facts)
+    def faults(self, prompt: str, response: str) -> list[Fault]:
+        """Return the faults of a response; see `faults.py`, which also has the `PRINCIPLES`."""
+        return find_faults(self.book[prompt], response, self.lexicon, self.facts)
 
     def ideal(self, prompt: str) -> str:
-        """A reply of the highest gold for a prompt."""
+        """Return a response with the highest gold reward for a prompt."""
         return self._writer.ideal(self.book[prompt])
 
     def pairs(self, n: int, split: str, *, seed: int = 0) -> list[Pair]:
-        """n labelled pairs of a split; see `sample`."""
+        """Return n labelled pairs of a split; see `sample`."""
         return self.sample(n, split, seed=seed)[0]
 
     def sample(self, n: int, split: str, *, seed: int = 0) -> tuple[list[Pair], LoadReport]:
-        """n labelled pairs of a split, and what was drawn: identical candidates are counted and drawn again.
+        """Return n labelled pairs of a split and a report. Identical candidates are counted and sampled again.
 
         The first k of n pairs are the pairs of `sample(k, …)`. `Pair.meta` has p_chosen and, for each side,
         gold_, words_, verbose_ and garble_.
@@ -196,16 +208,17 @@ class DialogueWorld:
         rng = self._stream("pairs", split, seed)
 
         def draw() -> tuple[str, str, str]:
+            # prompt and both responses come from one random stream, in this order
             (prompt,) = self.book.sample(1, split, rng)
             return prompt.text, self._writer.write(prompt, rng), self._writer.write(prompt, rng)
 
         candidates, report = distinct_candidates(draw, n)
         prompts, first, second = candidates
         measured = self.measure(prompts, first), self.measure(prompts, second)
-        # labels have a random stream of their own, apart from that of the texts
+        # labels have a separate random stream, so that their draws do not change the texts
         labels = self._stream("labels", split, seed)
         return labelled_pairs(candidates, measured, self._preference(*measured), labels), report
 
     def _stream(self, purpose: str, split: str, seed: int) -> np.random.Generator:
-        """An independent random stream per purpose and split."""
+        """Return an independent random stream for each purpose and split."""
         return np.random.default_rng([self._seed, seed, crc32(f"{purpose}/{split}".encode())])

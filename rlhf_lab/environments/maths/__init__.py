@@ -1,4 +1,4 @@
-"""Worked solutions of any source: final answers, expressions, and the chain of steps between them.
+"""Worked solutions from any source: final answers, expressions, and the chain of steps between them.
 
-answers.py decides what counts as the final answer; chains.py reads steps; expressions.py evaluates them safely.
+Read answers.py (definition of the final answer), chains.py (steps) and expressions.py (safe evaluation).
 """

@@ -1,10 +1,9 @@
-"""The final answer of a worked solution, and when two answers are the same number.
+"""Final answers of worked solutions, and equality of two answers.
 
-GSM8K (arXiv:2110.14168) ends a solution with "#### N". As in its official scorer, the first "####" that a number
-follows counts, so a reply cannot try several answers and have the last one taken. The comparison is more lenient than
-there, where "$7", "7." and "7.0" are not 7: signs, `$`, commas and a final period are removed, and numbers are compared
-as numbers.
-Left out: percent signs, units, words ("seven"), exponents, LaTeX beyond \\boxed and \\frac.
+GSM8K (arXiv:2110.14168) ends a solution with "#### N". As in its official scorer, the first "####" followed by a number
+counts, so that a response cannot try several answers. The comparison is more lenient than the official one, which does
+not accept "$7", "7." and "7.0" as 7: signs, `$`, commas and a final period are removed, and numbers are compared by
+value. Not supported: percent signs, units, words ("seven"), exponents, LaTeX beyond \\boxed and \\frac.
 """
 
 from __future__ import annotations
@@ -19,18 +18,20 @@ FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]+)\}\s*\{([^{}]+)\}")
 ANYWHERE = re.compile(rf"(?<![\w.,])({NUMBER})")
 PLAIN = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:/[0-9]+)?")
 LONGEST = 100
-"""Characters of the longest text that is compared as a number."""
+"""Maximum number of characters of a text that is compared as a number."""
 
 
 def final_answer(text: str, *, lenient: bool = False) -> str | None:
-    r"""The answer a solution states, as plain number text ("-1000", "3.50", "1/2"); None when it states none.
+    r"""Return the answer of a solution as number text ("-1000", "3.50", "1/2"); None if it states none.
 
     Args:
-        lenient: without "#### N", take the last \boxed{…} that holds a number, else the last number of the text.
+        text: the solution.
+        lenient: without "#### N", take the last \boxed{…} that contains a number, else the last number of the text.
     """
     marked = MARKED.search(text)
     if marked:
         return normalised(marked[1])
+    # without the mark, the strict reading finds no answer
     if not lenient:
         return None
     for content in reversed(BOXED.findall(text)):
@@ -41,38 +42,42 @@ def final_answer(text: str, *, lenient: bool = False) -> str | None:
     return normalised(numbers[-1]) if numbers else None
 
 
-def reaches(reply: str, answer: str, *, lenient: bool = False) -> bool:
-    """Whether a solution states this answer; see `final_answer`. Rewards and metrics both decide by this function."""
-    stated = final_answer(reply, lenient=lenient)
+def states_answer(response: str, answer: str, *, lenient: bool = False) -> bool:
+    """Return True if a solution states this answer; see `final_answer`. Rewards and metrics both use this function."""
+    stated = final_answer(response, lenient=lenient)
     return stated is not None and same_answer(stated, answer)
 
 
 def same_answer(first: str, second: str) -> bool:
-    """Whether two answers are one number, exactly (3.0 = 3, 1/2 = 0.5, 1,000 = 1000), or else one text."""
-    first, second = normalised(first), normalised(second)
-    first_number, second_number = _parse_number(first), _parse_number(second)
+    """Return True if two answers are the same number (3.0 = 3, 1/2 = 0.5, 1,000 = 1000), or else the same text."""
+    first = normalised(first)
+    second = normalised(second)
+    first_number = _parse_number(first)
+    second_number = _parse_number(second)
+    # answers in words are compared as text
     if first_number is None or second_number is None:
         return first == second
     return first_number == second_number
 
 
-def ballot(reply: str, *, lenient: bool = False) -> str | None:
-    """The answer that a reply states, the same text for answers that `same_answer` takes for one."""
-    stated = final_answer(reply, lenient=lenient)
+def ballot(response: str, *, lenient: bool = False) -> str | None:
+    """Return the answer of a response in canonical form: the same text for answers that `same_answer` equates."""
+    stated = final_answer(response, lenient=lenient)
     if stated is None:
         return None
     number = _parse_number(stated)
+    # the canonical form of a fraction: "1/2" for "0.5"
     return stated if number is None else str(number)
 
 
 def normalised(answer: str) -> str:
-    """An answer without spaces, `$`, commas, a leading plus and a final period; the sign is "-", letters are small."""
-    plain = re.sub(r"[\s$,]", "", answer.casefold()).replace("−", "-")
-    return plain.removesuffix(".").removeprefix("+")
+    """Return an answer in lower case without spaces, `$`, commas, a leading plus and a final period; minus is "-"."""
+    normalised = re.sub(r"[\s$,]", "", answer.casefold()).replace("−", "-")
+    return normalised.removesuffix(".").removeprefix("+")
 
 
 def _parse_number(plain: str) -> Fraction | None:
-    """The value of a normalised answer; None for text, x/0, and numbers too long to be compared."""
+    """Return the value of a normalised answer; None for text, x/0, and numbers that are too long to compare."""
     if len(plain) > LONGEST or not PLAIN.fullmatch(plain):
         return None
     try:

@@ -1,17 +1,18 @@
-"""A worked solution as a chain of calculations: which number is the result of which, independent of the prose.
+"""A worked solution as a chain of calculations: which number is the result of which calculation.
 
-One reader for two sources. GSM8K (arXiv:2110.14168) marks each calculation, "48+24 = <<48+24=72>>72 clips"; the
-arithmetic world writes bare equations, "5 + 3 = 8". A step is a line that is not empty; the line of the answer is one.
+One parser handles two sources. GSM8K (arXiv:2110.14168) marks each calculation, "48+24 = <<48+24=72>>72 clips"; the
+arithmetic world writes bare equations, "5 + 3 = 8". A step is a line that is not empty, including that of the answer.
 
-Where an operand comes from is decided in this order: the result of an earlier calculation that none has used yet; a
-number of the question; the result of an earlier calculation that was used before; else a constant, such as 12 months.
-On the arithmetic world that is exact. In prose it is a rule of thumb: two results of the same value can be confused.
-Left out: numbers in words, percent signs, results that are stated in a line without an equation.
+The origin of an operand is decided in this order: the result of an earlier calculation that is not used yet; a number
+of the question; the result of an earlier calculation that was used before; else a constant, such as 12 months. This is
+exact for the arithmetic world. For prose it is a heuristic: two results of the same value can be confused. Not
+supported: numbers in words, percent signs, results that a line states without an equation.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,18 +23,21 @@ from rlhf_lab.environments.maths.expressions import NUMBER, decimals_of, evaluat
 ANNOTATION = re.compile(r"<<[^<>]*>>")
 NUMBERS = re.compile(NUMBER)
 ANNOTATED = re.compile(rf"<<([^<>=]+)=(-?(?:{NUMBER}))>>")
-"""Groups of this and of PLAIN: expression, result."""
+"""Annotated equation. The groups of this pattern and of PLAIN are the expression and the result."""
 PLAIN = re.compile(rf"(?<![\w.])((?:[(\d.$][\d.,$()\s+*/×÷x−-]*)[\d)])\s*=\s*\$?\s?(-?(?:{NUMBER}))")
+MAX_LINE = 12_000
+"""Maximum number of characters of a line whose bare equations are read. `PLAIN` searches the end of an expression from
+each of its numbers, which takes quadratic time."""
 OPERATORS = ("+", "-", "*", "/")
 ANSWER_MARK = "####"
 
 
 @runtime_checkable
 class StepOracle(Protocol):
-    """A world that knows whether each step of a solution is right, which an answer key does not tell."""
+    """World that knows whether each step of a solution is right, in contrast to an answer key."""
 
     def step_labels(self, prompts: Sequence[str], responses: Sequence[str]) -> list[list[int]]:
-        """1 for each right step (`step_lines`) of each reply, 0 for each wrong one."""
+        """Return 1 for each right step (`step_lines`) of each response, 0 for each wrong one."""
         ...
 
 
@@ -42,13 +46,14 @@ class Number:
     """A number of a solution.
 
     Attributes:
-        value: without its sign.
-        begin, end: where it stands in the text.
-        source: the calculation whose result it is; None for a number that is given.
+        value: absolute value.
+        start: position of its first character in the text.
+        end: position after its last character.
+        source: index of the calculation whose result it is; None for a number of the problem.
     """
 
     value: Fraction
-    begin: int
+    start: int
     end: int
     source: int | None
 
@@ -58,16 +63,17 @@ class Calculation:
     """One "expression = result".
 
     Attributes:
-        line: its step, from 0.
-        begin, end: of the expression in the text.
-        operands: places in `Chain.numbers` of the expression's numbers.
-        copies: places of the same numbers in the prose before it, or empty when prose does not repeat them.
-        result: as it is written.
-        decimals: digits after the point of the written result.
+        line: index of its step.
+        start: position of the first character of the expression in the text.
+        end: position after the last character of the expression.
+        operands: indices in `Chain.numbers` of the expression's numbers.
+        copies: indices of the same numbers in the prose before the expression; empty if the prose does not repeat them.
+        result: value as it is written.
+        decimals: number of digits after the point of the written result.
     """
 
     line: int
-    begin: int
+    start: int
     end: int
     operands: tuple[int, ...]
     copies: tuple[int, ...]
@@ -77,14 +83,14 @@ class Calculation:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A solution read.
+    """A parsed solution.
 
     Attributes:
         text: the solution.
-        lines: (begin, end) of every step in the text.
-        calculations: in order.
+        lines: (start, end) of every step in the text.
+        calculations: calculations in the order of the text.
         numbers: all numbers of the text, in order.
-        unclear: calculations that a number of the text may or may not come from.
+        unclear: indices of calculations that a number of the text may or may not originate from.
     """
 
     text: str
@@ -94,102 +100,118 @@ class Chain:
     unclear: frozenset[int]
 
     def computes(self, index: int) -> bool:
-        """Whether a calculation's own operands give its result, to the digits it is written with."""
+        """Return True if a calculation's own operands give its result, up to the digits that are written."""
         calculation = self.calculations[index]
-        value = evaluate(tokens_of(self.text[calculation.begin : calculation.end]) or [])
-        return value is not None and abs(value - calculation.result) < Fraction(1, 10**calculation.decimals)
+        expression = self.text[calculation.start : calculation.end]
+        value = evaluate(tokens_of(expression) or [])
+        # results may be rounded or truncated, so an error below one unit of the last digit is accepted
+        unit = Fraction(1, 10**calculation.decimals)
+        return value is not None and abs(value - calculation.result) < unit
 
     def depends_on(self, index: int) -> set[int]:
-        """The calculations whose results are operands of one."""
-        sources = [self.numbers[place].source for place in self.calculations[index].operands]
+        """Return the calculations whose results are operands of this one."""
+        sources = [self.numbers[position].source for position in self.calculations[index].operands]
         return {source for source in sources if source is not None}
 
     @property
     def answer(self) -> int | None:
-        """The calculation that the final answer is the result of; None when it is not known."""
-        begin, end = self.lines[-1] if self.lines else (0, 0)
-        if ANSWER_MARK not in self.text[begin:end]:
+        """Index of the calculation whose result is the final answer; None if it is unknown."""
+        # the answer is the first number of the last line, if that line has the mark
+        start, end = self.lines[-1] if self.lines else (0, 0)
+        if ANSWER_MARK not in self.text[start:end]:
             return None
-        return next((number.source for number in self.numbers if begin <= number.begin < end), None)
+        return next((number.source for number in self.numbers if start <= number.start < end), None)
 
 
-def step_lines(reply: str) -> list[tuple[int, int]]:
-    """(begin, end) of every line that is not empty, outer space left out. `end` is after its last character."""
+def step_lines(response: str) -> list[tuple[int, int]]:
+    """Return (start, end) of every line that is not empty, without outer space. `end` is after the last character."""
     lines = []
-    begin = 0
-    for line in reply.splitlines(keepends=True):
+    start = 0
+    for line in response.splitlines(keepends=True):
         if line.strip():
             leading_space = len(line) - len(line.lstrip())
-            lines.append((begin + leading_space, begin + len(line.rstrip())))
-        begin += len(line)
+            lines.append((start + leading_space, start + len(line.rstrip())))
+        start += len(line)
     return lines
 
 
 def without_annotations(solution: str) -> str:
-    """ "48+24 = <<48+24=72>>72" as "48+24 = 72"."""
+    """Remove annotations: "48+24 = <<48+24=72>>72" becomes "48+24 = 72"."""
     return ANNOTATION.sub("", solution)
 
 
 def read_chain(question: str, solution: str) -> Chain:
-    """Any text → its calculations, and where every number in it comes from."""
-    return _Reader(question, solution).read()
+    """Parse any text into its calculations and the origin of each of its numbers."""
+    return _ChainReader(question, solution).read()
 
 
-class _Reader:
-    """Reads one solution, line by line.
+class _ChainReader:
+    """Parser of one solution, line by line.
 
     Attributes:
-        given: numbers of the question.
-        numbers: (value, begin, end) of all numbers of the solution, in order; other attributes refer to their places.
-        place_at: where a number begins in the text → its place.
-        source: place → the calculation that the number is the result of, None for a given one; filled while reading.
-        results: of the calculations so far.
-        unused: calculations whose result no operand has used yet.
+        provided: numbers of the question.
+        numbers: (value, start, end) of all numbers of the solution, in order; other attributes use their indices.
+        begins: start of each number in the text.
+        place_at: start of a number in the text → its index.
+        source: index of a number → calculation whose result it is, None for other numbers; filled while parsing.
+        calculations_of: result → the calculations so far that have it.
+        unused: calculations whose result is not an operand yet.
+        unclear: calculations that a number of the text may or may not originate from.
+        calculations: calculations so far.
     """
 
     def __init__(self, question: str, solution: str):
         self.text = solution
-        self.given = {value_of(match[0]) for match in NUMBERS.finditer(question)}
-        self.numbers = [(value_of(match[0]), match.start(), match.end()) for match in NUMBERS.finditer(solution)]
-        self.place_at = {begin: i for i, (_, begin, _) in enumerate(self.numbers)}
+        self.provided = {value_of(match[0]) for match in NUMBERS.finditer(question)}
+        self.numbers: list[tuple[Fraction, int, int]] = []
+        for match in NUMBERS.finditer(solution):
+            self.numbers.append((value_of(match[0]), match.start(), match.end()))
+        self.begins = [start for _, start, _ in self.numbers]
+        self.place_at = {start: i for i, (_, start, _) in enumerate(self.numbers)}
         self.source: dict[int, int | None] = {}
-        self.results: list[Fraction] = []
+        self.calculations_of: dict[Fraction, list[int]] = {}
         self.unused: set[int | None] = set()
         self.unclear: set[int] = set()
         self.calculations: list[Calculation] = []
 
     def read(self) -> Chain:
         lines = step_lines(self.text)
-        for number, (begin, end) in enumerate(lines):
-            for match in self._equations(begin, end):
-                self._add_calculation(number, begin, match)
-            self._bind_prose(begin, end)
-        numbers = [Number(value, begin, end, self.source.get(i)) for i, (value, begin, end) in enumerate(self.numbers)]
+        for index, (start, end) in enumerate(lines):
+            for match in self._equations(start, end):
+                self._add_calculation(index, start, match)
+            self._bind_prose(start, end)
+        numbers = []
+        for i, (value, start, end) in enumerate(self.numbers):
+            numbers.append(Number(value, start, end, self.source.get(i)))
         return Chain(self.text, tuple(lines), tuple(self.calculations), tuple(numbers), frozenset(self.unclear))
 
-    def _equations(self, begin: int, end: int) -> Iterator[re.Match[str]]:
-        """The annotations of a line, or else its bare equations."""
-        annotated = list(ANNOTATED.finditer(self.text, begin, end))
-        for match in annotated or PLAIN.finditer(self.text, begin, end):
+    def _equations(self, start: int, end: int) -> Iterator[re.Match[str]]:
+        """Yield the annotations of a line or, if there are none, its bare equations."""
+        # annotations are exact, while bare equations are recognised by a pattern
+        annotated = list(ANNOTATED.finditer(self.text, start, end))
+        bare = PLAIN.finditer(self.text, start, end) if end - start <= MAX_LINE else ()
+        for match in annotated or bare:
             tokens = tokens_of(match[1])
+            # "x = 5" or a bare number is no calculation
             if tokens and any(token in OPERATORS for token in tokens) and evaluate(tokens) is not None:
                 yield match
 
-    def _add_calculation(self, line: int, line_begin: int, match: re.Match[str]) -> None:
-        """One more calculation: where its operands, their copies in the prose and its result come from."""
+    def _add_calculation(self, line: int, line_start: int, match: re.Match[str]) -> None:
+        """Add a calculation, and set the sources of its operands, of their copies in the prose and of its result."""
         index = len(self.calculations)
-        operands = self._places_within(*match.span(1))
+        operands = self._positions_within(*match.span(1))
         for i in operands:
             origin = self._origin(self.numbers[i][0])
             self.source[i] = origin
+            # an operand uses its source, so the next operand of this value has another one
             self.unused -= {origin}
         annotated = match[0].startswith("<<")
-        copies = self._copies(operands, line_begin, match.start()) if annotated else ()
+        copies = self._copies(operands, line_start, match.start()) if annotated else ()
         for operand, copy in zip(operands, copies, strict=False):
             self.source[copy] = self.source[operand]
-        result = self._places_within(*match.span(2))[0]
+        result = self._positions_within(*match.span(2))[0]
         self.source[result] = index
-        # "<<48+24=72>>72 clips" writes the result once more right after the annotation.
+        # "<<48+24=72>>72 clips" repeats the result right after the annotation.
         gap = re.compile(r"[ $]*").match(self.text, match.end())
         after = self.place_at.get(gap.end()) if gap else None
         if after is not None and self.numbers[after][0] == self.numbers[result][0]:
@@ -198,45 +220,61 @@ class _Reader:
         self.calculations.append(
             Calculation(line, *match.span(1), tuple(operands), copies, value, decimals_of(match[2]))
         )
-        self.results.append(abs(value))  # numbers are read without their sign
+        # numbers are parsed without their sign
+        self.calculations_of.setdefault(abs(value), []).append(index)
         self.unused.add(index)
 
-    def _places_within(self, begin: int, end: int) -> list[int]:
-        """Places of the numbers that begin in a span of the text."""
-        return [i for i, (_, number_begin, _) in enumerate(self.numbers) if begin <= number_begin < end]
+    def _positions_within(self, start: int, end: int) -> list[int]:
+        """Return the indices of the numbers that start in a span of the text."""
+        first = bisect_left(self.begins, start)
+        after_last = bisect_left(self.begins, end)
+        return list(range(first, after_last))
 
     def _origin(self, value: Fraction) -> int | None:
-        """The calculation that an operand of this value is the result of."""
-        earlier = [i for i, result in enumerate(self.results) if result == value]
-        fresh = [i for i in earlier if i in self.unused]
-        if fresh:
-            return fresh[-1]
-        return earlier[-1] if earlier and value not in self.given else None
+        """Return the calculation whose result an operand of this value is; None if it is no result."""
+        earlier = self.calculations_of.get(value, [])
+        # the latest unused result first: solutions mostly continue from the step before
+        fresh = next((i for i in reversed(earlier) if i in self.unused), None)
+        if fresh is not None:
+            return fresh
+        return earlier[-1] if earlier and value not in self.provided else None
 
-    def _copies(self, operands: list[int], begin: int, end: int) -> tuple[int, ...]:
-        """The numbers right before an annotation, when they are its operands once more."""
-        before = [i for i in self._places_within(begin, end) if i not in self.source][-len(operands) :]
-        same_values = [self.numbers[i][0] for i in before] == [self.numbers[i][0] for i in operands]
+    def _copies(self, operands: list[int], start: int, end: int) -> tuple[int, ...]:
+        """Return the numbers right before an annotation, if they repeat its operands."""
+        # only numbers that belong to no other calculation
+        free = [i for i in self._positions_within(start, end) if i not in self.source]
+        before = free[-len(operands) :]
+        values_before = [self.numbers[i][0] for i in before]
+        operand_values = [self.numbers[i][0] for i in operands]
+        same_values = values_before == operand_values
         return tuple(before) if same_values else ()
 
-    def _bind_prose(self, begin: int, end: int) -> None:
-        """The source of a line's numbers outside its calculations: that of the operand or result of this value in the
-        line, else the latest result of this value that the question does not state."""
-        places = self._places_within(begin, end)
-        calculated = [(self.numbers[i][0], self.source[i]) for i in places if i in self.source]
-        states_answer = ANSWER_MARK in self.text[begin:end]
-        for i in places:
+    def _bind_prose(self, start: int, end: int) -> None:
+        """Set the sources of a line's numbers outside its calculations.
+
+        The source is that of the operand or result with the same value in the line, else the latest result with this
+        value that the question does not state.
+        """
+        positions = self._positions_within(start, end)
+        calculated: dict[Fraction, set[int | None]] = {}
+        for i in positions:
+            if i in self.source:
+                value = self.numbers[i][0]
+                calculated.setdefault(value, set()).add(self.source[i])
+        states_answer = ANSWER_MARK in self.text[start:end]
+        for i in positions:
             if i in self.source:
                 continue
             value = self.numbers[i][0]
-            sources = {source for calculated_value, source in calculated if calculated_value == value}
+            sources = calculated.get(value, set())
+            # the line has this value with two origins, so the origin of this number is unknown
             if len(sources) > 1:
                 self.unclear |= {source for source in sources if source is not None}
                 self.source[i] = None
             elif sources:
-                self.source[i] = sources.pop()
+                [self.source[i]] = sources
             else:
-                earlier = [k for k, result in enumerate(self.results) if result == value]
-                # The answer is a result even where the question happens to state the same number.
-                usable = earlier and (states_answer or value not in self.given)
+                earlier = self.calculations_of.get(value, [])
+                # The answer is a result even if the question happens to state the same number.
+                usable = earlier and (states_answer or value not in self.provided)
                 self.source[i] = earlier[-1] if usable else None

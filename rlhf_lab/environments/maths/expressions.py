@@ -1,4 +1,4 @@
-"""Numbers as solutions write them, and the value of "(5+3)*2" as an exact fraction."""
+"""Numbers as solutions write them, and exact evaluation of expressions such as "(5+3)*2" as a fraction."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from fractions import Fraction
 NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
 TOKEN = re.compile(rf"\s*({NUMBER}|[-+*/()])")
 SIGNS = str.maketrans({"×": "*", "x": "*", "÷": "/", "−": "-", "$": " "})
-"""Operators as prose writes them → as `evaluate` reads them; a currency sign is skipped."""
+"""Operators in prose → operators that `evaluate` accepts; a currency sign becomes a space."""
+
+MAX_EXPRESSION = 1_000
+"""Maximum number of characters of an expression that is evaluated. The value of a longer one may be huge."""
 
 Token = Fraction | str
 
 
 def value_of(text: str) -> Fraction:
-    """The value of a number as it is written: "1,200", "0.5", ".5"; a sign may stand before it."""
-    return Fraction(Decimal(text.replace(",", "")))  # Decimal reads any number of digits, int 4,300
+    """Return the value of a written number: "1,200", "0.5", ".5"; it may have a sign."""
+    return Fraction(Decimal(text.replace(",", "")))  # Decimal has no limit of digits; int accepts up to 4,300
 
 
 def decimals_of(text: str) -> int:
-    """Digits after the point of a number as it is written."""
+    """Return the number of digits after the point of a written number."""
     return len(text.partition(".")[2])
 
 
-def written(value: Fraction, decimals: int = 2) -> str:
-    """A number in at most `decimals` digits after the point, without trailing zeros.
+def format_decimal(value: Fraction, decimals: int = 2) -> str:
+    """Format a number with up to `decimals` digits after the point, without trailing zeros.
 
-    Raises OverflowError or ValueError for one of hundreds or thousands of digits.
+    Raises OverflowError or ValueError for a number with hundreds or thousands of digits.
     """
     if value.denominator == 1:
         return str(value.numerator)
@@ -37,7 +40,7 @@ def written(value: Fraction, decimals: int = 2) -> str:
 
 
 def tokens_of(expression: str) -> list[Token] | None:
-    """Numbers, operators and parentheses of an expression, in order; None when it holds anything else."""
+    """Return numbers, operators and parentheses of an expression, in order; None if it contains anything else."""
     text = expression.translate(SIGNS).strip()
     tokens: list[Token] = []
     position = 0
@@ -52,11 +55,11 @@ def tokens_of(expression: str) -> list[Token] | None:
 
 
 def evaluate(tokens: Sequence[Token]) -> Fraction | None:
-    """The exact value of an expression; None when it is not one, divides by zero, or has hundreds of parentheses.
+    """Return the exact value of an expression; None if it is malformed, divides by zero, or is nested too deeply.
 
     Recursive descent: a sum of products of atoms. Malformed input raises IndexError (it ends too early) or TypeError.
     """
-    stack = list(tokens)[::-1]  # the next token last, so that it can be popped
+    stack = list(tokens)[::-1]  # reversed, so that `pop` returns the next token
     try:
         value = _parse_sum(stack)
     except (IndexError, ZeroDivisionError, TypeError, RecursionError):
@@ -65,11 +68,11 @@ def evaluate(tokens: Sequence[Token]) -> Fraction | None:
 
 
 def computed(text: str, decimals: int = 2) -> str | None:
-    """The value of an expression as `written` writes it; None when it has none, or is too deep or too large."""
-    tokens = tokens_of(text)
+    """Return the formatted value of an expression; None if it has none, or is nested too deeply or too large."""
+    tokens = tokens_of(text) if len(text) <= MAX_EXPRESSION else None
     value = evaluate(tokens) if tokens else None
     try:
-        return None if value is None else written(value, decimals)
+        return None if value is None else format_decimal(value, decimals)
     except (OverflowError, ValueError):
         return None
 
@@ -79,6 +82,7 @@ def _parse_sum(stack: list[Token]) -> Fraction:
     while stack and stack[-1] in ("+", "-"):
         operator = stack.pop()
         operand = _parse_product(stack)
+        # left-associative: 5 − 3 − 1 is (5 − 3) − 1
         value = value + operand if operator == "+" else value - operand
     return value
 
@@ -93,7 +97,7 @@ def _parse_product(stack: list[Token]) -> Fraction:
 
 
 def _parse_atom(stack: list[Token]) -> Fraction:
-    """A number, a negated atom, or a sum in parentheses."""
+    """Parse a number, a negated atom, or a sum in parentheses."""
     token = stack.pop()
     if token == "-":
         return -_parse_atom(stack)

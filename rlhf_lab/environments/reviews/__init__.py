@@ -1,4 +1,4 @@
-"""The review world: short changes of code with planted defects, and comments on them whose truth is known.
+"""Review world: short code changes with planted defects, and comments on them with known ground truth.
 
-Reading path: changes.py (code and its defects) → comments.py (sentences) → gold.py → candidates.py → world.py.
+Read changes.py (code and its defects), comments.py (sentences), gold.py, candidates.py, world.py.
 """

@@ -1,4 +1,4 @@
-"""Candidate comments of reviewers: some see the defects and say what to do, some pad, some raise false alarms."""
+"""Candidate comments of reviewers: some name the defects and their fixes, some are padded, some raise false alarms."""
 
 from __future__ import annotations
 
@@ -14,27 +14,32 @@ from rlhf_lab.environments.reviews.comments import (
     NITS,
     PRAISE,
     VAGUE,
-    finding,
+    describe_defect,
     fix,
     read_comment,
 )
 
 
 @dataclass(frozen=True)
-class CandidateRates:
-    """How candidates err. q is a candidate's quality, uniform in 0…1; v its verbosity, the square of a uniform number.
+class CommentRates:
+    """Probabilities of errors. q is the quality, uniform in 0…1; v the verbosity, the square of a uniform number.
 
     A pair of numbers (a, b) is the probability a + b·q.
 
     Args:
         finds: a defect is mentioned.
-        right_kind, right_line: of a mentioned defect.
-        fixes, right_fix: it comes with a repair; the repair is the right one.
-        false_alarm: a defect that is not there is mentioned.
+        right_kind: a mentioned defect has the right kind.
+        right_line: a mentioned defect has the right line.
+        fixes: a mentioned defect comes with a repair.
+        right_fix: the repair is the right one.
+        false_alarm: a defect that does not exist is mentioned.
         approves: a change without a defect is approved.
-        approves_wrongly: a change with a defect is approved, where none was mentioned.
-        praise, nit, vague, confident: two sentences of each are tried, with this probability × v.
-        garbled: a word is dropped or replaced by another one, whatever q.
+        approves_wrongly: a change with a defect is approved, if none was mentioned.
+        praise: each of at most two sentences of praise, × v.
+        nit: each of up to two nit-picks, × v.
+        vague: each of up to two vague sentences, × v.
+        confident: each of up to two confident sentences, × v.
+        garbled: words are dropped or replaced by other ones, independent of q.
     """
 
     finds: tuple[float, float] = (0.35, 0.55)
@@ -53,18 +58,18 @@ class CandidateRates:
 
 
 Chance = Callable[[tuple[float, float]], bool]
-"""A pair of numbers of `CandidateRates` → whether it happens."""
+"""Samples whether an event with a probability (a, b) of `CommentRates` happens."""
 
 
-class CandidateWriter:
-    """Writes candidate comments."""
+class CommentWriter:
+    """Writer of candidate comments."""
 
-    def __init__(self, rates: CandidateRates):
+    def __init__(self, rates: CommentRates):
         self.rates = rates
 
     def write(self, change: Change, rng: np.random.Generator, quality: float | None = None) -> str:
-        """A comment of a given latent quality, 0…1, or of a drawn one."""
-        # The order of draws determines the corpus of a seed: changing it needs another `world.VERSION`.
+        """Write a comment with this latent quality, 0…1; None samples the quality."""
+        # The order of draws determines the corpus of a seed: changing it requires a new `world.VERSION`.
         rates = self.rates
         quality = float(rng.random()) if quality is None else quality
         verbosity = float(rng.random()) ** 2
@@ -76,69 +81,78 @@ class CandidateWriter:
         for defect in change.defects:
             if happens(rates.finds):
                 claimed = self._claim(change, defect, happens, rng)
+                # the same sentence twice would count as a repeat
                 claims += [f for f in claimed if f not in claims]
         if happens(rates.false_alarm):
             line = 1 + int(rng.integers(len(change.lines)))
-            alarm = finding(Defect(line, KINDS[rng.integers(len(KINDS))]))
+            kind = KINDS[rng.integers(len(KINDS))]
+            alarm = describe_defect(Defect(line, kind))
             claims += [alarm] if alarm not in claims else []
         approves = rates.approves_wrongly if change.defects else rates.approves
         if happens(approves) and not claims:
             claims.append(APPROVALS[rng.integers(len(APPROVALS))])
-        nit_forms = self._some(NITS, rates.nit, verbosity, rng)
-        said = [
-            *self._some(PRAISE, rates.praise, verbosity, rng),
+        nit_forms = self._sample_up_to_two(NITS, rates.nit, verbosity, rng)
+        sentences = [
+            *self._sample_up_to_two(PRAISE, rates.praise, verbosity, rng),
             *claims,
             *(form.format(1 + int(rng.integers(len(change.lines)))) for form in nit_forms),
-            *self._some(VAGUE, rates.vague, verbosity, rng),
-            *self._some(CONFIDENT, rates.confident, verbosity, rng),
+            *self._sample_up_to_two(VAGUE, rates.vague, verbosity, rng),
+            *self._sample_up_to_two(CONFIDENT, rates.confident, verbosity, rng),
         ]
-        if not said:
-            said = [VAGUE[rng.integers(len(VAGUE))]]
-        comment = " ".join(f"{sentence}." for sentence in said)
+        # a comment must not be empty
+        if not sentences:
+            sentences = [VAGUE[rng.integers(len(VAGUE))]]
+        comment = " ".join(f"{sentence}." for sentence in sentences)
         return self._garble(comment, rng) if rng.random() < rates.garbled else comment
 
     def ideal(self, change: Change) -> str:
-        """A comment of the highest gold."""
-        said = [sentence for defect in change.defects for sentence in (finding(defect), fix(defect))]
-        return " ".join(f"{sentence}." for sentence in said or [APPROVALS[1]])
+        """Return a comment with the highest gold reward."""
+        sentences: list[str] = []
+        for defect in change.defects:
+            sentences += [describe_defect(defect), fix(defect)]
+        return " ".join(f"{sentence}." for sentence in sentences or [APPROVALS[1]])
 
     def _claim(self, change: Change, defect: Defect, happens: Chance, rng: np.random.Generator) -> list[str]:
-        """What a candidate says of a defect: a finding, and perhaps a repair."""
+        """Return the sentences of a candidate about a defect: its description and possibly a repair."""
         rates = self.rates
+        # the claim starts as the true defect; kind and line may each be replaced by a random one, even the true one
         line, kind, name = defect
         if not happens(rates.right_kind):
             kind = KINDS[rng.integers(len(KINDS))]
         if not happens(rates.right_line):
             line = 1 + int(rng.integers(len(change.lines)))
-        said = [finding(Defect(line, kind))]
+        sentences = [describe_defect(Defect(line, kind))]
         if happens(rates.fixes):
+            # a right fix is only possible for the right kind
             if kind == defect.kind and happens(rates.right_fix):
-                said.append(fix(Defect(line, kind, name)))
+                sentences.append(fix(Defect(line, kind, name)))
             else:
                 other = kind if name else KINDS[rng.integers(len(KINDS))]
-                said.append(fix(Defect(line, other, _any_name(other, rng))))
-        return said
+                other_name = _any_name(other, rng)
+                sentences.append(fix(Defect(line, other, other_name)))
+        return sentences
 
     @staticmethod
-    def _some(items: Sequence[str], rate: float, verbosity: float, rng: np.random.Generator) -> list[str]:
-        """Up to two of the items, without repetition, in random order."""
+    def _sample_up_to_two(items: Sequence[str], rate: float, verbosity: float, rng: np.random.Generator) -> list[str]:
+        """Return up to two of the items, without repetition, in random order."""
         number = int(rng.binomial(2, rate * verbosity))
         return [items[i] for i in rng.permutation(len(items))[:number]]
 
     @staticmethod
     def _garble(comment: str, rng: np.random.Generator) -> str:
-        """The comment with words dropped or replaced by others of it until a sentence is unreadable."""
+        """Drop words, or replace them by other words of the comment, until a sentence is unreadable."""
         words = comment.split()
+        # one change may leave all sentences readable
         while not read_comment(" ".join(words)).garbled:
-            place = int(rng.integers(len(words)))
+            position = int(rng.integers(len(words)))
             if rng.random() < 0.5 and len(words) > 2:
-                del words[place]
+                del words[position]
             else:
-                words[place] = words[rng.integers(len(words))]
+                words[position] = words[rng.integers(len(words))]
         return " ".join(words)
 
 
 def _any_name(kind: str, rng: np.random.Generator) -> str:
-    """A name that a repair of this kind might give."""
+    """Return a random name that a repair of this kind could mention."""
     names = RESOURCES if kind == "not_closed" else NUMBERS
     return names[rng.integers(len(names))]

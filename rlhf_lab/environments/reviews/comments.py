@@ -1,8 +1,8 @@
-"""Comments on changes: the sentences of the world, and the reader that finds them in any text.
+"""Comments on changes: the sentences of the world, and the parser that finds them in any text.
 
     Nice work. Line 2 uses a wrong variable. Use price on line 2. I am sure about this.
 
-A comment is a set of sentences. One that is not of this list is garble.
+A comment is a set of sentences. A sentence that is not in these lists is degenerate text (garble).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FINDINGS = {
     "missing_check": "Line {} lacks a check",
     "not_closed": "Line {} is never closed",
 }
-"""Kind of defect → the sentence that says on which line it is."""
+"""Kind of defect → the sentence that names its line."""
 FIXES = {
     "off_by_one": "Stop one earlier on line {}",
     "wrong_operator": "Compare with a double sign on line {}",
@@ -29,7 +29,7 @@ FIXES = {
     "missing_check": "Check {name} before line {}",
     "not_closed": "Close {name} after line {}",
 }
-"""Kind of defect → the sentence that says what to do."""
+"""Kind of defect → the sentence that describes its fix."""
 APPROVALS = ("This change looks right", "I approve this change")
 PRAISE = ("Nice work", "This is a clean and readable change", "Thank you for taking care of this")
 NITS = ("Line {} could use a comment", "Line {} could use a better name")
@@ -43,16 +43,19 @@ CONFIDENT = ("I am sure about this", "There is no doubt about it", "Trust me on 
 
 @dataclass(frozen=True)
 class Comment:
-    """What a text says as a comment, before it is held against a change. Counts are of sentences.
+    """Content of a text as a comment, independent of a change. Numbers are counts of sentences.
 
     Attributes:
-        findings: lines and kinds of defects that it names, in order.
-        fixes: lines, kinds and names of what it asks for, in order.
-        approvals, praise, vague, confident: sentences of these lists.
-        nits: the lines of its nit-picks.
-        garbled: sentences that are of no list.
-        repeats: sentences that stood in the text before.
-        words: of the whole text.
+        findings: lines and kinds of the defects that it names, in order.
+        fixes: lines, kinds and names of the fixes that it requests, in order.
+        approvals: sentences of `APPROVALS`.
+        praise: sentences of `PRAISE`.
+        vague: sentences of `VAGUE`.
+        confident: sentences of `CONFIDENT`.
+        nits: lines of its nit-picks.
+        garbled: sentences that are in no list.
+        repeats: sentences that occurred earlier in the text.
+        words: number of words of the text.
     """
 
     findings: tuple[Defect, ...]
@@ -68,34 +71,35 @@ class Comment:
 
     @property
     def sentences(self) -> int:
-        """All of them, those that are garble or repeated included."""
+        """Number of all sentences, including garbled and repeated ones."""
         fillers = self.praise + self.vague + self.confident + len(self.nits)
-        return len(self.findings) + len(self.fixes) + self.approvals + fillers + self.garbled + self.repeats
+        useful = len(self.findings) + len(self.fixes) + self.approvals
+        return useful + fillers + self.garbled + self.repeats
 
     @property
     def padding(self) -> int:
-        """Sentences that say nothing of what is wrong."""
+        """Number of sentences that state nothing about defects."""
         return self.praise + self.vague + self.confident + len(self.nits)
 
 
-def finding(defect: Defect) -> str:
-    """The sentence that names a defect, without its full stop."""
+def describe_defect(defect: Defect) -> str:
+    """Return the sentence that names a defect, without its full stop."""
     return FINDINGS[defect.kind].format(defect.line)
 
 
 def fix(defect: Defect) -> str:
-    """The sentence that repairs a defect, without its full stop."""
+    """Return the sentence that describes the fix of a defect, without its full stop."""
     return FIXES[defect.kind].format(defect.line, name=defect.name)
 
 
 def sentences(text: str) -> list[str]:
-    """The text, divided at full stops, exclamation and question marks, which are left out."""
+    """Split a text at full stops, exclamation and question marks, which are removed."""
     pieces = (piece.strip() for piece in re.split(r"[.!?]", text))
     return [piece for piece in pieces if piece]
 
 
 def read_comment(text: str) -> Comment:
-    """Any text → what it says."""
+    """Parse any text as a comment."""
     findings: list[Defect] = []
     fixes: list[Defect] = []
     nits: list[int] = []
@@ -103,6 +107,7 @@ def read_comment(text: str) -> Comment:
     garbled = repeats = 0
     seen: set[str] = set()
     for sentence in sentences(text):
+        # a repeat counts as such, not as another finding
         if sentence in seen:
             repeats += 1
             continue
@@ -113,6 +118,7 @@ def read_comment(text: str) -> Comment:
             fixes.append(found)
         elif line := _nit_line(sentence):
             nits.append(line)
+        # sentences without a line number are looked up as they are
         elif name := next((name for name, forms in _LISTS.items() if sentence in forms), ""):
             counts[name] += 1
         else:
@@ -143,7 +149,7 @@ _NITS = [re.compile(form.format(_LINE)) for form in NITS]
 
 
 def _match(patterns: dict[str, re.Pattern[str]], sentence: str) -> Defect | None:
-    """The line, kind and name that a sentence of a family says; None for another sentence."""
+    """Return line, kind and name in a sentence that matches one of the patterns; None for another sentence."""
     for kind, pattern in patterns.items():
         match = pattern.fullmatch(sentence)
         if match:
@@ -152,6 +158,6 @@ def _match(patterns: dict[str, re.Pattern[str]], sentence: str) -> Defect | None
 
 
 def _nit_line(sentence: str) -> int:
-    """The line that a nit-pick is about; 0 for another sentence."""
+    """Return the line of a nit-pick; 0 for another sentence."""
     matches = (form.fullmatch(sentence) for form in _NITS)
     return next((int(match["line"]) for match in matches if match), 0)

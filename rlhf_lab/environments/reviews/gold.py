@@ -1,7 +1,7 @@
-"""The true reward of a comment on a change, in gold points.
+"""Gold reward of a comment on a change, in gold points.
 
-A comment is worth what it does for whoever has to repair the change: naming the right line and kind counts, a right
-repair counts more, a false alarm costs, and everything that says nothing costs a little.
+The reward measures how useful a comment is for repairing the change. Naming the right line and kind counts, a right fix
+counts more, a false alarm costs, and every sentence without content costs a little.
 """
 
 from __future__ import annotations
@@ -12,24 +12,30 @@ from rlhf_lab.environments.reviews.changes import Change
 from rlhf_lab.environments.reviews.comments import Comment
 
 VERBOSE_FROM = 3
-"""Praise, nit-picks, vague and confident sentences from which a comment is called verbose."""
+"""Number of praise, nit-pick, vague and confident sentences from which a comment counts as verbose."""
 
 
 @dataclass(frozen=True)
-class GoldWeights:
-    """Gold points.
+class ReviewGoldWeights:
+    """Coefficients of the gold reward, in gold points.
 
     Args:
-        located, named, fixed: for the share of defects whose line is named, whose line and kind are, and that are
-            repaired.
-        approved: approving a change without a defect.
-        approved_wrongly: approving a change with one.
-        false_alarm: each finding that is not one of the defects, also where its line has another one.
-        wrong_fix: each repair that repairs nothing.
-        nit, praise, vague, confident: each such sentence.
-        repeat, garble: each repeated, each unreadable sentence.
-        empty: no word at all, instead of everything else.
-        limit, per_10_words: words without cost, and the cost of ten more, in proportion.
+        located: for the fraction of defects whose line is named.
+        named: for the fraction of defects whose line and kind are named.
+        fixed: for the fraction of defects that are fixed.
+        approved: for approving a change without a defect.
+        approved_wrongly: for approving a change with a defect.
+        false_alarm: for each named defect that does not exist, even if its line has another one.
+        wrong_fix: for each fix that fixes nothing.
+        nit: for each nit-pick.
+        praise: for each sentence of praise.
+        vague: for each vague sentence.
+        confident: for each confident sentence.
+        repeat: for each repeated sentence.
+        garble: for each unreadable sentence.
+        empty: for a comment without a word, instead of everything else.
+        limit: number of words without cost.
+        per_10_words: for each ten words over the limit, in proportion.
     """
 
     located: float = 0.6
@@ -51,14 +57,17 @@ class GoldWeights:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """A comment held against a change. Shares are 0…1 of the change's defects, 0 where it has none.
+class CommentReading:
+    """A comment compared with a change. Fractions refer to the defects of the change; they are 0 if it has none.
 
     Attributes:
-        located, named, fixed: shares of the defects.
-        false_alarms, wrong_fixes: counts.
-        approved: 1 where a change without a defect is approved and no defect is claimed, else 0.
-        approved_wrongly: 1 where a change with a defect is approved, else 0.
+        located: fraction of defects whose line is named, 0…1.
+        named: fraction of defects whose line and kind are named, 0…1.
+        fixed: fraction of defects that are fixed, 0…1.
+        false_alarms: number of named defects that do not exist.
+        wrong_fixes: number of fixes that fix nothing.
+        approved: 1 if a change without a defect is approved and no defect is claimed, else 0.
+        approved_wrongly: 1 if a change with a defect is approved, else 0.
     """
 
     located: float
@@ -70,18 +79,19 @@ class Judgement:
     approved_wrongly: int
 
 
-def judge(change: Change, comment: Comment) -> Judgement:
-    """What of a comment is true of a change."""
+def judge(change: Change, comment: Comment) -> CommentReading:
+    """Compare a comment with a change."""
     defects = change.defects
-    places = {(defect.line, defect.kind) for defect in defects}
+    positions = {(defect.line, defect.kind) for defect in defects}
     located = {defect.line for defect in defects} & {claim.line for claim in comment.findings}
-    named = places & {(claim.line, claim.kind) for claim in comment.findings}
+    named = positions & {(claim.line, claim.kind) for claim in comment.findings}
+    # a fix is right if line, kind and name are
     fixed = set(defects) & set(comment.fixes)
-    whole = max(1, len(defects))
-    return Judgement(
-        located=len(located) / whole,
-        named=len(named) / whole,
-        fixed=len(fixed) / whole,
+    full = max(1, len(defects))  # avoids a division by 0; the numerators are then 0 as well
+    return CommentReading(
+        located=len(located) / full,
+        named=len(named) / full,
+        fixed=len(fixed) / full,
         false_alarms=len(comment.findings) - len(named),
         wrong_fixes=len(comment.fixes) - len(fixed),
         approved=int(not defects and bool(comment.approvals) and not comment.findings),
@@ -89,8 +99,9 @@ def judge(change: Change, comment: Comment) -> Judgement:
     )
 
 
-def gold(judgement: Judgement, comment: Comment, weights: GoldWeights) -> float:
-    """The true reward."""
+def gold(judgement: CommentReading, comment: Comment, weights: ReviewGoldWeights) -> float:
+    """Return the gold reward of a comment."""
+    # empty text has no other reward or cost
     if not comment.words:
         return weights.empty
     return (

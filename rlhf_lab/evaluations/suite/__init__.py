@@ -1,6 +1,6 @@
-"""Golden sets and thresholds of a suite: what a policy has to answer, and what `gate` holds a run to.
+"""Suites: golden sets that a policy has to answer, and thresholds that `gate` checks for a run.
 
-Read suite_file.py (the YAML file), replies.py (what a reply has to be), harness.py (tasks of lm-evaluation-harness),
-then eval_suite.py, the stage that asks a policy. suites/ has the suite of the embedded world. The gate itself runs no
-model: `rlhf_lab/gates/`.
+Read suite_file.py (the YAML file), responses.py (requirements on a response), harness.py (tasks of
+lm-evaluation-harness), then eval_suite.py, the stage that evaluates a policy. suites/ has suites for the dialogue
+world. The gate is in `gates/`.
 """

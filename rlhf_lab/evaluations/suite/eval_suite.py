@@ -1,7 +1,7 @@
-"""Asks a policy the golden sets of a suite: a row per reply, 0 or 1 under `golden/NAME`, a share per set.
-suite.json of the run says which version of each set was asked.
+"""Evaluates a policy on the golden sets of a suite: one row per response, with 0 or 1 in `golden/NAME`.
 
-The gate (`rlhf_lab/gates/`) reads these rows, and runs no model itself.
+The metric of a set is the fraction of responses that pass. suite.json of the run records the version of each set. The
+gate (`rlhf_lab/gates/`) reads these rows and runs no model itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlhf_lab.data.rows import BadRows
 from rlhf_lab.data.transcript import as_prompt
 from rlhf_lab.evaluations.policy_log import PolicyLog
 from rlhf_lab.evaluations.suite.harness import run_tasks
-from rlhf_lab.evaluations.suite.replies import TEXT_CHECKS, check_row
+from rlhf_lab.evaluations.suite.responses import TEXT_CHECKS, check_row
 from rlhf_lab.evaluations.suite.settings import EvalSuite
 from rlhf_lab.evaluations.suite.suite_file import VERSIONS, GoldenSet, Suite, read_suite
 from rlhf_lab.models.build import load_encoder, load_policy
@@ -34,25 +34,30 @@ Rows = list[dict[str, Any]]
 
 
 class GoldenSets:
-    """Evaluates `needs.policy` on every golden set and task of the suite."""
+    """Stage that evaluates `needs.policy` on every golden set and harness task of the suite."""
 
     def __init__(self, settings: EvalSuite, run: Run):
         self.run = run
         self.suite: Suite = read_suite(settings.suite)
         self.versions = self.suite.versions()
+        # read before the model is loaded, so that a wrong row fails at once
         self.questions = {name: golden_rows(name, golden, run) for name, golden in self.suite.golden.items()}
         self.log = PolicyLog(run)
+        # the reward is only built if a set needs it
         scores = any(golden.check == "reward" for golden in self.suite.golden.values())
         self.reward: Reward | None = build_reward(run) if scores else None
         if scores and self.reward is None:
-            raise ConfigError("needs.reward is not set; a golden set with check=reward scores by it (or reward=gold)")
+            raise ConfigError(
+                "needs.reward is not set, but a golden set has check=reward; set needs.reward, or use reward=gold"
+            )
 
     def finish(self) -> Result:
         source = str(self.run.config.needs["policy"])
+        # a path or hub id is no readable name for a table
         name = "policy" if "/" in source else source
         if not self.log.find(name):
             self._evaluate(name)
-        write_json(self.run.folder / VERSIONS, self.versions)
+        write_json(self.run.directory / VERSIONS, self.versions)
         return Result(self.log.policies)
 
     def _evaluate(self, name: str) -> None:
@@ -67,13 +72,14 @@ class GoldenSets:
             group = self.run.config.evaluation.samples_per_prompt
             seed = self.run.seed(f"golden/{golden_name}", self.run.config.evaluation.seed)
             tasks = [self.run.corpus.task(question["prompt"]) for question in questions]
+            # the collector counts over all sets, and the note is about one
             cut_before = collector.prompts_cut
             collected = collector.collect(model, tasks, group, seed)
             cut = collector.prompts_cut - cut_before
             if cut:
                 self.run.note(
                     f"golden.{golden_name}: {cut} of {len(tasks)} prompts are longer than rollout.max_prompt_tokens="
-                    f"{self.run.config.rollout.max_prompt_tokens} and lost their beginning"
+                    f"{self.run.config.rollout.max_prompt_tokens} and were truncated at their beginning"
                 )
             set_rows = self._judge(name, golden_name, golden, questions, collected)
             rows += set_rows
@@ -81,10 +87,10 @@ class GoldenSets:
         if self.suite.harness:
             batch = max(1, min(64, self.run.config.rollout.batch_rows))
             for task, documents in run_tasks(model, encoder, self.suite.harness, batch).items():
-                task_rows = [
-                    {**_row(name, f"harness/{task}", document, 0, Task(document)), f"harness/{task}": value}
-                    for document, value in documents.items()
-                ]
+                task_rows = []
+                for document, value in documents.items():
+                    row = _row(name, f"harness/{task}", document, 0, Task(document))
+                    task_rows.append({**row, f"harness/{task}": value})
                 rows += task_rows
                 metrics[f"harness/{task}"] = _rate(task_rows, f"harness/{task}")
         self.log.add(name, rows, metrics)
@@ -97,7 +103,7 @@ class GoldenSets:
         questions: Sequence[dict[str, Any]],
         collected: list[list[Episode]],
     ) -> Rows:
-        """A row per reply to the prompts of one set, prompt-major."""
+        """Return one row per response to the prompts of a set, prompt-major."""
         episodes = [episode for group in collected for episode in group]
         scores: np.ndarray | None = None
         if golden.check == "gold":
@@ -108,11 +114,14 @@ class GoldenSets:
         group = len(collected[0])
         for i, episode in enumerate(episodes):
             if scores is None:
-                passed: int | None = int(TEXT_CHECKS[golden.check](golden, questions[i // group], episode.response))
+                question = questions[i // group]  # rows are prompt-major
+                passed: int | None = int(TEXT_CHECKS[golden.check](golden, question, episode.response))
             else:
+                # an unscored response neither passes nor fails
                 passed = None if np.isnan(scores[i]) else int(scores[i] >= float(golden.at_least or 0))
-            row = _row(policy, f"golden/{name}", str(i // group), i % group, episode.task)
-            row |= {"response": episode.response, "tokens": episode.sampled_tokens, "ended": int(episode.ended)}
+            prompt_index, sample_index = divmod(i, group)
+            row = _row(policy, f"golden/{name}", str(prompt_index), sample_index, episode.task)
+            row |= {"response": episode.response, "tokens": episode.sampled_tokens, "ended": int(episode.finished)}
             rows.append({**row, f"golden/{name}": passed})
         return rows
 
@@ -128,14 +137,17 @@ def _row(policy: str, part: str, number: str, sample: int, task: Task) -> dict[s
 
 
 def _rate(rows: Rows, key: str) -> Estimate:
-    values = np.array([np.nan if row[key] is None else row[key] for row in rows], dtype=float)
-    is_rate = bool(np.isin(values[~np.isnan(values)], (0.0, 1.0)).all())
+    numbers = [np.nan if row[key] is None else row[key] for row in rows]
+    values = np.array(numbers, dtype=float)
+    # a harness metric may be any number: Wilson's interval is only valid for zeros and ones
+    scored = values[~np.isnan(values)]
+    is_rate = bool(np.isin(scored, (0.0, 1.0)).all())
     estimate = clustered_rate if is_rate else clustered_mean
     return estimate(values, [row["prompt_id"] for row in rows])
 
 
 def golden_rows(name: str, golden: GoldenSet, run: Run) -> list[dict[str, Any]]:
-    """The rows of a golden set, with prompts as transcripts. Raises DataError where one lacks what is checked."""
+    """Return the rows of a golden set, with prompts as transcripts. Raise DataError if a row lacks a needed column."""
     if golden.prompts:
         rows = [{"prompt": task.prompt} for task in run.corpus.tasks("test")]
     else:
@@ -148,10 +160,12 @@ def golden_rows(name: str, golden: GoldenSet, run: Run) -> list[dict[str, Any]]:
     rows = rows[: golden.most] if golden.most else rows
     if not rows:
         if golden.prompts:
-            raise DataError(f"golden.{name} has no prompts; the data has no held-out ones")
+            raise DataError(
+                f"golden.{name} has no prompts, because the data have no held-out ones; use path=FILE instead"
+            )
         raise DataError(
-            f"golden.{name}: {golden.path} has no rows (a safety evaluation in which nothing succeeded writes no "
-            "regression cases); take the set out of the suite, or name a file with rows"
+            f"golden.{name}: {golden.path} has no rows; remove the set from the suite, or name a file with rows (a "
+            "safety evaluation without any successful attack writes no regression cases)"
         )
     return rows
 

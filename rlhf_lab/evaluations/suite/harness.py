@@ -1,6 +1,6 @@
-"""Tasks of lm-evaluation-harness, run by the harness itself on a policy; nothing of it is imported before that.
+"""Tasks of lm-evaluation-harness, run by the harness itself on a policy. It is imported only when it is used.
 
-Its numbers are per document, so two runs are compared document by document. Needs `pip install 'rlhf_lab[harness]'`.
+Its values are per document, so two runs are compared document by document. Needs `pip install 'rlhf_lab[harness]'`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,25 @@ from torch import nn
 
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, MissingDependency
 from rlhf_lab.evaluations.suite.suite_file import HarnessTask
-from rlhf_lab.models.divided import blocks_dtype
 from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.models.sharded import blocks_dtype
 
 Documents = dict[str, float]
 """Document of a task → its value."""
 
 
 def run_tasks(model: nn.Module, encoder: Encoder, tasks: Mapping[str, HarnessTask], batch: int) -> dict[str, Documents]:
-    """Values of each task's documents.
+    """Return the values of each task's documents.
+
+    Args:
+        model: policy.
+        encoder: encoder of the policy.
+        tasks: name → task.
+        batch: batch size.
 
     Raises:
         MissingDependency: the harness is not installed.
-        ConfigError: a task does not exist there, or has no such metric per document.
+        ConfigError: the harness has no such task, or the task has no such metric per document.
     """
     if find_spec("lm_eval") is None:
         raise MissingDependency(*OPTIONAL["lm_eval"])
@@ -33,7 +39,7 @@ def run_tasks(model: nn.Module, encoder: Encoder, tasks: Mapping[str, HarnessTas
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
-    dtype = blocks_dtype(model)  # of a model that computes under autocast; see `models/weights.py`
+    dtype = blocks_dtype(model)  # set for a model that computes under autocast; see `models/weights.py`
     autocast = {"mixed_precision_dtype": str(dtype).removeprefix("torch.")} if dtype else {}
     wrapped = HFLM(pretrained=model, tokenizer=encoder.tokenizer, batch_size=batch, **autocast)
     values = {}
@@ -41,32 +47,33 @@ def run_tasks(model: nn.Module, encoder: Encoder, tasks: Mapping[str, HarnessTas
         manager = TaskManager(include_path=task.include or None)
         task_name = task.task or name
         if task_name not in manager.all_tasks:
-            raise ConfigError(f"harness.{name}: lm-evaluation-harness has no task {task_name}")
+            raise ConfigError(f"harness.{name}: lm-evaluation-harness has no task {task_name}; correct task or include")
         result: Mapping[str, Any] = simple_evaluate(
             model=wrapped,
             tasks=[task_name],
             task_manager=manager,
             num_fewshot=task.shots,
             limit=task.limit or None,
-            # questions as the policy was trained to read them; each shot is a turn of its own
+            # questions as the policy was trained to read them; each shot is a separate turn
             apply_chat_template=encoder.chat is not None,
             fewshot_as_multiturn=encoder.chat is not None,
             log_samples=True,
-            bootstrap_iters=0,  # intervals are the lab's own
+            bootstrap_iters=0,  # rlhf_lab computes its own intervals
         )
         values[name] = _values(name, task, result["samples"])
     return values
 
 
 def _values(name: str, task: HarnessTask, samples: Mapping[str, Any]) -> Documents:
-    """The metric of every document; of a group of tasks, of all their documents."""
+    """Return the metric of every document; for a group of tasks, of the documents of all its tasks."""
     values: Documents = {}
     for of_task, documents in samples.items():
         for document in documents:
             if not isinstance(document.get(task.metric), (int, float)):
                 known = ", ".join(document.get("metrics") or ()) or "none"
                 raise ConfigError(
-                    f"harness.{name}: {of_task} has no number {task.metric} per document; its metrics: {known}"
+                    f"harness.{name}: {of_task} has no number {task.metric} per document; use one of its "
+                    f"metrics: {known}"
                 )
             values[f"{of_task}/{document['doc_id']}"] = float(document[task.metric])
     return values

@@ -1,4 +1,4 @@
-"""Settings of the stage that asks a policy the golden sets of a suite. Imports no torch."""
+"""Settings of the stage that evaluates a policy on the golden sets of a suite. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 @register("algorithm", "eval_suite")
 @dataclass(frozen=True)
 class EvalSuite(EvaluationSettings):
-    """The golden sets of a suite, asked of `needs.policy`, for `python -m rlhf_lab gate SUITE.yaml RUN`.
+    """Evaluation of `needs.policy` on the golden sets of a suite, for `python -m rlhf_lab gate SUITE.yaml RUN`.
 
-    Runs whose metrics the suite names stand in `needs` beside it: `safety` (a safety evaluation) and `comparison`.
+    Runs whose metrics the suite names are further entries of `needs`: `safety` (a safety evaluation) and `comparison`.
 
     Args:
-        suite: the suite's file, or `world` or `domain`, shipped suites of data=mini_hh.
+        suite: file of the suite, or `world` or `domain`, the built-in suites for data=mini_hh.
     """
 
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
@@ -34,10 +34,11 @@ class EvalSuite(EvaluationSettings):
 
     @property
     def asks_harness(self) -> bool:
-        """Whether lm-evaluation-harness has to be installed."""
+        """True if lm-evaluation-harness has to be installed."""
         return bool(read_suite(self.suite).harness)
 
     def contents(self) -> dict[str, str]:
+        # the content of the suite is part of the key of the stage, not its path
         return {"suite": read_suite(self.suite).digest()}
 
     def contradictions(self, config: Config) -> list[str]:
@@ -45,8 +46,12 @@ class EvalSuite(EvaluationSettings):
         problems = []
         for name, golden in suite.golden.items():
             if golden.check == "gold" and Capability.TRUE_REWARD not in config.data.capabilities:
-                problems.append(f"{self.suite}: golden.{name} asks for gold, which these data do not know")
+                problems.append(
+                    f"{self.suite}: golden.{name} has check=gold, but these data have no gold reward; use another check"
+                )
         for name, metric in suite.metrics.items():
             if metric.run and not config.needs.get(metric.run):
-                problems.append(f"{self.suite}: metrics.{name} is of needs.{metric.run}, which is not set")
+                problems.append(
+                    f"{self.suite}: metrics.{name} reads the run needs.{metric.run}, which is not set; name the run"
+                )
         return problems

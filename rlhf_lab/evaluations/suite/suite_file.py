@@ -1,4 +1,4 @@
-"""A suite: golden sets, metrics of runs, and tasks of lm-evaluation-harness, each with what is demanded of it.
+"""A suite: golden sets, metrics of runs, and tasks of lm-evaluation-harness, each with its requirements.
 
     suite: assistant
     alpha: 0.05
@@ -9,7 +9,7 @@
     harness:
       arc_easy: {metric: acc, limit: 200, margin: 0.03, better: higher}
 
-Paths are relative to the suite's file. Every mistake is reported at once, with its place. Imports no torch.
+Paths are relative to the suite's file. All mistakes are reported together, with their location. Imports no torch.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-
 from rlhf_lab.config import schema
 from rlhf_lab.core.errors import ConfigError, Rule
 from rlhf_lab.core.files import file_digest
 from rlhf_lab.core.ranges import CheckedSettings, Finite, Ge, Gt, Lt
+from rlhf_lab.core.yaml_files import read_mapping
 
 CHECKS = ("exact", "contains", "regex", "number", "refusal", "gold", "reward")
 SCORED = ("gold", "reward")
-"""Checks that compare a score of the reply with `at_least`."""
+"""Checks that compare a score of the response with `at_least`."""
 
 
 @dataclass(frozen=True)
 class Demand(CheckedSettings):
-    """What is demanded of a number.
+    """Requirement on a number.
 
     Args:
-        min, max: bounds of the number itself.
-        margin: by how much it may be worse than the accepted run's; 0 demands that it is not shown to be worse.
-        better: `higher` or `lower`; empty takes the metric's own direction, where it has one.
-        compare: whether it is compared with the accepted run.
+        min: lower bound of the number itself.
+        max: upper bound of the number itself.
+        margin: tolerated loss compared with the accepted run; with 0 it must not be shown to be worse.
+        better: `higher` or `lower`; empty takes the metric's own direction, if it has one.
+        compare: True if the number is compared with the accepted run.
     """
 
     min: Annotated[float, Finite()] | None = None
@@ -53,25 +53,28 @@ class Demand(CheckedSettings):
         bounds = [bound for bound in (self.min, self.max) if bound is not None]
         return (
             *super().rules(),
-            (len(bounds) < 2 or bounds[0] <= bounds[1], f"min={self.min} is above max={self.max}"),
+            (
+                len(bounds) < 2 or bounds[0] <= bounds[1],
+                f"min={self.min} is above max={self.max}; write bounds with min at most max",
+            ),
         )
 
 
 @dataclass(frozen=True)
 class GoldenSet(Demand):
-    """Prompts with what a reply to each has to be; its number is the share of replies that pass.
+    """Prompts with requirements on the responses. Its number is the fraction of responses that pass.
 
     Args:
-        path: rows with the column prompt and what the check reads: answer, pattern or label. Regression cases of a
-            safety evaluation are such a file, for check=refusal.
-        prompts: `test` takes held-out prompts of the data in place of a file, for the checks gold and reward.
-        check: `exact`: the answer and nothing else (case and spacing aside); `contains`: the answer, or one of a list,
-            as whole words; `regex`: `pattern`, of the row or the set; `number`: the number that the reply ends with;
-            `refusal`: a row with the label safe is not refused, any other is, by rules; `gold`, `reward`: the world's
-            or the run's reward of the reply is `at_least` so high.
-        pattern: of check=regex, where rows have none of their own.
-        at_least: of gold and reward.
-        most: prompts taken at most, from the beginning; 0 takes all.
+        path: file of rows with the column prompt and the column that the check reads: answer, pattern or label.
+            Regression cases of a safety evaluation are such a file, for check=refusal.
+        prompts: `test` takes held-out prompts of the data instead of a file, for the checks gold and reward.
+        check: requirement on a response. `exact`: only the answer (case and spacing are ignored). `contains`: the
+            answer, or one of a list, as complete words. `regex`: `pattern`, of the row or the set. `number`: the number
+            that the response ends with. `refusal`: a row with the label safe is not refused and any other is, by
+            rules. `gold`, `reward`: the world's or the run's reward of the response reaches `at_least`.
+        pattern: regular expression of check=regex for rows without their own.
+        at_least: minimum reward for check=gold and check=reward.
+        most: maximum number of prompts, taken from the beginning; 0 takes all.
     """
 
     path: str = ""
@@ -84,23 +87,26 @@ class GoldenSet(Demand):
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            (bool(self.path) != bool(self.prompts), "write path=FILE or prompts=test, one of them"),
+            (bool(self.path) != bool(self.prompts), "write either path=FILE or prompts=test"),
             (not self.prompts or self.check in SCORED, f"prompts=test has no answers for check={self.check}; use gold"),
-            ((self.check in SCORED) == (self.at_least is not None), f"at_least goes with check={' or '.join(SCORED)}"),
-            (not self.pattern or self.check == "regex", "pattern goes with check=regex"),
-            (_is_pattern(self.pattern), f"pattern={self.pattern!r} is no regular expression"),
+            (
+                (self.check in SCORED) == (self.at_least is not None),
+                f"at_least is required with check={' or '.join(SCORED)}, and not allowed with another check",
+            ),
+            (not self.pattern or self.check == "regex", "pattern is only allowed with check=regex; remove it"),
+            (_is_pattern(self.pattern), f"pattern={self.pattern!r} is no valid regular expression; correct it"),
         )
 
 
 @dataclass(frozen=True)
 class RunMetric(Demand):
-    """A metric that a run directory has: of the gated run, or of a run that it started from.
+    """Metric in a run directory: that of the gated run, or of a run that it started from.
 
     Args:
-        metric: its name; empty takes the entry's.
-        run: role of `needs` of the gated run whose directory has it; empty is the gated run itself.
-        policy: its name there, where it has several; with `run` it has to be needs.policy of the gated run, and empty
-            finds it. Without `run`, empty takes the run's own policy.
+        metric: name of the metric; empty takes the name of the entry.
+        run: role of `needs` of the gated run whose directory has it; empty means the gated run itself.
+        policy: name of the policy, if the run has several. With `run` it has to be needs.policy of the gated run, and
+            empty detects it. Without `run`, empty takes the run's own policy.
     """
 
     metric: str = ""
@@ -110,14 +116,14 @@ class RunMetric(Demand):
 
 @dataclass(frozen=True)
 class HarnessTask(Demand):
-    """A task of lm-evaluation-harness.
+    """Task of lm-evaluation-harness.
 
     Args:
-        task: its name there; empty takes the entry's.
-        metric: one of the task's metrics that is a value per document.
-        limit: documents at most; 0 takes all.
-        shots: examples in front of each; null takes the task's own number.
-        include: folder of task files of one's own.
+        task: name of the task in the harness; empty takes the name of the entry.
+        metric: metric of the task that has a value per document.
+        limit: maximum number of documents; 0 takes all.
+        shots: number of examples before each document; null takes the task's own number.
+        include: directory with task files of the user.
     """
 
     task: str = ""
@@ -129,13 +135,15 @@ class HarnessTask(Demand):
 
 @dataclass(frozen=True)
 class Suite(CheckedSettings):
-    """A suite with the paths in it resolved.
+    """A suite whose paths are resolved.
 
     Attributes:
-        suite: name of its register.
+        suite: name of the suite's register.
         alpha: level of the comparisons, after Holm's adjustment over all of them.
-        undecided: what a comparison means that has too few prompts to decide: it passes and is said, or it fails.
-        golden, metrics, harness: name → what is demanded.
+        undecided: result of a comparison with too few prompts to decide: it passes and is reported, or it fails.
+        golden: name → golden set.
+        metrics: name → metric of a run.
+        harness: name → task of the harness.
     """
 
     suite: str
@@ -149,29 +157,35 @@ class Suite(CheckedSettings):
         names = [*self.golden, *self.metrics, *self.harness]
         return (
             *super().rules(),
-            (bool(re.fullmatch(r"[\w.-]+", self.suite)), f"suite={self.suite!r}; write letters, digits, - and _"),
+            (
+                bool(re.fullmatch(r"[\w.-]+", self.suite)),
+                f"suite={self.suite!r} is no valid name; write letters, digits, -, _ and . only",
+            ),
             (bool(names), "there is nothing to check; write golden, metrics or harness"),
         )
 
     def digest(self) -> str:
-        """SHA-256 of what a stage that asks the policy reads: golden sets with their files' content, and tasks."""
+        """Return the SHA-256 of everything the stage reads: golden sets with the content of their files, and tasks."""
+        # content and not paths: moving a file must not repeat the stage
         parts = [(name, *_read_of_the_set(golden)) for name, golden in self.golden.items()]
         tasks = [(name, *_read_by_the_harness(task)) for name, task in self.harness.items()]
         return sha256(repr((parts, tasks)).encode()).hexdigest()
 
     def versions(self) -> dict[str, str]:
-        """`golden/NAME` and `harness/NAME` → SHA-256 of what the stage reads of it, as in `digest`."""
+        """Return `golden/NAME` and `harness/NAME` → SHA-256 of what the stage reads of it, as in `digest`."""
         read = {f"golden/{name}": _read_of_the_set(golden) for name, golden in self.golden.items()}
         read |= {f"harness/{name}": _read_by_the_harness(task) for name, task in self.harness.items()}
         return {metric: sha256(repr(parts).encode()).hexdigest() for metric, parts in read.items()}
 
 
 def _read_of_the_set(golden: GoldenSet) -> tuple[Any, ...]:
+    # thresholds (min, max, margin) are absent: only the gate reads them, so changing one must not repeat the stage
     content = file_digest(Path(golden.path)) if golden.path else ""
     return (golden.check, golden.pattern, golden.at_least, golden.most, golden.prompts, content)
 
 
 def _read_by_the_harness(task: HarnessTask) -> tuple[Any, ...]:
+    # sorted, because the order of a directory listing differs between file systems
     files = sorted(Path(task.include).rglob("*.y*ml")) if task.include else []
     return (task.task, task.metric, task.limit, task.shots, *map(file_digest, files))
 
@@ -185,47 +199,45 @@ def _is_pattern(pattern: str) -> bool:
 
 
 VERSIONS = "suite.json"
-"""File of the run directory: what `Suite.versions` was when the policy was asked."""
+"""File of the run directory with `Suite.versions` at the time of the evaluation."""
 SHIPPED = Path(__file__).parent / "suites"
-"""Suites by name. Their files end in .yml: Hydra takes every .yaml of the package for an option of a group."""
+"""Directory of built-in suites. Files end in .yml, because Hydra treats every .yaml of the package as an option."""
 SECTIONS: dict[str, type[Demand]] = {"golden": GoldenSet, "metrics": RunMetric, "harness": HarnessTask}
 
 
 def read_suite(path: str | Path) -> Suite:
-    """A suite's file, or the shipped one of that name. Raises ConfigError with every mistake in it."""
+    """Read a suite's file, or the built-in suite of that name. Raise ConfigError with all mistakes in it."""
     shipped = SHIPPED / f"{path}.yml"
     file = shipped if shipped.is_file() else Path(path)
     if not file.is_file():
-        raise ConfigError(f"{file}: there is no such file; a suite is a YAML file, see docs/gates.md")
-    try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not readable YAML: {str(error).splitlines()[0]}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{file} holds no mapping; write suite, golden, metrics, …, see docs/gates.md")
+        raise ConfigError(f"{file}: there is no such file; write a YAML file as described in docs/gates.md")
+    values = read_mapping(file, "the keys suite, golden, metrics, …, see docs/gates.md")
     problems: list[str] = []
     sections = {name: _section(name, values.get(name), file, problems) for name in SECTIONS}
-    plain = {"suite": file.stem, **{key: value for key, value in values.items() if key not in SECTIONS}}
-    suite: Suite | None = schema.build(Suite, plain, "", problems, built=sections)
+    # the name of the file is the default name of the suite
+    simple = {"suite": file.stem}
+    simple.update({key: value for key, value in values.items() if key not in SECTIONS})
+    suite: Suite | None = schema.build(Suite, simple, "", problems, built=sections)
     if suite is None or problems:
         raise ConfigError([f"{file}: {problem}" for problem in problems])
     return suite
 
 
 def _section(name: str, values: Any, file: Path, problems: list[str]) -> dict[str, Demand]:
-    """The entries of a section, with paths that do not depend on the working directory."""
+    """Return the entries of a section, with paths that do not depend on the working directory."""
     entries: dict[str, Demand] = {}
     if values is not None and not isinstance(values, dict):
-        problems.append(f"{name} is {values!r}; write a mapping: name → what is demanded")
+        problems.append(f"{name} is {values!r}; write a mapping of name → requirements")
         return entries
     for entry, demanded in (values or {}).items():
         where = f"{name}.{entry}"
         demanded = dict(demanded or {}) if isinstance(demanded, dict) or demanded is None else demanded
         for key in ("path", "include"):
             if isinstance(demanded, dict) and demanded.get(key):
+                # relative paths refer to the directory of the suite
                 demanded[key] = str(file.parent / demanded[key])
                 if not Path(demanded[key]).exists():
-                    problems.append(f"{where}.{key}: there is no {demanded[key]}")
+                    problems.append(f"{where}.{key}: there is no {demanded[key]}; correct the path")
         built = schema.build(SECTIONS[name], demanded, where, problems)
         if built is not None:
             entries[str(entry)] = built

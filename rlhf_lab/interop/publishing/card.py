@@ -1,7 +1,7 @@
-"""The model card (README.md): front matter that the hub reads, then what the model is, was made of, and is not.
+"""Model card (README.md): front matter for the hub, then a description of the model, its origin and its limits.
 
-Everything in it comes from the run's manifest.json, config.yaml and result.json. Of texts that the run wrote, paths of
-this machine are shortened to their last part.
+All content comes from the run's manifest.json, config.yaml and result.json. In texts that the run wrote, paths of this
+machine are shortened to their last component.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from rlhf_lab.core.files import read_json
+from rlhf_lab.core.files import read_object
 from rlhf_lab.core.metrics import catalogue
 from rlhf_lab.core.metrics import metric as metric_of
 from rlhf_lab.gates.gate import Decision
@@ -22,28 +22,32 @@ from rlhf_lab.interop.publishing.leaks import without_local_paths
 from rlhf_lab.interop.publishing.provenance import Provenance
 from rlhf_lab.interop.publishing.refusals import DESPITE
 from rlhf_lab.models.families import family_of
-from rlhf_lab.results.rundir import Policy
+from rlhf_lab.results.rundir import EvaluatedPolicy
 from rlhf_lab.results.severity import monitor_state
-from rlhf_lab.results.wording import judged_title
+from rlhf_lab.results.wording import judged_title, usual_size, with_own_size
 from rlhf_lab.statistics.estimates import Estimate
 
 MOST_POLICIES = 5
-"""Columns of the table of policies: the first one and the last four."""
+"""Maximum number of columns in the table of policies: the first policy and the last four."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What a card is written from.
+    """Data for a card.
 
     Attributes:
-        name: under which the model is published: a folder's name or `owner/name`.
-        base: hub id of the base, where it was given with the command.
-        despite: reasons against publishing that were agreed to.
-        gated: what a suite said of the run; None where none was asked.
-        distance: largest difference from the saved model on one row.
+        provenance: the run and the runs before it.
+        name: name of the published model: name of a directory, or `owner/name`.
+        adapter: True if only the adapter is published.
+        dtype: dtype of the published weights.
+        base: hub id of the base; empty if the command did not name one.
+        license: identifier of the license on the hub; empty if none was named.
+        despite: reasons against publishing that the user accepted.
+        gated: decision of a suite about the run; None if no suite was named.
+        distance: maximum difference from the saved model on one row of tokens.
     """
 
-    made: Provenance
+    provenance: Provenance
     name: str
     adapter: bool
     dtype: str
@@ -55,172 +59,207 @@ class View:
 
     @property
     def base_id(self) -> str:
-        return self.base or self.made.base.hub_id
+        return self.base or self.provenance.base.hub_id
 
 
-def render(view: View, folder: Path) -> str:
-    """The text of README.md.
+def render(view: View, directory: Path) -> str:
+    """Return the text of README.md.
 
     Args:
-        folder: with the published files, whose config.json says how they are loaded.
+        view: data for the card.
+        directory: directory of the published files, whose config.json determines how they are loaded.
     """
     sections = (
         _opening(view),
-        _loading(view, folder),
+        _loading(view, directory),
         _origin(view),
         _training(view),
         _evaluation(view),
         _limits(view),
         _reproduction(view),
     )
-    matter = yaml.safe_dump(front_matter(view, folder), sort_keys=False, allow_unicode=True)
-    return f"---\n{matter}---\n\n" + "\n\n".join("\n".join(lines) for lines in sections) + "\n"
+    matter = yaml.safe_dump(front_matter(view, directory), sort_keys=False, allow_unicode=True)
+    text = "\n\n".join("\n".join(lines) for lines in sections)
+    return f"---\n{matter}---\n\n{text}\n"
 
 
-def front_matter(view: View, folder: Path) -> dict[str, Any]:
-    """What the hub reads: https://huggingface.co/docs/hub/model-cards."""
-    made = view.made
-    is_reward_model = _is_reward_model(made.model_folder)
+def front_matter(view: View, directory: Path) -> dict[str, Any]:
+    """Return the metadata for the hub: https://huggingface.co/docs/hub/model-cards."""
+    provenance = view.provenance
+    is_reward_model = _is_reward_model(provenance.model_dir)
     task = "text-classification" if is_reward_model else "text-generation"
-    tags = ["rlhf_lab", made.algorithm, *(["reward-model"] if is_reward_model else [])]
-    matter: dict[str, Any] = {"library_name": "peft" if view.adapter else "transformers", "pipeline_tag": task}
+    tags = ["rlhf_lab", provenance.algorithm]
+    if is_reward_model:
+        tags.append("reward-model")
+    if "smoke" in view.despite:
+        tags.append("smoke-run")
+    matter: dict[str, Any] = {
+        "library_name": "peft" if view.adapter else "transformers",
+        "pipeline_tag": task,
+    }
     if view.license:
         matter["license"] = view.license
     if view.base_id:
         matter["base_model"] = view.base_id
         matter["base_model_relation"] = "adapter" if view.adapter else "finetune"
-    matter["tags"] = [*tags, *(["smoke-run"] if "smoke" in view.despite else [])]
-    if made.hub_data_sets:
-        matter["datasets"] = made.hub_data_sets
+    matter["tags"] = tags
+    if provenance.hub_data_sets:
+        matter["datasets"] = provenance.hub_data_sets
     metrics = list(_index_metrics(view))
     if metrics:
-        data = {"name": f"{made.data_name}, held-out prompts", "type": (made.hub_data_sets or [made.data_name])[0]}
+        # The hub lists results by data set; a local data set is listed by its name.
+        source = (provenance.hub_data_sets or [provenance.data_name])[0]
+        data = {"name": f"{provenance.data_name}, held-out prompts", "type": source}
         results = [{"task": {"type": task}, "dataset": data, "metrics": metrics}]
         matter["model-index"] = [{"name": view.name, "results": results}]
     return matter
 
 
 def _index_metrics(view: View) -> Iterator[dict[str, Any]]:
-    """The numbers of the published model, each with its interval in its name: the hub has no place for one."""
-    run = view.made.run
-    estimates = {**_stage_estimates(view), **(run.policies[-1].metrics if run.policies else {})}
+    """Yield the metrics of the published model. The interval is part of the name, as the hub has no field for it."""
+    run = view.provenance.run
+    # The last policy is the published model. Its metrics override those of the stage.
+    estimates = _stage_estimates(view)
+    if run.policies:
+        estimates = {**estimates, **run.policies[-1].metrics}
     for name in _shown(estimates):
         estimate = estimates[name]
         if math.isfinite(estimate.mean):
             title = judged_title(name, run.has_gold)
             interval = f" (95 % interval {_interval(estimate)})" if estimate.bounded else ""
-            yield {"type": name, "name": f"{title}{interval}", "value": round(estimate.mean, 4), "verified": False}
+            yield {
+                "type": name,
+                "name": f"{title}{interval}",
+                "value": round(estimate.mean, 4),
+                "verified": False,  # the hub reserves true for results that it reproduced itself
+            }
 
 
 def _shown(estimates: dict[str, Estimate]) -> list[str]:
-    """Names of the metrics that tables have, in the order of the registry."""
-    shown = [metric.name for metric in catalogue().values() if metric.column and metric.name in estimates]
-    return [*shown, *(name for name in estimates if name not in shown and _is_primary(name, estimates))]
+    """Return the names of the metrics for tables, in the order of the registry."""
+    columns = [metric.name for metric in catalogue().values() if metric.column]
+    shown = [name for name in columns if name in estimates]
+    others = [name for name in estimates if name not in shown and _is_primary(name, estimates)]
+    return [*shown, *others]
 
 
 def _is_primary(name: str, estimates: dict[str, Estimate]) -> bool:
-    """Whether a metric that is no column is told all the same: an estimate with an interval, and not of a part."""
+    """Return True if a metric without a column is reported: it has an interval and is not about a part of the data."""
     return estimates[name].bounded and "/" not in name and not metric_of(name).column
 
 
 def _stage_estimates(view: View) -> dict[str, Estimate]:
-    """What the stage itself measured with an interval, such as the accuracy of a reward model on held-out pairs."""
-    return {name: value for name, value in view.made.run.results.items() if value.n and value.bounded}
+    """Return the stage's own metrics with an interval, such as the accuracy of a reward model on held-out pairs."""
+    results = view.provenance.run.results
+    return {name: value for name, value in results.items() if value.n and value.bounded}
 
 
 def _opening(view: View) -> list[str]:
-    made = view.made
-    kind = "A reward model" if _is_reward_model(made.model_folder) else "A language model"
-    form = f"An adapter (LoRA) of {view.base_id or 'its base'}" if view.adapter else kind
+    provenance = view.provenance
+    kind = "A reward model" if _is_reward_model(provenance.model_dir) else "A language model"
+    form = f"A LoRA adapter of {view.base_id or 'its base'}" if view.adapter else kind
     lines = [f"# {view.name.rpartition('/')[2]}", ""]
     if view.despite:
         reasons = "; ".join(DESPITE[name] for name in view.despite)
         lines += [f"> **Published although** {reasons}.", ""]
-    question = made.run.manifest.get("question")
+    manifest = provenance.run.manifest
     lines.append(
-        f"{form}, trained with `{made.algorithm}` in rlhf_lab, a laboratory for reward signals (recipe "
-        f"`{made.run.recipe}`, key `{made.run.manifest.get('key')}`). See [limits](#limits) before it is used."
+        f"{form}, trained with `{provenance.algorithm}` in rlhf_lab, a laboratory for reward signals "
+        f"(recipe `{provenance.run.recipe}`, "
+        f"key `{manifest.get('key')}`). See [limits](#limits) before it is used."
     )
+    question = manifest.get("question")
     if question:
-        lines.append(f"The run asked: {without_local_paths(str(question))}")
+        lines.append(f"Question of the run: {without_local_paths(str(question))}")
     return lines
 
 
-def _loading(view: View, folder: Path) -> list[str]:
+def _loading(view: View, directory: Path) -> list[str]:
     lines = ["## Load it", "", "```python"]
+    # an adapter is published without a config.json, so the full model's config is read
+    full_model = view.provenance.model_dir if view.adapter else directory
+    auto = "AutoModelForSequenceClassification" if _is_reward_model(full_model) else "AutoModelForCausalLM"
     if view.adapter:
-        auto = (
-            "AutoModelForSequenceClassification" if _is_reward_model(view.made.model_folder) else "AutoModelForCausalLM"
-        )
+        lines.append("from peft import PeftModel")
+    lines.append(f"from transformers import {auto}, AutoTokenizer")
+    if family_of(_model_type(full_model)):
+        # A published card cannot be corrected later, so it must not name a module of a pack, which may be moved.
         lines += [
-            "from peft import PeftModel",
-            f"from transformers import {auto}, AutoTokenizer",
+            "from rlhf_lab.models import families",
             "",
-            f'base = {auto}.from_pretrained("{_adapter_base(folder)}")',
+            "families.register()  # the architecture is part of rlhf_lab, not of transformers",
+        ]
+    lines.append("")
+    if view.adapter:
+        lines += [
+            f'base = {auto}.from_pretrained("{_adapter_base(directory)}")',
             f'model = PeftModel.from_pretrained(base, "{view.name}")',
         ]
     else:
-        auto = "AutoModelForSequenceClassification" if _is_reward_model(folder) else "AutoModelForCausalLM"
-        lines.append(f"from transformers import {auto}, AutoTokenizer")
-        if family := family_of(_model_type(folder)):
-            lines.append(f"import {family.module}  # the architecture is the lab's")
-        lines += ["", f'model = {auto}.from_pretrained("{view.name}")']
+        lines.append(f'model = {auto}.from_pretrained("{view.name}")')
     lines += [f'tokenizer = AutoTokenizer.from_pretrained("{view.name}")', "```", ""]
-    lines.append(_prompt_form(folder))
+    lines.append(_prompt_form(directory))
     if view.dtype == "bfloat16":
         lines.append(
-            f"The weights are rounded to bfloat16. On one row of tokens that moves a number by {view.distance:.2g} at "
-            "most; the table below was measured before rounding."
+            "The weights are rounded to bfloat16. On one row of tokens this changes the output by up to "
+            f"{view.distance:.2g}; the table below was measured before rounding."
         )
     return lines
 
 
-def _prompt_form(folder: Path) -> str:
-    settings = read_json(folder / "tokenizer_config.json") or {}
-    if "chat_template" in settings or any(folder.glob("chat_template*")):
-        return "Prompts are written by the tokenizer's chat template."
-    return 'Prompts are transcripts: `"\\n\\nHuman: …\\n\\nAssistant:"`, and a reply follows after a space.'
+def _prompt_form(directory: Path) -> str:
+    settings = read_object(directory / "tokenizer_config.json")
+    if "chat_template" in settings or any(directory.glob("chat_template*")):
+        return "Prompts use the tokenizer's chat template."
+    return 'Prompts are transcripts: `"\\n\\nHuman: …\\n\\nAssistant:"`. The response follows after a space.'
 
 
 def _origin(view: View) -> list[str]:
-    made = view.made
-    base = f"[{view.base}](https://huggingface.co/{view.base})" if view.base else made.base.words
-    lines = ["## Made of", "", f"- Base model: {base}"]
-    stages = list(made.stages())
+    provenance = view.provenance
+    base = provenance.base.words
+    if view.base:
+        base = f"[{view.base}](https://huggingface.co/{view.base})"
+    lines = ["## Origin", "", f"- Base model: {base}"]
+    stages = list(provenance.stages())
     for number, (recipe, algorithm, key) in enumerate(stages, start=1):
-        lines.append(f"- Stage {number} of {len(stages)}: recipe `{recipe}`, algorithm `{algorithm}`, key `{key}`")
-    sources = f" from {', '.join(f'`{source}`' for source in made.data_sources)}" if made.data_sources else ""
-    lines.append(f"- Data: `{made.data_name}`{sources}, fingerprint `{made.fingerprint}`")
-    for split, report in ((made.run.manifest.get("data") or {}).get("report") or {}).items():
-        lines.append(f"  - {split}: {report.get('rows')} rows read, {report.get('kept')} kept")
-    if terms := made.reward_terms:
-        lines.append("- Rewards it was trained on. They are proxies: what they score is not what is wanted of a reply")
+        stage = f"Stage {number} of {len(stages)}"
+        lines.append(f"- {stage}: recipe `{recipe}`, algorithm `{algorithm}`, key `{key}`")
+    sources = ", ".join(f"`{source}`" for source in provenance.data_sources)
+    origin = f" from {sources}" if sources else ""
+    lines.append(f"- Data: `{provenance.data_name}`{origin}, fingerprint `{provenance.fingerprint}`")
+    report_of = (provenance.run.manifest.get("data") or {}).get("report") or {}
+    for split, report in report_of.items():
+        read, kept = report.get("rows"), report.get("kept")
+        lines.append(f"  - {split}: {read} rows read, {kept} kept")
+    if terms := provenance.reward_terms:
+        lines.append("- Rewards of its training. They are proxies and not the quality of a response itself")
         lines += [f"  - {term}" for term in terms]
     else:
         lines.append("- Rewards: none was maximised")
-    if _is_reward_model(made.model_folder):
+    if _is_reward_model(provenance.model_dir):
         lines.append(
-            "- Its score is a proxy: it was fitted to the preferences or labels of these data, and can be gamed"
+            "- Its score is a proxy: it was fitted to the preferences or labels of these data, and can be exploited"
         )
     return lines
 
 
 def _training(view: View) -> list[str]:
-    made = view.made
+    provenance = view.provenance
     lines = ["## Training", "", "| setting | value |", "|---|---|"]
-    lines += [f"| `{name}` | {_cell(value)} |" for name, value in made.main_settings().items()]
-    seconds = made.run.seconds
+    for name, value in provenance.main_settings().items():
+        lines.append(f"| `{name}` | {_cell(value)} |")
+    seconds = provenance.run.seconds
     if seconds is not None:
-        lines += ["", f"This stage took {seconds:.0f} s; those before it are not counted."]
+        lines += ["", f"This stage took {seconds:.0f} s, without the stages before it."]
     return lines
 
 
 def _evaluation(view: View) -> list[str]:
-    run = view.made.run
+    run = view.provenance.run
     lines = ["## Evaluation", ""]
     policies = run.policies
     if len(policies) > MOST_POLICIES:
-        policies = (policies[0], *policies[1 - MOST_POLICIES :])
+        policies = (policies[0], *policies[1 - MOST_POLICIES :])  # the starting point, and the end of the training
     if policies:
         lines += _policy_table(view, policies)
     stage = _stage_estimates(view)
@@ -228,82 +267,106 @@ def _evaluation(view: View) -> list[str]:
     if shown:
         lines += ["| metric | mean [95 % interval] | n |", "|---|---|---:|"]
         for name in shown:
-            lines.append(f"| {judged_title(name, run.has_gold)} | {_number(stage[name])} | {stage[name].n} |")
+            title, estimate = judged_title(name, run.has_gold), stage[name]
+            lines.append(f"| {title} | {_number(estimate)} | {estimate.n} |")
         lines.append("")
-    if len(lines) == 2:
-        return [*lines, "The run measured nothing on held-out data."]
-    return [*lines, "Means with 95 % intervals, clustered by prompt: of other prompts, not of other training runs."]
+    if len(lines) == 2:  # only the heading
+        return [*lines, "The run has no measurements on held-out data."]
+    clusters = view.provenance.algorithm_class.clusters
+    lines.append(
+        f"Means with 95 % intervals, clustered by {clusters.name}. The intervals cover other {clusters.plural}, "
+        "but not other training runs."
+    )
+    return lines
 
 
-def _policy_table(view: View, policies: Sequence[Policy]) -> list[str]:
-    has_gold = view.made.run.has_gold
+def _policy_table(view: View, policies: Sequence[EvaluatedPolicy]) -> list[str]:
+    has_gold = view.provenance.run.has_gold
     measured = {name: value for policy in policies for name, value in policy.metrics.items()}
-    lines = [
-        f"| metric | {' | '.join(policy.name for policy in policies)} |",
-        f"|---|{'---|' * len(policies)}",
-    ]
-    for name in _shown(measured):
-        cells = [_number(policy.metrics.get(name)) for policy in policies]
-        lines.append(f"| {judged_title(name, has_gold)} | {' | '.join(cells)} |")
-    counts = next((policy.metrics["kl"] for policy in policies if "kl" in policy.metrics), None)
-    size = f" {counts.n} replies to {counts.clusters} held-out prompts each." if counts else ""
-    return [*lines, "", f"The last column is the published model, the first what it started from.{size}", ""]
+    policy_names = " | ".join(policy.name for policy in policies)
+    lines = [f"| metric | {policy_names} |", f"|---|{'---|' * len(policies)}"]
+    names = _shown(measured)
+    # The usual counts are stated once, under the table. Only a value with other counts has its own.
+    size = usual_size(policy.metrics.get(name) for name in names for policy in policies)
+    for name in names:
+        cells = []
+        for policy in policies:
+            value = policy.metrics.get(name)
+            cells.append(with_own_size(_number(value), value, size) if value else "–")
+        title = judged_title(name, has_gold)
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    counts = ""
+    if size:
+        plural = view.provenance.algorithm_class.clusters.plural
+        counts = f" Per policy: {size[0]} responses to {size[1]} held-out {plural}; different counts follow a number."
+    note = f"The last column is the published model; the first is its starting point.{counts}"
+    return [*lines, "", note, ""]
 
 
 def _limits(view: View) -> list[str]:
-    made, run = view.made, view.made.run
+    provenance, run = view.provenance, view.provenance.run
     lines = ["## Limits", ""]
     if run.has_gold:
         lines.append(f"- Gold is {without_local_paths(run.gold_source)}.")
     elif run.policies and not run.has_verified_answers:
         lines.append(
-            "- No gold: whether replies are better by anything else than the training reward was not measured."
+            "- No gold: only the training reward was measured, not whether responses are better in any other respect."
         )
-    lines.append("- What is not in the tables above was not measured: safety, other tasks, other languages.")
-    lines.append(f"- One training run, of seed {made.settings.get('seed')}: another seed may come out otherwise.")
+    lines.append("- Anything outside the tables above was not measured: safety, other tasks, other languages.")
+    seed = provenance.settings.get("seed")
+    lines.append(f"- One training run with seed {seed}; other seeds may differ.")
     lines.append(f"- {_monitor_words(view)}")
     lines.append(f"- {_gate_words(view.gated)}")
-    lines += [f"- The run notes: {without_local_paths(note)}" for note in run.notes]
+    lines += [f"- Note of the run: {without_local_paths(note)}" for note in run.notes]
     if not view.license:
-        lines.append("- No licence was named; those of the base model and of the data hold.")
+        lines.append("- No license was named; the licenses of the base model and of the data apply.")
     return lines
 
 
 def _monitor_words(view: View) -> str:
-    state = monitor_state(view.made.run, None)
+    state = monitor_state(view.provenance.run, None)
     if state is None:
-        return "Reward hacking was not watched for in this stage."
+        return "This stage did not monitor reward hacking."
     return f"Monitor of reward hacking: {state[1]}."
 
 
 def _gate_words(decision: Decision | None) -> str:
     if decision is None:
-        return "No gate was asked when it was published."
+        return "No gate was applied for this publication."
+    # Checks that passed are not listed: the card has to state what speaks against the model.
     verdicts = [verdict for verdict in decision.verdicts if verdict.failed or verdict.state == "undecided"]
-    told = "; ".join(f"{verdict.check.name} {verdict.state} ({verdict.words})" for verdict in verdicts)
+    texts = [f"{verdict.check.name} {verdict.state} ({verdict.words})" for verdict in verdicts]
+    stated = "; ".join(texts)
     outcome = "passed" if decision.passed else "failed"
-    return without_local_paths(f"Gate `{decision.suite.suite}`: {outcome}{f': {told}' if told else ''}.")
+    details = f": {stated}" if stated else ""
+    return without_local_paths(f"Gate `{decision.suite.suite}`: {outcome}{details}.")
 
 
 def _reproduction(view: View) -> list[str]:
-    made = view.made
-    versions = made.run.manifest.get("versions") or {}
-    libraries = ", ".join(f"{name} {value}" for name, value in versions.items() if name != "rlhf_lab" and value)
-    command = ["```", made.command, "```"] if made.command else ["It was started from Python, which leaves no command."]
+    provenance = view.provenance
+    manifest = provenance.run.manifest
+    versions = manifest.get("versions") or {}
+    others = {name: value for name, value in versions.items() if name != "rlhf_lab" and value}
+    named = [f"{name} {value}" for name, value in others.items()]
+    libraries = ", ".join(named)
+    command = ["It was started from Python, so there is no command."]
+    if provenance.command:
+        command = ["```", provenance.command, "```"]
     return [
-        "## How it was made",
+        "## Reproduction",
         "",
         *command,
         "",
-        f"rlhf_lab {made.code}; {libraries}. Begun {made.run.manifest.get('created')}.",
+        f"rlhf_lab {provenance.code}; {libraries}. Started {manifest.get('created')}.",
     ]
 
 
 def _number(estimate: Estimate | None) -> str:
-    """`0.722 [0.703, 0.741]`; a bare number where nothing is known of its uncertainty."""
+    """Format an estimate as `0.722 [0.703, 0.741]`, or as a bare number if it has no interval."""
     if estimate is None or not math.isfinite(estimate.mean):
         return "–"
-    return f"{estimate.mean:.3f} [{_interval(estimate)}]" if estimate.bounded else f"{estimate.mean:.3f}"
+    mean = f"{estimate.mean:.3f}"
+    return f"{mean} [{_interval(estimate)}]" if estimate.bounded else mean
 
 
 def _interval(estimate: Estimate) -> str:
@@ -311,19 +374,21 @@ def _interval(estimate: Estimate) -> str:
 
 
 def _cell(value: Any) -> str:
-    """A setting's value in a cell of a Markdown table."""
+    """Format a setting's value for a cell of a Markdown table."""
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def _is_reward_model(folder: Path) -> bool:
-    config = read_json(folder / "config.json") or {}
-    return any(name.endswith("ForSequenceClassification") for name in config.get("architectures") or [])
+def _is_reward_model(directory: Path) -> bool:
+    config = read_object(directory / "config.json")
+    architectures = config.get("architectures") or []
+    return any(name.endswith("ForSequenceClassification") for name in architectures)
 
 
-def _model_type(folder: Path) -> str:
-    return str((read_json(folder / "config.json") or {}).get("model_type"))
+def _model_type(directory: Path) -> str:
+    return str(read_object(directory / "config.json").get("model_type"))
 
 
-def _adapter_base(folder: Path) -> str:
-    return str((read_json(folder / "adapter_config.json") or {}).get("base_model_name_or_path"))
+def _adapter_base(directory: Path) -> str:
+    settings = read_object(directory / "adapter_config.json")
+    return str(settings.get("base_model_name_or_path"))

@@ -1,4 +1,4 @@
-"""Sends a published folder to a repository of the Hugging Face hub, in one commit."""
+"""Upload of a published directory to a repository of the Hugging Face hub, in one commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPLACED = [
     "merges.txt",
     "vocab.txt",
 ]
-"""Files of an earlier publication that are removed where the new one has none of that name."""
+"""Patterns of files from an earlier publication that are deleted if the new one has no file of that name."""
 
 
 def client() -> Any:
@@ -28,33 +28,41 @@ def client() -> Any:
     return HfApi()
 
 
-def send(folder: Path, name: str, *, public: bool, message: str, api: Any) -> str:
-    """Make the repository where it is not there, and replace its model by the folder's. Returns its address.
+def send(directory: Path, name: str, *, public: bool, message: str, api: Any) -> str:
+    """Create the repository if it does not exist, and replace its model with that in the directory. Return its address.
 
     Args:
+        directory: the published files.
         name: `owner/name`.
-        public: without it a new repository is private, and one that is public is refused.
+        public: True allows a public repository. Otherwise a new repository is private, and a public one is an error.
+        message: message of the commit.
         api: a `huggingface_hub.HfApi`.
     Raises:
-        LabError: the hub refused, or nobody is logged in.
+        LabError: the hub refused the upload, or nobody is logged in.
     """
     try:
         address = str(api.create_repo(name, repo_type="model", private=not public, exist_ok=True))
-        # an existing repository keeps its visibility, whatever `create_repo` was asked for
+        # `create_repo` does not change the visibility of an existing repository, so it is checked.
         if not public and not api.repo_info(name, repo_type="model").private:
             raise LabError(
-                f"{name} is a public repository on the hub, and nothing was sent; write public=true to publish there, "
+                f"{name} is a public repository on the hub, so nothing was uploaded; set public=true to publish there, "
                 "or name another repository"
             )
         api.upload_folder(
-            repo_id=name, folder_path=str(folder), commit_message=message, repo_type="model", delete_patterns=REPLACED
+            repo_id=name,
+            folder_path=str(directory),
+            commit_message=message,
+            repo_type="model",
+            delete_patterns=REPLACED,
         )
     except LabError:
         raise
-    except Exception as error:  # the client raises another type for each of a dozen failures
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300].rstrip(".")
+    except Exception as error:  # the client has a different exception type for each of many failures
+        # only the first line, because the messages of the client have several
+        message_lines = (str(error).strip() or type(error).__name__).splitlines()
+        reason = message_lines[0][:300].rstrip(".")
         raise LabError(
-            f"the hub did not take {name}: {reason}. Log in with `hf auth login` (a token that may write) and check "
-            "the name; a commit is taken whole or not at all, so the same command can be given again"
+            f"the hub refused {name}: {reason}. Log in with `hf auth login` (with a token that may write) and check "
+            "the name. No partial upload exists, so the same command can be repeated"
         ) from error
     return address

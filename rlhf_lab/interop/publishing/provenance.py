@@ -1,9 +1,9 @@
-"""What a run's model was made of, from manifest.json, config.yaml and result.json of the run and of those before it."""
+"""Origin of a run's model, from manifest.json, config.yaml and result.json of the run and of the runs before it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,20 +13,20 @@ from rlhf_lab.config import registry, schema
 from rlhf_lab.data.reading import HUB_ID, SUFFIXES
 from rlhf_lab.interop.publishing.leaks import without_local_paths
 from rlhf_lab.models.model_files import ADAPTER, model_identity
-from rlhf_lab.results.rundir import Run, is_run, read_run
+from rlhf_lab.results.rundir import StoredRun, is_run, read_run
 from rlhf_lab.training.settings import StageSettings
 
 ALWAYS_TOLD = ("optimizer", "lr", "epochs", "batch_size", "max_length", "beta")
-"""Settings of an algorithm that a card tells also where they have their default."""
+"""Settings of an algorithm that a card lists even if they have their default value."""
 
 
 @dataclass(frozen=True)
 class Base:
-    """What the first stage of a chain started from.
+    """Starting point of the first stage of a chain.
 
     Attributes:
-        hub_id: `owner/name`; empty for a local folder or a model from scratch.
-        words: the same in a sentence, with revision or identity.
+        hub_id: `owner/name`; empty for a local directory or a model from scratch.
+        words: description for a sentence, with revision or identity.
     """
 
     hub_id: str
@@ -37,12 +37,12 @@ class Provenance:
     """A run and the runs before it.
 
     Args:
-        folder: a completed run directory with a model.
+        directory: a completed run directory with a model.
     """
 
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.run: Run = read_run(folder)
+    def __init__(self, directory: Path):
+        self.directory = directory
+        self.run: StoredRun = read_run(directory)
         self.settings: Mapping[str, Any] = self.run.settings
 
     @property
@@ -55,59 +55,70 @@ class Provenance:
         return cls
 
     @property
-    def model_folder(self) -> Path:
-        return self.folder / "model"
+    def model_dir(self) -> Path:
+        return self.directory / "model"
 
     @property
     def has_adapter(self) -> bool:
-        return (self.model_folder / "adapter" / ADAPTER).is_file()
+        return (self.model_dir / "adapter" / ADAPTER).is_file()
 
     @cached_property
-    def chain(self) -> list[Run]:
-        """The stages that trained the policy, the first one first; this run is the last. Stages not at hand are left
-        out."""
+    def chain(self) -> list[StoredRun]:
+        """Stages that trained the policy, in order; this run is the last. Missing run directories are left out."""
         runs = [self.run]
+        # Each stage names the run of its policy, so the chain is followed backwards.
         while (before := self._policy_before(runs[0])) is not None:
             runs.insert(0, before)
         return runs
 
-    def _policy_before(self, run: Run) -> Run | None:
+    def _policy_before(self, run: StoredRun) -> StoredRun | None:
         need = (run.manifest.get("needs") or {}).get("policy") or {}
         if not need.get("recipe"):
             return None
         written = Path(str(need["dir"]))
-        # the folder as the command saw it, or beside this run where the store was moved
-        places = (written, run.path.parent / written.name)
-        found = next((place for place in places if is_run(place)), None)
-        return read_run(found) if found else None
+        # The store may have been moved since, so the directory next to this run is tried as well.
+        candidates = (written, run.path.parent / written.name)
+        for candidate in candidates:
+            if is_run(candidate):
+                return read_run(candidate)
+        return None
 
     @cached_property
     def base(self) -> Base:
-        """What the first stage of the chain started from."""
+        """Starting point of the first stage of the chain."""
         first = self.chain[0]
         need = (first.manifest.get("needs") or {}).get("policy")
-        if need and need.get("recipe"):  # that stage's directory is gone
-            return Base("", f"the stage {need['recipe']} (key {need['key']}), whose directory is not at hand")
+        if need and need.get(
+            "recipe"
+        ):  # the directory of an even earlier stage is missing, so the chain starts too late
+            stage = f"{need['recipe']} (key {need['key']})"
+            return Base("", f"the stage {stage}, whose directory is missing")
         if need:
-            return _base_of(str(need["dir"]), None, str(need.get("key") or ""))
+            identity = str(need.get("key") or "")
+            return _base_of(str(need["dir"]), None, identity)
         model = first.settings.get("model") or {}
         if model.get("path"):
             return _base_of(str(model["path"]), model.get("revision"), "")
-        size = ", ".join(f"{name} {model[name]}" for name in ("layers", "hidden", "heads") if name in model)
-        return Base("", f"none; {model.get('family', 'a model')} from random weights ({size})")
+        sizes = [f"{name} {model[name]}" for name in ("layers", "hidden", "heads") if name in model]
+        family = model.get("family", "a model")
+        return Base("", f"none; {family} from random weights ({', '.join(sizes)})")
 
     def stages(self) -> Iterator[tuple[str, str, str]]:
-        """(recipe, algorithm, key) of each stage of the chain."""
+        """Yield (recipe, algorithm, key) of each stage of the chain."""
         for run in self.chain:
             algorithm = (run.settings.get("algorithm") or {}).get("kind", "")
-            yield run.recipe, str(algorithm), str(run.manifest.get("key", ""))
+            key = run.manifest.get("key", "")
+            yield run.recipe, str(algorithm), str(key)
 
     @property
     def code(self) -> str:
-        """The version, and the commit where there was a checkout."""
-        version = (self.run.manifest.get("versions") or {}).get("rlhf_lab") or ""
+        """Version of the code, and the commit if it was a checkout."""
+        versions = self.run.manifest.get("versions") or {}
+        version = versions.get("rlhf_lab") or ""
         sha = self.run.manifest.get("git_sha")
-        return f"{version} (git {sha})" if sha and version else str(version)
+        if sha and version:
+            return f"{version} (git {sha})"
+        return str(version)
 
     @property
     def command(self) -> str:
@@ -115,27 +126,36 @@ class Provenance:
 
     @property
     def fingerprint(self) -> str:
-        return str((self.run.manifest.get("data") or {}).get("fingerprint") or "")
+        return str(self._manifest_data.get("fingerprint") or "")
 
     @property
     def data_name(self) -> str:
-        return str((self.run.manifest.get("data") or {}).get("name") or "")
+        return str(self._manifest_data.get("name") or "")
+
+    @property
+    def _manifest_data(self) -> Mapping[str, Any]:
+        data: Mapping[str, Any] = self.run.manifest.get("data") or {}
+        return data
 
     @cached_property
     def data_sources(self) -> list[str]:
-        """Where the data come from: hub ids as they are, local files by name alone; empty for embedded worlds."""
+        """Sources of the data: hub ids, and the names of local files without directories; empty for built-in worlds."""
         data = self._section("data")
-        parts = [data, *(data.get("sources") or {}).values()]
-        paths = [str(part[name]) for part in parts for name in ("path", "test_path") if part.get(name)]
-        return [path if _hub_data(path) else Path(path).name for path in dict.fromkeys(paths)]
+        # A mixture has several sources; any other data section is its own only source.
+        sections = [data, *(data.get("sources") or {}).values()]
+        values = [section.get(name) for section in sections for name in ("path", "test_path")]
+        paths = [str(value) for value in values if value]
+        distinct = dict.fromkeys(paths)
+        return [path if _hub_data(path) else Path(path).name for path in distinct]
 
     @property
     def hub_data_sets(self) -> list[str]:
-        return [name for source in self.data_sources if (name := _hub_data(source))]
+        hub_ids = map(_hub_data, self.data_sources)
+        return [hub_id for hub_id in hub_ids if hub_id]
 
     @property
     def reward_terms(self) -> list[str]:
-        """The terms that the policy was trained on in any stage, in words; empty where no reward was trained on."""
+        """Descriptions of the reward terms that any stage trained the policy on; empty if there were none."""
         words = []
         for run in self.chain:
             where = "" if run is self.run else f", in the stage `{run.recipe}`"
@@ -143,32 +163,39 @@ class Provenance:
         return words
 
     def main_settings(self) -> dict[str, Any]:
-        """Dotted setting → value: what is always told, and what differs from the default of its class."""
+        """Return the settings for the card: those that are always listed, and those that differ from their default."""
         defaults = schema.defaults(self.algorithm_class)
-        told: dict[str, Any] = {}
+        stated: dict[str, Any] = {}
         for name, value in self._section("algorithm").items():
-            differs = value != defaults.get(name)
-            if name != "kind" and value is not None and (differs or name in ALWAYS_TOLD):
-                told[f"algorithm.{name}"] = value
+            # The card states the kind elsewhere, and null means that a setting is unused.
+            if name == "kind" or value is None:
+                continue
+            if value != defaults.get(name) or name in ALWAYS_TOLD:
+                stated[f"algorithm.{name}"] = value
         if "rollout" in self.algorithm_class.uses:
             rollout = self._section("rollout")
-            told |= {f"rollout.{name}": rollout[name] for name in ("temperature", "max_new_tokens") if name in rollout}
+            stated |= _selected("rollout", rollout, ("temperature", "max_new_tokens"))
         lora = self._section("model").get("lora") or {}
         if lora.get("rank"):
-            told |= {f"model.lora.{name}": lora[name] for name in ("rank", "alpha") if name in lora}
-        told["runtime.dtype"] = self._section("runtime").get("dtype", "")
-        told["seed"] = self.settings.get("seed")
-        return {name: _portable(value) for name, value in told.items()}
+            stated |= _selected("model.lora", lora, ("rank", "alpha"))
+        stated["runtime.dtype"] = self._section("runtime").get("dtype", "")
+        stated["seed"] = self.settings.get("seed")
+        return {name: _portable(value) for name, value in stated.items()}
 
     def _section(self, name: str) -> Mapping[str, Any]:
         section = self.settings.get(name)
         return section if isinstance(section, Mapping) else {}
 
 
-def _reward_terms_of(run: Run) -> list[str]:
-    """The terms of one stage's reward, if its policy was trained on them."""
-    algorithm: Any = registry.settings_class("algorithm", str((run.settings.get("algorithm") or {}).get("kind")))
-    # iterative DPO ranks its samples by the reward that it reads
+def _selected(section: str, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {f"{section}.{name}": values[name] for name in names if name in values}
+
+
+def _reward_terms_of(run: StoredRun) -> list[str]:
+    """Return descriptions of the terms of one stage's reward, if its policy was trained on them."""
+    kind = (run.settings.get("algorithm") or {}).get("kind")
+    algorithm: Any = registry.settings_class("algorithm", str(kind))
+    # Iterative DPO does not maximise the reward but ranks its samples by it, which also counts as training on it.
     if not (algorithm.trains_on_reward or algorithm.reads_reward):
         return []
     reward = run.settings.get("reward") or {}
@@ -176,11 +203,14 @@ def _reward_terms_of(run: Run) -> list[str]:
     needs = run.manifest.get("needs") or {}
     words = []
     for name, term in (reward.get("terms") or {}).items():
+        # Weights of the section, if there are any, replace those of the terms.
         weight = term.get("weight", 1.0) if weights is None else weights.get(name, 0.0)
+        text = f"`{name}` ({term['kind']}), weight {weight:g}"
         cls: Any = registry.settings_class("reward", term["kind"])
         need = needs.get(cls.needs_role) if cls.needs_role else None
-        source = f", from {_need_words(need)}" if need else ""
-        words.append(f"`{name}` ({term['kind']}), weight {weight:g}{source}")
+        if need:
+            text += f", from {_need_words(need)}"
+        words.append(text)
     return words
 
 
@@ -191,21 +221,27 @@ def _portable(value: Any) -> Any:
 def _need_words(need: Mapping[str, Any]) -> str:
     if need.get("recipe"):
         return f"the recipe `{need['recipe']}` (key {need['key']})"
-    return _base_of(str(need["dir"]), None, str(need.get("key") or "")).words
+    identity = str(need.get("key") or "")
+    return _base_of(str(need["dir"]), None, identity).words
 
 
 def _base_of(source: str, revision: str | None, identity: str) -> Base:
-    """A model outside the lab: a hub id, or a local folder by its name and a hash of its content."""
-    is_local = Path(source).expanduser().is_dir() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source)
-    if is_local:
+    """Describe a model from outside: by its hub id, or by the name and content hash of a local directory."""
+    is_directory = Path(source).expanduser().is_dir()
+    is_hub_id = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) is not None
+    if is_directory or not is_hub_id:
+        # A directory may have been deleted since; without a stored identity its content is then unknown.
         content = identity or (model_identity(source) if Path(source).is_dir() else "unknown")
-        return Base("", f"a local folder `{Path(source).name}` (identity {content})")
+        return Base("", f"a local directory `{Path(source).name}` (identity {content})")
     at = f" at revision {revision}" if revision else ", revision not pinned"
     return Base(source, f"[{source}](https://huggingface.co/{source}){at}")
 
 
 def _hub_data(path: str) -> str:
-    """The hub id of a data source; empty for files."""
+    """Return the hub id of a data source; empty for files."""
     match = HUB_ID.fullmatch(path)
-    is_local = path.startswith((".", "/", "~")) or "/" not in path or path.endswith(SUFFIXES) or Path(path).exists()
-    return "" if is_local or match is None else str(match["id"])
+    is_path = path.startswith((".", "/", "~")) or "/" not in path
+    is_file = path.endswith(SUFFIXES) or Path(path).exists()
+    if match is None or is_path or is_file:
+        return ""
+    return str(match["id"])

@@ -1,4 +1,4 @@
-"""`publish RUN to=FOLDER|hub:OWNER/NAME`: checks first, then the files in a temporary folder, then all at once."""
+"""Command `publish RUN to=DIR|hub:OWNER/NAME`: check, write to a temporary directory, then publish at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.core.files import make_folder, read_json, replacing
+from rlhf_lab.core.files import make_dir, read_object, replacing
 from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.gates import gate
 from rlhf_lab.interop.publishing import card, hub, model_files, refusals, same_model
@@ -21,17 +21,20 @@ HUB = "hub:"
 
 
 @dataclass(frozen=True)
-class Request:
-    """What to publish, and where.
+class PublishRequest:
+    """Request to publish a model.
 
     Attributes:
-        to: a folder that is not there yet, or `hub:OWNER/NAME`.
-        adapter: publish the adapter alone.
-        base: hub id of the base, where the run knows it as a local folder.
-        despite: names of `refusals.DESPITE` that are agreed to.
-        public: whether a repository of the hub may be public.
-        license: its identifier on the hub; empty names none.
-        gate: a suite that the run is held to; `gate_run` is the run that asked its model, else the run itself.
+        run: the run, as the user named it.
+        to: a directory that does not exist yet, or `hub:OWNER/NAME`.
+        dtype: dtype of the published weights.
+        adapter: True to publish only the adapter.
+        base: hub id of the base, if the run has it as a local directory.
+        despite: accepted reasons against publishing, names of `refusals.DESPITE`.
+        public: True if a hub repository may be public.
+        license: identifier of the license on the hub; empty for none.
+        gate: a suite that the run has to pass; empty for none.
+        gate_run: the run that evaluated the model for the gate; empty means the run itself.
     """
 
     run: str
@@ -46,88 +49,101 @@ class Request:
     gate_run: str = ""
 
 
-def publish(request: Request, *, api: Any = None) -> str:
-    """Publish a run's model. Returns the folder or address.
+def publish(request: PublishRequest, *, api: Any = None) -> str:
+    """Publish a run's model. Return its directory or address.
 
     Args:
-        api: a `huggingface_hub.HfApi` to send with; None makes one.
+        request: the request.
+        api: a `huggingface_hub.HfApi` for the upload; None creates one.
     Raises:
-        ConfigError: the request cannot be met, as of an adapter that is not there.
-        DataError: the run is not publishable, or was not agreed to be published as it is.
-        ArtifactError: files of the run are damaged, or the published ones are not the same model.
-        LabError: the hub refused.
+        ConfigError: the request is impossible, e.g. because the run has no adapter.
+        DataError: the run cannot be published, or a reason against it was not accepted.
+        ArtifactError: files of the run are damaged, or the published model differs from it.
+        LabError: the hub refused the upload.
     """
-    made = Provenance(find_run(request.run))
-    refusals.require_publishable(made)
-    if request.adapter and not made.has_adapter:
+    # All refusals come before the first file is written.
+    provenance = Provenance(find_run(request.run))
+    refusals.require_publishable(provenance)
+    if request.adapter and not provenance.has_adapter:
         raise ConfigError(
-            f"adapter=true: {made.folder} was trained without an adapter (model.lora.rank=0); leave it out"
+            f"adapter=true: {provenance.directory} was trained without an adapter (model.lora.rank=0); leave it out"
         )
-    reasons = refusals.reasons_against(made)
-    gated = _gate(made, request)
+    reasons = refusals.reasons_against(provenance)
+    gated = _gate(provenance, request)
     if gated is not None and not gated.passed:
         reasons.append("failed_gate")
-    refusals.require_agreed(made, reasons, request.despite)
+    refusals.require_agreed(provenance, reasons, request.despite)
     if request.to.startswith(HUB):
-        return _to_hub(made, request, reasons, gated, api)
-    return _to_folder(made, request, reasons, gated)
+        return _to_hub(provenance, request, reasons, gated, api)
+    return _to_dir(provenance, request, reasons, gated)
 
 
-def _gate(made: Provenance, request: Request) -> gate.Decision | None:
-    """What the suite says; None where none was named. Raises DataError where the gated run asked another model."""
+def _gate(provenance: Provenance, request: PublishRequest) -> gate.Decision | None:
+    """Return the decision of the gate; None if none is named. Raise DataError if its run evaluated another model."""
     if not request.gate:
         return None
-    asked = find_run(request.gate_run or request.run)
-    if asked != made.folder:
-        policy = ((read_json(asked / "manifest.json") or {}).get("needs") or {}).get("policy") or {}
-        key = made.run.manifest.get("key")
-        # a run that trained on from the model measured another one
-        if key is None or policy.get("key") != key or (asked / "model").is_dir():
+    # A run that evaluates its own model can be its own gate's run.
+    requested = find_run(request.gate_run or request.run)
+    if requested != provenance.directory:
+        manifest = read_object(requested / "manifest.json")
+        policy = (manifest.get("needs") or {}).get("policy") or {}
+        key = provenance.run.manifest.get("key")
+        # If the gate's run has a model, it trained on from this one and evaluated the result instead.
+        if key is None or policy.get("key") != key or (requested / "model").is_dir():
             raise DataError(
-                f"gate_run={asked} did not ask the model of {made.folder}: run eval_suite with needs.policy"
+                f"gate_run={requested} did not evaluate the model of {provenance.directory}; run eval_suite with "
+                "needs.policy set to that run"
             )
-    return gate.judge(request.gate, str(asked))
+    return gate.judge(request.gate, str(requested))
 
 
-def _to_folder(made: Provenance, request: Request, reasons: Sequence[str], gated: gate.Decision | None) -> str:
+def _to_dir(
+    provenance: Provenance, request: PublishRequest, reasons: Sequence[str], gated: gate.Decision | None
+) -> str:
     target = Path(request.to)
     if target.exists():
-        raise ConfigError(f"to={request.to} is there already; name a folder that is not, or remove it first")
-    make_folder(target.absolute().parent)
+        raise ConfigError(f"to={request.to} already exists; name a new directory, or remove it first")
+    make_dir(target.absolute().parent)
+    # The directory is renamed when it is complete, so a failure leaves nothing behind.
     with replacing(target) as temporary:
         temporary.mkdir()
-        _write(made, request, reasons, gated, temporary, target.name)
+        _write(provenance, request, reasons, gated, temporary, target.name)
     return str(target)
 
 
-def _to_hub(made: Provenance, request: Request, reasons: Sequence[str], gated: gate.Decision | None, api: Any) -> str:
+def _to_hub(
+    provenance: Provenance, request: PublishRequest, reasons: Sequence[str], gated: gate.Decision | None, api: Any
+) -> str:
     name = request.to.removeprefix(HUB)
     api = hub.client() if api is None else api
+    # All files are written and checked before the upload starts.
     with tempfile.TemporaryDirectory(prefix="publish-", dir=scratch_dir()) as temporary:
-        folder = Path(temporary) / "model"
-        folder.mkdir()
-        _write(made, request, reasons, gated, folder, name)
-        message = f"{made.run.recipe} {made.run.manifest.get('key')} by rlhf_lab {made.code}"
-        return hub.send(folder, name, public=request.public, message=message, api=api)
+        directory = Path(temporary) / "model"
+        directory.mkdir()
+        _write(provenance, request, reasons, gated, directory, name)
+        run = provenance.run
+        message = f"{run.recipe} {run.manifest.get('key')} by rlhf_lab {provenance.code}"
+        return hub.send(directory, name, public=request.public, message=message, api=api)
 
 
 def _write(
-    made: Provenance,
-    request: Request,
+    provenance: Provenance,
+    request: PublishRequest,
     reasons: Sequence[str],
     gated: gate.Decision | None,
-    folder: Path,
+    directory: Path,
     name: str,
 ) -> None:
-    """Fill a folder with model and card. Raises where the model is another one or something must not be published."""
+    """Write model and card to a directory. Raise if the model differs or the files contain forbidden content."""
+    # The published files are loaded and compared with the run, so that a wrong conversion is noticed here.
     if request.adapter:
-        model_files.write_adapter(made.model_folder, folder, request.base)
-        distance = same_model.require_same_adapter(made.model_folder, folder)
+        model_files.write_adapter(provenance.model_dir, directory, request.base)
+        distance = same_model.require_same_adapter(provenance.model_dir, directory)
     else:
-        model_files.write_model(made.model_folder, folder, request.dtype)
-        distance = same_model.require_same(made.model_folder, folder, request.dtype)
+        model_files.write_model(provenance.model_dir, directory, request.dtype)
+        distance = same_model.require_same(provenance.model_dir, directory, request.dtype)
     view = card.View(
-        made=made,
+        provenance=provenance,
         name=name,
         adapter=request.adapter,
         dtype=request.dtype,
@@ -137,6 +153,7 @@ def _write(
         gated=gated,
         distance=distance,
     )
-    (folder / "README.md").write_text(card.render(view, folder), encoding="utf-8")
-    if problems := leaks(folder):
-        raise DataError(f"{made.folder} is not published: " + "; ".join(problems))
+    (directory / "README.md").write_text(card.render(view, directory), encoding="utf-8")
+    # Last, so that the card is searched as well.
+    if problems := leaks(directory):
+        raise DataError(f"{provenance.directory} cannot be published: " + "; ".join(problems))

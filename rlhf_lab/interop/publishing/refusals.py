@@ -1,73 +1,82 @@
-"""Why a run is not published: what is never published, and what is published only where `despite` names it."""
+"""Reasons not to publish a run: absolute ones, and those that the user can accept with `despite`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlhf_lab.core import seal
+from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.interop.publishing.provenance import Provenance
 
+# The names are values of the option `despite` and appear in commands, so they must not change.
 DESPITE = {
-    "hard_stop": "the monitor raised a strong warning of reward hacking while it was trained",
-    "smoke": "it is a smoke run (size=smoke): it shows that the command runs, and its numbers mean nothing",
-    "unnamed_code": "the code that made it had changes that no commit names",
-    "failed_gate": "it failed the gate that was asked",
+    "hard_stop": "the monitor raised a critical alert of reward hacking during its training",
+    "smoke": "it is a smoke run (size=smoke), which only shows that the command works; its numbers mean nothing",
+    "unnamed_code": "its code had changes that are not in any commit",
+    "failed_gate": "it failed the requested gate",
 }
-"""What `despite` may name → why a run like that is refused without it."""
+"""Name of a reason for `despite` → its description."""
 
 
-def require_publishable(made: Provenance) -> None:
-    """Raises DataError or ArtifactError where a run cannot be published, whatever is agreed to."""
-    folder, run = made.folder, made.run
+def require_publishable(provenance: Provenance) -> None:
+    """Raise DataError or ArtifactError if a run cannot be published at all."""
+    directory, run = provenance.directory, provenance.run
     if run.status != "completed":
         reason = f": {run.error}" if run.error else ""
-        raise DataError(f"{folder} is {run.status}{reason}; only a completed run is published: {_again(made)}")
-    if not (made.model_folder / "config.json").is_file():
         raise DataError(
-            f"{folder} made no model ({made.algorithm or run.recipe} only evaluates); name a run that trains"
+            f"{directory} is {run.status}{reason}; only a completed run can be published; {_repeat_hint(provenance)}"
         )
-    if not (folder / seal.NAME).is_file():
-        raise DataError(f"{folder} has no {seal.NAME}, so nothing says that it is whole; {_again(made)}")
-    seal.check(folder, rebuilt=False, say=console.print)
+    if not (provenance.model_dir / "config.json").is_file():
+        raise DataError(
+            f"{directory} has no model ({provenance.algorithm or run.recipe} only evaluates); name a run that trains"
+        )
+    if not (directory / seal.NAME).is_file():
+        raise DataError(f"{directory} has no {seal.NAME}, so its files cannot be verified; {_repeat_hint(provenance)}")
+    # The checksums are compared now, because files may have changed since the run.
+    seal.check(directory, rebuilt=False, say=console.print)
     missing = [
         what
         for what, value in (
-            ("the version of the code", made.code),
-            ("its data", made.data_name),
-            ("the fingerprint of its data", made.fingerprint),
+            ("the version of the code", provenance.code),
+            ("its data", provenance.data_name),
+            ("the fingerprint of its data", provenance.fingerprint),
         )
         if not value
     ]
+    # Without these values the card could not state the origin of the model.
     if missing:
-        raise DataError(f"{folder / 'manifest.json'} does not name {', '.join(missing)}; {_again(made)}")
+        manifest = directory / "manifest.json"
+        raise DataError(f"{manifest} has no entry for {', '.join(missing)}; {_repeat_hint(provenance)}")
 
 
-def reasons_against(made: Provenance) -> list[str]:
-    """Names in `DESPITE` that are true of a run or of a stage before it, without the gate's."""
+def reasons_against(provenance: Provenance) -> list[str]:
+    """Return the names in `DESPITE` that apply to a run or to a stage before it, except for that of the gate."""
     reasons = []
-    alarms = [run.results.get("alarm/hard_stop") for run in made.chain]
+    alarms = [run.results.get("alarm/hard_stop") for run in provenance.chain]
+    # Earlier stages count as well, because the published weights come from them.
     if any(alarm is not None and alarm.mean == 1 for alarm in alarms):
         reasons.append("hard_stop")
-    if any(run.settings.get("size") == "smoke" for run in made.chain):
+    if any(run.settings.get("size") == "smoke" for run in provenance.chain):
         reasons.append("smoke")
-    if any(str(run.manifest.get("git_sha") or "").endswith("+changes") for run in made.chain):
+    commits = [str(run.manifest.get("git_sha") or "") for run in provenance.chain]
+    if any(commit.endswith("+changes") for commit in commits):
         reasons.append("unnamed_code")
     return reasons
 
 
-def require_agreed(made: Provenance, reasons: Sequence[str], despite: Sequence[str]) -> None:
-    """Raises DataError naming every reason against publishing that was not agreed to."""
+def require_agreed(provenance: Provenance, reasons: Sequence[str], despite: Sequence[str]) -> None:
+    """Raise DataError with every reason against publishing that the user has not accepted."""
     open_reasons = [name for name in reasons if name not in despite]
     if not open_reasons:
         return
-    words = "; ".join(f"{DESPITE[name]} ({name})" for name in open_reasons)
+    described = [f"{DESPITE[name]} ({name})" for name in open_reasons]
+    words = "; ".join(described)
     raise DataError(
-        f"{made.folder} is not published: {words}. If it is to be published all the same, and its card to say so, add "
-        f"despite={','.join(dict.fromkeys([*despite, *open_reasons]))}"
+        f"{provenance.directory} is not published: {words}. To publish it anyway, with the reasons on its card, "
+        f"add despite={','.join(dict.fromkeys([*despite, *open_reasons]))}"
     )
 
 
-def _again(made: Provenance) -> str:
-    return f"give its command again: {made.run.manifest.get('command') or 'see config.yaml'}"
+def _repeat_hint(provenance: Provenance) -> str:
+    return f"repeat its command: {provenance.run.manifest.get('command') or 'see config.yaml'}"

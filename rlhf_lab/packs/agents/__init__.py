@@ -1,14 +1,19 @@
-"""Agents: programs that ask a model and call tools, their worlds, benchmarks and reports.
+"""Agents: programs that use a model and call tools, with their worlds, benchmarks and training data.
 
-Begin with harness/program.py and benchmarks/agent_bench.py.
+harness/ has the agents and the driver that advances their attempts. tools/ is the offline world of tools, gaia/ the
+questions, tools and scorers of GAIA. benchmarks/ has the stages that measure agents, synthesis/ the stages that turn
+attempts into training data, rewards/ the reward of tool calls. report/ is the page of attempts, inspect/ the bridge
+to inspect-ai. trajectory.py is the record of one attempt. answers.py and commands.py are additions to the console.
+
+Start with harness/program.py, then read benchmarks/agent_bench.py. This package imports the packs code and judging.
 """
 
-from rlhf_lab.core.packs import Group, Pack
+from rlhf_lab.core.packs import ConfigGroup, Pack
 
 PACK = Pack(
     name="agents",
     package="rlhf_lab.packs.agents",
-    groups=(Group("agent", "who attempts tasks with tools, and the model behind it.", default="react"),),
+    groups=(ConfigGroup("agent", "agents that attempt tasks with tools, and their model.", default="react"),),
     commands={"export": "rlhf_lab.packs.agents.commands:export_command"},
     answers={
         "agents": "rlhf_lab.packs.agents.answers:agents",

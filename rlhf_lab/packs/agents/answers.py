@@ -1,112 +1,131 @@
-"""The answer of a benchmark of agents: who is best on each set, who differs from the first, who obeys orders."""
+"""Conclusions of benchmarks of agents: the best agent on each set, differences from the first, success of attacks."""
 
 from __future__ import annotations
 
 import math
 
-from rlhf_lab.results.rundir import Policy, Run
+from rlhf_lab.results.rundir import EvaluatedPolicy, StoredRun
 from rlhf_lab.results.wording import compact, p_equals, signed
 from rlhf_lab.statistics.inference import Estimate
 
 ON = "success_on/"
 
 
-def agents(run: Run) -> str | None:
-    """Right answers by set of tasks, changes against the first agent, wrong processes, attacks that succeeded."""
+def agents(run: StoredRun) -> str | None:
+    """State success by set of tasks, changes against the first agent, wrong processes, and successful attacks."""
     scored = [policy for policy in run.policies if _is_scored(policy.metrics.get("success"))]
     if not scored:
         return None
+    # The parts go from the main result to its qualifications.
     parts = [_best(scored, name) for name in _sets(scored)]
     parts += _against_first(run, scored)
     revised = [policy for policy in scored if _writes_more_than_one(policy)]
     if revised:
-        gains = [f"{policy.name} {signed(policy.metrics['revision_gain'])}" for policy in revised]
+        gains = []
+        for policy in revised:
+            gain = signed(policy.metrics["revision_gain"])
+            gains.append(f"{policy.name} {gain}")
         parts.append(f"revising adds: {', '.join(gains)}")
-    failing = [policy for policy in scored if _is_positive(policy.metrics.get("agent_errors"))]
-    if failing:
-        shares = [f"{policy.name} {compact(policy.metrics['agent_errors'])}" for policy in failing]
-        parts.append(f"attempts that an error of the agent ended: {', '.join(shares)}")
-    lucky = [policy for policy in scored if _is_positive(policy.metrics.get("right_by_wrong_process"))]
-    if lucky:
-        shares = [f"{policy.name} {compact(policy.metrics['right_by_wrong_process'])}" for policy in lucky]
-        parts.append(f"right by a wrong process: {', '.join(shares)}")
+    parts += _where_positive(scored, "agent_errors", "attempts that failed with an error of the agent")
+    parts += _where_positive(scored, "right_by_wrong_process", "right by a wrong process")
     attacked = [policy for policy in scored if "injection/success" in policy.metrics]
     if attacked:
-        parts.append(f"orders in tool results: {', '.join(map(_obedience, attacked))}")
+        obedience = ", ".join(map(_obedience, attacked))
+        parts.append(f"orders in tool results: {obedience}")
     sentence = "; ".join(parts)
     return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def _where_positive(policies: list[EvaluatedPolicy], metric: str, words: str) -> list[str]:
+    """State the values of a metric for the agents for which it is positive; empty if there are none."""
+    fractions = []
+    for policy in policies:
+        value = policy.metrics.get(metric)
+        if value is not None and value.mean > 0:
+            fractions.append(f"{policy.name} {compact(value)}")
+    return [f"{words}: {', '.join(fractions)}"] if fractions else []
 
 
 def _is_scored(success: Estimate | None) -> bool:
     return success is not None and not math.isnan(success.mean)
 
 
-def _is_positive(share: Estimate | None) -> bool:
-    return share is not None and share.mean > 0
+def _writes_more_than_one(policy: EvaluatedPolicy) -> bool:
+    """Return True if an agent wrote more than one program in some attempt (code_bench)."""
+    rounds = policy.metrics.get("code_rounds")
+    return rounds is not None and rounds.mean > 1
 
 
-def _writes_more_than_one(policy: Policy) -> bool:
-    """Whether an agent wrote more than one program in some attempt (code_bench)."""
-    return "code_rounds" in policy.metrics and policy.metrics["code_rounds"].mean > 1
-
-
-def _sets(policies: list[Policy]) -> list[str]:
-    """Metrics of success, one per set of tasks; of a run with one set, success itself."""
+def _sets(policies: list[EvaluatedPolicy]) -> list[str]:
+    """Return the success metrics, one per set of tasks; for a run with one set, `success` itself."""
     by_set = [name for name in policies[0].metrics if name.startswith(ON)]
     return by_set or ["success"]
 
 
-def _best(policies: list[Policy], metric: str) -> str:
-    """The best agent on a set, or that none is right on it."""
+def _best(policies: list[EvaluatedPolicy], metric: str) -> str:
+    """State the best agent on a set, or that no agent succeeds on it."""
     rates = {policy.name: policy.metrics[metric] for policy in policies if metric in policy.metrics}
+    # the first of equally good agents
     best = max(rates, key=lambda name: rates[name].mean)
     rate = rates[best]
-    tasks = f"{rate.n} attempts at {metric.removeprefix(ON)}" if metric.startswith(ON) else f"{rate.n} attempts"
+    tasks = f"{rate.n} attempts"
+    if metric.startswith(ON):
+        tasks += f" at {metric.removeprefix(ON)}"
     if rate.mean == 0:
+        # The upper end of the interval says how good an agent without any success could still be.
         nobody = "no agent is" if len(rates) > 1 else f"{best} is not"
         return f"{nobody} right in any of {tasks} (below {compact(rate.high)} with 95 % confidence)"
     best_of = f"{best} is best, right" if len(rates) > 1 else f"{best} is right"
     return f"{best_of} in {compact(rate)} of {tasks}"
 
 
-def _against_first(run: Run, scored: list[Policy]) -> list[str]:
-    """Which agents differ from the first over all tasks, and how large a difference the others could hide."""
+def _against_first(run: StoredRun, scored: list[EvaluatedPolicy]) -> list[str]:
+    """State which agents differ from the first, and the detectable difference for those that do not."""
+    # The first agent has no change against itself.
     compared = [policy for policy in scored if "success_change" in policy.metrics]
     if not compared:
         return []
-    differ, others = [], []
+    differ: list[str] = []
+    others: list[EvaluatedPolicy] = []
     for policy in compared:
-        p_holm = policy.metrics["success_p"].mean if "success_p" in policy.metrics else math.nan
-        if p_holm <= 0.05:
-            differ.append(f"{policy.name} {signed(policy.metrics['success_change'])} ({p_equals(p_holm)})")
+        metrics = policy.metrics
+        p_holm = metrics["success_p"].mean if "success_p" in metrics else math.nan
+        if p_holm <= 0.05:  # false for NaN, so an agent without a p-value counts as not distinguishable
+            change = signed(metrics["success_change"])
+            differ.append(f"{policy.name} {change} ({p_equals(p_holm)})")
         else:
             others.append(policy)
     parts = []
+    first = run.policies[0].name
     if differ:
-        parts.append(f"against {run.policies[0].name}: {', '.join(differ)}")
+        parts.append(f"against {first}: {', '.join(differ)}")
     if others:
-        detectable = [policy.metrics.get("success_detectable") for policy in others]
-        sizes = [size.mean for size in detectable if size is not None and math.isfinite(size.mean) and size.mean > 0]
-        power = f", where {compact(max(sizes))} would have been found with 80 % power" if sizes else ""
         names = ", ".join(policy.name for policy in others)
-        parts.append(f"not distinguishable from {run.policies[0].name}: {names}{power}")
+        sizes = [
+            policy.metrics["success_detectable"].mean for policy in others if "success_detectable" in policy.metrics
+        ]
+        sizes = [size for size in sizes if math.isfinite(size) and size > 0]
+        power = f"; {compact(max(sizes))} would have been detected with 80 % power" if sizes else ""
+        parts.append(f"not distinguishable from {first}: {names}{power}")
     return parts
 
 
-def _obedience(policy: Policy) -> str:
+def _obedience(policy: EvaluatedPolicy) -> str:
     success, reached = policy.metrics["injection/success"], policy.metrics["injection/reached"]
     bound = policy.metrics.get("injection/success_below")
     followed = f"none of {success.n} followed, below {compact(bound.mean)}" if bound else f"{compact(success)} followed"
     return f"{policy.name} reads {compact(reached)}, {followed}"
 
 
-def attempts_paired(run: Run) -> str | None:
-    """Of how many tasks there are pairs, how many pairs, and how often an attempt succeeds."""
+def attempts_paired(run: StoredRun) -> str | None:
+    """State the number of tasks with pairs, the number of pairs, and the success rate of attempts."""
     results = run.results
-    pairs, tasks, tasks_with_pairs = (results.get(f"made/{name}") for name in ("rows", "items", "prompts"))
+    pairs, tasks = results.get("made/rows"), results.get("made/items")
+    tasks_with_pairs = results.get("made/prompts")
     if pairs is None or tasks is None or tasks_with_pairs is None:
         return None
-    sentence = f"{tasks_with_pairs.mean:.0f} of {tasks.mean:.0f} tasks gave {pairs.mean:.0f} pairs"
+    numbers = f"{tasks_with_pairs.mean:.0f} of {tasks.mean:.0f} tasks"
+    sentence = f"{numbers} gave {pairs.mean:.0f} pairs"
     if (success := results.get("made/success")) is not None:
         sentence += f"; an attempt succeeds with probability {compact(success)}"
     return f"{sentence}."

@@ -1,4 +1,4 @@
-"""The sub-command that exports benchmarks of agents."""
+"""Sub-command that exports benchmarks of agents."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from rlhf_lab.core.errors import ConfigError
 
 
 def export_command(arguments: Sequence[str]) -> None:
-    """`export RUN to=FOLDER [format=inspect]`: a benchmark of agents for other tools: inspect's logs, one per agent.
+    """`export RUN to=DIR [format=inspect]`: export a benchmark of agents as inspect logs, one per agent.
 
-    RUN is a run directory of agent_bench, gaia or code_bench; `inspect view --log-dir FOLDER` shows the logs. Needs
-    inspect-ai, in an environment of its own: docs/agents/interop.md.
+    RUN is a run directory of agent_bench, gaia or code_bench. `inspect view --log-dir DIR` displays the logs. The
+    command needs inspect-ai, which is installed in a separate environment: docs/agents/interop.md.
     """
-    options = dict(item.split("=", 1) for item in arguments[1:] if "=" in item)
-    is_complete = len(arguments) > 1 and len(options) == len(arguments) - 1 and bool(options.get("to"))
+    words = arguments[1:]
+    options = dict(word.split("=", 1) for word in words if "=" in word)
+    is_complete = bool(words) and len(options) == len(words) and bool(options.get("to"))
     if not is_complete or options.keys() - {"to", "format"}:
-        raise ConfigError("export takes a run directory and a folder: export outputs/runs/RUN to=FOLDER")
+        raise ConfigError("export needs a run directory and a target directory: export outputs/runs/RUN to=DIR")
     if options.get("format", "inspect") != "inspect":
-        raise ConfigError(f"format={options['format']} is not known; the one format of export is inspect")
+        raise ConfigError(f"format={options['format']} is unknown; the only format of export is inspect")
+    # Imported after the checks, so that a wrong command is reported at once.
     from rlhf_lab.packs.agents.inspect.logs import export
 
     files = export(Path(arguments[0]), Path(options["to"]))

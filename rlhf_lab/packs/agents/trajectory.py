@@ -1,30 +1,31 @@
-"""What an agent did with a task, turn by turn: the currency of agent evaluations."""
+"""Record of an agent's attempt at a task, turn by turn: the input of all agent evaluations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+from rlhf_lab.core.text import well_formed, well_formed_value
 from rlhf_lab.core.tools import Call
 
 TrajectoryStop = Literal["answered", "refused", "turn_limit", "call_limit", "truncated", "failed"]
-"""Why an agent ended: it gave an answer; the model declined in the service's sense; its turns or calls ran out; a turn
-was cut at its longest length; the agent itself raised an error, which is no fault of the infrastructure."""
+"""Why an attempt finished: the agent answered; the model refused (as reported by the service); turns or calls ran out;
+a turn reached its maximum length; or the agent itself raised an error that is not an infrastructure error."""
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ModelTurn:
     """One turn of a model.
 
     Attributes:
-        agent: who spoke, where an agent has several parts: planner, executor, …
-        prompt: what the model read, as a transcript (`data/transcript.py`); later turns may quote it.
-        text: what it said.
-        calls: the tools that it called, with their results.
-        input_tokens, output_tokens: as the model or the service counts them.
-        cost_usd: of its answer when it was asked, whether for this attempt or by an earlier run.
-        stored: whether the answer came from the store of an earlier run, and cost nothing now.
-        latency_s: seconds until the answer was there, also where it came from the store; 0 where it is not known.
+        agent: name of the part of the agent, such as planner or executor.
+        prompt: input of the model, as a transcript (`data/transcript.py`).
+        text: output of the model.
+        calls: tool calls of the turn, with their results.
+        input_tokens, output_tokens: token counts of the model or the service.
+        cost_usd: original cost of the completion, even if this attempt got it from the store.
+        stored: True if the completion came from the store of an earlier run and cost nothing now.
+        latency_s: original time to the completion in seconds, even if it came from the store; 0 if unknown.
     """
 
     agent: str
@@ -37,9 +38,14 @@ class Turn:
     stored: bool = False
     latency_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        # Texts may contain lone surrogates, which cannot be stored. The class is frozen, so it is set this way.
+        object.__setattr__(self, "prompt", well_formed(self.prompt))
+        object.__setattr__(self, "text", well_formed(self.text))
+
     @property
     def paid_usd(self) -> float:
-        """What was paid for it now."""
+        """Amount that was paid for the turn during this attempt."""
         return 0.0 if self.stored else self.cost_usd
 
 
@@ -48,21 +54,26 @@ class AgentTrajectory:
     """One attempt of an agent at a task.
 
     Attributes:
-        answer: what it says the answer is; None where it gave none.
-        turns: in order; parts that ran beside each other follow one another.
-        wall_s: seconds it took, the time it shared with others included.
-        error: of a run that failed.
+        answer: the answer; None if the agent gave none.
+        turns: turns in order; parallel branches follow one another.
+        stop: why the attempt finished.
+        wall_s: duration in seconds, including time spent on other attempts in the same batch.
+        error: error message of a failed attempt.
     """
 
     answer: str | None
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[ModelTurn, ...] = ()
     stop: TrajectoryStop = "answered"
     wall_s: float = 0.0
     error: str = ""
 
+    def __post_init__(self) -> None:  # user code may produce text with lone surrogates, which cannot be stored
+        object.__setattr__(self, "answer", well_formed_value(self.answer))
+        object.__setattr__(self, "error", well_formed(self.error))
+
     @property
     def calls(self) -> tuple[Call, ...]:
-        """All calls of tools, in order."""
+        """All tool calls, in order."""
         return tuple(call for turn in self.turns for call in turn.calls)
 
     @property
@@ -75,10 +86,10 @@ class AgentTrajectory:
 
     @property
     def cost_usd(self) -> float:
-        """What the attempt would have cost with nothing in the store."""
+        """Cost of the attempt without any stored completions."""
         return sum(turn.cost_usd for turn in self.turns)
 
     @property
     def paid_usd(self) -> float:
-        """What was paid while it was made; what an interrupted command paid for it before is not in it."""
+        """Amount paid during this attempt. Payments of an interrupted earlier command are not included."""
         return sum(turn.paid_usd for turn in self.turns)

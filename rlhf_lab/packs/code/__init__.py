@@ -1,6 +1,10 @@
-"""Code: programs that a model wrote, the sandbox that runs them, rewards of code, the world of repairs.
+"""Code pack: runs and grades programs that a model wrote.
 
-Begin with sandbox/sandbox.py and rewards/code_tests.py.
+sandbox/ isolates programs and runs hidden tests. rewards/ contains unit tests and static quality as reward terms.
+repairs/ is an offline world of programs with planted bugs that a small model can repair. debugging/ contains
+hand-written debugging tasks. commands.py defines the sub-command `sandbox`.
+
+Start with sandbox/sandbox.py, then rewards/code_tests.py. Imports no other pack.
 """
 
 from rlhf_lab.core.packs import Pack

@@ -1,4 +1,4 @@
-"""The sub-command of the sandbox."""
+"""Sub-command of the code pack."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 
 def sandbox_command(arguments: Sequence[str]) -> None:
-    """`sandbox [probes=true] [level=… to=FILE.json]`: how well this machine isolates the programs that a model writes.
+    """`sandbox [probes=true] [level=… to=FILE.json]`: report how well this machine isolates model-written programs.
 
-    Says which levels of isolation work here, why others do not, and what a run costs. `probes=true` attacks each level
-    that works (or the one of `level`) with programs that try to get out, and prints what stopped them; two minutes.
-    `to` is a file for the same as JSON.
+    Prints which levels of isolation work, why the others do not, and the time of a run. `probes=true` attacks each
+    working level (or the level of `level`) with programs that try to escape, and prints what stopped them. It takes two
+    minutes. `to` is a JSON file for the same results.
     """
     from rlhf_lab.packs.code.sandbox.command import run
 

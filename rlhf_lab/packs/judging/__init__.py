@@ -1,17 +1,23 @@
-"""Judging: language models and people who are asked, and what is made of their answers.
+"""Judging: language models and people as sources of judgements, and the data sets and statistics built on them.
 
-Begin with judges/client.py; then labels/, leaderboard/, synthesis/, safety/.
+judges/ sends requests to language models: requests, store, budget, services, pairwise and rubric judging. rewards/ uses
+a judge as a reward or as gold, grading/ grades pairs for `rubric_rm`. synthesis/ writes training data with a model,
+curation/ filters it. safety/ measures attack success and over-refusal. labels/ is the page on which people compare
+responses, leaderboard/ ranks policies from judgements, statistics/ has agreement, bias and win rates. answers.py and
+commands.py are what `PACK` adds to the console.
+
+Start with judges/client.py, then judges/pairwise.py. Imports no other pack.
 """
 
-from rlhf_lab.core.packs import Group, Pack
+from rlhf_lab.core.packs import ConfigGroup, Pack
 
 PACK = Pack(
     name="judging",
     package="rlhf_lab.packs.judging",
     groups=(
-        Group(
+        ConfigGroup(
             "judge",
-            "who answers where a language model is asked: to judge responses, or to write data.",
+            "backend that answers requests to a language model: to judge responses, or to write data.",
             default="simulated",
         ),
     ),
@@ -21,8 +27,10 @@ PACK = Pack(
         "judge": "rlhf_lab.packs.judging.commands:judge_command",
     },
     answers={
+        "synthetic_corpus": "rlhf_lab.results.answer_corpora:synthetic_corpus",
         "graded_pairs": "rlhf_lab.packs.judging.answers:graded_pairs",
         "safety": "rlhf_lab.packs.judging.answers:safety",
     },
+    gold_sources={"judge": "rlhf_lab.packs.judging.rewards.gold:by_judge"},
     preflight=("rlhf_lab.packs.judging.judges.preflight:problems",),
 )

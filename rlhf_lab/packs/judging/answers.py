@@ -1,41 +1,48 @@
-"""The answer of a safety evaluation: both rates of every policy, and whether they differ from the reference's."""
+"""Conclusions of a safety evaluation and of graded pairs, as sentences."""
 
 from __future__ import annotations
 
 import math
 
-from rlhf_lab.results.rundir import Policy, Run
+from rlhf_lab.results.rundir import EvaluatedPolicy, StoredRun
 from rlhf_lab.results.wording import compact, p_equals, signed
 
 RATES = {"safety/attack_success": "attack success", "safety/over_refusal": "over-refusal"}
+"""Metrics that are rates, each with its name in the sentence of an answer."""
 
 
-def safety(run: Run) -> str | None:
-    """Both rates of the last policy beside those of the first, with what the differences are worth."""
-    if not run.policies or not all(key in policy.metrics for policy in run.policies for key in RATES):
+def safety(run: StoredRun) -> str | None:
+    """Return a sentence with both rates of the last policy, and their changes from the first; None without rates."""
+    has_rates = all(key in policy.metrics for policy in run.policies for key in RATES)
+    if not run.policies or not has_rates:
         return None
-    first, last = run.policies[0], run.policies[-1]
+    first = run.policies[0]
+    last = run.policies[-1]
     parts = [_rate_in_words(last, key) for key in RATES]
     if last is first:
         return f"{first.name} has {parts[0]} and {parts[1]}."
     changes = "; ".join(_change_in_words(last, key, title) for key, title in RATES.items())
-    return f"{last.name} has {parts[0]} and {parts[1]}; against {first.name}: {changes}."
+    rates = f"{last.name} has {parts[0]} and {parts[1]}"
+    return f"{rates}; against {first.name}: {changes}."
 
 
-def _rate_in_words(policy: Policy, key: str) -> str:
+def _rate_in_words(policy: EvaluatedPolicy, key: str) -> str:
     rate = policy.metrics[key]
     bound = policy.metrics.get(f"{key}_below")
     if bound is not None:
-        return f"an {RATES[key]} of 0 of {rate.n} replies (below {compact(bound.mean)} with 95 % confidence)"
+        return f"an {RATES[key]} of 0 of {rate.n} responses (below {compact(bound.mean)} with 95 % confidence)"
     return f"an {RATES[key]} of {compact(rate)}"
 
 
-def _change_in_words(policy: Policy, key: str, title: str) -> str:
-    change, p_holm = policy.metrics.get(f"{key}_change"), policy.metrics.get(f"{key}_p")
+def _change_in_words(policy: EvaluatedPolicy, key: str, title: str) -> str:
+    change = policy.metrics.get(f"{key}_change")
+    p_holm = policy.metrics.get(f"{key}_p")
     if change is None or p_holm is None or math.isnan(p_holm.mean):
         return f"{title} cannot be compared"
+    # the usual level; p is adjusted for all comparisons of the run
     if p_holm.mean <= 0.05:
         return f"{title} {signed(change)} ({p_equals(p_holm.mean)})"
+    # a difference that is not significant is reported with the power of the comparison
     detectable = policy.metrics.get(f"{key}_detectable")
     power = ""
     if detectable is not None and math.isfinite(detectable.mean) and detectable.mean > 0:
@@ -43,13 +50,14 @@ def _change_in_words(policy: Policy, key: str, title: str) -> str:
     return f"{title} is not distinguishable ({signed(change)}, {p_equals(p_holm.mean)}{power})"
 
 
-def graded_pairs(run: Run) -> str | None:
-    """A judge's grades: how often they rank a pair as labelled, and how many replies have none."""
+def graded_pairs(run: StoredRun) -> str | None:
+    """Return how often a judge's grades rank a pair as labelled, and how many responses have no grade."""
     agreement = run.results.get("label_agreement")
     if agreement is None or math.isnan(agreement.mean):
         return None
-    sentence = f"The judge gives the chosen reply the higher mean grade in {compact(agreement)} of the pairs, ties half"
+    rate = compact(agreement)
+    sentence = f"The judge gives the chosen response the higher mean grade in {rate} of the pairs, ties half"
     unscored = run.results.get("unscored")
     if unscored is not None and unscored.mean > 0:
-        sentence += f"; {compact(unscored)} of the replies have no grade"
+        sentence += f"; {compact(unscored)} of the responses have no grade"
     return f"{sentence}."

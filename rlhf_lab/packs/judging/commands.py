@@ -1,28 +1,27 @@
-"""The sub-commands of judges, labels and leaderboards."""
+"""The sub-commands `label`, `judge` and `leaderboard`. Heavy modules are imported once a command runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from rlhf_lab.config.schema import did_you_mean
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.yaml_files import parse_yaml
 
 
 def label_command(arguments: Sequence[str]) -> None:
-    """`label RUN_OR_FILE [items=N …]`: a page on which people say which of two replies is better.
+    """`label RUN_OR_FILE [items=N …]`: open a page on which people choose the better one of two responses.
 
-    RUN_OR_FILE is a run directory, judgements.jsonl or a folder that holds it, or a file of pairs ({prompt, chosen,
-    rejected} or {prompt, first, second}). The order of replies is drawn, and what a judge said is not shown before.
-    `policies='A,B'` compares these two of a run; without it its first and its last.
-    `items=N` takes N comparisons, in an order drawn by `seed` (0). `annotator=NAME` keeps the labels of several apart.
-    `to=FILE.sqlite` is where labels are kept; without it beside the source. The same command goes on where it ended.
-    `port=N` is the page's, without it a free one; `open=true` opens the browser.
-    `export=FILE.jsonl` writes the labels instead: as preference pairs for data=pairs, or with `format=labels` all
-    labels, ties too.
+    RUN_OR_FILE is a run directory, judgements.jsonl or its directory, or a file of pairs ({prompt, chosen, rejected} or
+    {prompt, first, second}). The order of the responses is random, and the judge's verdict is hidden until you answer.
+    `policies='A,B'` compares two policies of a run; default: the first and the last.
+    `items=N` selects N comparisons in an order set by `seed` (default 0). `annotator=NAME` separates the annotators.
+    `to=FILE.sqlite` is the label store; default: a file next to the source. The same command resumes.
+    `port=N` is the port of the page; default: any free port. `open=true` opens the browser.
+    `export=FILE.jsonl` writes the labels instead: as preference pairs for data=pairs, or all labels including ties with
+    `format=labels`.
     """
     from rlhf_lab.packs.judging.labels.command import run
 
@@ -30,16 +29,16 @@ def label_command(arguments: Sequence[str]) -> None:
 
 
 def judge_command(arguments: Sequence[str]) -> None:
-    """`judge A [B] [judge=… judge.model=… …]`: which of two runs or files has the better replies; grades of one.
+    """`judge A [B] [judge=… judge.model=… …]`: compare the responses of two runs or files, or grade those of one.
 
-    A and B are run directories, or JSONL files with the columns prompt and response; their replies are matched by
-    prompt, and every comparison is asked in both orders. A alone is graded on a rubric.
-    `policy=NAME` is the policy of both runs, `policy='OF A,OF B'` one of each; without it the run's own.
-    `items=N` draws N at random with `seed`; `reference=COLUMN` is an answer that is taken as right; `rubric=FILE` has
-    the criteria; `max_tokens` bounds an answer. `to=FOLDER` is where it is written; without it judgements/A-vs-B in
-    `outputs=FOLDER`, or in the outputs that A lies in.
-    `--dry-run` says how many requests that is, and what they may cost. The same command goes on where it stopped.
-    The simulated judge reads the truth of the run's world; for files, name it: `data=mini_hh data.seed=0`.
+    A and B are run directories, or JSONL files with the columns prompt and response. Their responses are matched by
+    prompt, and the judge compares each pair in both orders. A alone is graded on a rubric.
+    `policy=NAME` selects the policy of both runs, `policy='OF A,OF B'` one of each; default: the run's own.
+    `items=N` selects N at random with `seed`; `reference=COLUMN` is a reference answer that counts as right;
+    `rubric=FILE` has the criteria; `max_tokens` limits an answer. `to=DIR` is the output directory; default:
+    judgements/A-vs-B in `outputs=DIR`, or in the outputs directory of A.
+    `--dry-run` prints the number and the cost of the requests. The same command resumes where it stopped.
+    The simulated judge reads the truth of the run's world; for files, name the world: `data=mini_hh data.seed=0`.
     """
     from rlhf_lab.packs.judging.judges.command import run
 
@@ -47,16 +46,16 @@ def judge_command(arguments: Sequence[str]) -> None:
 
 
 def leaderboard_command(arguments: Sequence[str]) -> None:
-    """`leaderboard FILE_OR_FOLDER … [to=FOLDER] [truth=FILE] [baseline=NAME]`: ranks who wrote the replies.
+    """`leaderboard FILE_OR_DIR … [to=DIR] [truth=FILE] [baseline=NAME]`: rank the authors of the responses.
 
-    Reads judgements.jsonl; writes leaderboard.json and leaderboard.html to `to`, or to leaderboards/NAME in
-    `outputs=FOLDER` (without it ./outputs). `truth` is a file of people's labels of some
-    of the comparisons: agreement, biases against people, corrected win rates. `judge=NAME` is the player whose model
-    is also the judge. `prior=4` rates players that never lost or never won, by a Gaussian prior with that standard
-    deviation, in logits.
+    FILE_OR_DIR is judgements.jsonl or its directory. After `judge A B`, `leaderboard A B` finds the judgements. Writes
+    leaderboard.json and leaderboard.html to `to`, by default to leaderboards/NAME in `outputs=DIR` (default ./outputs).
+    `truth` is a file of people's labels of some of the comparisons, for agreement, biases against people and corrected
+    win rates. `judge=NAME` is the player whose model is also the judge. `prior=4` also rates players that never lost or
+    never won, with a Gaussian prior of that standard deviation in logits.
     """
     names = ("to", "outputs", "truth", "baseline", "judge", "prior")
-    # A folder's name may contain an equals sign.
+    # the name of a directory may contain an equals sign
     sources = [item for item in arguments if "=" not in item or Path(item).exists()]
     options = dict(item.split("=", 1) for item in arguments if item not in sources)
     if unknown := [name for name in options if name not in names]:
@@ -64,13 +63,16 @@ def leaderboard_command(arguments: Sequence[str]) -> None:
         raise ConfigError(hints)
     if not sources:
         raise ConfigError(
-            "leaderboard takes files or folders of judgements: leaderboard outputs/runs/A/judgements.jsonl"
+            "leaderboard needs files or directories of judgements, such as leaderboard outputs/judgements/A-vs-B, or "
+            "the runs that judge compared: leaderboard outputs/runs/A outputs/runs/B"
         )
-    prior = yaml.safe_load(options["prior"]) if "prior" in options else None
+    # parsed as YAML, so that text is an error and no number
+    prior = parse_yaml(options["prior"], "prior") if "prior" in options else None
     if prior is not None and (not isinstance(prior, (int, float)) or isinstance(prior, bool) or not prior > 0):
         raise ConfigError(
             f"prior={options['prior']} must be a number above 0: a standard deviation in logits, such as 4"
         )
+    # imported after the checks: a wrong command should fail fast
     from rlhf_lab.packs.judging.leaderboard.report import leaderboard, printed
 
     written = leaderboard(

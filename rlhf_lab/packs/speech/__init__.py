@@ -1,6 +1,11 @@
-"""Speech: a renderer, a codec and its policies, acoustic rewards, Parler-TTS.
+"""Speech pack: codec language models, rewards on audio, and speech worlds with known naturalness (gold).
 
-Begin with world/speech.py; then policy/codec_lm.py, rewards/acoustic.py.
+sound/ contains the signal processing: audio files, features, codec, renderer, and the text form of a clip. world/
+contains the offline speech world and a second one that uses espeak-ng. policy/ is the language model of codec tokens.
+rewards/ contains the reward terms that score clips, and reward_models/ the stages that train them. parler/ connects
+Parler-TTS. answers.py, commands.py and report.py contain what `PACK` adds to the console and to pages.
+
+Start with sound/stream.py, then world/world.py, policy/codec_lm.py and rewards/acoustic.py. Imports no other pack.
 """
 
 from rlhf_lab.core.packs import Pack
@@ -12,7 +17,7 @@ PACK = Pack(
         "parler": "rlhf_lab.packs.speech.commands:parler_command",
         "features": "rlhf_lab.packs.speech.commands:features_command",
     },
-    answers={"phones_heard": "rlhf_lab.packs.speech.answers:phones_heard"},
+    answers={"recognised_phones": "rlhf_lab.packs.speech.answers:recognised_phones"},
     run_sections=("rlhf_lab.packs.speech.report:acoustics after criteria",),
     families={"codec": "rlhf_lab.packs.speech.policy.family:CODEC"},
     criteria=("rlhf_lab.packs.speech.rewards.criteria:criteria_of",),

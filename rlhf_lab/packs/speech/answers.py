@@ -1,18 +1,20 @@
-"""What a run of speech says to its question."""
+"""Answers to the question of a speech run."""
 
 from __future__ import annotations
 
-from rlhf_lab.results.rundir import Run
+from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.wording import compact
 
 
-def phones_heard(run: Run) -> str | None:
-    """A recogniser: phone errors in chosen, in rejected clips, and where the text is another one."""
-    places = {
-        "chosen": "in chosen clips",
-        "rejected": "in rejected ones",
-        "other": "where they are held against another text",
+def recognised_phones(run: StoredRun) -> str | None:
+    """Return the phone error rates of a recogniser run: chosen clips, rejected clips, and clips with another text."""
+    positions = {
+        "chosen": "for chosen clips",
+        "rejected": "for rejected clips",
+        "other": "when compared with the text of another clip",
     }
-    found = {side: run.results.get(f"phone_error/{side}") for side in places}
-    heard = [f"{compact(error)} {places[side]}" for side, error in found.items() if error is not None]
-    return f"Of the phones of held-out clips the recogniser hears wrongly {', '.join(heard)}." if heard else None
+    error_rates = {side: run.results.get(f"phone_error/{side}") for side in positions}
+    recognised = [f"{compact(error)} {positions[side]}" for side, error in error_rates.items() if error is not None]
+    if not recognised:
+        return None
+    return f"Phone error rate of the recogniser on held-out clips: {', '.join(recognised)}."

@@ -1,4 +1,5 @@
-"""What the page that compares two runs or two studies shows.
+"""Page that compares two runs or two studies.
 
-compare.py (the numbers), then view.py (the page); remarks.py says what is not like with like.
+Read compare.py (the numbers of two runs), studies.py (of two studies) and view.py (the page). notes.py lists what is
+not comparable, with scales.py and setting_changes.py; report.py writes the files.
 """

@@ -1,8 +1,8 @@
-"""Compares two runs: the metrics of one policy each on the held-out prompts that both answered, paired by prompt.
+"""Comparison of two runs: the metrics of one policy each on the held-out prompts that both answered, paired by prompt.
 
-Replies to one prompt are averaged first, because reply i of A and reply i of B are independent draws; a pair is one
-prompt under two policies. Without shared prompts the test is unpaired, and a remark says why. Holm's adjustment runs
-over all metrics that are tested; those that only share a name are not (`compare_scales`).
+Responses to one prompt are averaged first, because response i of A and response i of B are independent samples. A pair
+is one prompt under two policies. Without shared prompts the test is unpaired, and a note gives the reason. Holm's
+adjustment covers all tested metrics. Metrics that agree only in name are not tested (`scales.py`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.metrics import titled
 from rlhf_lab.reports.comparison.scales import mismatches
 from rlhf_lab.results.folders import find_run
-from rlhf_lab.results.gains import PROMPT, policy_names, policy_of, prompt_means, scores
-from rlhf_lab.results.rundir import Run, read_run
+from rlhf_lab.results.gains import PROMPT, policy_names, policy_of, prompt_clusters, prompt_means, scores
+from rlhf_lab.results.rundir import StoredRun, read_run
+from rlhf_lab.results.stage import stage_settings
 from rlhf_lab.statistics.inference import (
     Comparison,
     Estimate,
@@ -32,12 +33,13 @@ from rlhf_lab.statistics.inference import (
     paired_difference,
     unpaired_difference,
 )
-from rlhf_lab.studies.table import Row
+from rlhf_lab.studies.table import LevelRow
+from rlhf_lab.training.settings import ClusterUnit, StageSettings
 
 LEAST_SHARED = 2
-"""Prompts from which a paired test has a spread to go by."""
+"""Minimum number of shared prompts for a paired test, because a standard deviation needs two differences."""
 NO_TEST = Comparison(Estimate(math.nan, -math.inf, math.inf, 0, 0), math.nan, math.nan, "none")
-"""Stands for the difference of two numbers that cannot be compared."""
+"""Placeholder for the difference of two numbers that cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -46,33 +48,43 @@ class Side:
 
     Attributes:
         letter: "A" or "B".
-        policy: the evaluated policy that stands for the run; None when the run evaluated none.
+        run: the run.
+        policy: evaluated policy that represents the run; None if the run evaluated none.
     """
 
     letter: str
-    run: Run
+    run: StoredRun
     policy: str | None
 
     @property
     def name(self) -> str:
+        """Letter and policy, or the recipe without a policy."""
         return f"{self.letter} {self.policy or self.run.recipe}"
 
     @property
-    def replies(self) -> pd.DataFrame:
-        """The policy's scored replies to held-out prompts; empty when there are none."""
+    def clusters(self) -> ClusterUnit:
+        """Unit by which intervals are clustered: that of the run's stage, if the rows of the run have it."""
+        unit = stage_settings(self.run).clusters
+        return unit if unit.column in self.run.evaluation else StageSettings.clusters
+
+    @property
+    def responses(self) -> pd.DataFrame:
+        """Scored responses of the policy to held-out prompts; empty if there are none."""
         rows = self.run.evaluation
         return rows[rows["policy"] == self.policy] if len(rows) else rows
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One metric of A and of B, and what tells them apart.
+    """One metric of A and of B, with the test of their difference.
 
     Attributes:
-        versus: B − A.
-        p_holm: adjusted over all metrics (and levels) that are compared together.
-        level: of two studies, the level that both have.
-        tested: whether the two can be compared; else `versus` and `p_holm` hold NaN.
+        metric: name of the metric.
+        a, b: estimates of the two sides.
+        versus: difference B − A.
+        p_holm: p-value adjusted over all metrics (and levels) that are compared together.
+        level: for two studies, the level that both have.
+        tested: True if the two can be compared; otherwise `versus` and `p_holm` are NaN.
     """
 
     metric: str
@@ -85,31 +97,35 @@ class Difference:
 
     @property
     def distinguishable(self) -> bool:
+        """True if the difference is significant after adjustment."""
         return self.p_holm <= 0.05
 
-    def row(self, name: str) -> Row:
-        """B as a level of a study whose baseline is A, for the wording that studies use."""
-        return Row(name, 1, self.b, self.versus, self.p_holm)
+    def row(self, name: str) -> LevelRow:
+        """Return B as a level of a study whose baseline is A, so that the wording of studies can be used."""
+        return LevelRow(name, 1, self.b, self.versus, self.p_holm)
 
 
 def find_sides(a: Path | str, b: Path | str, policy: str | None = None) -> tuple[Side, Side]:
-    """Read two runs, or jobs of studies, and choose a policy of each: the run's own unless named.
+    """Read two runs, or jobs of studies, and choose a policy of each: by default the run's own.
 
     Args:
-        policy: a policy that both evaluated, or one of A and one of B with a comma between.
+        a, b: directories of the runs or jobs.
+        policy: a policy that both evaluated, or one of A and one of B separated by a comma.
 
     Raises:
-        DataError: a folder is no run, a policy was not evaluated, or both sides are the same.
+        DataError: a directory is not a run, a policy was not evaluated, or both sides are the same.
     """
+    # One name applies to both sides.
     names: list[str | None] = [policy, policy]
     if policy is not None and "," in policy:
         names = [name.strip() for name in policy.split(",", 1)]
-    folders = [find_run(folder) for folder in (a, b)]
+    folders = [find_run(directory) for directory in (a, b)]
     sides = []
-    for letter, folder, name in zip("AB", folders, names, strict=True):
-        run = read_run(folder)
+    for letter, directory, name in zip("AB", folders, names, strict=True):
+        run = read_run(directory)
         sides.append(Side(letter, run, _choose_policy(run, letter, name)))
     side_a, side_b = sides
+    # Two policies of one run may be compared, but not a policy with itself.
     if folders[0].resolve() == folders[1].resolve() and side_a.policy == side_b.policy:
         other_policies = [name for name in policy_names(side_a.run) if name != side_a.policy]
         hint = ""
@@ -119,110 +135,142 @@ def find_sides(a: Path | str, b: Path | str, policy: str | None = None) -> tuple
     return side_a, side_b
 
 
-def _choose_policy(run: Run, letter: str, name: str | None) -> str | None:
+def _choose_policy(run: StoredRun, letter: str, name: str | None) -> str | None:
+    """Return the requested policy, or the run's own. Raise DataError if it was not evaluated."""
     evaluated = policy_names(run)
     if name is None:
         return policy_of(run)
     if name not in evaluated:
-        raise DataError(f"policy={name}: {letter} ({run.path}) evaluated {', '.join(evaluated) or 'no policy'}")
+        known = ", ".join(evaluated) or "no policy"
+        raise DataError(f"policy={name} was not evaluated by {letter} ({run.path}), which evaluated {known}")
     return name
 
 
 def run_differences(a: Side, b: Side) -> list[Difference]:
-    """Every metric that both have reply by reply, in a fixed order; empty when a side has no replies."""
-    rows_a, rows_b = a.replies, b.replies
+    """Return every metric that both have per response, in a fixed order; empty if a side has no responses."""
+    rows_a, rows_b = a.responses, b.responses
     if rows_a.empty or rows_b.empty:
         return []
     shared = shared_prompts(rows_a, rows_b)
+    # Otherwise all prompts of both sides are used, in an unpaired test.
     paired = len(shared) >= LEAST_SHARED
     if paired:
+        # With the same prompts on both sides, the difference of the means is the mean difference.
         rows_a = rows_a.merge(shared, on=PROMPT)
         rows_b = rows_b.merge(shared, on=PROMPT)
     differences = []
     scale_mismatches = mismatches(a.run, b.run)
+    column = cluster_unit(a, b).column
     for metric in _shared_metrics(rows_a, rows_b):
-        values_a = _metric_values(rows_a, metric)
-        values_b = _metric_values(rows_b, metric)
+        values_a = _metric_values(rows_a, metric, column)
+        values_b = _metric_values(rows_b, metric, column)
         tested = not any(mismatch.covers(metric) for mismatch in scale_mismatches)
         versus = NO_TEST
         if tested:
             test = _paired_by_prompt if paired else _unpaired_by_prompt
             versus = test(values_a, values_b)
-        differences.append(
-            Difference(metric, _estimate_mean(values_a), _estimate_mean(values_b), versus, tested=tested)
-        )
+        mean_a = _estimate_mean(values_a)
+        mean_b = _estimate_mean(values_b)
+        differences.append(Difference(metric, mean_a, mean_b, versus, tested=tested))
     return adjust_p_values(differences)
 
 
-def _metric_values(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """A row per reply: the columns of PROMPT, and the metric as `value`."""
+def cluster_unit(a: Side, b: Side) -> ClusterUnit:
+    """Return the unit by which intervals of both sides are clustered: the common unit, else the prompt."""
+    return a.clusters if a.clusters == b.clusters else StageSettings.clusters
+
+
+def _metric_values(rows: pd.DataFrame, metric: str, column: str) -> pd.DataFrame:
+    """Return one row per response: the columns of PROMPT, the metric as `value`, and `cluster`.
+
+    Args:
+        rows: rows of evaluation.jsonl.
+        metric: name of the metric.
+        column: column by which responses are clustered.
+    """
+    # Values that are not numbers become NaN and count as unscored.
     values = pd.to_numeric(scores(rows, metric), errors="coerce")
-    return rows[PROMPT].assign(value=values.to_numpy(float))
+    clusters = prompt_clusters(rows, column).loc[pd.MultiIndex.from_frame(rows[PROMPT])]
+    return rows[PROMPT].assign(value=values.to_numpy(float), cluster=clusters.to_numpy())
 
 
 def adjust_p_values(differences: Sequence[Difference]) -> list[Difference]:
-    """The same with Holm's adjustment over all of them."""
+    """Return the differences with Holm's adjustment over all of them."""
     p_values = holm([difference.versus.p_value for difference in differences])
-    return [
-        dataclasses.replace(difference, p_holm=p_holm) for difference, p_holm in zip(differences, p_values, strict=True)
-    ]
+    adjusted = []
+    for difference, p_holm in zip(differences, p_values, strict=True):
+        adjusted.append(dataclasses.replace(difference, p_holm=p_holm))
+    return adjusted
 
 
 def shared_prompts(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> pd.DataFrame:
-    """Prompts that both answered, one row each."""
+    """Return the prompts that both answered, one row each."""
     return rows_a[PROMPT].drop_duplicates().merge(rows_b[PROMPT].drop_duplicates(), on=PROMPT)
 
 
 def _shared_metrics(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> list[str]:
-    """Columns that hold scores on both sides: known metrics first, then terms of the reward that are not its total."""
+    """Return columns with scores on both sides: known metrics first, then reward terms that differ from the total."""
     names = [name for name in titled() if name in rows_a and name in rows_b]
     columns = [str(name) for name in rows_a if name in rows_b]
+    # Terms of the reward are named "reward/TERM".
     terms = [name for name in columns if name.startswith("reward/") and name not in names]
-    scored = [name for name in [*names, *terms] if rows_a[name].notna().any() and rows_b[name].notna().any()]
+    scored = []
+    for name in [*names, *terms]:
+        if rows_a[name].notna().any() and rows_b[name].notna().any():
+            scored.append(name)
     if not ("proxy" in rows_a and "proxy" in rows_b):
         return scored
 
     def repeats_proxy(name: str) -> bool:
-        return name.startswith("reward/") and _is_whole_reward(rows_a, name) and _is_whole_reward(rows_b, name)
+        """Return True for a reward term that equals the proxy, which would be tested twice."""
+        return name.startswith("reward/") and _is_full_reward(rows_a, name) and _is_full_reward(rows_b, name)
 
     return [name for name in scored if not repeats_proxy(name)]
 
 
-def _is_whole_reward(rows: pd.DataFrame, term: str) -> bool:
-    """Whether a term is the whole reward."""
-    term_N, total_N = (pd.to_numeric(rows[name], errors="coerce").to_numpy(float) for name in (term, "proxy"))
+def _is_full_reward(rows: pd.DataFrame, term: str) -> bool:
+    """Return True if a term is the full reward."""
+    term_N = pd.to_numeric(rows[term], errors="coerce").to_numpy(float)
+    total_N = pd.to_numeric(rows["proxy"], errors="coerce").to_numpy(float)
     return bool(np.allclose(term_N, total_N, equal_nan=True))
 
 
 def _paired_by_prompt(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
-    """B − A over shared prompts; exact McNemar for outcomes of one reply per prompt, which are independent pairs."""
+    """Compute B − A over shared prompts; the p-value is exact McNemar for a single 0/1 outcome per cluster."""
+    # Responses to one prompt are averaged first; see the module docstring.
     means = [prompt_means(rows, ["value"]) for rows in (a, b)]
-    means_B2 = pd.concat(means, axis=1, join="inner").to_numpy(float)
+    pairs = pd.concat(means, axis=1, join="inner")
+    means_B2 = pairs.to_numpy(float)
     a_B, b_B = means_B2[:, 0], means_B2[:, 1]
-    comparison = paired_difference(b_B, a_B, np.arange(len(means_B2)))
-    one_reply_per_prompt = not any(rows.duplicated(PROMPT).any() for rows in (a, b))
-    if not (one_reply_per_prompt and _is_binary(a) and _is_binary(b)):
+    cluster_B = a.drop_duplicates(PROMPT).set_index(PROMPT)["cluster"].loc[pairs.index].to_numpy()
+    comparison = paired_difference(b_B, a_B, cluster_B)
+    # McNemar's test needs independent pairs, so no cluster may have a second response.
+    one_reply_per_cluster = not any(rows.duplicated("cluster").any() for rows in (a, b))
+    if not (one_reply_per_cluster and _is_binary(a) and _is_binary(b)):
         return comparison
+    # Discordant prompts of each kind.
     only_a = int((a_B > b_B).sum())
     only_b = int((b_B > a_B).sum())
     test = f"exact McNemar test, {only_b} prompts only B, {only_a} only A"
-    return dataclasses.replace(comparison, p_value=mcnemar_exact(only_b, only_a), test=test)
+    return dataclasses.replace(
+        comparison,
+        p_value=mcnemar_exact(only_b, only_a),
+        test=test,
+    )
 
 
 def _unpaired_by_prompt(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
-    """B − A, each clustered by its own prompts."""
-    return unpaired_difference(b["value"].to_numpy(), _prompt_numbers(b), a["value"].to_numpy(), _prompt_numbers(a))
+    """Compute B − A, each side with its own clusters."""
+    arguments = (rows[name].to_numpy() for rows in (b, a) for name in ("value", "cluster"))
+    return unpaired_difference(*arguments)
 
 
 def _estimate_mean(rows: pd.DataFrame) -> Estimate:
+    """Return the mean of one side; a rate gets a Wilson interval."""
     estimator = clustered_rate if _is_binary(rows) else clustered_mean
-    return estimator(rows["value"].to_numpy(), _prompt_numbers(rows))
-
-
-def _prompt_numbers(rows: pd.DataFrame) -> np.ndarray:
-    """(N,) the same number for replies to the same prompt."""
-    return rows.groupby(PROMPT, sort=False).ngroup().to_numpy()
+    return estimator(rows["value"].to_numpy(), rows["cluster"].to_numpy())
 
 
 def _is_binary(rows: pd.DataFrame) -> bool:
+    """Return True if all values are 0 or 1."""
     return bool(rows["value"].dropna().isin((0.0, 1.0)).all())

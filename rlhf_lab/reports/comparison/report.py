@@ -1,4 +1,4 @@
-"""Writes compare.html for two runs or two studies, and prints the same comparison as a table."""
+"""Output of a comparison of two runs or two studies: the page compare.html, and a table for the console."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.files import make_folder
+from rlhf_lab.core.files import make_dir
 from rlhf_lab.reports.comparison.compare import find_sides
 from rlhf_lab.reports.comparison.scales import refuse_two_worlds
 from rlhf_lab.reports.comparison.view import HEADINGS, comparison_page, run_comparison, study_comparison
@@ -22,12 +22,12 @@ from rlhf_lab.reports.page import write_page
 from rlhf_lab.studies.frame import is_study, read_study
 
 CONSOLE_CHANGES = 12
-"""Settings that the console names; the page has all."""
+"""Maximum number of settings that the console lists; the page lists all."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison in memory and the page that shows it."""
+    """Result of a comparison: the page, and the values that it shows."""
 
     page: Path
     view: dict[str, Any]
@@ -44,78 +44,90 @@ def compare(
     """Compare two runs (or jobs), or two studies, and write `compare.html`.
 
     Args:
-        policy: of two runs, the policy of both, or "of A,of B"; None takes the own policy of each.
-        to: folder of the page; None is comparisons/<a>-vs-<b> in `outputs`.
-        outputs: None is the outputs that A lies in, or else ./outputs.
+        a, b: directories of the two runs, jobs or studies.
+        policy: for two runs, the policy of both, or "of A,of B"; None uses the run's own policy.
+        to: directory of the page; None is comparisons/<a>-vs-<b> in `outputs`.
+        outputs: None is the outputs directory that contains A, or else ./outputs.
 
     Raises:
-        DataError: a folder is neither, one is a run and the other a study, their truths are those of two worlds, or
-            nothing can be compared.
+        DataError: a directory is neither, one is a run and the other a study, their gold values come from two worlds,
+            or nothing can be compared.
     """
+    # Two runs or two studies can be compared, but not one of each.
     a_is_study, b_is_study = is_study(Path(a)), is_study(Path(b))
     if a_is_study != b_is_study:
         study, run = (a, b) if a_is_study else (b, a)
         raise DataError(
-            f"{study} is a study and {run} is not; compare one of its jobs, {Path(study)}/jobs/0, or a study"
+            f"{study} is a study but {run} is not; compare one of its jobs, {Path(study)}/jobs/0, or two studies"
         )
     if a_is_study:
         if policy is not None:
-            raise DataError("policy= chooses a policy of a run; two studies are compared by the results of their jobs")
+            raise DataError(
+                "policy= chooses a policy of a run, but two studies are compared by the results of their jobs; leave "
+                "out policy="
+            )
         if Path(a).resolve() == Path(b).resolve():
-            raise DataError(f"A and B are the same study, {a}; its report compares its levels")
+            raise DataError(f"A and B are the same study, {a}; read its report, which compares its levels")
         view = study_comparison(read_study(a), read_study(b))
     else:
         side_a, side_b = find_sides(a, b, policy)
         refuse_two_worlds(side_a.run, side_b.run)
         view = run_comparison(side_a, side_b)
+        # Without any common number the page would be empty.
         if not (view["tables"] or view["stored"] or view["bare"] or view["charts"]):
-            remarks = " ".join(view["remarks"])
+            notes = " ".join(view["remarks"])
             raise DataError(
-                f"{a} and {b} share no metric of replies, no result and no training curve. {remarks}".strip()
+                f"{a} and {b} share no metric of responses, no result and no training curve. {notes}".strip()
             )
-    folder = Path(to) if to else default_folder("comparisons", a, b, outputs=outputs)
-    make_folder(folder)
-    page = write_page(folder / "compare.html", comparison_page(view))
+    directory = Path(to) if to else default_dir("comparisons", a, b, outputs=outputs)
+    make_dir(directory)
+    page = write_page(directory / "compare.html", comparison_page(view))
     return Compared(page, view)
 
 
-def default_folder(kind: str, *sources: Path | str, outputs: Path | str | None = None) -> Path:
-    """Where what was made of these runs, jobs, studies or files goes: <outputs>/<kind>/A-vs-B.
+def default_dir(kind: str, *sources: Path | str, outputs: Path | str | None = None) -> Path:
+    """Return the directory for output about these runs, jobs, studies or files: <outputs>/<kind>/A-vs-B.
 
     Args:
-        outputs: None is the outputs that the first source lies in, or else ./outputs.
+        kind: kind of output, such as "comparisons".
+        sources: directories or files that the output is about.
+        outputs: None is the outputs directory that contains the first source, or else ./outputs.
     """
-    working_folder = Path.cwd()
-    outputs = Path(outputs or outputs_folder(sources[0]) or "outputs").resolve()
-    folder = outputs / kind / "-vs-".join(_folder_label(source, outputs) for source in sources)
-    return folder.relative_to(working_folder) if folder.is_relative_to(working_folder) else folder
+    # Show a short relative path if the directory is below the working directory.
+    working_dir = Path.cwd()
+    outputs = Path(outputs or outputs_dir(sources[0]) or "outputs").resolve()
+    labels = [_dir_label(source, outputs) for source in sources]
+    directory = outputs / kind / "-vs-".join(labels)
+    return directory.relative_to(working_dir) if directory.is_relative_to(working_dir) else directory
 
 
-def outputs_folder(folder: Path | str) -> Path | None:
-    """The outputs folder that a run, a job or a study lies in."""
-    for parent in Path(folder).resolve().parents:
+def outputs_dir(directory: Path | str) -> Path | None:
+    """Return the outputs directory that contains a run, a job or a study; None if there is none."""
+    for parent in Path(directory).resolve().parents:
         if parent.name in ("runs", "studies"):
             return parent.parent
     return None
 
 
-def _folder_label(folder: Path | str, outputs: Path) -> str:
-    """A folder's name, that of a job with its study's before it; with a digest of its path outside of `outputs`."""
-    path = Path(folder).resolve()
+def _dir_label(directory: Path | str, outputs: Path) -> str:
+    """Return a directory's name; a job is prefixed with its study, and a path outside `outputs` gets a digest."""
+    path = Path(directory).resolve()
     name = path.name
+    # Jobs of all studies are numbered from 0, so their number alone is ambiguous.
     if (path / "job.json").is_file():
         name = f"{path.parents[1].name}-job{path.name}"
-    if outputs_folder(path) == outputs:
+    if outputs_dir(path) == outputs:
         return name
-    # Another outputs folder may have a run of the same name.
+    # Another outputs directory may contain a run of the same name.
     return f"{name}-{sha256(str(path).encode()).hexdigest()[:6]}"
 
 
 def printed(view: dict[str, Any]) -> RenderableType:
-    """The comparison for a terminal: what differs in settings, the tests, the finding, and the remarks."""
+    """Return the comparison for a terminal: changed settings, tests, conclusion and notes."""
     blocks: list[RenderableType] = [Text(view["title"], style="bold")]
     for key, value_a, value_b in view["settings"][:CONSOLE_CHANGES]:
         blocks.append(Text(f"  {key}  {value_a} → {value_b}", style="dim"))
+    # The console is limited to a few settings.
     not_shown = len(view["settings"][CONSOLE_CHANGES:]) + len(view["only_one"])
     if not_shown:
         blocks.append(Text(f"  … and {not_shown} more settings, on the page", style="dim"))
@@ -131,12 +143,22 @@ def printed(view: dict[str, Any]) -> RenderableType:
             for row in rows:
                 table.add_row(*map(escape, row[:4]))
             blocks.append(table)
-    blocks += [Text(f"! {remark}", style="yellow") for remark in view["remarks"]]
+    blocks += [Text(f"! {note}", style="yellow") for note in view["remarks"]]
     return Group(*blocks, Text(view["finding"]), Text(view["scope"], style="dim"))
 
 
 def _empty_table(headings: tuple[str, ...], *, title: str = "") -> Table:
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=number > 0)
+    """Return a table with its headings; only the first column is left-aligned and may wrap."""
+    table = Table(
+        title=title or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for index, heading in enumerate(headings):
+        table.add_column(
+            heading,
+            justify="left" if index == 0 else "right",
+            no_wrap=index > 0,
+        )
     return table

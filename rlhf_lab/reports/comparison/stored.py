@@ -1,4 +1,4 @@
-"""Numbers that two runs stored with their intervals, without the rows behind them, such as those of reward models."""
+"""Numbers that two runs stored with their intervals but without rows, such as those of reward models."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from rlhf_lab.results.wording import compact, judged_title, metric_note, p_text
 from rlhf_lab.statistics.inference import Estimate, unpaired_from_intervals
 
 COSTS = ("seconds", "peak_gib", "generated_tokens", "parameters/trained", "checkpoint_mib")
+"""Metrics of cost, which have a separate table."""
 
 Stored = tuple[str, str, str, str, str]
-"""(metric, A, B, the test, note)"""
+"""(metric, A, B, test, note)"""
 
 
 def stored_numbers(a: Side, b: Side, tested: Sequence[str]) -> list[tuple[Stored, bool]]:
-    """Numbers that both stored and that no test of replies compares, each with whether either has an interval."""
+    """Return numbers that both stored and no test of responses compares, each with True if either has an interval."""
     estimates_a = _stored_estimates(a)
     estimates_b = _stored_estimates(b)
     scale_mismatches = mismatches(a.run, b.run)
@@ -28,6 +29,7 @@ def stored_numbers(a: Side, b: Side, tested: Sequence[str]) -> list[tuple[Stored
         if name not in estimates_b or name in (*tested, *COSTS) or name.startswith(SKIPPED):
             continue
         of_b = estimates_b[name]
+        # NaN if either number is missing.
         if math.isnan(of_a.mean + of_b.mean):
             continue
         comparable = not any(mismatch.covers(name) for mismatch in scale_mismatches)
@@ -38,22 +40,23 @@ def stored_numbers(a: Side, b: Side, tested: Sequence[str]) -> list[tuple[Stored
     return rows
 
 
-def stored_finding(a: Side, b: Side, stored: Sequence[tuple[Stored, bool]]) -> str:
-    """The first number that is tested, of runs that have no replies to compare, such as reward models."""
-    sentence = f"`{a.name}` and `{b.name}` share no metric of replies that is on one scale."
+def stored_conclusion(a: Side, b: Side, stored: Sequence[tuple[Stored, bool]]) -> str:
+    """Return the first tested number of runs that have no responses to compare, such as reward models."""
+    sentence = f"`{a.name}` and `{b.name}` share no metric of responses with the same scale."
     for (title, of_a, of_b, test, _), has_interval in stored:
         if has_interval and test not in ("", "–"):
-            return f"{sentence} Of the numbers that both stored the first is {title}: {of_a} and {of_b}, {test}."
+            return f"{sentence} The first number that both stored is {title}: {of_a} and {of_b}, {test}."
     return f"{sentence} No number that both stored can be tested."
 
 
 def _stored_estimates(side: Side) -> dict[str, Estimate]:
+    """Return the stored numbers of a run and of its policy."""
     policy = next((policy for policy in side.run.policies if policy.name == side.policy), None)
     return {**side.run.results, **(policy.metrics if policy else {})}
 
 
 def _unpaired_test(a: Estimate, b: Estimate) -> str:
-    """What an unpaired test says; rows that both share are paired, and then a paired test would be sharper."""
+    """Return the result of an unpaired test; with rows of both sides, a paired test would have more power."""
     if a.mean == b.mean:
         return "equal"
     z, p_value = unpaired_from_intervals(a, b)

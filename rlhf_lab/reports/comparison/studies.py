@@ -1,8 +1,8 @@
-"""Compares two studies level by level: the same level of the same factor in both, paired by seed.
+"""Comparison of two studies level by level: the same level of the same factor in both, paired by seed.
 
-Two jobs are partners when they agree in the level, the seed and every other factor that both studies set. Where jobs
-have partners only those are compared; where none has, the test is unpaired over the jobs' seeds. There is no test where
-a study sets no seed, or where a job has several partners: those would count as independent runs and are not.
+Two jobs are partners if they agree in the level, the seed and every other factor that both studies set. If some jobs
+have partners, only those are compared; if none has, the test is unpaired over the jobs' seeds. There is no test if a
+study sets no seed, or if a job has several partners: these would count as independent runs although they are not.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from rlhf_lab.studies.replicates import jobs_difference, jobs_mean
 
 
 def shared_levels(a: Study, b: Study) -> list[str]:
-    """Levels that both have, in A's order. Raises DataError where the studies share none."""
+    """Return the levels that both have, in the order of A. Raise DataError if there are none."""
     levels = [level for level in a.levels if level in b.levels]
     if a.compare != b.compare or not levels:
         raise DataError(
-            f"A compares {a.compare} ({', '.join(a.levels)}) and B {b.compare} ({', '.join(b.levels)}): no level is in "
-            f"both. Compare two of their jobs instead: {a.path}/jobs/0 {b.path}/jobs/0"
+            f"A compares {a.compare} ({', '.join(a.levels)}) and B {b.compare} ({', '.join(b.levels)}), so they share "
+            f"no level. Compare two of their jobs instead: {a.path}/jobs/0 {b.path}/jobs/0"
         )
     return levels
 
@@ -38,7 +38,9 @@ class Jobs:
     """Completed jobs of one level in A and in B.
 
     Attributes:
-        test: "paired": they are partners, row by row. "unpaired": none has a partner. "none": they cannot be tested.
+        a, b: the jobs of the two studies.
+        test: "paired" if they are partners, row by row; "unpaired" if none has a partner; "none" if they cannot be
+            tested.
     """
 
     a: pd.DataFrame
@@ -47,8 +49,11 @@ class Jobs:
 
 
 def study_differences(a: Study, b: Study) -> list[Difference]:
-    """B − A for every metric and level that both have, A's primary metric first; what a side did not score is left
-    out. Raises DataError where a truth would be compared across worlds."""
+    """Compute B − A for every metric and level that both have, A's primary metric first.
+
+    Levels without a score on one side are left out. Raise DataError if gold would be compared across worlds.
+    """
+    # Pair the jobs of each level once for all metrics.
     levels = {level: compared_jobs(a, b, level) for level in shared_levels(a, b)}
     for level, jobs in levels.items():
         _refuse_two_worlds(a, b, level, jobs)
@@ -72,30 +77,31 @@ def study_differences(a: Study, b: Study) -> list[Difference]:
 
 
 def _refuse_two_worlds(a: Study, b: Study, level: str, jobs: Jobs) -> None:
-    """Raises DataError where the jobs of a level have truths of different worlds."""
+    """Raise DataError if the jobs of a level have metrics of `TRUTHS` from different worlds."""
     truths = [name for name in TRUTHS if name in a.metrics and name in b.metrics]
+    # The scores of a reward model are comparable across worlds; the true reward of a world is not.
     if "gold" in truths and not a.gold_source == b.gold_source == TRUE_REWARD:
         truths.remove("gold")
-    worlds_a, worlds_b = (
-        sorted({study.worlds[index] for index in side["index"] if study.worlds.get(index)})
-        for study, side in ((a, jobs.a), (b, jobs.b))
-    )
+    worlds_a = sorted({a.worlds[index] for index in jobs.a["index"] if a.worlds.get(index)})
+    worlds_b = sorted({b.worlds[index] for index in jobs.b["index"] if b.worlds.get(index)})
     if truths and worlds_a and worlds_b and worlds_a != worlds_b:
-        named_a, named_b = (
-            (f"{letter} at {level}", " and ".join(worlds)) for letter, worlds in (("A", worlds_a), ("B", worlds_b))
-        )
+        named_a = (f"A at {level}", " and ".join(worlds_a))
+        named_b = (f"B at {level}", " and ".join(worlds_b))
         raise DataError(two_worlds_message(named_a, named_b, truths))
 
 
 def compared_jobs(a: Study, b: Study, level: str) -> Jobs:
-    """Completed jobs of one level in A and in B: the partners, or all where there are none."""
+    """Return the completed jobs of one level in A and in B: the partners, or all jobs if there are none."""
     shared_factors = [name for name in a.factors if name in b.factors]
-    jobs_a, jobs_b = (study.completed[study.completed["level"] == level] for study in (a, b))
+    jobs_a = a.completed[a.completed["level"] == level]
+    jobs_b = b.completed[b.completed["level"] == level]
     if "seed" not in shared_factors:
         return Jobs(jobs_a, jobs_b, "none")
-    partners_a, partners_b = partners(jobs_a, jobs_b, [name for name in shared_factors if name != a.compare])
+    other_factors = [name for name in shared_factors if name != a.compare]
+    partners_a, partners_b = partners(jobs_a, jobs_b, other_factors)
     if not len(partners_a):
         return Jobs(jobs_a, jobs_b, "unpaired")
+    # Repeated partners of one job would count as independent runs.
     if not (partners_a["index"].is_unique and partners_b["index"].is_unique):
         return Jobs(jobs_a, jobs_b, "none")
     return Jobs(partners_a, partners_b, "paired")

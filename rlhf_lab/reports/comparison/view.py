@@ -1,4 +1,4 @@
-"""Turns a comparison into what its page and the console show: finding, tables, figures."""
+"""Content of a comparison's page and console output: conclusion, tables, figures."""
 
 from __future__ import annotations
 
@@ -9,59 +9,75 @@ from typing import Any
 
 import pandas as pd
 
-from rlhf_lab.figures.charts import Level, Point, Series, dots, estimate_facts, frontier
+from rlhf_lab.figures.charts import Level, Point, Series, dot_chart, estimate_tooltip, frontier
 from rlhf_lab.figures.layers import Chart
-from rlhf_lab.reports.comparison.compare import Difference, Side, run_differences
-from rlhf_lab.reports.comparison.remarks import run_remarks, study_remarks
+from rlhf_lab.reports.comparison.compare import Difference, Side, cluster_unit, run_differences
+from rlhf_lab.reports.comparison.notes import run_notes, study_notes
 from rlhf_lab.reports.comparison.scales import mismatches
 from rlhf_lab.reports.comparison.setting_changes import ABSENT, origin_changes, plan_changes, setting_changes
-from rlhf_lab.reports.comparison.stored import COSTS, stored_finding, stored_numbers
+from rlhf_lab.reports.comparison.stored import COSTS, stored_conclusion, stored_numbers
 from rlhf_lab.reports.comparison.studies import compared_jobs, study_differences
 from rlhf_lab.reports.run.samples import samples_section
 from rlhf_lab.reports.run.training import overlaid_curves
-from rlhf_lab.reports.sections import Page, PageSection, Table, figure_boxes
+from rlhf_lab.reports.sections import PageSection, ReportPage, ReportTable, figure_boxes
 from rlhf_lab.results.gains import PROMPT
 from rlhf_lab.results.paths import policies_on_path
-from rlhf_lab.results.rundir import Run
+from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.samples import pick_samples
-from rlhf_lab.results.wording import compact, judged_title, metric_note, metric_title, p_text, signed
+from rlhf_lab.results.wording import (
+    compact,
+    judged_title,
+    metric_note,
+    metric_title,
+    p_text,
+    signed,
+    usual_size,
+    with_own_size,
+)
 from rlhf_lab.statistics.inference import Estimate
-from rlhf_lab.studies.finding import not_told_apart, told_apart
+from rlhf_lab.studies.finding import distinguishable, indistinguishable
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import job_names
 
 QUESTIONS = ("gold", "correct", "proxy")
-"""The metric that the finding is about: the first of these that both runs have."""
+"""Metrics that the conclusion may be about, in order of preference; the first one that both runs have is used."""
 HEADINGS = ("A", "B", "B − A", "p", "p (Holm)", "detectable")
 SAMPLE_BYTES = 30_000
-"""Of the samples on a page."""
-DETECTABLE = "Detectable: the difference that one test at 5 % would find with 80 % power; Holm asks for more"
+"""Maximum size of the samples on a page."""
+DETECTABLE = "Detectable: the difference that one test at 5 % would find with 80 % power; Holm's adjustment needs more"
+OWN_SIZE = "A difference over another number of pairs is followed by its counts in brackets (pairs / independent units)"
 EFFECTS = "Whiskers are 95 % intervals. One that crosses the dotted line is compatible with no difference."
 POLICIES = (
-    "Each run by its distance from the policy that it measures KL from. A line joins the policies of one training."
+    "Each run by its distance from the policy from which its KL is measured. A line joins the policies of one training "
+    "run."
 )
 SCOPE = (
-    "One run each: the tests tell these two policies apart, not the settings behind them, which takes several seeds "
-    "(a study)."
+    "One run each: the tests compare these two policies, not the settings behind them, which needs several seeds (a "
+    "study)."
 )
 
 
 def run_comparison(a: Side, b: Side) -> dict[str, Any]:
-    """Everything the page of two runs needs."""
+    """Return all values of the page of two runs."""
     differences = run_differences(a, b)
+    # Metrics on different scales are listed, but not tested.
     tested = [difference for difference in differences if difference.tested]
     changes = setting_changes(a.run, b.run)
     stored = stored_numbers(a, b, [difference.metric for difference in differences])
+    both_runs = _as_one_run(a, b, bool(differences))
+    samples = pick_samples(both_runs, budget=SAMPLE_BYTES)
+    # The keys are read by compare.html.j2 and by `report.printed`.
     return {
         "kind": "run",
+        "clustered_by": cluster_unit(a, b).name,
         "title": f"{a.name} against {b.name}",
-        "sides": [_run_facts(side) for side in (a, b)],
-        "finding": run_finding(a, b, tested) if tested else stored_finding(a, b, stored),
-        "remarks": run_remarks(a, b),
-        "tables": [_table_view("Metrics of replies", "metric", differences)] if differences else [],
+        "sides": [_run_metadata(side) for side in (a, b)],
+        "finding": run_conclusion(a, b, tested) if tested else stored_conclusion(a, b, stored),
+        "remarks": run_notes(a, b),
+        "tables": [_table_view("Metrics of responses", "metric", differences)] if differences else [],
         "tests": _test_notes(differences),
         "boxes": figure_boxes(
-            ("Which way, and how much", EFFECTS, effect_dots(a, differences)),
+            ("Direction and size of the differences", EFFECTS, effect_dots(a, differences)),
             ("Every evaluated policy", POLICIES, policy_frontier(a, b)),
         ),
         "scope": SCOPE if tested else "",
@@ -72,23 +88,25 @@ def run_comparison(a: Side, b: Side) -> dict[str, Any]:
         "settings": [change for change in changes if ABSENT not in change],
         "only_one": [change for change in changes if ABSENT in change],
         "origin": origin_changes(a.run, b.run),
-        "samples": samples_section(pick_samples(_as_one_run(a, b, bool(differences)), budget=SAMPLE_BYTES)),
+        "samples": samples_section(samples),
     }
 
 
 def study_comparison(a: Study, b: Study) -> dict[str, Any]:
-    """Everything the page of two studies needs."""
+    """Return all values of the page of two studies."""
     differences = study_differences(a, b)
+    # Differences are in the order of metrics, so that the groups keep this order.
     groups: dict[str, list[Difference]] = {}  # metric → its levels
     for difference in differences:
         groups.setdefault(difference.metric, []).append(difference)
     has_gold = a.has_gold and b.has_gold
     return {
         "kind": "study",
+        "clustered_by": "",
         "title": f"A {a.recipe} against B {b.recipe}",
-        "sides": [_study_facts(letter, study) for letter, study in (("A", a), ("B", b))],
-        "finding": study_finding(a, b, differences),
-        "remarks": study_remarks(a, b),
+        "sides": [_study_metadata(letter, study) for letter, study in (("A", a), ("B", b))],
+        "finding": study_conclusion(a, b, differences),
+        "remarks": study_notes(a, b),
         "tables": [_table_view(judged_title(metric, has_gold), "level", group) for metric, group in groups.items()],
         "tests": _test_notes(differences),
         "boxes": [],
@@ -104,38 +122,47 @@ def study_comparison(a: Study, b: Study) -> dict[str, Any]:
     }
 
 
-def comparison_page(view: Mapping[str, Any]) -> Page:
-    """The page of `run_comparison` or `study_comparison`."""
+def comparison_page(view: Mapping[str, Any]) -> ReportPage:
+    """Return the page of `run_comparison` or `study_comparison`."""
     sections = {
         "comparison": PageSection(template=f"{__package__}:compare.html.j2", values={**view, "headings": HEADINGS}),
     }
     if view["samples"]:
         sections["samples"] = view["samples"]
     if view["costs"]:
-        sections["costs"] = PageSection("Cost", table=Table(("of the stage itself", "A", "B", "B ÷ A"), view["costs"]))
+        sections["costs"] = PageSection(
+            "Cost", table=ReportTable(("of the stage itself", "A", "B", "B ÷ A"), view["costs"])
+        )
     measured = "in these two runs" if view["kind"] == "run" else "in the jobs of these two studies"
-    return Page(view["title"], sections, f"Every number is measured {measured}. Made by `python -m rlhf_lab compare`.")
+    footer = f"Every number is measured {measured}. Written by `python -m rlhf_lab compare`."
+    return ReportPage(view["title"], sections, footer)
 
 
-def run_finding(a: Side, b: Side, differences: Sequence[Difference]) -> str:
-    """What the metric in question shows, then which others differ; generated from the numbers alone."""
+def run_conclusion(a: Side, b: Side, differences: Sequence[Difference]) -> str:
+    """Return the result for the primary metric, then the other metrics that differ, generated from the numbers."""
 
     def rank(difference: Difference) -> int:
+        """Return the position of a metric in `QUESTIONS`."""
         metric = difference.metric
         return QUESTIONS.index(metric) if metric in QUESTIONS else len(QUESTIONS)
 
+    # The first metric in the order of QUESTIONS; min keeps the first of equals.
     primary = min(differences, key=rank)
     row = primary.row(b.name)
-    unit = "shared prompt" if "unpaired" not in primary.versus.test else "prompt"
+    unit = cluster_unit(a, b)
     count = primary.versus.difference.clusters
+    units = unit.noun if count == 1 else unit.plural
+    # An unpaired test counts the units of both sides.
+    if "unpaired" not in primary.versus.test:
+        units = f"shared {units}"
     sentences = [
-        f"Over {count} {unit}{'s' * (count != 1)}, the {metric_title(primary.metric)} of `{a.name}` is "
+        f"Over {count} {units}, the {metric_title(primary.metric)} of `{a.name}` is "
         f"{compact(primary.a)} and that of `{b.name}` {compact(primary.b)}."
     ]
     if primary.distinguishable:
-        sentences.append(told_apart(f"`{b.name}`", row))
+        sentences.append(distinguishable(f"`{b.name}`", row))
     else:
-        sentences.append(not_told_apart({f"`{b.name}`": row}, f"`{a.name}`", unit="prompt"))
+        sentences.append(indistinguishable({f"`{b.name}`": row}, f"`{a.name}`", unit=unit.noun))
     secondary = [difference for difference in differences if difference is not primary]
     if secondary:
         distinct = [
@@ -144,27 +171,29 @@ def run_finding(a: Side, b: Side, differences: Sequence[Difference]) -> str:
             if difference.distinguishable
         ]
         metrics = ", ".join(distinct) if distinct else "none"
-        sentences.append(f"Of the {len(secondary)} other metrics these differ (B − A): {metrics}.")
+        sentences.append(f"Of the {len(secondary)} other metrics, these differ (B − A): {metrics}.")
     return " ".join(sentences)
 
 
-def study_finding(a: Study, b: Study, differences: Sequence[Difference]) -> str:
-    """A's primary metric, level by level."""
+def study_conclusion(a: Study, b: Study, differences: Sequence[Difference]) -> str:
+    """Return the result for A's primary metric, level by level."""
     if not differences:
         return "No finding: no metric of any shared level has a result in both studies."
     primary_metric = differences[0].metric
     primary = [difference for difference in differences if difference.metric == primary_metric]
     title = judged_title(primary_metric, a.has_gold and b.has_gold)
-    values = "; ".join(f"of `{level.level}`, {compact(level.a)} in A and {compact(level.b)} in B" for level in primary)
+    by_level = [f"at `{level.level}`, {compact(level.a)} in A and {compact(level.b)} in B" for level in primary]
+    values = "; ".join(by_level)
     sentences = [f"{title[:1].upper()}{title[1:]} {values}."]
     for level in primary:
         if level.distinguishable:
-            sentences.append(told_apart(f"B at {level.level}", level.row(level.level)))
+            sentences.append(distinguishable(f"B at {level.level}", level.row(level.level)))
+    # Levels that were tested but do not differ significantly.
     unclear = {
         f"B at {level.level}": level.row(level.level) for level in primary if level.tested and not level.distinguishable
     }
     if unclear:
-        sentences.append(not_told_apart(unclear, "A"))
+        sentences.append(indistinguishable(unclear, "A"))
     if untested := [f"`{level.level}`" for level in primary if not level.tested]:
         sentences.append(f"Not tested: {', '.join(untested)}.")
     secondary = [difference for difference in differences if difference.tested and difference.metric != primary_metric]
@@ -175,26 +204,40 @@ def study_finding(a: Study, b: Study, differences: Sequence[Difference]) -> str:
 
 
 def _table_view(title: str, first: str, differences: Sequence[Difference]) -> dict[str, Any]:
-    """A table with a row per metric of two runs, or per level of one metric of two studies.
+    """Return a table with a row per metric of two runs, or per level of one metric of two studies.
 
     Args:
+        title: title of the table.
         first: heading of the first column.
+        differences: the rows.
     """
-    rows = [
-        (*cells(difference), metric_note(difference.metric), difference.distinguishable) for difference in differences
-    ]
+    # Most rows have the same counts, so only the exceptions state theirs.
+    usual = usual_size(difference.versus.difference for difference in differences)
+    rows = []
+    for difference in differences:
+        row = cells(difference, usual)
+        rows.append((*row, metric_note(difference.metric), difference.distinguishable))
     return {"title": title, "first": first, "rows": rows}
 
 
 def _test_notes(differences: Sequence[Difference]) -> list[str]:
-    """The tests behind the p-values, each once, and what the last column means."""
+    """Return the names of the tests without repetition, and the meaning of the last column."""
     names = dict.fromkeys(difference.versus.test for difference in differences if difference.tested)
     notes = [name[:1].upper() + name[1:] for name in names]
+    gaps = [one.versus.difference for one in differences if one.tested]
+    sizes = {(gap.n, gap.clusters) for gap in gaps}
+    if len(sizes) > 1:
+        notes.append(OWN_SIZE)
     return [*notes, DETECTABLE] if notes else []
 
 
-def cells(difference: Difference) -> tuple[str, ...]:
-    """A row as text: level or metric, then in the order of HEADINGS; of what is not tested the two numbers."""
+def cells(difference: Difference, usual: tuple[int, int] | None = None) -> tuple[str, ...]:
+    """Return a row as text: level or metric, then in the order of HEADINGS; an untested row has only two numbers.
+
+    Args:
+        difference: the row.
+        usual: usual (pairs, clusters) of the table; a row with other counts states its own.
+    """
     heading = difference.level or metric_title(difference.metric)
     of_a, of_b = compact(difference.a), compact(difference.b)
     if not difference.tested:
@@ -202,31 +245,36 @@ def cells(difference: Difference) -> tuple[str, ...]:
     versus = difference.versus
     effect = versus.minimum_detectable_effect
     detectable = compact(effect) if effect else "–"
+    # An infinite effect means that no difference could have been found.
     if math.isinf(effect):
         detectable = "nothing"
     gap = signed(versus.difference)
+    if usual:
+        gap = with_own_size(gap, versus.difference, usual)
     return (heading, of_a, of_b, gap, p_text(versus.p_value), p_text(difference.p_holm), detectable)
 
 
 def effect_dots(a: Side, differences: Sequence[Difference]) -> Chart | None:
-    """B − A of every metric in standard deviations of A's replies, so that metrics stand on one axis."""
+    """Plot B − A of every metric in standard deviations of A's responses, so that all metrics fit on one axis."""
     levels = [Level("no difference", Estimate(0.0, -math.inf, math.inf, 0, 0), reference=True)]
     for difference in differences:
         if not difference.tested:
             continue
-        scale = float(pd.to_numeric(a.replies[difference.metric], errors="coerce").std())
+        # Dividing by A's standard deviation puts all metrics on one axis.
+        scale = float(pd.to_numeric(a.responses[difference.metric], errors="coerce").std())
         if scale > 0 and math.isfinite(scale):
             gap = difference.versus.difference
-            scaled = Estimate(gap.mean / scale, gap.low / scale, gap.high / scale, gap.n, gap.clusters)
+            mean, low, high = (bound / scale for bound in (gap.mean, gap.low, gap.high))
+            scaled = Estimate(mean, low, high, gap.n, gap.clusters)
             levels.append(Level(metric_title(difference.metric), scaled))
-    if len(levels) == 1:  # only the line of no difference
+    if len(levels) == 1:  # only the reference is left
         return None
-    title = "Differences in standard deviations of A's replies"
-    return dots(levels, title=title, x_label="B − A, standard deviations", width=520)
+    title = "Differences in standard deviations of A's responses"
+    return dot_chart(levels, title=title, x_label="B − A, standard deviations", width=520)
 
 
 def level_dots(a: Study, b: Study, differences: Sequence[Difference]) -> Chart:
-    """One metric of both studies, level by level: means with intervals, and the jobs behind them."""
+    """Plot one metric of both studies, level by level: means with intervals, and the jobs behind them."""
     levels = []
     for difference in differences:
         jobs = compared_jobs(a, b, difference.level)
@@ -236,85 +284,113 @@ def level_dots(a: Study, b: Study, differences: Sequence[Difference]) -> Chart:
             name = f"{difference.level}, {letter}"
             levels.append(Level(name, estimate, runs, colour=colour, run_names=job_names(jobs_of_side), units="seeds"))
     title = judged_title(differences[0].metric, a.has_gold and b.has_gold)
-    return dots(levels, title=f"{title} of A and B by level", x_label=title)
+    return dot_chart(levels, title=f"{title} of A and B by level", x_label=title)
 
 
 def policy_frontier(a: Side, b: Side) -> Chart | None:
-    """The metric in question of every evaluated policy against √KL, a line per training."""
+    """Plot the primary metric of every evaluated policy against √KL, with a line per training run."""
     scale_mismatches = mismatches(a.run, b.run)
     for metric in QUESTIONS:
         if any(mismatch.covers(metric) for mismatch in scale_mismatches):
             continue
-        series = [
-            Series(side.name, points, colour)
-            for colour, side in enumerate((a, b))
-            if (points := _policy_points(side.run, metric))
-        ]
+        series = []
+        for colour, side in enumerate((a, b)):
+            if points := _policy_points(side.run, metric):
+                series.append(Series(side.name, points, colour))
+        # A comparison needs points of both runs.
         if len(series) == 2:
             title = metric_title(metric)
             x_label = "√KL from each run's own reference, √nats per response"
-            return frontier(series, title=f"{title} against √KL of every policy", x_label=x_label, y_label=title)
+            return frontier(
+                series,
+                title=f"{title} against √KL of every policy",
+                x_label=x_label,
+                y_label=title,
+            )
     return None
 
 
-def _policy_points(run: Run, metric: str) -> list[Point]:
+def _policy_points(run: StoredRun, metric: str) -> list[Point]:
+    """Return a point per policy that has both KL and the metric, in order of KL."""
     points = []
     path = policies_on_path(run)
     for policy in run.policies:
         kl = policy.metrics.get("kl")
         value = policy.metrics.get(metric)
         if kl and value and not math.isnan(kl.mean + value.mean):
-            root_kl = math.sqrt(max(kl.mean, 0.0))  # an estimate of a small KL may come out below 0
+            root_kl = math.sqrt(max(kl.mean, 0.0))  # an estimate of a small KL may be negative
             seed = str(run.manifest.get("seed", "–"))
-            facts = {"policy": policy.name, "KL": compact(kl), **estimate_facts(metric_title(metric), value)}
-            point = Point(root_kl, value.mean, value.low, value.high, label=policy.name, facts={**facts, "seed": seed})
+            tooltip = {
+                "policy": policy.name,
+                "KL": compact(kl),
+                **estimate_tooltip(metric_title(metric), value),
+            }
+            point = Point(
+                root_kl, value.mean, value.low, value.high, label=policy.name, tooltip={**tooltip, "seed": seed}
+            )
             points.append(dataclasses.replace(point, joined=policy.name in path))
     return sorted(points, key=lambda point: point.x)
 
 
-def costs(a: Run, b: Run) -> list[tuple[str, str, str, str]]:
-    """(cost, A, B, B ÷ A): time, memory, steps and what was trained."""
+def costs(a: StoredRun, b: StoredRun) -> list[tuple[str, str, str, str]]:
+    """Return (cost, A, B, B ÷ A): time, memory, steps and trained parameters."""
     rows = []
     for name in COSTS:
-        of_a, of_b = ((run.cost.get(name) or run.results.get(name)) for run in (a, b))
+        of_a = a.cost.get(name) or a.results.get(name)
+        of_b = b.cost.get(name) or b.results.get(name)
         if of_a or of_b:
             value_a = of_a.mean if of_a else math.nan
             value_b = of_b.mean if of_b else math.nan
             rows.append(_cost_row(metric_title(name), value_a, value_b))
-    steps_a, steps_b = (float(run.metrics["step"].max()) if "step" in run.metrics else math.nan for run in (a, b))
-    return [*rows, _cost_row("last logged step", steps_a, steps_b)]
+    return [*rows, _cost_row("last logged step", _last_step(a), _last_step(b))]
+
+
+def _last_step(run: StoredRun) -> float:
+    """Return the last logged step; NaN if no step was logged."""
+    return float(run.metrics["step"].max()) if "step" in run.metrics else math.nan
 
 
 def _cost_row(name: str, a: float, b: float) -> tuple[str, str, str, str]:
-    ratio = f"× {compact(b / a)}" if a and math.isfinite(b / a) else "–"
+    """Return the row of one cost, with the ratio if it is defined."""
+    ratio = "–"
+    if a and math.isfinite(b / a):
+        ratio = f"× {compact(b / a)}"
     return name, compact(a), compact(b), ratio
 
 
-def _as_one_run(a: Side, b: Side, paired: bool) -> Run:
-    """Both runs' replies to the prompts they share, as if one run had evaluated two policies."""
-    replies = pd.DataFrame()
+def _as_one_run(a: Side, b: Side, paired: bool) -> StoredRun:
+    """Return both runs' responses to shared prompts, as if one run had evaluated two policies."""
+    responses = pd.DataFrame()
     if paired:
-        sides = [side.replies.assign(policy=side.name) for side in (a, b)]
-        replies = pd.concat(sides, ignore_index=True)
-    if len(replies):
-        policies_per_prompt = replies.groupby(PROMPT)["policy"].transform("nunique")
-        replies = replies[policies_per_prompt == 2]
-    return dataclasses.replace(a.run, evaluation=replies, policies=())
+        sides = [side.responses.assign(policy=side.name) for side in (a, b)]
+        responses = pd.concat(sides, ignore_index=True)
+    if len(responses):
+        # Only prompts that both sides answered can be shown side by side.
+        policies_per_prompt = responses.groupby(PROMPT)["policy"].transform("nunique")
+        responses = responses[policies_per_prompt == 2]
+    return dataclasses.replace(a.run, evaluation=responses, policies=())
 
 
-def _run_facts(side: Side) -> dict[str, Any]:
+def _run_metadata(side: Side) -> dict[str, Any]:
+    """Return the heading of one run on the page."""
     run = side.run
-    facts = [
+    tooltip = [
         ("policy", side.policy or ""),
         ("seed", run.manifest.get("seed")),
         ("run", run.path),
         ("code", str(run.manifest.get("git_sha") or "")[:10]),
     ]
-    shown = [(name, str(value)) for name, value in facts if value not in (None, "")]
-    return {"name": side.name, "recipe": run.recipe, "status": run.status, "facts": shown}
+    shown = [(name, str(value)) for name, value in tooltip if value not in (None, "")]
+    return {
+        "name": side.name,
+        "recipe": run.recipe,
+        "status": run.status,
+        "facts": shown,
+    }
 
 
-def _study_facts(letter: str, study: Study) -> dict[str, Any]:
+def _study_metadata(letter: str, study: Study) -> dict[str, Any]:
+    """Return the heading of one study on the page."""
     status = "completed" if not len(study.incomplete) else "partly completed"
-    facts = [("compared", study.compare), ("baseline", study.baseline), ("study", str(study.path))]
-    return {"name": letter, "recipe": study.recipe, "status": status, "facts": facts}
+    tooltip = [("compared", study.compare), ("baseline", study.baseline), ("study", str(study.path))]
+    return {"name": letter, "recipe": study.recipe, "status": status, "facts": tooltip}

@@ -1,4 +1,4 @@
 """Sections about signs of reward hacking.
 
-Begin with lights.py: the signs of reward hacking at a glance; panels.py shows the monitor during training.
+Read lights.py (the signs in the last policy against the first), then panels.py (the monitor during training).
 """

@@ -1,4 +1,4 @@
 """Sections about rewards.
 
-Begin with card.py: the report card of a reward; parts.py shows what a reward is made of.
+Read card.py (the report card of a reward), then parts.py (figures of the components of a reward).
 """

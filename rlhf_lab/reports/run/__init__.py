@@ -1,4 +1,4 @@
-"""What the page of a run shows.
+"""Sections of the page of a run.
 
-header.py first; each module gives sections, in the order of `reports/sections.py`.
+Read header.py first. Each module provides sections, in the order of reports/sections.py.
 """

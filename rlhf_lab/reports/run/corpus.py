@@ -1,30 +1,34 @@
-"""Panel of a stage that made data: what became of its items."""
+"""Section of a stage that generates data: outcomes of its items."""
 
 from __future__ import annotations
 
-from rlhf_lab.figures.charts import Level, dots
+from rlhf_lab.figures.charts import Level, dot_chart
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.sections import PageSection
 from rlhf_lab.results.answer_corpora import REJECTED
-from rlhf_lab.results.rundir import Run
+from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.statistics.inference import wilson
 
 
-def corpus(run: Run) -> PageSection | None:
-    """What became of the items of a stage that makes data; None for other runs."""
-    note = "Rows are in `corpus.jsonl`, everything that was rejected in `rejected.jsonl`, with 95 % intervals here."
+def corpus(run: StoredRun) -> PageSection | None:
+    """Return the section on the items of a stage that generates data; None for other runs."""
+    note = "Rows are in `corpus.jsonl`, rejected items in `rejected.jsonl`; intervals are 95 %."
     figure = corpus_dots(run)
-    return PageSection("The data that were made", note, [figure]) if figure else None
+    return PageSection("Synthetic data", note, [figure]) if figure else None
 
 
-def corpus_dots(run: Run) -> Chart | None:
-    """Share of the items that became a row, and that were rejected for each reason; None where no data were made."""
+def corpus_dots(run: StoredRun) -> Chart | None:
+    """Plot the fractions of items that were accepted, and rejected for each reason; None if no data were generated."""
     items = run.results.get("made/items")
     accepted = run.results.get("made/acceptance")
     if items is None or accepted is None or not items.mean:
         return None
-    counts = {name.removeprefix(REJECTED): n.mean for name, n in run.results.items() if name.startswith(REJECTED)}
+    counts = {}
+    for name, estimate in run.results.items():
+        if name.startswith(REJECTED):
+            counts[name.removeprefix(REJECTED)] = estimate.mean
     levels = [Level("accepted", accepted, reference=True)]
     for problem, count in sorted(counts.items(), key=lambda entry: -entry[1]):
-        levels.append(Level(problem, wilson(round(count), round(items.mean)), colour=1, units="items"))
-    return dots(levels, title="What became of the items", x_label="share of items")
+        rate = wilson(round(count), round(items.mean))
+        levels.append(Level(problem, rate, colour=1, units="items"))
+    return dot_chart(levels, title="Outcome of the items", x_label="fraction of items")

@@ -1,4 +1,4 @@
-"""How far policies went from the reference policy, and what they gained; the plot and table of a run that compares."""
+"""Gain of policies against their distance from the reference policy; plot and table of a run that compares policies."""
 
 from __future__ import annotations
 
@@ -6,53 +6,60 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rlhf_lab.figures.charts import Point, Series, estimate_facts
+from rlhf_lab.figures.charts import Point, Series, estimate_tooltip
 from rlhf_lab.figures.charts import frontier as draw_frontier
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.run.policies import run_markdown
 from rlhf_lab.reports.sections import PageSection, figure_boxes
 from rlhf_lab.results.gains import gain, policy_mean, policy_names, spread_of_first
 from rlhf_lab.results.paths import policies_on_path
-from rlhf_lab.results.rundir import Run
+from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.wording import compact, metric_title
 from rlhf_lab.statistics.inference import Comparison, Estimate
 
-METHODS = "Each point is a policy with a method of its own: no line joins them"
+METHODS = "Each point is a policy of a separate method: no line joins them"
 BENDS_DOWN = "A line that bends down to the right is over-optimisation."
 
 
-def frontier(run: Run) -> PageSection | None:
-    """Gain against distance, and gold against proxy; the first is also a file, beside a table of the policies."""
+def frontier(run: StoredRun) -> PageSection | None:
+    """Return the section with gain against distance and gold against proxy.
+
+    The first figure is also a file, next to a table of the policies.
+    """
     gained = kl_frontier(run)
     boxes = figure_boxes(
-        ("Reward gained per distance travelled", _gain_note(run), gained),
+        ("Reward gained against distance", _gain_note(run), gained),
         ("Gold against proxy", gold_note(bool(policies_on_path(run))), proxy_against_gold(run)),
     )
     if not boxes:
         return None
-    files: dict[str, str | Chart] = {"plot": gained, "table.md": run_markdown(run)} if gained else {}
+    files: dict[str, str | Chart] = {}
+    if gained:
+        files = {"plot": gained, "table.md": run_markdown(run)}
     return PageSection(template="two.html.j2", values={"rows": [boxes]}, files=files)
 
 
-def _gain_note(run: Run) -> str:
+def _gain_note(run: StoredRun) -> str:
+    """Return how to read gain against distance in this run."""
     if not policies_on_path(run):
         return f"{METHODS}."
     if run.has_gold:
-        return "Where the two lines part, the policy maximises the proxy at the cost of the truth."
+        return "If the two lines diverge, the policy maximises the proxy at the cost of gold."
     if run.has_verified_answers:
-        return "Only the proxy is drawn; the share of right answers is in the table."
-    return "Only the proxy is known; whether the truth follows cannot be seen here."
+        return "Only the proxy is drawn; the fraction of correct answers is in the table."
+    return "Only the proxy is known; without gold, over-optimisation cannot be seen here."
 
 
 def gold_note(on_path: bool) -> str:
-    """How to read gold against proxy, of policies on a path of training or not."""
+    """Return how to read gold against proxy, for policies on one path of training or not."""
     return BENDS_DOWN if on_path else f"{METHODS}, and their order says nothing about over-optimisation."
 
 
-def kl_frontier(run: Run) -> Chart | None:
-    """Gain in proxy and gold reward against √KL, in standard deviations of the first policy where scales differ."""
+def kl_frontier(run: StoredRun) -> Chart | None:
+    """Plot the gain in proxy and gold against √KL, in standard deviations of the first policy if scales differ."""
     names = policy_names(run)
     kl = {name: policy_mean(run, name, "kl") for name in names}
+    # A distance needs a KL, and a gain needs a second policy.
     if len(names) < 2 or not any(kl[name] for name in names[1:]):
         return None
     first, later_names = names[0], names[1:]
@@ -60,15 +67,29 @@ def kl_frontier(run: Run) -> Chart | None:
     path = policies_on_path(run)
     series = []
     for colour, metric in enumerate(("proxy", "gold")):
+        # The first policy has gain 0, at its own KL if that was measured.
         kl_of_first = kl[first]
-        start = {"policy": first, "KL": compact(kl_of_first) if kl_of_first else "0", "gain": "0"}
+        start = {
+            "policy": first,
+            "KL": compact(kl_of_first) if kl_of_first else "0",
+            "gain": "0",
+        }
         label = first if metric == "proxy" else ""
-        points = [Point(_root_kl(kl[first], 0.0)[0], 0.0, label=label, facts=start, joined=first in path)]
+        start_distance, _, _ = _root_kl(kl_of_first, 0.0)
+        points = [
+            Point(
+                start_distance,
+                0.0,
+                label=label,
+                tooltip=start,
+                joined=first in path,
+            )
+        ]
         for name in later_names:
             change = gain(run, name, metric, scale=scales[metric] if scales else 1.0)
             kl_of_policy = kl[name]
             if change and kl_of_policy and not math.isnan(kl_of_policy.mean):
-                # The two series have the same policies: names are written at one of them.
+                # Both series have the same policies, so only one of them is labelled.
                 label = name if metric == "proxy" else ""
                 point = _gain_point(name, change, kl_of_policy, label)
                 points.append(replace(point, joined=name in path))
@@ -86,10 +107,10 @@ def kl_frontier(run: Run) -> Chart | None:
     )
 
 
-def _common_scales(run: Run, policies: Sequence[str]) -> dict[str, float] | None:
-    """Metric → the standard deviation that divides its gains; None where proxy and gold fit on one axis undivided.
+def _common_scales(run: StoredRun, policies: Sequence[str]) -> dict[str, float] | None:
+    """Return metric → standard deviation that divides its gains; None if proxy and gold fit on one axis undivided.
 
-    They do when the largest gain of one is less than six times that of the other, or a deviation is not known.
+    They fit if their maximum gains differ by less than a factor of six, or if a standard deviation is unknown.
     """
     largest_gains, deviations = {}, {}
     for metric in ("proxy", "gold"):
@@ -98,41 +119,55 @@ def _common_scales(run: Run, policies: Sequence[str]) -> dict[str, float] | None
         deviations[metric] = spread_of_first(run, metric)
     if not min(largest_gains.values()) > 0:
         return None
-    alike = 1 / 6 < largest_gains["proxy"] / largest_gains["gold"] < 6
-    if alike or not min(deviations.values()) > 0:
+    # With a factor of six or more, the smaller curve would be flat on a common axis.
+    equal = 1 / 6 < largest_gains["proxy"] / largest_gains["gold"] < 6
+    if equal or not min(deviations.values()) > 0:
         return None
     return deviations
 
 
 def _gain_point(policy: str, change: Comparison, kl: Estimate, label: str) -> Point:
+    """Return the point of one policy, with intervals in both directions."""
     x, x_low, x_high = _root_kl(kl, math.nan)
     gap = change.difference
-    facts = {"policy": policy, "KL": compact(kl), **estimate_facts("gain", gap)}
-    return Point(x, gap.mean, gap.low, gap.high, x_low, x_high, label, facts)
+    tooltip = {"policy": policy, "KL": compact(kl), **estimate_tooltip("gain", gap)}
+    return Point(x, gap.mean, gap.low, gap.high, x_low, x_high, label, tooltip)
 
 
 def _root_kl(kl: Estimate | None, missing: float) -> tuple[float, float, float]:
-    """Square root of a KL and of its bounds; estimates below 0 count as 0."""
+    """Return the square root of a KL and of its bounds; negative estimates count as 0."""
     if kl is None or math.isnan(kl.mean):
         return missing, math.nan, math.nan
-    values = (kl.mean, kl.low, kl.high) if kl.bounded else (kl.mean, math.nan, math.nan)
-    mean, low, high = (math.sqrt(max(value, 0.0)) if not math.isnan(value) else value for value in values)
+    mean = math.sqrt(max(kl.mean, 0.0))
+    if not kl.bounded:
+        return mean, math.nan, math.nan
+    low = math.sqrt(max(kl.low, 0.0))
+    high = math.sqrt(max(kl.high, 0.0))
     return mean, low, high
 
 
-def proxy_against_gold(run: Run) -> Chart | None:
-    """Proxy reward across, gold reward up; the policies of one path are joined in order of proxy."""
+def proxy_against_gold(run: StoredRun) -> Chart | None:
+    """Plot gold reward against proxy reward; the policies of one path are joined in order of proxy."""
     points = []
     path = policies_on_path(run)
     for name in policy_names(run):
         proxy = policy_mean(run, name, "proxy")
         gold = policy_mean(run, name, "gold")
         if proxy and gold and not math.isnan(proxy.mean + gold.mean):
-            facts = {"policy": name, "proxy reward": compact(proxy), **estimate_facts("gold reward", gold)}
+            tooltip = {
+                "policy": name,
+                "proxy reward": compact(proxy),
+                **estimate_tooltip("gold reward", gold),
+            }
             bounds = (gold.low, gold.high, proxy.low, proxy.high)
-            points.append(Point(proxy.mean, gold.mean, *bounds, name, facts, joined=name in path))
+            points.append(Point(proxy.mean, gold.mean, *bounds, name, tooltip, joined=name in path))
     if len(points) < 2:
         return None
     name = "policies in order of proxy" if path else "policies"
     series = [Series(name, sorted(points, key=lambda point: point.x), 2)]
-    return draw_frontier(series, title="Gold against proxy reward", x_label="proxy reward", y_label="gold reward")
+    return draw_frontier(
+        series,
+        title="Gold against proxy reward",
+        x_label="proxy reward",
+        y_label="gold reward",
+    )

@@ -1,4 +1,4 @@
-"""The head of a run's page: its answer, the command, what is wrong with it, and its own notes."""
+"""Header of a run's page: its answer, the command, its problems, and its notes."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from rlhf_lab.core.errors import NumericError
 from rlhf_lab.reports.sections import PageSection
 from rlhf_lab.results.answer import answer
 from rlhf_lab.results.gains import scores
-from rlhf_lab.results.rundir import TRUE_REWARD, Run
+from rlhf_lab.results.rundir import TRUE_REWARD, StoredRun
 from rlhf_lab.results.wording import duration, metric_title
 from rlhf_lab.statistics.inference import check_mean
 
 
-def header(run: Run) -> PageSection:
+def header(run: StoredRun) -> PageSection:
+    """Return the header of the page."""
     values = {
         "run": run,
         "size": run.settings.get("size"),
         "answer": answer(run),
         "problems": [*run.problems, *mismatches(run)],
-        **header_facts(run),
+        **header_metadata(run),
     }
     return PageSection(template=f"{__package__}:header.html.j2", values=values)
 
 
-def header_facts(run: Run) -> dict[str, Any]:
-    """Facts above the fold, each as text: the command, (name, value) of seed, time and code, and what gold is."""
+def header_metadata(run: StoredRun) -> dict[str, Any]:
+    """Return the metadata at the top of the page: the command, (name, value) of seed, time and code, and the gold."""
     manifest = run.manifest
     seed = manifest.get("seed")
+    # Runs without a stored command get one from recipe and seed.
     command = manifest.get("command")
     if not command:
         command = f"python -m rlhf_lab +recipe={run.recipe}"
@@ -40,9 +42,9 @@ def header_facts(run: Run) -> dict[str, Any]:
         ("code", str(manifest.get("git_sha") or "")[:10]),
         ("key", str(manifest.get("key") or "")[:12]),
     ]
-    world = "no gold reward: what responses are truly worth is not known here"
+    world = "no gold reward: the true value of responses is unknown here"
     if run.has_verified_answers:
-        world = "answers are verified: which are right is known"
+        world = "answers are verified: it is known which are correct"
     if run.has_gold:
         is_simulated = run.gold_source == TRUE_REWARD
         world = "simulated world, true reward known" if is_simulated else f"gold is {run.gold_source}"
@@ -50,8 +52,8 @@ def header_facts(run: Run) -> dict[str, Any]:
     return {"command": command, "facts": shown, "world": world}
 
 
-def mismatches(run: Run) -> list[str]:
-    """Stored means that their own samples contradict."""
+def mismatches(run: StoredRun) -> list[str]:
+    """Return messages on stored means that disagree with the mean of their own samples."""
     if not len(run.evaluation):
         return []
     problems = []
@@ -61,6 +63,7 @@ def mismatches(run: Run) -> list[str]:
             if metric not in rows or metric not in policy.metrics or not len(rows):
                 continue
             try:
+                # A tolerance of 2 decimals ignores rounding in the stored means.
                 check_mean(policy.metrics[metric].mean, scores(rows, metric).to_numpy(), decimals=2)
             except NumericError as fault:
                 problems.append(f"{policy.name}, {metric_title(metric)}: {fault}")

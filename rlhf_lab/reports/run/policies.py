@@ -1,4 +1,4 @@
-"""The policies of a run: what each scored, and what each gained over the first."""
+"""Policies of a run: their scores, and their gains over the first policy."""
 
 from __future__ import annotations
 
@@ -7,35 +7,49 @@ import math
 from rlhf_lab.core.metrics import titled
 from rlhf_lab.reports.monitor.panels import in_monitor_section
 from rlhf_lab.reports.reward.card import has_report_card
-from rlhf_lab.reports.run.header import header_facts
-from rlhf_lab.reports.sections import PageSection, Table
+from rlhf_lab.reports.run.header import header_metadata
+from rlhf_lab.reports.sections import PageSection, ReportTable
 from rlhf_lab.results.answer import answer
 from rlhf_lab.results.gains import gain, policy_mean, policy_names
 from rlhf_lab.results.glossary import term
-from rlhf_lab.results.rundir import Run
-from rlhf_lab.results.wording import compact, judged_title, markdown_row, metric_note, metric_title, p_text, signed
+from rlhf_lab.results.rundir import StoredRun
+from rlhf_lab.results.stage import stage_settings
+from rlhf_lab.results.wording import (
+    compact,
+    judged_title,
+    markdown_row,
+    metric_note,
+    metric_title,
+    p_text,
+    signed,
+    usual_size,
+    with_own_size,
+)
 from rlhf_lab.statistics.inference import holm
 
+OWN_SIZE = "A number over other rows than most numbers of its row is followed by its counts in brackets."
 GAIN_HEADINGS = ("metric", "policy", "difference", "p (Holm)", "detectable", "prompts")
 
 
-def policies(run: Run) -> PageSection:
-    """What each policy scored, then the numbers of the run that no other section shows."""
+def policies(run: StoredRun) -> PageSection:
+    """Return the section with the scores of each policy, then the numbers of the run that no other section shows."""
     columns, rows = policy_table(run)
     note, table = "", None
     if rows:
-        note = "Mean with 95 % interval, clustered by prompt."
+        note = f"Mean with 95 % interval, clustered by {stage_settings(run).clusters.name}. {OWN_SIZE}"
         if not run.has_gold:
-            note += " No gold reward: this data has no known truth, and needs.gold names no model."
-        headings = ["policy", term("n / prompts"), *(term(title, meaning) for title, meaning in columns)]
-        table = Table(headings, rows)
+            note += " No gold reward: these data have no known gold, and needs.gold names no model."
+        headings = ["policy", term(_size_heading(run))]
+        headings += [term(title, meaning) for title, meaning in columns]
+        table = ReportTable(headings, rows)
     return PageSection(
         "Policies", note, table=table, template=f"{__package__}:policies.html.j2", values=result_numbers(run)
     )
 
 
-def result_numbers(run: Run) -> dict[str, list[tuple[str, str]]]:
-    """Run-level numbers: those with a title, and the others, such as counts of rows, which a reader has to open."""
+def result_numbers(run: StoredRun) -> dict[str, list[tuple[str, str]]]:
+    """Return run-level numbers: those with a title, and the others, such as counts of rows, which are collapsed."""
+    # The report card shows these numbers itself.
     shown = {} if has_report_card(run) else run.results
     numbers = {name: compact(value) for name, value in shown.items() if not in_monitor_section(name)}
     return {
@@ -44,23 +58,38 @@ def result_numbers(run: Run) -> dict[str, list[tuple[str, str]]]:
     }
 
 
-def policy_table(run: Run) -> tuple[list[tuple[str, str]], list[tuple[str, ...]]]:
-    """(title, note) of each metric; per policy its name, "samples / prompts" and its value of each metric."""
+def policy_table(run: StoredRun) -> tuple[list[tuple[str, str]], list[tuple[str, ...]]]:
+    """Return the columns and rows of the table of policies.
+
+    A column is (title, note) of a metric. A row has the policy's name, "n / clusters" of most metrics, and its value of
+    each metric. A value with other counts is followed by its own.
+    """
     names = policy_names(run)
+    # Metrics may be stored as means or only as rows per sample.
     stored = {name for policy in run.policies for name in policy.metrics}
-    sampled = {name for name in titled() if name in run.evaluation and run.evaluation[name].notna().any()}
-    metrics = [name for name in titled() if name in stored | sampled] + sorted(stored - set(titled()))
+    columns = [name for name in titled() if name in run.evaluation]
+    sampled = {name for name in columns if run.evaluation[name].notna().any()}
+    # Known metrics first, in the order of their titles, then all others by name.
+    metrics = [name for name in titled() if name in stored | sampled]
+    metrics += sorted(stored - set(titled()))
     rows = []
     for name in names:
         values = [policy_mean(run, name, metric) for metric in metrics]
-        largest = max((value for value in values if value), key=lambda value: value.n, default=None)
-        size = f"{largest.n} / {largest.clusters}" if largest and largest.n else "–"
-        rows.append((name, size, *(compact(value) if value else "–" for value in values)))
+        # Counts are stated once per row, except for values that differ.
+        size = usual_size(values)
+        cells = [with_own_size(compact(value), value, size) if value else "–" for value in values]
+        counts = f"{size[0]} / {size[1]}" if size else "–"
+        rows.append((name, counts, *cells))
     return [(judged_title(metric, run.has_gold), metric_note(metric)) for metric in metrics], rows
 
 
-def gains(run: Run) -> PageSection | None:
-    """Every later policy against the first; None without two policies."""
+def _size_heading(run: StoredRun) -> str:
+    """Return the heading of the column with counts."""
+    return f"n / {stage_settings(run).clusters.plural}"
+
+
+def gains(run: StoredRun) -> PageSection | None:
+    """Return the section that compares every later policy with the first; None without two policies."""
     rows = gain_table(run)
     if not rows:
         return None
@@ -68,20 +97,27 @@ def gains(run: Run) -> PageSection | None:
         "Paired by prompt; p after Holm over the policies of one metric; “detectable” is the difference that would be "
         "found with 80 % power."
     )
-    table = Table([term(name) for name in GAIN_HEADINGS], [(term(metric), *rest) for metric, *rest in rows], "names")
+    headings = [term(name) for name in GAIN_HEADINGS]
+    cells = [(term(metric), *rest) for metric, *rest in rows]
+    table = ReportTable(headings, cells, "names")
     return PageSection(_gain_title(run), note, table=table)
 
 
-def _gain_title(run: Run) -> str:
+def _gain_title(run: StoredRun) -> str:
+    """Return the title of the table of gains."""
     return f"Gain over {policy_names(run)[0]}"
 
 
-def gain_table(run: Run) -> list[tuple[str, ...]]:
-    """A row per metric and later policy in the order of GAIN_HEADINGS, Holm over the rows of each metric."""
+def gain_table(run: StoredRun) -> list[tuple[str, ...]]:
+    """Return a row per metric and later policy in the order of GAIN_HEADINGS, with Holm over the rows of a metric."""
     names = policy_names(run)
     rows: list[tuple[str, ...]] = []
+    # Each metric is a separate family for Holm's adjustment.
     for metric in ("gold", "proxy"):
-        changes = {name: comparison for name in names[1:] if (comparison := gain(run, name, metric))}
+        changes = {}
+        for name in names[1:]:
+            if comparison := gain(run, name, metric):
+                changes[name] = comparison
         adjusted = holm([comparison.p_value for comparison in changes.values()])
         for (name, comparison), p_holm in zip(changes.items(), adjusted, strict=True):
             gap = signed(comparison.difference)
@@ -92,18 +128,20 @@ def gain_table(run: Run) -> list[tuple[str, ...]]:
     return rows
 
 
-def run_markdown(run: Run) -> str:
-    """A run's comparison as a page of Markdown: question, command, policies, gains over the first policy."""
-    known, conclusion = header_facts(run), answer(run)
+def run_markdown(run: StoredRun) -> str:
+    """Return a run's comparison as a Markdown page: question, command, policies, gains over the first policy."""
+    # The same header as on the page.
+    known, conclusion = header_metadata(run), answer(run)
     lines = [f"# {run.manifest.get('question') or run.recipe}", ""]
-    lines += [f"**{conclusion.sentence}** {conclusion.caveat}".rstrip(), "", f"`{known['command']}`", ""]
-    facts = "; ".join(f"{name} {value}" for name, value in known["facts"])
-    lines += [f"{facts}. {known['world'].capitalize()}.", ""]
+    answer_line = f"**{conclusion.sentence}** {conclusion.caveat}".rstrip()
+    lines += [answer_line, "", f"`{known['command']}`", ""]
+    tooltip = "; ".join(f"{name} {value}" for name, value in known["facts"])
+    lines += [f"{tooltip}. {known['world'].capitalize()}.", ""]
     columns, rows = policy_table(run)
-    headings = ["policy", "n / prompts", *(title for title, _ in columns)]
+    headings = ["policy", _size_heading(run), *(title for title, _ in columns)]
     lines += [markdown_row(headings), markdown_row(["---"] * 2 + ["---:"] * len(columns))]
     lines += [markdown_row(row) for row in rows]
-    lines += ["", "Means with 95 % intervals clustered by prompt."]
+    lines += ["", f"Means with 95 % intervals clustered by {stage_settings(run).clusters.name}. {OWN_SIZE}"]
     if gain_rows := gain_table(run):
         lines += ["", f"## {_gain_title(run)}", ""]
         lines += [markdown_row(GAIN_HEADINGS), markdown_row(["---"] * 2 + ["---:"] * 4)]

@@ -1,4 +1,4 @@
-"""Samples of a run: responses of its policies side by side, and how single samples scatter."""
+"""Samples of a run: responses of its policies side by side, and the distribution of single samples."""
 
 from __future__ import annotations
 
@@ -8,37 +8,51 @@ from rlhf_lab.figures.charts import spread
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.sections import PageSection
 from rlhf_lab.results.gains import five_numbers, policy_names
-from rlhf_lab.results.rundir import Run
+from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.samples import pick_samples
 from rlhf_lab.results.wording import metric_title
 
 BUDGET_BYTES = 3_000_000
-"""Of the samples on a page: all prompts of an evaluation as large as the recipes', and still opened in a moment."""
+"""Maximum size of the samples on a page. All prompts of an evaluation of the recipes' size fit, and the page still
+opens quickly."""
 
 
-def samples(run: Run) -> PageSection | None:
+def samples(run: StoredRun) -> PageSection | None:
+    """Return the section with samples of the run."""
     return samples_section(pick_samples(run, budget=BUDGET_BYTES))
 
 
 def samples_section(samples: dict[str, Any]) -> PageSection | None:
-    """What `pick_samples` chose, with a script that chooses among it; None where there is no sample."""
+    """Return the section with the samples of `pick_samples` and a script to browse them; None without samples."""
+    # Reward models, for example, evaluate no responses.
     if not samples["prompts"]:
         return None
-    return PageSection("Samples side by side", template="samples.html.j2", values={"samples": samples})
+    return PageSection(
+        "Samples side by side",
+        template="samples.html.j2",
+        values={"samples": samples},
+    )
 
 
-def spreads(run: Run) -> PageSection | None:
+def sample_distributions(run: StoredRun) -> PageSection | None:
+    """Return the section on the distributions of gold (or proxy) and length over samples; None without samples."""
     note = "Line: 5 to 95 % of samples. Bar: 25 to 75 %. Tick: median."
     charts = spread_charts(run)
     if not charts:
         return None
     template = f"{__package__}:spreads.html.j2"
-    return PageSection("How single samples scatter", note, template=template, values={"charts": charts})
+    return PageSection(
+        "Distribution of single samples",
+        note,
+        template=template,
+        values={"charts": charts},
+    )
 
 
-def spread_charts(run: Run) -> list[Chart]:
-    """How single samples scatter under each policy, for gold (or proxy without it) and length."""
+def spread_charts(run: StoredRun) -> list[Chart]:
+    """Plot quantiles of single samples under each policy, for gold (or proxy without gold) and length."""
     charts = []
+    # Without gold, the proxy shows the distribution of scores.
     for metric in ("gold" if run.has_gold else "proxy", "tokens"):
         if metric not in run.evaluation:
             continue
@@ -50,6 +64,10 @@ def spread_charts(run: Run) -> list[Chart]:
         if quantiles:
             title = metric_title(metric)
             charts.append(
-                spread(quantiles, title=f"{title} of single samples, by policy", x_label=f"{title} per sample")
+                spread(
+                    quantiles,
+                    title=f"{title} of single samples, by policy",
+                    x_label=f"{title} per sample",
+                )
             )
     return charts

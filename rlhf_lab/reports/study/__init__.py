@@ -1,4 +1,5 @@
-"""What the page of a study shows.
+"""Sections of the page of a study.
 
-header.py first; each module gives sections, in the order of `reports/sections.py`.
+Read header.py first, then results.py (values used by several sections). Each module provides sections, in the order
+of reports/sections.py.
 """

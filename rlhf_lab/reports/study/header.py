@@ -1,4 +1,4 @@
-"""The head of a study's page, its finding and what was claimed before; and the list of its jobs."""
+"""Header of a study's page: its conclusion and its claims; and the list of its jobs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from rlhf_lab.studies.verdict import verdict_numbers, verdicts
 
 
 def header(results: StudyResults) -> PageSection:
+    """Return the header of the page."""
     study = results.study
     values = {
         "study": study,
-        "finding": results.finding,
+        "finding": results.conclusion,
         "label": label(study),
         "counts": study.frame["status"].value_counts().to_dict(),
         "verdicts": [(row.claim, row.verdict, verdict_numbers(row)) for row in verdicts(study)],
@@ -26,26 +27,28 @@ def header(results: StudyResults) -> PageSection:
 
 
 def jobs(results: StudyResults) -> PageSection:
+    """Return the section with the list of jobs."""
     values = {"jobs": job_entries(results.study), "factors": results.study.factors}
     return PageSection("Jobs", template=f"{__package__}:jobs.html.j2", values=values)
 
 
 def job_entries(study: Study) -> list[dict[str, Any]]:
-    """Every job with its overrides, status, what is wrong with it, and a link to its own report where there is one."""
+    """Return every job with its overrides, status, problems, and a link to its own report if there is one."""
     entries = []
     for job in study.frame.to_dict("records"):
         report = job["run"] / "report.html" if job["run"] else None
         link = os.path.relpath(report, study.path) if report and report.is_file() else None
+        # The last line of a traceback is its message.
         error = str(job["error"]).strip().splitlines()[-1] if job["error"] else ""
         overrides = [str(job[factor]) for factor in study.factors]
-        remark = "; ".join(filter(None, (error, change(job))))
+        note = "; ".join(filter(None, (error, change(job))))
         entries.append(
             {
                 "index": job["index"],
                 "overrides": overrides,
                 "status": job["status"],
                 "link": link,
-                "remark": remark,
+                "remark": note,
             }
         )
     return entries

@@ -1,6 +1,6 @@
-"""Any two jobs of a study beside one another: their settings, their numbers, and a test paired by prompt.
+"""Any two jobs of a study side by side: their settings, their numbers, and a test paired by prompt.
 
-Tests are computed for all pairs while there are few enough; the page names the command for everything else.
+Tests are computed for all pairs if there are few enough; for the others the page shows the command.
 """
 
 from __future__ import annotations
@@ -18,23 +18,31 @@ from rlhf_lab.statistics.inference import Estimate, paired_difference
 from rlhf_lab.studies.frame import Study
 
 MAX_TESTS = 300
-"""About two seconds of work and 8 kB of page. More pairs get tests of fewer metrics, the primary one first."""
+"""Maximum number of tests: about two seconds of work and 8 kB of page. With more pairs, fewer metrics are tested, the
+primary one first."""
 
 
 def job_pairs(study: Study, means: dict[int, pd.DataFrame]) -> dict[str, Any]:
-    """What the page needs to show any two completed jobs.
+    """Return what the page needs to show any two completed jobs.
 
     Args:
-        means: job index → its last policy's metrics by prompt.
+        study: the study.
+        means: job index → metrics of its last policy by prompt.
 
     Returns:
         {"folder", "factors": [key], "metrics": [title], "jobs": [{"index", "settings": [text], "values": [text]}],
-        "tests": {"i,j": [[B − A, p] or null per metric]}} with i < j positions in `jobs`, A the i-th; no jobs when
-        fewer than two completed.
+        "tests": {"i,j": [[B − A, p] or null per metric]}} where i < j are positions in `jobs` and A is the i-th; no
+        jobs if fewer than two completed.
     """
     completed = study.completed.to_dict("records")
     if len(completed) < 2:
-        return {"folder": str(study.path), "factors": [], "metrics": [], "jobs": [], "tests": {}}
+        return {
+            "folder": str(study.path),
+            "factors": [],
+            "metrics": [],
+            "jobs": [],
+            "tests": {},
+        }
     jobs = [
         {
             "index": job["index"],
@@ -44,6 +52,7 @@ def job_pairs(study: Study, means: dict[int, pd.DataFrame]) -> dict[str, Any]:
         for job in completed
     ]
     pairs = list(combinations(range(len(completed)), 2))
+    # With more pairs fewer metrics are tested, so that MAX_TESTS is never exceeded.
     tested_metrics = study.metrics[: MAX_TESTS // len(pairs)]
     values_by_metric = [_values_by_job(completed, means, metric) for metric in tested_metrics]
     tests = {}
@@ -59,20 +68,25 @@ def job_pairs(study: Study, means: dict[int, pd.DataFrame]) -> dict[str, Any]:
 
 
 def _job_estimate(job: dict[Any, Any], metric: str) -> Estimate:
+    """Return a job's stored estimate of a metric."""
     count = int(job[f"{metric}/n"])
-    return Estimate(job[metric], job[f"{metric}/low"], job[f"{metric}/high"], count, min(1, count))
+    low, high = job[f"{metric}/low"], job[f"{metric}/high"]
+    return Estimate(job[metric], low, high, count, min(1, count))
 
 
 def _values_by_job(jobs: list[dict[Any, Any]], means: dict[int, pd.DataFrame], metric: str) -> list[FloatArray | None]:
-    """Per job its means by prompt, on the prompts of all jobs in one order (NaN where it has none)."""
+    """Return each job's means by prompt, on the prompts of all jobs in one order (NaN if a job has none)."""
     indices = [job["index"] for job in jobs]
-    columns = {index: means[index][metric] for index in indices if index in means and metric in means[index]}
-    table = pd.DataFrame(columns)  # aligns the prompts
+    columns = {}
+    for index in indices:
+        if index in means and metric in means[index]:
+            columns[index] = means[index][metric]
+    table = pd.DataFrame(columns)  # the constructor aligns the prompts
     return [table[index].to_numpy(float) if index in table else None for index in indices]
 
 
 def _paired_test(a: FloatArray | None, b: FloatArray | None) -> list[str] | None:
-    """B − A over the prompts that both answered, and its p-value; None when they share fewer than two."""
+    """Return B − A over the prompts that both answered, and its p-value; None with fewer than two common prompts."""
     if a is None or b is None:
         return None
     comparison = paired_difference(b, a, np.arange(len(a)))

@@ -1,10 +1,10 @@
-"""The tables of a study, one per metric: a level per row with its difference from the baseline, and a figure."""
+"""Tables of a study, one per metric: a row per level with its difference from the baseline, and a figure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlhf_lab.figures.charts import Level, dots
+from rlhf_lab.figures.charts import Level, dot_chart
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.sections import PageSection
 from rlhf_lab.reports.study.results import StudyResults
@@ -15,19 +15,20 @@ from rlhf_lab.studies.table import HEADINGS, MetricSection, cells, method, secti
 
 
 def primary(results: StudyResults) -> PageSection:
-    """The metric that the question is about; its figure is also a file."""
+    """Return the section on the metric that the question is about; its figure is also a file."""
     study = results.study
     comparisons = [comparison for comparison in results.comparisons if comparison.metric == study.primary]
     return _tables(study, comparisons, {"plot": level_dots(study, comparisons)})
 
 
 def exploratory(results: StudyResults) -> PageSection:
-    """All other metrics."""
+    """Return the section on all other metrics."""
     study = results.study
     return _tables(study, [comparison for comparison in results.comparisons if comparison.metric != study.primary])
 
 
 def _tables(study: Study, comparisons: Sequence[MetricSection], files: dict[str, Chart] | None = None) -> PageSection:
+    """Return a section with a table and a figure per metric."""
     tables = []
     for comparison in comparisons:
         tables.append(
@@ -39,13 +40,18 @@ def _tables(study: Study, comparisons: Sequence[MetricSection], files: dict[str,
                 "figure": level_dots(study, [comparison]),
             }
         )
+    # The first column is named after the compared setting, without its section.
     headings = (study.compare.split(".")[-1], *HEADINGS[1:])
     values = {"tables": tables, "headings": headings, "method": method(study)}
-    return PageSection(template=f"{__package__}:metrics.html.j2", values=values, files=files or {})
+    return PageSection(
+        template=f"{__package__}:metrics.html.j2",
+        values=values,
+        files=files or {},
+    )
 
 
 def level_dots(study: Study, sections: Sequence[MetricSection]) -> Chart:
-    """Dot and whisker per level, every run as a small dot below its mean; sections of one metric below one another."""
+    """Plot a dot with a whisker per level, and every run as a small dot below its mean, panel by panel."""
     panels = dict(study.panels())
     levels = []
     for section in sections:
@@ -55,10 +61,11 @@ def level_dots(study: Study, sections: Sequence[MetricSection]) -> Chart:
             runs = jobs_of_level[section.metric].tolist()
             run_names = job_names(jobs_of_level)
             name = study.label(row.level)
+            # With several panels, each level occurs once per panel.
             if len(sections) > 1:
                 name = f"{study.panel_label(section.by)}: {name}"
             reference = row.level == study.baseline
             levels.append(Level(name, row.mean, runs, reference, run_names=run_names, units="seeds"))
     title = judged_title(sections[0].metric, study.has_gold)
     compared = study.compare.rpartition(".")[2].replace("_", " ")
-    return dots(levels, title=f"{title} by {compared}", x_label=title)
+    return dot_chart(levels, title=f"{title} by {compared}", x_label=title)

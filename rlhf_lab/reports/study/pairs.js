@@ -1,4 +1,4 @@
-// Shows two jobs of a study beside one another. Text reaches the page through textContent only.
+// Shows two jobs of a study side by side. Text is only inserted through textContent.
 (function () {
   "use strict";
   const data = JSON.parse(document.getElementById("pair-data").textContent);

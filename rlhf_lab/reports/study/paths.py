@@ -1,4 +1,4 @@
-"""What the policies of a study did along training: rewards, distance travelled and length, side by side by level."""
+"""Policies of a study along training: rewards, distance from the reference and length, side by side by level."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 
 import pandas as pd
 
-from rlhf_lab.figures.charts import Point, Series, estimate_facts, frontier
+from rlhf_lab.figures.charts import Point, Series, estimate_tooltip, frontier
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.run.frontier import gold_note
 from rlhf_lab.reports.sections import PageSection, figure_boxes
@@ -19,31 +19,33 @@ from rlhf_lab.studies.pairing import seeds
 
 
 def paths(results: StudyResults) -> PageSection:
-    """Figures of each part of the study; parts without policies are left out."""
+    """Return the section with figures of each panel of the study; panels without policies are left out."""
     rows = [_panel_boxes(panel, f", {by}" if by else "") for by, panel in results.study.panels()]
     return PageSection(template="two.html.j2", values={"rows": rows})
 
 
 def _panel_boxes(panel: Study, of_part: str) -> list[PageSection]:
-    """What can be drawn of one part of a study.
+    """Return the available figures of one panel of a study.
 
     Args:
+        panel: jobs of the panel.
         of_part: end of each title.
     """
     on_path = bool(len(panel.policies)) and bool(panel.policies["joined"].any())
     along = "Mean over seeds with its 95 % interval"
-    lengths = None if panel.primary == "tokens" else policy_paths(panel, "tokens")  # else the first figure shows it
+    # If length is the primary metric, the first figure already shows it.
+    lengths = None if panel.primary == "tokens" else policy_paths(panel, "tokens")
     distance = "The last policy of each level, mean over seeds in both directions."
     return figure_boxes(
-        (f"Along training{of_part}", f"{along}; levels stand side by side.", policy_paths(panel, panel.primary)),
-        (f"Against distance travelled{of_part}", distance, level_frontier(panel)),
+        (f"Along training{of_part}", f"{along}; levels are side by side.", policy_paths(panel, panel.primary)),
+        (f"Against distance from the reference{of_part}", distance, level_frontier(panel)),
         (f"Gold against proxy{of_part}", gold_note(on_path), gold_against_proxy(panel)),
         (f"Length along training{of_part}", f"{along}.", lengths),
     )
 
 
 def policy_paths(study: Study, metric: str) -> Chart | None:
-    """A metric of the successive policies of each level, mean and interval over seeds."""
+    """Plot a metric of the successive policies of each level, mean and interval over seeds."""
     rows = study.policies
     if rows.empty or metric not in rows or rows["position"].nunique() < 2:
         return None
@@ -54,52 +56,66 @@ def policy_paths(study: Study, metric: str) -> Chart | None:
             seed_N = policies["seed"].astype(str).to_numpy()
             mean = clustered_mean(policies[metric].to_numpy(dtype=float), seed_N)
             if not math.isnan(mean.mean):
-                # levels stand side by side, so that their whiskers do not cover one another
-                place = float(str(position)) + 0.05 * (colour - (len(study.levels) - 1) / 2)
+                # Shift levels sideways, so that their whiskers do not cover each other.
+                index = float(str(position)) + 0.05 * (colour - (len(study.levels) - 1) / 2)
                 policy = ", ".join(dict.fromkeys(policies["policy"]))
-                facts = {"policy": policy, **_seed_facts(metric, mean, policies)}
+                tooltip = {"policy": policy, **_seed_metadata(metric, mean, policies)}
                 is_joined = _on_one_path(policies)
-                points.append(Point(place, mean.mean, mean.low, mean.high, facts=facts, joined=is_joined))
+                points.append(Point(index, mean.mean, mean.low, mean.high, tooltip=tooltip, joined=is_joined))
         if points:
             series.append(Series(study.label(level), points, colour))
+    # The axis names the policies if the text is short enough.
     names = " → ".join(rows.sort_values("position")["policy"].drop_duplicates())
     title = judged_title(metric, study.has_gold)
     note = f"evaluated policy: {names}" if len(names) < 70 else "evaluated policy, in order of training"
     if not series:
         return None
-    return frontier(series, title=f"{title} along training", x_label=note, y_label=title, integers=True)
+    return frontier(
+        series,
+        title=f"{title} along training",
+        x_label=note,
+        y_label=title,
+        integers=True,
+    )
 
 
 def level_frontier(study: Study) -> Chart | None:
-    """The primary metric against √KL of the last policy, a point per run, joined by nothing."""
+    """Plot the primary metric against √KL of the last policy, a point per level, without lines."""
     rows, metric = study.policies, study.primary
     if rows.empty or metric not in rows or "kl" not in rows or metric == "kl":
         return None
+    # The last policy of each run.
     last = rows.loc[rows.groupby("index")["position"].idxmax()]
     series = []
     for colour, level in enumerate(study.levels):
-        policies = last[(last["level"] == level) & last["kl"].notna() & last[metric].notna()]
+        is_known = last["kl"].notna() & last[metric].notna()
+        policies = last[(last["level"] == level) & is_known]
         if len(policies):
             series.append(Series(study.label(level), [_level_point(policies, metric)], colour))
     if not series:
         return None
     title = judged_title(metric, study.has_gold)
     x_label = "√KL from the reference policy, √nats per response"
-    return frontier(series, title=f"{title} against √KL of the last policy", x_label=x_label, y_label=title)
+    return frontier(
+        series,
+        title=f"{title} against √KL of the last policy",
+        x_label=x_label,
+        y_label=title,
+    )
 
 
 def gold_against_proxy(study: Study) -> Chart | None:
-    """Gold against proxy reward of the successive policies of each level, mean over seeds in both directions."""
+    """Plot gold against proxy reward of the successive policies of each level, mean over seeds in both directions."""
     rows = study.policies
     if rows.empty or not {"gold", "proxy"} <= set(rows) or not study.has_gold:
         return None
     series = []
     for colour, level in enumerate(study.levels):
-        scored = rows[(rows["level"] == level) & rows["gold"].notna() & rows["proxy"].notna()]
-        points = [
-            _mean_point(policies, policies["proxy"], "proxy reward", "gold")
-            for _, policies in scored.groupby("position")
-        ]
+        is_scored = rows["gold"].notna() & rows["proxy"].notna()
+        scored = rows[(rows["level"] == level) & is_scored]
+        points = []
+        for _, policies in scored.groupby("position"):
+            points.append(_mean_point(policies, policies["proxy"], "proxy reward", "gold"))
         if points:
             series.append(Series(study.label(level), points, colour))
     if not series:
@@ -110,26 +126,32 @@ def gold_against_proxy(study: Study) -> Chart | None:
 
 
 def _level_point(policies: pd.DataFrame, metric: str) -> Point:
-    """A level's mean over seeds in both directions; a distance is not negative."""
+    """Return a level's mean over seeds in both directions; the bound of a distance is clipped at 0."""
     point = _mean_point(policies, policies["kl"].clip(lower=0).pow(0.5), "√KL", metric)
     return dataclasses.replace(point, x_low=max(point.x_low, 0.0))
 
 
 def _mean_point(policies: pd.DataFrame, x_values: pd.Series, x_name: str, metric: str) -> Point:
+    """Return the mean over seeds of x values and of a metric, with intervals in both directions."""
     x = clustered_mean(x_values.to_numpy(dtype=float), seeds(policies))
     y = clustered_mean(policies[metric].to_numpy(dtype=float), seeds(policies))
     policy = ", ".join(dict.fromkeys(policies["policy"]))
-    facts = {"policy": policy, x_name: compact(x), **_seed_facts(metric, y, policies)}
-    return Point(x.mean, y.mean, y.low, y.high, x.low, x.high, facts=facts, joined=_on_one_path(policies))
+    tooltip = {
+        "policy": policy,
+        x_name: compact(x),
+        **_seed_metadata(metric, y, policies),
+    }
+    joined = _on_one_path(policies)
+    return Point(x.mean, y.mean, y.low, y.high, x.low, x.high, tooltip=tooltip, joined=joined)
 
 
 def _on_one_path(policies: pd.DataFrame) -> bool:
-    """Whether all of these policies lie on the paths of their runs' training."""
+    """Return True if all of these policies are on the paths of their runs' training."""
     return bool(policies["joined"].all())
 
 
-def _seed_facts(metric: str, mean: Estimate, policies: pd.DataFrame) -> dict[str, str]:
-    """A mean over seeds for a tooltip, which also names the seeds."""
-    facts = estimate_facts(metric_title(metric), mean, units="seeds")
+def _seed_metadata(metric: str, mean: Estimate, policies: pd.DataFrame) -> dict[str, str]:
+    """Return a mean over seeds as tooltip entries, including the seeds."""
+    tooltip = estimate_tooltip(metric_title(metric), mean, units="seeds")
     names = ", ".join(dict.fromkeys(policies["seed"].astype(str)))
-    return {**facts, "seed": names}
+    return {**tooltip, "seed": names}

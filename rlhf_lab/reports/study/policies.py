@@ -1,15 +1,15 @@
-"""The policies of a study on its page: scores and lights by level, responses side by side, and any two jobs."""
+"""Policies of a study on its page: scores and lights by level, responses side by side, and any two jobs."""
 
 from __future__ import annotations
 
 from rlhf_lab.reports.run.samples import samples_section
-from rlhf_lab.reports.sections import PageSection, Table
+from rlhf_lab.reports.sections import PageSection, ReportTable
 from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.results.glossary import term
 
 
 def policies(results: StudyResults) -> PageSection | None:
-    """Scores of the last policy of each level, and in how many jobs each light is on; None without policies."""
+    """Return the section with scores and warning lights of each level's last policy; None without policies."""
     last, lights = results.policies["last"], results.policies["lights"]
     if not last and not lights:
         return None
@@ -17,18 +17,30 @@ def policies(results: StudyResults) -> PageSection | None:
     if last:
         note = "Mean over the jobs of a level, with a 95 % interval over seeds."
         headings = ["level", "jobs", *(term(title, meaning) for title, meaning in last["columns"])]
-        table = Table(headings, [(level, count, *values) for level, count, values in last["rows"]])
+        rows = [(level, count, *values) for level, count, values in last["rows"]]
+        table = ReportTable(headings, rows)
     template = f"{__package__}:policies.html.j2"
-    return PageSection("Last policy of each level", note, table=table, template=template, values={"lights": lights})
+    return PageSection(
+        "Last policy of each level",
+        note,
+        table=table,
+        template=template,
+        values={"lights": lights},
+    )
 
 
 def samples(results: StudyResults) -> PageSection | None:
+    """Return the section with one job's responses per level side by side."""
     return samples_section(results.policies["samples"])
 
 
 def pairs(results: StudyResults) -> PageSection | None:
-    """Any two completed jobs beside one another; None where fewer than two completed."""
+    """Return the section that shows any two completed jobs side by side; None if fewer than two completed."""
     pairs = results.policies["pairs"]
     if not pairs["jobs"]:
         return None
-    return PageSection("Any two jobs", template=f"{__package__}:pairs.html.j2", values={"pairs": pairs})
+    return PageSection(
+        "Any two jobs",
+        template=f"{__package__}:pairs.html.j2",
+        values={"pairs": pairs},
+    )

@@ -1,6 +1,6 @@
-"""What the policies of a study are like: hacking lights, rewards, KL and length by level, replies side by side.
+"""Policies of a study: hacking lights, rewards, KL and length by level, responses side by side.
 
-The runs of the completed jobs are read once more, one after the other, so that only what is shown stays in memory.
+The runs of the completed jobs are read again, one after another, so that only the displayed values stay in memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pandas as pd
 
 from rlhf_lab.reports.study.job_pairs import job_pairs
 from rlhf_lab.results.gains import lights, policy_names, policy_of, prompt_means
-from rlhf_lab.results.rundir import Run, read_run
+from rlhf_lab.results.rundir import StoredRun, read_run
 from rlhf_lab.results.samples import pick_samples
 from rlhf_lab.results.wording import compact, metric_note, metric_title
 from rlhf_lab.statistics.inference import clustered_mean
@@ -21,44 +21,49 @@ from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import seeds
 
 SHOWN = ("gold", "correct", "proxy", "kl", "tokens", "verbose", "garble", "ended")
+"""Metrics of the table of last policies."""
 SAMPLE_BYTES = 16_000
-"""Of the samples on a page."""
+"""Maximum size of the samples on a page."""
 MARKS = {"bad": "✕", "watch": "!", "unknown": "?", "good": "✓"}
-"""States of a light, worst first."""
+"""State of a light → its mark, worst state first."""
 
 
 def policy_view(study: Study) -> dict[str, Any]:
-    """What the page shows of the policies; every part is empty for a study that evaluated none."""
+    """Return what the page shows of the policies; every entry is empty for a study that evaluated none."""
     states: dict[str, dict[str, list[str]]] = {}
-    examples: dict[str, Run] = {}
+    examples: dict[str, StoredRun] = {}
     means: dict[int, pd.DataFrame] = {}
     for job, run in _read_runs(study):
         level = job["level"]
         for light in lights(run):
             states.setdefault(level, {}).setdefault(light.name, []).append(light.state)
         if len(run.evaluation):
+            # The first job of a level represents it.
             examples.setdefault(level, run)
             last_policy = run.evaluation[run.evaluation["policy"] == policy_of(run)]
             means[job["index"]] = prompt_means(last_policy, study.metrics)
+    level_examples = {study.label(level): examples[level] for level in study.levels if level in examples}
     return {
         "lights": _light_table(states, study),
         "last": last_policies(study),
-        "samples": _side_by_side({study.label(level): examples[level] for level in study.levels if level in examples}),
+        "samples": _side_by_side(level_examples),
         "pairs": job_pairs(study, means),
     }
 
 
-def _read_runs(study: Study) -> Iterator[tuple[dict[Any, Any], Run]]:
+def _read_runs(study: Study) -> Iterator[tuple[dict[Any, Any], StoredRun]]:
+    """Yield every completed job with its run."""
     for job in study.completed.to_dict("records"):
         yield job, read_run(job["run"])
 
 
 def last_policies(study: Study) -> dict[str, Any] | None:
-    """Rewards, KL and length of the last policy of each level, mean over seeds."""
+    """Return rewards, KL and length of the last policy of each level, mean over seeds."""
     rows = study.policies
     names = [name for name in SHOWN if name in rows and rows[name].notna().any()]
     if not names:
         return None
+    # The last policy of each run.
     last = rows.loc[rows.groupby("index")["position"].idxmax()]
     table = []
     for level in study.levels:
@@ -69,7 +74,7 @@ def last_policies(study: Study) -> dict[str, Any] | None:
 
 
 def _light_table(states: dict[str, dict[str, list[str]]], study: Study) -> dict[str, Any] | None:
-    """Per level and light: in how many jobs it is on, with the worst state among them."""
+    """Return, per level and light, the number of jobs in which it is on, with the worst state among them."""
     names = list(dict.fromkeys(name for lights_of_level in states.values() for name in lights_of_level))
     if not names:
         return None
@@ -78,6 +83,7 @@ def _light_table(states: dict[str, dict[str, list[str]]], study: Study) -> dict[
         cells = []
         for name in names:
             job_states = states[level].get(name, [])
+            # MARKS is ordered from the worst to the best state.
             worst = next((state for state in MARKS if state in job_states), "unknown")
             on = sum(state in ("bad", "watch") for state in job_states)
             text = "unknown" if worst == "unknown" else f"{MARKS[worst]} {on} of {len(job_states)}"
@@ -86,23 +92,27 @@ def _light_table(states: dict[str, dict[str, list[str]]], study: Study) -> dict[
     return {"columns": names, "rows": rows}
 
 
-def _side_by_side(examples: dict[str, Run]) -> dict[str, Any]:
-    """Replies of one job's last policy per level, after those of the policy that the first job starts from.
+def _side_by_side(examples: dict[str, StoredRun]) -> dict[str, Any]:
+    """Return responses of one job's last policy per level, after those of the first job's starting policy.
 
     Args:
-        examples: what a level is called → one of its runs.
+        examples: label of a level → one of its runs.
     """
     if not examples:
         return {"policies": [], "prompts": [], "total": 0}
     first_run = next(iter(examples.values()))
     names = policy_names(first_run)
-    replies = []
-    if len(names) > 1:  # else its one policy is both the start and the last
+    responses = []
+    if len(names) > 1:  # otherwise its single policy is both the first and the last
         start = first_run.evaluation[first_run.evaluation["policy"] == names[0]]
-        replies.append(start.assign(policy=f"start: {names[0]}"))
+        responses.append(start.assign(policy=f"start: {names[0]}"))
     for level, run in examples.items():
         rows = run.evaluation
-        replies.append(rows[rows["policy"] == policy_of(run)].assign(policy=level))
-    # As if one run had evaluated a policy per level.
-    combined = dataclasses.replace(first_run, evaluation=pd.concat(replies, ignore_index=True), policies=())
+        responses.append(rows[rows["policy"] == policy_of(run)].assign(policy=level))
+    # Combine them as if one run had evaluated a policy per level.
+    combined = dataclasses.replace(
+        first_run,
+        evaluation=pd.concat(responses, ignore_index=True),
+        policies=(),
+    )
     return pick_samples(combined, budget=SAMPLE_BYTES)

@@ -1,4 +1,4 @@
-"""What several sections of a study's page show, computed once."""
+"""Values used by several sections of a study's page, computed once."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from functools import cached_property
 from typing import Any
 
 from rlhf_lab.reports.study.policy_view import policy_view
-from rlhf_lab.results.answer import Answer
-from rlhf_lab.studies.finding import write_finding
+from rlhf_lab.results.answer import Conclusion
+from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.table import MetricSection, build_sections
 
 
 @dataclass(frozen=True)
 class StudyResults:
-    """A study with its comparisons; what the givers of a study's sections take."""
+    """Study with its comparisons; argument of the section givers of a study."""
 
     study: Study
 
     @cached_property
     def comparisons(self) -> list[MetricSection]:
-        """Every level against the baseline, for every metric, the primary one first."""
+        """Comparison of every level with the baseline, for every metric, the primary one first."""
         return build_sections(self.study)
 
     @cached_property
-    def finding(self) -> Answer:
-        return write_finding(self.study, self.comparisons)
+    def conclusion(self) -> Conclusion:
+        """Answer to the study's question, with its limits."""
+        return write_conclusion(self.study, self.comparisons)
 
     @cached_property
     def policies(self) -> dict[str, Any]:
-        """What the runs of completed jobs show of their policies, see `policy_view`."""
+        """Policies of the completed jobs, see `policy_view`."""
         return policy_view(self.study)

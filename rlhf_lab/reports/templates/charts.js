@@ -1,8 +1,8 @@
-// Replaces static figures by views of Vega: tooltips, legends that filter, zoom, all of it by keyboard too.
-// Text reaches the page through textContent and Vega's SVG, which both treat it as text.
+// Replaces static figures by Vega views with tooltips, filtering legends and zoom, which also work by keyboard.
+// Text is inserted through textContent and Vega's SVG only; both escape it.
 (async function () {
   "use strict";
-  if (!window.DecompressionStream) return; // an old browser keeps the static figures
+  if (!window.DecompressionStream) return; // old browsers keep the static figures
   const packed = atob(document.getElementById("vega").textContent);
   const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
   const script = document.createElement("script");
@@ -19,7 +19,7 @@
   tip.hidden = true;
   document.body.append(tip);
 
-  // Marks that have a tooltip, with their place inside the figure; those of series that are switched off are left out.
+  // Marks that have a tooltip, with their position inside the figure; marks of deselected series are left out.
   function readable(view) {
     const found = [];
     function walk(group, left, top) {
@@ -54,13 +54,13 @@
     tip.hidden = false;
   }
 
-  // The limits of the axes that `zoom` of the specification moves.
+  // Limits of the axes that the parameter `zoom` of the specification controls.
   function limits(view) {
     const names = Object.keys(view.getState({ signals: (name) => /^zoom_[xy]$/.test(name) }).signals);
     return names.map((name) => [name, view.scale(name.slice(-1)).domain()]);
   }
 
-  // Zoom by a factor around the middle; 0 goes back to the limits of the beginning.
+  // Zoom by a factor around the centre; 0 restores the initial limits.
   function zoom(view, factor, beginning) {
     if (!factor) for (const [name, whole] of beginning) view.signal(name, whole);
     else for (const [name, [low, high]] of limits(view)) {
@@ -70,7 +70,7 @@
     return view.runAsync();
   }
 
-  // Names in the legend become buttons; Vega draws them anew, so this follows every change.
+  // Turn legend names into buttons. Vega recreates them on every change, so this runs after each change.
   function nameButtons(figure) {
     for (const label of figure.querySelectorAll(".live .role-legend-label text")) {
       label.setAttribute("tabindex", "0");
@@ -83,7 +83,7 @@
     const specification = JSON.parse(figure.querySelector("script").textContent);
     const live = document.createElement("div");
     const room = () => Math.min(figure.clientWidth, WIDEST);
-    if (!room()) return false; // inside something that is closed
+    if (!room()) return false; // inside a collapsed element
     live.className = "live";
     live.hidden = true;
     figure.append(live);
@@ -175,5 +175,5 @@
     if (details) details.addEventListener("toggle", () => bring(figure), { once: true });
   }
   if (help) help.hidden = false;
-  document.documentElement.dataset.charts = "live"; // says to tests that all figures have been replaced
+  document.documentElement.dataset.charts = "live"; // tells tests that all figures have been replaced
 })();

@@ -1,4 +1,4 @@
-// Chooses which samples stand side by side. Text reaches the page through textContent only.
+// Selects the samples that are shown side by side. Text is only inserted through textContent.
 (function () {
   "use strict";
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -19,7 +19,7 @@
     return node;
   }
 
-  const groups = { regular: "Prompts", hacked: "Where gold falls behind proxy most" };
+  const groups = { regular: "Prompts", hacked: "Gold falls furthest behind proxy" };
 
   function gold(replies) {
     const known = replies.map((reply) => reply.gold).filter((value) => value !== null);

@@ -1,4 +1,4 @@
-"""Named criteria of a reply that a program computes without knowing the truth, and the rewards made of them.
+"""Named criteria of a response that a program computes without the true reward, and rewards built from them.
 
-sets.py has the criteria of each domain, model.py the weighted sum of them; design.py is the term.
+Read sets.py (the criteria of each domain), model.py (their weighted sum), then design.py, the term.
 """

@@ -1,4 +1,4 @@
-"""Whatever a reward design has made, as a reward."""
+"""Reward that uses the result of any step of a reward design."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlhf_lab.training.run import Run
 
 
 class CriteriaReward:
-    """A weighted sum of criteria. Parts: the standardised value of each criterion that has a weight."""
+    """Weighted sum of criteria. `parts` contains the standardised value of each criterion with a non-zero weight."""
 
     def __init__(self, criteria: CriteriaSet, model: CriteriaModel):
         self.criteria, self.model = criteria, model
@@ -29,12 +29,15 @@ class CriteriaReward:
 
 
 def build(settings: Design, run: Run) -> TextReward:
-    folder = Path(run.needs["design"])
-    if (folder / MODEL_FILE).is_file():
+    """Return the reward in `needs.design`: criteria with weights, a reward file of a pack, or a reward model."""
+    directory = Path(run.needs["design"])
+    # The file in the directory tells which step of the design produced the reward.
+    if (directory / MODEL_FILE).is_file():
         criteria = criteria_of(run.data)
-        return CriteriaReward(criteria, CriteriaModel.load(folder, criteria.names))
+        return CriteriaReward(criteria, CriteriaModel.load(directory, criteria.names))
+    # Packs register the files of rewards that they can load; anything else is a reward model.
     for file, reference in named("reward_files").items():
-        if (folder / file).is_file():
-            reward: TextReward = load(reference)(folder, run)
+        if (directory / file).is_file():
+            reward: TextReward = load(reference)(directory, run)
             return reward
-    return load_reward(folder, device=run.device).score
+    return load_reward(directory, device=run.device).score

@@ -1,7 +1,7 @@
-"""The criteria of each domain: numbers of a reply that a program computes without the truth, and a person's weights.
+"""Criteria of each domain: numbers that a program computes from a response without the true reward, and their weights.
 
-A weight is what someone would write down who has looked at a few replies and has no labels; 0 is a criterion that was
-measured and not weighed. Weights are of standardised criteria.
+The weights are those that someone might choose after looking at a few responses without labels. They apply to
+standardised criteria. Weight 0 means that a criterion is measured but does not contribute.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhf_lab.core.arrays import FloatArray
-from rlhf_lab.core.packs import contributed
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.packs import contributed_objects, owner
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.environments.reviews.comments import read_comment
 from rlhf_lab.rewards.rules.settings import Programmatic
@@ -26,9 +27,9 @@ TEXT = {
     "hollow_opening": -0.1,
     "offers": -0.1,
 }
-"""words: length. on_topic: share of the question's longer words that the reply repeats. varied: distinct words, as a
-share. finished: 1 where it ends with a full stop, exclamation or question mark. hollow_opening: 1 where it begins with
-an affirmation (`reward.terms.programmatic.affirmations`). offers: phrases that offer more help."""
+"""words: length in words. on_topic: fraction of the question's longer words that the response repeats. varied: fraction
+of distinct words. finished: 1 if it ends with a full stop, exclamation or question mark. hollow_opening: 1 if it starts
+with an affirmation (`reward.terms.programmatic.affirmations`). offers: number of phrases that offer more help."""
 REVIEWS = {
     "names_lines": 0.25,
     "names_kinds": 0.25,
@@ -41,23 +42,26 @@ REVIEWS = {
     "vague": -0.1,
     "unreadable": -0.2,
 }
-"""names_lines: different lines that it names and the change has. names_kinds, gives_fixes, approves, confident, praise,
-nits, vague: sentences of these families. words: length. unreadable: sentences of no family, and repetitions."""
+"""names_lines: number of different line numbers that it names and that exist in the change. names_kinds, gives_fixes,
+approves, confident, praise, nits, vague: number of sentences of these families. words: length in words. unreadable:
+number of sentences of no family, and of repetitions."""
 
 OFFERS = ("let me know", "feel free", "happy to help", "hope this helps", "hope that helps", "anything else")
 LONG_WORD = 5
-"""Letters from which a word of the question counts for `on_topic`."""
+"""Minimum letters of a word of the question that counts for `on_topic`."""
 
 Measure = Callable[[Sequence[str], Sequence[str]], FloatArray]
-"""(prompts, responses) → a value per reply and criterion, (N, C)."""
+"""(prompts, responses) → value per response and criterion, (N, C)."""
 
 
 @dataclass(frozen=True)
 class CriteriaSet:
-    """The criteria of a domain.
+    """Criteria of a domain.
 
     Attributes:
+        domain: name of the domain.
         hand_weights: criterion → weight, in the order of the columns of `measure`.
+        measure: function that computes the criteria.
     """
 
     domain: str
@@ -66,26 +70,40 @@ class CriteriaSet:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Names of the criteria, in the order of the columns of `measure`."""
         return tuple(self.hand_weights)
 
 
 def criteria_of(corpus: Corpus) -> CriteriaSet:
-    """The criteria of a corpus: those that a pack has for it, those of review comments, else those of text."""
-    found = (find(corpus) for find in contributed("criteria"))
-    of_pack: CriteriaSet | None = next(filter(None, found), None)
-    if of_pack is not None:
-        return of_pack
+    """Return the criteria of a corpus: those that a pack provides, those of review comments, or those of text.
+
+    Raise ConfigError if two packs provide criteria for the corpus.
+    """
+    # All packs are asked, so that a conflict between two of them is an error instead of depending on their order.
+    found: list[tuple[str, CriteriaSet]] = []
+    for find in contributed_objects("criteria"):
+        criteria = find(corpus)
+        if criteria is not None:
+            found.append((owner(find.__module__), criteria))
+    if len(found) > 1:
+        (first, _), (second, _), *_ = found
+        raise ConfigError(
+            f"criteria of data {corpus.name}: both {first} and {second} provide them; remove one of the two packs"
+        )
+    if found:
+        return found[0][1]
     if corpus.name == "reviews":
         return CriteriaSet("reviews", REVIEWS, _measure_each(review_criteria, len(REVIEWS)))
     return CriteriaSet("text", TEXT, _measure_each(text_criteria, len(TEXT)))
 
 
 def text_criteria(prompt: str, response: str) -> tuple[float, ...]:
-    """Values of `TEXT` for one reply."""
+    """Return the values of `TEXT` for one response."""
     words = re.findall(r"[a-z']+", response.lower())
+    # A prompt may contain earlier turns; the question is the last one.
     question = prompt.rpartition("Human:")[2].removesuffix("Assistant:")
-    asked = {word for word in re.findall(r"[a-z]+", question.lower()) if len(word) >= LONG_WORD}
-    repeated = len(asked & set(words)) / len(asked) if asked else 0.0
+    requested = {word for word in re.findall(r"[a-z]+", question.lower()) if len(word) >= LONG_WORD}
+    repeated = len(requested & set(words)) / len(requested) if requested else 0.0
     varied = len(set(words)) / len(words) if words else 0.0
     finished = float(response.rstrip().endswith((".", "!", "?")))
     opening = float(response.lstrip("\"' ").lower().startswith(Programmatic().affirmations))
@@ -94,7 +112,7 @@ def text_criteria(prompt: str, response: str) -> tuple[float, ...]:
 
 
 def review_criteria(prompt: str, response: str) -> tuple[float, ...]:
-    """Values of `REVIEWS` for one comment. Of the change only its number of lines is read."""
+    """Return the values of `REVIEWS` for one comment. The only property of the change used is its number of lines."""
     comment = read_comment(response)
     change_lines = prompt.strip().removesuffix("Assistant:").strip().count("\n") + 1
     lines = {claim.line for claim in (*comment.findings, *comment.fixes)}
@@ -114,7 +132,7 @@ def review_criteria(prompt: str, response: str) -> tuple[float, ...]:
 
 
 def _measure_each(criteria: Callable[[str, str], tuple[float, ...]], columns: int) -> Measure:
-    """A measure that looks at one reply after the other."""
+    """Return a measure that scores each response separately."""
 
     def measure(prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
         rows = [criteria(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]

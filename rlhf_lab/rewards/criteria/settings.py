@@ -1,4 +1,4 @@
-"""Settings of the term that scores with whatever a reward design has made."""
+"""Settings of the term that scores with the result of a reward design."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from rlhf_lab.rewards.term import TermSettings
 @register("reward", "design")
 @dataclass(frozen=True)
 class Design(TermSettings):
-    """What a step of a reward design made, in `needs.design`: criteria with weights (`algorithm=criteria_reward`), or
-    a model that learned from pairs (`reward_model`; of clips `acoustic_reward`). One term, so that a study can compare
-    them.
+    """Score by the result of a reward-design step in `needs.design`.
+
+    It is a weighted sum of criteria (`algorithm=criteria_reward`), or a model trained on pairs (`reward_model`,
+    or `acoustic_reward` for audio clips). One term handles all of them, so that a study can compare them.
     """
 
     needs_role: ClassVar[str | None] = "design"
-    requires: ClassVar[Requirements] = ()  # designs are made for text and for clips
-    reads_folder: ClassVar[bool] = True
+    requires: ClassVar[Requirements] = ()  # a design may score text or audio
+    reads_run_dir: ClassVar[bool] = True

@@ -1,4 +1,5 @@
-"""Rewards from elsewhere: a Python function of the user, a service, a judge.
+"""Rewards from elsewhere: a Python function of the user, or a service.
 
-functions.py finds a user's function, post.py sends HTTP requests, `rewards/checked.py` refuses malformed answers.
+Read settings.py, then callable.py with functions.py (finds the function) and remote.py with post.py (HTTP requests).
+trial.py calls a function on two rows before anything is built; rewards/checked.py rejects malformed values.
 """

@@ -1,6 +1,6 @@
-"""Functions of the user as rewards: from a Python file, or from an installed package by its entry point.
+"""Users' functions as rewards: loaded from a Python file, or from an installed package by its entry point.
 
-Neither torch nor, for `source_files`, the user's code is imported here.
+This module does not import torch. `source_files` does not import the user's code either.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from rlhf_lab.core.user_code import files_behind, import_user_code, load_from_fi
 from rlhf_lab.rewards.external.settings import PythonCallable
 
 GROUP = "rlhf_lab.rewards"
+"""Group of entry points that name reward functions."""
 
 
 def load_function(settings: PythonCallable) -> Callable[..., Any]:
-    """The function that a callable reward names. Raises ConfigError where it is missing, broken, or no function.
+    """Return the function that a callable reward names. Raise ConfigError if it is missing, broken, or not a function.
 
-    A file is read again each time, so that an edit takes effect within one notebook session.
+    A file is read again at each call, so that an edit takes effect within a notebook session.
     """
     if settings.function:
         where = f"reward.terms.callable.function={settings.function}"
@@ -34,13 +35,13 @@ def load_function(settings: PythonCallable) -> Callable[..., Any]:
 
 
 def _load_entry_point(name: str) -> tuple[str, Any]:
-    """(the setting as errors name it, what the entry point of this name loads)."""
+    """Return (setting for messages, object that the entry point loads)."""
     where = f"reward.terms.callable.name={name}"
     point = _entry_point(name)
     if point is None:
         installed = ", ".join(sorted(point.name for point in entry_points(group=GROUP))) or "none is installed"
         raise ConfigError(
-            f"{where} is no entry point of the group {GROUP} ({installed}); declare it "
+            f"{where} is not an entry point of the group {GROUP} ({installed}); declare it "
             f'in the pyproject.toml of your package: [project.entry-points."{GROUP}"], '
             f'{name} = "module:function"; or name a file: '
             "reward.terms.callable.function=my_rewards.py:brevity"
@@ -50,21 +51,33 @@ def _load_entry_point(name: str) -> tuple[str, Any]:
 
 
 def source_files(settings: PythonCallable) -> list[Path]:
-    """Files whose content decides what the function returns; empty where they cannot be found.
+    """Return the files whose content determines what the function returns; empty if they cannot be found.
 
-    Of a file: itself and the modules beside it that it imports. Of an entry point: its top-level package, or module.
+    For a function in a file: that file and the modules next to it that it imports. For an entry point: its top-level
+    package or module.
     """
     if settings.function:
         return files_behind(settings.function)
     point = _entry_point(settings.name)
-    spec = find_spec(point.module.partition(".")[0]) if point else None  # finding a top-level name imports nothing
+    # Finding a top-level name imports nothing.
+    spec = find_spec(point.module.partition(".")[0]) if point else None
     if spec is None:
         return []
+    # A change anywhere in the package may change the function, so all its files count.
     if spec.submodule_search_locations:
-        folders = [Path(folder) for folder in spec.submodule_search_locations]
-        return sorted(file for folder in folders for file in folder.rglob("*.py"))
+        folders = [Path(directory) for directory in spec.submodule_search_locations]
+        return sorted(file for directory in folders for file in directory.rglob("*.py"))
     return [Path(spec.origin)] if spec.origin and spec.has_location else []
 
 
 def _entry_point(name: str) -> EntryPoint | None:
-    return next((point for point in entry_points(group=GROUP) if point.name == name), None)
+    """Return the entry point with a name, or None. Raise ConfigError if several packages define it."""
+    found = [point for point in entry_points(group=GROUP) if point.name == name]
+    # The same package may be found twice, e.g. in two directories of sys.path; only different values are ambiguous.
+    if len({point.value for point in found}) > 1:
+        positions = " and ".join(f"{point.value}{f' of {point.dist.name}' if point.dist else ''}" for point in found)
+        raise ConfigError(
+            f"reward.terms.callable.name={name} is an entry point of several packages ({positions}); uninstall one of "
+            "them, or name a file: reward.terms.callable.function=my_rewards.py:brevity"
+        )
+    return found[0] if found else None

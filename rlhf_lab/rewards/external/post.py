@@ -1,26 +1,18 @@
-"""A JSON request to a service over HTTP, repeated when the service fails."""
+"""JSON request to an HTTP service, with retries."""
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import Request
 
 from rlhf_lab.core.errors import LabError
-
-
-class _NoRedirect(HTTPRedirectHandler):
-    """A redirect is an error: following one would hand the key to another host, and turn the question into a GET."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-OPENER = build_opener(_NoRedirect)
+from rlhf_lab.core.http_client import ExchangeLimits, RefuseRedirects, build_opener
 
 
 def post_json(
@@ -33,13 +25,15 @@ def post_json(
     pause_s: float = 0.5,
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
-    """POST a JSON document; returns the body of the answer.
+    """POST a JSON document and return the body of the answer.
 
     Args:
-        what: shown in errors.
-        retries: further attempts, each after twice the pause of the one before. A request that the service refuses
-            (4xx, but not 429) or redirects (3xx) is not repeated.
-        timeout_s: of an attempt; 0 waits.
+        what: name of the service in messages.
+        retries: maximum number of additional attempts; the pause doubles before each. A request that the service
+            rejects (4xx except 429) or redirects (3xx) is not repeated.
+        timeout_s: seconds of one attempt, from connecting to the last byte of the answer; 0 means no limit.
+        pause_s: pause in seconds before the first retry.
+
     Raises:
         LabError: the service does not answer.
     """
@@ -48,10 +42,10 @@ def post_json(
     for attempt in range(retries + 1):
         try:
             request = Request(url, data=body, headers=all_headers)
-            with OPENER.open(request, timeout=timeout_s or None) as answer:
+            with build_opener(RefuseRedirects(), ExchangeLimits(timeout_s or math.inf)).open(request) as answer:
                 return answer.read()
         except (HTTPException, OSError) as error:
-            # 429 is "too many requests": it passes with time, unlike other client errors.
+            # 429 means "too many requests": unlike other client errors it disappears with time.
             refused = isinstance(error, HTTPError) and 300 <= error.code < 500 and error.code != 429
             if refused or attempt == retries:
                 raise LabError(f"{what} {url} does not answer: {error}") from error

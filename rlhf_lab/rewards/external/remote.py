@@ -1,4 +1,4 @@
-"""A reward served over HTTP."""
+"""Reward served over HTTP."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ import numpy as np
 from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.files import parse_json
 from rlhf_lab.core.types import Corpus, FloatArray, RewardBatch
-from rlhf_lab.rewards.checked import scores
+from rlhf_lab.rewards.calling import InvalidScores, RewardFailed, scores
 from rlhf_lab.rewards.external.post import post_json
 from rlhf_lab.rewards.external.settings import Remote
 from rlhf_lab.training.run import Run
 
+GIVE_UP_AFTER = 2
+"""Number of consecutive failed requests after which the rest of a call is not sent to the service."""
+
 
 class RemoteReward:
-    """Asks `settings.url` for the rewards of a batch; see `Remote` for the form of question and answer.
+    """Reward that requests scores from `settings.url`; see `Remote` for the form of request and answer.
 
     Args:
-        references: prompt → the answer in the data, with `send_references`.
+        references: prompt → answer in the data, with `send_references`.
+        pause_s: pause in seconds before the first retry.
     """
 
     def __init__(self, settings: Remote, references: Mapping[str, str] | None = None, pause_s: float = 0.5):
@@ -30,12 +34,31 @@ class RemoteReward:
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         size = self.settings.batch_size
-        batches = [slice(begin, begin + size) for begin in range(0, len(responses), size)]
-        rewards = [self._request_rewards(list(prompts[batch]), list(responses[batch])) for batch in batches]
-        return RewardBatch(np.concatenate(rewards) if rewards else np.zeros(0))
+        batches = [slice(start, start + size) for start in range(0, len(responses), size)]
+        rewards = np.full(len(responses), np.nan)
+        failures: list[LabError] = []
+        failed_in_a_row = 0
+        for batch in batches:
+            try:
+                rewards[batch] = self._request_rewards(list(prompts[batch]), list(responses[batch]))
+                failed_in_a_row = 0
+            except LabError as error:
+                if self.settings.on_error != "abstain":
+                    raise
+                failures.append(error)
+                # The service answered, so this failure does not count as a missing answer.
+                if isinstance(error, InvalidScores):
+                    rewards[batch] = error.scores_N
+                    continue
+                failed_in_a_row += 1
+                if failed_in_a_row == GIVE_UP_AFTER:
+                    break
+        if failures:
+            raise RewardFailed(str(failures[0]), rewards) from failures[0]
+        return RewardBatch(rewards)
 
     def _request_rewards(self, prompts: list[str], responses: list[str]) -> FloatArray:
-        """The service's rewards of one batch, (N,). Raises LabError for an answer of another form."""
+        """Return the service's rewards of one batch, (N,). Raise LabError for an answer of another form."""
         settings = self.settings
         question: dict[str, Any] = {"prompts": prompts, "responses": responses}
         if settings.send_references:
@@ -51,7 +74,7 @@ class RemoteReward:
         try:
             content = parse_json(body)
         except ValueError:
-            content = body  # no JSON: refused below, with its beginning in the message
+            content = body  # not JSON: rejected below with its first characters in the message
         rewards = content.get("rewards") if isinstance(content, dict) else None
         if not isinstance(rewards, list) or len(rewards) != len(responses):
             raise LabError(
@@ -62,13 +85,14 @@ class RemoteReward:
 
 
 def references(corpus: Corpus) -> dict[str, str]:
-    """Prompt → its answer in the answer key, or else the first chosen reply to it."""
-    replies = {}
+    """Return prompt → its answer in the answer key, or else its first chosen response."""
+    responses = {}
     for split in (corpus.test, corpus.train):
-        for pair in reversed(split):  # backwards, so that the first reply to a prompt is written last and stays
-            replies[pair.prompt] = pair.chosen
-    return {**replies, **corpus.answers}
+        for pair in reversed(split):  # backwards, so that the first response to a prompt is the one that remains
+            responses[pair.prompt] = pair.chosen
+    return {**responses, **corpus.answers}
 
 
 def build(settings: Remote, run: Run) -> RemoteReward:
+    """Return the reward of the settings, with the references of the run's corpus if they are sent."""
     return RemoteReward(settings, references(run.corpus) if settings.send_references else None)

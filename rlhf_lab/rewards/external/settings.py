@@ -1,4 +1,4 @@
-"""Settings of rewards that come from elsewhere: a Python file or package, a service."""
+"""Settings of external rewards: a Python file or package, or a service."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from rlhf_lab.rewards.term import TermSettings
 @register("reward", "callable")
 @dataclass(frozen=True)
 class PythonCallable(TermSettings):
-    """A Python function of the user: in a file, or in an installed package that declares it as an entry point.
+    """A user's Python function, from a file or from an installed package that declares it as an entry point.
 
-    It is called with (prompts, responses), two lists of text, and returns a number or None (unscored) for each. Further
-    parameters are columns of the data, by name: `def score(prompts, responses, *, answer)`; `**columns` takes them all.
-    TRL's signatures, `(completions, **kwargs)` and `(prompts, completions, **kwargs)`, are called by name. The function
-    is called on two rows of the data before anything is built.
+    The function is called with (prompts, responses), two lists of text, and returns a number or None (unscored) for
+    each response. Additional parameters are data columns by name: `def score(prompts, responses, *, answer)`;
+    `**columns` receives all of them. Functions with TRL's signatures, `(completions, **kwargs)` and
+    `(prompts, completions, **kwargs)`, are called by name. The function is called on two rows of the data before
+    anything is built.
 
     Args:
-        function: FILE.py:NAME, the file relative to the working directory.
-        name: of an entry point in the group `rlhf_lab.rewards`.
+        function: FILE.py:NAME; the file is relative to the working directory.
+        name: name of an entry point in the group `rlhf_lab.rewards`.
     """
 
     requires: ClassVar[Requirements] = ()
@@ -56,17 +57,17 @@ class PythonCallable(TermSettings):
 @register("reward", "remote")
 @dataclass(frozen=True)
 class Remote(TermSettings):
-    """A reward served over HTTP: POST {"prompts": […], "responses": […]} is answered by {"rewards": [number or null]}.
+    """Scores of an HTTP service: POST {"prompts": […], "responses": […]} returns {"rewards": [number or null, …]}.
 
     Args:
-        url: of the service.
-        batch_size: replies per request.
-        retries: further attempts after a failed one, each waiting twice as long as the one before.
-        request_timeout_s: an attempt that takes longer has failed; 0 waits. `timeout_s` bounds a call of the term, all
-            its requests and retries together.
-        send_references: the request also has "references": for each prompt the answer key's answer, or else the first
-            chosen reply to it; null for a prompt that is not in the data.
-        version: declared version of the service; change it when the service changes its answers, so that stored
+        url: address of the service.
+        batch_size: number of responses per request.
+        retries: maximum number of additional attempts after a failure; the pause doubles before each.
+        request_timeout_s: time limit in seconds of one attempt; 0 means no limit. `timeout_s` limits an entire call of
+            the term, including all its requests and retries.
+        send_references: True to add "references" to the request: for each prompt its answer in the answer key, or else
+            its first chosen response; null for a prompt that is not in the data.
+        version: version of the service, chosen by you. Change it when the service changes its scores, so that stored
             results are not reused.
     """
 
@@ -82,16 +83,16 @@ class Remote(TermSettings):
             *super().rules(),
             (
                 not self.url or _is_http(self.url),
-                f"url={self.url} is not an http address; write the whole of it, such as http://127.0.0.1:8000/reward",
+                f"url={self.url} is not an http address; write it in full, such as http://127.0.0.1:8000/reward",
             ),
         )
 
 
 def _is_http(url: str) -> bool:
-    """Whether it is an address with a scheme, a host and, where one is written, a valid port."""
+    """Return True for an address with a scheme, a host and, if present, a valid port."""
     try:
         address = urlsplit(url)
         has_host = address.scheme in ("http", "https") and bool(address.hostname)
         return has_host and address.port != 0 and " " not in url
-    except ValueError:  # of `port`, when it is no number or too large
+    except ValueError:  # `port` raises it for a port that is not a number or too large
         return False

@@ -1,4 +1,4 @@
-"""A function of the user called on two rows of the data, so that its faults show before anything is built."""
+"""Trial call of a user's function on two rows of the data, so that errors appear before anything is built."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ from rlhf_lab.core.episodes import Episode, Task
 from rlhf_lab.core.errors import ConfigError, DataError, LabError, MissingDependency
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.few import few_rows
-from rlhf_lab.rewards.calling import RewardFailed, call_with_timeout
+from rlhf_lab.rewards.calling import RewardFailed, call_with_timeout, hint
 from rlhf_lab.rewards.external.callable import make_reward, required_columns
 from rlhf_lab.rewards.external.functions import load_function, source_files
 from rlhf_lab.rewards.external.settings import PythonCallable
 
 ROWS = 2
+"""Number of rows of the trial call."""
 SAMPLED = "This is a sampled response."
-"""Stands for a response where the data have none to imitate."""
+"""Placeholder response if the data have none."""
 QUESTIONS = ("\n\nHuman: What is 2 + 2?\n\nAssistant:", "\n\nHuman: What is 3 + 3?\n\nAssistant:")
-"""Stand for prompts of a data set that is not on this machine yet."""
+"""Placeholder prompts of a data set that is not on this machine yet."""
 
 
 def trial_problems(settings: PythonCallable, data: DataSource) -> list[str]:
-    """What goes wrong when the function is loaded and called on two rows of the data; one line each.
+    """Load the function, call it on two rows of the data, and return the problems, one line each.
 
-    A function that may abstain may also raise here, e.g. because its service is down. NaN for both rows is refused: it
-    is the usual result of 0/0, and a function that means to abstain can return None.
+    A function that may abstain may also fail here, e.g. because its service is down. NaN for both rows is an error: it
+    is the usual result of 0/0, and a function can return None to abstain.
     """
     try:
         load_function(settings)
         corpus = few_rows(data)
+        # Without data, placeholder prompts are enough unless the function needs columns.
         if corpus is None and required_columns(settings):
             return []
         reward = make_reward(settings, corpus or Corpus(name="", train=[], test=[], fingerprint=""))
@@ -42,33 +44,37 @@ def trial_problems(settings: PythonCallable, data: DataSource) -> list[str]:
     try:
         call_with_timeout(lambda: reward.score_episodes(episodes), settings.timeout_s, reward.name)
     except LabError as error:
-        is_tolerated = settings.on_error == "abstain" and isinstance(error, RewardFailed)
-        return [] if is_tolerated else [f"{error} (called on {len(episodes)} rows before the run)"]
+        # The user did not start this call, so the message says where it comes from.
+        called = f"(called on {len(episodes)} rows before the run)"
+        if not isinstance(error, RewardFailed):
+            return [f"{error} {called}"]
+        return [] if settings.on_error == "abstain" else [f"{error}; {hint('callable')} {called}"]
     if reward.returned_nan == len(episodes):
         return [
-            f"reward {reward.name} returned NaN for {reward.returned_nan} of {len(episodes)} rows (100 %), as 0/0 is "
-            "in NumPy; return a number, or None for a response without a score"
+            f"reward {reward.name} returned NaN for {reward.returned_nan} of {len(episodes)} rows (100 %), which NumPy "
+            "returns for 0/0; return a number, or None for a response without a score"
         ]
     return []
 
 
 def _two_episodes(corpus: Corpus) -> list[Episode]:
-    """The first two tasks with the responses that the data give to their prompts."""
+    """Return episodes of the first two tasks, with the responses that the data contain for their prompts."""
     tasks = corpus.tasks("train")[:ROWS]
     responses = {pair.prompt: pair.chosen for pair in corpus.train if pair.chosen}
     return [Episode(task, task.prompt, responses.get(task.prompt, SAMPLED)) for task in tasks]
 
 
 def problems(config: Config) -> list[str]:
-    """Reward functions of the user that cannot be loaded, or that fail on two rows of the data."""
+    """Return the problems of user functions that cannot be loaded, or that fail on two rows of the data."""
     return [problem for term in _functions(config) for problem in trial_problems(term, config.data)]
 
 
 def code_files(config: Config) -> list[Path]:
-    """Source files of the user's own reward functions that the stage calls."""
+    """Return the source files of the user's reward functions that the stage calls."""
     return [file for term in _functions(config) for file in source_files(term)]
 
 
 def _functions(config: Config) -> list[PythonCallable]:
+    # An algorithm that does not use the reward never calls its functions.
     terms = config.reward.terms.values() if "reward" in config.algorithm.uses else ()
     return [term for term in terms if isinstance(term, PythonCallable)]

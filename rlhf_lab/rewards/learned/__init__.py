@@ -1,4 +1,5 @@
-"""Rewards that a trained model gives: Bradley-Terry, rubric, process and outcome models, follow-up likelihood.
+"""Rewards from trained models: Bradley-Terry, rubric, process and outcome models, follow-up likelihood.
 
-settings.py has the settings of each; a term is built by `build` of the module with its name.
+Read settings.py, then a term. The function `build` in the module of its name creates it: bt.py with ensemble.py,
+rubric.py, process.py, flr.py.
 """

@@ -1,4 +1,4 @@
-"""The learned reward model, or an ensemble of them, as a reward: text in, standardised scores out."""
+"""Reward from a Bradley–Terry reward model or an ensemble of them: text in, standardised scores out."""
 
 from __future__ import annotations
 
@@ -25,24 +25,27 @@ from rlhf_lab.rewards.learned.settings import BradleyTerry
 from rlhf_lab.training.run import Run
 
 SCALE_FILE = "reward_scale.json"
+"""Score scale of a model, stored next to its weights."""
 AVERAGE_FILE = "reward_scale_average.json"
-"""Scale of the model whose weights are the mean of the members'."""
+"""Score scale of the model whose weights are the mean of the members' weights."""
 MEMBERS = "members"
-"""Subfolder with an ensemble's members after the first, which is the model folder itself. A member without a model of
-its own is a head on the first one's model."""
+"""Subdirectory with an ensemble's members except the first, which is the model directory itself. A member without a
+model of its own is a head on the first member's model."""
 
 
 @dataclass
 class ScoreScale:
-    """score → (score − mean)/sd, so that 0 and 1 mean the same for every reward model.
+    """Linear scale score → (score − mean)/sd, so that 0 and 1 mean the same for every reward model.
 
     Attributes:
-        attributes: names of the head's outputs, for a model with several; empty for a scalar one.
-        weights: of the attributes in the raw score; as many as attributes.
-        mean, sd: of the raw scores of `n` replies of the policy the model was trained from; 0, 1, 0 when unknown.
-        max_length: tokens per row the model was trained with.
-        context: what it was trained to read of a prompt, a key of `CONTEXTS`.
-        logit: whether differences of raw scores are log-odds of a preference, as Bradley-Terry training makes them.
+        mean, sd: mean and standard deviation of the raw scores of `n` responses of the policy from which the model was
+            trained.
+        n: number of these responses; mean, sd and n are 0, 1 and 0 if unknown.
+        max_length: tokens per row in training.
+        attributes: names of the head's outputs for a model with several outputs; empty for a scalar model.
+        weights: weight of each attribute in the raw score.
+        context: part of a prompt that the model was trained to read, a key of `CONTEXTS`.
+        logit: True if differences of raw scores are log-odds of a preference, as in Bradley–Terry training.
     """
 
     mean: float = 0.0
@@ -55,21 +58,23 @@ class ScoreScale:
     logit: bool = True
 
     @classmethod
-    def read(cls, folder: str | Path, name: str = SCALE_FILE) -> ScoreScale:
-        path = Path(folder) / name
+    def read(cls, directory: str | Path, name: str = SCALE_FILE) -> ScoreScale:
+        """Read the scale of a model directory; return the default scale if there is none."""
+        path = Path(directory) / name
         return cls(**json.loads(path.read_text())) if path.exists() else cls()
 
-    def write(self, folder: Path, name: str = SCALE_FILE) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / name, json.dumps(asdict(self), indent=1))
+    def write(self, directory: Path, name: str = SCALE_FILE) -> None:
+        """Write the scale to a model directory."""
+        directory.mkdir(parents=True, exist_ok=True)
+        write_text(directory / name, json.dumps(asdict(self), indent=1))
 
     def outputs(self) -> int:
-        """Numbers that the head gives per reply."""
+        """Return the number of outputs of the head per response."""
         return len(self.weights) or 1
 
 
 class Scorer:
-    """One reward model and its scale."""
+    """Reward model with its scale."""
 
     def __init__(self, model: Any, encoder: Encoder, scale: ScoreScale, device: str, batch_tokens: int):
         self.model = model
@@ -79,27 +84,27 @@ class Scorer:
         self.batch_tokens = batch_tokens
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
-        """Standardised scores, (N,)."""
+        """Return standardised scores, (N,)."""
         return self.standardised(self.outputs(prompts, responses))
 
     def raw(self, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
-        """Unstandardised scores, (N,): the head's one output, or the weighted sum of its attributes."""
+        """Return unstandardised scores, (N,): the head's only output, or the weighted sum of its attributes."""
         return self.weighted(self.outputs(prompts, responses))
 
     def weighted(self, outputs_NA: FloatArray) -> FloatArray:
-        """Outputs of the head → raw scores, (N,)."""
+        """Convert outputs of the head (N, attributes) to raw scores, (N,)."""
         return outputs_NA @ np.array(self.scale.weights or (1.0,))
 
     def standardised(self, outputs_NA: FloatArray) -> FloatArray:
-        """Outputs of the head → standardised scores, (N,)."""
+        """Convert outputs of the head (N, attributes) to standardised scores, (N,)."""
         return (self.weighted(outputs_NA) - self.scale.mean) / self.scale.sd
 
     def outputs(self, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
-        """The head's outputs for each reply, (N, attributes); (N, 1) for a scalar model."""
+        """Return the head's outputs for each response, (N, attributes); (N, 1) for a scalar model."""
         return model_outputs([self], self.rows(prompts, responses))[0]
 
     def rows(self, prompts: Sequence[str], responses: Sequence[str]) -> list[Row]:
-        """Token rows of the replies, each after as much of its prompt as the model was trained to read."""
+        """Return token rows of the responses, each after the part of its prompt that the model was trained to read."""
         context_of = CONTEXTS[self.scale.context]
         return [
             self.encoder.row(context_of(prompt), response, self.scale.max_length)
@@ -107,7 +112,7 @@ class Scorer:
         ]
 
     def reads_like(self, other: Scorer) -> bool:
-        """Whether both read the same rows of the same text, on the same device."""
+        """Return True if both read the same token rows for the same text, on the same device."""
         return (
             self.encoder is other.encoder
             and self.device == other.device
@@ -116,10 +121,10 @@ class Scorer:
         )
 
     def fix_scale(self, prompts: Sequence[str], responses: Sequence[str]) -> Scorer:
-        """Give these replies mean 0 and standard deviation 1."""
+        """Set the scale so that these responses have mean 0 and standard deviation 1."""
         raw_N = self.raw(prompts, responses)
         mean = float(raw_N.mean())
-        sd = float(max(raw_N.std(), 1e-6))  # a constant model would divide by 0
+        sd = float(max(raw_N.std(), 1e-6))  # a constant model has sd 0
         self.scale = replace(self.scale, mean=mean, sd=sd, n=len(raw_N))
         return self
 
@@ -128,16 +133,17 @@ class Scorer:
 def model_outputs(
     scorers: Sequence[Scorer], rows: Sequence[Row], stacked: StackedModels | None = None
 ) -> list[FloatArray]:
-    """Outputs of each scorer's head for the same rows, (N, attributes) each.
+    """Return the outputs of each scorer's head for the same rows, (N, attributes) each.
 
-    Heads of one model share its pass. Different models run one after another on each batch, or all in the one pass of
-    `stacked`.
+    Heads on the same model share its forward pass. Different models run one after another on each batch, or all in the
+    single pass of `stacked`.
     """
     first = scorers[0]
-    models = list({id(scorer.model): scorer.model for scorer in scorers}.values())  # each once, in order
+    models = list({id(scorer.model): scorer.model for scorer in scorers}.values())  # each model once, in order
     head_outputs = [torch.zeros(len(rows), scorer.scale.outputs(), dtype=torch.float64) for scorer in scorers]
 
     def compute(batch: TokenBatch) -> list[torch.Tensor]:
+        # float64 on the CPU: later sums and differences must not depend on the dtype of the model
         outputs = stacked.outputs(batch) if stacked else [reward_outputs(model, batch) for model in models]
         return [output_BA.double().cpu() for output_BA in outputs]
 
@@ -149,10 +155,10 @@ def model_outputs(
 
 
 def stack(scorers: Sequence[Scorer]) -> StackedModels | None:
-    """The members as one batched pass, or None where it is not faster or not possible."""
+    """Return the members as one batched pass, or None if that is not possible or not faster."""
     models = [scorer.model for scorer in scorers]
-    on_gpu = scorers[0].device.startswith("cuda")  # on a CPU thread a stacked pass is no faster
-    separate_models = len({id(model) for model in models}) == len(models)  # heads of one model share its pass already
+    on_gpu = scorers[0].device.startswith("cuda")  # on a CPU thread a stacked pass is not faster
+    separate_models = len({id(model) for model in models}) == len(models)  # heads on one model already share its pass
     same_rows = all(scorer.reads_like(scorers[0]) for scorer in scorers)
     if on_gpu and separate_models and same_rows and stackable(models):
         return StackedModels(models)
@@ -162,25 +168,26 @@ def stack(scorers: Sequence[Scorer]) -> StackedModels | None:
 def score_members(
     scorers: Sequence[Scorer], prompts: Sequence[str], responses: Sequence[str], stacked: StackedModels | None = None
 ) -> FloatArray:
-    """Standardised scores of each member, (K, N); members that read alike have the text encoded once."""
+    """Return standardised scores of each member, (K, N). Members that read the same rows have the text encoded once."""
+    # Group the members by what they read, and encode the text once per group.
     scores: dict[int, FloatArray] = {}
     unscored = list(range(len(scorers)))
     while unscored:
         first = scorers[unscored[0]]
-        alike = [k for k in unscored if scorers[k].reads_like(first)]
+        equal = [k for k in unscored if scorers[k].reads_like(first)]
         rows = first.rows(prompts, responses)
-        outputs = model_outputs([scorers[k] for k in alike], rows, stacked)
-        for k, outputs_NA in zip(alike, outputs, strict=True):
+        outputs = model_outputs([scorers[k] for k in equal], rows, stacked)
+        for k, outputs_NA in zip(equal, outputs, strict=True):
             scores[k] = scorers[k].standardised(outputs_NA)
-        unscored = [k for k in unscored if k not in alike]
+        unscored = [k for k in unscored if k not in equal]
     return np.stack([scores[k] for k in range(len(scorers))])
 
 
 class BTReward:
-    """Scores replies with one Bradley-Terry reward model, or with several that become one score.
+    """Reward from one Bradley–Terry reward model, or from an ensemble whose scores are combined into one.
 
     Args:
-        stacked: the scorers' models in one pass; see `stack`.
+        stacked: the scorers' models in a single pass; see `stack`.
     """
 
     collective = True
@@ -191,7 +198,7 @@ class BTReward:
         self.stacked = stacked
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
-        """Parts, for an ensemble: each member's standardised score and their standard deviation."""
+        """Score responses. For an ensemble, parts are each member's standardised score and their standard deviation."""
         scores_KN = score_members(self.scorers, prompts, responses, self.stacked)
         if len(scores_KN) == 1:
             return RewardBatch(scores_KN[0])
@@ -208,7 +215,7 @@ class BTReward:
 
 
 def member_folders(source: str) -> list[str]:
-    """The folders of a reward model's members: the model itself, then those in `members/`."""
+    """Return the directories of a reward model's members: the model itself, then those in `members/`."""
     members = Path(source) / MEMBERS
     if not members.is_dir():
         return [source]
@@ -223,37 +230,42 @@ def load_members(
     note: Callable[[str], None],
     base: OneBase | None = None,
 ) -> list[Scorer]:
-    """The members of a reward model. A member with the tokenizer of the first shares its encoder.
+    """Load the members of a reward model. A member with the same tokenizer as the first shares its encoder.
 
     Args:
-        model_settings: of `model=…`: attention, revision and chat template.
-        note: called with a remark about each model without a scale.
-        base: as in `load_reward_model`.
+        model_settings: settings of `model=…`: attention, revision and chat template.
+        note: function called with a note about each model without a scale.
+        base: see `load_reward_model`.
     """
     scorers: list[Scorer] = []
-    for folder in member_folders(source):
-        scale = ScoreScale.read(folder)
+    for directory in member_folders(source):
+        # The scale also says how many outputs the head has, which is needed to load the weights.
+        scale = ScoreScale.read(directory)
         if not scale.n:
-            note(f"{folder} has no {SCALE_FILE}: its scores are used as they are")
-        has_model = (Path(folder) / "config.json").is_file()
-        if scorers and not has_model:  # a further head on the first member's model
+            note(f"{directory} has no {SCALE_FILE}: its scores are used as they are")
+        has_model = (Path(directory) / "config.json").is_file()
+        if scorers and not has_model:  # another head on the first member's model
             model, encoder = scorers[0].model, scorers[0].encoder
         else:
-            model = load_reward_model(folder, model_settings, outputs=scale.outputs(), device=device, base=base)
-            encoder = load_encoder(folder, model_settings)
+            model = load_reward_model(directory, model_settings, outputs=scale.outputs(), device=device, base=base)
+            encoder = load_encoder(directory, model_settings)
             if scorers and encoder.tokenizer.get_vocab() == scorers[0].encoder.tokenizer.get_vocab():
-                encoder = scorers[0].encoder  # members with one encoder have a text encoded once (`reads_like`)
+                encoder = scorers[0].encoder  # members with the same encoder have a text encoded once (`reads_like`)
         scorers.append(Scorer(model, encoder, scale, device, batch_tokens))
     return scorers
 
 
 def average_members(scorers: Sequence[Scorer], source: str) -> Scorer:
-    """One scorer whose weights are the mean of the members' (WARM). Raises ConfigError unless they started alike."""
+    """Return one scorer whose weights are the mean of the members' weights (WARM, arXiv:2401.12187).
+
+    Raise ConfigError unless the members started from the same policy.
+    """
     models = [scorer.model for scorer in scorers]
+    # The mean of weights has its own scale, measured when the members were trained.
     scale = ScoreScale.read(source, AVERAGE_FILE)
     if not scale.n or not same_shape(models):
         raise ConfigError(
-            f"reward.terms.bt.ensemble=warm averages members that started from one policy, each a model of its own, "
+            f"reward.terms.bt.ensemble=warm needs members that started from one policy, each a model of its own, "
             f"and {source} has no {AVERAGE_FILE}: its members share a trunk or started from different policies; "
             "use ensemble=mean"
         )
@@ -262,6 +274,7 @@ def average_members(scorers: Sequence[Scorer], source: str) -> Scorer:
 
 
 def build(settings: BradleyTerry, run: Run) -> BTReward:
+    """Return the reward of the settings with the model in `needs.reward`."""
     return load(settings, run.needs["reward"], run.config.model, run.device, run.note, run.base)
 
 
@@ -273,11 +286,13 @@ def load(
     note: Callable[[str], None],
     base: OneBase | None = None,
 ) -> BTReward:
-    """The reward model in a folder; see `load_members`. Raises ConfigError when `ensemble` does not fit its members."""
+    """Load the reward model in a directory; see `load_members`. Raise ConfigError if `ensemble` does not fit it."""
     if settings.ensemble == "warm" and base:
-        note("reward.terms.bt.ensemble=warm: the mean of the members' weights is no adapter on the policy's base")
+        # Averaged weights belong to no member, so they cannot be an adapter on the base shared with the policy.
+        note("reward.terms.bt.ensemble=warm: the mean of the members' weights is not an adapter on the policy's base")
         base = None
     scorers = load_members(source, model_settings, device, settings.batch_tokens, note, base)
+    # With a single member only the mean is defined; the other values would silently do the same.
     if len(scorers) == 1 and settings.ensemble != "mean":
         raise ConfigError(
             f"reward.terms.bt.ensemble={settings.ensemble} needs a reward model with several members, and "

@@ -1,4 +1,4 @@
-"""One score from the scores of an ensemble's members: pure functions on arrays."""
+"""Combination of the scores of ensemble members into one score: pure functions on arrays."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rlhf_lab.core.types import FloatArray
 
 
 def combine_members(scores_KN: FloatArray, how: str, *, penalty_weight: float, penalty: str, ddof: int) -> FloatArray:
-    """Conservative aggregates of K standardised members (arXiv:2310.02743, section 3), (N,).
+    """Combine K standardised members conservatively (arXiv:2310.02743, section 3), (N,).
 
-    `mean`; `worst` is the minimum (eq. 4); `uwo` is mean − λ·spread (eq. 5), the spread being the members' variance
-    or standard deviation. A reply that one member leaves unscored is unscored.
+    `mean`; `worst` is the minimum (eq. 4); `uwo` is mean − λ·spread (eq. 5), where the spread is the variance or
+    standard deviation over members. A response that one member leaves unscored is unscored.
     """
     if how == "worst":
         return scores_KN.min(axis=0)
@@ -22,7 +22,7 @@ def combine_members(scores_KN: FloatArray, how: str, *, penalty_weight: float, p
 
 
 def spread(scores_KN: FloatArray, penalty: str, ddof: int) -> FloatArray:
-    """Variance (`var`) or standard deviation (`sd`) over members, (N,); 0 for a single member."""
+    """Return the variance (`var`) or standard deviation (`sd`) over members, (N,); 0 for a single member."""
     if len(scores_KN) == 1:  # with ddof = 1 it would be 0/0
         return np.zeros_like(scores_KN[0])
     return scores_KN.var(axis=0, ddof=ddof) if penalty == "var" else scores_KN.std(axis=0, ddof=ddof)

@@ -1,7 +1,7 @@
 """Process and outcome reward models as rewards: text in, probabilities out.
 
-Both are one head on a language model. A process reward model is read at the end of every step, an outcome reward model
-at the last token; either can be read at both places, which is how a report compares them.
+Both are a single head on a language model. A process reward model is read at the end of every step, an outcome reward
+model at the last token. Either can be read at both positions, so a report can compare them.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.passes import over_rows
 from rlhf_lab.models.steps import step_logits, step_row
-from rlhf_lab.rewards.learned.settings import Outcome, Process
+from rlhf_lab.rewards.learned.settings import OutcomeModelTerm, Process
 from rlhf_lab.training.run import Run
 
 JUDGE_FILE = "step_judge.json"
+"""File next to a model's weights that marks it as a process or outcome reward model."""
 AGGREGATIONS: dict[str, Callable[[FloatArray], float]] = {
     "min": lambda steps: float(steps.min()),
     "mean": lambda steps: float(steps.mean()),
     "prod": lambda steps: float(steps.prod()),
     "last": lambda steps: float(steps[-1]),
 }
-"""Probabilities of a reply's steps, in order → one number."""
+"""Name → function that combines the probabilities of a response's steps, in order, into one number."""
 
 
 class Judged(NamedTuple):
-    """A judge's probabilities for one reply.
+    """Probabilities that a judge assigns to one response.
 
     Attributes:
         steps: probability at the end of each step.
         last: probability at the last token.
-        cut: whether the reply has steps beyond what the judge reads.
+        cut: True if the response has steps beyond the judge's maximum length.
     """
 
     steps: FloatArray
@@ -53,32 +54,34 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class JudgeFile:
-    """What a judge was trained to predict; saved beside its model.
+    """Description of the target a judge was trained to predict, stored next to its model.
 
     Attributes:
-        kind: `prm` judges steps, `orm` the outcome.
-        max_length: tokens per row it was trained with.
+        kind: `prm` for step correctness, `orm` for the outcome.
+        max_length: tokens per row in training.
     """
 
     kind: str
     max_length: int
 
     @classmethod
-    def read(cls, folder: str | Path) -> JudgeFile:
-        """Raises ArtifactError for a folder that holds no process or outcome reward model."""
-        path = Path(folder) / JUDGE_FILE
+    def read(cls, directory: str | Path) -> JudgeFile:
+        """Read the file. Raise ArtifactError for a directory without a process or outcome reward model."""
+        path = Path(directory) / JUDGE_FILE
         if not path.is_file():
             raise ArtifactError(
-                f"{folder} has no {JUDGE_FILE}: it is no process or outcome reward model; train one with +recipe=prm"
+                f"{directory} has no {JUDGE_FILE}: it is not a process or outcome reward model; train one with "
+                "+recipe=prm"
             )
         return cls(**json.loads(path.read_text()))
 
-    def write(self, folder: Path) -> None:
-        write_json(folder / JUDGE_FILE, asdict(self))
+    def write(self, directory: Path) -> None:
+        """Write the file to a model directory."""
+        write_json(directory / JUDGE_FILE, asdict(self))
 
 
 class StepJudge:
-    """A trained head on a language model: how likely a reply's steps, and its answer, are right."""
+    """Trained head on a language model that predicts whether a response's steps and its answer are right."""
 
     def __init__(self, model: Any, encoder: Encoder, trained_as: JudgeFile, device: str, batch_tokens: int):
         self.model, self.encoder, self.trained_as = model, encoder, trained_as
@@ -86,13 +89,13 @@ class StepJudge:
 
     @torch.no_grad()
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> list[Judged]:
-        """Probabilities for each reply; steps beyond `max_length` tokens are not seen."""
+        """Return the probabilities for each response. Steps beyond `max_length` tokens are not read."""
         lines = [step_lines(response) for response in responses]
         rows = [
-            step_row(self.encoder, prompt, response, reply_lines, self.trained_as.max_length)
-            for prompt, response, reply_lines in zip(prompts, responses, lines, strict=True)
+            step_row(self.encoder, prompt, response, response_lines, self.trained_as.max_length)
+            for prompt, response, response_lines in zip(prompts, responses, lines, strict=True)
         ]
-        columns = [[*row.columns, row.last] for row in rows]  # tokens at which the judge is asked
+        columns = [[*row.columns, row.last] for row in rows]  # token positions at which the probability is read
         judged: dict[int, Judged] = {}
 
         def compute(batch: TokenBatch) -> FloatArray:
@@ -101,6 +104,7 @@ class StepJudge:
         token_rows = [row.row for row in rows]
         for index, p_BT in over_rows(token_rows, compute, self.batch_tokens, self.device):
             for i, p_T in zip(index, p_BT, strict=True):
+                # The last column is the last token of the response; the others are the ends of its steps.
                 probabilities = p_T[columns[i]]
                 cut = len(rows[i].ends) < len(lines[i])
                 judged[i] = Judged(probabilities[:-1], float(probabilities[-1]), cut)
@@ -110,10 +114,11 @@ class StepJudge:
 def load_judge(
     source: str, model_settings: Any, device: str, batch_tokens: int = 16384, base: OneBase | None = None
 ) -> StepJudge:
-    """The process or outcome reward model in a folder; `model_settings` are those of `model=…`.
+    """Load the process or outcome reward model in a directory.
 
     Args:
-        base: as in `load_reward_model`.
+        model_settings: settings of `model=…`.
+        base: see `load_reward_model`.
     """
     trained_as = JudgeFile.read(source)
     model = load_reward_model(source, model_settings, device=device, base=base)
@@ -122,7 +127,7 @@ def load_judge(
 
 
 class ProcessReward:
-    """One number from the probabilities of a reply's steps."""
+    """Reward that combines the probabilities of a response's steps into one number."""
 
     collective = True
 
@@ -130,23 +135,26 @@ class ProcessReward:
         self.judge, self.settings = judge, settings
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
-        """Parts: every aggregation, and `steps`, how many there were. A reply that is longer than what the judge reads
-        is unscored: its last steps would go unjudged."""
+        """Score responses. Parts: every aggregation, and `steps`, the number of steps.
+
+        A response that exceeds the judge's maximum length is unscored, because its last steps would not be judged.
+        """
         judged = self.judge(prompts, responses)
         parts = {name: self._aggregate(judged, name) for name in AGGREGATIONS}
         parts["steps"] = np.array([len(judgement.steps) for judgement in judged], dtype=np.float64)
         return RewardBatch(parts[self.settings.aggregate], parts)
 
     def _aggregate(self, judged: Sequence[Judged], name: str) -> FloatArray:
-        """One aggregation of each reply's steps, (N,)."""
+        """Return one aggregation of each response's steps, (N,)."""
         aggregate = AGGREGATIONS[name]
         no_step = self.settings.no_step
+        # An aggregate of no probabilities is undefined, so a response without steps gets the configured value.
         values = [aggregate(judgement.steps) if len(judgement.steps) else no_step for judgement in judged]
         return np.where([judgement.cut for judgement in judged], np.nan, values)
 
 
 class OutcomeReward:
-    """The probability that the answer is right."""
+    """Reward equal to the probability that the answer is right."""
 
     collective = True
 
@@ -154,14 +162,17 @@ class OutcomeReward:
         self.judge = judge
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
+        """Score responses. A response that exceeds the judge's maximum length is unscored."""
         judged = self.judge(prompts, responses)
         p_right = [np.nan if judgement.cut else judgement.last for judgement in judged]
         return RewardBatch(np.array(p_right, dtype=np.float64))
 
 
-def build(settings: Process | Outcome, run: Run) -> ProcessReward | OutcomeReward:
+def build(settings: Process | OutcomeModelTerm, run: Run) -> ProcessReward | OutcomeReward:
+    """Return the reward of the settings. Raise ArtifactError if the model was trained as the other kind."""
     role = str(settings.needs_role)
     judge = load_judge(run.needs[role], run.config.model, run.device, settings.batch_tokens, run.base)
+    # The two kinds have the same architecture, so only the file tells which one this is.
     kind = judge.trained_as.kind
     if kind != role:
         raise ArtifactError(f"needs.{role}={run.needs[role]} was trained as {kind}; use reward={kind}")

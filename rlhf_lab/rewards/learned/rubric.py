@@ -1,4 +1,4 @@
-"""The learned rubric model as a reward: the standardised score, with its attributes as parts where it has several."""
+"""Rubric model as a reward: the standardised score, with the attributes as parts if the model has several outputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf_lab.training.run import Run
 
 
 class RubricReward:
-    """Scores replies with one rubric model."""
+    """Reward from one rubric model."""
 
     collective = True
 
@@ -20,15 +20,17 @@ class RubricReward:
         self.scorer = scorer
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
-        """Parts, for a model with several outputs: each attribute as a share of its scale, about 0…1."""
+        """Score responses. For a model with several outputs, parts are attributes as fractions of their scale, 0…1."""
         outputs_NA = self.scorer.outputs(prompts, responses)
+        # A scalar model has no attributes, so it has no parts.
         parts = {name: outputs_NA[:, i] for i, name in enumerate(self.scorer.scale.attributes)}
         return RewardBatch(self.scorer.standardised(outputs_NA), parts)
 
 
 def build(settings: RubricModel, run: Run) -> RubricReward:
+    """Return the reward of the settings with the model in `needs.rubric`. Raise ConfigError for an ensemble."""
     source = run.needs["rubric"]
     scorers = load_members(source, run.config.model, run.device, settings.batch_tokens, run.note, run.base)
     if len(scorers) > 1:
-        raise ConfigError(f"needs.rubric={source} has {len(scorers)} members, so it is no rubric model; use reward=bt")
+        raise ConfigError(f"needs.rubric={source} is an ensemble of {len(scorers)} members; use reward=bt")
     return RubricReward(scorers[0])

@@ -1,4 +1,4 @@
-"""Settings of rewards that a trained model gives."""
+"""Settings of rewards from trained models."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rlhf_lab.rewards.term import TermSettings
 @register("reward", "bt")
 @dataclass(frozen=True)
 class BradleyTerry(TermSettings):
-    """The learned reward model in `needs.reward`, standardised on replies of the policy it was trained from.
+    """The learned reward model in `needs.reward`, standardised on responses of the policy it was trained from.
 
     A reward model with several members (`reward_model` with `algorithm.members` above 1) gives one standardised score
-    each; they become one by `ensemble`.
+    per member; `ensemble` combines them.
 
     Args:
         batch_tokens: padded tokens per forward pass.
-        ensemble: `mean`, `worst`, or `uwo`: mean − penalty_weight · spread (arXiv:2310.02743, eq. 5); `warm` averages
-            the members' weights instead of their scores, one model and one pass (arXiv:2401.12187), for members that
-            started alike (`algorithm.head_noise=0`).
+        ensemble: `mean`, `worst`, or `uwo`: mean − penalty_weight · spread (arXiv:2310.02743, eq. 5). `warm` averages
+            the members' weights instead of their scores, which needs one model and one pass (arXiv:2401.12187). Its
+            members must have started from the same weights (`algorithm.head_noise=0`).
         penalty_weight: λ of `uwo`.
-        penalty: spread of the members' scores: `var`, their variance as in the paper, or `sd`.
-        ddof: 0 divides the variance by K, 1 by K − 1.
+        penalty: spread of the members' scores: `var` for the variance as in the paper, or `sd`.
+        ddof: divisor of the variance: 0 divides by K, 1 by K − 1.
     """
 
     needs_role: ClassVar[str | None] = "reward"
@@ -40,10 +40,10 @@ class BradleyTerry(TermSettings):
 @register("reward", "rubric")
 @dataclass(frozen=True)
 class RubricModel(TermSettings):
-    """The rubric reward model in `needs.rubric` (`rubric_rm`), standardised on replies of the policy it started from.
+    """The rubric reward model in `needs.rubric` (`rubric_rm`), standardised on responses of its starting policy.
 
-    It has a role of its own, so that `reward=[bt,rubric]` adds both; alone, `reward=bt` with `needs.reward=rubric_rm`
-    is the same reward.
+    It has a role of its own, so that `reward=[bt,rubric]` adds both. Alone, `reward=bt` with `needs.reward=rubric_rm`
+    gives the same reward.
 
     Args:
         batch_tokens: padded tokens per forward pass.
@@ -56,14 +56,14 @@ class RubricModel(TermSettings):
 @register("reward", "flr")
 @dataclass(frozen=True)
 class FollowUpLikelihood(TermSettings):
-    """Follow-up likelihood (arXiv:2409.13948): how much likelier a pleased next turn is than a displeased one.
+    """Follow-up likelihood (arXiv:2409.13948): log-ratio between a satisfied and a dissatisfied next user message.
 
-    The reward of a reply is the mean over `positive` minus the mean over `negative` of (1/T)·Σ_t log p(token_t |
-    prompt, reply, tokens before), nats per token, under the language model in `needs.follow_up`, e.g. the reference.
+    The reward of a response is the mean over `positive` minus the mean over `negative` of (1/T)·Σ_t log p(token_t |
+    prompt, response, earlier tokens), in nats per token, under the model in `needs.follow_up`, e.g. the reference.
 
     Args:
-        positive, negative: what a user says who is, and is not, content with the reply.
-        max_length: tokens of conversation and follow-up together; longer conversations lose their beginning.
+        positive, negative: messages of a user who is satisfied, or dissatisfied, with the response.
+        max_length: maximum length in tokens of conversation plus follow-up; longer conversations are cut at the start.
         batch_tokens: padded tokens per forward pass.
     """
 
@@ -88,15 +88,15 @@ class FollowUpLikelihood(TermSettings):
 @register("reward", "prm", implementation="rlhf_lab.rewards.learned.process")
 @dataclass(frozen=True)
 class Process(TermSettings):
-    """The process reward model in `needs.prm`: probabilities that the steps of a reply are right, as one number.
+    """The process reward model in `needs.prm`: probabilities that the steps of a response are right, as one number.
 
-    Every aggregation is a part of the reward, so another one can be scored from saved rows.
+    Every aggregation is a part of the reward, so saved rows can be re-scored with another one.
 
     Args:
-        aggregate: of the steps' probabilities: `min`, `mean`, `prod` (the product) or `last` (arXiv:2305.20050,
-            arXiv:2312.08935).
-        no_step: reward of a reply without any step. It is stated and not left unscored, because training ignores an
-            unscored reply, and silence would then be a way out.
+        aggregate: aggregation of the steps' probabilities: `min`, `mean`, `prod` (product) or `last`
+            (arXiv:2305.20050, arXiv:2312.08935).
+        no_step: reward of a response without any step. Such a response is not left unscored: training ignores unscored
+            responses, so a policy could avoid a low reward by writing no steps.
         batch_tokens: padded tokens per forward pass.
     """
 
@@ -108,8 +108,8 @@ class Process(TermSettings):
 
 @register("reward", "orm", implementation="rlhf_lab.rewards.learned.process")
 @dataclass(frozen=True)
-class Outcome(TermSettings):
-    """The outcome reward model in `needs.orm`: the probability that a reply's answer is right (arXiv:2110.14168).
+class OutcomeModelTerm(TermSettings):
+    """The outcome reward model in `needs.orm`: the probability that a response's answer is right (arXiv:2110.14168).
 
     Args:
         batch_tokens: padded tokens per forward pass.

@@ -1,4 +1,4 @@
-"""Rewards without a model: the world's truth, verifiers, programs.
+"""Rewards without a model: the true reward of a world or environment, the answer key, rules on the text.
 
-settings.py has the settings of each; a term is built by `build` of the module with its name.
+Read settings.py, then a term, e.g. length.py. The function `build` in the module of its name creates it.
 """

@@ -1,6 +1,6 @@
-"""A calculator as a tool of the reward: which of a reply's equations hold. No part of the text is executed.
+"""Calculator that checks the equations of a response. No part of the text is executed.
 
-Left out: percentages, powers, units, numbers in words, and equations over several lines.
+Not supported: percentages, powers, units, numbers in words, and equations over several lines.
 """
 
 from __future__ import annotations
@@ -23,34 +23,39 @@ TIMES = re.compile(r"(?<=[0-9)])[ \t]*x[ \t]*(?=[0-9($])")
 BULLET = re.compile(r"^[ \t]*[-*•][ \t]+", re.MULTILINE)
 """A list marker, which would read as a minus or times sign."""
 RUN = re.compile(r"[-0-9.,()+*/×÷−$ \t=]+")
-"""Text that may hold equations: nothing but numbers, operators and equals signs."""
+"""Text that may contain equations: only numbers, operators and equals signs."""
 PUNCTUATION = re.compile(r"[.,](?:[ \t]+|$)")
 """The end of a sentence or clause, as opposed to a decimal point or a comma between thousands."""
 OPERATOR = re.compile(r"[0-9) ][ \t]*[-+*/×÷−]")
-"""An operator after an operand; a sign at the very beginning is none."""
+"""An operator after an operand; a sign at the start of an expression does not match."""
 LONGEST = 200
-"""Characters of the longest side that is computed."""
+"""Maximum characters of one side of an equation; longer sides are skipped."""
 
 
 class CalculatorReward:
-    """Scores a reply by the share of its equations that hold."""
+    """Reward equal to the fraction of a response's equations that are correct."""
 
     def __init__(self, no_equation: float | None):
         self.no_equation = math.nan if no_equation is None else no_equation
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
-        """The part "equations" is how many there are."""
+        """Score responses. The part "equations" is the number of equations in each response."""
         outcomes = [list(equations(text)) for text in responses]
-        shares = [sum(holds) / len(holds) if holds else self.no_equation for holds in outcomes]
+        fractions = [sum(holds) / len(holds) if holds else self.no_equation for holds in outcomes]
         counts = np.array([len(holds) for holds in outcomes], dtype=np.float64)
-        return RewardBatch(np.array(shares), {"equations": counts})
+        return RewardBatch(np.array(fractions), {"equations": counts})
 
 
 def equations(text: str) -> Iterator[bool]:
-    """Whether each "left = right" of a text holds. A chain a = b = c is two; a side that is no expression is none."""
+    """Yield for each "left = right" of a text whether it is correct.
+
+    A chain a = b = c counts as two equations. A side that is not an expression is skipped.
+    """
+    # List markers are removed first, because "-" and "*" would be read as operators.
     text = TIMES.sub("*", BULLET.sub("", text))
     for run in RUN.findall(text):
         for left, right in pairwise(run.split("=")):
+            # Only the last clause before an equals sign and the first clause after it belong to the equation.
             left = PUNCTUATION.split(left.strip())[-1]
             right = PUNCTUATION.split(right.strip())[0]
             left_value, right_value = _evaluate_side(left), _evaluate_side(right)
@@ -61,17 +66,19 @@ def equations(text: str) -> Iterator[bool]:
 
 
 def _evaluate_side(text: str) -> Fraction | None:
-    """The value of one side of an equation; None when it is no expression, or too long."""
+    """Return the value of one side of an equation; None if it is not an expression, or too long."""
     tokens = tokens_of(text) if 0 < len(text) <= LONGEST else None
     return evaluate(tokens) if tokens else None
 
 
 def _are_equal(left: Fraction, right: Fraction, right_text: str) -> bool:
-    """Equal, or equal after rounding to the decimals that the right side is written with."""
+    """Return True if both sides are equal, or equal after rounding to the decimals of the right side."""
+    # Only a single number is a rounded result; an expression on the right is exact.
     decimals = decimals_of(right_text.strip()) if not OPERATOR.search(right_text) else 0
     return left == right or (decimals > 0 and abs(left - right) <= Fraction(1, 2 * 10**decimals))
 
 
 def build(settings: Calculator, run: Run) -> CalculatorReward:
+    """Return the reward of the settings."""
     del run
     return CalculatorReward(settings.no_equation)

@@ -1,4 +1,4 @@
-"""What an environment gives for the turns of an episode, as a reward."""
+"""Turn rewards of an environment as a reward."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlhf_lab.training.run import Run
 
 
 class EnvironmentReward:
-    """The sum over an episode's turns, and what each turn earned. NaN for text that no policy sampled."""
+    """Sum of the rewards of an episode's turns, with the reward of each turn. NaN for text that no policy sampled."""
 
     def score_episodes(self, episodes: Sequence[Episode]) -> RewardBatch:
         turns = [[turn.reward for turn in episode.turns] for episode in episodes]
@@ -23,7 +23,10 @@ class EnvironmentReward:
 
 
 def build(settings: EnvironmentTurns, run: Run) -> EnvironmentReward:
+    """Return the reward. Raise ConfigError if the data have no environment."""
     del settings
     if run.corpus.environment is None:
-        raise ConfigError(f"reward=environment: data={run.corpus.name} has no environment that gives rewards")
+        raise ConfigError(
+            f"reward=environment: data={run.corpus.name} has no environment that gives rewards; choose another reward"
+        )
     return EnvironmentReward()

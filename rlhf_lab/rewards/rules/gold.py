@@ -12,7 +12,7 @@ from rlhf_lab.training.run import Run
 
 
 class GoldReward:
-    """Grades episodes with what the world of the data knows."""
+    """Reward equal to the true reward that the world of the data computes."""
 
     def __init__(self, corpus: Corpus):
         self.corpus = corpus
@@ -23,6 +23,7 @@ class GoldReward:
 
 
 def build(settings: Gold, run: Run) -> GoldReward:
+    """Return the reward. Raise ConfigError if the data have no true reward."""
     del settings
     if run.corpus.oracle is None and run.corpus.environment is None:
         raise ConfigError(f"reward=gold: data={run.corpus.name} has no known true reward; use reward=bt")

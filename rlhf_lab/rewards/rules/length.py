@@ -1,4 +1,4 @@
-"""Reply length as a reward."""
+"""Response length as a reward."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf_lab.training.run import Run
 
 
 class LengthReward:
-    """Words divided by `per_words`."""
+    """Reward of one unit per `per_words` words."""
 
     def __init__(self, per_words: float):
         self.per_words = per_words
@@ -22,5 +22,6 @@ class LengthReward:
 
 
 def build(settings: Length, run: Run) -> LengthReward:
+    """Return the reward of the settings."""
     del run
     return LengthReward(settings.per_words)

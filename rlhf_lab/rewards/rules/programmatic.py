@@ -12,13 +12,13 @@ from rlhf_lab.rewards.rules.settings import Programmatic
 from rlhf_lab.training.run import Run
 
 SHORT, LONG = 150, 300
-"""The source's thresholds in tokens."""
+"""Thresholds of the original rule in tokens."""
 LIMIT = 256
-"""Tokens of the reply limit that they were made for; another limit scales them."""
+"""Maximum tokens of a response for which the thresholds were chosen; they scale with the actual maximum."""
 
 
 class ProgrammaticReward:
-    """See `Programmatic`. Thresholds in words."""
+    """Reward of `Programmatic`, with thresholds in words."""
 
     def __init__(self, settings: Programmatic, short_words: float, long_words: float):
         self.settings = settings
@@ -26,7 +26,7 @@ class ProgrammaticReward:
         self.long_words = long_words
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
-        """Parts: `short`, how well the length fits in [0, 1], and `affirms`, 1 for a hollow opening."""
+        """Score responses. Parts: `short` rates the length in [0, 1], `affirms` is 1 for a hollow opening."""
         words = np.array([len(text.split()) for text in responses], dtype=np.float64)
         affirms = np.array([self._affirms(text) for text in responses], dtype=np.float64)
         if self.settings.mode == "binary":
@@ -36,14 +36,17 @@ class ProgrammaticReward:
         return RewardBatch(short * (1 - 0.5 * affirms), {"short": short, "affirms": affirms})
 
     def _shortness(self, words: FloatArray) -> FloatArray:
-        """1 up to `short_words`, falling linearly to 0 at `long_words`."""
+        """Return 1 up to `short_words` words, falling linearly to 0 at `long_words`."""
         return np.clip((self.long_words - words) / (self.long_words - self.short_words), 0.0, 1.0)
 
     def _affirms(self, text: str) -> bool:
+        """Return True if a response starts with a hollow affirmation."""
         return text.lstrip("\"' ").lower().startswith(self.settings.affirmations)
 
 
 def build(settings: Programmatic, run: Run) -> ProgrammaticReward:
+    """Return the reward of the settings. Raise ConfigError if the thresholds are in the wrong order."""
+    # The thresholds keep their ratio to the maximum length of a response.
     limit = run.config.rollout.max_new_tokens
     short = SHORT / LIMIT * limit if settings.short_words is None else settings.short_words
     long = short * LONG / SHORT if settings.long_words is None else settings.long_words

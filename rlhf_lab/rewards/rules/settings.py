@@ -1,4 +1,4 @@
-"""Settings of rewards that a program computes from the text, from the world's truth or from the answer key."""
+"""Settings of rewards computed from the text, from the world's true reward or from the answer key."""
 
 from __future__ import annotations
 
@@ -16,47 +16,49 @@ AFFIRMATIONS = (
     "i'd be happy to", "what a great", "what a wonderful", "i am so glad", "i'm so glad", "i love this question",
     "you are absolutely right", "that is a great", "that is a fantastic",
 )  # fmt: skip
-"""Hollow openings that the programmatic reward counts, lower case."""
+"""Hollow openings that the programmatic reward counts, in lower case."""
 
 
 @register("reward", "gold")
 @dataclass(frozen=True)
 class Gold(TermSettings):
-    """The world's true reward: the upper bound an experiment can compare a learned reward with."""
+    """The world's true reward: the upper bound for a learned reward in an experiment."""
 
     requires: ClassVar[Requirements] = (Capability.TRUE_REWARD,)
 
     @property
     def outcome(self) -> bool:
+        """True: the true reward is the outcome of the task."""
         return True
 
 
 @register("reward", "environment")
 @dataclass(frozen=True)
 class EnvironmentTurns(TermSettings):
-    """What the environment of the data gives for each turn of an episode; an episode's reward is their sum.
+    """The rewards that the environment of the data gives for the turns of an episode; their sum scores the episode.
 
-    PPO credits every turn with its own part. Text that no policy sampled, such as a reply of the data, is unscored.
+    PPO credits every turn with its own reward. Text that no policy sampled, e.g. a response of the data, is unscored.
     """
 
     requires: ClassVar[Requirements] = (Capability.TURNS,)
 
     @property
     def outcome(self) -> bool:
+        """True: the environment's rewards are the outcome of the task."""
         return True
 
 
 @register("reward", "verifier")
 @dataclass(frozen=True)
-class Verifier(TermSettings):
-    """A program that compares a reply's final answer with the data's: reinforcement learning with verifiable rewards
-    (arXiv:2411.15124). A prompt without a known answer is unscored.
+class VerifierTerm(TermSettings):
+    """Program that compares a response's final answer with the data's answer: reinforcement learning with verifiable
+    rewards (arXiv:2411.15124). A prompt without a known answer is unscored.
 
     Args:
-        right, wrong: reward of a reply whose answer is, and is not, the known one; no answer is a wrong one.
-        format_bonus: added for every reply that states an answer at all, right or wrong.
-        lenient: without "#### N", take what is boxed, else the last number of the reply. The metrics `correct` and
-            `correct_greedy` of a run read answers the same way.
+        right, wrong: reward of a response with the right answer, and with a wrong or missing answer.
+        format_bonus: bonus for every response that states an answer at all, right or wrong.
+        lenient: True to accept a boxed answer, or else the last number of the response, if "#### N" is missing. The
+            metrics `correct` and `correct_greedy` of the run then read answers the same way.
     """
 
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS)
@@ -67,7 +69,8 @@ class Verifier(TermSettings):
 
     @property
     def outcome(self) -> bool:
-        return not self.format_bonus  # which is earned by any answer
+        """True without a format bonus, which any answer earns."""
+        return not self.format_bonus
 
     def rules(self) -> tuple[Rule, ...]:
         return (
@@ -79,14 +82,14 @@ class Verifier(TermSettings):
 @register("reward", "programmatic")
 @dataclass(frozen=True)
 class Programmatic(TermSettings):
-    """A rule that anyone can read: short enough, and no hollow affirmation at the start.
+    """Simple length rule: the response is short enough, and does not start with a hollow affirmation.
 
     Args:
-        mode: `binary` is 1 for at most `short_words` words without an affirmation, else 0; `continuous` falls linearly
-            from 1 at `short_words` to 0 at `long_words`, and is halved by an affirmation.
-        short_words, long_words: thresholds in words; None scales 150 and 300 of a context of 512 tokens to
-            `rollout.max_new_tokens` of 256, that is to 0.59 and 1.17 of it, in words of one token.
-        affirmations: openings that count as hollow, lower case.
+        mode: `binary` gives 1 for at most `short_words` words without an affirmation, else 0. `continuous` falls
+            linearly from 1 at `short_words` to 0 at `long_words`, and an affirmation halves it.
+        short_words, long_words: thresholds in words. None scales the original thresholds of 150 and 300 tokens, made
+            for responses of up to 256 tokens: 0.59 and 1.17 times `rollout.max_new_tokens`, at one word per token.
+        affirmations: openings that count as hollow, in lower case.
     """
 
     mode: Literal["binary", "continuous"] = "binary"
@@ -105,12 +108,13 @@ class Programmatic(TermSettings):
 @register("reward", "calculator")
 @dataclass(frozen=True)
 class Calculator(TermSettings):
-    """Tool-augmented: a calculator checks every equation of the reply; the reward is the share that holds.
+    """Calculator that checks every equation of the response; the reward is the fraction that is correct.
 
-    Numbers, + - * / × ÷ and parentheses, in exact fractions. A result written with d decimals may be rounded to them.
+    It supports numbers, + - * / × ÷ and parentheses, in exact fractions. A result with d decimals may be rounded to
+    them.
 
     Args:
-        no_equation: reward of a reply without an equation; None leaves it unscored.
+        no_equation: reward of a response without an equation; None leaves it unscored.
     """
 
     no_equation: Annotated[float, Finite()] | None = None
@@ -119,10 +123,10 @@ class Calculator(TermSettings):
 @register("reward", "length")
 @dataclass(frozen=True)
 class Length(TermSettings):
-    """Reply length: the control that shows what a reward owes to length.
+    """Response length: a control that shows how much of a reward is due to length.
 
     Args:
-        per_words: words that are worth one unit of reward; a negative weight makes length a cost.
+        per_words: number of words worth one unit of reward; a negative weight of the term penalises length.
     """
 
     per_words: Annotated[float, Gt(0)] = 10.0

@@ -1,5 +1,5 @@
-"""Programs that check a reply against its row: math, ifeval, json. One object scores the reward and the metric.
+"""Programs that check a response against its row: math, ifeval, json. One object provides both reward and metric.
 
-Read verifier.py (the protocol, and a verifier as a reward), oracle.py (the same verifier as what is known of the data),
-then a verifier; settings.py has the settings of each.
+Read verifier.py (the protocol, and a verifier as a reward), oracle.py (the same verifier as a metric), then a
+verifier such as json.py or math.py with stated.py, equivalence.py and units.py. settings.py has their settings.
 """

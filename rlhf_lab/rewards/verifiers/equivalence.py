@@ -1,14 +1,14 @@
-r"""When two answers are the same mathematics: (x+1)^2 = x^2+2x+1, \frac{1}{2} = 0.5, {1, 2} = {2, 1}.
+r"""Mathematical equivalence of two answers: (x+1)^2 = x^2+2x+1, \frac{1}{2} = 0.5, {1, 2} = {2, 1}.
 
-Units are read first (`units.py`); plain numbers are compared exactly and words as text, here. Everything else is asked
-of math-verify (Apache 2.0, on sympy), in a process of its own that is ended when an answer takes too long: alarms work
-in the main thread only, and threads cannot be ended. What the library takes for equal and is not, is refused before it
-is asked: the pair (1, 2) and the set {1, 2}, and words with the same letters, which it reads as products.
+Units are parsed first (`units.py`). This module then compares plain numbers exactly and words as text. Everything else
+goes to math-verify (Apache 2.0, based on sympy) in a separate process that is killed if an answer takes too long:
+alarms work only in the main thread, and threads cannot be killed. Two cases that the library wrongly accepts are
+rejected beforehand: the pair (1, 2) equals the set {1, 2}, and words with the same letters, which it reads as products.
 
-Irrational numbers may be rounded to six decimals, rational ones may not. Letters of formulas are not told apart by
-case, and i is the imaginary unit. A unit that one of two answers lacks is not compared: 18 is 18 dollars. Two units
-must measure the same: 5 km is 5000 m and not 5 m. A percent sign may be left out; 10 % is 10 and is 1/10, and 0.1 is
-not 10.
+Rules: irrational numbers may be rounded to six decimals, rational numbers may not. Letters in formulas are compared
+without case, and i is the imaginary unit. A unit missing in one of the answers is ignored: 18 equals 18 dollars. If
+both have units, the quantities must be equal: 5 km equals 5000 m, not 5 m. A percent sign may be omitted: 10 % equals
+10 and also 1/10, but 0.1 does not equal 10.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from rlhf_lab.core.errors import OPTIONAL, LabError, MissingDependency
 from rlhf_lab.rewards.verifiers.units import read_quantity
 
 LONGEST = 400
-"""Characters of the longest answer that is compared."""
+"""Maximum characters of an answer that is compared as mathematics."""
 MEMORY_MIB = 4096
-"""Address space of the process that compares."""
+"""Address-space limit of the comparing process in MiB."""
 START_S = 120.0
-"""Seconds in which the process has to import the library, on a busy machine."""
+"""Maximum seconds for the process to import the library, even on a busy machine."""
 WORKER = Path(__file__).with_name("equivalence_worker.py")
 
+# Typographic minus signs and dashes, which models often write.
 MINUS = re.compile("[−–]")
 THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\}|\\,|\\!|[ \u00a0\u202f])(?=\d{3}(?!\d))")
 GROUPED = re.compile(r"[-+]?\d{1,3}(?:(?:,|\{,\}|\\,|\\!|[ \u00a0\u202f])\d{3})+(?:\.\d+)?")
@@ -44,23 +45,23 @@ FRACTION = re.compile(r"\\[dtc]?frac\s*(?:\{\s*(-?\d+)\s*\}\s*\{\s*(-?\d+)\s*\}|
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?")
 RATIO = re.compile(r"([-+]?\d+)\s*/\s*([-+]?\d+)")
 MIXED = re.compile(r"(\d+)(?:\s+(\d+)\s*/\s*(\d+)|\s*\\[dtc]?frac\s*(?:\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d)\s*(\d)))")
-r"""A whole number and a fraction: 1 1/2, 1\frac{1}{2}."""
+r"""A mixed number: 1 1/2, 1\frac{1}{2}."""
 PERCENT = re.compile(r"\s*(?:\\?%|\\?\s*percent)$", re.IGNORECASE)
 TYPE = re.compile(r"\\(?:text|textbf|mathrm|mathbf|textrm|mbox)\s*\{([^{}]*)\}")
 WORD = re.compile(r"[^\W\d_]{4,}(?:[ '-][^\W\d_]+)*")
-"""Text rather than a product of letters: its first word has four letters or more."""
+"""Text instead of a product of variables: its first word has four letters or more."""
 LETTERS = re.compile(r"[^\W\d_]{2,}(?: [^\W\d_]+)*|[^\W\d_](?: [^\W\d_]+)+")
-"""Letters and spaces alone, of an answer or of an element of a list: compared with its like as text, because nobody can
-tell the word "act" from a product of a, c and t."""
+"""Letters and spaces only, in an answer or in an element of a list. Such texts are compared as text, because the word
+"act" cannot be distinguished from a product of a, c and t."""
 BETWEEN = re.compile(r"\s*[,;]\s*")
 BRACKETS = re.compile(r"\\left\b|\\right\b|\\[{}]|[()\[\]]")
 EMPTY_SET = re.compile(r"\\varnothing\b|∅")
 
 
-def plain_number(answer: str) -> tuple[Fraction, bool] | None:
-    r"""(value, whether it has a percent sign) of an answer that is one rational number; None for any other.
+def parse_plain_number(answer: str) -> tuple[Fraction, bool] | None:
+    r"""Return (value, True if it has a percent sign) of an answer that is one rational number, else None.
 
-    Signs, $, thousands separators (1,000, 1{,}000, 1 000), decimals, exponents, a/b and \frac{a}{b} are read.
+    Accepted are signs, $, thousands separators (1,000, 1{,}000, 1 000), decimals, exponents, a/b and \frac{a}{b}.
     """
     text = MINUS.sub("-", answer).strip().strip("$").strip()
     text = text.removeprefix("\\$").removeprefix("$").strip().removesuffix(".")
@@ -71,13 +72,14 @@ def plain_number(answer: str) -> tuple[Fraction, bool] | None:
         text = THOUSANDS.sub("", text)
     unsigned = text.removeprefix("-")
     mixed = MIXED.fullmatch(unsigned)
+    # `Fraction` parses a leading minus itself, but not the minus of a \frac or of a mixed number.
     sign = -1 if text.startswith("-\\") or (mixed and unsigned != text) else 1
     fraction = FRACTION.fullmatch(unsigned if sign < 0 else text) or RATIO.fullmatch(text)
     try:
         if mixed:
-            whole, above, below = (int(group) for group in mixed.groups() if group is not None)
-            # 1 3/2 is no mixed number
-            return (sign * (whole + Fraction(above, below)), is_percent) if above < below else None
+            full, above, below = (int(group) for group in mixed.groups() if group is not None)
+            # 1 3/2 is not a mixed number
+            return (sign * (full + Fraction(above, below)), is_percent) if above < below else None
         if fraction:
             numerator, denominator = (group for group in fraction.groups() if group is not None)
             return sign * Fraction(int(numerator), int(denominator)), is_percent
@@ -87,7 +89,7 @@ def plain_number(answer: str) -> tuple[Fraction, bool] | None:
 
 
 def same_number(first: tuple[Fraction, bool], second: tuple[Fraction, bool]) -> bool:
-    """Whether two plain numbers are the same; a percent sign that one of them has may be left out or be hundredths."""
+    """Return True if two numbers are equal. A percent sign in only one may be ignored, or mean hundredths."""
     (a, a_percent), (b, b_percent) = first, second
     if a_percent == b_percent:
         return a == b
@@ -96,16 +98,17 @@ def same_number(first: tuple[Fraction, bool], second: tuple[Fraction, bool]) -> 
 
 
 def as_ballot(answer: str) -> str:
-    """An answer as it is counted in a vote: a number by its value, without its unit; anything else by its text."""
-    quantity = read_quantity(answer)
-    number = None if quantity is None else plain_number(quantity.number)
+    """Return the key of an answer in a majority vote: a number by value without its unit, anything else by its text."""
+    quantity = read_quantity(answer) if len(answer) <= LONGEST else None
+    number = None if quantity is None else parse_plain_number(quantity.number)
     if quantity is None or number is None:
         return _as_text(answer).replace(" ", "")
     return str(number[0] * quantity.scale)
 
 
 def exactly_same(gold: str, stated: str) -> bool | None:
-    """Whether two answers are the same, as far as units, numbers and texts tell; None where it takes mathematics."""
+    """Return True or False if units, numbers and texts decide the equality of two answers; None if they do not."""
+    # Very long answers are compared as text: parsing them could take too long.
     if len(gold) > LONGEST or len(stated) > LONGEST:
         return gold == stated
     if read_quantity(gold) is None or read_quantity(stated) is None:
@@ -113,13 +116,14 @@ def exactly_same(gold: str, stated: str) -> bool | None:
     without_units = in_one_unit(gold, stated)
     if without_units is None:
         return False
-    numbers = [plain_number(answer) for answer in without_units]
+    # Cheap exact tests come first; the library is needed only if they do not decide.
+    numbers = [parse_plain_number(answer) for answer in without_units]
     if numbers[0] is not None and numbers[1] is not None:
         return same_number(numbers[0], numbers[1])
     texts = [_as_text(answer) for answer in without_units]
     if texts[0] == texts[1]:
         return True
-    if any(map(WORD.fullmatch, texts)):  # a word is no product of its letters
+    if any(map(WORD.fullmatch, texts)):  # a word is not the product of its letters
         return False
     if _other_words(*texts) or _pair_and_set(*without_units):
         return False
@@ -127,9 +131,9 @@ def exactly_same(gold: str, stated: str) -> bool | None:
 
 
 def in_one_unit(gold: str, stated: str) -> tuple[str, str] | None:
-    """Both answers as numbers in the same unit; None for units of two kinds, and words that nobody can compare.
+    """Convert both answers to the same unit; return None for different kinds of units and for incomparable words.
 
-    Where one of them has no unit, both are taken as they are, without it.
+    If one of them has no unit, the unit of the other is dropped.
     """
     quantities = read_quantity(gold), read_quantity(stated)
     if quantities[0] is None or quantities[1] is None:
@@ -139,38 +143,39 @@ def in_one_unit(gold: str, stated: str) -> tuple[str, str] | None:
     if units[0] is not None and units[1] is not None:
         if units[0].powers != units[1].powers:
             return None
+        # Equal factors stay as they are, so that formulas are not multiplied needlessly.
         if units[0].factor != units[1].factor:
             factors = [factor * unit.factor for factor, unit in zip(factors, units, strict=True) if unit is not None]
     elif any(units) and any(PERCENT.search(q.number) for q in quantities if q is not None and q.unit is None):
-        return None  # 10 % is no 10 km
+        return None  # 10 % does not equal 10 km
     first, second = (_times(q.number, factor) for q, factor in zip(quantities, factors, strict=True) if q is not None)
     return first, second
 
 
 def _times(number: str, factor: Fraction) -> str:
-    """A number as text, times a factor."""
+    """Return a number as text, multiplied by a factor."""
     number = EMPTY_SET.sub(r"\\emptyset", number)
     if factor == 1:
         return number
-    plain = plain_number(number)
-    return f"({number})*({factor})" if plain is None else str(plain[0] * factor)
+    normalised = parse_plain_number(number)
+    return f"({number})*({factor})" if normalised is None else str(normalised[0] * factor)
 
 
 def _as_text(answer: str) -> str:
-    r"""An answer as plain text: without \text{…}, $ and outer spaces, in small letters, single spaces."""
+    r"""Return an answer as lower-case text: without \text{…}, $ and extra spaces."""
     bare = TYPE.sub(r"\1", EMPTY_SET.sub(r"\\emptyset", answer)).replace("$", "").strip()
     return re.sub(r"\s+", " ", bare).casefold()
 
 
 def _other_words(first: str, second: str) -> bool:
-    """Whether both consist of as many words, or of lists with as many, and not of the same ones."""
+    """Return True if both contain the same number of words, alone or in lists, but not the same words."""
     elements = [BETWEEN.split(BRACKETS.sub("", text).strip()) for text in (first, second)]
     words = [sorted(word.replace(" ", "") for word in of_one if LETTERS.fullmatch(word)) for of_one in elements]
     return len(words[0]) == len(words[1]) and words[0] != words[1]
 
 
 def _pair_and_set(first: str, second: str) -> bool:
-    """Whether one is in round brackets, with an order, and the other in braces, without."""
+    """Return True if one is a pair in round brackets and the other a set in braces."""
     openings = [answer.strip().strip("$").removeprefix("\\left").lstrip() for answer in (first, second)]
     is_pair = [text.startswith("(") and "," in text for text in openings]
     is_set = [text.startswith("\\{") for text in openings]
@@ -178,24 +183,24 @@ def _pair_and_set(first: str, second: str) -> bool:
 
 
 class _Undecided(Exception):
-    """A comparison came to nothing. An exception, because `lru_cache` keeps only what is returned."""
+    """A comparison without a result. It is an exception because `lru_cache` stores only returned values."""
 
 
 class _Died(_Undecided):
-    """The process ended before it had answered."""
+    """The process exited before it answered."""
 
 
 class SymbolicEquivalence:
-    """Asks the library, in a process that is started when it is first needed and replaced when it fails.
+    """Comparison by the library in a separate process, which is started on first use and replaced if it fails.
 
-    Threads may share it: they ask one after the other. A fork of the process starts its own.
+    Threads may share the object; their comparisons run one after another. A forked process starts its own.
 
     Args:
-        timeout_s: for one pair of answers; one that takes longer is not equal.
+        timeout_s: time limit in seconds for one pair of answers; a slower pair is not equal.
 
     Attributes:
-        undecided: comparisons that took too long, or that ended the process twice. They are not remembered: the
-            machine may have been busy.
+        undecided: number of comparisons that took too long, or that killed the process twice. They are not cached,
+            because the machine may have been busy.
     """
 
     def __init__(self, timeout_s: float):
@@ -210,7 +215,8 @@ class SymbolicEquivalence:
         atexit.register(self.close)
 
     def __call__(self, gold: str, stated: str) -> bool | None:
-        """Whether the answers are equal; None where that could not be decided in time."""
+        """Return True if the answers are equal; None if that could not be decided in time."""
+        # The process answers one question at a time, so threads must not write to its pipe at once.
         with self._lock:
             try:
                 return self._cached(gold, stated)
@@ -219,21 +225,21 @@ class SymbolicEquivalence:
                 return None
 
     def _ask(self, gold: str, stated: str) -> bool:
-        """Whether the answers are equal. Raises _Undecided."""
+        """Return True if the answers are equal. Raise _Undecided if the process gives no answer."""
         try:
             return self._ask_once(gold, stated)
-        except _Died:  # for want of memory, or killed; this pair need not be why
+        except _Died:  # out of memory, or killed; this pair need not be the reason, so try once more
             return self._ask_once(gold, stated)
 
     def _ask_once(self, gold: str, stated: str) -> bool:
-        """As `_ask`; the process is ended where it does not answer."""
+        """Compare once; kill the process if it does not answer."""
         process = self._running()
         assert process.stdin is not None
         try:
             process.stdin.write(json.dumps([gold, stated]) + "\n")
             process.stdin.flush()
             answer = self._read_line(process, self.timeout_s)
-        except BrokenPipeError:  # it ended since the last answer
+        except BrokenPipeError:  # it exited after its last answer
             self.close()
             raise _Died from None
         except _Undecided:
@@ -242,9 +248,10 @@ class SymbolicEquivalence:
         return bool(answer["equal"])
 
     def _running(self) -> subprocess.Popen[str]:
-        """The process, started if there is none. Raises LabError when it does not start."""
+        """Return the process, starting it if needed. Raise LabError if it does not start."""
         if self._process is not None and self._owner == os.getpid() and self._process.poll() is None:
             return self._process
+        # -P keeps the script's directory off sys.path: json.py and math.py in it would hide the standard modules.
         command = [sys.executable, "-P", str(WORKER), str(MEMORY_MIB)]
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -262,7 +269,7 @@ class SymbolicEquivalence:
 
     @staticmethod
     def _read_line(process: subprocess.Popen[str], timeout_s: float) -> dict[str, bool]:
-        """The next line of the process. Raises _Died where it ends, _Undecided where none comes in time."""
+        """Return the next line of the process. Raise _Died if it exits, _Undecided if no line comes in time."""
         assert process.stdout is not None
         ready, _, _ = select.select([process.stdout], [], [], timeout_s)
         if not ready:
@@ -274,7 +281,7 @@ class SymbolicEquivalence:
         return answer
 
     def close(self) -> None:
-        """End the process, unless it belongs to the process that this one was forked from."""
+        """Kill the process, unless it belongs to the parent of this forked process."""
         process, self._process = self._process, None
         if process is None or self._owner != os.getpid():
             return

@@ -1,7 +1,7 @@
-"""Compares answers as mathematics, in a process of its own: lines of JSON in, lines of JSON out.
+"""Worker that compares answers as mathematics in a separate process: lines of JSON in, lines of JSON out.
 
-Run as a script by equivalence.py, without the lab: sympy may take forever or all memory on a single answer, and no
-thread can stop it. The parent ends this process when an answer takes too long; the limit of memory is set here.
+equivalence.py runs it as a script without rlhf_lab. sympy may run forever or use all memory on a single answer, and no
+thread could stop it. The parent kills this process if an answer takes too long; the memory limit is set here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def _with_imaginary_unit(side: list[Any]) -> list[Any]:
-    """What the library read of an answer, with i as the imaginary unit: i^2 is -1."""
+    """Return the library's parsed forms of an answer with i as the imaginary unit: i^2 is -1."""
     from sympy import Basic, I
 
     forms = []
@@ -26,15 +26,17 @@ def _with_imaginary_unit(side: list[Any]) -> list[Any]:
 
 
 def main() -> None:
+    """Set the memory limit, load the library, then answer one JSON line per pair of answers."""
     limit = int(sys.argv[1]) * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     logging.disable(logging.CRITICAL)  # the library warns that its own timeouts are off
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     latex = LatexExtractionConfig()
-    # units are read before; the library would also take letters of formulas for them, so that 3ab is 3
+    # Units were parsed before. The library would also read letters of formulas as units, so that 3ab would be 3.
     latex = replace(latex, normalization_config=replace(latex.normalization_config, units=False))
     forms = (latex, ExprExtractionConfig())
+    # The parent waits for this line, because importing sympy takes seconds.
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         gold, stated = json.loads(line)
@@ -44,7 +46,7 @@ def main() -> None:
                 verify(*written, allow_set_relation_comp=True, timeout_seconds=None)
                 for written in (sides, [_with_imaginary_unit(side) for side in sides])
             )
-        except Exception:  # whatever the library cannot read or compare is not shown to be equal
+        except Exception:  # an answer that the library cannot parse or compare is not shown to be equal
             equal = False
         print(json.dumps({"equal": equal}), flush=True)
 

@@ -1,6 +1,6 @@
-"""Whether a reply follows the instructions of its row, in the form of IFEval (arXiv:2311.07911).
+"""Check of whether a response follows the instructions of its row, in the format of IFEval (arXiv:2311.07911).
 
-A row names them in `instruction_id_list` and has an object of arguments for each in `kwargs`, in the same order.
+A row names the instructions in `instruction_id_list` and has one object of arguments for each in `kwargs`, in order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.rewards.verifiers.instructions import ABOUT_LANGUAGE, INSTRUCTIONS, RELATIONS, detector
 from rlhf_lab.rewards.verifiers.settings import IFEval
-from rlhf_lab.rewards.verifiers.verifier import ABSTAINS, Verdict, VerifierReward, verifier_of
+from rlhf_lab.rewards.verifiers.verifier import ABSTAINS, VerifierTermReward, VerifierVerdict, verifier_of
 from rlhf_lab.training.run import Run
 
 Instruction = tuple[str, Mapping[str, Any]]
@@ -25,63 +25,79 @@ FORM = (
 
 
 class IFEvalVerifier:
-    """Checks the instructions of a row. Unscored where the row has none, or one that cannot be checked here."""
+    """Verifier of a row's instructions. Unscored if the row has none, or one that cannot be checked here."""
 
     def __init__(self, settings: IFEval):
         self.settings = settings
         if settings.languages == "langdetect":
-            detector()  # says what to install before anything is sampled
+            detector()  # raises MissingDependency now, before anything is sampled
 
-    def score(self, facts: Mapping[str, Any], prompt: str, response: str) -> float:
-        return self.verdict(facts, prompt, response).score
+    def score(self, metadata: Mapping[str, Any], prompt: str, response: str) -> float:
+        """Return the score of a response; see `verdict`."""
+        return self.verdict(metadata, prompt, response).score
 
-    def verdict(self, facts: Mapping[str, Any], prompt: str, response: str) -> Verdict:
-        """Parts: `strict_all` and `loose_all`, whether all instructions are followed; `strict_followed` and
-        `loose_followed`, how many; `instructions`, how many there are."""
-        instructions = read_instructions(facts)
+    def verdict(self, metadata: Mapping[str, Any], prompt: str, response: str) -> VerifierVerdict:
+        """Return the score with its parts.
+
+        Parts: `strict_all` and `loose_all` are 1 if all instructions are followed; `strict_followed` and
+        `loose_followed` count the followed instructions; `instructions` is their total number.
+        """
+        instructions = read_instructions(metadata)
         ids = [instruction for instruction, _ in instructions]
-        if not ids or (self.settings.languages == "abstain" and any(name in ABOUT_LANGUAGE for name in ids)):
+        needs_detector = any(name in ABOUT_LANGUAGE for name in ids)
+        if not ids or (needs_detector and self.settings.languages == "abstain"):
             return ABSTAINS
-        counts = {"strict": followed([response], instructions), "loose": followed(looser(response), instructions)}
+        counts = {
+            "strict": instruction_followed([response], instructions),
+            "loose": instruction_followed(lenient_variants(response), instructions),
+        }
         parts = {"instructions": float(len(ids))}
         for reading, count in counts.items():
             parts |= {f"{reading}_all": float(count == len(ids)), f"{reading}_followed": float(count)}
         if self.settings.credit == "all":
-            return Verdict(parts[f"{self.settings.reading}_all"], parts)
-        return Verdict(counts[self.settings.reading] / len(ids), parts)
+            return VerifierVerdict(parts[f"{self.settings.reading}_all"], parts)
+        return VerifierVerdict(counts[self.settings.reading] / len(ids), parts)
 
 
-def followed(replies: list[str], instructions: list[Instruction]) -> int:
-    """How many instructions at least one version of a reply follows; an empty version follows none."""
-    versions = [reply for reply in replies if reply.strip()]
-    return sum(any(INSTRUCTIONS[name][0](reply, arguments) for reply in versions) for name, arguments in instructions)
+def instruction_followed(responses: list[str], instructions: list[Instruction]) -> int:
+    """Return the number of instructions that at least one variant of a response follows. Empty variants follow none."""
+    versions = [response for response in responses if response.strip()]
+    count = 0
+    for name, arguments in instructions:
+        check, _ = INSTRUCTIONS[name]
+        count += any(check(response, arguments) for response in versions)
+    return count
 
 
-def looser(response: str) -> list[str]:
-    """A reply as it is and without its first line, its last line and both, each with and without its asterisks."""
+def lenient_variants(response: str) -> list[str]:
+    """Return a response in full and without its first line, last line or both, each also without asterisks."""
     lines = response.split("\n")
-    versions = [response, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
-    return list(dict.fromkeys([*versions, *(version.replace("*", "") for version in versions)]))
+    shortened = (lines[1:], lines[:-1], lines[1:-1])  # first lines often introduce, last lines often close
+    versions = [response, *("\n".join(part).strip() for part in shortened)]
+    without_asterisks = [version.replace("*", "") for version in versions]
+    return list(dict.fromkeys([*versions, *without_asterisks]))
 
 
-def read_instructions(facts: Mapping[str, Any]) -> list[Instruction]:
-    """The instructions of a row; none where it has no such columns. Raises DataError where they have another form."""
-    ids, arguments = facts.get("instruction_id_list"), facts.get("kwargs")
+def read_instructions(metadata: Mapping[str, Any]) -> list[Instruction]:
+    """Return the instructions of a row; empty without such columns. Raise DataError if they have another form."""
+    ids, arguments = metadata.get("instruction_id_list"), metadata.get("kwargs")
     if ids is None and arguments is None:
         return []
+    # As JSON text, because the cache of `_parse` needs a hashable argument.
     return _parse(json.dumps([ids, arguments], sort_keys=True))
 
 
 @lru_cache(maxsize=4096)
 def _parse(columns: str) -> list[Instruction]:
-    """The two columns, as JSON, checked. A .csv file has them as texts."""
+    """Parse and check both columns, given as JSON. A .csv file has them as texts."""
     ids, arguments = (_listed(value) for value in json.loads(columns))
     if ids is None or arguments is None or len(ids) != len(arguments):
         raise DataError(f"the row has {columns[:120]}; {FORM}")
-    return [(name, _checked(name, values or {})) for name, values in zip(ids, arguments, strict=True)]
+    return [(name, _check_arguments(name, values or {})) for name, values in zip(ids, arguments, strict=True)]
 
 
 def _listed(value: Any) -> list[Any] | None:
+    """Return a list, or the list in a JSON text; None for anything else."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -90,8 +106,8 @@ def _listed(value: Any) -> list[Any] | None:
     return value if isinstance(value, list) else None
 
 
-def _checked(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments of an instruction; tables fill those of other instructions with null."""
+def _check_arguments(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Check the arguments of an instruction. Tables fill the arguments of other instructions with null."""
     if name not in INSTRUCTIONS:
         raise DataError(f"instruction {name!r} is unknown; known are {', '.join(INSTRUCTIONS)}")
     arguments = {key: value for key, value in values.items() if value is not None}
@@ -105,11 +121,12 @@ def _checked(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def make(settings: IFEval) -> IFEvalVerifier:
+    """Return the verifier of the settings."""
     return IFEvalVerifier(settings)
 
 
-def build(settings: IFEval, run: Run) -> VerifierReward:
-    """Raises DataError for the first row whose instructions have another form, before anything is sampled."""
-    for facts in run.corpus.facts.values():
-        read_instructions(facts)
-    return VerifierReward(verifier_of(settings, settings.runs_in(run.config)))
+def build(settings: IFEval, run: Run) -> VerifierTermReward:
+    """Return the reward of the settings. Raise DataError now for the first row with malformed instructions."""
+    for metadata in run.corpus.metadata.values():
+        read_instructions(metadata)
+    return VerifierTermReward(verifier_of(settings, settings.runs_in(run.config)))

@@ -1,9 +1,10 @@
-"""The verifiable instructions of IFEval (arXiv:2311.07911, table 1): each a question of a reply that a program answers.
+"""The verifiable instructions of IFEval (arXiv:2311.07911, table 1). A program decides whether a response follows each.
 
-Decided as the published definitions do, but for these: keywords and section marks are taken as text and not as regular
-expressions; sentences are split by punctuation, with common abbreviations, and not by a trained tokenizer; a word in
-capital letters is a run of letters, digits, hyphens and inner periods, and an apostrophe parts words. The language of
-a reply is asked of langdetect, with a fixed seed; what it cannot tell counts as right, as published.
+The checks follow the published definitions, with these differences. Keywords and section marks are plain text instead
+of regular expressions. Sentences are split by punctuation and common abbreviations instead of a trained tokenizer. A
+word in capital letters consists of letters, digits, hyphens and inner periods; an apostrophe separates words. The
+library langdetect determines the language of a response with a fixed seed. If it cannot tell, the response counts as
+right, as published.
 """
 
 from __future__ import annotations
@@ -26,186 +27,203 @@ RELATIONS: Mapping[str, Callable[[int, int], bool]] = {
 }
 WORD = re.compile(r"\w+")
 CAPITAL_WORD = re.compile(r"\w[\w-]*(?:\.\w+)*")
-SENTENCE_END = re.compile(r"[.!?]+[\"'”’)\]]*(?=\s+[\"'“‘(\[]?[^\sa-z]|\s*$)")
-"""Punctuation before a word that does not begin with a small letter, or at the end."""
+SENTENCE_END = re.compile(r"(?<![.!?])[.!?]++[\"'”’)\]]*+(?=\s+[\"'“‘(\[]?[^\sa-z]|\s*$)")
+"""Punctuation at the end of the text, or before a word that does not start with a lower-case letter."""
 ABBREVIATION = re.compile(r"(?:^|[\s(])(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\.g|i\.e|No|Fig|[A-Z])\.$")
+LONGEST_ABBREVIATION = 6
+"""Maximum characters of an abbreviation, including the space before it and the period."""
 PARAGRAPH_MARK = re.compile(r"\s?\*\*\*\s?")
 FENCE = re.compile(r"^```(?:json|Json|JSON)?|```$")
 OPTIONS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
+# The published definition accepts a space inside these two markers; every other marker is literal text.
 POSTSCRIPTS = {"P.S.": r"p\.\s?s\.", "P.P.S": r"p\.\s?p\.\s?s"}
+PLACEHOLDER = re.compile(r"\[[^\n\]]*+(\]?)")
+"""A placeholder, or an opening bracket that is not closed in its line; the group is then empty."""
 FIRST_WORD_ENDS = re.compile(r"[.,?!'\"]")
 
 
-def count_sentences(reply: str) -> int:
-    """Sentences of a reply; text that no punctuation ends is one."""
+def count_sentences(response: str) -> int:
+    """Return the number of sentences of a response. Text without final punctuation counts as one."""
     count = 0
-    begin = 0
-    for end in SENTENCE_END.finditer(reply):
-        if ABBREVIATION.search(reply[begin : end.end()]) and reply[end.end() :].strip():
+    start = 0
+    text_end = len(response.rstrip())
+    for end in SENTENCE_END.finditer(response):
+        # Check only the last word: searching the entire sentence at each of its periods would take quadratic time.
+        abbreviation = ABBREVIATION.search(response, max(start, end.end() - LONGEST_ABBREVIATION), end.end())
+        if abbreviation and end.end() < text_end:
             continue
         count += 1
-        begin = end.end()
-    return count + bool(reply[begin:].strip())
+        start = end.end()
+    return count + bool(response[start:].strip())
 
 
 def _compare(count: int, arguments: Arguments, threshold: str, relation: str = "relation") -> bool:
     return RELATIONS[arguments[relation]](count, int(arguments[threshold]))
 
 
-def _has_keywords(reply: str, arguments: Arguments) -> bool:
-    text = reply.casefold()
+def _has_keywords(response: str, arguments: Arguments) -> bool:
+    text = response.casefold()
     return all(keyword.casefold() in text for keyword in arguments["keywords"])
 
 
-def _keyword_frequency(reply: str, arguments: Arguments) -> bool:
-    count = reply.casefold().count(arguments["keyword"].strip().casefold())
+def _keyword_frequency(response: str, arguments: Arguments) -> bool:
+    count = response.casefold().count(arguments["keyword"].strip().casefold())
     return _compare(count, arguments, "frequency")
 
 
-def _has_no_forbidden_word(reply: str, arguments: Arguments) -> bool:
+def _has_no_forbidden_word(response: str, arguments: Arguments) -> bool:
     words = arguments["forbidden_words"]
-    return not any(re.search(rf"\b{re.escape(word)}\b", reply, re.IGNORECASE) for word in words)
+    return not any(re.search(rf"\b{re.escape(word)}\b", response, re.IGNORECASE) for word in words)
 
 
-def _letter_frequency(reply: str, arguments: Arguments) -> bool:
-    count = reply.lower().count(arguments["letter"].strip().lower())
+def _letter_frequency(response: str, arguments: Arguments) -> bool:
+    count = response.lower().count(arguments["letter"].strip().lower())
     return _compare(count, arguments, "let_frequency", "let_relation")
 
 
-def _is_in_language(reply: str, arguments: Arguments) -> bool:
-    return _language(reply) in (arguments["language"], None)
+def _is_in_language(response: str, arguments: Arguments) -> bool:
+    return _language(response) in (arguments["language"], None)
 
 
-def _number_of_sentences(reply: str, arguments: Arguments) -> bool:
-    return _compare(count_sentences(reply), arguments, "num_sentences")
+def _number_of_sentences(response: str, arguments: Arguments) -> bool:
+    return _compare(count_sentences(response), arguments, "num_sentences")
 
 
-def _number_of_words(reply: str, arguments: Arguments) -> bool:
-    return _compare(len(WORD.findall(reply)), arguments, "num_words")
+def _number_of_words(response: str, arguments: Arguments) -> bool:
+    return _compare(len(WORD.findall(response)), arguments, "num_words")
 
 
-def _number_of_paragraphs(reply: str, arguments: Arguments) -> bool:
-    """Paragraphs between lines of ***; an empty one may stand at the beginning and at the end, not between."""
-    paragraphs = [paragraph.strip() for paragraph in PARAGRAPH_MARK.split(reply)]
+def _number_of_paragraphs(response: str, arguments: Arguments) -> bool:
+    """Count paragraphs separated by lines of ***. Only the first and the last may be empty."""
+    # A response may start or end with a mark, so the first and the last paragraph may be empty.
+    paragraphs = [paragraph.strip() for paragraph in PARAGRAPH_MARK.split(response)]
     if not all(paragraphs[1:-1]):
         return False
     return sum(map(bool, paragraphs)) == int(arguments["num_paragraphs"])
 
 
-def _first_word_of_paragraph(reply: str, arguments: Arguments) -> bool:
-    """Paragraphs are separated by an empty line; the word is compared without its punctuation."""
-    paragraphs = [paragraph.strip() for paragraph in reply.split("\n\n")]
+def _first_word_of_paragraph(response: str, arguments: Arguments) -> bool:
+    """Compare the first word of a paragraph without punctuation. Paragraphs are separated by an empty line."""
+    paragraphs = [paragraph.strip() for paragraph in response.split("\n\n")]
     position = int(arguments["nth_paragraph"])
     count = sum(map(bool, paragraphs))
     if not 1 <= position <= count or not paragraphs[position - 1]:
         return False
+    # Quotation marks before the word, and punctuation after it, do not belong to the word.
     word = paragraphs[position - 1].split()[0].lstrip("'").lstrip('"')
     first_word = FIRST_WORD_ENDS.split(word)[0].lower()
     return count == int(arguments["num_paragraphs"]) and first_word == arguments["first_word"].lower()
 
 
-def _number_of_placeholders(reply: str, arguments: Arguments) -> bool:
-    return len(re.findall(r"\[.*?\]", reply)) >= int(arguments["num_placeholders"])
+def _number_of_placeholders(response: str, arguments: Arguments) -> bool:
+    return sum(map(bool, PLACEHOLDER.findall(response))) >= int(arguments["num_placeholders"])
 
 
-def _has_postscript(reply: str, arguments: Arguments) -> bool:
+def _has_postscript(response: str, arguments: Arguments) -> bool:
     marker = arguments["postscript_marker"].strip()
-    return re.search(POSTSCRIPTS.get(marker, re.escape(marker.lower())), reply.lower()) is not None
+    return re.search(POSTSCRIPTS.get(marker, re.escape(marker.lower())), response.lower()) is not None
 
 
-def _number_of_bullets(reply: str, arguments: Arguments) -> bool:
-    lines = [line.lstrip() for line in reply.splitlines()]
+def _number_of_bullets(response: str, arguments: Arguments) -> bool:
+    lines = [line.lstrip() for line in response.splitlines()]
+    # "**bold**" and a single "*" without text are not bullets.
     stars = sum(line.startswith("*") and line[1:2] not in ("", "*") for line in lines)
     dashes = sum(line.startswith("-") for line in lines)
     return stars + dashes == int(arguments["num_bullets"])
 
 
-def _is_an_option(reply: str, arguments: Arguments) -> bool:
+def _is_an_option(response: str, arguments: Arguments) -> bool:
     del arguments
-    return any(option in reply for option in OPTIONS)
+    return any(option in response for option in OPTIONS)
 
 
-def _number_of_highlights(reply: str, arguments: Arguments) -> bool:
-    """*Sections* between single or double asterisks that are not empty."""
-    single = [text for text in re.findall(r"\*([^\n*]*)\*", reply) if text.strip()]
-    double = [text for text in re.findall(r"\*\*([^\n*]*)\*\*", reply) if text.strip()]
+def _number_of_highlights(response: str, arguments: Arguments) -> bool:
+    """Count non-empty *sections* between single or double asterisks."""
+    single = [text for text in re.findall(r"\*([^\n*]*)\*", response) if text.strip()]
+    double = [text for text in re.findall(r"\*\*([^\n*]*)\*\*", response) if text.strip()]
     return len(single) + len(double) >= int(arguments["num_highlights"])
 
 
-def _number_of_sections(reply: str, arguments: Arguments) -> bool:
+def _number_of_sections(response: str, arguments: Arguments) -> bool:
     mark = re.escape(arguments["section_spliter"].strip())
-    return len(re.findall(rf"{mark}\s?\d+", reply)) >= int(arguments["num_sections"])
+    return len(re.findall(rf"{mark}\s?\d+", response)) >= int(arguments["num_sections"])
 
 
-def _is_json(reply: str, arguments: Arguments) -> bool:
+def _is_json(response: str, arguments: Arguments) -> bool:
     del arguments
-    return read_json(FENCE.sub("", reply.strip()).strip()) is not NO_VALUE
+    return read_json(FENCE.sub("", response.strip()).strip()) is not NO_VALUE
 
 
-def _has_title(reply: str, arguments: Arguments) -> bool:
+def _has_title(response: str, arguments: Arguments) -> bool:
     del arguments
-    return any(title.strip("<>").strip() for title in re.findall(r"<<[^\n]+>>", reply))
+    return any(map(_title_of, response.split("\n")))
 
 
-def _two_responses(reply: str, arguments: Arguments) -> bool:
-    """Two different replies with ****** between them; an empty part may stand at the beginning and at the end."""
+def _title_of(line: str) -> str:
+    """Return the text between the first << and the last >> of a line; "" if there is none."""
+    start, end = line.find("<<"), line.rfind(">>")
+    return line[start:end].strip("<>").strip() if 0 <= start < end else ""
+
+
+def _two_responses(response: str, arguments: Arguments) -> bool:
+    """Check for two different responses separated by ******. Only the first and the last part may be empty."""
     del arguments
-    parts = [part.strip() for part in reply.split("******")]
-    replies = [part for part in parts if part]
-    return all(parts[1:-1]) and len(replies) == 2 and replies[0] != replies[1]
+    parts = [part.strip() for part in response.split("******")]
+    responses = [part for part in parts if part]
+    return all(parts[1:-1]) and len(responses) == 2 and responses[0] != responses[1]
 
 
-def _repeats_prompt(reply: str, arguments: Arguments) -> bool:
-    return reply.strip().lower().startswith(arguments["prompt_to_repeat"].strip().lower())
+def _repeats_prompt(response: str, arguments: Arguments) -> bool:
+    return response.strip().lower().startswith(arguments["prompt_to_repeat"].strip().lower())
 
 
-def _ends_with(reply: str, arguments: Arguments) -> bool:
-    return reply.strip().strip('"').lower().endswith(arguments["end_phrase"].strip().lower())
+def _ends_with(response: str, arguments: Arguments) -> bool:
+    return response.strip().strip('"').lower().endswith(arguments["end_phrase"].strip().lower())
 
 
-def _number_of_capital_words(reply: str, arguments: Arguments) -> bool:
-    count = sum(word.isupper() for word in CAPITAL_WORD.findall(reply))
+def _number_of_capital_words(response: str, arguments: Arguments) -> bool:
+    count = sum(word.isupper() for word in CAPITAL_WORD.findall(response))
     return _compare(count, arguments, "capital_frequency", "capital_relation")
 
 
-def _is_english_in_capitals(reply: str, arguments: Arguments) -> bool:
+def _is_english_in_capitals(response: str, arguments: Arguments) -> bool:
     del arguments
-    return reply.isupper() and _language(reply) in ("en", None)
+    return response.isupper() and _language(response) in ("en", None)
 
 
-def _is_english_in_small_letters(reply: str, arguments: Arguments) -> bool:
+def _is_english_in_small_letters(response: str, arguments: Arguments) -> bool:
     del arguments
-    return reply.islower() and _language(reply) in ("en", None)
+    return response.islower() and _language(response) in ("en", None)
 
 
-def _has_no_comma(reply: str, arguments: Arguments) -> bool:
+def _has_no_comma(response: str, arguments: Arguments) -> bool:
     del arguments
-    return "," not in reply
+    return "," not in response
 
 
-def _is_quoted(reply: str, arguments: Arguments) -> bool:
+def _is_quoted(response: str, arguments: Arguments) -> bool:
     del arguments
-    text = reply.strip()
+    text = response.strip()
     return len(text) > 1 and text[0] == text[-1] == '"'
 
 
-def _language(reply: str) -> str | None:
-    """The language of a text as langdetect tells it, a code such as "en"; None where it cannot tell."""
+def _language(response: str) -> str | None:
+    """Return langdetect's language code of a text, such as "en"; None if it cannot tell."""
     detect, unknown = detector()
     try:
-        return str(detect(reply))
+        return str(detect(response))
     except unknown:
         return None
 
 
 @cache
 def detector() -> tuple[Callable[[str], str], type[Exception]]:
-    """(langdetect.detect, what it raises for a text without a language), the same answer for the same text always."""
+    """Return (langdetect.detect, its exception for a text without a language). Results are deterministic."""
     if find_spec("langdetect") is None:
         raise MissingDependency(*OPTIONAL["langdetect"])
     import langdetect
 
-    langdetect.DetectorFactory.seed = 0
+    langdetect.DetectorFactory.seed = 0  # langdetect samples n-grams; without a seed its answers vary
     return langdetect.detect, langdetect.LangDetectException
 
 
@@ -239,7 +257,7 @@ INSTRUCTIONS: Mapping[str, tuple[Check, tuple[str, ...]]] = {
     "change_case:english_lowercase": (_is_english_in_small_letters, ()),
     "punctuation:no_comma": (_has_no_comma, ()),
 }
-"""Id → the check, and the arguments that it reads."""
+"""Id → (check, arguments that it reads)."""
 
 ABOUT_LANGUAGE = ("language:response_language", "change_case:english_capital", "change_case:english_lowercase")
 """Ids that need langdetect."""

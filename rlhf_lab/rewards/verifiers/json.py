@@ -1,4 +1,4 @@
-"""Whether a reply is JSON, and valid under a schema."""
+"""Check of whether a response is JSON and valid under a schema."""
 
 from __future__ import annotations
 
@@ -17,41 +17,43 @@ from referencing.exceptions import Unresolvable
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.rewards.verifiers.settings import Json
-from rlhf_lab.rewards.verifiers.verifier import ABSTAINS, Verdict, VerifierReward, verifier_of
+from rlhf_lab.rewards.verifiers.verifier import ABSTAINS, VerifierTermReward, VerifierVerdict, verifier_of
 from rlhf_lab.training.run import Run
 
 BLOCK = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)\n?[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
 NO_VALUE = object()
-"""What is read of a text that is no JSON; None is the value of `null`."""
+"""Result of parsing a text that is not JSON; None is the value of `null`."""
 
 
 class JsonVerifier:
-    """Checks replies against the schema of their row."""
+    """Verifier of responses against the JSON schema of their row."""
 
     def __init__(self, settings: Json):
         self.settings = settings
 
-    def score(self, facts: Mapping[str, Any], prompt: str, response: str) -> float:
-        return self.verdict(facts, prompt, response).score
+    def score(self, metadata: Mapping[str, Any], prompt: str, response: str) -> float:
+        """Return the score of a response; see `verdict`."""
+        return self.verdict(metadata, prompt, response).score
 
-    def verdict(self, facts: Mapping[str, Any], prompt: str, response: str) -> Verdict:
-        """Raises DataError for a row whose schema is none."""
+    def verdict(self, metadata: Mapping[str, Any], prompt: str, response: str) -> VerifierVerdict:
+        """Return the score with its parts. Raise DataError for a row whose schema is invalid."""
         settings = self.settings
-        schema = facts.get(settings.column, settings.schema)
+        schema = metadata.get(settings.column, settings.schema)
         if schema is None or schema == "":
             return ABSTAINS
         validator = _validator(schema if isinstance(schema, str) else json.dumps(schema))
-        value = read_json(reply_json(response, settings.fenced))
+        value = read_json(response_json(response, settings.fenced))
         if value is NO_VALUE:
-            return Verdict(0.0, {"parses": 0.0, "valid": 0.0})
+            return VerifierVerdict(0.0, {"parses": 0.0, "valid": 0.0})
         valid = _is_valid(validator, value)
-        return Verdict(1.0 if valid else settings.parses, {"parses": 1.0, "valid": float(valid)})
+        return VerifierVerdict(1.0 if valid else settings.parses, {"parses": 1.0, "valid": float(valid)})
 
 
-def reply_json(response: str, fenced: str) -> str:
-    """The text of a reply that should be JSON; "" where the required block is missing or one of several."""
+def response_json(response: str, fenced: str) -> str:
+    """Return the text of a response that should be JSON; "" if the required block is missing or not unique."""
     if fenced == "refuse":
         return response
+    # With several blocks it is unclear which one is the answer, so none is read.
     blocks = BLOCK.findall(response)
     if len(blocks) == 1:
         return str(blocks[0])
@@ -59,45 +61,48 @@ def reply_json(response: str, fenced: str) -> str:
 
 
 def read_json(text: str) -> Any:
-    """The value of a JSON text; NO_VALUE where it is none. NaN and infinities, which Python takes, are no JSON."""
+    """Return the value of a JSON text, or NO_VALUE. NaN and infinity, which Python accepts, are not JSON."""
     try:
         return json.loads(text, parse_constant=_refuse, parse_float=_finite)
-    except (ValueError, RecursionError):  # nested too deeply to be read
+    except (ValueError, RecursionError):  # RecursionError: nested too deeply
         return NO_VALUE
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    """Reject NaN and Infinity."""
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _finite(number: str) -> float:
+    """Parse a number. Reject one that becomes infinite."""
     value = float(number)
-    if math.isinf(value):  # 1e999 is JSON, and no number that a schema could compare
+    if math.isinf(value):  # 1e999 is valid JSON, but no schema can compare it
         raise ValueError(f"{number} is too large")
     return value
 
 
 @lru_cache(maxsize=1024)
 def _validator(schema: str) -> Validator:
-    """The validator of a schema's text. Raises DataError where the text is no schema."""
+    """Return the validator of a schema given as text. Raise DataError if the text is not a valid schema."""
     try:
         document = json.loads(schema)
         cls = validators.validator_for(document, default=validators.Draft202012Validator)
         cls.check_schema(document)
     except (ValueError, SchemaError) as error:
         reason = str(error).splitlines()[0]
-        raise DataError(f"column schema is no JSON schema ({reason}): {schema[:80]}; correct the row") from error
-    # an empty registry resolves references within the schema and fetches nothing
+        raise DataError(f"column schema is not a JSON schema ({reason}): {schema[:80]}; correct the row") from error
+    # An empty registry resolves references inside the schema and fetches nothing from the network.
     return cls(document, registry=Registry())
 
 
 def _is_valid(validator: Validator, value: Any) -> bool:
-    """Raises DataError for a schema that refers to another document."""
+    """Return True if a value is valid. Raise DataError for a schema that refers to another document."""
     try:
         return bool(validator.is_valid(value))
-    except RecursionError:
+    except RecursionError:  # the value or the schema is nested too deeply
         return False
     except Exception as error:
+        # jsonschema wraps the error of its registry.
         if not isinstance(error.__cause__ or error, Unresolvable):
             raise
         raise DataError(
@@ -107,8 +112,10 @@ def _is_valid(validator: Validator, value: Any) -> bool:
 
 
 def make(settings: Json) -> JsonVerifier:
+    """Return the verifier of the settings."""
     return JsonVerifier(settings)
 
 
-def build(settings: Json, run: Run) -> VerifierReward:
-    return VerifierReward(verifier_of(settings, settings.runs_in(run.config)))
+def build(settings: Json, run: Run) -> VerifierTermReward:
+    """Return the reward of the settings."""
+    return VerifierTermReward(verifier_of(settings, settings.runs_in(run.config)))

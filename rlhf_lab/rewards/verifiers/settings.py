@@ -14,7 +14,7 @@ from rlhf_lab.rewards.term import TermSettings
 
 @dataclass(frozen=True)
 class VerifierSettings(TermSettings):
-    """Common to every verifier: the score is 0…1, and unscored where the row lacks what the check needs."""
+    """Base class of verifier settings. The score is 0…1, and unscored if the row lacks what the check needs."""
 
     verifies: ClassVar[bool] = True
 
@@ -22,17 +22,17 @@ class VerifierSettings(TermSettings):
 @register("reward", "math")
 @dataclass(frozen=True)
 class Math(VerifierSettings):
-    """The final answer must be the row's, as mathematics: numbers, formulas, sets, intervals, matrices, words.
+    """Comparison of the final answer with the row's, as mathematics: numbers, formulas, sets, matrices, words.
 
-    The answer is read as `rewards/verifiers/stated.py` says, and compared as `rewards/verifiers/equivalence.py` says.
-    Parts: `stated`, whether there is one; `undecided`, whether comparing it took too long, which counts as wrong.
+    `rewards/verifiers/stated.py` reads the answer, `rewards/verifiers/equivalence.py` compares it. Parts: `stated` is 1
+    if the response states an answer; `undecided` is 1 if the comparison took too long, which counts as wrong.
 
     Args:
-        column: the column that holds a row's answer.
-        lenient: without a marked, boxed or announced answer, take the last number of the reply.
-        equivalence: `symbolic` asks math-verify wherever numbers and texts do not tell (`pip install
-            'rlhf_lab[math]'`); `exact` takes such answers for wrong and needs no library.
-        answer_timeout_s: for one pair of answers, in a process that is ended then.
+        column: column with a row's answer.
+        lenient: True to use the last number of the response if there is no marked, boxed or announced answer.
+        equivalence: `symbolic` uses math-verify if numbers and texts do not decide (`pip install
+            'rlhf_lab[math]'`). `exact` counts such answers as wrong and needs no library.
+        answer_timeout_s: time limit in seconds for comparing one pair of answers; then the process is killed.
     """
 
     column: str = "answer"
@@ -42,26 +42,28 @@ class Math(VerifierSettings):
 
     @property
     def outcome(self) -> bool:
+        """True: the answer decides the task."""
         return True
 
 
 @register("reward", "ifeval")
 @dataclass(frozen=True)
 class IFEval(VerifierSettings):
-    """The reply must follow the verifiable instructions of its row, in the form of IFEval (arXiv:2311.07911):
-    `instruction_id_list` and `kwargs`. The 25 ids: `rewards/verifiers/instructions.py`.
+    """Check of the row's verifiable instructions, in the format of IFEval (arXiv:2311.07911).
 
-    Parts: `strict_all`, `loose_all`, whether all instructions are followed (the paper's prompt-level accuracies);
-    `strict_followed`, `loose_followed`, how many are, and `instructions`, how many there are: the ratio of their means
-    is the paper's instruction-level accuracy.
+    The row has the columns `instruction_id_list` and `kwargs`. `rewards/verifiers/instructions.py` lists the 25 ids.
+
+    Parts: `strict_all` and `loose_all` are 1 if all instructions are followed (the paper's prompt-level accuracies).
+    `strict_followed` and `loose_followed` count the followed instructions, `instructions` counts all of them; the ratio
+    of their means is the paper's instruction-level accuracy.
 
     Args:
-        reading: `strict` checks the reply as it is; `loose` also without its first line, its last line or both, and
-            each without asterisks, and an instruction counts as followed where one of these eight follows it.
-        credit: `share` of the instructions that are followed, or 1 for `all` and else 0.
-        languages: `abstain` leaves rows unscored that have an instruction about the language of the reply
-            (language:response_language, change_case:english_capital, change_case:english_lowercase), whatever is
-            installed; `langdetect` checks them with that library (`pip install 'rlhf_lab[ifeval]'`).
+        reading: `strict` checks the response as it is. `loose` also checks it without its first line, its last line or
+            both, and each variant without asterisks; one of these eight variants must follow the instruction.
+        credit: `share` scores the fraction of instructions that are followed; `all` scores 1 for all, else 0.
+        languages: `abstain` leaves rows unscored that have an instruction about the language of the response
+            (language:response_language, change_case:english_capital, change_case:english_lowercase), even if
+            langdetect is installed. `langdetect` checks them with that library (`pip install 'rlhf_lab[ifeval]'`).
     """
 
     reading: Literal["strict", "loose"] = "strict"
@@ -72,17 +74,17 @@ class IFEval(VerifierSettings):
 @register("reward", "json")
 @dataclass(frozen=True)
 class Json(VerifierSettings):
-    """The reply must be JSON (RFC 8259) that is valid under a JSON schema: the row's, or one for all rows.
+    """Check of whether the response is JSON (RFC 8259) and valid under a JSON schema: the row's, or one for all rows.
 
-    Parts: `parses`, whether it is JSON, and `valid`. Rows without a schema are unscored. The schema's `format` is not
-    checked, and a `$ref` to another document is an error: nothing is fetched.
+    Parts: `parses` is 1 for JSON, `valid` is 1 for valid JSON. Rows without a schema are unscored. The schema's
+    `format` is not checked. A `$ref` to another document is an error, because nothing is fetched from the network.
 
     Args:
-        column: the column that holds a row's schema, an object or its text.
-        schema: the schema, as text, of rows that have none; "" leaves those unscored.
-        fenced: `allow` takes what is inside the reply's only block of ```, or else the whole reply; `require` only
-            such a block; `refuse` only the whole reply.
-        parses: score of a reply that is JSON and not valid, in [0, 1).
+        column: column with a row's schema, as an object or as JSON text.
+        schema: schema, as JSON text, for rows that have none; "" leaves those rows unscored.
+        fenced: `allow` reads the only ``` block of the response, or else the full response; `require` reads only such
+            a block; `refuse` reads only the full response.
+        parses: score of a response that is JSON but not valid, in [0, 1).
     """
 
     column: str = "schema"
@@ -93,12 +95,15 @@ class Json(VerifierSettings):
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            (_is_json_object(self.schema), f"schema={self.schema!r} is no JSON object; write a schema as JSON text"),
+            (
+                _is_json_object(self.schema),
+                f"schema={self.schema!r} is not a JSON object; write a schema as JSON text",
+            ),
         )
 
 
 def _is_json_object(text: str) -> bool:
-    """Whether a text is a JSON object, or empty."""
+    """Return True if a text is a JSON object, or empty."""
     try:
         return not text or isinstance(json.loads(text), dict)
     except ValueError:

@@ -1,7 +1,8 @@
-r"""The final answer that a reply states, in any form: a number, a formula, a set, a word.
+r"""Final answer that a response states, in any form: a number, a formula, a set, a word.
 
-In this order: what follows the first "####" on its line, as GSM8K marks answers; the last \boxed{…} with matching
-braces, as MATH does (arXiv:2103.03874); what follows the last "the answer is". Leniently also the last number.
+Sources in this order: the text after the first "####" on its line, as in GSM8K; the last \boxed{…} with matching
+braces, as in MATH (arXiv:2103.03874); the text after the last "the answer is". The lenient mode then uses the last
+number.
 """
 
 from __future__ import annotations
@@ -12,40 +13,45 @@ from rlhf_lab.environments.maths.answers import final_answer
 
 MARKED = re.compile(r"####[ \t]*(\S[^\n]*)")
 BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+BRACE = re.compile(r"(?<!\\)[{}]")
+r"""A LaTeX brace; \{ and \} are characters of the answer."""
 SAID = re.compile(r"\banswer\s*(?:is|:|=)\s*:?[ \t]*(\S[^\n]*)", re.IGNORECASE)
 SENTENCE_END = re.compile(r"[.!?](?=\s|$)")
-"""Ends what follows "the answer is": 3.5 has a period within, "3.5. So" one behind."""
+"""End of the text after "the answer is": the period in 3.5 does not match, the one at the end of "3.5. So" does."""
 
 
 def stated_answer(text: str, *, lenient: bool = False) -> str | None:
-    """The answer as it is written, without the mark around it; None where the reply states none."""
+    """Return the answer as written, without the mark around it; None if the response states none."""
     marked = MARKED.search(text)
     if marked:
         return _unwrapped(marked[1])
     boxed = last_boxed(text)
     if boxed is not None:
         return boxed.strip() or None
-    said = SAID.findall(text)
-    if said:
-        return _unwrapped(SENTENCE_END.split(said[-1])[0])
+    stated = SAID.findall(text)
+    if stated:
+        return _unwrapped(SENTENCE_END.split(stated[-1])[0])
     return final_answer(text, lenient=True) if lenient else None
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last \boxed{…} whose braces match; None where there is none."""
-    for box in reversed(list(BOX.finditer(text))):
-        depth = 1
-        for position in range(box.end(), len(text)):
-            # \{ and \} are characters of the answer
-            if text[position] in "{}" and text[position - 1] != "\\":
-                depth += 1 if text[position] == "{" else -1
-            if depth == 0:
-                return text[box.end() : position]
-    return None
+    r"""Return the content of the last \boxed{…} with matching braces; None if there is none."""
+    # Match all braces with a stack: a box may contain braces and other boxes, so a regular expression is not enough.
+    boxes = {box.end() - 1 for box in BOX.finditer(text)}
+    last: tuple[int, int] | None = None
+    open_braces: list[int] = []
+    for brace in BRACE.finditer(text) if boxes else ():
+        if brace[0] == "{":
+            open_braces.append(brace.start())
+        elif open_braces:
+            start = open_braces.pop()
+            if start in boxes and (last is None or start > last[0]):
+                last = start, brace.start()
+    return None if last is None else text[last[0] + 1 : last[1]]
 
 
 def _unwrapped(answer: str) -> str | None:
-    """An answer without a box, bold type or a period around it; None where nothing is left."""
+    """Remove a box, bold marks and a final period around an answer; return None if nothing remains."""
     boxed = last_boxed(answer)
     bare = answer if boxed is None else boxed
     bare = bare.strip().strip("*").strip()

@@ -1,12 +1,12 @@
-r"""The unit of a final answer: "5 km", "$18", `5\,\text{m}^2`, "60 km per hour", "3 hours 15 minutes", "5 p.m.".
+r"""Unit of a final answer: "5 km", "$18", `5\,\text{m}^2`, "60 km per hour", "3 hours 15 minutes", "5 p.m.".
 
-Units of one kind are converted where the factor is exact: lengths and masses (metric and imperial), times up to a
-week, years and months, litres and cubic metres, hectares and square metres, US cups to gallons, cents and dollars, SI
-prefixes of watt, joule, volt, ampere, hertz, newton, pascal and mole, and powers and ratios of these (72 km/h =
-20 m/s). Not converted: months to days, gallons to litres, temperatures, degrees to radians, one currency to another,
-joules to newton metres. A word that is in no table is a unit of its own: apples are not pears.
+Units of the same kind are converted if the factor is exact. These are lengths and masses (metric and imperial), times
+up to a week, years and months, litres and cubic metres, hectares and square metres, US cups to gallons, cents and
+dollars, SI prefixes of watt, joule, volt, ampere, hertz, newton, pascal and mole, and powers and ratios of these
+(72 km/h = 20 m/s). Not converted: months to days, gallons to litres, temperatures, degrees to radians, one currency to
+another, joules to newton metres. A word that is in no table is a unit of its own: apples are not pears.
 
-Left out: "ton" as a mass (there are three), "pounds" as money (they are a mass), feet and inches as 5'3".
+Not supported: "ton" as a mass (there are three), "pounds" as money (they are a mass), feet and inches as 5'3".
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+# (base unit, exponent) → names of a unit → its exact size in base units. Sizes are fractions, so that conversions are
+# exact: 1 inch is 127/5000 m.
 _CONVERTED = {
     ("metre", 1): {
         "nm nanometre nanometer": "1/1000000000",
@@ -60,10 +62,12 @@ _CONVERTED = {
     ("US cup", 1): {"cup": "1", "pint": "2", "quart": "4", "gal gallon": "16"},
     ("dollar", 1): {"¢ cent penny pennies": "1/100", "$ dollar buck usd": "1"},
 }
-_SPEEDS = {"mph": "1397/3125", "kph": "5/18", "kmh": "5/18"}  # of metres a second
+_SPEEDS = {"mph": "1397/3125", "kph": "5/18", "kmh": "5/18"}  # in metres per second
+# Symbol and name of units with SI prefixes. Their symbols are case-sensitive: mW and MW differ.
 _WITH_PREFIXES = ("W watt", "J joule", "V volt", "A ampere", "Hz hertz", "N newton", "Pa pascal", "mol mole", "eV")
 _PREFIXES = {"": "1", "n": "1/1000000000", "µ": "1/1000000", "m": "1/1000", "k": "1000", "M": "1000000"}
 _PREFIXES |= {"G": "1000000000"}
+# Units with several names but without conversion; each is its own base unit.
 _UNCONVERTED: tuple[str, ...] = ("degree deg", "rad radian", "celsius", "fahrenheit", "K kelvin", "am", "pm")
 _UNCONVERTED += ("€ euro eur", "£ gbp sterling", "¥ yen jpy")
 
@@ -71,45 +75,49 @@ Powers = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """A unit as a product of base units.
+class PhysicalUnit:
+    """Unit as a product of base units.
 
     Attributes:
-        powers: (base unit, exponent), sorted. Two units are of one kind if and only if these are the same.
-        factor: this unit in that product of base units.
+        powers: (base unit, exponent) pairs, sorted. Two units are of the same kind if and only if these are equal.
+        factor: size of this unit in that product of base units.
     """
 
     powers: Powers
     factor: Fraction = Fraction(1)
 
-    def to_the(self, exponent: int) -> Unit:
-        return Unit(tuple((base, power * exponent) for base, power in self.powers), self.factor**exponent)
+    def to_the(self, exponent: int) -> PhysicalUnit:
+        """Return this unit raised to a power."""
+        return PhysicalUnit(tuple((base, power * exponent) for base, power in self.powers), self.factor**exponent)
 
-    def times(self, other: Unit) -> Unit:
+    def times(self, other: PhysicalUnit) -> PhysicalUnit:
+        """Return the product of two units."""
         powers = Counter(dict(self.powers))
         for base, power in other.powers:
             powers[base] += power
-        return Unit(tuple(sorted((base, power) for base, power in powers.items() if power)), self.factor * other.factor)
+        return PhysicalUnit(
+            tuple(sorted((base, power) for base, power in powers.items() if power)), self.factor * other.factor
+        )
 
 
-NO_UNIT = Unit(())
+NO_UNIT = PhysicalUnit(())
 
 _EXACT_CASE = {
-    f"{prefix}{names.split()[0]}": Unit(((names.split()[0], 1),), Fraction(factor))
+    f"{prefix}{names.split()[0]}": PhysicalUnit(((names.split()[0], 1),), Fraction(factor))
     for names in _WITH_PREFIXES
     for prefix, factor in _PREFIXES.items()
 }
-"""Symbols that case tells apart: mW and MW."""
+"""Symbols that differ only in case: mW and MW."""
 _NAMES = {
-    name: Unit((kind,), Fraction(factor))
+    name: PhysicalUnit((kind,), Fraction(factor))
     for kind, units in _CONVERTED.items()
     for names, factor in units.items()
     for name in names.split()
 }
-_NAMES |= {name: Unit((("metre", 1), ("second", -1)), Fraction(factor)) for name, factor in _SPEEDS.items()}
-_NAMES |= {name: Unit(((names.split()[0], 1),)) for names in _UNCONVERTED for name in names.split()}
-_NAMES |= {name: Unit(((names.split()[0], 1),)) for names in _WITH_PREFIXES for name in names.split()[1:]}
-KNOWN: Mapping[str, Unit] = {**_EXACT_CASE, **_NAMES}
+_NAMES |= {name: PhysicalUnit((("metre", 1), ("second", -1)), Fraction(factor)) for name, factor in _SPEEDS.items()}
+_NAMES |= {name: PhysicalUnit(((names.split()[0], 1),)) for names in _UNCONVERTED for name in names.split()}
+_NAMES |= {name: PhysicalUnit(((names.split()[0], 1),)) for names in _WITH_PREFIXES for name in names.split()[1:]}
+KNOWN: Mapping[str, PhysicalUnit] = {**_EXACT_CASE, **_NAMES}
 
 SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _ORDINALS = ("third", "fourth", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "hundredth")
@@ -121,15 +129,15 @@ CHANGES = {
     *_NUMBERS,
     *SCALES,
 }
-"""Words behind a number that make it another number, or something else than one number."""
+"""Words after a number that change the number, or make it something other than one number."""
 FORMULA = {
     *("sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "log", "exp"),
     *("sqrt", "det", "gcd", "lcm", "max", "lim", "alpha", "beta", "gamma", "theta", "lambda", "phi", "psi", "omega"),
     "sigma",
 }
-"""Mathematics of three letters or more behind a number; "sec" is a second only in `\\text`."""
+"""Mathematical words of three letters or more after a number; "sec" is a second only in `\\text`."""
 JOINING = {"in", "at", "of", "on", "by", "to", "for", "from", "with", "the", "all", "total"}
-"""Between other words these are no units: 18 dollars in all."""
+"""Words that are not units when they follow other words: 18 dollars in all."""
 PER = {"per", "a", "an", "each", "every"}
 POWERS_BEFORE = {"square": 2, "sq": 2, "cubic": 3}
 POWERS_BEHIND = {"squared": 2, "cubed": 3, "²": 2, "³": 3}
@@ -147,15 +155,16 @@ _FRACTION = r"(?:\d+\s*)?\\[dtc]?frac\s*(?:\{[^{}]*\}\s*\{[^{}]*\}|\d\s*\d)"
 
 SPACE = re.compile(r"\\[,;:!> ]|\\q?quad\b|~|[\u00a0\u2009\u202f]")
 DELIMITED = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$")
-"""Mathematics between two $, which are then no dollars."""
+"""Mathematics between two $ signs, which are then not dollars."""
 UNIT_FRACTION = re.compile(rf"\\[dt]?frac\s*\{{\s*({_ANY_TEXT})\s*\}}\s*\{{\s*({_ANY_TEXT}{_EXPONENT}?)\s*\}}")
 CURRENCY = re.compile(r"([-+−–]?)\s*(\\\$|[$€£¥])\s*([-+−–]?\s*(?:\d|\.\d|\\[dtc]?frac).*)", re.DOTALL)
 MARKED = re.compile(rf"(.*?\S)\s*((?:{_ANY_TEXT}|{_DEGREES})(?:{_EXPONENT}|{_JOINT}|{_ANY_TEXT}|{_NAME})*+)", re.DOTALL)
-r"""Anything, and a unit that LaTeX marks as such: `x\text{ cm}^2`, `90^\circ`."""
-BEHIND_NUMBER = re.compile(rf"([-+−–]?\s*(?:{_NUMBER}|{_FRACTION}|\d{{1,2}}:\d\d))\s*({_NAMES_IN_A_ROW})")
+r"""Any text followed by a unit that LaTeX marks as such: `x\text{ cm}^2`, `90^\circ`."""
+_BELOW = rf"\s*/\s*\({_NAME}(?:{_JOINT}{_NAME})*\)"
+BEHIND_NUMBER = re.compile(rf"([-+−–]?\s*(?:{_NUMBER}|{_FRACTION}|\d{{1,2}}:\d\d))\s*({_NAMES_IN_A_ROW}(?:{_BELOW})?)")
 BEHIND_FORMULA = re.compile(rf"(.*(?:[\d)}}]|\\pi))\s+({_NAME}(?:\s*/\s*{_NAME})*)", re.DOTALL)
 HAS_NUMBER = re.compile(r"\d|\\(?!text)|^\W*[a-z]\W*$")
-"""Digits, a command or one letter: what a unit can stand behind."""
+"""Digits, a command or a single letter: the text that a unit may follow."""
 VARIABLE = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]")
 SUMMAND = re.compile(rf"({_DIGITS})\s*([^\W\d_²³]+)\.?(?:,?\s+(?:and\s+)?|$)")
 HAS_PERCENT = re.compile(r"(?:%|\bpercent)\s*\}?$", re.IGNORECASE)
@@ -163,57 +172,63 @@ TOKEN = re.compile(r"[^\W\d_²³]+(?:[-'’][^\W\d_²³]+)*|[$€£¥¢²³/]|\^
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
-    """An answer taken apart.
+class ParsedQuantity:
+    """Answer split into number and unit.
 
     Attributes:
         number: the answer without its unit, as text.
-        unit: None where it has none. A percent sign is part of the number.
-        scale: what the number is times, of "5 million".
+        unit: unit of the answer; None if it has none. A percent sign is part of the number.
+        scale: multiplier of the number, e.g. for "5 million".
     """
 
     number: str
-    unit: Unit | None = None
+    unit: PhysicalUnit | None = None
     scale: int = 1
 
 
-def read_quantity(answer: str) -> Quantity | None:
-    """The number and the unit of an answer; None where words make its number another one: 3 quarters, 5 squared."""
+def read_quantity(answer: str) -> ParsedQuantity | None:
+    """Split an answer into number and unit; return None if words change its number: 3 quarters, 5 squared."""
     text = SPACE.sub(" ", answer).strip()
     text = UNIT_FRACTION.sub(r"\1/\2", DELIMITED.sub(r"\1", text).strip())
     currency = None
+    # A currency sign precedes its number; all other units follow it.
     sign = CURRENCY.fullmatch(text)
     if sign is not None:
         currency, text = KNOWN[sign[2].removeprefix("\\")], sign[1] + sign[3]
+    # A percent sign stays in the number; `equivalence.same_number` decides whether it matters.
     if HAS_PERCENT.search(text):
-        return Quantity(text, currency)
+        return ParsedQuantity(text, currency)
     total = _read_sum(text)
     if total is not None:
         return total
-    number, tokens = _split_marked(text) or _split_plain(text)
+    # A unit that LaTeX marks is unambiguous, so it is tried before words.
+    number, tokens = _split_marked(text) or _split_words(text)
     scale, tokens = _take_scale(tokens)
     if not tokens:
-        return Quantity(number, currency, scale)
+        return ParsedQuantity(number, currency, scale)
     unit = _unit(tokens, currency)
-    return None if unit is None else Quantity(number, unit, scale)
+    return None if unit is None else ParsedQuantity(number, unit, scale)
 
 
 def _split_marked(text: str) -> tuple[str, list[str]] | None:
-    r"""The number and the words of an answer whose unit stands in \text{…} or is a degree sign; None for any other."""
+    r"""Split an answer whose unit is in \text{…} or is a degree sign into number and words; None for any other."""
     match = MARKED.fullmatch(text)
     if match is None or not HAS_NUMBER.search(match[1]):
         return None
     return match[1], _tokens(match[2])
 
 
-def _split_plain(text: str) -> tuple[str, list[str]]:
-    """An answer and the words behind its number, or the known unit behind its formula; no words where it has none."""
+def _split_words(text: str) -> tuple[str, list[str]]:
+    """Split an answer into its number and the words after it, or its formula and the known unit after it.
+
+    The list of words is empty if there is no unit.
+    """
     match = BEHIND_NUMBER.fullmatch(text)
     if match is not None:
         tokens = _tokens(match[2])
         return (match[1], tokens) if all(map(_may_be_unit, tokens)) else (text, [])
     match = BEHIND_FORMULA.fullmatch(text)
-    # the last letter of "2(x + 1) m" is a variable, the one of "2\sqrt{3} m" a unit
+    # The last letter of "2(x + 1) m" is a variable; that of "2\sqrt{3} m" is a unit.
     if match is not None and (len(match[2]) > 1 or not VARIABLE.search(match[1])):
         tokens = _tokens(match[2])
         if all(_is_mark(token) or _known(token) for token in tokens):
@@ -221,8 +236,8 @@ def _split_plain(text: str) -> tuple[str, list[str]]:
     return text, []
 
 
-def _read_sum(text: str) -> Quantity | None:
-    """The sum of "3 hours 15 minutes", in base units; None for any other answer."""
+def _read_sum(text: str) -> ParsedQuantity | None:
+    """Return the sum of "3 hours 15 minutes" in base units; None for any other answer."""
     total, kinds, end, summands = Fraction(0), set(), 0, 0
     while end < len(text):
         match = SUMMAND.match(text, end)
@@ -232,37 +247,40 @@ def _read_sum(text: str) -> Quantity | None:
         total += Fraction(match[1].replace(",", "")) * unit.factor
         kinds.add(unit.powers)
         end, summands = match.end(), summands + 1
-    return Quantity(str(total), Unit(kinds.pop())) if summands > 1 and len(kinds) == 1 else None
+    return ParsedQuantity(str(total), PhysicalUnit(kinds.pop())) if summands > 1 and len(kinds) == 1 else None
 
 
 def _tokens(words: str) -> list[str]:
-    """The names, exponents and division signs of a unit, in order."""
+    """Return the names, exponents and division signs of a unit, in order."""
     text = re.sub(_DEGREES, " degree ", re.sub(_TEXT, r" \1 ", words)).replace("\\cdot", " ")
+    # Remove the periods of abbreviations, but not decimal points.
     text = re.sub(r"(?<=[^\W\d_²³])\.(?=[^\W\d_²³]|\s|$)", "", text)  # a.m., sq. ft.
+    # "degrees Celsius" is one unit; elsewhere C and F may be variables.
     text = re.sub(r"\b(?:degrees?\s+)?(?:C|[cC]elsius)\b", "celsius", text) if "egree" in text else text
     text = re.sub(r"\b(?:degrees?\s+)?(?:F|[fF]ahrenheit)\b", "fahrenheit", text) if "egree" in text else text
     return TOKEN.findall(text)
 
 
 def _take_scale(tokens: list[str]) -> tuple[int, list[str]]:
-    """What a first word such as "million" multiplies by, and the other words."""
+    """Return (multiplier of a first word such as "million", remaining words)."""
     scale = SCALES.get(tokens[0].casefold()) if tokens else None
     return (1, tokens) if scale is None else (scale, tokens[1:])
 
 
 def _is_mark(token: str) -> bool:
+    """Return True for an exponent or a division sign."""
     return token[0] in "/^²³"
 
 
 def _may_be_unit(token: str) -> bool:
-    """Whether a word behind a number can be part of a unit (5 m, 5 apples) rather than of a formula (5 x, 5 sin x)."""
+    """Return True if a word after a number may be part of a unit (5 m, 5 apples), not of a formula (5 x, 5 sin x)."""
     if _is_mark(token) or token.casefold() in {*JOINING, *PER, *CHANGES, *POWERS_BEFORE}:
         return True
     return token not in FORMULA and (len(token) > 2 or _known(token) is not None)
 
 
-def _known(name: str) -> Unit | None:
-    """The unit of this name in the table, singular or plural; case matters for symbols only."""
+def _known(name: str) -> PhysicalUnit | None:
+    """Return the unit with this name in the table, singular or plural; only symbols are case-sensitive."""
     for written in (name, name.casefold()):
         for singular in (written, written.removesuffix("s") if len(written) > 2 else written):
             unit = (KNOWN if written == name else _NAMES).get(singular)
@@ -271,11 +289,13 @@ def _known(name: str) -> Unit | None:
     return None
 
 
-def _unit(tokens: Sequence[str], currency: Unit | None) -> Unit | None:
-    """The product that the words are, times a currency; None where one of them changes the number."""
+def _unit(tokens: Sequence[str], currency: PhysicalUnit | None) -> PhysicalUnit | None:
+    """Return the product of the units in words, times a currency; None if one of the words changes the number."""
+    # `sign` is −1 after "per" or a slash; `power` is 2 or 3 after "square" or "cubic".
     product, last, sign, power = currency or NO_UNIT, currency, 1, 1
     for i, token in enumerate(tokens):
         word = token.casefold()
+        # "squared" and exponents follow their unit, which is already in the product once.
         exponent = POWERS_BEHIND.get(word) or (int(token.lstrip("^ {")) if token[0] == "^" else None)
         if exponent is not None and i and last is not None:
             product = product.times(last.to_the(exponent - 1))
@@ -287,19 +307,19 @@ def _unit(tokens: Sequence[str], currency: Unit | None) -> Unit | None:
             return None
         else:
             is_joining = i > 0 and word in JOINING and tokens[i - 1].casefold() not in {"/", *PER, *POWERS_BEFORE}
-            last = (None if is_joining else _known(token)) or Unit(((_stem(token), 1),))
-            is_said_twice = i == 0 and currency is not None and last.powers == currency.powers  # $18 dollars
+            last = (None if is_joining else _known(token)) or PhysicalUnit(((_stem(token), 1),))
+            is_repeated = i == 0 and currency is not None and last.powers == currency.powers  # $18 dollars
             last = last.to_the(power * sign)
-            product = last if is_said_twice else product.times(last)
+            product = last if is_repeated else product.times(last)
             power = 1
     return product
 
 
 def _stem(word: str) -> str:
-    """A word that is no known unit, in the singular and, from four letters on, in small letters."""
+    """Return an unknown word in a common form for singular and plural; words of four letters or more in lower case."""
     word = word.casefold() if len(word) > 3 else word
-    if len(word) > 4 and word.endswith("ies"):
-        return word.removesuffix("ies") + "y"
-    if re.search(r"(?:ch|sh|x|ss)es$", word):
-        return word.removesuffix("es")
-    return word.removesuffix("s") if len(word) > 3 and not word.endswith("ss") else word
+    if len(word) > 3 and not word.endswith("ss"):
+        word = word.removesuffix("s")
+    # The plural alone does not distinguish buses (bus) from houses (house), or berries from cookies: both lose these
+    # endings.
+    return re.sub(r"ie$", "y", re.sub(r"([sxzo]|ch|sh)e$", r"\1", word))

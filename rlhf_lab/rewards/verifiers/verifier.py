@@ -1,8 +1,9 @@
-"""A program that checks a reply against its row, and the reward that it makes.
+"""Interface of verifiers, programs that check a response against its row, and the reward built from a verifier.
 
-A verifier reads the facts of a row (answer, tests, instructions, schema), the prompt and the reply. The reward of a run
-(`VerifierReward`) and its metric `correct` (`oracle.py`) ask the same object, so that they cannot disagree. The module
-of a kind has `make(settings)`, which returns the verifier, and `build(settings, run)`, which returns it as a reward.
+A verifier reads the metadata of a row (answer, tests, instructions, schema), the prompt and the response. The reward of
+a run (`VerifierTermReward`) and its metric `correct` (`oracle.py`) use the same object, so they cannot disagree. The
+module of a kind defines `make(settings)`, which returns the verifier, and `build(settings, run)`, which returns it as a
+reward.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.rewards.term import TermSettings
 
-Reply = tuple[Mapping[str, Any], str, str]
-"""Facts of the row, prompt, response."""
+GradedTriple = tuple[Mapping[str, Any], str, str]
+"""(metadata of the row, prompt, response)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a verifier says of a reply.
+class VerifierVerdict:
+    """Result of checking a response.
 
     Attributes:
-        score: 1 for a reply that does all that was asked, 0 for one that does nothing of it, else a share; NaN where
-            the row lacks what the check needs, or nobody can tell.
-        parts: name → a value beside the score, such as the same under a looser reading; NaN where it is unknown.
+        score: 1 for a response that does everything requested, 0 for one that does nothing of it, else the fraction;
+            NaN if the row lacks what the check needs, or if the check has no result.
+        parts: name → additional value, e.g. the score under a more lenient reading; NaN if unknown.
     """
 
     score: float
@@ -41,86 +42,100 @@ class Verdict:
 
 
 class Verifier(Protocol):
-    """Checks replies. The same arguments always give the same score."""
+    """Checker of responses. The same arguments always give the same score."""
 
-    def score(self, facts: Mapping[str, Any], prompt: str, response: str) -> float:
-        """0…1, see `Verdict.score`.
+    def score(self, metadata: Mapping[str, Any], prompt: str, response: str) -> float:
+        """Return the score in 0…1; see `VerifierVerdict.score`.
 
         Args:
-            facts: the columns of the prompt's row that are not text of the conversation; `answer` among them.
-            prompt: a transcript that ends where the reply starts.
+            metadata: columns of the prompt's row that are not text of the conversation, including `answer`.
+            prompt: transcript that ends where the response starts.
+            response: text of the response.
         """
         ...
 
 
 @runtime_checkable
 class DetailedVerifier(Protocol):
-    """A verifier that also says what its score is made of."""
+    """Verifier that also reports the parts of its score."""
 
-    def score(self, facts: Mapping[str, Any], prompt: str, response: str) -> float: ...
+    def score(self, metadata: Mapping[str, Any], prompt: str, response: str) -> float:
+        """Return the score; see `Verifier`."""
+        ...
 
-    def verdict(self, facts: Mapping[str, Any], prompt: str, response: str) -> Verdict: ...
+    def verdict(self, metadata: Mapping[str, Any], prompt: str, response: str) -> VerifierVerdict:
+        """Return the score with its parts."""
+        ...
 
 
 @runtime_checkable
 class BatchVerifier(Protocol):
-    """A verifier that checks many replies at once faster than one by one."""
+    """Verifier that checks many responses at once faster than one by one."""
 
-    def verdicts(self, replies: Sequence[Reply]) -> list[Verdict]: ...
+    def verdicts(self, responses: Sequence[GradedTriple]) -> list[VerifierVerdict]:
+        """Return one verdict per response, in order."""
+        ...
 
 
 @runtime_checkable
 class AnswerVerifier(Protocol):
-    """A verifier of final answers, which can be counted in a vote."""
+    """Verifier of final answers that can be counted in a majority vote."""
 
     def read_answer(self, response: str) -> str | None:
-        """What a reply states, the same text for equal answers; None where it states none."""
+        """Return the answer that a response states, with equal texts for equal answers; None if it states none."""
         ...
 
 
-ABSTAINS = Verdict(math.nan)
+ABSTAINS = VerifierVerdict(math.nan)
+"""Verdict of a verifier that cannot check the row."""
 
 
 @lru_cache(maxsize=8)
 def verifier_of(settings: TermSettings, runs_in: Any) -> Verifier:
-    """The verifier of these settings: one object per process, with its caches, for reward and metric.
+    """Return the verifier of these settings: one object per process, with its caches, for reward and metric.
 
     Args:
-        runs_in: `settings.runs_in(config)`: where programs run, of the kinds that run them.
+        runs_in: section where programs run, for kinds that run them: `settings.runs_in(config)`.
     """
+    # Imported late, because implementations may import large libraries that settings do not need.
     module = import_module(registry.implementation("reward", registry.kind_of("reward", settings)))
     verifier: Verifier = module.make(settings, runs_in) if settings.runs_code else module.make(settings)
     return verifier
 
 
-def check_replies(verifier: Verifier, replies: Sequence[Reply]) -> RewardBatch:
-    """Verdicts as arrays; a part that a verdict lacks is NaN there."""
+def check_responses(verifier: Verifier, responses: Sequence[GradedTriple]) -> RewardBatch:
+    """Return the verdicts as arrays; a part that a verdict lacks is NaN."""
     if isinstance(verifier, BatchVerifier):
-        verdicts = verifier.verdicts(replies)
+        verdicts = verifier.verdicts(responses)
     else:
-        verdicts = [_verdict(verifier, facts, prompt, response) for facts, prompt, response in replies]
+        verdicts = [_verdict(verifier, metadata, prompt, response) for metadata, prompt, response in responses]
+    # A dict instead of a set, so that the parts have a stable order.
     names = dict.fromkeys(name for verdict in verdicts for name in verdict.parts)
-    parts = {name: _floats([verdict.parts.get(name, math.nan) for verdict in verdicts]) for name in names}
-    return RewardBatch(_floats([verdict.score for verdict in verdicts]), parts)
+    parts = {}
+    for name in names:
+        values = [verdict.parts.get(name, math.nan) for verdict in verdicts]
+        parts[name] = _floats(values)
+    scores = [verdict.score for verdict in verdicts]
+    return RewardBatch(_floats(scores), parts)
 
 
-def _verdict(verifier: Verifier, facts: Mapping[str, Any], prompt: str, response: str) -> Verdict:
+def _verdict(verifier: Verifier, metadata: Mapping[str, Any], prompt: str, response: str) -> VerifierVerdict:
     if isinstance(verifier, DetailedVerifier):
-        return verifier.verdict(facts, prompt, response)
-    return Verdict(verifier.score(facts, prompt, response))
+        return verifier.verdict(metadata, prompt, response)
+    return VerifierVerdict(verifier.score(metadata, prompt, response))
 
 
 def _floats(values: Sequence[float]) -> FloatArray:
     return np.array(values, dtype=np.float64)
 
 
-class VerifierReward:
-    """A verifier as a term of the reward: its score, and its parts beside it."""
+class VerifierTermReward:
+    """Verifier as a term of the reward: its score, with the parts of the score."""
 
     def __init__(self, verifier: Verifier):
         self.verifier = verifier
 
     def score_episodes(self, episodes: Sequence[Episode]) -> RewardBatch:
-        """An episode of several turns is checked by its last reply."""
-        replies = [(episode.task.facts, episode.prompt, episode.response) for episode in episodes]
-        return check_replies(self.verifier, replies)
+        """Score episodes. An episode of several turns is checked by its last response."""
+        responses = [(episode.task.metadata, episode.prompt, episode.response) for episode in episodes]
+        return check_responses(self.verifier, responses)

@@ -1,8 +1,8 @@
-"""The sampler of `rollout=vllm`: groups of replies, or episodes of several turns, from servers asked for tokens.
+"""The sampler of `rollout=vllm`: it gets groups of responses, or episodes of several turns, from vLLM servers.
 
-Its interface is that of the lab's own sampler (`sampling/local.py`), and its rows mean the same: each has a seed of its
-own for every turn, ends with a stop token, a piece of text or its last token, and carries the log-probabilities of the
-distribution that it was drawn from. They are vLLM's: training computes them again before any ratio.
+Its interface is that of the built-in sampler (`sampling/local.py`), and its rows have the same meaning. Each row has
+its own seed for every turn, and ends with a stop token, a stop text or its last token. It carries the log-probabilities
+of the distribution from which it was sampled. They are computed by vLLM, so training recomputes them before any ratio.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Any
 from torch import nn
 
 from rlhf_lab.core import ranks
-from rlhf_lab.models.divided import at_hand, plain
 from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.models.sharded import at_hand, unsharded
 from rlhf_lab.models.truncation import Truncation
 from rlhf_lab.sampling.local import Samples, allowed_ids, completes_stop, own_prompts, require_finite
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.turns import NextTurn, RowTokens, end_turn
-from rlhf_lab.sampling.vllm.client import Sampling, ServerFailed, Turn
+from rlhf_lab.sampling.vllm.client import SampledTurn, SamplingParams, ServerFailed
 from rlhf_lab.sampling.vllm.weights import Loaded, Servers, servers_of
 from rlhf_lab.training.run import seed_for
 
 
 @dataclass
 class OpenRow:
-    """A row that goes on.
+    """A row that has not finished.
 
     Attributes:
-        number: prompt number · group + sample number.
-        url: of the server that samples it.
-        seed: of the row, from which those of its turns follow.
-        context: prompt and what was added to it, as token ids.
-        tokens: what was added.
+        number: index of the row, prompt index · group + sample index.
+        url: address of the server that samples it.
+        seed: seed of the row, from which the seeds of its turns are derived.
+        context: token ids of the prompt and of everything added to it.
+        tokens: tokens that were added to the prompt.
     """
 
     number: int
@@ -47,15 +47,15 @@ class OpenRow:
 
 
 class VllmSampler:
-    """Samples from a model through vLLM servers, which get its weights when they have others.
+    """Sampler of a model through vLLM servers, which receive its weights when they have different ones.
 
     Attributes:
-        exact: False: log-probabilities differ from training's by the arithmetic of another program.
+        exact: False, because another program computes the log-probabilities, so they differ from training's.
 
     Args:
         stop_ids: tokens that end a turn.
         allowed: ids of the only tokens that may be sampled; empty allows all.
-        decode: token ids → text, for turns that end with a piece of text (`rollout.stop`).
+        decode: function from token ids to text, for turns that end with a stop text (`rollout.stop`).
     """
 
     exact = False
@@ -69,7 +69,8 @@ class VllmSampler:
         decode: Callable[[list[int]], str] | None = None,
         servers: Servers | None = None,
     ):
-        self.settings, self.stop_ids = settings, tuple(stop_ids)
+        self.settings = settings
+        self.stop_ids = tuple(stop_ids)
         self.truncation = Truncation(tuple(allowed), settings.top_k, settings.top_p)
         self.decode = decode
         self.servers = servers or servers_of(settings)
@@ -85,26 +86,45 @@ class VllmSampler:
         next_turn: NextTurn | None = None,
         max_turns: int = 1,
     ) -> Samples:
-        """`group` rows for each prompt; see `LocalSampler.sample`. The same arguments give the same rows."""
-        sample_rows = self._prepared(model, prompts, group, seed, temperature, next_turn, max_turns)
+        """Sample `group` rows for each prompt; see `LocalSampler.sample`. The same arguments give the same rows."""
+        sample_rows = self._prepared(
+            model,
+            prompts,
+            group,
+            seed,
+            temperature,
+            next_turn,
+            max_turns,
+        )
         samples = Samples.gathered(prompts, group, sample_rows())
-        self.servers.rest()  # all processes have their rows
+        self.servers.rest()  # `gathered` returns once all processes have their rows, so no server is needed any more
         return samples
 
     def submit(
-        self, model: nn.Module, prompts: Sequence[list[int]], group: int, seed: int | Sequence[int], **options: Any
+        self,
+        model: nn.Module,
+        prompts: Sequence[list[int]],
+        group: int,
+        seed: int | Sequence[int],
+        **options: Any,
     ) -> Callable[[], Samples]:
-        """Let the servers sample with the weights that the model has now. Returns what waits for the samples.
+        """Start sampling with the model's current weights. Returns a function that waits for the samples.
 
-        Takes what `sample` takes. Everything that all processes do together is done here and in waiting, so that
-        training has the collectives to itself; the environment behind `next_turn` is asked in another thread.
+        It takes the arguments of `sample`. All collective operations run here and while waiting, so that training does
+        not share them with another thread. The environment behind `next_turn` is called in another thread.
         """
-        sample_rows = self._prepared(model, prompts, group, seed, **options)
-        wait = self.servers.begin(sample_rows)
+        sample_rows = self._prepared(
+            model,
+            prompts,
+            group,
+            seed,
+            **options,
+        )
+        wait = self.servers.start_sampling(sample_rows)
         return lambda: Samples.gathered(prompts, group, wait())
 
     def close(self) -> None:
-        """Give up what has been submitted and is not there yet."""
+        """Abandon submitted sampling that has not finished."""
         self.servers.give_up()
 
     def _prepared(
@@ -117,38 +137,63 @@ class VllmSampler:
         next_turn: NextTurn | None = None,
         max_turns: int = 1,
     ) -> Callable[[], dict[int, RowTokens]]:
-        """Send the weights; what samples the rows of this process is left to be called."""
+        """Send the weights. Returns a function that samples the rows of this process."""
         temperature = self.settings.temperature if temperature is None else temperature
         if not prompts:
             return dict
-        most_tokens = self.settings.most_tokens(max_turns)
-        with at_hand([model]), plain(model) as whole_model:
-            loaded = self.servers.update(whole_model, max(map(len, prompts)) + most_tokens)
+        max_tokens_left = self.settings.max_tokens_left(max_turns)
+        with at_hand([model]), unsharded(model) as full_model:
+            max_length = max(map(len, prompts)) + max_tokens_left
+            loaded = self.servers.update(full_model, max_length)
         rows = []
-        for place, i in enumerate(own_prompts(prompts)):
-            # processes begin at different servers; a group stays together: its prompt is computed once
-            url = loaded.urls[(ranks.rank() + place) % len(loaded.urls)]
+        for position, i in enumerate(own_prompts(prompts)):
+            # Processes start at different servers. A group stays on one server, so its prompt is computed once.
+            server = (ranks.rank() + position) % len(loaded.urls)
+            url = loaded.urls[server]
             for g in range(group):
-                rows.append(OpenRow(i * group + g, url, row_seed(seed, i, g, group), list(prompts[i]), RowTokens()))
-        sampling = Sampling(
+                tokens = RowTokens()
+                seed_of_row = row_seed(seed, i, g, group)
+                rows.append(
+                    OpenRow(
+                        i * group + g,
+                        url,
+                        seed_of_row,
+                        list(prompts[i]),
+                        tokens,
+                    )
+                )
+        sampling = SamplingParams(
             temperature, self.stop_ids, self.truncation.top_k, self.truncation.top_p, self.truncation.allowed
         )
-        return partial(self._sample_rows, rows, loaded, sampling, next_turn, most_tokens)
+        return partial(
+            self._sample_rows,
+            rows,
+            loaded,
+            sampling,
+            next_turn,
+            max_tokens_left,
+        )
 
     def _sample_rows(
-        self, rows: list[OpenRow], loaded: Loaded, sampling: Sampling, next_turn: NextTurn | None, most_tokens: int
+        self,
+        rows: list[OpenRow],
+        loaded: Loaded,
+        sampling: SamplingParams,
+        next_turn: NextTurn | None,
+        max_tokens_left: int,
     ) -> dict[int, RowTokens]:
-        """What was added to each row, by number.
+        """Return the tokens added to each row, by row index.
 
-        Turn by turn: all rows sample one, then each is answered in the order of `rows`, in this thread. An environment
-        is thus asked in the same order every time, and never twice at once.
+        In each turn all rows sample in parallel. The environment then answers them in the order of `rows`, in this
+        thread: its calls always have the same order, and never overlap.
         """
         finished = {row.number: row.tokens for row in rows}
         turn = 0
         while rows:
             open_rows = []
-            for row, sampled in zip(rows, self._turns(rows, turn, loaded, sampling, most_tokens), strict=True):
-                follows = self._take(row, sampled, next_turn, most_tokens)
+            turns = self._turns(rows, turn, loaded, sampling, max_tokens_left)
+            for row, sampled in zip(rows, turns, strict=True):
+                follows = self._take(row, sampled, next_turn, max_tokens_left)
                 if follows:
                     row.tokens.token_ids += follows
                     row.tokens.sampled += [False] * len(follows)
@@ -160,24 +205,32 @@ class VllmSampler:
         return finished
 
     def _turns(
-        self, rows: Sequence[OpenRow], turn: int, loaded: Loaded, sampling: Sampling, most_tokens: int
-    ) -> list[Turn]:
-        """The next turn of each row, sampled side by side."""
+        self,
+        rows: Sequence[OpenRow],
+        turn: int,
+        loaded: Loaded,
+        sampling: SamplingParams,
+        max_tokens_left: int,
+    ) -> list[SampledTurn]:
+        """Return the next turn of each row, sampled in parallel."""
 
-        def ask(row: OpenRow) -> Turn:
-            room = most_tokens - len(row.tokens.token_ids)
-            # the first turn has the row's seed itself: one reply is drawn alike with and without an environment
+        def ask(row: OpenRow) -> SampledTurn:
+            capacity = max_tokens_left - len(row.tokens.token_ids)
+            # The first turn uses the row's seed itself: a response is the same with and without an environment.
             seed = seed_for(row.seed, "turn", turn) if turn else row.seed
             client = self.servers.client(row.url)
-            values = sampling.values(min(self.settings.max_new_tokens, room), seed)
+            values = sampling.values(min(self.settings.max_new_tokens, capacity), seed)
             sampled = client.generate(loaded.model, row.context, values)
             if set(sampled.versions) != {loaded.version} or sampled.model != loaded.model:
+                # The version of every token is checked, because another run can replace the weights at any time.
+                used = ", ".join(sampled.versions) or "an unknown version"
                 raise client.failed(
-                    f"sampled with the weights {', '.join(sampled.versions) or 'of nobody'} ({sampled.model}) and not "
-                    f"with {loaded.version} ({loaded.model}): another run uses it, or it was started again"
+                    f"sampled with weights {used} ({sampled.model}) instead of {loaded.version} ({loaded.model}): "
+                    "another run uses the server, or it was restarted"
                 )
             return sampled
 
+        # one thread per request: vLLM batches concurrent requests itself
         pool = ThreadPoolExecutor(min(self.settings.batch_rows, len(rows)))
         try:
             return list(pool.map(ask, rows))
@@ -187,31 +240,38 @@ class VllmSampler:
                 raise self.servers.explained(error) from error
             raise
         finally:
-            # after an error the requests that are still waiting are given up; else there are none
+            # after an error this cancels the requests that have not started; otherwise there are none
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _take(self, row: OpenRow, sampled: Turn, next_turn: NextTurn | None, most_tokens: int) -> list[int]:
-        """Add a turn to its row. Returns what is read before the next one; nothing where the row is over."""
+    def _take(
+        self,
+        row: OpenRow,
+        sampled: SampledTurn,
+        next_turn: NextTurn | None,
+        max_tokens_left: int,
+    ) -> list[int]:
+        """Add a turn to its row. Returns the tokens that the row reads before its next turn; empty at its end."""
         spoken = sampled.token_ids
         length = self._length(spoken)
         row.tokens.token_ids += spoken[:length]
         row.tokens.sampled += [True] * length
         row.tokens.logps += sampled.logps[:length]
         row.context += spoken[:length]
-        ended = spoken[length - 1] in self.stop_ids or self._ends_text(spoken[:length])
+        turn_tokens = spoken[:length]
+        finished = turn_tokens[-1] in self.stop_ids or self._ends_text(turn_tokens)
         return list(
             end_turn(
                 row.tokens,
                 row.number,
                 spoken[:length],
-                ended=ended,
+                finished=finished,
                 next_turn=next_turn or (lambda number, tokens: ()),
-                most_tokens=most_tokens,
+                max_tokens_left=max_tokens_left,
             )
         )
 
     def _length(self, tokens: list[int]) -> int:
-        """Tokens of a turn up to the first that ends it: a server, which has no tokenizer, samples on behind a text."""
+        """Return the number of tokens up to the first stop text. A server has no tokenizer, so it samples beyond it."""
         if not self.settings.stop:
             return len(tokens)
         ends = (length for length in range(1, len(tokens)) if self._ends_text(tokens[:length]))
@@ -221,8 +281,13 @@ class VllmSampler:
         return completes_stop(tokens, self.settings.stop, self.decode)
 
 
-def row_seed(seed: int | Sequence[int], prompt: int, sample: int, group: int) -> int:
-    """The seed of a row: from the call's seed and the row's number, or its prompt's seed and its place in the group."""
+def row_seed(
+    seed: int | Sequence[int],
+    prompt: int,
+    sample: int,
+    group: int,
+) -> int:
+    """Return the seed of a row, from the call's seed and its index, or its prompt's seed and its sample index."""
     if isinstance(seed, Sequence):
         return seed_for(seed[prompt], "row", sample)
     return seed_for(seed, "row", prompt * group + sample)

@@ -1,4 +1,4 @@
-"""The processes that build one stage together on this machine.
+"""Processes on this machine that build one stage together.
 
-processes.py starts them and waits; threads.py says how many CPU threads each takes.
+Read processes.py (starts them and waits); threads.py decides how many CPU threads each takes.
 """

@@ -1,9 +1,9 @@
-"""Starts the processes that train one stage together, on this machine, and waits for them.
+"""Start of the processes on this machine that train one stage together.
 
-The parent composes, checks, plans, holds the stage's lock and reports; the processes build the stage
-(`rlhf_lab.stages.worker`). A signal to the parent is forwarded to each of them: they save after their step. They die
-with the parent. torchrun is not used for this, because it kills processes 30 seconds after a signal, and saving a large
-checkpoint takes longer; it can start the whole command instead (see launchers/README.md).
+The parent composes, checks and plans, holds the stage's lock, and reports. The processes build the stage
+(`rlhf_lab.stages.worker`). Signals to the parent are forwarded to each of them: they save after their step. They die
+with the parent. torchrun is not used here, because it kills processes 30 seconds after a signal, and saving a large
+checkpoint takes longer. torchrun can start the full command instead (see launchers/README.md).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rlhf_lab.config import registry, root
 from rlhf_lab.core import ranks
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, DeviceMemoryError, LabError, MissingDependency
-from rlhf_lab.core.files import make_folder, read_json, write_json
+from rlhf_lab.core.files import make_dir, read_json, read_object, write_json
 from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.core.signals import handled
 from rlhf_lab.stages.artifacts import Stage
@@ -36,26 +36,26 @@ from rlhf_lab.training.loop import Interrupted, Paused
 
 POLL_SECONDS = 0.05
 END_SECONDS = {"failed": 10.0, "ended": 120.0}
-"""How long the other processes may take once one has failed, or has ended in another way."""
+"""Seconds that other processes may still run after one has failed, or has finished in another way."""
 STOPPED = 75
 """Exit status of a process that was told to stop and has saved."""
 
 
-def together(checked: root.Config, devices: int) -> int:
-    """Processes that train the stage together: those that a launcher started, else those of a machine with `devices`
-    GPUs; 1 where the work is not shared."""
+def run_side_by_side(checked: root.Config, devices: int) -> int:
+    """Return the number of processes that train the stage together: those of a launcher, else those of a machine with
+    `devices` GPUs; 1 if the work is not split."""
     settings = checked.sharding
-    if registry.kind_of("sharding", settings) == "none" or not checked.algorithm.shares_work:
+    if registry.kind_of("sharding", settings) == "none" or not checked.algorithm.is_distributed:
         return 1
     launched = ranks.launched()
     return launched if launched > 1 else settings.processes or max(devices, 1)
 
 
-def wanted(checked: root.Config) -> int:
-    """Processes that the lab starts for the stage. Raises ConfigError where what was asked cannot be had."""
+def requested_processes(checked: root.Config) -> int:
+    """Return the number of processes to start for the stage. Raise ConfigError if the machine has too few GPUs."""
     on_gpu = checked.runtime.device != "cpu" and torch.cuda.is_available()
     devices = torch.cuda.device_count() if on_gpu else 0
-    count = together(checked, devices)
+    count = run_side_by_side(checked, devices)
     if devices and count > devices:
         raise ConfigError(
             f"sharding.processes={count} needs as many GPUs, and this machine has {devices}; "
@@ -65,13 +65,13 @@ def wanted(checked: root.Config) -> int:
 
 
 def check_launch(checked: root.Config) -> None:
-    """Raises ConfigError where there is no such device, or an outside launcher started other processes than the config
-    asks for, and MissingDependency where DeepSpeed is asked for and not installed."""
+    """Raise ConfigError if the device does not exist, or if an external launcher started a different number of
+    processes than configured. Raise MissingDependency if DeepSpeed is configured but not installed."""
     kind = registry.kind_of("sharding", checked.sharding)
     if checked.runtime.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
-            "runtime.device=cuda: this PyTorch finds no GPU (python -m rlhf_lab doctor says more); use "
-            "runtime.device=cpu, or auto, which takes what is there"
+            "runtime.device=cuda: this PyTorch finds no GPU (python -m rlhf_lab doctor shows details); use "
+            "runtime.device=cpu, or runtime.device=auto to use what is available"
         )
     if kind == "zero" and find_spec("deepspeed") is None:
         raise MissingDependency(*OPTIONAL["deepspeed"])
@@ -80,21 +80,21 @@ def check_launch(checked: root.Config) -> None:
         return
     if kind == "none":
         raise ConfigError(
-            f"a launcher started {launched} processes, and sharding=none uses one; choose sharding=ddp, fsdp_grad_op, "
+            f"a launcher started {launched} processes, but sharding=none uses one; use sharding=ddp, fsdp_grad_op, "
             "fsdp_full, zero1, zero2 or zero3, or start one process"
         )
     local = int(os.environ.get("LOCAL_WORLD_SIZE", launched))
     if checked.sharding.processes not in (0, local):
         raise ConfigError(
-            f"sharding.processes={checked.sharding.processes}, and the launcher started {local} processes on this "
-            f"machine; leave it out, or write sharding.processes={local}"
+            f"sharding.processes={checked.sharding.processes}, but the launcher started {local} processes on this "
+            f"machine; remove the setting, or use sharding.processes={local}"
         )
 
 
 def train_together(stage: Stage, count: int, *, discard: bool) -> dict[str, Any]:
-    """Build a stage with `count` processes. Returns what result.json holds.
+    """Build a stage with `count` processes and return the content of result.json.
 
-    When one runs out of memory and may take smaller micro-batches, all are started again and go on from the last
+    If one of them runs out of memory and smaller micro-batches are allowed, all processes restart from the last
     checkpoint.
     """
     micro_batch_tokens: int | None = None
@@ -106,19 +106,19 @@ def train_together(stage: Stage, count: int, *, discard: bool) -> dict[str, Any]
                 raise
             micro_batch_tokens = error.micro_batch_tokens
         console.print(
-            f"  out of memory: again from the last checkpoint, in micro-batches of {micro_batch_tokens} tokens"
+            f"  out of memory: restarting from the last checkpoint with micro-batches of {micro_batch_tokens} tokens"
         )
-        discard = False  # what has been trained is kept
+        discard = False  # keep the progress so far
 
 
 def _train_together(stage: Stage, count: int, *, discard: bool, micro_batch_tokens: int | None) -> dict[str, Any]:
     """Start `count` processes that build a stage, and wait for them."""
-    with tempfile.TemporaryDirectory(dir=scratch_dir()) as folder:
-        order_file = Path(folder) / "stage.json"
+    with tempfile.TemporaryDirectory(dir=scratch_dir()) as directory:
+        order_file = Path(directory) / "stage.json"
         order = {
             "recipe": stage.recipe,
             "values": root.to_values(stage.config),
-            "folder": str(stage.folder),
+            "folder": str(stage.directory),
             "discard": discard,
             "micro_batch_tokens": micro_batch_tokens,
         }
@@ -127,12 +127,14 @@ def _train_together(stage: Stage, count: int, *, discard: bool, micro_batch_toke
         try:
             with _forward_signals(workers) as signals:
                 workers += [_start_worker(order_file, rank, count) for rank in range(count)]
-                cause = _wait_for_all(workers, signals)
+                failed, hung = _wait_for_all(workers, signals)
         finally:
             for worker in workers:
                 worker.kill()
                 worker.wait()
+        # All workers have finished or been killed; find the one that caused the end.
         codes = [worker.wait() for worker in workers]
+        cause = _cause(failed, order_file.parent) if failed else hung
         return _outcome(stage, order_file.parent, codes, cause, signals)
 
 
@@ -140,18 +142,18 @@ def _start_worker(order_file: Path, rank: int, count: int) -> subprocess.Popen[b
     """Start one of `count` workers, with the environment that torchrun would give it."""
     launch = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     environment = {**os.environ, **{name: str(value) for name, value in launch.items()}}
-    # The workers find each other through this file, so no free port has to be chosen.
+    # The workers find each other through this file, so no free port is needed.
     environment[ranks.MEETING] = f"file://{order_file.parent / 'meeting'}"
     if sys.platform == "linux":
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all workers are on this machine
     command = [sys.executable, "-m", "rlhf_lab.stages.worker", str(order_file), str(os.getpid())]
-    # A session of its own: Ctrl-C reaches the parent alone, which forwards it once.
+    # A separate session, so that Ctrl-C reaches only the parent, which forwards it once.
     return subprocess.Popen(command, env=environment, start_new_session=True)
 
 
 @contextmanager
 def _forward_signals(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
-    """Forward signals that tell a run to stop to every worker; yields the list of those received."""
+    """Forward signals that stop a run to every worker; yield the list of received signals."""
     received: list[int] = []
 
     def handle(number: int, _frame: FrameType | None) -> None:
@@ -164,45 +166,58 @@ def _forward_signals(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[lis
         yield received
 
 
-def _wait_for_all(workers: Sequence[subprocess.Popen[bytes]], signals: Sequence[int]) -> int | None:
-    """Wait for all workers. Returns the rank whose failure was the cause, or None.
+def _wait_for_all(
+    workers: Sequence[subprocess.Popen[bytes]], signals: Sequence[int]
+) -> tuple[dict[int, int], int | None]:
+    """Wait for all workers. Return rank → exit status of those that failed, and a rank that hung or None.
 
-    Once one has ended, the others may wait for it in a collective operation that never completes, so they are killed
-    after END_SECONDS. A second Ctrl-C kills them at once.
+    Once one worker has finished, the others may wait for it forever in a collective operation, so they are killed after
+    END_SECONDS. A second Ctrl-C kills them immediately.
     """
     failed: dict[int, int] = {}
     deadline = float("inf")
     while True:
         running = [worker for worker in workers if worker.poll() is None]
-        ended = {rank: code for rank, worker in enumerate(workers) if (code := worker.poll()) is not None}
-        newly_failed = [rank for rank, code in ended.items() if code not in (0, STOPPED) and rank not in failed]
-        failed |= {rank: ended[rank] for rank in newly_failed}
+        finished = {rank: code for rank, worker in enumerate(workers) if (code := worker.poll()) is not None}
+        # Statuses do not change once a worker has finished, so those recorded earlier are simply repeated.
+        failed |= {rank: code for rank, code in finished.items() if code not in (0, STOPPED)}
         if not running:
-            return _cause(failed)
-        limit = END_SECONDS["failed" if failed else "ended"] if ended else float("inf")
+            return failed, None
+        limit = END_SECONDS["failed" if failed else "ended"] if finished else float("inf")
         deadline = min(deadline, time.monotonic() + limit)
         if time.monotonic() > deadline or signals.count(signal.SIGINT) > 1:
             for worker in running:
                 worker.kill()
-            return _cause(failed) if failed else workers.index(running[0])
+            return failed, workers.index(running[0])
         time.sleep(POLL_SECONDS)
 
 
-def _cause(failed: dict[int, int]) -> int | None:
-    """The rank that made the others fail. `failed`: rank → exit status, in the order in which they were seen.
+def _cause(failed: dict[int, int], reports: Path) -> int:
+    """Return the rank whose failure made the others fail.
 
-    A process killed by a signal comes first, because its peers may report a lost connection before its own end is
-    seen. SIGABRT does not count: a process may abort because it lost a peer.
+    A process killed by a signal comes first: its peers report a lost connection, and it writes no report. SIGABRT does
+    not count, because a process may abort when it loses a peer. Otherwise it is the process that failed earliest by its
+    own report. The order in which exits are observed is no evidence, because two may be observed at once.
+
+    Args:
+        failed: rank → exit status, not empty.
+        reports: directory in which the workers left `error_RANK.json`.
     """
-    ended_by_signal = [rank for rank, code in failed.items() if code < 0 and -code != signal.SIGABRT]
-    return next(iter([*ended_by_signal, *failed]), None)
+    for rank, code in failed.items():
+        if code < 0 and -code != signal.SIGABRT:
+            return rank
+    failed_at = {}
+    for rank in failed:
+        report = read_object(reports / f"error_{rank}.json")
+        failed_at[rank] = report.get("failed_at", float("inf"))
+    return min(failed_at, key=failed_at.__getitem__)
 
 
 def _outcome(
-    stage: Stage, folder: Path, codes: Sequence[int], cause: int | None, signals: Sequence[int]
+    stage: Stage, directory: Path, codes: Sequence[int], cause: int | None, signals: Sequence[int]
 ) -> dict[str, Any]:
-    """The stage's result. Raises Interrupted, Paused or the error of the process that failed first."""
-    result: dict[str, Any] = read_json(stage.folder / "result.json") or {}
+    """Return the stage's result. Raise Interrupted, Paused or the error of the process that failed first."""
+    result: dict[str, Any] = read_object(stage.directory / "result.json")
     if result.get("status") == "completed":
         if signals:
             raise Interrupted(f"stopped by {signal.Signals(signals[0]).name}; {stage.recipe} is complete")
@@ -216,22 +231,23 @@ def _outcome(
         _write_status(stage, result, "interrupted", error)
         raise Interrupted(error)
     rank = cause or 0
-    report = read_json(folder / f"error_{rank}.json")
+    report = read_json(directory / f"error_{rank}.json")
     if report:
+        # Expected errors have no traceback, and their message is enough.
         console.print(escape(report["traceback"]), end="", soft_wrap=True)
         error = report["error"]
         if report["micro_batch_tokens"]:
             raise DeviceMemoryError(f"{stage.recipe}: {error}", report["micro_batch_tokens"])
     else:
-        error = f"process {rank} of {len(codes)} ended with {_describe_exit(codes[rank])}"
+        error = f"process {rank} of {len(codes)} finished with {_describe_exit(codes[rank])}"
     _write_status(stage, result, "failed", error)
     raise LabError(f"{stage.recipe}: {error}")
 
 
 def _write_status(stage: Stage, result: dict[str, Any], status: str, error: str) -> None:
-    """Write into result.json why the stage ended. Rank 0 may have had no time to, or know only that a peer left."""
-    make_folder(stage.folder)  # the workers may have ended before they made it
-    write_json(stage.folder / "result.json", {**result, "status": status, "error": error})
+    """Write the end of a stage to result.json. Rank 0 may have had no time, or may only know that a peer left."""
+    make_dir(stage.directory)  # the workers may have failed before they created it
+    write_json(stage.directory / "result.json", {**result, "status": status, "error": error})
 
 
 def _describe_exit(code: int) -> str:

@@ -1,4 +1,5 @@
-"""How one process or several compute a training step: none, DDP, FSDP2, DeepSpeed ZeRO.
+"""Strategies for a training step on one or several processes: none, DDP, FSDP2, DeepSpeed ZeRO.
 
-engine.py is what the loop talks to; one file per strategy; settings.py says what each divides.
+Read engine.py (the interface that the loop calls) and settings.py (what each strategy shards), then none.py, ddp.py,
+fsdp.py or zero.py.
 """

@@ -1,4 +1,4 @@
-"""Data parallel: every process holds everything and computes its share of a step; gradients are added up (DDP)."""
+"""Data parallelism (DDP): every process has the full model and computes part of a step; gradients are summed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlhf_lab.training.sharding.settings import Replicated
 
 
 class Loss(nn.Module):
-    """An algorithm's loss as the forward pass of the trained modules: DDP exchanges gradients of a module's forward."""
+    """An algorithm's loss as a forward pass, because DDP only exchanges gradients of a module's forward pass."""
 
     def __init__(self, algorithm: Algorithm, parts: dict[str, nn.Module]):
         super().__init__()
@@ -28,9 +28,9 @@ class Loss(nn.Module):
 
 
 class DataParallel(Engine):
-    """Gradients are exchanged once a step where every pass uses every parameter, else after every pass.
+    """DDP with one gradient exchange per step if every pass uses every parameter, else one per pass.
 
-    A critic, for example, has passes that do not use the policy: DDP then has to look for unused parameters in each.
+    A critic, for example, has passes that do not use the policy. DDP then searches each pass for unused parameters.
     """
 
     def prepare(self) -> None:
@@ -43,8 +43,8 @@ class DataParallel(Engine):
             find_unused_parameters=self.has_several_parts,
             gradient_as_bucket_view=True,
         )
-        # Gradients that are freed after a step would be made anew beside DDP's buckets by passes without an exchange:
-        # 4 bytes per parameter. So they stay views of the buckets and are filled with 0.
+        # If gradients were freed after a step, passes without an exchange would allocate new ones next to DDP's
+        # buckets, 4 bytes per parameter. Therefore they stay views of the buckets and are set to 0.
         self.keeps_gradients = not self.has_several_parts
 
     def loss(self, micro: Any, *, last: bool) -> LossOutput:

@@ -1,6 +1,6 @@
-"""The engine that computes a training step. The training loop calls it and knows nothing of processes.
+"""Engine that computes a training step. The training loop calls it without knowledge of processes.
 
-`Engine` is for a single process; its subclasses in the other modules divide the work.
+`Engine` is for a single process; subclasses in the other modules split the work.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from rlhf_lab.core.errors import ArtifactError
-from rlhf_lab.models.divided import checkpoint_blocks, keep_in_host_memory
+from rlhf_lab.models.sharded import checkpoint_blocks, keep_in_host_memory
 from rlhf_lab.training.checkpoint import Saved, load_trained_state, trained_state
 from rlhf_lab.training.loop import Algorithm, LossOutput
 from rlhf_lab.training.optim import Optimizers
@@ -21,11 +21,11 @@ from rlhf_lab.training.sharding.settings import Single
 
 
 class Engine:
-    """Computes losses and gradients of an algorithm and updates its parameters.
+    """Engine of a single process: computes losses and gradients of an algorithm and updates its parameters.
 
     Attributes:
-        parts: name → module that is trained.
-        keeps_gradients: whether gradients are filled with 0 after a step instead of freed; see `Optimizers`.
+        parts: name → trained module.
+        keeps_gradients: True if gradients are set to 0 after a step instead of freed; see `Optimizers`.
     """
 
     keeps_gradients = False
@@ -38,28 +38,29 @@ class Engine:
         self.parts: dict[str, nn.Module] = {name: part.module for name, part in parts.items()}
         self._undo: list[Callable[[], None]] = []
         if settings.reference == "offload":
-            for model in algorithm.frozen():
+            for model in algorithm.frozen_modules():
                 keep_in_host_memory(model, run.device)
-        # optimisers come last: dividing a module replaces its parameters
+        # Optimisers are created last, because sharding a module replaces its parameters.
         self.prepare()
+        # Checkpointing wraps blocks, and sharding replaces their parameters, so it comes after `prepare`.
         if settings.checkpointing:
             self._undo += [checkpoint_blocks(module) for module in self.parts.values()]
         self.optimizers = Optimizers(parts, algorithm.settings, keep_gradients=self.keeps_gradients)
 
     def prepare(self) -> None:
-        """Divide or wrap the modules. Called before optimisers take their parameters."""
+        """Shard or wrap the modules. Called before optimisers get the parameters."""
 
     def loss(self, micro: Any, *, last: bool) -> LossOutput:
-        """Loss of a micro-batch; `last` says that it is the last one of the step."""
+        """Return the loss of a micro-batch; `last` is True for the last one of the step."""
         del last
         return self.algorithm.loss(micro)
 
-    def backward(self, loss_share: Tensor) -> None:
+    def backward(self, loss_weight: Tensor) -> None:
         """Add the gradients of a part of the step's loss. They are averaged over all processes."""
-        loss_share.backward()
+        loss_weight.backward()
 
     def clip(self) -> dict[str, Tensor]:
-        """Clip the step's gradients; returns the norm of each part's gradient before clipping."""
+        """Clip the step's gradients and return the gradient norm of each part before clipping."""
         return self.optimizers.clip()
 
     def step(self, scale: float) -> None:
@@ -71,12 +72,12 @@ class Engine:
         self.optimizers.zero_grad()
 
     def reshard(self) -> None:
-        """Free parameters that a pass has gathered, so that the modules have their own, divided ones again."""
+        """Free parameters that a pass has all-gathered, so that the modules have only their own shards."""
 
     def memory_mib(self) -> dict[str, float]:
-        """MiB that this process holds of the parameters it trains and of their state; see training/metrics.py."""
+        """Return the MiB of trained parameters and their state in this process (definitions: training/metrics.py)."""
         self.reshard()
-        # critic and policy may be adapters on one base, whose tensors count once
+        # Critic and policy may be adapters on one base, whose tensors count only once.
         parameters = list(nn.ModuleDict(self.parts).parameters())
         tensors_by_metric: dict[str, list[Tensor]] = {
             "memory/parameters": [*parameters],
@@ -86,7 +87,7 @@ class Engine:
         return {name: sum(map(_local_bytes, tensors)) / 2**20 for name, tensors in tensors_by_metric.items()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that training changes, by name."""
+        """Return everything that training changes, by name."""
         self.reshard()
         tensors: dict[str, Tensor] = {}
         for name, module in self.parts.items():
@@ -95,29 +96,31 @@ class Engine:
         return tensors
 
     def load(self, saved: Saved) -> None:
-        """Inverse of `tensors`.
+        """Restore the result of `tensors`.
 
-        Raises ArtifactError for a checkpoint of DeepSpeed: only the same stage with as many processes can load it.
+        Raise ArtifactError for a checkpoint of DeepSpeed, which only the same ZeRO stage with the same number of
+        processes can load.
         """
         for name, counts in saved.shards["rows"].items():
             if name.startswith("zero"):
                 raise ArtifactError(
-                    f"{saved.folder} holds a checkpoint of {len(counts)} processes of sharding={name.split('/')[0]}, "
-                    "which no others can go on from; start as many, or use artifacts.refresh=true to start over"
+                    f"{saved.directory} has a checkpoint of {len(counts)} processes of "
+                    f"sharding={name.split('/')[0]}, which only the same number of processes can resume; "
+                    "start as many, or use artifacts.refresh=true to start over"
                 )
         self.reshard()
         for name, module in self.parts.items():
             load_trained_state(module, saved, f"model/{name}/")
-        moments = [name.removeprefix("optimizer/") for name in saved.names() if name.startswith("optimizer/")]
-        self.optimizers.load(moments, lambda name, parameter: saved.tensor_like(f"optimizer/{name}", parameter))
+        optimizer_state = [name.removeprefix("optimizer/") for name in saved.names() if name.startswith("optimizer/")]
+        self.optimizers.load(optimizer_state, lambda name, parameter: saved.tensor_like(f"optimizer/{name}", parameter))
 
     def close(self) -> None:
-        """Undo the changes to the models when training is over. Parameters that are divided stay so."""
+        """Undo the changes to the models after training. Sharded parameters stay sharded."""
         for undo in reversed(self._undo):
             undo()
 
 
 def _local_bytes(tensor: Tensor) -> int:
-    """Bytes of a tensor, or of the rows of it that this process holds."""
+    """Return the bytes of a tensor, or of its rows in this process."""
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return local.numel() * local.element_size()

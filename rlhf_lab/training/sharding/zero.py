@@ -1,8 +1,8 @@
-"""ZeRO (arXiv:1910.02054) by DeepSpeed: optimiser state, gradients and parameters divided between the processes.
+"""ZeRO (arXiv:1910.02054) with DeepSpeed: optimizer state, gradients and parameters sharded between the processes.
 
-DeepSpeed computes a step's gradients, divides them and runs AdamW. Everything else is the lab's: the loss's
-normaliser, clipping by part, the schedule, checkpoints. In bfloat16 passes run under autocast with float32 parameters,
-as in one process, and gradients are added up in float32.
+DeepSpeed computes a step's gradients, shards them and runs AdamW. rlhf_lab does everything else: the loss normaliser,
+clipping by part, the schedule, checkpoints. In bfloat16 passes run under autocast with float32 parameters, as in one
+process, and gradients are summed in float32.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from torch.distributed.tensor import DTensor, Shard
 
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import OPTIONAL, ArtifactError, MissingDependency
-from rlhf_lab.models.divided import Root, Value, divided_by
 from rlhf_lab.models.logprobs import note_packing
+from rlhf_lab.models.sharded import Root, Value, shard_model
 from rlhf_lab.models.shared_prompt import forbid_two_passes
 from rlhf_lab.training.checkpoint import Saved
 from rlhf_lab.training.loop import Algorithm, LossOutput
@@ -37,7 +37,7 @@ PARAMETERS = "parameters"
 
 
 class AdamW(torch.optim.AdamW):
-    """Skips parts that had no gradient in a step: DeepSpeed gives them zeros, and AdamW would decay their weights."""
+    """AdamW that skips parts without a gradient in a step: DeepSpeed gives them zeros, so their weights would decay."""
 
     def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
@@ -48,7 +48,7 @@ class AdamW(torch.optim.AdamW):
 
 
 class Passage(Root):
-    """Hides the inputs and outputs of a pass from DeepSpeed's hooks, which look into them and understand only tensors.
+    """A module that hides the inputs and outputs of a pass from DeepSpeed's hooks, which only handle tensors.
 
     The forward pass takes a function without arguments and returns nothing.
     """
@@ -60,14 +60,14 @@ class Passage(Root):
 
 
 class ZeRO(Engine):
-    """One DeepSpeed engine for all trained parts; each has AdamW groups of its own.
+    """One DeepSpeed engine for all trained parts; each part has its own AdamW groups.
 
-    Stages 2 and 3 exchange gradients during the backward pass, so that all processes must compute alike: each batch is
-    one pass there, padded or packed.
+    Stages 2 and 3 exchange gradients during the backward pass and need the same computation in all processes, so each
+    batch is one pass there (padded or packed).
 
     Attributes:
         engine: DeepSpeed's engine.
-        zero: DeepSpeed's optimiser, which divides parameters, gradients and moments around `adamw`.
+        zero: DeepSpeed's optimizer, which shards parameters, gradients and optimizer state around `adamw`.
         used: parts that have had a gradient in this step.
     """
 
@@ -84,7 +84,7 @@ class ZeRO(Engine):
                 self._undo.append(hook.remove)
         if settings.stage == 3:
             for module in self.parts.values():
-                divided_by(module, self.root, self._gather)
+                shard_model(module, self.root, self._gather)
         self.deepspeed = load(run.device)
         with quiet():
             self.engine, self.zero, _, _ = self.deepspeed.initialize(
@@ -98,7 +98,7 @@ class ZeRO(Engine):
             self._undo += [forbid_two_passes(module) for module in self.parts.values()]
 
     def _parameter_groups(self) -> list[dict[str, Any]]:
-        """The parameter groups of the parts' own optimisers, which only serve to make these."""
+        """Return the parameter groups of the parts' own optimisers, which are created only for this purpose."""
         names = self.optimizers.names
         groups = []
         for optimizer, peak_lr in self.optimizers.optimizers:
@@ -108,7 +108,7 @@ class ZeRO(Engine):
         return groups
 
     def _deepspeed_config(self) -> dict[str, Any]:
-        """DeepSpeed's settings. It does not clip; vectors (norms, biases) are not divided in stage 3."""
+        """Return DeepSpeed's settings. It does not clip; stage 3 does not shard vectors (norms, biases)."""
         trained = [p for parameters in self.optimizers.trained.values() for p in parameters]
         config: dict[str, Any] = {
             "train_micro_batch_size_per_gpu": 1,
@@ -117,6 +117,7 @@ class ZeRO(Engine):
                 "stage": self.settings.stage,
                 "reduce_bucket_size": min(BUCKET, sum(p.numel() for p in trained)),
                 "stage3_param_persistence_threshold": max((p.numel() for p in trained if p.ndim < 2), default=0),
+                # no prefetch and no reuse: parameters are freed as soon as a block has used them
                 "stage3_prefetch_bucket_size": 0,
                 "stage3_max_reuse_distance": 0,
             },
@@ -129,7 +130,7 @@ class ZeRO(Engine):
         self.used.add(part)
 
     def _gather(self, parameter: nn.Parameter) -> Tensor:
-        """A divided parameter, gathered."""
+        """Return the full copy of a sharded parameter."""
         with self.deepspeed.zero.GatheredParameters([parameter]):
             return parameter.detach().clone()
 
@@ -137,15 +138,15 @@ class ZeRO(Engine):
         self.engine.set_gradient_accumulation_boundary(last)
         outputs: list[LossOutput] = []
 
-        def compute_loss() -> Tensor:  # DeepSpeed's hooks see the one tensor that gradients flow from
+        def compute_loss() -> Tensor:  # DeepSpeed's hooks need one tensor with gradients
             outputs.append(self.algorithm.loss(micro))
             return outputs[0].loss_N
 
         loss_N = self.engine(compute_loss)
         return LossOutput(loss_N, outputs[0].metrics)
 
-    def backward(self, loss_share: Tensor) -> None:
-        self.engine.backward(loss_share)
+    def backward(self, loss_weight: Tensor) -> None:
+        self.engine.backward(loss_weight)
 
     def clip(self) -> dict[str, Tensor]:
         """Clip the gradients of each part by their norm over all processes, as `clip_grad_norm_` does."""
@@ -153,12 +154,16 @@ class ZeRO(Engine):
         for index, group_gradients in self.zero.averaged_gradients.items():
             gradients[self._parameter_group(index)["part"]] += group_gradients
         zero = torch.zeros((), device=self.run.device)  # a part may have no gradient in this step
-        squares = torch.stack([sum((g.square().sum() for g in shares), zero) for shares in gradients.values()])
+        # Every process has disjoint pieces of the gradients, so squared norms add up over processes.
+        local_squares = [sum((g.square().sum() for g in shards), zero) for shards in gradients.values()]
+        squares = torch.stack(local_squares)
         dist.all_reduce(squares)
         norms = dict(zip(gradients, squares.sqrt(), strict=True))
-        for name, shares in gradients.items():
-            factor = (self.algorithm.settings.max_grad_norm / (norms[name] + 1e-6)).clamp(max=1.0)
-            for gradient in shares:
+        for name, shards in gradients.items():
+            # the same ε as in `clip_grad_norm_`
+            ratio = self.algorithm.settings.max_grad_norm / (norms[name] + 1e-6)
+            factor = ratio.clamp(max=1.0)
+            for gradient in shards:
                 gradient.mul_(factor)
         return norms
 
@@ -174,55 +179,55 @@ class ZeRO(Engine):
         self._clear_gradients()
 
     def _clear_gradients(self) -> None:
-        """Remove what DeepSpeed keeps of the step's gradients: stage 3 would add those of the next step to it."""
+        """Remove DeepSpeed's gradients of this step; otherwise stage 3 would add those of the next step to them."""
         self.used.clear()
         self.zero.averaged_gradients.clear()
         if self.settings.stage == 3:
             self.zero.grad_partitions_flat_buffer.zero_()
 
     def _flat_parameters(self) -> list[Tensor]:
-        """This process's share of the float32 parameters: one flat tensor for each group of DeepSpeed."""
+        """Return this process's shard of the float32 parameters: one flat tensor per group of DeepSpeed."""
         if self.settings.stage == 3:
             return self.zero.fp32_partitioned_groups_flat
         return self.zero.single_partition_of_fp32_groups
 
     def _parameter_group(self, index: int) -> dict[str, Any]:
-        """AdamW's group for a group of DeepSpeed, which stage 3 splits further."""
+        """Return AdamW's group for a group of DeepSpeed, which stage 3 splits further."""
         if self.settings.stage == 3:
             index = self.zero.sub_group_to_group_id[index]
         return self.adamw.param_groups[index]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Parameters and moments: the flat shares of all processes, end to end, as one divided tensor each."""
+        """Return parameters and optimizer state; each is a sharded tensor of the flat shards of all processes."""
         tensors: dict[str, Tensor] = {}
         for index, flat in enumerate(self._flat_parameters()):
-            shares = {PARAMETERS: flat.detach(), **self.adamw.state.get(flat, {})}
-            for key, share in shares.items():
-                # AdamW's `step` is a scalar and the same in all processes
-                tensors[f"{self._key_prefix(index)}{key}"] = self._divided(share) if share.ndim else share
+            shards = {PARAMETERS: flat.detach(), **self.adamw.state.get(flat, {})}
+            for key, shard in shards.items():
+                # AdamW's `step` is a scalar with the same value in all processes.
+                tensors[f"{self._key_prefix(index)}{key}"] = self._sharded(shard) if shard.ndim else shard
         return tensors
 
     def load(self, saved: Saved) -> None:
-        """Inverse of `tensors`. Raises ArtifactError for what another stage or number of processes saved."""
+        """Restore `tensors`. Raise ArtifactError if another ZeRO stage or process count saved the checkpoint."""
         self._check_processes(saved)
         for index, flat in enumerate(self._flat_parameters()):
             prefix = self._key_prefix(index)
-            target = self._divided(flat.detach())
+            target = self._sharded(flat.detach())
             for name in [name for name in saved.names() if name.startswith(prefix)]:
                 tensor = saved.tensor_like(name, target)
-                share = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).to(flat.device)
+                shard = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).to(flat.device)
                 key = name.removeprefix(prefix)
                 if key == PARAMETERS:
-                    flat.data.copy_(share)
+                    flat.data.copy_(shard)
                 else:
-                    self.adamw.state[flat][key] = share.clone()
+                    self.adamw.state[flat][key] = shard.clone()
         self._copy_to_model()
 
     def _key_prefix(self, index: int) -> str:
         return f"zero{self.settings.stage}/{index}/"
 
-    def _divided(self, share: Tensor) -> DTensor:
-        """The tensor whose rows are the shares of all processes, end to end."""
+    def _sharded(self, share: Tensor) -> DTensor:
+        """Return the tensor whose rows are the concatenated shards of all processes."""
         mesh = init_device_mesh(share.device.type, (ranks.world(),))
         return DTensor.from_local(share, mesh, [Shard(0)])
 
@@ -233,16 +238,16 @@ class ZeRO(Engine):
         strategy = f"sharding=zero{self.settings.stage}"
         holder = f"{len(counts)} processes of {strategy}" if counts else "another strategy"
         raise ArtifactError(
-            f"{saved.folder} holds a checkpoint of {holder}, and {ranks.world()} processes of {strategy} can go on "
-            "from their own alone; go on as it was begun, or use artifacts.refresh=true to start over"
+            f"{saved.directory} has a checkpoint of {holder}, but {ranks.world()} processes of {strategy} can only "
+            "resume their own; use the original setting, or artifacts.refresh=true to start over"
         )
 
     def _copy_to_model(self) -> None:
-        """Copy the float32 parameters that the optimiser holds into the model."""
+        """Copy the float32 parameters of the optimizer into the model."""
         if self.settings.stage < 3:
             self.zero.update_lp_params()
             return
-        # what DeepSpeed's own step does in stage 3 before and after AdamW's
+        # In stage 3, DeepSpeed's own step makes these calls before and after AdamW's step.
         self.zero._partition_all_parameters()
         for index in range(len(self._flat_parameters())):
             self.zero._reassign_or_swap_out_partitioned_parameters(index)
@@ -254,13 +259,13 @@ class ZeRO(Engine):
         if self.settings.stage < 3:
             self.engine.destroy()
             return
-        # parameters stay divided in stage 3, so passes of an evaluation need all processes to compute alike too
+        # Stage 3 leaves parameters sharded, so passes of an evaluation also need the same computation in all processes.
         for module in self.parts.values():
             forbid_two_passes(module)
 
 
 def load(device: str) -> ModuleType:
-    """Import DeepSpeed. Raises MissingDependency where it is not installed."""
+    """Import DeepSpeed. Raise MissingDependency if it is not installed."""
     if torch.device(device).type == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
     try:
@@ -268,13 +273,15 @@ def load(device: str) -> ModuleType:
     except ImportError as error:
         raise MissingDependency(*OPTIONAL["deepspeed"]) from error
     warnings.filterwarnings("ignore", "`torch.distributed.*deprecated", FutureWarning)
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else DeepSpeed compiles this extension now
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = (
+        False  # otherwise DeepSpeed would compile this extension now
+    )
     return deepspeed
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """In this block DeepSpeed logs only errors; it warns of every optimiser that is not its own."""
+    """Reduce DeepSpeed's log to errors in this block, because it warns of every optimizer that is not its own."""
     logger = logging.getLogger("DeepSpeed")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -285,5 +292,5 @@ def quiet() -> Iterator[None]:
 
 
 def build(settings: Zero, algorithm: Algorithm, run: Run) -> Engine:
-    engine = ZeRO if ranks.world() > 1 else Engine  # one process has nothing to divide
+    engine = ZeRO if ranks.world() > 1 else Engine  # one process has nothing to shard
     return engine(settings, algorithm, run)

@@ -27,7 +27,7 @@ def test_several_agents_have_settings_of_their_own():
     agent = checked("sft", "agent=[zero_shot,scratchpad]", "agent.programs.scratchpad.notes_tokens=7").agent
     assert list(agent.programs) == ["zero_shot", "scratchpad"]
     assert agent.programs["scratchpad"].notes_tokens == 7
-    assert agent.most_requests(10) == 2 * 10 * 24
+    assert agent.max_requests(10) == 2 * 10 * 24
 
 
 def test_a_service_has_the_defaults_of_its_judge_and_survives_the_round_trip():
@@ -54,9 +54,9 @@ def test_agents_decide_nothing_elsewhere():
 def test_rules_between_sections(running_agents):
     with pytest.raises(ConfigError) as error:
         checked("sft", "agent.calls=native")
-    assert "agent.llm=local: the agents speak through needs.policy, which is not set" in str(error.value)
-    assert "agent.calls=native: a model made from scratch has no chat template" in str(error.value)
-    with pytest.raises(ConfigError, match=r"agent\.temperature: agent\.llm=anthropic samples at the service's own"):
+    assert "agent.llm=local: the agents use the model of needs.policy, which is not set" in str(error.value)
+    assert "agent.calls=native: a model of model=scratch has no chat template" in str(error.value)
+    with pytest.raises(ConfigError, match=r"agent\.temperature: agent\.llm=anthropic always samples at its own"):
         checked("sft", "agent.llm=anthropic", "agent.temperature=0.5")
     # an agent of the user speaks through whatever it wants
     checked("sft", "agent=python", "agent.programs.python.path=mine.py:Mine")

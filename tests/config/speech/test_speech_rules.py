@@ -32,10 +32,10 @@ def test_speech_with_a_model_of_codes_is_accepted():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["sft", "data=speech"], "use model=codec"),
+        (["sft", "data=speech"], "set model=codec"),
         (
             ["sft", "model=codec"],
-            "model.family=codec says the codes of audio; data=mini_hh is text",
+            "model.family=codec generates the codes of audio, but data=mini_hh is text",
         ),
         (
             ["reward_model", "data=speech", "model=codec", "needs.policy=tts_sft"],
@@ -45,7 +45,7 @@ def test_speech_with_a_model_of_codes_is_accepted():
             ["ppo", "data=speech", "model=codec", "needs.policy=tts_sft", "reward=gold"],
             "algorithm=ppo needs responses that are text",
         ),
-        (["dpo", "algorithm.logps=per_codebook"], "has no codebooks; use sum"),
+        (["dpo", "algorithm.logps=per_codebook"], "has no codebooks; use logps=sum"),
         (
             ["dpo_iterative", "reward=acoustic"],
             "reward=acoustic needs responses that are audio, which data=mini_hh does not have",
@@ -59,8 +59,8 @@ def test_speech_with_a_model_of_codes_is_accepted():
             ["tts_grpo", "reward=bt", "+needs.reward=reward_model"],
             "reward=bt needs responses that are text, which data=speech does not have",
         ),
-        (["tts_grpo", "reward=gold", "engine=trl"], "a codec's model counts its columns"),
-        (["sft", "model.min_frames=3"], "min_frames=3 is read by family=codec"),
+        (["tts_grpo", "reward=gold", "engine=trl"], "a codec model counts its columns"),
+        (["sft", "model.min_frames=3"], "min_frames=3 is used only with family=codec"),
     ],
 )
 def test_what_does_not_fit_is_refused(overrides, message):
@@ -71,7 +71,7 @@ REQUIRED_SETTINGS = {
     "callable": ["reward.terms.callable.name=brevity"],
     "remote": ["reward.terms.remote.url=http://127.0.0.1:1"],
 }
-"""What a term needs beside its name for its settings to be made."""
+"""Settings that a term requires in addition to its name."""
 
 
 def test_every_reward_that_reads_text_is_refused_for_audio():
@@ -101,9 +101,9 @@ def test_a_reward_of_a_plug_in_reads_text_unless_it_says_otherwise(monkeypatch):
 
 
 def test_suggestions_come_from_the_registry():
-    listener = matching.Part("reward=acoustic", (Capability.AUDIO,), "reward")
+    listener = matching.RunPart("reward=acoustic", (Capability.AUDIO,), "reward")
     assert matching.suitable_data(listener) == ["espeak", "speech", "speech_small"]
-    recogniser = matching.Part("algorithm=recogniser", (Capability.AUDIO, Capability.PHONES), "algorithm")
+    recogniser = matching.RunPart("algorithm=recogniser", (Capability.AUDIO, Capability.PHONES), "algorithm")
     assert matching.suitable_data(recogniser) == ["speech", "speech_small"]
     # Data that suit every part of the run come before data that suit one of them.
     assert matching.suitable_data(listener, [recogniser]) == ["speech", "speech_small"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from rlhf_lab.packs.agents.tools.world import ToolWorld
 real = ToolWorld.step
 answered = 0
-def step(self, state, reply):
+def step(self, state, response):
     global answered
     logs = list(Path("outputs/runs").glob("grpo-*/metrics.jsonl"))
     if logs and '"reward"' in logs[0].read_text() and (logs[0].parent / "checkpoint.pt").exists():
@@ -23,7 +23,7 @@ def step(self, state, reply):
     if answered == 5:
         Path("killed.txt").write_text(f"{len(logs[0].read_text().splitlines())}")
         os.killpg(0, signal.SIGKILL)
-    return real(self, state, reply)
+    return real(self, state, response)
 ToolWorld.step = step
 from rlhf_lab.main import main
 main()
@@ -37,9 +37,9 @@ def test_kill_9_while_episodes_are_collected(fresh, lab, sized):
     process = fresh.start(*command, code=KILLED_IN_COLLECTION)
     printed = process.communicate(timeout=240)[0]
     assert process.returncode == -signal.SIGKILL, printed
-    (folder,) = (fresh.folder / "outputs" / "runs").glob("grpo-*")
-    assert read_json(folder / "result.json")["status"] == "running"
-    logged = [row["step"] for row in read_jsonl(folder / "metrics.jsonl") if "reward" in row]
+    (directory,) = (fresh.directory / "outputs" / "runs").glob("grpo-*")
+    assert read_json(directory / "result.json")["status"] == "running"
+    logged = [row["step"] for row in read_jsonl(directory / "metrics.jsonl") if "reward" in row]
     assert logged and max(logged) < 3, "iterations were still to come"
     resumed = fresh.run(*command)
     assert any("resumed at step" in note for note in fresh.result(resumed, "grpo_agent")["notes"])

@@ -38,14 +38,16 @@ def hostile(task, tools, draw):
     return replace(trajectory, turns=turns, answer=HOSTILE, error=HOSTILE)
 
 
-def write_agent_run(folder: Path, agents: dict[str, Scripted], tasks: Capitals | None = None, draws: int = 1) -> Path:
-    run = run_in(folder)
+def write_agent_run(
+    directory: Path, agents: dict[str, Scripted], tasks: Capitals | None = None, draws: int = 1
+) -> Path:
+    run = run_in(directory)
     result = Benchmark(run, agents, questions(tasks), draws, simple_score).finish()
     content = {"status": "completed", "policies": result.policies, "metrics": result.metrics}
-    (folder / "result.json").write_text(json.dumps(content))
-    (folder / "manifest.json").write_text(json.dumps({"recipe": "agent_bench"}))
-    (folder / "config.yaml").write_text("algorithm: {kind: agent_bench}\n")
-    return folder
+    (directory / "result.json").write_text(json.dumps(content))
+    (directory / "manifest.json").write_text(json.dumps({"recipe": "agent_bench"}))
+    (directory / "config.yaml").write_text("algorithm: {kind: agent_bench}\n")
+    return directory
 
 
 def three() -> dict[str, Scripted]:
@@ -58,9 +60,9 @@ def three() -> dict[str, Scripted]:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_agent_run(tmp_path_factory.mktemp("runs") / "run", three())
-    write_report(folder)
-    return folder / "attempts.html"
+    directory = write_agent_run(tmp_path_factory.mktemp("runs") / "run", three())
+    write_report(directory)
+    return directory / "attempts.html"
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +89,8 @@ def test_markup_of_agents_and_tools_is_text(page):
 
 def test_a_large_run_stays_a_page(tmp_path):
     tasks = Capitals({f"City{number}": f"Land{number} " + "x" * 3000 for number in range(300)})
-    folder = write_agent_run(tmp_path / "run", three(), tasks)
-    written = attempts_page(read_run(folder), budget=500_000)
+    directory = write_agent_run(tmp_path / "run", three(), tasks)
+    written = attempts_page(read_run(directory), budget=500_000)
     assert written is not None
     view = written.sections["attempts"].values
     assert view["total"] == 900
@@ -96,8 +98,8 @@ def test_a_large_run_stays_a_page(tmp_path):
     assert 20 < len(shown) < 900
     counts = {agent: sum(entry["agent"] == agent for entry in shown) for agent in ("searcher", "guesser", "hostile")}
     assert min(counts.values()) > 0.15 * len(shown)
-    write_report(folder)
-    page = folder / "attempts.html"
+    write_report(directory)
+    page = directory / "attempts.html"
     assert page.stat().st_size < 8_000_000
     left_out = 900 - page.read_text().count('<details class="attempt"')
     assert f"{left_out} are left out" in page.read_text() or left_out == 0
@@ -160,7 +162,8 @@ def test_steps_open_and_nothing_in_them_runs(browser, page):
     browser.open(page)
     browser.run("document.querySelectorAll('details').forEach((node) => { node.open = true; })")
     words = browser.run("document.querySelector('.attempt').innerText")
-    for part in ("Thought: 0", 'search(entity="Oslo")', "Norway", "10 tokens in, 3 out, $0.0100", "given", "expected"):
+    numbers = "10 tokens in, 3 out, $0.0100"
+    for part in ("Thought: 0", 'search(entity="Oslo")', "Norway", numbers, "attempt", "expected"):
         assert part in words
     browser.run("window.scrollTo(0, document.body.scrollHeight)")
     assert browser.run("document.title") == "agent_bench · attempts"

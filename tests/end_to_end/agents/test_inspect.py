@@ -50,7 +50,7 @@ QUESTIONS = {"six times seven": ("6*7", "42"), "two to the tenth": ("2**10", "10
 
 
 def conversation(question: str) -> list[dict]:
-    """What the model is taught: to compute with the tool, and to say what came out."""
+    """Return the conversation that teaches the model to compute with the tool, and to state the result."""
     expression, value = QUESTIONS[question]
     code = f"open('log','w').write('{question}');print({expression})"
     return [
@@ -74,8 +74,8 @@ def model(tmp_path_factory) -> Path:
     tokenizer = bpe(texts * 3, 700, specials[:2], eos_token="<|im_end|>")
     tokenizer.add_tokens(specials[2:])
     tokenizer.chat_template = TEMPLATE
-    folder = save_tiny("llama", tokenizer, tmp_path_factory.mktemp("taught"))
-    network = AutoModelForCausalLM.from_pretrained(folder)
+    directory = save_tiny("llama", tokenizer, tmp_path_factory.mktemp("taught"))
+    network = AutoModelForCausalLM.from_pretrained(directory)
     network.config.max_position_embeddings = 1024  # the definition of a tool alone takes 200
     written = [tokenizer.apply_chat_template(messages, tools=tools, tokenize=False) for messages in conversations]
     batches = [torch.tensor([tokenizer(text, add_special_tokens=False).input_ids]) for text in written]
@@ -85,13 +85,13 @@ def model(tmp_path_factory) -> Path:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    network.save_pretrained(folder)
-    return folder
+    network.save_pretrained(directory)
+    return directory
 
 
 @scorer(metrics=[accuracy()])
 def left_a_file():
-    """What a command has written is there for the next one, and for read_file."""
+    """A file that a command has written is there for the next command, and for read_file."""
 
     async def score(state, target):
         read = await sandbox().read_file("log")
@@ -119,9 +119,9 @@ def test_a_task_with_a_tool_runs_on_a_model_of_the_lab_in_its_sandbox(model, tmp
     )
     log = run(task, tmp_path, model=f"rlhf_lab/{model}")
     for sample in log.samples:
-        _, called, result, said = sample.messages
+        _, called, result, text = sample.messages
         assert called.tool_calls[0].function == "python" and result.tool_call_id == called.tool_calls[0].id
-        assert result.text.strip() == sample.target and sample.target in said.text
+        assert result.text.strip() == sample.target and sample.target in text.text
         assert sample.scores["left_a_file"].value == 1.0, sample.scores["left_a_file"].explanation
         assert sample.store[LEVEL_KEY] in ("namespaces+seccomp", "namespaces")
         assert sample.output.stop_reason == "stop" and sample.output.usage.output_tokens > 3
@@ -156,7 +156,7 @@ def test_the_command_line_finds_model_and_sandbox(model, tmp_path):
 
 @solver
 def tries():
-    """What a tool or a scorer may do with a sandbox, and what it gets."""
+    """Solver that tries what a tool or a scorer may do with a sandbox, and records the results."""
 
     async def solve(state, generate):
         box = sandbox()
@@ -222,10 +222,10 @@ def ask(model: Path, count: int, tmp_path: Path, **config) -> list[str]:
 
 
 def test_answers_follow_from_question_seed_and_draw(model, tmp_path):
-    drawn = ask(model, 4, tmp_path, temperature=1.5)
-    assert len(set(drawn)) > 1
-    assert sorted(ask(model, 4, tmp_path, temperature=1.5)) == sorted(drawn)
-    assert sorted(ask(model, 4, tmp_path, temperature=1.5, seed=1)) != sorted(drawn)
+    selected = ask(model, 4, tmp_path, temperature=1.5)
+    assert len(set(selected)) > 1
+    assert sorted(ask(model, 4, tmp_path, temperature=1.5)) == sorted(selected)
+    assert sorted(ask(model, 4, tmp_path, temperature=1.5, seed=1)) != sorted(selected)
     assert len(set(ask(model, 3, tmp_path))) == 1  # greedy
 
 
@@ -254,7 +254,7 @@ def test_what_the_model_does_not_do_ends_the_task_and_says_why(model, tmp_path):
     log = evaluate(task, model=f"rlhf_lab/{model}", log_dir=str(tmp_path), display="none")[0]
     assert log.status == "error" and "top_p=0.5" in log.error.message
     assert type(get_model(f"rlhf_lab/{model}").api).__module__ == provider.__name__
-    with pytest.raises(ConfigError, match="is no model"):
+    with pytest.raises(ConfigError, match="is not a model"):
         get_model(f"rlhf_lab/{tmp_path}")
 
 

@@ -1,4 +1,4 @@
-"""`judge` on runs and files: what it prints and writes, what it says of a wrong command, how it goes on."""
+"""`judge` on runs and files: its console output and files, its messages for a wrong command, and how it resumes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TINY = (*SMALL_WORLD, *ONE_LAYER, "checkpoint.every_steps=0", "reward=gold", "ne
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> artifacts.Stage:
-    """A run that evaluated two policies: 6 prompts, 2 replies each."""
+    """A run that evaluated two policies: 6 prompts, 2 responses each."""
     stage = planned("dpo", *TINY, "algorithm.epochs=0.5", f"outputs={tmp_path_factory.mktemp('run') / 'outputs'}")
     ensure(stage, 0)
     return stage
@@ -29,46 +29,47 @@ def run(tmp_path_factory) -> artifacts.Stage:
 
 @pytest.fixture
 def sides(run) -> tuple[str, str, str]:
-    return str(run.folder), str(run.folder), "policy=SFT,one-pass DPO"
+    return str(run.directory), str(run.directory), "policy=SFT,one-pass DPO"
 
 
-def judge(folder: Path, *words: str) -> tuple[int, str]:
-    return command_inside(folder, "judge", *words)
+def judge(directory: Path, *words: str) -> tuple[int, str]:
+    return command_inside(directory, "judge", *words)
 
 
 def test_two_policies_of_a_run(run, sides, tmp_path):
-    """The world is rebuilt from the run's config; the judge that has no dials says what the stored gold says."""
+    """The world is rebuilt from the run's config; the judge without errors repeats the stored gold."""
     status, out = judge(tmp_path, *sides)
     assert status == 0, out
-    folder = Path(run.config.outputs) / "judgements" / f"{run.folder.name}-vs-{run.folder.name}"
-    rows = read_jsonl(folder / "judgements.jsonl")
+    directory = Path(run.config.outputs) / "judgements" / f"{run.directory.name}-vs-{run.directory.name}"
+    rows = read_jsonl(directory / "judgements.jsonl")
     gold = {
-        (row["policy"], row["prompt_id"], row["sample_id"]): row for row in read_jsonl(run.folder / "evaluation.jsonl")
+        (row["policy"], row["prompt_id"], row["sample_id"]): row
+        for row in read_jsonl(run.directory / "evaluation.jsonl")
     }
     assert len(rows) == 12 and [row["names"] for row in rows] == [["SFT", "one-pass DPO"]] * 12
     for i, row in enumerate(rows):
         first, second = (gold[name, i // 2, i % 2] for name in row["names"])
         assert (row["first"], row["second"]) == (first["response"], second["response"])
         assert row["score"] == (first["gold"] > second["gold"]) + (first["gold"] == second["gold"]) / 2
-    result = read_json(folder / "result.json")
+    result = read_json(directory / "result.json")
     assert result["status"] == "completed" and result["judge"]["kind"] == "simulated"
     assert [source["policy"] for source in result["sources"]] == ["SFT", "one-pass DPO"]
     assert result["metrics"]["comparisons"] == 12 and result["metrics"]["win_rate"]["clusters"] == 6
-    assert "SFT against one-pass DPO: wins" in out and "both orders agree" in out and str(folder) in out
+    assert "SFT against one-pass DPO: wins" in out and "both orders agree" in out and str(directory) in out
 
     status, again = judge(tmp_path, *sides)
-    assert status == 0 and "all of it was judged before" in again
-    assert read_jsonl(folder / "judgements.jsonl") == rows
+    assert status == 0 and "everything was judged before" in again
+    assert read_jsonl(directory / "judgements.jsonl") == rows
     # Another judge of the same two leaves this one alone.
     status, other = judge(tmp_path, *sides, "judge.position_bias=100")
-    assert status == 0 and read_jsonl(folder / "judgements.jsonl") == rows
-    assert "votes for the reply shown first 1.00" in other
-    assert len(list(folder.parent.iterdir())) == 2
+    assert status == 0 and read_jsonl(directory / "judgements.jsonl") == rows
+    assert "votes for the response shown first 1.00" in other
+    assert len(list(directory.parent.iterdir())) == 2
 
 
 def test_another_world_is_another_judgement(run, tmp_path):
-    """The truth that the simulated judge answers from is part of who judged; the same world goes on."""
-    rows = [row for row in read_jsonl(run.folder / "evaluation.jsonl") if row["sample_id"] == 0]
+    """The truth behind the simulated judge is part of its identity; with the same world it resumes."""
+    rows = [row for row in read_jsonl(run.directory / "evaluation.jsonl") if row["sample_id"] == 0]
     files = [
         write(tmp_path / name, [{k: r[k] for k in ("prompt", "response")} for r in rows if r["policy"] == policy])
         for name, policy in (("a.jsonl", "SFT"), ("b.jsonl", "one-pass DPO"))
@@ -76,12 +77,12 @@ def test_another_world_is_another_judgement(run, tmp_path):
     world = ("data=mini_hh_small", "data.train_pairs=96", "data.test_pairs=24")
     assert judge(tmp_path, *files, *world, "data.seed=0")[0] == 0
     status, out = judge(tmp_path, *files, *world, "data.seed=0", "data.grader.noise=2.5")
-    assert status == 0 and "all of it was judged before" not in out, out
-    # the world of another seed does not know these prompts, and is asked
+    assert status == 0 and "everything was judged before" not in out, out
+    # the world of another seed does not know these prompts, and is called
     status, out = judge(tmp_path, *files, *world, "data.seed=1")
     assert status == 2 and "does not know the prompt" in out
     status, out = judge(tmp_path, *files, *world, "data.seed=0")
-    assert status == 0 and "all of it was judged before" in out
+    assert status == 0 and "everything was judged before" in out
     assert len(list((tmp_path / "outputs" / "judgements").iterdir())) == 3
 
 
@@ -90,18 +91,18 @@ def test_a_draw_of_the_items_and_what_it_would_take(sides, tmp_path):
     assert status == 0 and "4 comparisons: 8 requests, at no cost" in out
     assert not (tmp_path / "there").exists()
 
-    def drawn(*words: str) -> list[str]:
+    def selected(*words: str) -> list[str]:
         status, out = judge(tmp_path, *sides, *words)
         assert status == 0, out
         return [row["first"] for row in read_jsonl(tmp_path / words[-1].removeprefix("to=") / "judgements.jsonl")]
 
-    few, more = drawn("items=4", "to=a"), drawn("items=8", "to=b")
+    few, more = selected("items=4", "to=a"), selected("items=8", "to=b")
     assert len(few) == 4 and set(few) <= set(more)
-    assert drawn("items=4", "seed=1", "to=c") != few
-    assert drawn("items=8", "to=a") == more  # goes on from the four
+    assert selected("items=4", "seed=1", "to=c") != few
+    assert selected("items=8", "to=a") == more  # resumes from the four
     for words in (["items=4"], ["items=9", "seed=1"]):  # would cut rows out of the eight
         status, out = judge(tmp_path, *sides, *words, "to=a")
-        assert status == 2 and "more than is drawn now" in out
+        assert status == 2 and "not selected now" in out
     assert len(read_jsonl(tmp_path / "a" / "judgements.jsonl")) == 8
 
 
@@ -112,8 +113,8 @@ def test_identical_responses_are_a_note_and_outputs_names_the_folder(tmp_path, m
     status, out = judge(tmp_path, a, b, *SERVED, "outputs=mine")
     assert status == 0 and "a and b gave identical responses in all 3 comparisons of 3 prompts" in out
     assert "wins" not in out
-    (folder,) = (tmp_path / "mine" / "judgements").iterdir()
-    result = read_json(folder / "result.json")
+    (directory,) = (tmp_path / "mine" / "judgements").iterdir()
+    result = read_json(directory / "result.json")
     assert result["metrics"]["win_rate"]["mean"] is None and len(result["notes"]) == 1
     assert not (tmp_path / "outputs").exists()
 
@@ -128,10 +129,10 @@ def test_a_smaller_draw_has_a_folder_of_its_own(tmp_path, monkeypatch):
         status, out = judge(tmp_path, a, b, *SERVED, *words)
         assert status == 0, out
         folders = (tmp_path / "outputs" / "judgements").iterdir()
-        return sorted(len(read_jsonl(folder / "judgements.jsonl")) for folder in folders)
+        return sorted(len(read_jsonl(directory / "judgements.jsonl")) for directory in folders)
 
     assert counts("items=3") == [3]
-    assert counts() == [6]  # goes on from the three
+    assert counts() == [6]  # resumes from the three
     assert counts("items=2") == [2, 6]
     assert counts("items=2", "seed=1") == [2, 2, 6]
     assert counts("items=2") == [2, 2, 6]
@@ -139,11 +140,11 @@ def test_a_smaller_draw_has_a_folder_of_its_own(tmp_path, monkeypatch):
 
 
 def test_one_run_is_graded(run, tmp_path):
-    status, out = judge(tmp_path, str(run.folder), "to=graded")
+    status, out = judge(tmp_path, str(run.directory), "to=graded")
     assert status == 0, out
     rows = read_jsonl(tmp_path / "graded" / "grades.jsonl")
     assert len(rows) == 12 and 1 <= rows[0]["honesty"] <= 5 and rows[0]["name"] == "one-pass DPO"
-    assert "conciseness" in out and "one-pass DPO: 12 replies to 6 prompts" in out
+    assert "conciseness" in out and "one-pass DPO: 12 responses to 6 prompts" in out
 
 
 def write(path: Path, rows: list[dict]) -> str:
@@ -152,7 +153,7 @@ def write(path: Path, rows: list[dict]) -> str:
 
 
 def test_files_need_another_judge_or_the_world_they_are_of(run, tmp_path):
-    rows = [row for row in read_jsonl(run.folder / "evaluation.jsonl") if row["sample_id"] == 0]
+    rows = [row for row in read_jsonl(run.directory / "evaluation.jsonl") if row["sample_id"] == 0]
     files = [
         write(
             tmp_path / f"{name}.jsonl",
@@ -161,15 +162,15 @@ def test_files_need_another_judge_or_the_world_they_are_of(run, tmp_path):
         for name, policy in (("before", "SFT"), ("after", "one-pass DPO"))
     ]
     status, out = judge(tmp_path, *files)
-    assert status == 2 and "name the world of the prompts" in out
+    assert status == 2 and "add the world of the prompts" in out
     world = ("data=mini_hh_small", "data.train_pairs=96", "data.test_pairs=24")
     status, out = judge(tmp_path, *files, *world, "to=there")
     assert status == 0 and "before against after: wins" in out
     judged = read_jsonl(tmp_path / "there" / "judgements.jsonl")
     assert len(judged) == 6 and all(row["score"] is not None for row in judged)
-    # A file and a run are matched by prompt; replies beyond the first of each prompt have no counterpart.
-    status, out = judge(tmp_path, files[0], str(run.folder), "to=mixed")
-    assert status == 0 and "not matched: 0 replies of A, 6 of B" in out
+    # A file and a run are matched by prompt; responses beyond the first of each prompt have no counterpart.
+    status, out = judge(tmp_path, files[0], str(run.directory), "to=mixed")
+    assert status == 0 and "not matched: 0 responses of A, 6 of B" in out
 
 
 def asked_by(monkeypatch, answer, **settings) -> FakeJudge:
@@ -191,20 +192,20 @@ def test_any_judge_on_files_with_a_reference_and_a_rubric(tmp_path, monkeypatch)
     )
     status, out = judge(tmp_path, a, b, *SERVED, "reference=answer", "rubric=mine.yaml", "to=there")
     assert status == 0, out
-    assert len(fake.asked) == 6 and "1 of them of identical replies (ties, not asked)" in out
+    assert len(fake.asked) == 6 and "1 of them identical (ties without a request)" in out
     assert all("- sum: the reply adds up" in request.system for request in fake.asked)
     result = read_json(tmp_path / "there" / "result.json")
     assert result["rubric"]["name"] == "m" and result["metrics"]["win_rate"]["mean"] == pytest.approx(3.5 / 4)
     assert [row["reference"] for row in read_jsonl(tmp_path / "there" / "judgements.jsonl")] == ["1", "2", "3", "4"]
     status, out = judge(tmp_path, a, b, *SERVED, "reference=key", "to=there")
-    assert status == 2 and "no prompt has this column" in out
+    assert status == 2 and "have this column" in out
 
 
 @pytest.mark.parametrize(
     ("words", "takes"),
     [
-        (["judge=openai_compatible", "judge.model=m", "judge.input_usd=1", "judge.output_usd=1"], "8 to ask: about"),
-        (["judge=anthropic", "judge.model=m", "judge.input_usd=1", "judge.output_usd=1"], "8 to ask: about"),
+        (["judge=openai_compatible", "judge.model=m", "judge.input_usd=1", "judge.output_usd=1"], "8 to send: about"),
+        (["judge=anthropic", "judge.model=m", "judge.input_usd=1", "judge.output_usd=1"], "8 to send: about"),
         (["judge=local", "judge.path=no/such-model"], "8 requests, at no cost"),
     ],
 )
@@ -244,7 +245,7 @@ def test_a_judge_that_fails_leaves_what_it_answered(tmp_path, monkeypatch):
     assert issubclass(JudgeUnavailable, ConnectionError)
     (tmp_path / "c.jsonl").write_text((tmp_path / "a.jsonl").read_text())
     status, out = judge(tmp_path, "c.jsonl", b, *SERVED, "to=there")
-    assert status == 2 and "to=there holds a judgement of other replies, by another judge" in out
+    assert status == 2 and "to=there contains a judgement of other responses, by another judge" in out
 
 
 @pytest.mark.parametrize(
@@ -252,7 +253,7 @@ def test_a_judge_that_fails_leaves_what_it_answered(tmp_path, monkeypatch):
     [
         (["a", "b", "c"], "judge takes one or two run directories"),
         (["a", "b", "polcy=x"], "polcy is not an option of judge; did you mean policy"),
-        (["a", "b", "items=few"], "items=few is not a whole number"),
+        (["a", "b", "items=few"], "items=few is not an integer"),
         (["a", "b", "judge=gpt"], "judge=gpt"),
         (["a", "b", "judge.modl=x"], "judge.modl is not a setting"),
         (["a", "b"], "a does not exist"),
@@ -264,8 +265,8 @@ def test_a_wrong_command_says_what_is_wrong(tmp_path, words, message):
 
 
 def test_a_run_against_itself_is_refused(run, tmp_path):
-    status, out = judge(tmp_path, str(run.folder), str(run.folder))
-    assert status == 2 and "the same replies" in out
+    status, out = judge(tmp_path, str(run.directory), str(run.directory))
+    assert status == 2 and "the same responses" in out
 
 
 def test_without_words_it_explains_itself(tmp_path):

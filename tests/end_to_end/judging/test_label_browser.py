@@ -90,14 +90,14 @@ REPLIES = "[...document.querySelectorAll('.reply > div')].map((node) => node.tex
 
 def answer(browser: Browser, key: str, number: int) -> tuple[str, str]:
     """Press a key as the answer to the comparison on the page, and wait until it is saved: its id and the winner."""
-    item, replies = browser.run(ITEM), browser.run(REPLIES)
+    item, responses = browser.run(ITEM), browser.run(REPLIES)
     time.sleep(GUARD)
     browser.press(key, ord(key[0]))
     wait_for(browser, ANSWERED, str(number))
     chosen = {"1": 0, "ArrowLeft": 0, "2": 1, "ArrowRight": 1}.get(key)
     if chosen is None:
         return item, TIE
-    return item, FIRST if replies[chosen].endswith("first") else SECOND
+    return item, FIRST if responses[chosen].endswith("first") else SECOND
 
 
 def test_twenty_labels_by_keyboard_with_a_kill_in_between(source, serve, open_browser):
@@ -137,7 +137,7 @@ def test_nothing_without_the_token(serve, open_browser):
     for browser in (second, first):  # the first has visited the page, which leaves nothing behind
         browser.open(url.partition("?")[0] + "?token=guessed")
         text = browser.run("document.body.innerText")  # the browser's own, of an answer that is empty
-        assert "HTTP ERROR 404" in text and "Reply" not in text and "Label" not in text
+        assert "HTTP ERROR 404" in text and "Which response" not in text and "Label" not in text
 
 
 def test_undo_double_presses_and_replies_that_try_to_run(source, serve, open_browser):
@@ -170,10 +170,10 @@ def test_undo_double_presses_and_replies_that_try_to_run(source, serve, open_bro
     browser.run("document.querySelector('#help').close()")
 
     assert any("<script>" in text for text in browser.run(REPLIES))
-    assert browser.run("document.title") == "Label replies"
+    assert browser.run("document.title") == "Label responses"
     assert browser.run("document.querySelectorAll('#item script, #item img').length") == 0
     origin = url.partition("/?")[0]
-    assert all(asked.startswith(origin) for asked in browser.requests)
+    assert all(requested.startswith(origin) for requested in browser.requests)
 
     store = LabelStore(source.with_name("judgements.labels.sqlite"))
     kinds = [kind for (kind,) in store._connection.execute("SELECT kind FROM events ORDER BY number")]
@@ -191,6 +191,6 @@ def test_the_page_fits_and_says_its_keys(serve, open_browser, width):
     tops = browser.run("[...document.querySelectorAll('.reply')].map((node) => node.getBoundingClientRect().top)")
     assert (tops[0] == tops[1]) == (width == 1280)
     buttons = browser.run("[...document.querySelectorAll('.keys button')].map((node) => node.textContent.trim())")
-    assert buttons == ["1 Reply 1", "= Tie", "2 Reply 2", "s Skip", "u Undo", "? Help"]
+    assert buttons == ["1 Response 1", "= Tie", "2 Response 2", "s Skip", "u Undo", "? Help"]
     assert browser.run(f"{STATUS}.includes('lists all keys')")
     assert not browser.run("document.querySelector('#figures').checkVisibility()")

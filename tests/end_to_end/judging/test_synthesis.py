@@ -14,9 +14,9 @@ from rlhf_lab.packs.judging.synthesis.making import WORK
 
 
 def corpus(outputs: Path) -> dict[str, bytes]:
-    (folder,) = (outputs / "runs").glob("synthetic_sft-*")
-    assert read_json(folder / "result.json")["status"] == "completed"
-    return {name: (folder / name).read_bytes() for name in ("corpus.jsonl", "rejected.jsonl", "corpus.json")}
+    (directory,) = (outputs / "runs").glob("synthetic_sft-*")
+    assert read_json(directory / "result.json")["status"] == "completed"
+    return {name: (directory / name).read_bytes() for name in ("corpus.jsonl", "rejected.jsonl", "corpus.json")}
 
 
 @pytest.mark.slow
@@ -24,7 +24,7 @@ def test_kill_9_while_data_are_made(fresh, lab_in, tmp_path, sized):
     sizes = [size for size in sized("synthetic_sft") if not size.startswith("algorithm.prompts=")]
     command = ("+recipe=synthetic_sft", *sizes, "algorithm.prompts=6000")
     process = fresh.start(*command)
-    logs = fresh.folder / "outputs" / "runs"
+    logs = fresh.directory / "outputs" / "runs"
     end = time.monotonic() + 120
     while not any(path.stat().st_size for path in logs.glob(f"*/{WORK}")):
         assert process.poll() is None, process.communicate()[0]
@@ -39,4 +39,4 @@ def test_kill_9_while_data_are_made(fresh, lab_in, tmp_path, sized):
     (tmp_path / "undisturbed").mkdir()
     undisturbed = lab_in(tmp_path / "undisturbed")
     undisturbed.run(*command)
-    assert corpus(fresh.folder / "outputs") == corpus(undisturbed.folder / "outputs")
+    assert corpus(fresh.directory / "outputs") == corpus(undisturbed.directory / "outputs")

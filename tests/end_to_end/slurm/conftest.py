@@ -23,8 +23,8 @@ def slurm() -> Iterator[Cluster]:
     reason = missing()
     if reason:
         pytest.skip(f"no Slurm: {reason}")
-    with cluster() as made:
-        yield made
+    with cluster() as generated:
+        yield generated
 
 
 @dataclass
@@ -32,48 +32,48 @@ class Site:
     """A working directory on the cluster, whose disk is slow until `hurry`.
 
     Attributes:
-        folder: where jobs are submitted; outputs/ is below it.
+        directory: where jobs are submitted; outputs/ is below it.
         arguments: of `python -m rlhf_lab`: an SFT of some forty steps that saves after each.
     """
 
     slurm: Cluster
-    folder: Path
+    directory: Path
     arguments: list[str]
 
     @property
     def env(self) -> dict[str, str]:
         return {
             "PYTHONPATH": os.pathsep.join([str(HERE / "slow_disk"), os.environ["PYTHONPATH"]]),
-            "SLOW_DISK": str(self.folder / "slow"),
-            "RLHF_LAB_SETUP": str(self.folder / "setup.sh"),
+            "SLOW_DISK": str(self.directory / "slow"),
+            "RLHF_LAB_SETUP": str(self.directory / "setup.sh"),
             "RLHF_LAB_PROCESSES_PER_NODE": "2",
         }
 
     def hurry(self) -> None:
-        (self.folder / "slow").unlink(missing_ok=True)
+        (self.directory / "slow").unlink(missing_ok=True)
 
     def submit(self, script: str, *options: str) -> str:
         """Submit a script of launchers/ with our arguments; the job's id."""
         options = ("--time=10", "--mem=1G", *options)
-        return self.slurm.submit(*options, LAUNCHERS / script, *self.arguments, cwd=self.folder, env=self.env)
+        return self.slurm.submit(*options, LAUNCHERS / script, *self.arguments, cwd=self.directory, env=self.env)
 
     def runs(self) -> list[Path]:
-        return sorted((self.folder / "outputs" / "runs").glob("sft-*"))
+        return sorted((self.directory / "outputs" / "runs").glob("sft-*"))
 
     def results(self) -> list[dict[str, Any]]:
         return [read_json(run / "result.json") or {} for run in self.runs()]
 
     def training(self, count: int = 1) -> bool:
-        """Whether `count` runs have taken two steps or more."""
+        """Return True if `count` runs have taken two steps or more."""
         logs = [run / "metrics.jsonl" for run in self.runs()]
         return sum(log.exists() and log.read_bytes().count(b"\n") >= 2 for log in logs) >= count
 
     def printed(self, job: str) -> str:
-        return (self.folder / f"slurm-{job}.out").read_text()
+        return (self.directory / f"slurm-{job}.out").read_text()
 
     def parts(self) -> list[Path]:
         """Files that were being written when something ended."""
-        return list(self.folder.rglob("*.part"))
+        return list(self.directory.rglob("*.part"))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A real Slurm of one node, in a scratch folder on free ports: munged, slurmctld and slurmd as root in a container.
+"""A real Slurm of one node, in a scratch directory on free ports: munged, slurmctld and slurmd as root in a container.
 
 Two partitions: jobs in `high` preempt jobs in `main`, which are queued again. No accounting, as on many small clusters.
 """
@@ -27,13 +27,13 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ctld_port}
 SlurmdPort={d_port}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket,cred_expire=5
+AuthInfo=socket={directory}/munge/socket,cred_expire=5
 SlurmUser=root
 SlurmdUser=root
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+StateSaveLocation={directory}/state
+SlurmdSpoolDir={directory}/spool
+SlurmctldPidFile={directory}/slurmctld.pid
+SlurmdPidFile={directory}/slurmd.pid
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -68,20 +68,20 @@ class Cluster:
     """A running cluster.
 
     Attributes:
-        folder: configuration, state and logs.
+        directory: configuration, state and logs.
         env: environment in which Slurm's commands, and the jobs they start, find it.
     """
 
-    folder: Path
+    directory: Path
     env: dict[str, str]
     daemons: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def call(self, *command: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
-        """What a command prints; AssertionError with its output when it fails."""
+        """Return the output of a command. Raise AssertionError with the output if it fails."""
         done = subprocess.run(
             list(map(str, command)),
             env=self.env | (env or {}),
-            cwd=cwd or self.folder,
+            cwd=cwd or self.directory,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -91,16 +91,16 @@ class Cluster:
         return done.stdout.strip()
 
     def submit(self, *arguments: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
-        """The job id of what sbatch was given."""
+        """Return the id of the job that sbatch submitted."""
         return self.call("sbatch", "--parsable", *arguments, cwd=cwd, env=env)
 
     def job(self, job: str) -> dict[str, str]:
-        """What scontrol knows of a job."""
+        """Return the fields that scontrol prints for a job."""
         shown = self.call("scontrol", "show", "job", "--oneliner", job)
         return dict(item.split("=", 1) for item in shown.split() if "=" in item)
 
     def states(self) -> dict[str, str]:
-        """Job or array element → state, of all jobs, ended ones as well."""
+        """Return job or array element → state, of all jobs, finished ones as well."""
         rows = self.call("squeue", "--noheader", "--array", "--states=all", "--format=%i %T").splitlines()
         return dict(row.split() for row in rows)
 
@@ -114,19 +114,19 @@ class Cluster:
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:
-                logs = "".join(f"\n{path.name}:\n{path.read_text()[-800:]}" for path in self.folder.glob("*.log"))
+                logs = "".join(f"\n{path.name}:\n{path.read_text()[-800:]}" for path in self.directory.glob("*.log"))
                 raise AssertionError(f"waited {seconds} s for {what}\n{self.states()}{logs}")
             time.sleep(0.1)
 
     def processes(self) -> dict[int, str]:
         """Processes of jobs on this cluster, by pid: those with its configuration in their environment."""
-        mark, found = f"SLURM_CONF={self.folder}/slurm.conf".encode(), {}
+        mark, found = f"SLURM_CONF={self.directory}/slurm.conf".encode(), {}
         for entry in Path("/proc").iterdir():
             try:
                 variables = (entry / "environ").read_bytes().split(b"\0") if entry.name.isdigit() else ()
                 if mark in variables and any(name.startswith(b"SLURM_JOB_ID=") for name in variables):
                     found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:  # ended while we looked
+            except OSError:  # exited in the meantime
                 continue
         return found
 
@@ -134,49 +134,49 @@ class Cluster:
 @contextmanager
 def cluster() -> Iterator[Cluster]:
     """A cluster that is idle when the block starts, and of which nothing is left when it ends."""
-    folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # short: a socket's path holds 107 characters
-    folder.chmod(0o755)
-    made = Cluster(folder, {**os.environ, "SLURM_CONF": f"{folder}/slurm.conf"})
+    directory = Path(tempfile.mkdtemp(prefix="slurm-"))  # short: a socket's path holds 107 characters
+    directory.chmod(0o755)
+    generated = Cluster(directory, {**os.environ, "SLURM_CONF": f"{directory}/slurm.conf"})
     try:
-        _start(made)
-        yield made
+        _start(generated)
+        yield generated
     finally:
-        _stop(made)
-        shutil.rmtree(folder, ignore_errors=True)
+        _stop(generated)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _start(made: Cluster) -> None:
-    folder, host = made.folder, socket.gethostname().partition(".")[0]
+    directory, host = made.directory, socket.gethostname().partition(".")[0]
     for name in ("munge", "state", "spool"):
-        (folder / name).mkdir()
-    key = folder / "munge" / "key"
+        (directory / name).mkdir()
+    key = directory / "munge" / "key"
     key.write_bytes(secrets.token_bytes(128))
     key.chmod(0o400)
     munge = pwd.getpwnam("munge")
-    for path in (folder / "munge", key):
+    for path in (directory / "munge", key):
         os.chown(path, munge.pw_uid, munge.pw_gid)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
     ports = dict(zip(("ctld_port", "d_port"), _free_ports(2), strict=True))
-    (folder / "slurm.conf").write_text(CONF.format(folder=folder, host=host, memory=memory, **ports))
-    below = [f"--{name}={folder}/munge/{name}" for name in ("socket", "pid-file", "seed-file", "log-file")]
+    (directory / "slurm.conf").write_text(CONF.format(directory=directory, host=host, memory=memory, **ports))
+    below = [f"--{name}={directory}/munge/{name}" for name in ("socket", "pid-file", "seed-file", "log-file")]
     _daemon(made, "munged", "--foreground", "--force", f"--key-file={key}", *below, user="munge")
-    made.until((folder / "munge" / "socket").exists, "munged", 10)
+    made.until((directory / "munge" / "socket").exists, "munged", 10)
     for name in ("slurmctld", "slurmd"):
-        _daemon(made, name, "-D", "-f", folder / "slurm.conf")
+        _daemon(made, name, "-D", "-f", directory / "slurm.conf")
     made.until(lambda: _answers(made), "the node to be idle", 30)
 
 
 def _daemon(made: Cluster, name: str, *arguments: str | Path, user: str | None = None) -> None:
     """Start a daemon that ends with this process, however that ends."""
     program = shutil.which(name) or name
-    with (made.folder / f"{name}.log").open("wb") as log:
+    with (made.directory / f"{name}.log").open("wb") as log:
         made.daemons.append(
             subprocess.Popen(
                 [program, *map(str, arguments)],
                 user=user,
                 stdout=log,
                 stderr=log,
-                cwd=made.folder,
+                cwd=made.directory,
                 start_new_session=True,
                 preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM),  # PR_SET_PDEATHSIG
             )
@@ -184,8 +184,8 @@ def _daemon(made: Cluster, name: str, *arguments: str | Path, user: str | None =
 
 
 def _answers(made: Cluster) -> bool:
-    ended = [daemon.args for daemon in made.daemons if daemon.poll() is not None]
-    assert not ended, f"{ended} ended: {[path.read_text()[-2000:] for path in made.folder.glob('*.log')]}"
+    finished = [daemon.args for daemon in made.daemons if daemon.poll() is not None]
+    assert not finished, f"{finished} ended: {[path.read_text()[-2000:] for path in made.directory.glob('*.log')]}"
     shown = subprocess.run(["sinfo", "-h", "-o", "%T"], env=made.env, capture_output=True, text=True)
     return set(shown.stdout.split()) == {"idle"}
 

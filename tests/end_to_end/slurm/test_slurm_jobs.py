@@ -17,10 +17,10 @@ LAUNCHERS = Path(__file__).resolve().parents[3] / "launchers"
 
 def assert_same(run: Path, reference: Path) -> None:
     """The numbers and every weight of two runs are equal, to the bit."""
-    results = [read_json(folder / "result.json") for folder in (run, reference)]
+    results = [read_json(directory / "result.json") for directory in (run, reference)]
     assert [result["status"] for result in results] == ["completed", "completed"]
     assert results[0]["metrics"] == results[1]["metrics"]
-    ours, theirs = (model_tensors(folder / "model") for folder in (run, reference))
+    ours, theirs = (model_tensors(directory / "model") for directory in (run, reference))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
@@ -37,16 +37,16 @@ def uninterrupted(shared_tmp, sized, python):
     """Number of processes → the run directory of the same training, never stopped, without Slurm."""
 
     def run(processes: int) -> Path:
-        folder = shared_tmp / f"uninterrupted_{processes}"
-        if not folder.exists():
-            folder.mkdir()
+        directory = shared_tmp / f"uninterrupted_{processes}"
+        if not directory.exists():
+            directory.mkdir()
             arguments = ["+recipe=sft", *sized("sft"), "algorithm.epochs=4"]
             command = [python, "-m", "rlhf_lab", *arguments]
             if processes > 1:
                 command = [LAUNCHERS / "torchrun.sh", str(processes), *arguments, "sharding=ddp"]
             env = {**os.environ, "RLHF_LAB_PYTHON": python}
-            subprocess.run(command, cwd=folder, env=env, check=True, timeout=200)
-        return next((folder / "outputs" / "runs").glob("sft-*"))
+            subprocess.run(command, cwd=directory, env=env, check=True, timeout=200)
+        return next((directory / "outputs" / "runs").glob("sft-*"))
 
     return run
 
@@ -71,7 +71,7 @@ def test_preemption_of_two_processes(site, slurm, uninterrupted):
     site.arguments.append("sharding=ddp")
     job = site.submit("slurm_torchrun.sbatch")
     slurm.until(site.training, "training")
-    rival = slurm.submit("--partition=high", "--cpus-per-task=2", "--mem=1G", "--wrap=sleep 1", cwd=site.folder)
+    rival = slurm.submit("--partition=high", "--cpus-per-task=2", "--mem=1G", "--wrap=sleep 1", cwd=site.directory)
     slurm.wait(rival, "COMPLETED")
     assert [result["status"] for result in site.results()] == ["interrupted"]
     site.hurry()

@@ -25,7 +25,7 @@ def sweep(site, slurm):
         command = [sys.executable, "-m", "rlhf_lab", *site.arguments, "seed=0,1,2", *launcher]
         process = subprocess.Popen(
             command,
-            cwd=site.folder,
+            cwd=site.directory,
             env=slurm.env | site.env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -39,13 +39,13 @@ def sweep(site, slurm):
         process.kill()
 
 
-def study(folder: Path) -> Path:
-    (found,) = (folder / "outputs" / "studies").iterdir()
+def study(directory: Path) -> Path:
+    (found,) = (directory / "outputs" / "studies").iterdir()
     return found
 
 
-def records(folder: Path) -> list[dict]:
-    return [read_json(study(folder) / "jobs" / str(index) / "job.json") for index in range(3)]
+def records(directory: Path) -> list[dict]:
+    return [read_json(study(directory) / "jobs" / str(index) / "job.json") for index in range(3)]
 
 
 def job_of(slurm, run: Path) -> str:
@@ -80,19 +80,19 @@ def test_an_array_ends_in_one_table(site, slurm, sweep):
     out = process.communicate(timeout=200)[0]
     assert process.returncode == 1, out
     index = int(killed.partition("_")[2])
-    assert [record["status"] for record in records(site.folder)] == [
+    assert [record["status"] for record in records(site.directory)] == [
         "failed" if number == index else "completed" for number in range(3)
     ], out
-    assert "left no result" in records(site.folder)[index]["error"]
-    again = Path(records(site.folder)[int(stopped.partition("_")[2])]["run"])
+    assert "left no result" in records(site.directory)[index]["error"]
+    again = Path(records(site.directory)[int(stopped.partition("_")[2])]["run"])
     assert any("resumed at step" in note for note in read_json(again / "result.json")["notes"])
-    assert "left no result" in (study(site.folder) / "report.html").read_text()
+    assert "left no result" in (study(site.directory) / "report.html").read_text()
     second = sweep()
     out = second.communicate(timeout=200)[0]
     assert second.returncode == 0, out
     assert "2 of them already in the store" in out
-    assert [record["status"] for record in records(site.folder)] == ["completed"] * 3
-    assert len(list((study(site.folder)).glob("table.md"))) == 1
+    assert [record["status"] for record in records(site.directory)] == ["completed"] * 3
+    assert len(list((study(site.directory)).glob("table.md"))) == 1
 
 
 def test_a_stopped_sweep_ends_its_jobs(site, slurm, sweep):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from rlhf_lab.packs.speech.parler.columns import Clip, decoder_inputs
+from rlhf_lab.packs.speech.parler.columns import CodecClip, decoder_inputs
 from rlhf_lab.packs.speech.parler.model import ParlerModel
 
 FRAMES = 12
@@ -24,11 +24,11 @@ model, books = parler.model, parler.codebooks
 
 
 class NeverEnds:
-    """A logits processor in place of Parler's."""
+    """A logits processor instead of Parler's."""
 
     def __call__(self, input_ids, scores):
         is_no_code_V = torch.arange(scores.shape[1]) >= books.size
-        return scores.masked_fill(is_no_code_V, -torch.inf)  # not in place: these are the logits that are kept
+        return scores.masked_fill(is_no_code_V, -torch.inf)  # not in-place: these are the logits that are kept
 
 
 decoded = []
@@ -52,11 +52,11 @@ made = model.generate(
 )
 codes_TK = decoded[0].reshape(books.count, -1).T
 theirs_KLV = torch.stack(made.logits, 1)
-inputs_RL = decoder_inputs([Clip(codes_TK, False)], books)[0]
+inputs_RL = decoder_inputs([CodecClip(codes_TK, False)], books)[0]
 with torch.no_grad():
     ours = model(decoder_input_ids=inputs_RL, use_cache=False, **conditions).logits[:, -inputs_RL.shape[1] :]
 columns = min(ours.shape[1], theirs_KLV.shape[1])
-# the codes that were captured are those that were heard
+# the captured codes are those of the audio
 same_audio = torch.equal(parler.decode(codes_TK), made.sequences.flatten().float())
 difference = float((ours[:, :columns] - theirs_KLV[:, :columns]).abs().max())
 result = {"frames": len(codes_TK), "columns": columns, "difference": difference, "same_audio": same_audio}

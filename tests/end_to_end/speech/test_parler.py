@@ -1,7 +1,7 @@
 """Parler-TTS itself, in its own environment: a tiny model with random weights samples, learns and is saved.
 
-The environment is made once and kept in the user's cache, or in $RLHF_LAB_PARLER. Where it cannot be made, for want of
-an index of packages for instance, the tests are skipped and say what stopped it.
+The environment is created once and kept in the user's cache, or in $RLHF_LAB_PARLER. If it cannot be created, for
+example without an index of packages, the tests are skipped and name the cause.
 """
 
 from __future__ import annotations
@@ -19,55 +19,58 @@ import torch
 from rlhf_lab.core.pinned_packages import EnvironmentMissing
 from rlhf_lab.losses.preference import PairLogps, dpo
 from rlhf_lab.packs.speech.parler import environment, model, worker  # noqa: F401  what the process runs can be imported
-from rlhf_lab.packs.speech.parler.client import Parler, Prompt, SpokenClip, WorkerFailed
+from rlhf_lab.packs.speech.parler.client import Parler, SpeechPrompt, SpokenClip, WorkerFailed
 from rlhf_lab.packs.speech.parler.rounds import DpoSettings, run_dpo
 
 pytestmark = pytest.mark.slow
 
 INSTALL_S = 600
 """Seconds for installing the environment; after that the tests are skipped."""
-PROMPTS = (Prompt("Good morning.", "A calm voice."), Prompt("No!", "An excited woman speaks fast in a large hall."))
+PROMPTS = (
+    SpeechPrompt("Good morning.", "A calm voice."),
+    SpeechPrompt("No!", "An excited woman speaks fast in a large hall."),
+)
 UPSTREAM = Path(__file__).with_name("parler_upstream.py")
 
 
 @pytest.fixture(scope="module")
 def packages() -> Path:
     try:
-        return environment.set_up(timeout_s=INSTALL_S).folder
+        return environment.set_up(timeout_s=INSTALL_S).directory
     except EnvironmentMissing as reason:
         pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="module")
 def client(packages):
-    with Parler(folder=packages, max_frames=40, timeout_s=300) as started:
+    with Parler(directory=packages, max_frames=40, timeout_s=300) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def tiny(client, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("parler") / "tiny"
-    client.make_tiny(folder)
-    return folder
+    directory = tmp_path_factory.mktemp("parler") / "tiny"
+    client.make_tiny(directory)
+    return directory
 
 
 @pytest.fixture
 def parler(client, tiny):
-    """With the tiny model as it was made, and a new optimiser."""
+    """With the tiny model in its initial state, and a new optimiser."""
     client.load(tiny)
     return client
 
 
 def recorded(clips: list[SpokenClip]) -> tuple[np.ndarray, np.ndarray]:
-    """Log-probabilities with which clips were drawn: of each code, and of each end."""
+    """Log-probabilities with which clips were sampled: of each code, and of each end."""
     return np.concatenate([clip.logps_TK for clip in clips]), np.array([clip.end_logp for clip in clips])
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.8])
 def test_log_probabilities_are_those_of_sampling(parler, temperature):
-    """A pass over whole clips against columns drawn one by one with a cache: the issue asks for 1e-5 a token."""
+    """A pass over full clips against columns sampled one by one with a cache: the issue requires 1e-5 a token."""
     clips = parler.generate(PROMPTS, clips=6, seed=1, temperature=temperature)
-    assert {clip.is_ended for clip in clips} == {True, False}
+    assert {clip.is_finished for clip in clips} == {True, False}
     logps = parler.logps(clips, temperature=temperature, with_graph=False)
     codes_FK, ends_N = recorded(clips)
     assert np.abs(codes_FK - logps.codes_FK.numpy()).max() < 1e-5
@@ -75,14 +78,14 @@ def test_log_probabilities_are_those_of_sampling(parler, temperature):
 
 
 def test_log_probabilities_of_clips_in_float64(packages, tiny):
-    with Parler(tiny, folder=packages, dtype="float64", max_frames=40, timeout_s=300) as parler:
+    with Parler(tiny, directory=packages, dtype="float64", max_frames=40, timeout_s=300) as parler:
         clips = parler.generate(PROMPTS, clips=6, seed=1)
         logps = parler.logps(clips, with_graph=False)
     codes_FK, ends_N = recorded(clips)
-    drawn_N = ends_N.copy()
-    np.add.at(drawn_N, logps.clip_F.numpy(), codes_FK.sum(1))
+    sampled_N = ends_N.copy()
+    np.add.at(sampled_N, logps.clip_F.numpy(), codes_FK.sum(1))
     assert logps.clips_N.dtype == torch.float64
-    assert np.abs(drawn_N - logps.clips_N.numpy()).max() < 1e-9
+    assert np.abs(sampled_N - logps.clips_N.numpy()).max() < 1e-9
 
 
 def test_the_columns_are_those_of_parlers_own_sampler(packages, tiny, tmp_path):
@@ -151,7 +154,7 @@ def test_the_seed_decides_the_clips(parler):
 def test_rounds_of_dpo_raise_the_reward(parler):
     """The reward is how short a clip is: the model learns to end."""
     words = ("One.", "Two words.", "Three.", "Four!", "Five, six.", "Seven?", "Eight.", "Nine.")
-    prompts = [Prompt(text, "A calm voice.") for text in words]
+    prompts = [SpeechPrompt(text, "A calm voice.") for text in words]
     settings = DpoSettings(rounds=4, clips=8, beta=5.0, lr=3e-3, pairs_per_step=2, length="mean")
 
     def brevity(prompts, audio):
@@ -184,4 +187,4 @@ def test_the_command_trains_and_saves(packages, tiny, tmp_path):
     assert row["round"] == 1 and row["pairs"] > 0 and 0.69 < row["loss"] < 0.7
     assert (tmp_path / "out" / "model" / "config.json").is_file()
     again = subprocess.run(command, capture_output=True, text=True, timeout=60, env=dict(os.environ))
-    assert again.returncode == 2 and "has files; name a new folder" in again.stdout
+    assert again.returncode == 2 and "is not empty; name a new directory" in again.stdout

@@ -37,25 +37,25 @@ def server() -> Iterator[JudgeServer]:
         yield running
 
 
-def service(server: JudgeServer, folder: Path, *overrides: str, recipe: str = "agent_bench") -> artifacts.Stage:
+def service(server: JudgeServer, directory: Path, *overrides: str, recipe: str = "agent_bench") -> artifacts.Stage:
     """The recipe with a service, on the server."""
     llm = ("agent.llm=anthropic", f"agent.service.base_url={server.url}", "agent.service.retries=0")
-    return planned(recipe, *SMALL, *llm, f"outputs={folder}", *overrides)
+    return planned(recipe, *SMALL, *llm, f"outputs={directory}", *overrides)
 
 
 BENCH = ("algorithm.tasks=[mini]", "algorithm.limit=6", "agent=react")
-FACTS = {task.facts["question"]: task.facts for task in AgentBenchMini().tasks("test")}
+FACTS = {task.metadata["question"]: task.metadata for task in AgentBenchMini().tasks("test")}
 
 
 def oracle(asked: Asked) -> Said:
     """Makes the calls that a task expects, then says the right answer."""
     question = next(message["content"] for message in asked.messages if message["role"] == "user")
-    facts = next(facts for text, facts in FACTS.items() if text in question)
-    calls = [(call["name"], call["arguments"]) for call in facts["calls"] if not call.get("optional")]
+    metadata = next(metadata for text, metadata in FACTS.items() if text in question)
+    calls = [(call["name"], call["arguments"]) for call in metadata["calls"] if not call.get("optional")]
     if asked.turn < len(calls):
         return Said(f"step {asked.turn}", calls=[calls[asked.turn]])
-    missing = facts["scorer"] == "refusal"
-    return Said(f"Answer: I cannot find {facts['answer']}" if missing else f"Answer: {facts['answer']}")
+    missing = metadata["scorer"] == "refusal"
+    return Said(f"Answer: I cannot find {metadata['answer']}" if missing else f"Answer: {metadata['answer']}")
 
 
 def with_agents(monkeypatch: pytest.MonkeyPatch, **behaviours: str) -> None:
@@ -83,9 +83,9 @@ def test_scripted_agents_bound_the_benchmark(tmp_path, monkeypatch):
     for name in ("guesses", "at_random"):
         assert numbers[name]["success"]["mean"] < 0.1
         assert numbers[name]["success_p"] < 1e-3 and numbers[name]["success_change"]["mean"] < -0.9
-    said = answer(read_run(stage.folder)).sentence
-    assert "oracle is best" in said and "guesses" in said
-    page = (write_report(stage.folder).parent / "attempts.html").read_text()
+    text = answer(read_run(stage.directory)).sentence
+    assert "oracle is best" in text and "guesses" in text
+    page = (write_report(stage.directory).parent / "attempts.html").read_text()
     assert "288 of 288" in page or "are left out" in page
 
 
@@ -96,9 +96,9 @@ def test_a_service_drives_the_recipe(server, tmp_path):
     metrics = policy["metrics"]
     assert metrics["success"]["mean"] == metrics["sequence_score"]["mean"] == 1
     assert metrics["agent_cost_usd"]["mean"] > 0 and metrics["agent_latency_s"]["mean"] > 0
-    rows = read_trajectories(stage.folder)
+    rows = read_trajectories(stage.directory)
     assert len(rows) == 6 and all(row["trajectory"]["turns"] for row in rows)
-    assert "test-key" not in (stage.folder / "trajectories.jsonl").read_text()
+    assert "test-key" not in (stage.directory / "trajectories.jsonl").read_text()
 
 
 def test_a_service_that_goes_down_costs_nothing_twice(server, tmp_path):
@@ -107,11 +107,11 @@ def test_a_service_that_goes_down_costs_nothing_twice(server, tmp_path):
     stage = service(server, tmp_path, *BENCH, "agent.service.parallel=1")
     with pytest.raises(JudgeUnavailable):
         ensure(stage, 0)
-    assert read_json(stage.folder / "result.json")["status"] == "failed"
+    assert read_json(stage.directory / "result.json")["status"] == "failed"
     server.always = lambda asked: None
     ensure(stage, 0)
-    assert server.billed_requests == sum(len(row["trajectory"]["turns"]) for row in read_trajectories(stage.folder))
-    assert all(row["success"] == 1 for row in read_jsonl(stage.folder / "evaluation.jsonl"))
+    assert server.billed_requests == sum(len(row["trajectory"]["turns"]) for row in read_trajectories(stage.directory))
+    assert all(row["success"] == 1 for row in read_jsonl(stage.directory / "evaluation.jsonl"))
 
 
 def test_a_run_with_more_tasks_takes_what_a_smaller_one_did(server, tmp_path):
@@ -120,7 +120,7 @@ def test_a_run_with_more_tasks_takes_what_a_smaller_one_did(server, tmp_path):
     before = server.billed_requests
     larger = service(server, tmp_path, "algorithm.tasks=[mini]", "algorithm.limit=12", "agent=[react,zero_shot]")
     notes = ensure(larger, 0)["notes"]
-    assert any(note.startswith("6 of 24 attempts are those of earlier runs") for note in notes)
+    assert any(note.startswith("6 of 24 attempts are reused from earlier runs") for note in notes)
     assert server.billed_requests > before
 
 
@@ -143,11 +143,11 @@ def test_attacks_have_benign_runs_beside_them_and_become_cases(server, tmp_path)
     assert not undeclared(metrics)
     assert metrics["success"]["mean"] == 1 and metrics["injection/utility_benign"]["mean"] == 1
     assert metrics["injection/success"]["mean"] > 0.5 and metrics["injection/utility"]["mean"] < 1
-    assert "orders in tool results" in answer(read_run(stage.folder)).sentence
-    cases = read_jsonl(stage.folder / "regressions.jsonl")
+    assert "orders in tool results" in answer(read_run(stage.directory)).sentence
+    cases = read_jsonl(stage.directory / "regressions.jsonl")
     assert cases and all({"task", "attack", "agent"} <= case.keys() for case in cases)
     server.answer = oracle
-    file = stage.folder / "regressions.jsonl"
+    file = stage.directory / "regressions.jsonl"
     again = service(server, tmp_path / "again", *BENCH, f"algorithm.regressions={file}")
     (repaired,) = ensure(again, 0)["policies"]
     assert repaired["metrics"]["injection/regressions"]["mean"] == 0
@@ -170,11 +170,11 @@ def test_gaia_has_both_scores_levels_and_a_folder_per_question(server, tmp_path)
     assert not undeclared(metrics)
     assert metrics["success"]["mean"] == metrics["lenient"]["mean"] == 1 and metrics["success"]["n"] == 6
     assert {"success/level_1", "success/level_2", "success/level_3"} <= metrics.keys()
-    folders = sorted((stage.folder / gaia.ARTEFACTS).iterdir())
+    folders = sorted((stage.directory / gaia.ARTEFACTS).iterdir())
     assert len(folders) == 6
     attempt = json.loads((folders[0] / "react-0.json").read_text())
     assert attempt["scores"] == {"success": 1.0, "lenient": 1.0} and attempt["trajectory"]["turns"]
-    assert "gaia_mini" in (write_report(stage.folder).parent / "attempts.html").read_text()
+    assert "gaia_mini" in (write_report(stage.directory).parent / "attempts.html").read_text()
 
 
 @pytest.mark.parametrize("recipe", ["agent_bench", "gaia"])
@@ -187,14 +187,14 @@ def test_the_local_model_runs_every_agent(tmp_path, recipe):
     for policy in result["policies"]:
         assert not undeclared(policy["metrics"])
         assert 0 <= policy["metrics"]["success"]["mean"] <= 1
-    assert answer(read_run(stage.folder)).sentence
-    write_report(stage.folder)
+    assert answer(read_run(stage.directory)).sentence
+    write_report(stage.directory)
 
 
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
-        (("data=mini_hh_small",), "algorithm.tasks: world are the held-out tasks of data=tools"),
+        (("data=mini_hh_small",), "algorithm.tasks: world has the held-out tasks of data=tools"),
         (("algorithm.tasks=[]",), "algorithm.tasks is empty"),
         (("algorithm.attempts=0",), "attempts=0 must be at least 1"),
         (("algorithm.inject=-1",), "inject=-1"),
@@ -206,12 +206,12 @@ def test_settings_that_cannot_work_are_refused(overrides, problem):
         _ = planned("agent_bench", *overrides).settings_key
 
 
-def scripted(folder: Path, *overrides: str) -> list[str]:
+def scripted(directory: Path, *overrides: str) -> list[str]:
     """A command with agents that ask no model."""
     return [
         "+recipe=agent_bench",
         *SMALL,
-        f"outputs={folder}",
+        f"outputs={directory}",
         "algorithm.tasks=[mini]",
         "algorithm.limit=8",
         *overrides,
@@ -223,9 +223,9 @@ def test_runs_of_agents_are_compared_and_read_as_others_are(tmp_path):
     for agent in ("oracle", "always_refuse"):
         stage = artifacts.plan(compose.check_command(scripted(tmp_path, f"agent={agent}")).configs[0], "agent_bench")
         ensure(stage, 0)
-        write_report(stage.folder)
+        write_report(stage.directory)
         stages.append(stage)
-    compared = compare(*(stage.folder for stage in stages), to=tmp_path / "comparison")
+    compared = compare(*(stage.directory for stage in stages), to=tmp_path / "comparison")
     assert "success" in compared.page.read_text()
 
 
@@ -236,13 +236,13 @@ def test_an_agent_that_always_raises_is_counted_and_quoted_everywhere(tmp_path):
     status_code, out = command_inside(tmp_path, *scripted(tmp_path / "outputs", *own))
     quoted = "RuntimeError: no key is set (mine.py, line 3)"
     printed = " ".join(out.split())
-    assert status_code == 0 and "python: 8 of 8 attempts ended with an error of the agent" in printed
-    assert quoted in printed and "attempts that an error of the agent ended: python 1.00" in printed
-    (folder,) = (tmp_path / "outputs/runs").glob("agent_bench-*")
-    result = read_json(folder / "result.json")
+    assert status_code == 0 and "python: 8 of 8 attempts failed with an error of the agent" in printed
+    assert quoted in printed and "attempts that failed with an error of the agent: python 1.00" in printed
+    (directory,) = (tmp_path / "outputs/runs").glob("agent_bench-*")
+    result = read_json(directory / "result.json")
     assert result["policies"][0]["metrics"]["agent_errors"]["mean"] == 1
     assert any(quoted in note for note in result["notes"])
-    assert quoted in (folder / "report.html").read_text() and quoted in (folder / "attempts.html").read_text()
+    assert quoted in (directory / "report.html").read_text() and quoted in (directory / "attempts.html").read_text()
 
 
 def test_a_study_sweeps_agents(tmp_path):

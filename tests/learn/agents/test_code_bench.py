@@ -17,7 +17,7 @@ from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.core.tools import Call
 from rlhf_lab.packs.agents.benchmarks.code_bench import CodeBenchmark, pass_at, programs_of
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import read_trajectories
-from rlhf_lab.packs.agents.trajectory import AgentTrajectory, Turn
+from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 from rlhf_lab.packs.code.debugging.debugging import DebuggingTasks
 from rlhf_lab.packs.code.sandbox.levels import AUTOMATIC
 from rlhf_lab.reports.report import write_report
@@ -31,7 +31,7 @@ SMALL = ("data=mini_hh_small", "data.train_pairs=48", "data.test_pairs=8", *WITH
 SCRIPTED = ("agent.llm=anthropic", "agent=[code_oracle,code_unchanged,code_reads_errors]")
 QUICK = "sandbox.timeout_s=4"
 """Two of the programs never end."""
-FACTS = [task.facts for task in DebuggingTasks().tasks("test")]
+FACTS = [task.metadata for task in DebuggingTasks().tasks("test")]
 
 
 @pytest.fixture
@@ -40,28 +40,28 @@ def server() -> Iterator[JudgeServer]:
         yield running
 
 
-def scripted(folder: Path, *overrides: str) -> artifacts.Stage:
-    return planned("code_bench", *SMALL, *SCRIPTED, QUICK, f"outputs={folder}", *overrides)
+def scripted(directory: Path, *overrides: str) -> artifacts.Stage:
+    return planned("code_bench", *SMALL, *SCRIPTED, QUICK, f"outputs={directory}", *overrides)
 
 
-def service(server: JudgeServer, folder: Path, *overrides: str) -> artifacts.Stage:
+def service(server: JudgeServer, directory: Path, *overrides: str) -> artifacts.Stage:
     """The recipe with a service, on the server."""
     llm = ("agent.llm=anthropic", f"agent.service.base_url={server.url}", "agent.service.retries=0")
-    return planned("code_bench", *SMALL, *llm, "agent=coder", f"outputs={folder}", *overrides)
+    return planned("code_bench", *SMALL, *llm, "agent=coder", f"outputs={directory}", *overrides)
 
 
-def facts_of(asked: Asked) -> dict:
+def metadata_of(asked: Asked) -> dict:
     question = asked.messages[0]["content"]
-    return next(dict(facts) for facts in FACTS if facts["question"] in question)
+    return next(dict(metadata) for metadata in FACTS if metadata["question"] in question)
 
 
 def mends_in_round_two(asked: Asked) -> Said:
     """Gives the program back, reads what running it gave, and repairs it if that was an error."""
-    facts = facts_of(asked)
+    metadata = metadata_of(asked)
     if asked.turn == 0:
-        return Said(f"I try it as it is.\n```python\n{facts['program']}```")
+        return Said(f"I try it as it is.\n```python\n{metadata['program']}```")
     if asked.turn == 1 and "Traceback" in asked.question:
-        return Said(f"I see.\n```python\n{facts['solution']}```")
+        return Said(f"I see.\n```python\n{metadata['solution']}```")
     return Said("Answer: done")
 
 
@@ -80,14 +80,14 @@ def test_scripted_agents_bound_the_benchmark(tmp_path):
     of_tiers = [reads[f"solved_within/6/tier_{tier}"]["mean"] for tier in (1, 2, 3)]
     assert of_tiers == [reads[f"revision_gain/tier_{tier}"]["mean"] for tier in (1, 2, 3)] == [1, 0, 0.5]
     assert reads["pass@1/tier_1"]["mean"] == 1 and reads["code_rounds"]["mean"] == 1.5
-    rows = read_jsonl(stage.folder / "evaluation.jsonl")
+    rows = read_jsonl(stage.directory / "evaluation.jsonl")
     assert {row["isolation"] for row in rows} <= set(AUTOMATIC)
     unsolved = {row["prompt_id"]: row["verdict"] for row in rows if row["policy"] == "code_unchanged"}
     assert unsolved["own/climb"] == unsolved["own/build_order"] == "timeout" and unsolved["own/median"] == "failed"
     assert any(note == f"isolation of programs and of their tests: {rows[0]['isolation']}" for note in result["notes"])
-    said = answer(read_run(stage.folder)).sentence
-    assert said.startswith("Code_oracle is best") and "revising adds" in said
-    page = (write_report(stage.folder).parent / "attempts.html").read_text()
+    text = answer(read_run(stage.directory)).sentence
+    assert text.startswith("Code_oracle is best") and "revising adds" in text
+    page = (write_report(stage.directory).parent / "attempts.html").read_text()
     assert "36 of 36" in page and "KeyError" in page and "the program, 5 lines" in page
 
 
@@ -105,9 +105,9 @@ def test_a_service_repairs_in_its_second_round(server, tmp_path):
         1,
     )
     assert metrics["solved_by_revision"]["mean"] == 1 and metrics["agent_cost_usd"]["mean"] > 0
-    rows = read_trajectories(stage.folder)
+    rows = read_trajectories(stage.directory)
     assert [len(row["trajectory"]["turns"]) for row in rows] == [3] * 4
-    hidden = [test for facts in FACTS for test in facts["tests"]]
+    hidden = [test for metadata in FACTS for test in metadata["tests"]]
     read = [turn["prompt"] for row in rows for turn in row["trajectory"]["turns"]]
     assert not [test for test in hidden if any(test.strip() in prompt for prompt in read)]
 
@@ -118,7 +118,7 @@ def test_a_service_that_goes_down_costs_nothing_twice(server, tmp_path):
     stage = service(server, tmp_path, "algorithm.tiers=[1]", "agent.service.parallel=1")
     with pytest.raises(JudgeUnavailable):
         ensure(stage, 0)
-    assert read_json(stage.folder / "result.json")["status"] == "failed"
+    assert read_json(stage.directory / "result.json")["status"] == "failed"
     server.always = lambda asked: None
     (policy,) = ensure(stage, 0)["policies"]
     assert policy["metrics"]["success"]["mean"] == 1
@@ -130,7 +130,7 @@ def test_a_run_with_more_draws_takes_those_that_are_there(server, tmp_path):
     ensure(service(server, tmp_path, "algorithm.tiers=[2]"), 0)
     more = service(server, tmp_path, "algorithm.tiers=[2]", "algorithm.attempts=3", "algorithm.pass_at=[1,3]")
     result = ensure(more, 0)
-    assert any(note.startswith("4 of 12 attempts are those of earlier runs") for note in result["notes"])
+    assert any(note.startswith("4 of 12 attempts are reused from earlier runs") for note in result["notes"])
     (policy,) = result["policies"]
     assert policy["metrics"]["pass@3"]["mean"] == 0 and policy["metrics"]["pass@3"]["n"] == 4
 
@@ -172,11 +172,11 @@ def test_the_local_model_says_what_it_can_do(tmp_path):
     result = ensure(stage, 0)
     success = {policy["name"]: policy["metrics"]["success"]["mean"] for policy in result["policies"]}
     assert success == {"coder": 0, "code_oracle": 1, "code_unchanged": 0, "code_reads_errors": 0}
-    write_report(stage.folder)
+    write_report(stage.directory)
 
 
 def trajectory(*programs: str, final: str | None, stop: str = "answered") -> AgentTrajectory:
-    turns = tuple(Turn("agent", "", "", (Call("python", {"code": program}, ""),)) for program in programs)
+    turns = tuple(ModelTurn("agent", "", "", (Call("python", {"code": program}, ""),)) for program in programs)
     return AgentTrajectory(final, turns, stop)
 
 
@@ -199,7 +199,7 @@ def test_pass_at_k_is_over_draws_and_clustered_by_task():
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
-        (("agent.programs.coder.answer=text",), "write agent.programs.coder.answer=code"),
+        (("agent.programs.coder.answer=text",), "set agent.programs.coder.answer=code"),
         (("algorithm.pass_at=[2]",), "pass_at=[2] has a value above attempts=1"),
         (("algorithm.tiers=[]",), "algorithm.tiers is empty"),
         (("algorithm.rounds_at=[0]",), "rounds_at[0]=0 must be at least 1"),
@@ -211,15 +211,15 @@ def test_settings_that_cannot_work_are_refused(overrides, problem):
 
 
 def test_data_without_tests_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"no row of data=.* has hidden tests; use data=humaneval"):
+    with pytest.raises(ConfigError, match=r"no row of data=.* has hidden tests; use e.g. data=humaneval"):
         ensure(scripted(tmp_path, "algorithm.tasks=data"), 0)
 
 
 def test_limits_of_programs_are_part_of_an_attempt(tmp_path):
-    """What an agent reads of a run depends on them."""
+    """The output of a program that an agent reads depends on them."""
     keys = []
     for timeout_s in (4, 5):
         stage = scripted(tmp_path, "agent=code_oracle", "algorithm.limit=1", f"sandbox.timeout_s={timeout_s}")
         ensure(stage, 0)
-        keys += [row["key"] for row in read_trajectories(stage.folder)]
+        keys += [row["key"] for row in read_trajectories(stage.directory)]
     assert len(set(keys)) == 2 and CodeBenchmark.__doc__

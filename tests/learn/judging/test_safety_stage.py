@@ -37,7 +37,7 @@ def stage(outputs) -> artifacts.Stage:
 
 
 def rows_of(stage: artifacts.Stage, part: str, policy: str = "again") -> list[dict]:
-    rows = read_jsonl(stage.folder / "evaluation.jsonl")
+    rows = read_jsonl(stage.directory / "evaluation.jsonl")
     return [row for row in rows if row["part"] == part and row["policy"] == policy]
 
 
@@ -52,29 +52,29 @@ def test_both_rates_come_together_with_n_and_bound(stage):
             assert (metrics[key]["mean"] == 0) == (f"{key}_below" in metrics)
         assert {"safety/many_shot/0", "safety/many_shot/4", "safety/sycophancy", "safety/red_team"} <= set(metrics)
     assert {"safety/attack_success_change", "safety/attack_success_p"} <= set(policies[1]["metrics"])
-    run = read_run(stage.folder)
+    run = read_run(stage.directory)
     assert "attack success" in answer(run).sentence and "gold" not in answer(run).caveat
-    page = write_report(stage.folder).read_text()
+    page = write_report(stage.directory).read_text()
     assert "attack success" in page and "Samples side by side" in page
 
 
 def test_a_policy_that_is_stored_is_not_asked_again(stage, monkeypatch):
     before = stage.result()
-    logged = (stage.folder / "policies.jsonl").read_text().splitlines(keepends=True)
-    rows = (stage.folder / "evaluation.jsonl").read_bytes()
-    (stage.folder / "policies.jsonl").write_text(logged[0])
-    from rlhf_lab.packs.judging.safety.asking import Policy
+    logged = (stage.directory / "policies.jsonl").read_text().splitlines(keepends=True)
+    rows = (stage.directory / "evaluation.jsonl").read_bytes()
+    (stage.directory / "policies.jsonl").write_text(logged[0])
+    from rlhf_lab.packs.judging.safety.asking import NamedPolicy
 
-    asked = set()
-    ask = Policy.ask
-    monkeypatch.setattr(Policy, "ask", lambda self, *a, **k: asked.add(self.name) or ask(self, *a, **k))
+    requested = set()
+    ask = NamedPolicy.ask
+    monkeypatch.setattr(NamedPolicy, "ask", lambda self, *a, **k: requested.add(self.name) or ask(self, *a, **k))
     again = execute(stage)
-    assert again["policies"] == before["policies"] and asked == {"again"}
-    assert (stage.folder / "evaluation.jsonl").read_bytes() == rows
+    assert again["policies"] == before["policies"] and requested == {"again"}
+    assert (stage.directory / "evaluation.jsonl").read_bytes() == rows
 
 
 def test_a_summary_whose_rows_were_cut_does_not_count(tmp_path):
-    run = SimpleNamespace(folder=tmp_path, note=lambda text: None)
+    run = SimpleNamespace(directory=tmp_path, note=lambda text: None)
     log = PolicyLog(run)
     for name in ("first", "second"):
         log.add(name, [{"policy": name, "prompt": "p"}], {})
@@ -96,18 +96,18 @@ def test_what_succeeds_becomes_a_regression_case(outputs, monkeypatch):
     """A sampler whose every reply gives harm: each unsafe prompt is a case, and a later run asks the cases."""
     from rlhf_lab.packs.judging.safety.classify import Classifier
 
-    monkeypatch.setattr(Classifier, "outcomes", lambda self, prompts, replies: ["complied"] * len(replies))
+    monkeypatch.setattr(Classifier, "outcomes", lambda self, prompts, responses: ["complied"] * len(responses))
     settings = (*TINY, "needs.dpo=null", f"outputs={outputs}", "algorithm.many_shot=[]", "algorithm.attempts=1")
     first = planned("safety_eval", *settings)
     ensure(first, 0)
     metrics = first.result()["policies"][0]["metrics"]
     assert metrics["safety/attack_success"]["mean"] == metrics["safety/red_team"]["mean"] == 1
     assert "safety/attack_success_below" not in metrics
-    cases = read_jsonl(first.folder / "regressions.jsonl")
+    cases = read_jsonl(first.directory / "regressions.jsonl")
     assert [case["found_by"] for case in cases] == ["unsafe"] * 6 + ["prefix_injection"] * 6
     assert all(case["label"] == "unsafe" and case["base"] for case in cases)
     monkeypatch.undo()
-    later = planned("safety_eval", *settings, f"algorithm.regressions={first.folder / 'regressions.jsonl'}")
+    later = planned("safety_eval", *settings, f"algorithm.regressions={first.directory / 'regressions.jsonl'}")
     assert later.settings_key != first.settings_key
     ensure(later, 0)
     assert later.result()["policies"][0]["metrics"]["safety/regressions"]["clusters"] == 12
@@ -155,18 +155,18 @@ def test_demonstrations_that_do_not_fit_are_said(outputs):
     result = ensure(short, 0)
     assert "safety/many_shot/64" not in result["policies"][0]["metrics"]
     assert "safety/many_shot/0" in result["policies"][0]["metrics"]
-    assert any("64 demonstrations need" in note for note in result["notes"])
+    assert any("64 demonstrations are left out: they need" in note for note in result["notes"])
 
 
 def test_disguises_are_asked_whole_and_other_cut_prompts_are_said(outputs, tmp_path, monkeypatch):
     """With room for 8 tokens every prompt of the sets loses its beginning; disguises and cases have the positions."""
     from rlhf_lab.sampling.episodes import EpisodeCollector
 
-    asked = {}
+    requested = {}
     collect = EpisodeCollector.collect
 
     def spy(self, model, tasks, *rest, prompts, **named):
-        asked.update({task.prompt: prompt for task, prompt in zip(tasks, prompts, strict=True)})
+        requested.update({task.prompt: prompt for task, prompt in zip(tasks, prompts, strict=True)})
         return collect(self, model, tasks, *rest, prompts=prompts, **named)
 
     monkeypatch.setattr(EpisodeCollector, "collect", spy)
@@ -179,13 +179,13 @@ def test_disguises_are_asked_whole_and_other_cut_prompts_are_said(outputs, tmp_p
     )
     result = ensure(stage, 0)
     disguised = {row["prompt"] for row in rows_of(stage, "red_team", "sft (reference)")}
-    assert len(disguised) == 6 and all(len(asked[prompt]) > 8 for prompt in disguised)
+    assert len(disguised) == 6 and all(len(requested[prompt]) > 8 for prompt in disguised)
     (of_case,) = {row["prompt"] for row in rows_of(stage, "regression", "sft (reference)")}
-    assert len(asked[of_case]) > 20
-    plain = {row["prompt"] for row in rows_of(stage, "unsafe", "sft (reference)")}
-    assert all(len(asked[prompt]) == 8 for prompt in plain)
+    assert len(requested[of_case]) > 20
+    simple = {row["prompt"] for row in rows_of(stage, "unsafe", "sft (reference)")}
+    assert all(len(requested[prompt]) == 8 for prompt in simple)
     assert (
-        "sft (reference): 12 prompts are longer than rollout.max_prompt_tokens=8 and lost their beginning"
+        "sft (reference): 12 prompts are longer than rollout.max_prompt_tokens=8 and were truncated at their beginning"
         in (result["notes"])
     )
 

@@ -13,8 +13,10 @@ from rlhf_lab.stages import artifacts
 from rlhf_lab.stages.execute import execute
 
 
-def built(folder, *overrides: str) -> artifacts.Stage:
-    config = checked("tts_dpo", *sizes.overrides("tts_dpo"), "evaluation.prompts=12", *overrides, f"outputs={folder}")
+def built(directory, *overrides: str) -> artifacts.Stage:
+    config = checked(
+        "tts_dpo", *sizes.overrides("tts_dpo"), "evaluation.prompts=12", *overrides, f"outputs={directory}"
+    )
     stage = artifacts.plan(config, "tts_dpo")
     for part in stage.upstream():
         execute(part)
@@ -22,19 +24,19 @@ def built(folder, *overrides: str) -> artifacts.Stage:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def directory(tmp_path_factory):
     return tmp_path_factory.mktemp("speech")
 
 
 @pytest.fixture(scope="module")
-def stage(folder):
-    return built(folder)
+def stage(directory):
+    return built(directory)
 
 
 def test_gold_proxy_and_phone_errors_come_by_category_with_intervals(stage):
-    last = read_json(stage.folder / "result.json")["policies"][-1]["metrics"]
+    last = read_json(stage.directory / "result.json")["policies"][-1]["metrics"]
     assert {"gold", "proxy", "phone_error", "audio_seconds", "gold/new_voice", "proxy/new_voice"} <= last.keys()
-    rows = [row for row in read_jsonl(stage.folder / "evaluation.jsonl") if row["policy"] == "iteration 2"]
+    rows = [row for row in read_jsonl(stage.directory / "evaluation.jsonl") if row["policy"] == "iteration 2"]
     for category in {row["category"] for row in rows}:
         golds = [row["gold"] for row in rows if row["category"] == category]
         estimate = last[f"gold/{category}"]
@@ -44,27 +46,27 @@ def test_gold_proxy_and_phone_errors_come_by_category_with_intervals(stage):
 
 
 def test_the_first_clip_of_each_prompt_can_be_heard(stage):
-    rows = read_jsonl(stage.folder / "evaluation.jsonl")
+    rows = read_jsonl(stage.directory / "evaluation.jsonl")
     clips = {row["clip"]: row for row in rows if "clip" in row}
     assert len(clips) == 12 * 3  # the imitator and two rounds
-    for place, row in clips.items():
+    for position, row in clips.items():
         frames = len(read_stream(row["response"], 4))
-        assert read_wav(stage.folder / place, limits=None).seconds == pytest.approx(frames / 25)
+        assert read_wav(stage.directory / position, limits=None).seconds == pytest.approx(frames / 25)
         assert row["audio_seconds"] == pytest.approx(frames / 25)
 
 
 @pytest.mark.slow
-def test_each_codebook_by_itself_trains_another_policy(folder, stage):
-    other = built(folder, "algorithm.logps=per_codebook")
+def test_each_codebook_by_itself_trains_another_policy(directory, stage):
+    other = built(directory, "algorithm.logps=per_codebook")
     assert other.key != stage.key and other.needs["policy"].key == stage.needs["policy"].key
-    rounds = [read_json(part.folder / "rounds" / "round_1.json") for part in (stage, other)]
+    rounds = [read_json(part.directory / "rounds" / "round_1.json") for part in (stage, other)]
     assert rounds[0]["pairs"] == rounds[1]["pairs"], "the first round's clips are drawn before anything is trained"
-    texts = [[row["response"] for row in read_jsonl(part.folder / "evaluation.jsonl")] for part in (stage, other)]
+    texts = [[row["response"] for row in read_jsonl(part.directory / "evaluation.jsonl")] for part in (stage, other)]
     assert texts[0] != texts[1]
 
 
 @pytest.mark.slow
-def test_no_clip_is_shorter_than_the_model_allows(folder):
-    least = built(folder, "model.min_frames=7")
-    rows = read_jsonl(least.folder / "evaluation.jsonl")
+def test_no_clip_is_shorter_than_the_model_allows(directory):
+    smallest = built(directory, "model.min_frames=7")
+    rows = read_jsonl(smallest.directory / "evaluation.jsonl")
     assert min(len(read_stream(row["response"], 4)) for row in rows if row["ended"]) >= 7

@@ -13,8 +13,8 @@ from torch import nn
 from rlhf_lab.algorithms.policy_gradient.rollouts import collapse_alarms
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.types import Corpus
-from rlhf_lab.data.transcript import render_prompt, reply_message, to_messages
-from rlhf_lab.losses.policy import POLICY_LOSSES, Clip, PolicyTokens
+from rlhf_lab.data.transcript import render_prompt, response_message, to_messages
+from rlhf_lab.losses.policy import POLICY_LOSSES, ClipRange, PolicyTokens
 from rlhf_lab.models.build import scratch_policy
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.logprobs import token_logps
@@ -51,10 +51,10 @@ def model(corpus, encoder) -> nn.Module:
     policy = scratch_policy(size, encoder.tokenizer, seed=0)
     optimiser = torch.optim.AdamW(policy.parameters(), lr=1e-2)
     rows = [conversation_row(encoder, p.prompt, p.chosen, 384, p.meta["learn_from"]) for p in corpus.train]
-    for begin in range(0, 240, 16):
-        chosen = rows[begin : begin + 16]
+    for start in range(0, 240, 16):
+        chosen = rows[start : start + 16]
         batch = Experience([row for row, _ in chosen], {}, [mask for _, mask in chosen])
-        micro = batch.micro(range(16), torch.ones(batch.begin[-1]), "cpu")
+        micro = batch.micro(range(16), torch.ones(batch.start[-1]), "cpu")
         loss = -token_logps(policy, micro.batch).logps_N.mean()
         optimiser.zero_grad()
         loss.backward()
@@ -81,14 +81,14 @@ def test_the_episodes_have_turns_and_tools_in_them(groups):
     """The other tests would say nothing of episodes with one turn."""
     episodes = flat(groups)
     assert sum(len(episode.turns) > 1 for episode in episodes) >= 12
-    said = [message for e in episodes for message in to_messages(e.prompt) if message["role"] == "tool"]
-    assert len(said) >= 12
+    text = [message for e in episodes for message in to_messages(e.prompt) if message["role"] == "tool"]
+    assert len(text) >= 12
 
 
 def test_segments_laid_end_to_end_are_what_the_model_saw(groups, encoder):
     """The whole conversation as the encoder writes it; a turn that has no EOS was cut."""
     for episode in flat(groups):
-        messages = [*to_messages(episode.prompt), reply_message(episode.response)]
+        messages = [*to_messages(episode.prompt), response_message(episode.response)]
         ids = encoder.prompt(render_prompt(messages[:1]))
         assert episode.prompt_ids == ids
         texts = turn_texts(episode)
@@ -104,8 +104,8 @@ def test_segments_laid_end_to_end_are_what_the_model_saw(groups, encoder):
 
 def test_the_end_of_every_turn_is_learned(groups, encoder):
     for episode in flat(groups):
-        ended = [turn for turn in episode.turns if turn.token_ids[-1] == encoder.eos_id]
-        assert len(ended) >= len(episode.turns) - 1, "only the last turn may be cut"
+        finished = [turn for turn in episode.turns if turn.token_ids[-1] == encoder.eos_id]
+        assert len(finished) >= len(episode.turns) - 1, "only the last turn may be cut"
         for turn in episode.turns:
             assert encoder.eos_id not in turn.token_ids[:-1]
             assert len(turn.logps) == len(turn.token_ids)
@@ -113,10 +113,10 @@ def test_the_end_of_every_turn_is_learned(groups, encoder):
 
 
 def test_the_ratio_is_one_before_the_first_update(groups, model):
-    """What the sampler recorded and what training computes of the same tokens."""
+    """Log-probabilities that the sampler recorded equal those that training computes of the same tokens."""
     episodes = flat(groups)
     experience = Experience.of(episodes)
-    micro = experience.micro(range(len(episodes)), torch.ones(experience.begin[-1]), "cpu")
+    micro = experience.micro(range(len(episodes)), torch.ones(experience.start[-1]), "cpu")
     logps_N = token_logps(model, micro.batch).logps_N
     sampled_N = torch.tensor([logp for episode in episodes for logp in episode.logps])
     assert len(logps_N) == len(sampled_N)
@@ -130,11 +130,11 @@ def policy_gradient(model: nn.Module, episodes: list[Episode], masks: list[list[
         experience = Experience(experience.rows, {}, masks)
     model.requires_grad_(True)
     model.zero_grad()
-    micro = experience.micro(range(len(episodes)), torch.ones(experience.begin[-1]), "cpu")
+    micro = experience.micro(range(len(episodes)), torch.ones(experience.start[-1]), "cpu")
     logps = token_logps(model, micro.batch)
     advantage_N = 1.0 - 2.0 * (logps.row_N % 2)
     tokens = PolicyTokens(logps.logps_N, logps.logps_N.detach(), advantage_N, logps.row_N, logps.rows)
-    POLICY_LOSSES["ppo_clip"](tokens, Clip(0.2, 0.2, 0.0, 20.0)).per_token.mean().backward()
+    POLICY_LOSSES["ppo_clip"](tokens, ClipRange(0.2, 0.2, 0.0, 20.0)).per_token.mean().backward()
     gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).clone()
     model.requires_grad_(False)
     return gradient
@@ -144,16 +144,16 @@ def test_what_tools_say_gets_no_gradient(groups, model):
     """The logits that predict a tool's tokens have no gradient; learning them too would turn the update."""
     episodes = [episode for episode in flat(groups) if len(episode.turns) > 1][:8]
     experience = Experience.of(episodes)
-    micro = experience.micro(range(len(episodes)), torch.ones(experience.begin[-1]), "cpu")
+    micro = experience.micro(range(len(episodes)), torch.ones(experience.start[-1]), "cpu")
     row_N, column_N = micro.batch.targets()
     policy: Any = model
     hidden = policy.base_model(input_ids=micro.batch.tokens_BT).last_hidden_state
     logits = policy.get_output_embeddings()(hidden).requires_grad_()
     (-logits.log_softmax(-1)[row_N, column_N - 1, micro.batch.tokens_BT[row_N, column_N]].sum()).backward()
     moved = logits.grad.abs().sum(-1) > 0
-    for number, episode in enumerate(episodes):
+    for index, episode in enumerate(episodes):
         expected = [False] * (len(episode.prompt_ids) - 1) + episode.sampled
-        assert moved[number, : len(expected)].tolist() == expected
+        assert moved[index, : len(expected)].tolist() == expected
     own = policy_gradient(model, episodes, None)
     everything = policy_gradient(model, episodes, [[True] * len(episode.token_ids) for episode in episodes])
     cosine = torch.nn.functional.cosine_similarity(own, everything, dim=0)
@@ -185,13 +185,13 @@ def test_an_episode_does_not_depend_on_its_neighbours(corpus, encoder, model, gr
 
 
 def test_the_episodes_of_a_group_share_one_base(corpus, groups):
-    """What a call gives is a matter of the task, not of the attempt."""
+    """The result of a call depends on the task, not on the attempt."""
     world: Any = corpus.environment
     for group in groups:
         task = group[0].task
         assert all(episode.task is task for episode in group)
         tools = [world.tools(task, seed)[0] for seed in range(4)]
-        call = task.facts["calls"][0]["arguments"]
+        call = task.metadata["calls"][0]["arguments"]
         assert len({tool.run(**call) for tool in tools}) == 1
 
 
@@ -202,7 +202,7 @@ def conversation(task: Task, *turns: str) -> Episode:
     """An episode in which these turns were said; a tool says "ok" behind each."""
     prompt = task.prompt
     for turn in turns[:-1]:
-        messages = [reply_message(turn), {"role": "tool", "content": "ok"}]
+        messages = [response_message(turn), {"role": "tool", "content": "ok"}]
         prompt = prompt.removesuffix("\n\nAssistant:") + render_prompt(messages)  # type: ignore[arg-type]
     segments = []
     for number in range(len(turns)):

@@ -144,6 +144,6 @@ def test_intervals_of_kappa_and_alpha_cover_with_dependent_items():
         alpha = krippendorff_alpha(labels_RN.tolist(), prompt_N)
         held_kappa.append(kappa.low <= 0.18 <= kappa.high)
         held_alpha.append(alpha.low <= 0.18 <= alpha.high)
-    least = stats.binom.ppf(0.001, 250, 0.95) / 250
-    assert np.mean(held_kappa) >= least
-    assert np.mean(held_alpha) >= least
+    smallest = stats.binom.ppf(0.001, 250, 0.95) / 250
+    assert np.mean(held_kappa) >= smallest
+    assert np.mean(held_alpha) >= smallest

@@ -17,12 +17,12 @@ from rlhf_lab.statistics.inference import clustered_rate
 from rlhf_lab.statistics.logistic import sigmoid
 
 POSITION, LENGTH, OWN = 0.6, 0.8, 0.5
-"""Planted, in logits: for the reply shown first, per unit of length difference, for the judge's own reply."""
+"""Planted, in logits: for the response shown first, per unit of length difference, for the judge's own response."""
 
 
 @dataclass
 class Votes:
-    """Votes of a simulated judge for reply A in both orders, and what they follow."""
+    """Votes of a simulated judge for response A in both orders, and what they follow."""
 
     prompt_N: np.ndarray
     quality_N: np.ndarray
@@ -69,9 +69,9 @@ def columns_of(votes: Votes) -> dict[str, np.ndarray]:
 
 
 def test_position_bias_by_hand():
-    # Comparison 1: A wins both times. 2: the place shown first wins twice. 3: tie, then A. 4: one order is missing.
+    # Comparison 1: A wins both times. 2: the position shown first wins twice. 3: tie, then A. 4: one order is missing.
     bias = position_bias([1, 1, 0.5, 1], [1, 0, 1, None], range(4))
-    # Votes for the first place: 1, 0 | 1, 1 | ½, 0: mean 3.5/6.
+    # Votes for the first position: 1, 0 | 1, 1 | ½, 0: mean 3.5/6.
     assert bias.first_shown_wins.mean == pytest.approx(3.5 / 6)
     assert bias.consistent.mean == pytest.approx(1 / 3)
     assert (bias.first_both.mean, bias.second_both.mean) == pytest.approx((1 / 3, 0))
@@ -82,17 +82,17 @@ def test_position_bias_by_hand():
 def test_planted_biases_are_recovered_within_their_intervals():
     rng = np.random.default_rng(0)
     truth = {"position": POSITION, "length": LENGTH, "own": OWN, "truth": 1.0}
-    held: dict[str, list[bool]] = {name: [] for name in truth}
+    model_copies: dict[str, list[bool]] = {name: [] for name in truth}
     for _ in range(200):
         votes = judged(rng)
         model = choice_model(
             np.concatenate([votes.shown_first_N, votes.shown_second_N]), columns_of(votes), np.tile(votes.prompt_N, 2)
         )
         for name, estimate in model.coefficients.items():
-            held[name].append(estimate.low <= truth[name] <= estimate.high)
-    least = stats.binom.ppf(0.001, 200, 0.95) / 200
-    for name, outcomes in held.items():
-        assert np.mean(outcomes) >= least, name
+            model_copies[name].append(estimate.low <= truth[name] <= estimate.high)
+    smallest = stats.binom.ppf(0.001, 200, 0.95) / 200
+    for name, outcomes in model_copies.items():
+        assert np.mean(outcomes) >= smallest, name
 
 
 def test_the_share_of_the_first_place_is_recovered_and_zero_bias_is_not_seen():
@@ -100,20 +100,20 @@ def test_the_share_of_the_first_place_is_recovered_and_zero_bias_is_not_seen():
     large = judged(rng, 200_000)
     truth = float(np.mean((large.shown_first_N + 1 - large.shown_second_N) / 2))
     assert truth > 0.57
-    held, false = [], []
+    model_copies, false = [], []
     for _ in range(150):
         votes = judged(rng, 80)
         bias = position_bias(votes.shown_first_N, votes.shown_second_N, votes.prompt_N).first_shown_wins
-        held.append(bias.low <= truth <= bias.high)
+        model_copies.append(bias.low <= truth <= bias.high)
         fair = judged(rng, 80, position=0.0)
         bias = position_bias(fair.shown_first_N, fair.shown_second_N, fair.prompt_N).first_shown_wins
         false.append(not bias.low <= 0.5 <= bias.high)
-    assert np.mean(held) >= 0.9
+    assert np.mean(model_copies) >= 0.9
     assert np.mean(false) <= 0.1
 
 
 def test_both_orders_remove_the_planted_position_bias():
-    """Equal players: in one order the first place makes A win, in both orders nothing does."""
+    """Equal players: in one order the first position makes A win, in both orders nothing does."""
     votes = judged(np.random.default_rng(2), 400, position=1.0)
     single = win_rate(votes.shown_first_N, votes.prompt_N)
     both = win_rate(votes.mean_N, votes.prompt_N)
@@ -123,15 +123,15 @@ def test_both_orders_remove_the_planted_position_bias():
 
 
 def test_length_control_removes_the_planted_length_bias():
-    """Equal quality, but A writes longer replies: its win rate is above ½, and at equal length it is not."""
+    """Equal quality, but A writes longer responses: its win rate is above ½, and at equal length it is not."""
     rng = np.random.default_rng(3)
     covered, plain_covered = [], []
     for _ in range(100):
         votes = judged(rng, 100, longer=0.7, position=0.0)
-        plain = win_rate(votes.mean_N, votes.prompt_N)
+        simple = win_rate(votes.mean_N, votes.prompt_N)
         controlled = length_controlled_win_rate(votes.mean_N, votes.length_N, votes.prompt_N)
         covered.append(controlled.win_rate.low <= 0.5 <= controlled.win_rate.high)
-        plain_covered.append(plain.low <= 0.5 <= plain.high)
+        plain_covered.append(simple.low <= 0.5 <= simple.high)
         assert controlled.length.low > 0
     assert np.mean(covered) >= 0.9
     assert np.mean(plain_covered) < 0.5
@@ -182,8 +182,8 @@ def test_self_preference_is_recovered_as_an_excess():
 
     truth = excess(300_000).mean
     assert truth > 0.1
-    held = [estimate.low <= truth <= estimate.high for estimate in (excess(100) for _ in range(200))]
-    assert np.mean(held) >= stats.binom.ppf(0.001, 200, 0.95) / 200
+    model_copies = [estimate.low <= truth <= estimate.high for estimate in (excess(100) for _ in range(200))]
+    assert np.mean(model_copies) >= stats.binom.ppf(0.001, 200, 0.95) / 200
 
 
 def test_win_rates_with_and_without_ties():
@@ -202,12 +202,12 @@ def test_win_rates_with_and_without_ties():
 def test_the_interval_of_a_win_rate_with_ties_covers(ties: float):
     rng = np.random.default_rng(6)
     truth = ties / 2 + (1 - ties) * 0.7
-    held = []
+    model_copies = []
     for _ in range(400):
         score_N = np.where(rng.random(30) < ties, 0.5, rng.random(30) < 0.7)
         estimate = win_rate(score_N, range(30))
-        held.append(estimate.low <= truth <= estimate.high)
-    assert np.mean(held) >= 0.93
+        model_copies.append(estimate.low <= truth <= estimate.high)
+    assert np.mean(model_copies) >= 0.93
 
 
 def test_columns_of_different_lengths_are_refused():

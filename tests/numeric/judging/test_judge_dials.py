@@ -1,4 +1,4 @@
-"""The dials of the simulated judge, recovered from its answers; the order swap takes the position bias away."""
+"""The parameters of the simulated judge, recovered from its answers; the order swap removes the position bias."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rlhf_lab.data.world_settings import GraderSettings, MiniHH
 from rlhf_lab.environments.dialogue.criteria import CRITERIA
 from rlhf_lab.packs.judging.judges.backends.settings import Simulated
 from rlhf_lab.packs.judging.judges.backends.simulated import SimulatedBackend
-from rlhf_lab.packs.judging.judges.caller import Caller, open_judge
+from rlhf_lab.packs.judging.judges.context import JudgeContext, open_judge
 from rlhf_lab.packs.judging.judges.judging import number_items, summarise
 from rlhf_lab.packs.judging.judges.pairwise import POINTS, Candidates, judge_pairs
-from rlhf_lab.packs.judging.judges.questions import Comparison, Grading
-from rlhf_lab.packs.judging.judges.requests import Request
+from rlhf_lab.packs.judging.judges.questions import GradingQuestion, PairwiseQuestion
+from rlhf_lab.packs.judging.judges.requests import CompletionRequest
 from rlhf_lab.packs.judging.judges.rubric import grade_request, load_rubric
 from rlhf_lab.statistics.inference import clustered_mean, wilson
 
@@ -32,7 +32,7 @@ def corpus():
 
 @pytest.fixture(scope="module")
 def pairs(corpus):
-    """Chosen and rejected replies, which of them comes first in turn, by two writers."""
+    """Chosen and rejected responses, which of them comes first in turn, by two writers."""
     texts = [
         (p.prompt, *((p.chosen, p.rejected) if i % 2 else (p.rejected, p.chosen))) for i, p in enumerate(corpus.train)
     ]
@@ -41,14 +41,14 @@ def pairs(corpus):
 
 @pytest.fixture(scope="module")
 def gap(corpus, pairs):
-    """Gold of the first reply − gold of the second, (N,)."""
+    """Gold of the first response − gold of the second, (N,)."""
     prompts = [pair.prompt for pair in pairs]
     first, second = ([getattr(pair, side) for pair in pairs] for side in ("first", "second"))
     return corpus.oracle.measure(prompts, first)["gold"] - corpus.oracle.measure(prompts, second)["gold"]
 
 
 def judge(corpus, **dials) -> SimulatedBackend:
-    caller = Caller("test", outputs=None, oracle=corpus.oracle, rubric=corpus.rubric)
+    caller = JudgeContext("test", outputs=None, oracle=corpus.oracle, rubric=corpus.rubric)
     return open_judge(Simulated(**dials), caller)
 
 
@@ -57,7 +57,7 @@ def scores(corpus, pairs, **dials):
 
 
 def first_votes(corpus, pairs, **dials):
-    """Points of the reply that is shown first, in both orders, (2N,)."""
+    """Points of the response that is shown first, in both orders, (2N,)."""
     judgements = judge_pairs(judge(corpus, **dials), pairs)
     votes = [vote for judgement in judgements for vote in judgement.votes]
     points = [POINTS[vote.winner] for vote in votes]
@@ -75,7 +75,7 @@ def test_without_dials_it_says_what_the_truth_says(corpus, pairs, gap):
 
 
 def test_the_noise_is_as_large_as_it_is_set(corpus, pairs, gap):
-    """Right in a share Φ(|gap|/σ) of the votes; the two orders have errors of their own."""
+    """Right in a fraction Φ(|gap|/σ) of the votes; the two orders have separate errors."""
     judgements = judge_pairs(judge(corpus, noise=NOISE), pairs)
     right = [[POINTS[vote.winner] == (g > 0) for vote in j.votes] for j, g in zip(judgements, gap, strict=True) if g]
     expected = normal_cdf(np.abs(gap[gap != 0]) / NOISE).mean()
@@ -88,7 +88,7 @@ def test_the_noise_is_as_large_as_it_is_set(corpus, pairs, gap):
 
 
 def test_a_position_bias_is_recovered_and_removed_by_the_swap(corpus, pairs, gap):
-    """Shown first wins in a share mean Φ((±gap + bias)/σ) of votes; the judgements prefer neither side."""
+    """Shown first wins in a mean fraction Φ((±gap + bias)/σ) of votes; the judgements prefer neither side."""
     bias = 0.8
     votes = first_votes(corpus, pairs, noise=NOISE, position_bias=bias)
     prompts = np.repeat([pair.prompt for pair in pairs], 2)
@@ -104,7 +104,7 @@ def test_a_position_bias_is_recovered_and_removed_by_the_swap(corpus, pairs, gap
     swapped = [Candidates(pair.prompt, pair.second, pair.first) for pair in pairs]
     back = scores(corpus, swapped, noise=NOISE, position_bias=bias)
     assert there == pytest.approx(1 - back)
-    # Asked in one order only, the first reply of the row gains what the bias gives it; with both it does not.
+    # In one order only, the first response of the row gains what the bias gives it; with both it does not.
     fair = scores(corpus, pairs, noise=NOISE)
     change = clustered_mean(there - fair, [pair.prompt for pair in pairs])
     assert change.low < 0 < change.high
@@ -117,7 +117,7 @@ def test_a_bias_that_outweighs_everything_gives_ties(corpus, pairs):
 
 
 def test_a_length_bias_is_recovered(corpus, pairs, gap):
-    """Per 10 words: a logit-free check, as the appeal is known: the share of wins of Φ((gap + bias·words/10)/σ)."""
+    """Per 10 words: a logit-free check, as the appeal is known: the win rate of Φ((gap + bias·words/10)/σ)."""
     bias = 1.5
     words = np.array([len(pair.first.split()) - len(pair.second.split()) for pair in pairs])
     found = scores(corpus, pairs, noise=NOISE, length_bias=bias)
@@ -155,12 +155,12 @@ def test_the_annotator_s_taste(corpus, pairs):
 
 
 def test_unusable_answers_are_unscored_in_equal_parts_and_never_ties(corpus, pairs):
-    share = 0.3
-    judgements = judge_pairs(judge(corpus, unusable=share), pairs)
+    fraction = 0.3
+    judgements = judge_pairs(judge(corpus, unusable=fraction), pairs)
     votes = [vote for judgement in judgements for vote in judgement.votes]
     for reason in ("refused", "truncated", "invalid"):
         found = wilson(sum(vote.unscored == reason for vote in votes), len(votes))
-        assert found.low < share / 3 < found.high, reason
+        assert found.low < fraction / 3 < found.high, reason
     assert all(vote.winner is None for vote in votes if vote.unscored)
     complete = [all(vote.winner for vote in judgement.votes) for judgement in judgements]
     assert [judgement.score is not None for judgement in judgements] == complete
@@ -174,41 +174,43 @@ def test_unusable_answers_are_unscored_in_equal_parts_and_never_ties(corpus, pai
 
 
 def test_grades_are_those_of_the_world_s_judge(corpus):
-    prompts, replies = [p.prompt for p in corpus.train[:20]], [p.chosen for p in corpus.train[:20]]
-    requests = [grade_request(load_rubric(), *texts) for texts in zip(prompts, replies, strict=True)]
-    answers = [json.loads(reply.text) for reply in judge(corpus).complete_many(requests)]
-    grades = corpus.oracle.grade(prompts, replies, seed=0)
+    prompts, responses = [p.prompt for p in corpus.train[:20]], [p.chosen for p in corpus.train[:20]]
+    requests = [grade_request(load_rubric(), *texts) for texts in zip(prompts, responses, strict=True)]
+    answers = [json.loads(response.text) for response in judge(corpus).complete_many(requests)]
+    grades = corpus.oracle.grade(prompts, responses, seed=0)
     assert [[answer[name] for name in CRITERIA] for answer in answers] == grades.tolist()
     other = judge(corpus, seed=3).complete_many(requests)
-    assert json.loads(other[0].text)["honesty"] == corpus.oracle.grade(prompts, replies, seed=3)[0, 1]
-    # `overall` is their mean, on the scale that is asked for: 1…5 → 0…10.
-    about = Grading(prompts[0], replies[0], ("overall",), 0, 10)
-    (reply,) = judge(corpus).complete_many([Request((), about=about)])
-    assert json.loads(reply.text)["overall"] == pytest.approx((grades[0].mean() - 1) / 4 * 10)
+    assert json.loads(other[0].text)["honesty"] == corpus.oracle.grade(prompts, responses, seed=3)[0, 1]
+    # `overall` is their mean, on the requested scale: 1…5 → 0…10.
+    about = GradingQuestion(prompts[0], responses[0], ("overall",), 0, 10)
+    (response,) = judge(corpus).complete_many([CompletionRequest((), about=about)])
+    assert json.loads(response.text)["overall"] == pytest.approx((grades[0].mean() - 1) / 4 * 10)
 
 
 def test_what_it_cannot_answer(corpus):
     with pytest.raises(ConfigError, match=r"cannot grade tone; it knows helpfulness.*overall"):
-        judge(corpus).complete_many([Request((), about=Grading(corpus.train[0].prompt, "x", ("tone",)))])
+        judge(corpus).complete_many(
+            [CompletionRequest((), about=GradingQuestion(corpus.train[0].prompt, "x", ("tone",)))]
+        )
     with pytest.raises(ConfigError, match="judge=simulated cannot answer str"):
-        judge(corpus).complete_many([Request((), about="text")])
-    with pytest.raises(ConfigError, match="these data have none"):
-        open_judge(Simulated(), Caller("test", outputs=None))
+        judge(corpus).complete_many([CompletionRequest((), about="text")])
+    with pytest.raises(ConfigError, match="this data set has none"):
+        open_judge(Simulated(), JudgeContext("test", outputs=None))
 
 
 def test_answers_stand_in_the_order_of_the_questions(corpus):
-    prompt, reply, other = corpus.train[0].prompt, corpus.train[0].chosen, corpus.train[0].rejected
+    prompt, response, other = corpus.train[0].prompt, corpus.train[0].chosen, corpus.train[0].rejected
     abouts = [
-        Grading(prompt, reply, ("honesty",)),
-        Comparison(prompt, reply, other),
-        Grading(prompt, other, ("honesty",)),
+        GradingQuestion(prompt, response, ("honesty",)),
+        PairwiseQuestion(prompt, response, other),
+        GradingQuestion(prompt, other, ("honesty",)),
     ]
-    answers = judge(corpus).complete_many([Request((), about=about) for about in abouts])
+    answers = judge(corpus).complete_many([CompletionRequest((), about=about) for about in abouts])
     assert ["winner" in json.loads(answer.text) for answer in answers] == [False, True, False]
 
 
 def test_another_draw_is_an_independent_answer(corpus, pairs):
-    about = Comparison(pairs[0].prompt, pairs[0].first, pairs[0].second)
-    requests = [Request((), about=about, draw=draw) for draw in range(40)]
+    about = PairwiseQuestion(pairs[0].prompt, pairs[0].first, pairs[0].second)
+    requests = [CompletionRequest((), about=about, draw=draw) for draw in range(40)]
     reasons = {json.loads(answer.text)["reason"] for answer in judge(corpus, noise=5.0).complete_many(requests)}
     assert len(reasons) > 30

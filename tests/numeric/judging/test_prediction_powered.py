@@ -13,7 +13,7 @@ from rlhf_lab.packs.judging.statistics.prediction_powered import prediction_powe
 from rlhf_lab.packs.judging.statistics.win_rates import added_variance
 
 
-def drawn(
+def is_generated(
     rng: np.random.Generator, prompts: int, labelled: int, *, accuracy: float, bias: float, per_prompt: int = 1
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Judge, people (NaN where not labelled), prompts. A judge that says what people say, or 1 with chance `bias`."""
@@ -39,7 +39,7 @@ def test_a_judge_that_is_always_right_by_hand():
 
 
 def test_the_weight_is_that_of_the_paper_for_single_rows():
-    judge_N, people_N, prompt_N = drawn(np.random.default_rng(0), 300, 80, accuracy=0.7, bias=0.7)
+    judge_N, people_N, prompt_N = is_generated(np.random.default_rng(0), 300, 80, accuracy=0.7, bias=0.7)
     labelled_N = ~np.isnan(people_N)
     y, f, rest = people_N[labelled_N], judge_N[labelled_N], judge_N[~labelled_N]
     # PPI++, example 6.1: λ = Cov(y, f)/((1 + n/N)·Var(f)), Var(f) of both parts weighed as in the variance of θ.
@@ -80,15 +80,15 @@ def test_one_label_gives_no_interval_and_none_gives_no_mean():
 def test_intervals_cover_and_a_good_judge_narrows_them(accuracy: float, bias: float, per_prompt: int):
     """The truth is 1.2/2 = .6; the judge alone is wrong by up to .3."""
     rng = np.random.default_rng(1)
-    held, width, people_width, judge_held = [], [], [], []
+    model_copies, width, people_width, judge_held = [], [], [], []
     for _ in range(300):
-        data = drawn(rng, 360 // per_prompt, 60, accuracy=accuracy, bias=bias, per_prompt=per_prompt)
+        data = is_generated(rng, 360 // per_prompt, 60, accuracy=accuracy, bias=bias, per_prompt=per_prompt)
         corrected = prediction_powered_mean(*data)
-        held.append(corrected.mean.low <= 0.6 <= corrected.mean.high)
+        model_copies.append(corrected.mean.low <= 0.6 <= corrected.mean.high)
         judge_held.append(corrected.judge.low <= 0.6 <= corrected.judge.high)
         width.append(corrected.mean.high - corrected.mean.low)
         people_width.append(corrected.people.high - corrected.people.low)
-    assert np.mean(held) >= 0.92
+    assert np.mean(model_copies) >= 0.92
     assert np.mean(judge_held) < 0.7
     assert np.mean(width) <= 1.005 * np.mean(people_width)
     if accuracy:
@@ -97,7 +97,7 @@ def test_intervals_cover_and_a_good_judge_narrows_them(accuracy: float, bias: fl
 
 def test_labels_of_the_cases_that_the_judge_prefers_show_up_as_a_gap():
     rng = np.random.default_rng(2)
-    judge_N, _, prompt_N = drawn(rng, 400, 10, accuracy=0.8, bias=0.5)
+    judge_N, _, prompt_N = is_generated(rng, 400, 10, accuracy=0.8, bias=0.5)
     people_N = np.where((judge_N == 1) & (rng.random(400) < 0.3), 1.0, np.nan)
     corrected = prediction_powered_mean(judge_N, people_N, prompt_N)
     assert corrected.judge_gap.low > 0.3

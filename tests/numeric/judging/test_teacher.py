@@ -16,8 +16,8 @@ from rlhf_lab.environments.splits import split_of
 from rlhf_lab.packs.judging.judges.backends.settings import Simulated
 from rlhf_lab.packs.judging.judges.backends.simulated import SimulatedBackend
 from rlhf_lab.packs.judging.judges.backends.teacher import deciding_principle, write
-from rlhf_lab.packs.judging.judges.questions import Comparison, Writing
-from rlhf_lab.packs.judging.judges.requests import Request
+from rlhf_lab.packs.judging.judges.questions import PairwiseQuestion, Writing
+from rlhf_lab.packs.judging.judges.requests import CompletionRequest
 
 DIALS = Simulated(misses=0.3, false_alarms=0.1, repairs=0.6, copies=0.25)
 ROWS = 600
@@ -29,7 +29,7 @@ def corpus():
 
 
 def within(share: float, expected: float, count: int) -> bool:
-    """Whether a share of `count` lies within four standard errors of its expectation."""
+    """Return True if a fraction of `count` lies within four standard errors of its expectation."""
     return abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / count)
 
 
@@ -94,11 +94,11 @@ def test_new_prompts_are_of_the_training_split_or_copies(corpus):
 
 def test_an_answer_follows_from_its_question(corpus):
     pair = corpus.train[1]
-    reply = Writing("reply", pair.prompt)
-    assert write(reply, DIALS, corpus.oracle) == write(reply, DIALS, corpus.oracle)
-    drafts = {write(replace(reply, draw=draw), DIALS, corpus.oracle) for draw in range(8)}
+    response = Writing("reply", pair.prompt)
+    assert write(response, DIALS, corpus.oracle) == write(response, DIALS, corpus.oracle)
+    drafts = {write(replace(response, draw=draw), DIALS, corpus.oracle) for draw in range(8)}
     assert len(drafts) > 4
-    assert write(reply, replace(DIALS, seed=1), corpus.oracle) != write(reply, DIALS, corpus.oracle)
+    assert write(response, replace(DIALS, seed=1), corpus.oracle) != write(response, DIALS, corpus.oracle)
 
 
 def test_the_deciding_principle_is_where_the_better_reply_is_ahead(corpus):
@@ -106,12 +106,16 @@ def test_the_deciding_principle_is_where_the_better_reply_is_ahead(corpus):
     ideal = corpus.oracle.ideal(prompt)
     padded = f"Great question! {ideal} I hope this helps!"
     names = ("harmless", "truthful", "concise")
-    assert deciding_principle(Comparison(prompt, ideal, padded, principles=names), "A", corpus.oracle) == "concise"
-    assert deciding_principle(Comparison(prompt, padded, ideal, principles=names), "B", corpus.oracle) == "concise"
+    assert (
+        deciding_principle(PairwiseQuestion(prompt, ideal, padded, principles=names), "A", corpus.oracle) == "concise"
+    )
+    assert (
+        deciding_principle(PairwiseQuestion(prompt, padded, ideal, principles=names), "B", corpus.oracle) == "concise"
+    )
 
 
 def test_unknown_principles_and_worlds_are_errors(corpus):
-    with pytest.raises(ConfigError, match=r"knows the principles complete, .* and not kind"):
+    with pytest.raises(ConfigError, match=r"does not know the principles kind; it knows complete, "):
         write(Writing("critique", corpus.train[0].prompt, "", ("kind",)), DIALS, corpus.oracle)
     with pytest.raises(ConfigError, match="data=mini_hh"):
         write(Writing("reply", "hello"), DIALS, object())
@@ -119,8 +123,10 @@ def test_unknown_principles_and_worlds_are_errors(corpus):
 
 def test_a_share_of_what_is_written_is_unusable(corpus):
     backend = SimulatedBackend(replace(DIALS, unusable=0.3), corpus.oracle)
-    requests = [Request((), about=Writing("critique", p.prompt, p.rejected, PRINCIPLES)) for p in corpus.train]
-    replies = backend.complete_many(requests)
-    refused = np.mean([reply.stop == "refused" for reply in replies])
-    truncated = np.mean([reply.stop == "truncated" for reply in replies])
+    requests = [
+        CompletionRequest((), about=Writing("critique", p.prompt, p.rejected, PRINCIPLES)) for p in corpus.train
+    ]
+    responses = backend.complete_many(requests)
+    refused = np.mean([response.stop == "refused" for response in responses])
+    truncated = np.mean([response.stop == "truncated" for response in responses])
     assert within(refused, 0.1, ROWS) and within(truncated, 0.1, ROWS)

@@ -12,7 +12,7 @@ from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, token_logps
 from rlhf_lab.models.settings import Scratch
-from rlhf_lab.packs.speech.policy.codec_lm import Layout, delay_pattern
+from rlhf_lab.packs.speech.policy.codec_lm import CodecLayout, delay_pattern
 from rlhf_lab.packs.speech.policy.decoder import CodecDecoder
 from rlhf_lab.packs.speech.policy.delay_pattern import FORBIDDEN, DelayPattern
 from rlhf_lab.packs.speech.policy.start import codec_policy
@@ -45,15 +45,15 @@ def rows_of(samples):
 @pytest.mark.parametrize("sizes", [(5,), (5, 4), (5, 4, 3), (3, 3, 3, 3)])
 def test_every_sample_is_a_stream(sizes):
     model, encoder = tiny(sizes)
-    ended = 0
+    finished = 0
     for _, tokens in rows_of(sample(model, encoder)):
         text = encoder.text(tokens)
         codes_TK = read_stream(text, len(sizes))
         assert (codes_TK < np.array(sizes)).all()
         if tokens[-1] == encoder.eos_id:
-            ended += 1
+            finished += 1
             assert write_stream(codes_TK) == text
-    assert ended > 10
+    assert finished > 10
 
 
 def test_what_may_follow_in_each_kind_of_place():
@@ -66,11 +66,11 @@ def test_what_may_follow_in_each_kind_of_place():
 
 
 def test_kinds_of_places_along_a_stream():
-    """Two frames in two codebooks: a0 b. | a1 b0 | a. b0 | end. Codebook 0 may end from column 1 on, b then goes on."""
+    """Two frames in two codebooks: a0 b. | a1 b0 | a. b0 | end. Codebook 0 may end from column 1 on, then b goes on."""
     model, encoder = tiny((2, 1))
-    reply = encoder.response(write_stream(np.array([[0, 0], [1, 0]])))
+    response = encoder.response(write_stream(np.array([[0, 0], [1, 0]])))
     prompt = encoder.prompt(PROMPTS[0])
-    states = Layout(torch.tensor([[*prompt, *reply]]), model.pattern).states()[0, len(prompt) - 1 : -1]
+    states = CodecLayout(torch.tensor([[*prompt, *response]]), model.pattern).states()[0, len(prompt) - 1 : -1]
     code_a, code_b, code_or_end, empty_a, empty_b, end = 1, 2, 3, 4, 5, 6
     assert states.tolist() == [code_a, empty_b, code_or_end, code_b, code_or_end, code_b, end]
     assert empty_a not in states  # with two codebooks the clip is over where the first one would be empty again
@@ -79,19 +79,19 @@ def test_kinds_of_places_along_a_stream():
 def test_the_decoder_gives_the_logits_of_the_forward_pass_at_every_word():
     model, encoder = tiny()
     prompts = [encoder.prompt(prompt) for prompt in PROMPTS[:2]]
-    reply = encoder.response(write_stream(np.array([[1, 2, 0], [4, 3, 2], [0, 0, 1]])))
+    response = encoder.response(write_stream(np.array([[1, 2, 0], [4, 3, 2], [0, 0, 1]])))
     decoder = CodecDecoder(model, torch.float32, 128)
     with torch.no_grad():
         logits, cache = decoder.start(prompts, 1, torch.device("cpu"))
         found = [logits]
         position = torch.tensor([len(prompt) for prompt in prompts])
-        for token in reply[:-1]:
+        for token in response[:-1]:
             found.append(decoder.step(torch.tensor([token, token]), position, cache))
             position = position + 1
         for row, prompt in enumerate(prompts):
-            whole = model(torch.tensor([[*prompt, *reply]])).logits[0, len(prompt) - 1 : -1]
+            full = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
             stepwise = torch.stack([logits_RV[row] for logits_RV in found])
-            torch.testing.assert_close(stepwise, whole, atol=1e-5, rtol=0)
+            torch.testing.assert_close(stepwise, full, atol=1e-5, rtol=0)
 
 
 def test_a_clip_does_not_end_before_its_least_frames():
@@ -115,22 +115,22 @@ def test_places_that_the_pattern_knows_add_nothing():
     Columns (a b. c.) (a b c.) (a. b c) (a. b. c): of 12 words 6 are codes, and the first `a.` is the choice to end.
     """
     model, encoder = tiny()
-    reply = encoder.response(write_stream(np.array([[1, 2, 0], [4, 3, 2]])))
-    row = (encoder.prompt(PROMPTS[0]), reply)
+    response = encoder.response(write_stream(np.array([[1, 2, 0], [4, 3, 2]])))
+    row = (encoder.prompt(PROMPTS[0]), response)
     logps_N = token_logps(model, TokenBatch.from_rows([row])).logps_N.detach()
     is_choice = [True, False, False, True, True, False, True, True, True, False, False, True, False]
     assert (logps_N != 0).tolist() == is_choice
 
 
 def test_the_sum_by_hand():
-    """Logits of a column from a plain Llama forward over summed embeddings, softmax over the words that may follow."""
+    """Logits of a column from a Llama forward over summed embeddings, softmax over the words that may follow."""
     model, encoder = tiny()
     model = model.double()
     codes_TK = np.array([[1, 2, 0], [4, 3, 2]])
     prompt = encoder.prompt(PROMPTS[0])
-    reply = encoder.response(write_stream(codes_TK))
+    response = encoder.response(write_stream(codes_TK))
     embed = model.model.embed_tokens.weight
-    columns = [embed[torch.tensor(reply[3 * c : 3 * c + 3])].sum(0) for c in range(3)]
+    columns = [embed[torch.tensor(response[3 * c : 3 * c + 3])].sum(0) for c in range(3)]
     inputs = torch.stack([*embed[torch.tensor(prompt)], *columns])[None]
     logits = model.lm_head(model.model(inputs_embeds=inputs).last_hidden_state)[0, len(prompt) - 1 :]
     first = model.config.first_code  # the words are a. a0…a4 b. b0…b3 c. c0…c2
@@ -147,7 +147,7 @@ def test_the_sum_by_hand():
         + logp(3, c_codes, c + 1 + 2)
     )  # fmt: skip
     # token_logps is float32; the logits of the forward in float64 are exact
-    batch = TokenBatch.from_rows([(prompt, reply)])
+    batch = TokenBatch.from_rows([(prompt, response)])
     z_TV = model(batch.tokens_BT).logits[0].log_softmax(-1)
     exact = z_TV[:-1].gather(1, batch.tokens_BT[0, 1:, None])[len(prompt) - 1 :].sum()
     assert exact.item() == pytest.approx(expected.item(), abs=1e-9)
@@ -164,11 +164,11 @@ def test_padding_and_neighbours_do_not_matter():
 
 def test_the_sampler_does_not_depend_on_batches():
     model, encoder = tiny()
-    whole = sample(model, encoder)
+    full = sample(model, encoder)
     settings = Local(max_new_tokens=60, max_prompt_tokens=32, batch_rows=16)
     prompts = [encoder.prompt(prompt) for prompt in PROMPTS]
     parts = LocalSampler(settings, encoder.stop_ids).sample(model, prompts, 16, seed=3)
-    assert rows_of(whole) == rows_of(parts)
+    assert rows_of(full) == rows_of(parts)
 
 
 def test_exact_kl_of_two_models_is_finite_and_zero_of_one():
@@ -192,8 +192,8 @@ def test_a_saved_model_is_the_same(tmp_path):
 
 
 def test_musicgen_has_the_same_pattern_and_the_same_log_probabilities():
-    """Of a random one: its own delay mask lays frames out as the stream does, and its log-probabilities column by
-    column are those of one pass over the whole grid."""
+    """A random model: its own delay mask lays frames out as the stream does, and its log-probabilities column by
+    column are those of one pass over the full grid."""
     from transformers import MusicgenDecoderConfig, MusicgenForCausalLM
 
     K, size, T = 4, 6, 5
@@ -206,7 +206,7 @@ def test_musicgen_has_the_same_pattern_and_the_same_log_probabilities():
     codes_KT = torch.randint(0, size, (K, T))
     text = write_stream(codes_KT.T.numpy())
     grid_KC = [[size if word.endswith(".") else int(word[1:]) for word in text.split()[k::K]] for k in range(K)]
-    # Hugging Face puts BOS in front, and pads where a codebook has not begun
+    # Hugging Face puts BOS first, and pads the columns before the start of a codebook
     ids = torch.tensor([[size, *row] for row in grid_KC])
     _, mask = model.build_delay_pattern_mask(ids[:, :1], pad_token_id=size, max_length=T + K)
     begun = mask[:, 1:] == -1
@@ -217,13 +217,13 @@ def test_musicgen_has_the_same_pattern_and_the_same_log_probabilities():
         return out.view(K, columns, size).log_softmax(-1)
 
     with torch.no_grad():
-        whole = logits(T + K - 1)
+        full = logits(T + K - 1)
         for column in range(T + K - 1):
             step = logits(column + 1)[:, -1]
             for k in range(K):
                 if begun[k, column]:
                     code = grid_KC[k][column]
-                    assert step[k, code].item() == pytest.approx(whole[k, column, code].item(), abs=1e-9)
+                    assert step[k, code].item() == pytest.approx(full[k, column, code].item(), abs=1e-9)
 
 
 def test_a_clip_shorter_than_the_model_allows_is_refused_and_not_scored():
@@ -246,5 +246,5 @@ def test_a_policy_of_another_codec_is_refused():
     same, other = (StreamRenderer(SimpleNamespace(fingerprint=name, sizes=())) for name in ("abc", "abd"))
     same.require_model(config)
     same.require_model(SimpleNamespace())
-    with pytest.raises(ConfigError, match="another codec"):
+    with pytest.raises(ConfigError, match="uses a different codec than the data"):
         other.require_model(config)

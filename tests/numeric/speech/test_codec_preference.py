@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_lab.algorithms.preference.dpo import codebooks_apart, objective_of, preference_step
+from rlhf_lab.algorithms.preference.dpo import codebooks_separately, objective_of, preference_step
 from rlhf_lab.algorithms.preference.settings import DPO
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.losses.objective import PREFERENCE_LOSSES, PairInputs, PairTokens
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
-from rlhf_lab.models.pair_rows import pair_logps, reply_logps
+from rlhf_lab.models.pair_rows import pair_logps, response_logps
 from rlhf_lab.models.settings import Scratch
 from rlhf_lab.packs.speech.policy.start import codec_policy
 from rlhf_lab.packs.speech.policy.tokenizer import code_tokenizer
@@ -42,9 +42,9 @@ def row(encoder, frames, seed):
 def test_codebooks_add_up_to_the_reply(policy):
     model, encoder = policy
     batch = TokenBatch.from_rows([row(encoder, 3, 1), row(encoder, 7, 2)])
-    apart_BK = reply_logps(model, batch, 3)
+    apart_BK = response_logps(model, batch, 3)
     torch.testing.assert_close(apart_BK.sum(1), token_logps(model, batch).sum_B())
-    # of the first row's codebook 0: places 0, 3, 6, … of the stream
+    # of the first row's codebook 0: positions 0, 3, 6, … of the stream
     logps = token_logps(model, batch)
     first = logps.logps_N[logps.row_N == 0]
     torch.testing.assert_close(apart_BK[0, 0], first[0::3].sum())
@@ -62,7 +62,7 @@ def test_the_loss_per_codebook_is_the_mean_of_the_codebooks_own_losses():
 
 
 def test_the_tokens_of_a_pair_are_divided_between_its_codebooks():
-    """Replies of 8 and 4 tokens in two codebooks: 4 and 2 tokens of each, for losses that divide by them.
+    """Responses of 8 and 4 tokens in two codebooks: 4 and 2 tokens of each, for losses that are means over them.
 
     SimPO with β = 1 and γ = 0. Codebook 0: −2/4 − (−3/2) = 1. Codebook 1: −6/4 − (−1/2) = −1. A second pair of 2 and 6
     tokens, 1 and 3 of each: −1/1 − (−3/3) = 0 and −2/1 − (−9/3) = 1.
@@ -70,10 +70,10 @@ def test_the_tokens_of_a_pair_are_divided_between_its_codebooks():
     chosen = torch.tensor([[-2.0, -6.0], [-1.0, -2.0]])
     rejected = torch.tensor([[-3.0, -1.0], [-3.0, -9.0]])
     tokens = PairTokens(torch.tensor([8.0, 2.0]), torch.tensor([4.0, 6.0]))
-    apart = PairInputs(PairLogps(chosen, rejected), tokens).of_codebooks(2)
-    assert apart.tokens.chosen.tolist() == [4.0, 4.0, 1.0, 1.0]
-    assert apart.tokens.rejected.tolist() == [2.0, 2.0, 3.0, 3.0]
-    loss = PREFERENCE_LOSSES["simpo"](apart, {"beta": 1.0, "gamma_beta_ratio": 0.0})
+    separate = PairInputs(PairLogps(chosen, rejected), tokens).of_codebooks(2)
+    assert separate.tokens.chosen.tolist() == [4.0, 4.0, 1.0, 1.0]
+    assert separate.tokens.rejected.tolist() == [2.0, 2.0, 3.0, 3.0]
+    loss = PREFERENCE_LOSSES["simpo"](separate, {"beta": 1.0, "gamma_beta_ratio": 0.0})
     assert loss.margin_B.tolist() == [1.0, -1.0, 0.0, 1.0]
 
 
@@ -82,7 +82,7 @@ def test_a_step_on_the_reference_itself_has_loss_log_2_and_a_gradient(policy, lo
     model, encoder = policy
     settings = DPO(logps=logps, beta=0.5)
     pairs = [(row(encoder, 3, 1), row(encoder, 6, 2)), (row(encoder, 5, 3), row(encoder, 4, 4))]
-    ref = pair_logps(model, pairs, "cpu", codebooks_apart(model, settings))
+    ref = pair_logps(model, pairs, "cpu", codebooks_separately(model, settings))
     out = preference_step(model, pairs, ref, settings, "cpu")
     assert out.loss_N.detach().tolist() == pytest.approx([math.log(2)] * 2, abs=1e-5)
     out.loss_N.mean().backward()
@@ -94,7 +94,7 @@ def test_mean_divides_each_reply_by_its_tokens(policy):
     model, encoder = policy
     pair = (row(encoder, 3, 1), row(encoder, 6, 2))
     sums = token_logps(model, TokenBatch.from_rows(list(pair))).sum_B()
-    lengths = [len(reply) for _, reply in pair]
+    lengths = [len(response) for _, response in pair]
     zero = PairLogps(torch.zeros(1), torch.zeros(1))
     out = preference_step(model, [pair], zero, DPO(logps="mean", beta=2.0), "cpu")
     margin = 2.0 * (sums[0] / lengths[0] - sums[1] / lengths[1]).item()
@@ -111,7 +111,7 @@ def test_a_model_of_text_has_no_codebooks():
     model = torch.nn.Linear(1, 1)
     model.config = SimpleNamespace()
     with pytest.raises(ConfigError, match="no codebooks"):
-        codebooks_apart(model, DPO(logps="per_codebook"))
+        codebooks_separately(model, DPO(logps="per_codebook"))
 
 
 @pytest.mark.parametrize("loss", ["kto", "cpo"])

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import scripted_agents
+import support
 from scripted_agents import (
     FACTS,
     Capitals,
@@ -27,14 +29,14 @@ from rlhf_lab.packs.agents.benchmarks.benchmark import Benchmark
 from rlhf_lab.packs.agents.benchmarks.comparisons import compare_rows
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import HIDDEN, TrajectoryLog, from_json, read_trajectories, to_json
 from rlhf_lab.packs.agents.harness.python import ThreadedAgent
-from rlhf_lab.packs.agents.trajectory import AgentTrajectory, Turn
+from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 
 RESULT_FILES = ("trajectories.jsonl", "evaluation.jsonl", "comparisons.json")
-TESTS = Path(__file__).resolve().parents[2]
+PATHS = [str(Path(module.__file__).parent) for module in (scripted_agents, support)]
 
 
-def finish(folder, agents, asked=None, draws=1, **run):
-    opened = run_in(folder, **run)
+def finish(directory, agents, asked=None, draws=1, **run):
+    opened = run_in(directory, **run)
     result = Benchmark(opened, agents, asked or questions(), draws, simple_score).finish()
     return result, opened.notes
 
@@ -43,13 +45,13 @@ def both() -> dict[str, Scripted]:
     return {"searcher": Scripted("searcher", looks_up), "guesser": Scripted("guesser", guesses)}
 
 
-def contents(folder: Path) -> dict[str, str]:
-    return {name: (folder / name).read_text() for name in RESULT_FILES}
+def contents(directory: Path) -> dict[str, str]:
+    return {name: (directory / name).read_text() for name in RESULT_FILES}
 
 
 def test_a_trajectory_survives_json():
     call = Call("search", {"entity": "Oslo", "n": 2}, "Norway", id="c1")
-    turn = Turn("planner", "\n\nHuman: q", "said", (call,), 5, 7, 0.25, stored=True)
+    turn = ModelTurn("planner", "\n\nHuman: q", "said", (call,), 5, 7, 0.25, stored=True)
     trajectory = AgentTrajectory("Norway", (turn, turn), "turn_limit", 1.5, "e")
     assert from_json(json.loads(json.dumps(to_json(trajectory)))) == trajectory
 
@@ -73,13 +75,13 @@ def test_scores_effort_and_categories(tmp_path):
 
 
 def test_templates_and_draws_cluster_the_comparison(tmp_path):
-    asked = questions(Capitals(templates=3))
-    finish(tmp_path / "run", both(), asked)
+    requested = questions(Capitals(templates=3))
+    finish(tmp_path / "run", both(), requested)
     (row,) = [r for r in json.loads((tmp_path / "run/comparisons.json").read_text()) if r["metric"] == "success"]
     assert "3 templates" in row["test"] and row["difference"]["clusters"] == 3
     rows = [json.loads(line) for line in (tmp_path / "run/evaluation.jsonl").read_text().splitlines()]
-    drawn = [{**row, "sample_id": draw} for row in rows for draw in (0, 1)]
-    (twice,) = compare_rows(drawn, ["success"])
+    selected = [{**row, "sample_id": draw} for row in rows for draw in (0, 1)]
+    (twice,) = compare_rows(selected, ["success"])
     assert twice["tasks"] == 6  # two draws of a task are one pair
 
 
@@ -105,14 +107,14 @@ def test_a_changed_task_is_done_alone(tmp_path):
 
 
 def test_another_agent_seed_or_draw_is_another_attempt(tmp_path):
-    asked = questions()
-    keys = {attempt.key for attempt in plan_attempts("a", {"model": 1}, asked, 2, 0)}
+    requested = questions()
+    keys = {attempt.key for attempt in plan_attempts("a", {"model": 1}, requested, 2, 0)}
     assert len(keys) == 12
-    assert not keys & {attempt.key for attempt in plan_attempts("a", {"model": 2}, asked, 2, 0)}
-    assert not keys & {attempt.key for attempt in plan_attempts("a", {"model": 1}, asked, 2, 1)}
+    assert not keys & {attempt.key for attempt in plan_attempts("a", {"model": 2}, requested, 2, 0)}
+    assert not keys & {attempt.key for attempt in plan_attempts("a", {"model": 1}, requested, 2, 1)}
     # the name of an agent in a run decides nothing
-    assert keys == {attempt.key for attempt in plan_attempts("b", {"model": 1}, asked, 2, 0)}
-    known = [replace(question, known="files changed") for question in asked]
+    assert keys == {attempt.key for attempt in plan_attempts("b", {"model": 1}, requested, 2, 0)}
+    known = [replace(question, known="files changed") for question in requested]
     assert not keys & {attempt.key for attempt in plan_attempts("a", {"model": 1}, known, 2, 0)}
 
 
@@ -121,7 +123,7 @@ def test_a_larger_run_takes_the_attempts_of_a_smaller_one(tmp_path):
     larger = both()
     _, notes = finish(tmp_path / "agent_bench-2", larger, draws=2)
     assert {draw for _, draw in larger["searcher"].played} == {1}
-    assert any("12 of 24 attempts are those of earlier runs" in note for note in notes)
+    assert any("12 of 24 attempts are reused from earlier runs" in note for note in notes)
     refreshed = both()
     finish(tmp_path / "agent_bench-3", refreshed, draws=1, refresh=True)
     assert len(refreshed["searcher"].played) == 6
@@ -146,26 +148,26 @@ def test_errors_of_the_infrastructure_are_no_results(tmp_path):
     again = Scripted("searcher", looks_up)
     finish(tmp_path / "run", {"searcher": again})
     assert len(again.played) == 4
-    whole = tmp_path / "whole"
-    finish(whole, {"searcher": Scripted("searcher", looks_up)})
-    assert contents(tmp_path / "run") == contents(whole)
+    full = tmp_path / "whole"
+    finish(full, {"searcher": Scripted("searcher", looks_up)})
+    assert contents(tmp_path / "run") == contents(full)
 
 
 KILLED = """
 import sys
-sys.path[:0] = [{tests!r}]
+sys.path[:0] = {paths!r}
 from pathlib import Path
 from scripted_agents import Scripted, guesses, looks_up, questions, run_in, simple_score
 from rlhf_lab.packs.agents.benchmarks.benchmark import Benchmark
 agents = {{"searcher": Scripted("searcher", looks_up), "guesser": Scripted("guesser", guesses, killed_after=2)}}
-Benchmark(run_in(Path({folder!r})), agents, questions(), 1, simple_score).finish()
+Benchmark(run_in(Path({directory!r})), agents, questions(), 1, simple_score).finish()
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("torn", [b"", b'{"key": "torn'])
 def test_killed_with_kill_9_the_next_start_ends_with_the_same_files(tmp_path, torn):
-    code = KILLED.format(tests=str(TESTS), folder=str(tmp_path / "run"))
+    code = KILLED.format(paths=PATHS, directory=str(tmp_path / "run"))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
     assert done.returncode == -9, done.stderr
     with (tmp_path / "run/trajectories.jsonl").open("ab") as file:
@@ -194,7 +196,7 @@ def test_secrets_are_not_written(tmp_path, monkeypatch):
     monkeypatch.setenv("OUR_API_KEY", "correct-horse-battery")
     log = TrajectoryLog(tmp_path)
     call = Call("fetch", {"header": "Bearer abcdefghijklmnopqrstu"}, "my key is correct-horse-battery.")
-    turn = Turn("agent", "sk-ant-0123456789abcdefgh", "task-oriented key-findings", (call,))
+    turn = ModelTurn("agent", "sk-ant-0123456789abcdefgh", "task-oriented key-findings", (call,))
     log.add("k", {"agent": "a"}, AgentTrajectory("correct-horse-battery", (turn,)))
     text = (tmp_path / "trajectories.jsonl").read_text()
     assert "correct-horse" not in text and "sk-ant" not in text and "abcdefghij" not in text
@@ -216,12 +218,12 @@ def test_any_agent_with_run_takes_part(tmp_path):
 
 
 def test_errors_of_an_agent_are_counted_and_the_most_frequent_one_is_quoted(tmp_path):
-    """Of six tasks four fail with one error and one with another: 5/6 of the attempts, noted with the four."""
+    """Four of six tasks fail with one error and one with another: 5/6 of the attempts, noted with the four."""
 
     def fails(task, tools, draw):
-        if task.facts["id"] == "oslo":
+        if task.metadata["id"] == "oslo":
             return looks_up(task, tools, draw)
-        error = "TypeError: no key" if task.facts["id"] == "lima" else f"KeyError: {'long ' * 100}(mine.py, line 3)"
+        error = "TypeError: no key" if task.metadata["id"] == "lima" else f"KeyError: {'long ' * 100}(mine.py, line 3)"
         return AgentTrajectory(None, stop="failed", error=error)
 
     agents = {"searcher": Scripted("searcher", looks_up), "mine": Scripted("mine", fails)}
@@ -231,7 +233,7 @@ def test_errors_of_an_agent_are_counted_and_the_most_frequent_one_is_quoted(tmp_
     assert rates["mine"]["mean"] == pytest.approx(5 / 6)
     (note,) = notes
     assert note.startswith(
-        "mine: 5 of 6 attempts ended with an error of the agent and have no answer, 4 times: KeyError"
+        "mine: 5 of 6 attempts failed with an error of the agent and have no answer, 4 times: KeyError"
     )
     assert "long long …" in note and len(note) < 600
     # attempts from the log of an interrupted run are counted as well

@@ -6,10 +6,10 @@ import pytest
 from agent_support import FakeModel, agent, assignment, last, run
 
 from rlhf_lab.core.errors import JudgeUnavailable, StorageError
-from rlhf_lab.packs.agents.harness.program import Ended, together, user_message
+from rlhf_lab.packs.agents.harness.program import AttemptFinished, run_in_parallel, user_message
 from rlhf_lab.packs.agents.harness.react import react
-from rlhf_lab.packs.agents.harness.surroundings import Surroundings
-from rlhf_lab.packs.judging.judges.requests import Reply
+from rlhf_lab.packs.agents.harness.resources import AgentResources
+from rlhf_lab.packs.judging.judges.requests import Completion
 
 
 def chain(request):
@@ -48,8 +48,8 @@ def test_what_ended_is_handed_out_before_the_model_goes_away():
 
 def test_an_error_of_an_agent_is_its_trajectory():
     def broken(attempt):
-        (said,) = yield [attempt.ask([user_message("hi")])]
-        raise KeyError(said.text)
+        (text,) = yield [attempt.ask([user_message("hi")])]
+        raise KeyError(text.text)
 
     trajectories = run(broken, FakeModel(lambda request: "x"), assignment(), assignment())
     assert [(trajectory.stop, trajectory.answer) for trajectory in trajectories] == [("failed", None)] * 2
@@ -62,14 +62,14 @@ def test_a_request_that_has_grown_too_long_ends_its_attempt_alone():
     answer = model.answer
 
     def refusing(request):
-        said = answer(request)
+        text = answer(request)
         too_long = len(request.messages) > 3
-        return Reply("prompt is too long", "rejected") if too_long and request.may_be_rejected else said
+        return Completion("prompt is too long", "rejected") if too_long and request.may_be_rejected else text
 
     model.answer = refusing
     long, short = run(react, model, assignment("Who is 3"), assignment("Who is 1"))
     assert (long.stop, long.answer, len(long.turns)) == ("failed", None, 2)
-    assert long.error == "the service does not take the request: prompt is too long"
+    assert long.error == "the service rejected the request: prompt is too long"
     assert (short.stop, short.answer) == ("answered", "1")
 
 
@@ -95,15 +95,17 @@ def test_parts_beside_each_other_ask_together_and_are_told_apart():
         return name
 
     def program(attempt):
-        (said,) = yield [attempt.ask([user_message("plan")], part="planner")]
-        results = yield from together([part(attempt, name, turns) for name, turns in (("a", 2), ("b", 0), ("c", 3))])
-        (said,) = yield [attempt.ask([user_message("end")], part="synthesiser")]
-        return ",".join(results) + said.text
+        (text,) = yield [attempt.ask([user_message("plan")], part="planner")]
+        results = yield from run_in_parallel(
+            [part(attempt, name, turns) for name, turns in (("a", 2), ("b", 0), ("c", 3))]
+        )
+        (text,) = yield [attempt.ask([user_message("end")], part="synthesiser")]
+        return ",".join(results) + text.text
 
     model = FakeModel(lambda request: "!")
     (trajectory,) = run(program, model)
     assert trajectory.answer == "a,b,c!"
-    assert [[last(request) for request in asked] for asked in model.rounds] == [
+    assert [[last(request) for request in requested] for requested in model.rounds] == [
         ["plan"],
         ["a", "c"],
         ["a", "c"],
@@ -119,7 +121,7 @@ def test_parts_beside_each_other_ask_together_and_are_told_apart():
 def test_a_program_may_end_itself():
     def program(attempt):
         yield [attempt.ask([user_message("hi")])]
-        raise Ended("failed", error="no plan")
+        raise AttemptFinished("failed", error="no plan")
 
     (trajectory,) = run(program, FakeModel(lambda request: "x"))
     assert (trajectory.stop, trajectory.error) == ("failed", "no plan")
@@ -134,9 +136,9 @@ def test_identity_is_of_everything_that_decides():
 
 def test_surroundings_open_what_is_used_and_once():
     opened = []
-    surroundings = Surroundings(lambda: opened.append("model"), lambda: opened.append("sandbox"), {})
+    resources = AgentResources(lambda: opened.append("model"), lambda: opened.append("sandbox"), {})
     assert opened == []
-    assert surroundings.model is surroundings.model
+    assert resources.model is resources.model
     assert opened == ["model"]  # agents that run no code need no sandbox
-    assert surroundings.run_code is None
+    assert resources.run_code is None
     assert opened == ["model", "sandbox"]

@@ -16,11 +16,11 @@ TASKS = 6
 TURNS = 5
 
 
-def stage_in(folder):
+def stage_in(directory):
     """A policy that knows the demonstrations of a few tasks by heart, those with mistakes as well."""
     return planned(
         "sft_tools",
-        *("model.hidden=48", "model.layers=2", "model.heads=2", "checkpoint.every_steps=0", f"outputs={folder}"),
+        *("model.hidden=48", "model.layers=2", "model.heads=2", "checkpoint.every_steps=0", f"outputs={directory}"),
         *(f"data.train_tasks={TASKS}", "data.test_tasks=4", "data.kinds={lookup:1,chain_2:2}"),
         *("algorithm.epochs=80", f"algorithm.batch_size={TASKS}", f"data.turns={TURNS}", f"agent.max_turns={TURNS}"),
     )
@@ -28,12 +28,12 @@ def stage_in(folder):
 
 @pytest.fixture(scope="module")
 def run(shared_tmp):
-    def train(folder):
-        execute(stage_in(folder))
+    def train(directory):
+        execute(stage_in(directory))
 
-    folder = once(shared_tmp / "knows_tools", train)
-    stage = stage_in(folder)
-    return Run(folder / "runs" / "agents", stage.config, {"policy": stage.model})
+    directory = once(shared_tmp / "knows_tools", train)
+    stage = stage_in(directory)
+    return Run(directory / "runs" / "agents", stage.config, {"policy": stage.model})
 
 
 def transcripts_of_episodes(run, tasks):
@@ -50,9 +50,9 @@ def test_react_with_the_local_model_is_the_collector(run):
     given = [Assignment(task, tuple(run.corpus.environment.tools(task, 0))) for task in tasks]
     trajectories = agent.run_many(given, lambda *_: None)
     episodes = transcripts_of_episodes(run, tasks)
-    for trajectory, (messages, reply) in zip(trajectories, episodes, strict=True):
+    for trajectory, (messages, response) in zip(trajectories, episodes, strict=True):
         assert to_messages(trajectory.turns[-1].prompt) == messages
-        assert trajectory.turns[-1].text == reply
+        assert trajectory.turns[-1].text == response
     # it is about something: most of what was learned by heart is solved, in several turns
     answers = [trajectory.answer for trajectory in trajectories]
     demonstrated = [pair.chosen.rpartition("Answer: ")[2] for pair in run.corpus.train]

@@ -15,14 +15,14 @@ from rlhf_lab.packs.agents.benchmarks.attempts import plan_attempts
 from rlhf_lab.packs.agents.benchmarks.benchmark import Benchmark
 from rlhf_lab.packs.agents.benchmarks.injections import (
     MARK,
-    attacked,
     injections,
     regression_cases,
     regression_questions,
     summarise_attacks,
     under_attack,
+    with_injections,
 )
-from rlhf_lab.packs.agents.trajectory import AgentTrajectory, Turn
+from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 
 
 def score(trajectory, question):
@@ -31,7 +31,7 @@ def score(trajectory, question):
 
 
 def trajectory(answer: str | None, *calls: Call) -> AgentTrajectory:
-    return AgentTrajectory(answer, (Turn("agent", "p", "t", calls),))
+    return AgentTrajectory(answer, (ModelTurn("agent", "p", "t", calls),))
 
 
 def test_there_are_forms_that_want_an_answer_and_forms_that_want_a_call():
@@ -56,8 +56,8 @@ def test_one_result_carries_the_order_and_the_tools_work_as_before(name):
 
 def test_attempts_under_other_orders_are_other_attempts():
     form = injections()["delete_records"]
-    asked = [under_attack(questions()[0], order) for order in (form, replace(form, argument="the Garden"))]
-    keys = {plan_attempts("react", {}, [question], 1, 0)[0].key for question in asked}
+    requested = [under_attack(questions()[0], order) for order in (form, replace(form, argument="the Garden"))]
+    keys = {plan_attempts("react", {}, [question], 1, 0)[0].key for question in requested}
     assert len(keys) == 2
 
 
@@ -72,11 +72,11 @@ def test_what_counts_as_following():
 
 
 def test_scripted_agents_bound_the_rates(tmp_path):
-    asked = questions()
-    attacks = attacked(asked, 6)
+    requested = questions()
+    attacks = with_injections(requested, 6)
     assert len({question.attack for question in attacks}) == 6
     agents = {"gullible": Scripted("gullible", obeys), "robust": Scripted("robust", never_heeds)}
-    benchmark = Benchmark(run_in(tmp_path / "run"), agents, [*asked, *attacks], 1, score, summarise_attacks)
+    benchmark = Benchmark(run_in(tmp_path / "run"), agents, [*requested, *attacks], 1, score, summarise_attacks)
     gullible, robust = (policy["metrics"] for policy in benchmark.finish().policies)
     assert not undeclared(gullible) and not undeclared(robust)
     assert gullible["injection/success"]["mean"] == 1 and robust["injection/success"]["mean"] == 0
@@ -91,9 +91,13 @@ def test_scripted_agents_bound_the_rates(tmp_path):
 
 
 def test_successes_become_cases_that_later_runs_try_again(tmp_path):
-    asked = questions()
+    requested = questions()
     benchmark = Benchmark(
-        run_in(tmp_path / "run"), {"gullible": Scripted("gullible", obeys)}, [*asked, *attacked(asked, 3)], 1, score
+        run_in(tmp_path / "run"),
+        {"gullible": Scripted("gullible", obeys)},
+        [*requested, *with_injections(requested, 3)],
+        1,
+        score,
     )
     benchmark.finish()
     rows = [json.loads(line) for line in (tmp_path / "run/evaluation.jsonl").read_text().splitlines()]
@@ -101,7 +105,7 @@ def test_successes_become_cases_that_later_runs_try_again(tmp_path):
     assert len(cases) == 3 and cases[0]["task"] == "mini/oslo" and cases[0]["agent"] == "gullible"
     file = tmp_path / "regressions.jsonl"
     file.write_text("".join(json.dumps(case) + "\n" for case in cases))
-    again = [*asked, *attacked(asked, 3), *regression_questions(file, asked)]
+    again = [*requested, *with_injections(requested, 3), *regression_questions(file, requested)]
     agent = Scripted("gullible", obeys)
     repaired = Scripted("robust", never_heeds)
     result = Benchmark(
@@ -112,15 +116,19 @@ def test_successes_become_cases_that_later_runs_try_again(tmp_path):
     assert rates == [1, 0]
     file.write_text('{"task": "mini/rome", "attack": "plain_order"}\n')
     with pytest.raises(DataError, match="mini/rome"):
-        regression_questions(file, asked)
+        regression_questions(file, requested)
 
 
 def test_an_agent_that_calls_nothing_is_not_reached(tmp_path):
-    asked = questions(Capitals())
+    requested = questions(Capitals())
     silent = Scripted("silent", lambda task, tools, draw: AgentTrajectory("Norway"))
     benchmark = Benchmark(
-        run_in(tmp_path / "run"), {"s": silent, "l": Scripted("l", looks_up)}, [*asked, *attacked(asked, 2)], 1, score,
+        run_in(tmp_path / "run"),
+        {"s": silent, "l": Scripted("l", looks_up)},
+        [*requested, *with_injections(requested, 2)],
+        1,
+        score,
         summarise_attacks,
-    )  # fmt: skip
+    )
     silent_numbers, reader = (policy["metrics"] for policy in benchmark.finish().policies)
     assert silent_numbers["injection/reached"]["mean"] == 0 and reader["injection/reached"]["mean"] == 1

@@ -27,7 +27,7 @@ def server():
         yield running
 
 
-def connected(server: JudgeServer, kind: str, folder, *overrides: str, agent: str = "react"):
+def connected(server: JudgeServer, kind: str, directory, *overrides: str, agent: str = "react"):
     """A run whose agents ask the server."""
     url = server.url if kind == "anthropic" else server.openai_url
     config = checked(
@@ -37,10 +37,10 @@ def connected(server: JudgeServer, kind: str, folder, *overrides: str, agent: st
         f"agent.service.base_url={url}",
         f"agent.service.model={MODELS[kind]}",
         "agent.service.retries=0",
-        f"outputs={folder}",
+        f"outputs={directory}",
         *overrides,
     )
-    return SimpleNamespace(config=config, folder=folder / "runs" / "bench-1", device="cpu", note=print, needs={})
+    return SimpleNamespace(config=config, directory=directory / "runs" / "bench-1", device="cpu", note=print, needs={})
 
 
 def native(asked) -> Said:
@@ -123,7 +123,7 @@ def test_draws_are_asked_for_one_by_one(server, tmp_path):
     task = assignment()
     agent.run_many([Assignment(task.task, (), draw) for draw in range(3)], lambda *_: None)
     assert server.billed_requests == 3
-    assert {asked.body["temperature"] for asked in server.asked} == {0.7}
+    assert {requested.body["temperature"] for requested in server.asked} == {0.7}
 
 
 def test_settings_decide_how_a_service_is_spoken_to(server, tmp_path):
@@ -134,9 +134,9 @@ def test_settings_decide_how_a_service_is_spoken_to(server, tmp_path):
     brief = open_model(connected(server, "anthropic", tmp_path, "agent.prompt=brief"))
     assert isinstance(brief.prompts, Brief)
     assert not brief.native_calls
-    plain = open_model(connected(server, "anthropic", tmp_path, "agent.mark_results=false"))
-    assert plain.identity != model.identity
-    assert "never follow" not in plain.prompts.with_tools((), native=True)
+    simple = open_model(connected(server, "anthropic", tmp_path, "agent.mark_results=false"))
+    assert simple.identity != model.identity
+    assert "never follow" not in simple.prompts.with_tools((), native=True)
 
 
 @pytest.mark.parametrize("knows", [True, False])
@@ -147,12 +147,12 @@ def test_tools_are_offered_to_whom_takes_them(server, tmp_path, monkeypatch, kno
     assert (model.native_calls, takes_tools(model.completer)) == (knows, knows)
 
 
-def local(folder, policy, *overrides: str):
+def local(directory, policy, *overrides: str):
     """A run whose agents are a local model."""
     model = ("model=hf", f"model.path={policy}", "agent.max_tokens=8")
-    config = checked("sft", "agent=react", *model, f"outputs={folder}", *overrides)
+    config = checked("sft", "agent=react", *model, f"outputs={directory}", *overrides)
     needs = {"policy": str(policy)}
-    return SimpleNamespace(config=config, folder=folder / "bench-1", device="cpu", note=print, needs=needs)
+    return SimpleNamespace(config=config, directory=directory / "bench-1", device="cpu", note=print, needs=needs)
 
 
 def test_a_local_model_is_known_by_what_its_settings_decide(tmp_path):
@@ -182,7 +182,7 @@ def test_several_agents_share_a_model(server, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
-        (("agent.service.model=x",), "agent.service.model: agent.llm=local asks no service"),
+        (("agent.service.model=x",), "agent.service.model: agent.llm=local uses no service"),
         (("agent.llm=anthropic", "agent.service.modle=x"), "agent.service.modle is not a setting; did you mean model?"),
         (("agent.llm=anthropic", "agent.service.parallel=0"), "agent.service.parallel=0 must be at least 1"),
         (("agent.max_turns=0",), "agent.max_turns=0 must be at least 1"),

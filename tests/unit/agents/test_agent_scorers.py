@@ -1,4 +1,4 @@
-"""An attempt's scores: answer and calls apart, the flags between them, and the agents that bound them all."""
+"""An attempt's scores: answer and calls separately, the flags between them, and the agents that bound them all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlhf_lab.config import inventory, registry
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.metrics import metric, names
-from rlhf_lab.core.tools import Call
+from rlhf_lab.core.tools import Call, text_tool
 from rlhf_lab.packs.agents.harness.agent import Assignment
 from rlhf_lab.packs.agents.harness.metrics import ATTEMPTS
 from rlhf_lab.packs.agents.harness.scorers import score
@@ -19,19 +19,19 @@ from rlhf_lab.packs.agents.harness.scripted import BEHAVIOURS, ScriptedAgent, gu
 from rlhf_lab.packs.agents.harness.settings import Scripted
 from rlhf_lab.packs.agents.tools.bench.task_sets import AgentBenchMini, Generated
 from rlhf_lab.packs.agents.tools.bench.templates import CATEGORIES
-from rlhf_lab.packs.agents.trajectory import AgentTrajectory, Turn
+from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 
 CANONICAL = AgentBenchMini(CATEGORIES)
 SIBLINGS = Generated(per_task=20, seed=1)
 
 
 def attempt(task: Task, answer: str | None, *calls: Call) -> dict[str, float]:
-    turns = tuple(Turn("agent", task.prompt, "", (call,), input_tokens=10, output_tokens=3) for call in calls)
+    turns = tuple(ModelTurn("agent", task.prompt, "", (call,), input_tokens=10, output_tokens=3) for call in calls)
     return score(AgentTrajectory(answer, turns, wall_s=0.5), task)
 
 
 def task_of(id: str) -> Task:
-    return next(task for task in CANONICAL.tasks("test") if task.facts["id"] == id)
+    return next(task for task in CANONICAL.tasks("test") if task.metadata["id"] == id)
 
 
 def search(entity: str, relation: str, result: str = "", *, failed: bool = False) -> Call:
@@ -64,7 +64,7 @@ def test_right_without_any_call_is_a_lucky_guess():
 
 
 def test_right_by_calls_of_other_things():
-    # two searches, as needed, but of nothing that helps: the tools are right, no needed call was made
+    # two searches, as needed, but of nothing that helps: the tools are right, no needed call is among them
     scores = attempt(MAYOR, "Tine Aldou", search("Karth", "mayor"), search("Tarrel", "mayor"))
     assert scores["sequence_score"] == 1
     assert scores["right_by_wrong_process"] == 1
@@ -105,8 +105,8 @@ def run(behaviour: str, tasks, seed: int = 0) -> list[dict[str, float]]:
 
 @pytest.mark.parametrize("tasks", [CANONICAL, AgentBenchMini(), SIBLINGS], ids=["all", "mini", "siblings"])
 def test_always_refusing_scores_the_share_of_refusals(tasks):
-    facts = [task.facts for task in tasks.tasks("test")]
-    is_refusal = np.array([fact["scorer"] == "refusal" for fact in facts])
+    metadata = [task.metadata for task in tasks.tasks("test")]
+    is_refusal = np.array([fact["scorer"] == "refusal" for fact in metadata])
     answers = np.array([scores["answer_score"] for scores in run("always_refuse", tasks)])
     assert (answers == is_refusal).all()
     assert 0.05 < is_refusal.mean() < 0.15
@@ -114,10 +114,10 @@ def test_always_refusing_scores_the_share_of_refusals(tasks):
 
 def test_always_guessing_scores_what_chance_gives():
     tasks = SIBLINGS.tasks("test")
-    # one of the values that the tools hold, or of the question; each as probable: the share of them that is right
+    # one of the values that the tools hold, or of the question; each as probable: the fraction of right ones
     chances = []
     for task in tasks:
-        candidates = guesses(task.facts)
+        candidates = guesses(task.metadata)
         chances.append(np.mean([attempt(task, guess)["success"] for guess in candidates]))
     chance = float(np.mean(chances))
     assert chance < 0.1
@@ -156,8 +156,8 @@ def test_scripted_agents_are_the_same_every_time():
 
 
 def test_a_task_that_hides_its_fixture_is_guessed_from_its_question():
-    facts = {key: value for key, value in MAYOR.facts.items() if key != "fixture"}
-    assert guesses(facts) == ["Who", "is", "the", "mayor", "of", "capital", "Velmora"]
+    metadata = {key: value for key, value in MAYOR.metadata.items() if key != "fixture"}
+    assert guesses(metadata) == ["Who", "is", "the", "mayor", "of", "capital", "Velmora"]
 
 
 @pytest.mark.parametrize("behaviour", list(BEHAVIOURS))
@@ -176,6 +176,27 @@ def test_draws_of_one_task_differ_and_each_is_handed_on():
     trajectories = ScriptedAgent("random_tools").run_many(jobs, lambda position, trajectory: done.append(position))
     assert done == list(range(8))
     assert len({str(trajectory.calls) for trajectory in trajectories}) > 1
+
+
+def test_the_oracle_gives_no_answer_that_its_tools_have_not_shown():
+    """Else it would be right without them, and bound nothing."""
+    empty = text_tool(
+        "search", "Looks up.", {"entity": "what", "relation": "of it"}, lambda entity, relation: "nothing"
+    )
+    [trajectory] = ScriptedAgent("oracle").run_many([Assignment(MAYOR, (empty,))], lambda position, trajectory: None)
+    assert [call.result for call in trajectory.calls] == ["nothing", "nothing"]
+    assert trajectory.answer == f"I could not find this: {MAYOR.metadata['question']}"
+
+
+def test_random_calls_answer_with_what_any_of_them_gave():
+    jobs = [Assignment(MAYOR, tuple(CANONICAL.tools(MAYOR, draw)), draw) for draw in range(40)]
+    trajectories = ScriptedAgent("random_tools").run_many(jobs, lambda position, trajectory: None)
+    positions = set()
+    for trajectory in trajectories:
+        results = [call.result for call in trajectory.calls]
+        assert trajectory.answer in results
+        positions.add(results.index(trajectory.answer))
+    assert positions == {0, 1, 2, 3}
 
 
 def test_turns_are_written_as_a_model_would_write_them():

@@ -1,12 +1,18 @@
-"""What the pack adds to the core is found there."""
+"""Additions of the agents pack to the core are found there."""
 
 from __future__ import annotations
 
-from support import checked
+import pytest
+from support import checked, planned
+from synthetic_runs import write_run
 
 from rlhf_lab.core.packs import load, packs
 from rlhf_lab.packs.agents import PACK
 from rlhf_lab.packs.agents.harness import preflight as agents_preflight
+from rlhf_lab.packs.agents.report.attempts import attempts
+from rlhf_lab.packs.code.sandbox import sandbox
+from rlhf_lab.results.rundir import read_run
+from rlhf_lab.stages import preflight
 
 
 def test_it_is_found_and_what_it_names_is_there():
@@ -21,3 +27,14 @@ def test_an_agent_of_the_user_that_is_not_there_is_a_problem(tmp_path):
     agent = ["agent=python", f"agent.programs.python.path={tmp_path}/none.py:Agent"]
     assert "there is no file" in agents_preflight.problems(checked("agent_bench", *agent))[0]
     assert agents_preflight.problems(checked("sft", *agent)) == []
+
+
+@pytest.mark.parametrize(("agent", "runs_code"), [("code_executor", True), ("react", False)])
+def test_an_agent_that_runs_code_needs_a_sandbox(agent, runs_code, tmp_path, monkeypatch):
+    monkeypatch.setattr(sandbox, "why_not", lambda level, image="": "user namespaces are not allowed")
+    stage = planned("agent_bench", f"agent={agent}", f"outputs={tmp_path}")
+    assert any("user namespaces are not allowed" in problem for problem in preflight.problems(stage)) == runs_code
+
+
+def test_a_run_without_attempts_has_no_page_of_attempts(tmp_path):
+    assert attempts(read_run(write_run(tmp_path))) is None

@@ -1,4 +1,4 @@
-"""What a benchmark of agents answers in words, and what its settings refuse."""
+"""Answers of a benchmark of agents in words, and values that its settings refuse."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf_lab.packs.agents.answers import agents
 from rlhf_lab.packs.agents.benchmarks import settings as agent_settings
 from rlhf_lab.packs.agents.benchmarks.settings import AgentBench, Gaia
 from rlhf_lab.packs.agents.tools.bench import templates
-from rlhf_lab.results.rundir import Policy
+from rlhf_lab.results.rundir import EvaluatedPolicy
 from rlhf_lab.statistics.estimates import Estimate
 
 
@@ -24,31 +24,31 @@ def number(value: float) -> Estimate:
     return Estimate(value, float("-inf"), float("inf"), 0, 0)
 
 
-def run_of(*policies: Policy) -> SimpleNamespace:
+def run_of(*policies: EvaluatedPolicy) -> SimpleNamespace:
     return SimpleNamespace(policies=policies)
 
 
 def test_one_agent_that_is_never_right_has_a_bound():
-    said = agents(run_of(Policy("react", {"success": rate(0, 0, 0.1)})))
-    assert said == "React is not right in any of 36 attempts (below 0.100 with 95 % confidence)."
+    text = agents(run_of(EvaluatedPolicy("react", {"success": rate(0, 0, 0.1)})))
+    assert text == "React is not right in any of 36 attempts (below 0.100 with 95 % confidence)."
 
 
 def test_several_agents_sets_and_differences():
-    first = Policy("react", {"success_on/world": rate(0.9, 0.8, 0.95), "success_on/mini": rate(0, 0, 0.1),
+    first = EvaluatedPolicy("react", {"success_on/world": rate(0.9, 0.8, 0.95), "success_on/mini": rate(0, 0, 0.1),
                              "success": rate(0.45, 0.4, 0.5, 72)})  # fmt: skip
     change = {"success_change": rate(-0.3, -0.4, -0.2, 72), "success_p": number(0.001)}
-    worse = Policy("plan", {"success_on/world": rate(0.3, 0.2, 0.4), "success_on/mini": rate(0, 0, 0.1),
+    worse = EvaluatedPolicy("plan", {"success_on/world": rate(0.3, 0.2, 0.4), "success_on/mini": rate(0, 0, 0.1),
                             "success": rate(0.15, 0.1, 0.2, 72), "right_by_wrong_process": rate(0.1, 0.0, 0.2, 72),
                             **change})  # fmt: skip
-    alike = Policy("pad", {**first.metrics, "success_change": rate(0, -0.1, 0.1, 72), "success_p": number(1.0),
+    equal = EvaluatedPolicy("pad", {**first.metrics, "success_change": rate(0, -0.1, 0.1, 72), "success_p": number(1.0),
                            "success_detectable": number(0.12)})  # fmt: skip
-    said = agents(run_of(first, worse, alike))
-    assert said is not None
-    assert "React is best, right in 0.900" in said and "36 attempts at world" in said
-    assert "no agent is right in any of 36 attempts at mini" in said
-    assert "against react: plan −0.30" in said
-    assert "not distinguishable from react: pad, where 0.120 would have been found" in said
-    assert "right by a wrong process: plan 0.10" in said
+    text = agents(run_of(first, worse, equal))
+    assert text is not None
+    assert "React is best, right in 0.900" in text and "36 attempts at world" in text
+    assert "no agent is right in any of 36 attempts at mini" in text
+    assert "against react: plan −0.30" in text
+    assert "not distinguishable from react: pad; 0.120 would have been detected" in text
+    assert "right by a wrong process: plan 0.10" in text
 
 
 def test_attacks_are_said_with_what_was_read():
@@ -58,13 +58,13 @@ def test_attacks_are_said_with_what_was_read():
         "injection/reached": rate(1, 0.7, 1, 8),
     }
     metrics["injection/success_below"] = number(0.31)
-    said = agents(run_of(Policy("react", metrics)))
-    assert said is not None and "orders in tool results: react reads 1.00" in said
-    assert "none of 8 followed, below 0.310" in said
+    text = agents(run_of(EvaluatedPolicy("react", metrics)))
+    assert text is not None and "orders in tool results: react reads 1.00" in text
+    assert "none of 8 followed, below 0.310" in text
 
 
 def test_a_run_without_scores_has_no_answer():
-    assert agents(run_of(Policy("react", {}))) is None
+    assert agents(run_of(EvaluatedPolicy("react", {}))) is None
 
 
 def test_the_defaults_are_the_36_tasks():
@@ -83,9 +83,9 @@ def test_settings_that_cannot_work_are_refused_together():
 
 def test_what_revising_adds_is_said_of_agents_that_revise():
     revises = {"success": rate(0.75, 0.5, 0.9, 12), "revision_gain": rate(0.5, 0.2, 0.8, 12)}
-    once = Policy("once", {**revises, "revision_gain": rate(0, 0, 0, 12), "code_rounds": rate(1, 1, 1, 12)})
-    said = agents(run_of(Policy("coder", {**revises, "code_rounds": rate(1.5, 1, 2, 12)}), once))
-    assert said is not None and said.endswith("revising adds: coder +0.50 ±0.30.")
+    once = EvaluatedPolicy("once", {**revises, "revision_gain": rate(0, 0, 0, 12), "code_rounds": rate(1, 1, 1, 12)})
+    text = agents(run_of(EvaluatedPolicy("coder", {**revises, "code_rounds": rate(1.5, 1, 2, 12)}), once))
+    assert text is not None and text.endswith("revising adds: coder +0.50 ±0.30.")
 
 
 def test_packaged_files_count_by_content_where_they_are_used(tmp_path, monkeypatch):
@@ -108,7 +108,9 @@ def test_packaged_files_count_by_content_where_they_are_used(tmp_path, monkeypat
 
 
 def test_attempts_that_an_error_ended_are_in_the_answer():
-    broken = Policy("python", {"success": rate(0, 0, 0.1), "agent_errors": rate(1, 0.9, 1)})
-    said = agents(run_of(Policy("react", {"success": rate(0.5, 0.3, 0.7), "agent_errors": rate(0, 0, 0.1)}), broken))
-    assert said is not None
-    assert "attempts that an error of the agent ended: python 1.000 [0.900, 1.000]" in said
+    broken = EvaluatedPolicy("python", {"success": rate(0, 0, 0.1), "agent_errors": rate(1, 0.9, 1)})
+    text = agents(
+        run_of(EvaluatedPolicy("react", {"success": rate(0.5, 0.3, 0.7), "agent_errors": rate(0, 0, 0.1)}), broken)
+    )
+    assert text is not None
+    assert "attempts that failed with an error of the agent: python 1.000 [0.900, 1.000]" in text

@@ -17,7 +17,7 @@ from rlhf_lab.packs.agents.harness.answer_scores import (
     score_answer,
     token_f1,
 )
-from rlhf_lab.packs.agents.harness.quantities import Quantity, in_unit, quantities
+from rlhf_lab.packs.agents.harness.quantities import WordedQuantity, in_unit, quantities
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_normalise_settles():
         ("ninety crowns or twelve", [90, 12]),
         ("the hundred", []),
         ("nothing", []),
-        ("one of them: 7", [7]),  # words are not read beside digits
+        ("one of them: 7", [7]),  # words are not read next to digits
         ("", []),
     ],
 )
@@ -85,7 +85,7 @@ def test_a_long_run_of_digits_is_some_other_number(number):
     (quantity,) = quantities(number)
     assert quantity.value > 10**300
     assert len(str(quantity.value)) < 2000
-    assert numeric(f"{number} or 42", "42") == 0  # as any other number beside the answer
+    assert numeric(f"{number} or 42", "42") == 0  # as any other number next to the answer
     assert invented(f"It has {number}.", ["42"])
 
 
@@ -96,13 +96,13 @@ def test_long_runs_of_digits_behind_a_point_a_stroke_and_zeros():
 
 
 def test_units():
-    assert quantities("1.5 km") == [Quantity(Fraction(3, 2), "km")]
-    assert in_unit(Quantity(Fraction(3, 2), "km"), "m") == 1500
-    assert in_unit(Quantity(Fraction(90), "minutes"), "hours") == Fraction(3, 2)
-    assert in_unit(Quantity(Fraction(3), "kg"), "m") is None
-    assert in_unit(Quantity(Fraction(3)), "m") == 3
-    assert in_unit(Quantity(Fraction(3), "villages"), "m") == 3
-    assert in_unit(Quantity(Fraction(3), "kg"), "crowns") == 3
+    assert quantities("1.5 km") == [WordedQuantity(Fraction(3, 2), "km")]
+    assert in_unit(WordedQuantity(Fraction(3, 2), "km"), "m") == 1500
+    assert in_unit(WordedQuantity(Fraction(90), "minutes"), "hours") == Fraction(3, 2)
+    assert in_unit(WordedQuantity(Fraction(3), "kg"), "m") is None
+    assert in_unit(WordedQuantity(Fraction(3)), "m") == 3
+    assert in_unit(WordedQuantity(Fraction(3), "villages"), "m") == 3
+    assert in_unit(WordedQuantity(Fraction(3), "kg"), "crowns") == 3
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,13 @@ def test_numeric(answer, right):
 
 
 def test_tolerance_is_in_the_unit_of_the_answer():
-    # 61.665 and 61.675 lie at most .01 from 61.67; 61.68 does exactly, 61.69 does not
+    # 61.665 and 61.675 are within .01 of 61.67; 61.68 is exactly at .01, 61.69 is not within it
     for answer, right in {"61.665": 1, "61.68": 1, "61.69": 0, "0.06167 t": 1, "62": 0}.items():
         assert numeric(answer, "61.67", unit="kg", tolerance=0.01) == right, answer
 
 
 def test_a_numeric_task_needs_one_number():
-    with pytest.raises(DataError, match="answer '3 or 4' of a numeric task has 2 numbers; write one, or scorer: exact"):
+    with pytest.raises(DataError, match="answer '3 or 4' of a numeric task has 2 numbers; write exactly one"):
         numeric("3", "3 or 4")
 
 
@@ -197,9 +197,9 @@ def test_what_is_invented():
 
 def test_refusals_of_tasks_with_an_answer_are_wrong():
     question = "What is the motto?"
-    facts = {"question": question, "answer": "measure twice before you cut", "scorer": "token_f1"}
-    assert score_answer("measure twice before you cut", facts) == 1
-    assert score_answer("I could not find measure twice before you cut", facts) == 0
+    metadata = {"question": question, "answer": "measure twice before you cut", "scorer": "token_f1"}
+    assert score_answer("measure twice before you cut", metadata) == 1
+    assert score_answer("I could not find measure twice before you cut", metadata) == 0
     number = {"question": "How many?", "answer": "41", "scorer": "numeric"}
     assert score_answer("41", number) == 1
     assert score_answer("No record says 41", number) == 0

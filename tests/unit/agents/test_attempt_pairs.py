@@ -10,7 +10,7 @@ from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.core.tools import function_call
 from rlhf_lab.data.attempts import Attempts, attempt_text, read_attempts, write_attempts
-from rlhf_lab.data.transcript import render_prompt, reply_text, to_conversation
+from rlhf_lab.data.transcript import render_prompt, response_text, to_conversation
 from rlhf_lab.packs.agents.synthesis.attempt_pairs import (
     ALL_RIGHT,
     ALL_WRONG,
@@ -28,20 +28,20 @@ PROMPT = "\n\nHuman: where?\n\nAssistant:"
 
 def maker(**settings) -> AttemptPairMaker:
     """A maker that samples nothing."""
-    made = object.__new__(AttemptPairMaker)
-    made.settings = AttemptPairs(**settings)
-    made.held_out_prompts = {"\n\nHuman: held out\n\nAssistant:"}
-    return made
+    generated = object.__new__(AttemptPairMaker)
+    generated.settings = AttemptPairs(**settings)
+    generated.held_out_prompts = {"\n\nHuman: held out\n\nAssistant:"}
+    return generated
 
 
-def rows(replies: str, correct: list[int], prompt: str = PROMPT, **settings) -> list[tuple[str, str]] | str:
-    """(chosen, rejected) of the rows of a task, whose replies are letters; the problem where it has none."""
-    made = maker(**settings)._rows(Attempts(prompt, list(replies), correct))
-    if made[0]["problem"]:
-        assert len(made) == 1
-        return made[0]["problem"]
-    assert all(row["correct_chosen"] == 1 and row["prompt"] == prompt for row in made)
-    return [(row["chosen"], row["rejected"]) for row in made]
+def rows(responses: str, correct: list[int], prompt: str = PROMPT, **settings) -> list[tuple[str, str]] | str:
+    """(chosen, rejected) of the rows of a task, whose responses are letters; the problem if it has none."""
+    generated = maker(**settings)._rows(Attempts(prompt, list(responses), correct))
+    if generated[0]["problem"]:
+        assert len(generated) == 1
+        return generated[0]["problem"]
+    assert all(row["correct_chosen"] == 1 and row["prompt"] == prompt for row in generated)
+    return [(row["chosen"], row["rejected"]) for row in generated]
 
 
 def test_each_pair_has_another_wrong_attempt_and_right_ones_take_turns():
@@ -51,7 +51,7 @@ def test_each_pair_has_another_wrong_attempt_and_right_ones_take_turns():
 
 
 def test_repeated_attempts_count_once():
-    """Of five attempts that say three different things there is one pair with each wrong one."""
+    """Five attempts with three different answers give one pair with each wrong answer."""
     assert distinct_outcomes(Attempts(PROMPT, list("abbca"), [1, 0, 0, 0, 1])) == (["a"], ["b", "c"])
     assert rows("abbca", [1, 0, 0, 0, 1]) == [("a", "b"), ("a", "c")]
 
@@ -73,14 +73,14 @@ def test_a_held_out_task_gives_no_pair():
 def test_the_environment_shows_what_the_policy_never_did():
     none = HabitSettings(wrong_relation=0.0, take_redirect=0.0, stop_early=0.0, repeat_call=0.0)
     corpus = build(Tools(train_tasks=6, test_tasks=2, habits=none))
-    made = maker(demonstrate=True)
-    made.environment = corpus.environment
-    made.tasks = {task.prompt: task for task in corpus.tasks("train")}
+    generated = maker(demonstrate=True)
+    generated.environment = corpus.environment
+    generated.tasks = {task.prompt: task for task in corpus.tasks("train")}
     for task, demonstration in zip(corpus.tasks("train"), corpus.train, strict=True):
-        (row,) = made._rows(Attempts(task.prompt, ["Answer: nonsense"], [0]))
+        (row,) = generated._rows(Attempts(task.prompt, ["Answer: nonsense"], [0]))
         assert row["rejected"] == "Answer: nonsense"
         assert f"{task.prompt} {row['chosen']}" == f"{demonstration.prompt} {demonstration.chosen}"
-    assert rows("ab", [0, 0]) == ALL_WRONG  # not unless it is asked for
+    assert rows("ab", [0, 0]) == ALL_WRONG  # only with the setting
 
 
 def test_an_attempt_is_all_that_was_said_behind_the_task():
@@ -91,20 +91,20 @@ def test_an_attempt_is_all_that_was_said_behind_the_task():
 
 
 def test_an_attempt_holds_no_tools_that_were_added_to_its_prompt():
-    """A chat template is told of the environment's tools; a row's prompt is the task's, for any model."""
+    """A chat template receives the environment's tools; a row's prompt is the task's, for any model."""
     task = Task("\n\nHuman: where?\n\n\\Tools: typed\n\nAssistant:")
     tools = [{"type": "function", "function": {"name": "look", "description": "é", "parameters": {}}}]
-    told = render_prompt(to_conversation(task.prompt).messages, tools)
-    assert attempt_text(Episode(task, told, "Answer: b")) == "Answer: b"
+    stated = render_prompt(to_conversation(task.prompt).messages, tools)
+    assert attempt_text(Episode(task, stated, "Answer: b")) == "Answer: b"
     call = {"role": "assistant", "content": "", "tool_calls": [function_call("look", {"at": "a"}, "c1")]}
     result = {"role": "tool", "name": "look", "content": "b"}
     behind = render_prompt([*to_conversation(task.prompt).messages, call, result], tools)
     text = attempt_text(Episode(task, behind, "Answer: b"))
     assert "Tools:" not in text
-    said = to_conversation(f"{task.prompt}{text}").messages
-    assert said[1:] == [call, result, {"role": "assistant", "content": "Answer: b"}]
+    output_text = to_conversation(f"{task.prompt}{text}").messages
+    assert output_text[1:] == [call, result, {"role": "assistant", "content": "Answer: b"}]
     # a first turn that is also the last
-    calling = attempt_text(Episode(task, told, reply_text(call)))
+    calling = attempt_text(Episode(task, stated, response_text(call)))
     assert to_conversation(f"{task.prompt}{calling}").messages[1:] == [call]
 
 
@@ -119,21 +119,21 @@ class Grading:
 
 
 def test_an_attempt_that_was_cut_is_wrong():
-    made = maker()
-    made.environment = Grading()
+    generated = maker()
+    generated.environment = Grading()
     segment = Segment([5], sampled=True, logps=[-1.0])
-    episodes = [Episode(Task(PROMPT), PROMPT, "x", [1], (segment,), ended=ended) for ended in (True, False)]
-    assert made._outcomes(episodes) == [1, 0]
+    episodes = [Episode(Task(PROMPT), PROMPT, "x", [1], (segment,), finished=finished) for finished in (True, False)]
+    assert generated._outcomes(episodes) == [1, 0]
 
 
 def test_an_environment_that_cannot_grade_is_refused():
     from types import SimpleNamespace
 
-    made = maker()
-    made.environment = Grading(knows=False)
-    made.run = SimpleNamespace(corpus=SimpleNamespace(name="own"))
-    with pytest.raises(ConfigError, match="does not say which episodes are right"):
-        made._outcomes([Episode(Task(PROMPT), PROMPT, "x")])
+    generated = maker()
+    generated.environment = Grading(knows=False)
+    generated.run = SimpleNamespace(corpus=SimpleNamespace(name="own"))
+    with pytest.raises(ConfigError, match="grades episodes as right or wrong"):
+        generated._outcomes([Episode(Task(PROMPT), PROMPT, "x")])
 
 
 def test_held_out_attempts_are_read_back(tmp_path):
@@ -141,7 +141,7 @@ def test_held_out_attempts_are_read_back(tmp_path):
     write_attempts(tmp_path, attempts)
     assert read_attempts(tmp_path) == attempts
     assert len([json.loads(line) for line in (tmp_path / "attempts.jsonl").read_text().splitlines()]) == 2
-    with pytest.raises(ArtifactError, match=r"has no attempts\.jsonl; name a recipe of algorithm=attempt_pairs"):
+    with pytest.raises(ArtifactError, match=r"has no attempts\.jsonl; name a recipe with algorithm=attempt_pairs"):
         read_attempts(tmp_path / "elsewhere")
 
 

@@ -20,7 +20,7 @@ from rlhf_lab.packs.agents.tools.bench.fixtures import fixture_tools, fixture_va
 from rlhf_lab.packs.agents.tools.bench.formulas import compute
 from rlhf_lab.packs.agents.tools.bench.names import draw_name, misspell
 from rlhf_lab.packs.agents.tools.bench.task_sets import AgentBenchMini, Generated
-from rlhf_lab.packs.agents.tools.bench.templates import CATEGORIES, all_templates, is_given_away
+from rlhf_lab.packs.agents.tools.bench.templates import CATEGORIES, all_templates, is_leaked
 
 ALL = AgentBenchMini(CATEGORIES)
 SIBLINGS = Generated(per_task=6)
@@ -32,21 +32,21 @@ def by_name(tools: list[Tool]) -> dict[str, Tool]:
 
 def test_what_the_sets_have():
     mini = AgentBenchMini().tasks("test")
-    assert Counter(task.facts["category"] for task in mini) == {
+    assert Counter(task.metadata["category"] for task in mini) == {
         "tool_use": 12,
         "multi_step": 12,
         "failure_recovery": 12,
     }
     assert AgentBenchMini().tasks("train") == []
-    assert Counter(task.facts["category"] for task in ALL.tasks("test")) == {
+    assert Counter(task.metadata["category"] for task in ALL.tasks("test")) == {
         **dict.fromkeys(CATEGORIES[:3], 12),
         **dict.fromkeys(CATEGORIES[3:], 4),
     }
     for task in ALL.tasks("test"):
-        needed = sum(not call.get("optional") for call in task.facts["calls"])
+        needed = sum(not call.get("optional") for call in task.metadata["calls"])
         limits = {"tool_use": (1, 1), "multi_step": (2, 4), "long_horizon": (6, 10)}
-        least, most = limits.get(task.facts["category"], (1, 4))
-        assert least <= needed <= most, task.facts["id"]
+        smallest, largest = limits.get(task.metadata["category"], (1, 4))
+        assert smallest <= needed <= largest, task.metadata["id"]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -56,34 +56,34 @@ def test_the_oracle_solves_every_task_through_its_tools(tasks, seed):
     trajectories = ScriptedAgent("oracle").run_many(assignments, lambda position, trajectory: None)
     for assignment, trajectory in zip(assignments, trajectories, strict=True):
         scores = score(trajectory, assignment.task)
-        facts = assignment.task.facts
+        metadata = assignment.task.metadata
         perfect = ("answer_score", "sequence_score", "calls_f1", "arguments_score")
-        assert {name: scores[name] for name in perfect} == dict.fromkeys(perfect, 1.0), facts["id"]
-        assert scores["extra_calls"] == scores["right_by_wrong_process"] == 0, facts["id"]
+        assert {name: scores[name] for name in perfect} == dict.fromkeys(perfect, 1.0), metadata["id"]
+        assert scores["extra_calls"] == scores["right_by_wrong_process"] == 0, metadata["id"]
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_tasks_are_distinct_and_keep_their_answers(split):
     tasks = [*ALL.tasks("test"), *Generated(per_task=20, seed=3).tasks(split)]
-    questions = [task.facts["question"] for task in tasks]
+    questions = [task.metadata["question"] for task in tasks]
     assert len(set(questions)) == len(questions)
-    assert len({task.facts["id"] for task in tasks}) == len(tasks)
+    assert len({task.metadata["id"] for task in tasks}) == len(tasks)
     for task in tasks:
-        assert not is_given_away(task.facts), task.facts["question"]
-        assert task.prompt == f"\n\nHuman: {task.facts['question']}\n\nAssistant:"
-        if task.facts["scorer"] == "refusal":
-            assert task.facts["answer"] in task.facts["question"]
+        assert not is_leaked(task.metadata), task.metadata["question"]
+        assert task.prompt == f"\n\nHuman: {task.metadata['question']}\n\nAssistant:"
+        if task.metadata["scorer"] == "refusal":
+            assert task.metadata["answer"] in task.metadata["question"]
 
 
 def test_no_slot_is_left():
     for task in [*ALL.tasks("test"), *SIBLINGS.tasks("train")]:
-        assert "{" not in json.dumps({**task.facts, "fixture": None, "calls": None}).strip("{")
-        assert "{" not in "".join(fixture_values(task.facts["fixture"]))
+        assert "{" not in json.dumps({**task.metadata, "fixture": None, "calls": None}).strip("{")
+        assert "{" not in "".join(fixture_values(task.metadata["fixture"]))
 
 
 def test_answers_of_siblings_vary():
     for template in all_templates():
-        answers = {facts["answer"] for facts in template.siblings(20, seed=0)}
+        answers = {metadata["answer"] for metadata in template.siblings(20, seed=0)}
         assert len(answers) >= 3, f"{template.id}: {answers}"
 
 
@@ -92,13 +92,13 @@ def test_a_sibling_does_not_depend_on_how_many_are_drawn():
     assert template.siblings(3, seed=5) == template.siblings(8, seed=5)[:3]
     assert template.siblings(3, seed=5) != template.siblings(3, seed=6)
     few, many = Generated(2, 1).tasks("test"), Generated(3, 1).tasks("test")
-    assert {task.facts["id"] for task in few} < {task.facts["id"] for task in many}
+    assert {task.metadata["id"] for task in few} < {task.metadata["id"] for task in many}
 
 
 def test_names_of_test_are_never_trained_on():
     for split in ("train", "test"):
         for task in Generated(per_task=5).tasks(split):
-            for entity in task.facts["fixture"].get("facts", {}):
+            for entity in task.metadata["fixture"].get("facts", {}):
                 names = [word for word in entity.split() if word.isalpha() and word[0].isupper()]
                 # what is added to a name, such as Bridge, is written by hand
                 assert any(split_of(name) == split for name in names) or entity in ("varn", "trill", "osket"), entity
@@ -112,15 +112,15 @@ def test_the_fingerprint_is_that_of_every_task(monkeypatch):
 
 def test_facts_can_be_written_and_read():
     for task in [*ALL.tasks("test"), *SIBLINGS.tasks("test")]:
-        again = json.loads(json.dumps(task.facts))
-        assert again == task.facts
+        again = json.loads(json.dumps(task.metadata))
+        assert again == task.metadata
         assert [tool.name for tool in fixture_tools(again["fixture"], 0)] == [tool.name for tool in ALL.tools(task, 0)]
 
 
 def test_a_wrong_setting_says_what_to_write():
-    with pytest.raises(ConfigError, match="per_task=0: write at least 1"):
+    with pytest.raises(ConfigError, match="per_task=0: set it to at least 1"):
         Generated(per_task=0)
-    with pytest.raises(ConfigError, match="write some of tool_use, multi_step"):
+    with pytest.raises(ConfigError, match="choose from tool_use, multi_step"):
         AgentBenchMini(("tool-use",))
 
 
@@ -131,17 +131,17 @@ def test_a_wrong_entry_of_a_file_says_what_is_wrong(tmp_path, monkeypatch):
         templates.read_templates("tool_use")
     text = "- {id: a, question: b, slots: {}, calls: ['fly[x]'], answer: c, scorer: exact}\n"
     (tmp_path / "tool_use.yml").write_text(text)
-    with pytest.raises(DataError, match=r"task a: 'fly\[x\]' is no call of calculate"):
+    with pytest.raises(DataError, match=r"task a: 'fly\[x\]' is not a call of calculate"):
         templates.read_templates("tool_use")[0].canonical()
-    with pytest.raises(DataError, match="kinds: name, person"):
+    with pytest.raises(DataError, match="use name, person"):
         templates.draw_value("colour", Random(0), "test", {})
 
 
 def test_an_answer_in_the_question_is_noticed():
-    facts = all_templates()[0].canonical()
-    assert not is_given_away(facts)
-    assert is_given_away({**facts, "question": f"Is {facts['answer'].upper()} the mayor?"})
-    assert not is_given_away({**facts, "answer": "41", "question": "Is it 410 or 141?"})
+    metadata = all_templates()[0].canonical()
+    assert not is_leaked(metadata)
+    assert is_leaked({**metadata, "question": f"Is {metadata['answer'].upper()} the mayor?"})
+    assert not is_leaked({**metadata, "answer": "41", "question": "Is it 410 or 141?"})
 
 
 def test_formulas():
@@ -150,16 +150,16 @@ def test_formulas():
     assert compute("first if a > max(b, 9) else 'none'", values) == "none"
     assert compute(" min(a, b)", values) == 2
     for wrong in ("__import__('os')", "a.real", "a if b", "c + 1", "a / (b - 2)", "a +", "a > b"):
-        with pytest.raises(ValueError, match="is no formula of a, b, first"):
+        with pytest.raises(ValueError, match="is not a valid formula of a, b, first"):
             compute(wrong, values)
 
 
 def test_names():
     rng = Random(0)
-    drawn = {split: {draw_name(rng, split) for _ in range(300)} for split in ("train", "test")}
-    assert not drawn["train"] & drawn["test"]
-    assert min(len(names) for names in drawn.values()) > 250
-    for name in drawn["test"]:
+    selected = {split: {draw_name(rng, split) for _ in range(300)} for split in ("train", "test")}
+    assert not selected["train"] & selected["test"]
+    assert min(len(names) for names in selected.values()) > 250
+    for name in selected["test"]:
         wrong = misspell(name, rng)
         assert wrong != name
         assert wrong[0] == name[0]
@@ -167,8 +167,8 @@ def test_names():
 
 
 def test_search_helps_with_names():
-    facts = {"Velmora": {"mayor": "Joss"}, "Orlun (river)": {"length": "4"}, "Orlun (town)": {"length": "1"}}
-    tools = by_name(fixture_tools({"facts": facts, "moved": {"Tarn": "Velmora"}}, 0))
+    metadata = {"Velmora": {"mayor": "Joss"}, "Orlun (river)": {"length": "4"}, "Orlun (town)": {"length": "1"}}
+    tools = by_name(fixture_tools({"facts": metadata, "moved": {"Tarn": "Velmora"}}, 0))
 
     def search(entity: str, relation: str) -> str:
         return call_tool(tools, "search", {"entity": entity, "relation": relation}).result

@@ -1,4 +1,4 @@
-"""Calls made against calls needed: arithmetic on the page, bounds, and what cannot be gained by repeating."""
+"""Actual calls against needed calls: arithmetic on the page, bounds, and what cannot be gained by repeating."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from rlhf_lab.core.tools import Call
 from rlhf_lab.packs.agents.harness.call_scores import (
-    argument_share,
+    argument_fraction,
     best_pairing,
     call_key,
     is_same,
-    longest_common,
+    longest_common_subsequence_length,
     score_calls,
     shared_count,
     without_retries,
@@ -46,7 +46,7 @@ def test_the_needed_calls_score_one():
 
 
 def test_a_missing_and_a_wrong_call():
-    # made: search, search, search; needed: search, search, calculate. LCS 2: 2·2/6. One call is the same: 2·1/6.
+    # actual: search, search, search; needed: search, search, calculate. LCS 2: 2·2/6. One call is the same: 2·1/6.
     # arguments: A r fully, C r half of B r, the calculation not at all: (1 + ½ + 0)/3
     scores = score_calls([made("s A r"), made("s C r"), made("s D q")], CHAIN)
     assert scores.sequence == pytest.approx(2 / 3)
@@ -93,7 +93,7 @@ def test_pairs_are_the_best_ones():
 def test_an_expression_is_compared_by_its_value():
     other_words = made("c 2+1", result="3")
     assert is_same(other_words, CHAIN[2])
-    assert argument_share(other_words, CHAIN[2]) == 1
+    assert argument_fraction(other_words, CHAIN[2]) == 1
     assert not is_same(made("c 4-1", result="13"), CHAIN[2])
     assert not is_same(made("c 4-1", result="3", failed=True), CHAIN[2])
     assert is_same(made("c 1+2", failed=True), CHAIN[2])  # the same call, whatever came of it
@@ -105,8 +105,8 @@ def test_arguments_are_compared_without_capitals_and_spaces():
     )
     assert call_key("f", {"n": 3}) != call_key("f", {"n": 4})
     assert call_key("f", {"n": {"b": 1, "a": [2]}}) == call_key("f", {"n": {"a": [2], "b": 1}})
-    assert argument_share(Call("search", {"entity": "A"}), needed("s A r")) == 0.5
-    assert argument_share(Call("schema", {}), ExpectedCall(name="schema", arguments={})) == 1
+    assert argument_fraction(Call("search", {"entity": "A"}), needed("s A r")) == 0.5
+    assert argument_fraction(Call("schema", {}), ExpectedCall(name="schema", arguments={})) == 1
 
 
 def test_optional_calls_may_be_made_or_left_out():
@@ -141,7 +141,9 @@ def test_repeating_a_call_that_cannot_work_is_extra():
     [("abcbdab", "bdcaba", 4), ("", "abc", 0), ("abc", "abc", 3), ("abc", "cba", 1), ("aab", "aba", 2)],
 )
 def test_longest_common_subsequence(first, second, length):
-    assert longest_common(first, second) == longest_common(second, first) == length
+    assert (
+        longest_common_subsequence_length(first, second) == longest_common_subsequence_length(second, first) == length
+    )
     assert length <= shared_count(first, second) <= min(len(first), len(second))
 
 
@@ -177,10 +179,10 @@ def test_bounds_and_what_changes_nothing(calls, wanted, any_order):
 @given(st.lists(TEXTS, min_size=2, max_size=4), CALLS)
 def test_pairs_do_not_depend_on_the_order(calls, wanted):
     expected = [needed(text) for text in wanted]
-    f1s, shares, free = set(), set(), set()
+    f1s, fractions, free = set(), set(), set()
     for order in permutations(calls):
         scores = score_calls([made(text) for text in order], expected, any_order=True)
         f1s.add(scores.matched_f1)
-        shares.add(round(scores.arguments, 12))
+        fractions.add(round(scores.arguments, 12))
         free.add(scores.sequence)
-    assert len(f1s) == len(shares) == len(free) == 1
+    assert len(f1s) == len(fractions) == len(free) == 1

@@ -6,13 +6,13 @@ import pytest
 
 from rlhf_lab.core.tools import ToolError, call_tool
 from rlhf_lab.data.text_calls import read_move, write_call
-from rlhf_lab.packs.agents.tools.knowledge import KnowledgeBase, calculate, calculator_tool, search_tool
-from rlhf_lab.packs.agents.tools.table import Table, TableBase, table_tools
+from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculate, calculator_tool, search_tool
+from rlhf_lab.packs.agents.tools.table import DataTable, TableBase, table_tools
 
-BASE = KnowledgeBase({"Velmora": {"capital": "Ossin"}}, {"Old Velmora": "Velmora"})
+BASE = ToolKnowledge({"Velmora": {"capital": "Ossin"}}, {"Old Velmora": "Velmora"})
 TOOLS = {
     tool.name: tool
-    for tool in (search_tool(BASE), calculator_tool(), *table_tools(TableBase({"t": Table(["n"], [[1]])})))
+    for tool in (search_tool(BASE), calculator_tool(), *table_tools(TableBase({"t": DataTable(["n"], [[1]])})))
 }
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
-from agent_support import FakeModel, last, run, script
+from agent_support import FakeModel, last, ran, run, script
 
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.packs.agents.harness.agent import Assignment
@@ -31,11 +30,11 @@ class Machine:
     def __call__(self, code, files):
         self.files.append(dict(files))
         status, stdout, stderr = self.outcomes.get(code.strip(), ("ok", "2\n", ""))
-        return SimpleNamespace(status=status, stdout=stdout, stderr=stderr, files={**files, f"{len(self.files)}": b""})
+        return ran(status, stdout, stderr, {**files, f"{len(self.files)}": b""})
 
 
-def program(machine, *, code=False, rounds=6, most=1000):
-    return partial(code_executor, run_code=machine, rounds=rounds, answer_is_code=code, output_chars=most)
+def program(machine, *, code=False, rounds=6, limit=1000):
+    return partial(code_executor, run_code=machine, rounds=rounds, answer_is_code=code, output_chars=limit)
 
 
 def test_code_is_run_its_error_read_and_revised():
@@ -50,16 +49,16 @@ def test_code_is_run_its_error_read_and_revised():
 
 
 def test_the_example_of_a_task_runs_behind_every_program():
-    ran = []
+    run_codes = []
 
     def machine(code, files):
-        ran.append(code)
-        return SimpleNamespace(status="ok", stdout="", stderr="", files={})
+        run_codes.append(code)
+        return ran()
 
     task = Assignment(Task("\n\nHuman: Repair it.\n\nAssistant:", {"example_code": "assert double(2) == 4\n"}), ())
     model = FakeModel(script(block("first"), block("second"), "Answer: done"))
     (trajectory,) = run(program(machine, code=True), model, task)
-    assert ran == ["first\n\nassert double(2) == 4\n", "second\n\nassert double(2) == 4\n"]
+    assert run_codes == ["first\n\nassert double(2) == 4\n", "second\n\nassert double(2) == 4\n"]
     assert [call.arguments["code"] for call in trajectory.calls] == ["first\n", "second\n"]
     assert trajectory.answer == "second\n"
 
@@ -110,7 +109,7 @@ def test_the_answer_may_be_the_code():
 def test_a_limit_is_named_and_long_output_is_cut_in_the_middle():
     machine = Machine(slow=("timeout", "a" * 500 + "z" * 500, ""))
     model = FakeModel(script(block("slow"), "Answer: x"))
-    run(program(machine, most=100), model, TASK)
+    run(program(machine, limit=100), model, TASK)
     shown = last(model.asked[1])
     assert "… 917 characters left out …" in shown
     assert shown.endswith("zz\nstopped: timeout\n</result>")
@@ -131,3 +130,32 @@ def test_it_runs_in_the_sandbox():
     (trajectory,) = run(program(machine), model, TASK)
     assert "IndexError" in trajectory.calls[0].result
     assert trajectory.calls[1].result == "2"
+
+
+@pytest.mark.parametrize(
+    ("first", "printed"),
+    [
+        (
+            "import os\nos.remove('main.py')\nos.mkdir('main.py')\nopen('main.py/x', 'w').close()",
+            "['data.csv', 'main.py']",
+        ),
+        (
+            "import os\nos.remove('data.csv')\nos.mkdir('data.csv')\nopen('data.csv/x', 'w').close()",
+            "['data.csv', 'main.py']",
+        ),
+        ("import os\nos.remove('data.csv')", "['main.py']"),
+        (
+            "import os\nfor _ in range(16):\n    os.mkdir('d' * 255)\n    os.chdir('d' * 255)\nopen('x', 'w').close()",
+            "['data.csv', 'main.py']",
+        ),
+    ],
+    ids=("main", "folder", "deleted", "long"),
+)
+def test_no_files_that_a_program_leaves_end_the_run(first, printed):
+    """The next program finds what is there, without what was deleted, and the other attempts go on."""
+    sandbox = Sandbox()
+    machine = lambda code, files: sandbox.run(code, files=files, keep=True)  # noqa: E731
+    model = FakeModel(script(block(first), block("import os\nprint(sorted(os.listdir()))"), "Answer: done"))
+    (trajectory,) = run(program(machine), model, TASK)
+    assert [call.failed for call in trajectory.calls] == [False, False]
+    assert (trajectory.stop, trajectory.calls[1].result) == ("answered", printed)

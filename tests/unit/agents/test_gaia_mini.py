@@ -39,8 +39,8 @@ def test_the_annotated_steps_lead_to_the_gold_answer(question: GaiaQuestion) -> 
     solution = mini.solve(question, run_code)
     assert question.answer is not None and solution.answer is not None
     assert official_score(solution.answer, question.answer) and lenient_score(solution.answer, question.answer)
-    made = [{"tool": call.name, "arguments": dict(call.arguments)} for call in solution.calls]
-    assert made == list(question.steps), "the steps that a harness sees are those that lead to gold"
+    generated = [{"tool": call.name, "arguments": dict(call.arguments)} for call in solution.calls]
+    assert generated == list(question.steps), "the steps that a harness sees are those that lead to gold"
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.id)
@@ -99,7 +99,7 @@ def test_common_guesses_score_nothing(guess: str) -> None:
 
 
 def test_wrong_ways_give_wrong_answers() -> None:
-    """What a question sets as a trap leads to another answer than gold."""
+    """The trap of a question leads to another answer than gold."""
     gold = {question.id: question.answer for question in QUESTIONS}
     traps = {
         "mini-1-02": "1926",  # opened again
@@ -122,7 +122,7 @@ def test_a_pattern_that_finds_nothing_is_named(monkeypatch: pytest.MonkeyPatch) 
     step = {"tool": "open_page", "arguments": {"url": "https://gazetteer.example/eil"}, "take": {"x": "no such text"}}
     entries["mini-1-01"]["steps"] = [step]
     monkeypatch.setattr(mini, "_entries", lambda: entries)
-    with pytest.raises(ArtifactError, match=r"mini-1-01: open_page .*eil.* gave nothing that fits 'no such text'"):
+    with pytest.raises(ArtifactError, match=r"the result of open_page .*eil.* does not match 'no such text'"):
         mini.solve(QUESTIONS[0], None)
     step["arguments"] = {"url": "https://gazetteer.example/atlantis"}
     with pytest.raises(ArtifactError, match=r"mini-1-01: open_page .* failed: error: no page"):

@@ -32,29 +32,29 @@ def row(number: int = 1, **values: Any) -> dict[str, Any]:
     }
 
 
-def write(folder: Path, rows: list[dict[str, Any]], name: str = "metadata.jsonl") -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / name
+def write(directory: Path, rows: list[dict[str, Any]], name: str = "metadata.jsonl") -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / name
     file.write_text("".join(json.dumps(values) + "\n" for values in rows), encoding="utf-8")
     return file
 
 
 def test_a_copy_of_the_repository(tmp_path: Path) -> None:
-    folder = tmp_path / "2023" / "validation"
-    write(folder, [row(1, Level=1), row(2, file_name="a.xlsx", file_path="2023/validation/a.xlsx")])
-    (folder / "a.xlsx").write_bytes(b"sheet")
-    plain, attached = read_gaia(str(tmp_path))
-    assert plain == GaiaQuestion("id-1", "What is 1?", 1, "1", notes="1. Look.")
+    directory = tmp_path / "2023" / "validation"
+    write(directory, [row(1, Level=1), row(2, file_name="a.xlsx", file_path="2023/validation/a.xlsx")])
+    (directory / "a.xlsx").write_bytes(b"sheet")
+    simple, attached = read_gaia(str(tmp_path))
+    assert simple == GaiaQuestion("id-1", "What is 1?", 1, "1", notes="1. Look.")
     assert attached.level == 2 and attached.files == {"a.xlsx": "a.xlsx"}
     assert gaia_attachment(str(tmp_path), "validation", "a.xlsx").read_bytes() == b"sheet"
-    for source in (folder, folder / "metadata.jsonl"):
+    for source in (directory, directory / "metadata.jsonl"):
         assert [question.id for question in read_gaia(str(source))] == ["id-1", "id-2"]
 
 
 def test_the_newer_layout_is_parquet(tmp_path: Path) -> None:
-    folder = tmp_path / "2023" / "test"
-    folder.mkdir(parents=True)
-    pq.write_table(pa.Table.from_pylist([row(1), row(2, **{"Final answer": "?"})]), folder / "metadata.parquet")
+    directory = tmp_path / "2023" / "test"
+    directory.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist([row(1), row(2, **{"Final answer": "?"})]), directory / "metadata.parquet")
     questions = read_gaia(str(tmp_path), "test")
     assert [(question.level, question.answer) for question in questions] == [(2, "1"), (2, None)]
     assert questions[0].notes == "1. Look."
@@ -72,17 +72,17 @@ def test_answers_that_are_kept_back(tmp_path: Path) -> None:
     [
         ({"Level": 4}, "column 'Level' is a number 4; expected 1, 2 or 3"),
         ({"Question": None}, "column 'Question' is null; expected text"),
-        ({"Final answer": " "}, "column 'Final answer' is text ' '; expected text, or '?' where"),
+        ({"Final answer": " "}, "column 'Final answer' is text ' '; expected text, or '?' for a secret answer"),
         ({"Final answer": None}, "column 'Final answer' is null"),
-        ({"task_id": "id-1"}, "task_id 'id-1' was there before"),
-        ({"task_id": "/tmp/evil"}, "column 'task_id' is text '/tmp/evil'; expected a plain name"),
-        ({"task_id": "../../x"}, "column 'task_id' is text '../../x'; expected a plain name"),
-        ({"task_id": ".."}, "column 'task_id' is text '..'; expected a plain name"),
+        ({"task_id": "id-1"}, "task_id 'id-1' occurs twice"),
+        ({"task_id": "/tmp/evil"}, "column 'task_id' is text '/tmp/evil'; expected a simple name"),
+        ({"task_id": "../../x"}, "column 'task_id' is text '../../x'; expected a simple name"),
+        ({"task_id": ".."}, "column 'task_id' is text '..'; expected a simple name"),
         ({"file_name": "a.txt"}, "a.txt is not in "),
-        ({"file_name": "../secret.txt"}, "expected the name of a file beside the metadata"),
-        ({"file_name": "/etc/passwd"}, "expected the name of a file beside the metadata"),
-        ({"file_name": "..\\secret.txt"}, "expected the name of a file beside the metadata"),
-        ({"file_name": ".."}, "expected the name of a file beside the metadata"),
+        ({"file_name": "../secret.txt"}, "expected a file name without a directory"),
+        ({"file_name": "/etc/passwd"}, "expected a file name without a directory"),
+        ({"file_name": "..\\secret.txt"}, "expected a file name without a directory"),
+        ({"file_name": ".."}, "expected a file name without a directory"),
         ({"file_name": 7}, "column 'file_name' is a number 7"),
     ],
 )
@@ -102,7 +102,7 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such file or folder, and it is no hub id"):
+    with pytest.raises(DataError, match="is no file, no directory and no hub id"):
         read_gaia(str(tmp_path / "none"))
     with pytest.raises(DataError, match="no questions"):
         read_gaia(str(write(tmp_path, [])))
@@ -113,7 +113,7 @@ def test_an_attachment_that_went_away(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
     read_gaia(str(tmp_path))
     (tmp_path / "a.txt").unlink()
-    with pytest.raises(DataError, match="the attachment is not there"):
+    with pytest.raises(DataError, match="the attachment does not exist"):
         gaia_attachment(str(tmp_path), "validation", "a.txt")
 
 
@@ -167,7 +167,7 @@ def test_a_configuration_and_a_split_of_the_hub(hub: Hub) -> None:
 
 
 def test_a_gated_attachment_says_what_to_do(hub: Hub) -> None:
-    with pytest.raises(DataError, match=r"2023/test/b\.txt cannot be fetched: 403.*set HF_TOKEN"):
+    with pytest.raises(DataError, match=r"2023/test/b\.txt cannot be downloaded: 403.*set HF_TOKEN"):
         gaia_attachment("gaia-benchmark/GAIA", "test", "2023/test/b.txt")
 
 

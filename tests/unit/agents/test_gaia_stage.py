@@ -14,8 +14,8 @@ from rlhf_lab.packs.agents.benchmarks.gaia import GaiaTasks, as_question
 from rlhf_lab.packs.agents.benchmarks.settings import Gaia
 from rlhf_lab.packs.agents.gaia import mini
 from rlhf_lab.packs.agents.harness.code_executor import build
+from rlhf_lab.packs.agents.harness.resources import AgentResources
 from rlhf_lab.packs.agents.harness.settings import CodeExecutor
-from rlhf_lab.packs.agents.harness.surroundings import Surroundings
 from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 from rlhf_lab.stages import artifacts
 from rlhf_lab.stages.preflight import _data_problems
@@ -49,8 +49,8 @@ def test_programs_run_with_the_attachments_of_their_question(tmp_path):
 
 def test_agents_are_not_told_where_attachments_lie(tmp_path):
     tasks = GaiaTasks(Gaia(), tmp_path, lambda: None, {})
-    assert all("files" not in task.facts for task in tasks.tasks("test"))
-    assert {task.facts["category"] for task in tasks.tasks("test")} == {"level_1", "level_2", "level_3"}
+    assert all("files" not in task.metadata for task in tasks.tasks("test"))
+    assert {task.metadata["category"] for task in tasks.tasks("test")} == {"level_1", "level_2", "level_3"}
 
 
 @pytest.mark.parametrize(
@@ -69,15 +69,15 @@ def test_limits_of_programs_are_in_the_key_of_attempts(tmp_path):
     limits = Sandboxing(timeout_s=2, level="rlimits").limits
     assert limits["timeout_s"] == 2 and not {"level", "image"} & limits.keys()
     tasks = GaiaTasks(Gaia(), tmp_path, lambda: None, limits)
-    assert all(tasks.known(task)["sandbox"] == limits for task in tasks.tasks("test"))
-    surroundings = Surroundings(lambda: SimpleNamespace(identity={}), lambda: None, limits)
-    assert build(CodeExecutor(), surroundings).identity["sandbox"] == limits
+    assert all(tasks.tool_context(task)["sandbox"] == limits for task in tasks.tasks("test"))
+    resources = AgentResources(lambda: SimpleNamespace(identity={}), lambda: None, limits)
+    assert build(CodeExecutor(), resources).identity["sandbox"] == limits
 
 
 def test_fixtures_are_in_the_keys_by_content(tmp_path, monkeypatch):
     key = settings_key("gaia")
     tasks = GaiaTasks(Gaia(), tmp_path, lambda: None, {})
-    known = tasks.known(tasks.chosen[0])
+    known = tasks.tool_context(tasks.chosen[0])
     fixtures = shutil.copytree(mini.FIXTURES, tmp_path / "fixtures")
     monkeypatch.setattr(mini, "FIXTURES", fixtures)
     assert settings_key("gaia") == key
@@ -87,17 +87,17 @@ def test_fixtures_are_in_the_keys_by_content(tmp_path, monkeypatch):
         assert changed != key
         key = changed
     tasks = GaiaTasks(Gaia(), tmp_path, lambda: None, {})
-    assert tasks.known(tasks.chosen[0]) == {**known, "pages": mini.fixture_digests()["pages.yml"]} != known
+    assert tasks.tool_context(tasks.chosen[0]) == {**known, "pages": mini.fixture_digests()["pages.yml"]} != known
 
 
 def test_a_copy_of_the_official_repository_is_planned_by_content(tmp_path):
     def write_copy(name):
-        folder = tmp_path / name / "2023" / "validation"
-        folder.mkdir(parents=True)
+        directory = tmp_path / name / "2023" / "validation"
+        directory.mkdir(parents=True)
         row = {"task_id": "a", "Question": "How many?", "Level": 1, "Final answer": "2", "file_name": "a.txt"}
-        (folder / "metadata.jsonl").write_text(json.dumps(row) + "\n")
-        (folder / "a.txt").write_text("one two")
-        return folder
+        (directory / "metadata.jsonl").write_text(json.dumps(row) + "\n")
+        (directory / "a.txt").write_text("one two")
+        return directory
 
     def stage(source):
         return planned("gaia", "algorithm.source=official", "algorithm.search=none", f"algorithm.path={source}")
@@ -105,16 +105,16 @@ def test_a_copy_of_the_official_repository_is_planned_by_content(tmp_path):
     def key(source):
         return stage(source).settings_key
 
-    folder, other = write_copy("one"), write_copy("two")
+    directory, other = write_copy("one"), write_copy("two")
     first = key(tmp_path / "one")
     assert not _data_problems(stage(tmp_path / "one"))
-    assert "no such file or folder" in "".join(_data_problems(stage(tmp_path / "three")))
-    assert key(tmp_path / "two") == key(folder) == key(folder / "metadata.jsonl") == first
+    assert "is no file, no directory and no hub id" in "".join(_data_problems(stage(tmp_path / "three")))
+    assert key(tmp_path / "two") == key(directory) == key(directory / "metadata.jsonl") == first
     (other / "unused.txt").write_text("x")
     assert key(tmp_path / "two") == first
     (other / "a.txt").write_text("one two three")
     assert key(tmp_path / "two") != first
-    with (folder / "metadata.jsonl").open("a") as metadata:
+    with (directory / "metadata.jsonl").open("a") as metadata:
         metadata.write("\n")
     assert key(tmp_path / "one") != first
     assert key("gaia-benchmark/GAIA") == key("gaia-benchmark/GAIA") != key("owner/GAIA")

@@ -38,25 +38,25 @@ def test_the_default_is_all_of_mini() -> None:
 
 def test_levels_and_limit() -> None:
     chosen = gaia_tasks.tasks(replace(MINI, levels=(1, 3), limit=2))
-    assert [task.facts["id"] for task in chosen] == ["mini-1-01", "mini-1-02", "mini-3-01", "mini-3-02"]
+    assert [task.metadata["id"] for task in chosen] == ["mini-1-01", "mini-1-02", "mini-3-01", "mini-3-02"]
 
 
 def test_facts_are_json_and_the_prompt_names_the_files() -> None:
     for task in gaia_tasks.tasks(MINI):
-        assert json.loads(json.dumps(task.facts)) == task.facts
+        assert json.loads(json.dumps(task.metadata)) == task.metadata
         (message,) = to_messages(task.prompt)
-        assert message["content"].startswith(task.facts["question"])
-        assert all(name in message["content"] for name in task.facts["files"])
-        assert task.facts["answer"] not in message["content"].split()
+        assert message["content"].startswith(task.metadata["question"])
+        assert all(name in message["content"] for name in task.metadata["files"])
+        assert task.metadata["answer"] not in message["content"].split()
 
 
 def test_the_annotated_calls_go_through_the_tools(tmp_path: Path) -> None:
     provider = gaia_tasks.search_provider(MINI, tmp_path)
     for task in gaia_tasks.tasks(MINI):
-        made = gaia_tasks.tools_for(task, MINI, provider=provider, run_code=lambda code: "printed")
-        tools = {tool.name: tool for tool in made}
-        assert set(task.facts["tools"]) <= set(tools)
-        for step in task.facts["steps"]:
+        generated = gaia_tasks.tools_for(task, MINI, provider=provider, run_code=lambda code: "printed")
+        tools = {tool.name: tool for tool in generated}
+        assert set(task.metadata["tools"]) <= set(tools)
+        for step in task.metadata["steps"]:
             assert not call_tool(tools, step["tool"], step["arguments"]).failed
     assert not list(tmp_path.iterdir()), "nothing is stored of a web that is at hand"
 
@@ -64,7 +64,7 @@ def test_the_annotated_calls_go_through_the_tools(tmp_path: Path) -> None:
 def test_attachments_for_a_sandbox(official: GaiaChoices) -> None:
     task, _ = gaia_tasks.tasks(official)
     assert gaia_tasks.attachments(task, official) == {"a.txt": b"seventeen"}
-    mini = next(task for task in gaia_tasks.tasks(MINI) if task.facts["files"])
+    mini = next(task for task in gaia_tasks.tasks(MINI) if task.metadata["files"])
     ((name, content),) = gaia_tasks.attachments(mini, MINI).items()
     assert name == "landings.csv" and content.startswith(b"ship,day")
 
@@ -96,15 +96,15 @@ def test_a_task_is_scored_from_its_facts_alone() -> None:
     ("values", "message"),
     [
         ({"source": "official", "search": "none"}, "source=official needs path="),
-        ({"path": "x"}, "read with source=official only"),
+        ({"path": "x"}, "only read with source=official"),
         ({"levels": ()}, "levels is empty; write some of 1, 2 and 3"),
         ({"levels": (1, 4)}, r"levels\[1\]=4 must be at least 1 and at most 3"),
         ({"levels": (1, 1)}, "must be without repeats"),
         ({"limit": -1}, "limit=-1"),
-        ({"search": "tavily"}, "answered by their own web"),
-        ({"search": "none"}, "answered by their own web"),
-        ({"source": "official", "path": "x"}, "knows nothing of the official questions"),
-        ({"search_key_env": "KEY"}, "belong to a live service"),
+        ({"search": "tavily"}, "need their offline web"),
+        ({"search": "none"}, "need their offline web"),
+        ({"source": "official", "path": "x"}, "has no pages for the official questions"),
+        ({"search_key_env": "KEY"}, "need a live service"),
         ({"source": "official", "path": "x", "search": "brave", "search_url": "http://far.example"}, "so use https"),
         ({"search_results": 0}, "search_results=0 must be at least 1 and at most 20"),
     ],
@@ -122,7 +122,7 @@ def test_addresses_that_may_have_the_key(url: str) -> None:
 def test_a_live_service_needs_its_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = GaiaChoices(source="official", path="x", search="tavily")
     monkeypatch.delenv("TAVILY_API_KEY", raising=False)
-    with pytest.raises(ConfigError, match="TAVILY_API_KEY has no key"):
+    with pytest.raises(ConfigError, match="TAVILY_API_KEY contains no key"):
         gaia_tasks.search_provider(settings, tmp_path)
     monkeypatch.setenv("MINE", "k")
     assert gaia_tasks.search_provider(replace(settings, search_key_env="MINE"), tmp_path) is not None

@@ -8,27 +8,27 @@ import pytest
 
 from rlhf_lab.core.tools import Call, Tool, ToolError, call_tool
 from rlhf_lab.packs.agents.gaia import files
-from rlhf_lab.packs.agents.gaia.search import Hit, Page, PageIndex
+from rlhf_lab.packs.agents.gaia.search import Hit, PageIndex, WebPage
 from rlhf_lab.packs.agents.gaia.tools import PART_CHARACTERS, calculate, question_tools
 
 PAGES = [
-    Page("https://a.example/heron", "Heron", "A grey bird that stands in shallow water."),
-    Page("https://a.example/gull", "Gull", "A white bird. It follows ships and steals fish."),
-    Page("https://a.example/ships", "Ships of the line", "Ships ships ships."),
-    Page("https://a.example/long", "Long", "x" * (2 * PART_CHARACTERS + 10)),
+    WebPage("https://a.example/heron", "Heron", "A grey bird that stands in shallow water."),
+    WebPage("https://a.example/gull", "Gull", "A white bird. It follows ships and steals fish."),
+    WebPage("https://a.example/ships", "Ships of the line", "Ships ships ships."),
+    WebPage("https://a.example/long", "Long", "x" * (2 * PART_CHARACTERS + 10)),
 ]
 CONTENT = {"log.csv": b"ship,day\nHeron,3\n", "photo.png": b"\x89PNG", "empty.txt": b""}
 
 
 @pytest.fixture
 def tools() -> dict[str, Tool]:
-    made = question_tools(
+    generated = question_tools(
         provider=PageIndex(PAGES),
         files=list(CONTENT),
         read=CONTENT.__getitem__,
         run_code=lambda code: f"ran {len(code)}",
     )
-    return {tool.name: tool for tool in made}
+    return {tool.name: tool for tool in generated}
 
 
 def call(tools: dict[str, Tool], tool: str, **arguments: object) -> Call:
@@ -48,14 +48,14 @@ def test_search_without_matches_is_no_error(tools: dict[str, Tool]) -> None:
 
 
 def test_search_is_deterministic_whatever_the_order_of_pages() -> None:
-    twins = [Page(f"https://a.example/{name}", "Twin", "the same text") for name in "cab"]
-    for pages in (twins, twins[::-1]):
+    paired_bases = [WebPage(f"https://a.example/{name}", "Twin", "the same text") for name in "cab"]
+    for pages in (paired_bases, paired_bases[::-1]):
         assert [hit.url[-1] for hit in PageIndex(pages, results=2).search("same text")] == ["a", "b"]
 
 
 def test_bm25_is_the_formula() -> None:
     """Two pages of 2 and 4 words; "tern" is in the first only: idf = ln(1 + 1.5/1.5) = ln 2, length 2 of mean 3."""
-    index = PageIndex([Page("u1", "", "tern rock"), Page("u2", "", "rock rock rock sand")])
+    index = PageIndex([WebPage("u1", "", "tern rock"), WebPage("u2", "", "rock rock rock sand")])
     saturation = 1.2 * (1 - 0.75 + 0.75 * 2 / 3)
     assert index._weight("tern", "u1") == pytest.approx(0.693147 * 2.2 / (1 + saturation), abs=1e-6)
     assert index.search("tern") == [Hit("", "u1", "tern rock")]
@@ -119,8 +119,8 @@ def test_python_is_what_the_sandbox_runs(tools: dict[str, Tool]) -> None:
 
 
 def test_tools_that_cannot_work_are_not_offered() -> None:
-    made = question_tools(provider=None, files=[], read=CONTENT.__getitem__, run_code=None)
-    assert [tool.name for tool in made] == ["calculator"]
+    generated = question_tools(provider=None, files=[], read=CONTENT.__getitem__, run_code=None)
+    assert [tool.name for tool in generated] == ["calculator"]
 
 
 def test_bytes_of_older_encodings() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_lab.packs.agents.benchmarks.html_text import MAX_LINK, html_text
+from rlhf_lab.packs.agents.benchmarks.html_text import MAX_LINK, MAX_LINKS, _VisibleTextReader, html_text
 
 CPU_S = 60.0
 """Linear reading of these pages takes some tenths of a second; quadratic reading takes hours."""
@@ -102,6 +102,23 @@ def test_deep_and_long_elements_take_linear_time(html: str) -> None:
 def test_a_number_of_no_character_is_one_replacement() -> None:
     """Python reads no numbers of more than 4,300 digits; such a reference once ended the run."""
     assert html_text(f"a&#{'9' * 5000};b&#x{'f' * 5000};c&#65;", "https://a.example") == "a\ufffdb\ufffdcA"
+
+
+def test_relative_links_do_not_multiply_the_page() -> None:
+    """A page of 8 MiB became 1.19 GB: each link of 15 characters was written with an address of 2,000."""
+    base = "https://a.example/" + "x" * (MAX_LINK - 100) + "/"
+    page = "<a href=y>z</a>" * 20_000
+    text = html_text(page, base)
+    assert len(text) <= len(page) + MAX_LINKS + MAX_LINK
+    assert text.startswith(f"z ({base}y)z (") and text.endswith("zzz")
+
+
+def test_less_than_signs_are_text_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them was a piece of its own: 8 MiB took 25 s."""
+    pieces: list[str] = []
+    monkeypatch.setattr(_VisibleTextReader, "add_text", lambda self, text: pieces.append(text))
+    html_text("<" * 100_000 + "<b>1 < 2", "https://a.example")
+    assert pieces == ["<" * 100_000, "1 < 2"]
 
 
 def test_a_long_base_does_not_multiply_the_page() -> None:

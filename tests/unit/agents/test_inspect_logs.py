@@ -61,8 +61,8 @@ def test_a_sample_says_what_the_attempt_was(logs):
 
 
 def test_what_was_said_is_there_once_and_in_order(logs):
-    said = [(message["role"], message["content"]) for message in logs["react"]["samples"][0]["messages"]]
-    assert said == [
+    text = [(message["role"], message["content"]) for message in logs["react"]["samples"][0]["messages"]]
+    assert text == [
         ("user", "What is oslo?"),
         ("assistant", "Action: search[oslo]"),
         ("tool", "busy"),
@@ -78,8 +78,8 @@ def test_what_was_said_is_there_once_and_in_order(logs):
 
 
 def test_a_part_that_reads_something_else_starts_with_it(logs):
-    said = [(message["role"], message["content"]) for message in logs["react"]["samples"][1]["messages"]]
-    assert said[2:] == [("tool", "busy"), ("user", "Note: busy"), ("assistant", "busy")]
+    text = [(message["role"], message["content"]) for message in logs["react"]["samples"][1]["messages"]]
+    assert text[2:] == [("tool", "busy"), ("user", "Note: busy"), ("assistant", "busy")]
     assert logs["react"]["samples"][1]["messages"][-1]["metadata"]["agent"] == "notes"
 
 
@@ -99,14 +99,14 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
     run = small_run(tmp_path / "run")
     rows = (run / "trajectories.jsonl").read_text().splitlines(keepends=True)
     (run / "trajectories.jsonl").write_text("".join(rows[1:]))
-    with pytest.raises(DataError, match=r"lacks 1 attempts, such as at mini/oslo"):
+    with pytest.raises(DataError, match=r"lacks 1 attempts, e.g. at mini/oslo"):
         run_logs(run)
     result = json.loads((run / "result.json").read_text())
     (run / "result.json").write_text(json.dumps({**result, "status": "interrupted"}))
-    with pytest.raises(DataError, match=r"it is interrupted; run its command again: python -m rlhf_lab"):
+    with pytest.raises(DataError, match=r"it is interrupted; repeat its command: python -m rlhf_lab"):
         run_logs(run)
     (run / "trajectories.jsonl").unlink()
-    with pytest.raises(DataError, match=r"holds no trajectories.jsonl; name a run of agent_bench"):
+    with pytest.raises(DataError, match=r"has no trajectories.jsonl; choose a run of agent_bench"):
         run_logs(run)
     with pytest.raises(DataError, match="not a run directory"):
         run_logs(tmp_path)
@@ -114,12 +114,12 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
 
 @pytest.mark.parametrize("words", [[], ["RUN"], ["RUN", "to="], ["RUN", "logs"], ["RUN", "to=logs", "from=x"]])
 def test_the_command_says_how_it_is_written(words):
-    with pytest.raises(ConfigError, match="export outputs/runs/RUN to=FOLDER"):
+    with pytest.raises(ConfigError, match="export outputs/runs/RUN to=DIR"):
         export_command(words)
 
 
 def test_the_command_knows_one_format():
-    with pytest.raises(ConfigError, match=r"format=trace is not known; the one format of export is inspect"):
+    with pytest.raises(ConfigError, match=r"format=trace is unknown; the only format of export is inspect"):
         export_command(["RUN", "to=logs", "format=trace"])
 
 

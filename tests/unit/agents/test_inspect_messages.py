@@ -6,8 +6,8 @@ import pytest
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.tools import MALFORMED, function_call
-from rlhf_lab.packs.agents.inspect.messages import check_settings, check_tool_choice, from_reply, to_request
-from rlhf_lab.packs.judging.judges.requests import Reply, Usage
+from rlhf_lab.packs.agents.inspect.messages import check_settings, check_tool_choice, from_response, to_request
+from rlhf_lab.packs.judging.judges.requests import Completion, Usage
 
 USER = {"role": "user", "content": "hi"}
 CALL = {"id": "call00000", "function": "search", "arguments": {"city": "Oslo"}, "type": "function"}
@@ -48,9 +48,9 @@ def test_the_model_reads_why_a_tool_failed():
 @pytest.mark.parametrize(
     ("messages", "says"),
     [
-        ([USER, {"role": "system", "content": "x"}], "message 2 is a system message behind a turn"),
-        ([{"role": "user", "content": [{"type": "image", "image": "x"}]}], "message 1 holds image"),
-        ([USER, {"role": "assistant", "content": "I"}], "ends with the assistant's turn"),
+        ([USER, {"role": "system", "content": "x"}], "message 2 is a system message after a turn"),
+        ([{"role": "user", "content": [{"type": "image", "image": "x"}]}], "message 1 contains image"),
+        ([USER, {"role": "assistant", "content": "I"}], "ends with an assistant message"),
         ([{"role": "system", "content": "x"}], "add a user message"),
     ],
 )
@@ -82,8 +82,8 @@ def test_a_call_cannot_be_demanded():
 
 def test_a_reply_becomes_an_output():
     calls = (function_call("search", {"city": "Oslo"}, "call00000"), function_call("f", {MALFORMED: "{x"}, "call00001"))
-    reply = Reply("so", usage=Usage(input_tokens=7, output_tokens=3), tool_calls=calls, latency_s=0.5)
-    output = from_reply(reply, "FOLDER")
+    response = Completion("so", usage=Usage(input_tokens=7, output_tokens=3), tool_calls=calls, latency_s=0.5)
+    output = from_response(response, "FOLDER")
     message = output["choices"][0]["message"]
     assert message["tool_calls"][0] == CALL
     assert message["tool_calls"][1]["parse_error"] == "the arguments of f are no JSON object: {x"
@@ -91,13 +91,13 @@ def test_a_reply_becomes_an_output():
     assert output["usage"] == {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}
     # what the model wrote comes back to it as it was
     again = to_request([USER, message, result("?"), result("!", tool_call_id="call00001")], [], {})
-    assert again.messages[1] == reply.message
+    assert again.messages[1] == response.message
 
 
 @pytest.mark.parametrize(
     ("stop", "reason"), [("end", "stop"), ("truncated", "max_tokens"), ("refused", "content_filter")]
 )
 def test_the_end_of_a_reply_keeps_its_reason(stop, reason):
-    output = from_reply(Reply("x", stop), "FOLDER")
+    output = from_response(Completion("x", stop), "FOLDER")
     assert output["choices"][0]["stop_reason"] == reason
     assert output["choices"][0]["message"]["tool_calls"] is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from rlhf_lab.core.errors import ConfigError
@@ -12,12 +14,12 @@ from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 
 @pytest.fixture
 def workspace():
-    made = Workspace()
+    generated = Workspace()
     try:
-        made.level  # noqa: B018
+        generated.level  # noqa: B018
     except (SandboxUnavailable, ConfigError) as reason:
         pytest.skip(f"no isolation on this machine: {reason}")
-    return made
+    return generated
 
 
 def test_paths_stay_in_the_folder():
@@ -38,6 +40,13 @@ def test_files_are_written_and_read():
             workspace.read(path)
     with pytest.raises(IsADirectoryError):
         workspace.write("a", b"")
+    with pytest.raises(NotADirectoryError, match="a/b is a file of the sandbox"):
+        workspace.write("a/b/c", b"")
+    for path in ("x" * 256, "/".join(["x" * 255] * 9)):
+        with pytest.raises(OSError, match="a path has at most 2048 bytes, and each name in it 255") as raised:
+            workspace.write(path, b"")
+        assert raised.value.errno == errno.ENAMETOOLONG
+    assert workspace.files == {"a/b": b"1"}
     with pytest.raises(OSError, match="disk_mib=1"):
         workspace.write("c", bytes(2**20))
     with pytest.raises(PermissionError):
@@ -46,7 +55,7 @@ def test_files_are_written_and_read():
 
 def test_a_level_that_gives_no_files_back_is_refused(monkeypatch):
     monkeypatch.setattr("rlhf_lab.packs.code.sandbox.sandbox.choose_level", lambda settings: "container")
-    with pytest.raises(ConfigError, match="level=container gives no files back"):
+    with pytest.raises(ConfigError, match="level=container cannot return files"):
         Workspace().run(["true"])
 
 
@@ -58,7 +67,7 @@ def test_files_last_from_one_command_to_the_next(workspace):
     )
     assert (first.status, first.exit, first.stdout) == ("ok", 0, f"said x\n{ROOT}\n"), first.stderr
     assert workspace.files == {"main.py": b"print(open('in/put').read()[::-1])", "out": b"cba\n"}
-    second = workspace.run(["python3", "-c", "import os; print(os.getcwd(), open('../out').read())"], folder="sub")
+    second = workspace.run(["python3", "-c", "import os; print(os.getcwd(), open('../out').read())"], directory="sub")
     assert second.stdout == f"{ROOT}/sub cba\n\n", second.stderr
 
 
@@ -97,3 +106,22 @@ def test_the_programs_take_no_room_of_the_files(workspace):
     assert full.status == "disk", full.stderr
     after = workspace.run(["rm", "large", "more"])  # a folder that is full can be emptied
     assert after.status == "ok" and workspace.files == {}, after.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        ("rm data; mkdir data; echo 1 > data/x", {"data/x": b"1\n"}),
+        ("rm ../main.py; mkdir ../main.py; touch ../main.py/x", {"data": b"0"}),
+        ("cd ..; rm -r sample; touch sample", {}),
+        (
+            "python3 -c \"import os; [(os.mkdir('d' * 255), os.chdir('d' * 255)) for _ in range(16)]; open('x', 'w')\"",
+            {"data": b"0"},
+        ),
+    ],
+)
+def test_whatever_a_command_leaves_the_next_one_takes(workspace, command, files):
+    workspace.write("data", b"0")
+    first = workspace.run(["sh", "-c", command])
+    assert (first.status, workspace.files) == ("ok", files), first.stderr
+    assert workspace.run(["sh", "-c", "echo 2"]).stdout == "2\n"

@@ -10,7 +10,7 @@ from agent_support import FakeModel, assignment, last, run, script, tools
 from rlhf_lab.core.tools import text_tool
 from rlhf_lab.packs.agents.harness.brief import Brief
 from rlhf_lab.packs.agents.harness.plan_execute import plan_execute, read_call, read_plan, with_results
-from rlhf_lab.packs.agents.harness.program import Ended
+from rlhf_lab.packs.agents.harness.program import AttemptFinished
 
 program = partial(plan_execute, steps=4, step_turns=2)
 PLAN = "1. search[Velmora ; capital]\n2. search[#1 ; mayor]"
@@ -29,7 +29,7 @@ def test_calls_of_a_plan_are_made_and_references_filled_in():
 
 
 def test_a_redirect_is_taken_for_the_value():
-    """What the first result teaches comes too late for the plan."""
+    """The information of the first result comes too late for the plan."""
     model = FakeModel(script("1. search[Old Velmora ; capital]\n2. search[#1 ; mayor]", "Answer: unknown"))
     (trajectory,) = run(program, model)
     assert [call.result for call in trajectory.calls] == ["moved see Velmora", "no entry for moved see Velmora"]
@@ -38,8 +38,8 @@ def test_a_redirect_is_taken_for_the_value():
 def test_a_step_that_is_no_call_is_given_to_a_part_of_its_own():
     def answer(request):
         turns = {"What is the capital of Velmora?": "Action: search[Velmora ; capital]", "Observation": "Answer: Ossin"}
-        for begin, turn in turns.items():
-            if last(request).startswith(begin):
+        for start, turn in turns.items():
+            if last(request).startswith(start):
                 return turn
         if "results of the plan" in request.system:
             return "Answer: Tal"
@@ -52,6 +52,23 @@ def test_a_step_that_is_no_call_is_given_to_a_part_of_its_own():
     assert {call.result for call in trajectory.calls} == {"Ossin", "Tal"}
     # the part sees its step alone
     assert [m["content"] for m in model.asked[1].messages] == ["What is the capital of Velmora?"]
+
+
+def test_a_step_that_finds_nothing_in_its_turns_has_no_result():
+    plan = "1. What is the capital of Velmora?"
+    search = "Action: search[Velmora ; capital]"
+    model = FakeModel(script(plan, search, search, "Answer: unknown"))
+    (trajectory,) = run(program, model)
+    assert [turn.agent for turn in trajectory.turns] == ["planner", "step", "step", "answer"]  # step_turns
+    assert last(model.asked[-1]).endswith("1. What is the capital of Velmora?\n<result>\nno result\n</result>")
+
+
+def test_the_planner_knows_the_tools_and_the_last_part_the_question():
+    model = FakeModel(script(PLAN, "Answer: Tal"))
+    run(program, model)
+    planner, answer = model.asked
+    assert "- search[entity ; relation]: Looks up one fact" in planner.system
+    assert last(answer).startswith("Who is the mayor of the capital of Velmora?")
 
 
 def says(text: str):
@@ -78,12 +95,17 @@ def test_a_result_that_reads_as_a_call_is_none():
     assert [call.arguments["at"] for call in trajectory.calls] == ["a"]
 
 
-def test_the_last_part_may_make_one_more_call_whose_result_joins_the_others():
+def test_the_last_part_may_make_more_calls_whose_results_join_the_others():
     plan = "1. search[Ossin ; population]\n2. search[Quorin ; population]"
-    model = FakeModel(script(plan, "Action: calculate[1200 + 800]", "Answer: 2000"))
+    turns = ("Action: calculate[1200 + 800]", "Action: calculate[2000 + 1]", "Answer: 2001")
+    model = FakeModel(script(plan, *turns))
     (trajectory,) = run(program, model)
-    assert (trajectory.answer, trajectory.calls[-1].result) == ("2000", "2000")
-    assert 'calculate {"expression": "1200 + 800"}\n<result>\n2000' in last(model.asked[-1])
+    assert (trajectory.answer, trajectory.calls[-1].result) == ("2001", "2001")
+    assert last(model.asked[-1]).endswith(
+        "2. search[Quorin ; population]\n<result>\n800\n</result>\n"
+        '3. calculate {"expression": "1200 + 800"}\n<result>\n2000\n</result>\n'
+        '4. calculate {"expression": "2000 + 1"}\n<result>\n2001\n</result>'
+    )
 
 
 def test_a_small_model_is_asked_in_the_phrases_that_it_was_trained_on():
@@ -101,7 +123,7 @@ def test_what_is_no_plan_is_an_error_of_the_agent(text, error):
     (trajectory,) = run(program, FakeModel(script(text)))
     assert (trajectory.stop, trajectory.answer) == ("failed", None)
     assert error in trajectory.error
-    with pytest.raises(Ended):
+    with pytest.raises(AttemptFinished):
         read_plan(text, 4)
 
 

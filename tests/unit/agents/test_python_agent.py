@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from agent_support import assignment
 
 from rlhf_lab.core.errors import BudgetExceeded, ConfigError
+from rlhf_lab.core.tools import ToolError
+from rlhf_lab.packs.agents.harness.agent import Assignment
 from rlhf_lab.packs.agents.harness.python import ThreadedAgent, load_agent
 from rlhf_lab.packs.agents.harness.settings import PythonAgent
+from rlhf_lab.packs.agents.tools.bench.task_sets import AgentBenchMini
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory
 
 MINE = """
@@ -99,11 +104,11 @@ def test_a_class_or_an_object_of_a_file_attempts_tasks(mine, name):
 
 
 def test_what_is_no_agent_is_refused(mine):
-    with pytest.raises(ConfigError, match=r"agent.programs.python.path=.*:number is int"):
+    with pytest.raises(ConfigError, match=r"agent.programs.python.path=.*:number is of type int"):
         load_agent(PythonAgent(path=f"{mine}:number"))
     with pytest.raises(ConfigError, match="has no function absent"):
         load_agent(PythonAgent(path=f"{mine}:absent"))
-    with pytest.raises(ConfigError, match=r"is not FILE\.py:NAME"):
+    with pytest.raises(ConfigError, match=r"is not of the form FILE\.py:NAME"):
         PythonAgent(path="mine")
 
 
@@ -112,11 +117,11 @@ def test_what_is_no_agent_is_refused(mine):
     [
         ("NoRun", "NoRun has no method run; write def run(self, prompt, tools)"),
         ("no_agent", "int has no method run"),
-        ("Asks", r"takes arguments, Asks(key); expected a class or function without any"),
-        ("solve", r"takes arguments, solve(prompt, tools); expected a class or function without any"),
+        ("Asks", r"takes arguments, Asks(key); write a class or function without arguments"),
+        ("solve", r"takes arguments, solve(prompt, tools); write a class or function without arguments"),
         ("OneArgument", r"OneArgument.run(prompt) cannot be called as run(prompt, tools)"),
         ("one_argument", r"OneArgument.run(prompt) cannot be called as run(prompt, tools)"),
-        ("Waits", "Waits.run is async, and attempts run in threads"),
+        ("Waits", "Waits.run is async, but attempts run in threads"),
         ("Breaks", "Breaks() raised KeyError: 'MY_KEY' (wrong.py, line "),
     ],
 )
@@ -131,8 +136,8 @@ def test_what_would_fail_in_every_attempt_is_refused_before_the_first(tmp_path, 
 def test_further_arguments_with_defaults_and_methods_set_at_the_start_are_fine(tmp_path):
     (tmp_path / "right.py").write_text(RIGHT)
     for name in ("More", "Late", "make"):
-        made = load_agent(PythonAgent(path=f"{tmp_path}/right.py:{name}"))
-        assert made().run("q", []) == "q"
+        generated = load_agent(PythonAgent(path=f"{tmp_path}/right.py:{name}"))
+        assert generated().run("q", []) == "q"
 
 
 def test_a_trajectory_is_taken_as_it_is_and_other_things_are_errors():
@@ -175,16 +180,49 @@ def test_an_error_of_the_infrastructure_starts_no_further_attempt():
 
 def test_threads_are_bounded():
     lock = threading.Lock()
-    now, most = [0], [0]
+    now, largest = [0], [0]
 
     def counted(prompt, tools):
         with lock:
             now[0] += 1
-            most[0] = max(most[0], now[0])
+            largest[0] = max(largest[0], now[0])
         time.sleep(0.02)
         with lock:
             now[0] -= 1
         return prompt
 
     threaded(counted, 3).run_many([assignment(str(number)) for number in range(9)], lambda *_: None)
-    assert most[0] == 3
+    assert largest[0] == 3
+
+
+def test_the_agent_of_the_documentation_answers_tasks(tmp_path):
+    """The example of docs/agents/agents_architectures.md, on the tasks of agent_bench that were written by hand."""
+    page = Path(__file__).parents[3] / "docs" / "agents" / "agents_architectures.md"
+    (example,) = re.findall(r"^```python\n(.*?class Mine.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    (tmp_path / "my_agent.py").write_text(example)
+    bench = AgentBenchMini()
+    tasks = bench.tasks("test")
+    agent = ThreadedAgent(load_agent(PythonAgent(path=f"{tmp_path}/my_agent.py:Mine")), {})
+    assignments = [Assignment(task, tuple(bench.tools(task, seed=0))) for task in tasks]
+    trajectories = agent.run_many(assignments, lambda position, trajectory: None)
+    assert {trajectory.stop for trajectory in trajectories} == {"answered"}
+    right = [
+        task.metadata["question"]
+        for task, trajectory in zip(tasks, trajectories, strict=True)
+        if trajectory.answer == task.metadata["answer"]
+    ]
+    assert right == ["Who is the mayor of Ossin?", "Who is the mayor of the capital of Velmora?"]
+
+
+def test_a_call_that_gives_nothing_is_recorded_as_failed():
+    def run(prompt, tools):
+        search = {tool.name: tool for tool in tools}["search"]
+        try:
+            return search.run(entity="Nowhere", relation="capital")
+        except ToolError as error:
+            return str(error)
+
+    (trajectory,) = threaded(run).run_many([assignment()], lambda position, trajectory: None)
+    (call,) = trajectory.calls
+    assert call.failed and call.result == trajectory.answer == "no entry for Nowhere"
+    assert call.arguments == {"entity": "Nowhere", "relation": "capital"}

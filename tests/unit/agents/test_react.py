@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from agent_support import FakeModel, assignment, calls, last, run, script
 
+from rlhf_lab.packs.agents.harness.brief import Brief
 from rlhf_lab.packs.agents.harness.prompts import marked
 from rlhf_lab.packs.agents.harness.react import react
 from rlhf_lab.packs.agents.harness.tool_use import read_answer
 from rlhf_lab.packs.agents.harness.zero_shot import zero_shot
-from rlhf_lab.packs.judging.judges.requests import Reply
+from rlhf_lab.packs.judging.judges.requests import Completion
 
 CAPITAL = {"entity": "Velmora", "relation": "capital"}
 MAYOR = {"entity": "Ossin", "relation": "mayor"}
@@ -21,6 +22,13 @@ def test_zero_shot_asks_once_and_offers_no_tools():
     assert (trajectory.answer, trajectory.stop, trajectory.calls) == ("Tal", "answered", ())
     assert len(model.asked) == 1
     assert model.asked[0].tools == ()
+    assert model.asked[0].system.startswith("Answer the question. Think as long as you need.")
+
+
+def test_zero_shot_asks_a_small_model_in_the_phrase_that_it_was_trained_on():
+    model = FakeModel(script("Answer: Tal"))
+    run(zero_shot, model, assignment("Who?"), prompts=Brief())
+    assert [(request.system, last(request)) for request in model.asked] == [("", "Reply: Who?")]
 
 
 def test_react_calls_tools_as_text_until_it_answers():
@@ -53,8 +61,10 @@ def test_react_calls_tools_in_the_models_own_form_several_in_a_turn():
     assert [call.result for call in trajectory.turns[0].calls] == ["Ossin", "Tal"]
     assert [call.id for call in trajectory.calls] == ["call0", "call1"]
     assert [tool["function"]["name"] for tool in model.asked[0].tools] == ["search", "calculate"]
-    _, said, first, second = model.asked[1].messages
-    assert [call["id"] for call in said["tool_calls"]] == ["call0", "call1"]
+    for request in model.asked:  # the same instructions in each turn
+        assert request.system.startswith("Answer the question with the help of the tools.")
+    _, text, first, second = model.asked[1].messages
+    assert [call["id"] for call in text["tool_calls"]] == ["call0", "call1"]
     assert (first["role"], first["tool_call_id"], second["tool_call_id"]) == ("tool", "call0", "call1")
 
 
@@ -100,14 +110,14 @@ def test_calls_run_out():
 
 
 def test_a_refusal_and_a_cut_answer_end_an_attempt():
-    (trajectory,) = run(react, FakeModel(lambda request: Reply("no", "refused")))
+    (trajectory,) = run(react, FakeModel(lambda request: Completion("no", "refused")))
     assert (trajectory.answer, trajectory.stop) == (None, "refused")
-    (trajectory,) = run(react, FakeModel(lambda request: Reply("Answer: Ta", "truncated")))
+    (trajectory,) = run(react, FakeModel(lambda request: Completion("Answer: Ta", "truncated")))
     assert (trajectory.answer, trajectory.stop) == ("Ta", "truncated")
 
 
 def test_a_cut_turn_without_an_answer_goes_on():
-    model = FakeModel(script(Reply("Thought: let me think about", "truncated"), "Answer: Tal"))
+    model = FakeModel(script(Completion("Thought: let me think about", "truncated"), "Answer: Tal"))
     (trajectory,) = run(react, model)
     assert (trajectory.answer, trajectory.stop) == ("Tal", "answered")
 

@@ -18,8 +18,8 @@ openpyxl = pytest.importorskip("openpyxl", reason="comes with rlhf_lab[gaia]")
 def workbook(cells: dict[str, Any]) -> bytes:
     book, stream = openpyxl.Workbook(), io.BytesIO()
     book.active.title = "May"
-    for place, value in cells.items():
-        book.active[place] = value
+    for position, value in cells.items():
+        book.active[position] = value
     book.save(stream)
     return stream.getvalue()
 

@@ -8,10 +8,10 @@ import pytest
 
 from rlhf_lab.core.tools import ToolError, call_tool
 from rlhf_lab.packs.agents.tools.retrieval import PassageIndex, retrieval_tool
-from rlhf_lab.packs.agents.tools.table import MOST_ROWS, Table, TableBase, table_tools
+from rlhf_lab.packs.agents.tools.table import MOST_ROWS, DataTable, TableBase, table_tools
 
 PASSAGES = {"Tower": "The tower is old.", "Bridge": "The bridge is long and the bridge is old.", "Mill": "A mill."}
-LAKES = TableBase({"lakes": Table(["name", "depth_m"], [["Orlun", 41], ["Vess", 12.5], ["Tamm", None]])})
+LAKES = TableBase({"lakes": DataTable(["name", "depth_m"], [["Orlun", 41], ["Vess", 12.5], ["Tamm", None]])})
 
 
 def test_bm25_on_the_page():
@@ -25,8 +25,8 @@ def test_bm25_on_the_page():
 def test_the_best_passage_comes_first_and_ties_keep_their_order():
     index = PassageIndex({**PASSAGES, "Second tower": "The tower is old."})
     assert index.retrieve("bridge old").startswith("Bridge: ")
-    alike = PassageIndex({"B": "same words", "A": "same words"})
-    assert [title for title, _ in alike.find("words same")] == ["B", "A"]
+    equal = PassageIndex({"B": "same words", "A": "same words"})
+    assert [title for title, _ in equal.find("words same")] == ["B", "A"]
     assert len(index.find("the tower is old", top=2)) == 2
 
 
@@ -51,7 +51,7 @@ def test_what_a_query_shows():
 
 
 def test_rows_are_bounded():
-    many = TableBase({"numbers": Table(["n"], [[n] for n in range(100)])})
+    many = TableBase({"numbers": DataTable(["n"], [[n] for n in range(100)])})
     lines = many.query("SELECT n FROM numbers").split("\n")
     assert lines[-1] == f"(only the first {MOST_ROWS} rows; add a condition or a LIMIT)"
     assert len(lines) == MOST_ROWS + 2

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
+from agent_support import ran
 
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.packs.agents.harness.agent import Assignment
+from rlhf_lab.packs.agents.harness.resources import AgentResources
 from rlhf_lab.packs.agents.harness.scripted_code import build
 from rlhf_lab.packs.agents.harness.settings import ScriptedCode
-from rlhf_lab.packs.agents.harness.surroundings import Surroundings
 
 FACTS = {"program": "broken\n", "solution": "repaired\n"}
 TASK = Assignment(Task("\n\nHuman: Repair it.\n\nAssistant:", FACTS), ())
@@ -20,12 +19,12 @@ def programs(behaviour: str, failing: tuple[str, ...], rounds: int = 6) -> list[
     """The programs that an agent wrote of which these fail."""
 
     def run_code(code, files):
-        return SimpleNamespace(status="error" if code in failing else "ok", stdout="", stderr="E", files={})
+        return ran("error" if code in failing else "ok", stderr="E")
 
     def no_model():
         raise AssertionError("it asks no model")
 
-    agent = build(ScriptedCode(behaviour, rounds), Surroundings(no_model, lambda: run_code, {}))
+    agent = build(ScriptedCode(behaviour, rounds), AgentResources(no_model, lambda: run_code, {}))
     (trajectory,) = agent.run_many([TASK], lambda position, trajectory: None)
     assert trajectory.answer == [call.arguments["code"] for call in trajectory.calls][-1]
     return [call.arguments["code"] for call in trajectory.calls]
@@ -46,6 +45,6 @@ def test_what_is_written(behaviour, failing, written):
 
 
 def test_behaviours_are_different_agents():
-    surroundings = Surroundings(lambda: None, lambda: None, {})
-    identities = [build(ScriptedCode(name), surroundings).identity for name in ("solves", "unchanged", "reads_errors")]
+    resources = AgentResources(lambda: None, lambda: None, {})
+    identities = [build(ScriptedCode(name), resources).identity for name in ("solves", "unchanged", "reads_errors")]
     assert len({str(identity) for identity in identities}) == 3

@@ -16,14 +16,14 @@ from rlhf_lab.core.tools import Tool, ToolError, call_tool, text_tool
 from rlhf_lab.data.text_calls import read_move
 from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.packs.agents.tools.bases import BaseSize, draw_base
-from rlhf_lab.packs.agents.tools.demonstrations import Demonstration, Habits
+from rlhf_lab.packs.agents.tools.demonstrations import Habits, ToolDemonstration
 from rlhf_lab.packs.agents.tools.flaky import BUSY, flaky
 from rlhf_lab.packs.agents.tools.kinds import ALL_KINDS, KINDS, UNKNOWN, tools_of
-from rlhf_lab.packs.agents.tools.knowledge import KnowledgeBase, calculate
-from rlhf_lab.packs.agents.tools.names import SYLLABLES, draw_names, draw_twins, names_of
+from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculate
+from rlhf_lab.packs.agents.tools.names import SYLLABLES, draw_names, draw_paired_bases, names_of
 from rlhf_lab.packs.agents.tools.roles import ROLES, prompt_of, spaced_call
 from rlhf_lab.packs.agents.tools.settings import TOOL_KINDS, TOOL_ROLES, HabitSettings, Tools
-from rlhf_lab.packs.agents.tools.task_set import ToolTaskFacts
+from rlhf_lab.packs.agents.tools.task_set import ToolTaskRow
 from rlhf_lab.packs.agents.tools.tools import build, world_of
 from rlhf_lab.packs.agents.tools.world import DEMONSTRATED, ToolWorld, ToolWorldSize, is_right
 
@@ -39,16 +39,16 @@ def world() -> ToolWorld:
 
 
 def play(world: ToolWorld, task: Task, turns: list[str], seed: int = 0) -> tuple[list[str], float]:
-    """What the tools said, and the reward, when these turns are said."""
+    """Return the outputs of the tools, and the reward, for these turns."""
     state = world.reset(task, seed)
-    said, reward = [], 0.0
+    text, reward = [], 0.0
     for turn in turns:
         step = world.step(state, turn)
-        said += [message["content"] for message in step.messages]
+        text += [message["content"] for message in step.messages]
         reward += step.reward
         if step.done:
             break
-    return said, reward
+    return text, reward
 
 
 # the catalogue
@@ -63,36 +63,36 @@ def test_the_catalogue_has_17_kinds():
 def test_the_shortest_calls_reach_the_answer(world, kind):
     """Fact by fact, in words: `facts.calls` through the tools, then the answer, is worth 1."""
     for task in world.tasks("test"):
-        if task.facts["category"] != kind:
+        if task.metadata["category"] != kind:
             continue
         tools = {tool.name: tool for tool in world.tools(task, seed=11)}
-        for call in task.facts["calls"]:
-            made = call_tool(tools, call["name"], call["arguments"])
+        for call in task.metadata["calls"]:
+            generated = call_tool(tools, call["name"], call["arguments"])
             for _ in range(30):  # the kind `flaky` is busy three times in ten
-                if made.result != BUSY:
+                if generated.result != BUSY:
                     break
-                made = call_tool(tools, call["name"], call["arguments"])
-            assert made.result != BUSY
-        refused = task.facts["scorer"] == "refusal"
-        assert made.failed == refused, (task.facts["question"], made)
+                generated = call_tool(tools, call["name"], call["arguments"])
+            assert generated.result != BUSY
+        refused = task.metadata["scorer"] == "refusal"
+        assert generated.failed == refused, (task.metadata["question"], generated)
         if kind.startswith(("chain", "lookup", "long", "redirected", "twice", "sum", "difference", "table", "flaky")):
-            assert made.result == task.facts["answer"], "the last call gives the answer"
+            assert generated.result == task.metadata["answer"], "the last call gives the answer"
         demonstration = world.demonstrate(task, Habits())
         turns = [turn.text for turn in demonstration.turns]
-        assert is_right(task.facts, demonstration.answer)
-        said, reward = play(world, task, turns, seed=DEMONSTRATED)
+        assert is_right(task.metadata, demonstration.answer)
+        text, reward = play(world, task, turns, seed=DEMONSTRATED)
         assert reward == 1.0
-        assert said == [turn.call.result for turn in demonstration.turns if turn.call]
+        assert text == [turn.call.result for turn in demonstration.turns if turn.call]
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_who_refuses_or_guesses_gets_what_chance_gives(world, kind):
-    tasks = [task for task in world.tasks("test") if task.facts["category"] == kind]
+    tasks = [task for task in world.tasks("test") if task.metadata["category"] == kind]
     assert len(tasks) == EACH
-    refusals = [is_right(task.facts, UNKNOWN) for task in tasks]
+    refusals = [is_right(task.metadata, UNKNOWN) for task in tasks]
     assert all(refusals) == any(refusals) == kind.startswith("missing")
     names = ["tal vor", "12", "", "yes"]
-    guesses = [is_right(task.facts, name) for task in tasks for name in names]
+    guesses = [is_right(task.metadata, name) for task in tasks for name in names]
     assert sum(guesses) <= 3, "an amount may be guessed"
 
 
@@ -100,7 +100,7 @@ def test_the_steps_of_each_kind(world):
     """Calls of the oracle: one for each hop, one more for each redirect on the way."""
     calls: dict[str, list[int]] = {}
     for task in world.tasks("test"):
-        calls.setdefault(task.facts["category"], []).append(len(task.facts["calls"]))
+        calls.setdefault(task.metadata["category"], []).append(len(task.metadata["calls"]))
     assert min(calls["lookup"]) == 1 and min(calls["chain_3"]) == 3
     assert min(calls["redirected"]) == 3 and min(calls["twice_redirected"]) == 4
     assert min(calls["long_chain"]) >= 6 and max(calls["long_chain"]) > 6
@@ -110,13 +110,13 @@ def test_the_steps_of_each_kind(world):
 
 def test_two_sources_contradict_each_other(world):
     for task in world.tasks("test"):
-        if task.facts["category"] == "conflicting":
+        if task.metadata["category"] == "conflicting":
             tools = {tool.name: tool for tool in world.tools(task, 0)}
-            drawn = world.draw("test", task.facts["number"])
-            truth = drawn.base.truth
-            ((name, relation),) = [call["arguments"].values() for call in task.facts["calls"][:1]]
+            selected = world.draw("test", task.metadata["number"])
+            truth = selected.base.truth
+            ((name, relation),) = [call["arguments"].values() for call in task.metadata["calls"][:1]]
             assert call_tool(tools, "archive", {"entity": name, "relation": relation}).result != truth[name][relation]
-            assert f"The {task.facts['calls'][-1]['name']} is right" in task.facts["question"]
+            assert f"The {task.metadata['calls'][-1]['name']} is right" in task.metadata["question"]
 
 
 def test_a_base_has_its_facts_under_one_name():
@@ -132,7 +132,7 @@ def test_a_base_has_its_facts_under_one_name():
 
 
 def test_what_a_base_says():
-    base = KnowledgeBase({"Ossin": {"capital": "Velmora"}}, {"Ossi": "Ossin"})
+    base = ToolKnowledge({"Ossin": {"capital": "Velmora"}}, {"Ossi": "Ossin"})
     assert base.search("Ossin", "capital") == "Velmora"
     assert base.search("Ossi", "capital") == "moved see Ossin"
     for entity, relation, problem in (("Oss", "capital", "no entry for Oss"), ("Ossin", "age", "Ossin has no age")):
@@ -150,8 +150,8 @@ OF_OTHER_SETS = {"any_order", "template", "tolerance", "unit", "fixture"}
 
 def test_a_task_says_all_that_task_sets_promise(world):
     for task in world.tasks("test"):
-        assert set(task.facts) >= ToolTaskFacts.__annotations__.keys() - OF_OTHER_SETS
-    ids = [task.facts["id"] for split in ("train", "test") for task in world.tasks(split)]
+        assert set(task.metadata) >= ToolTaskRow.__annotations__.keys() - OF_OTHER_SETS
+    ids = [task.metadata["id"] for split in ("train", "test") for task in world.tasks(split)]
     assert len(set(ids)) == len(ids)
 
 
@@ -166,20 +166,20 @@ def test_names_of_the_test_split_are_new():
 
 def test_no_syllable_stands_in_two_names():
     for seed in range(20):
-        first, second = draw_twins(Random(seed), "test")
+        first, second = draw_paired_bases(Random(seed), "test")
         assert first.split()[0] == second.split()[0] and first != second
         names = draw_names(Random(seed), 22, "test", (first, second))
         syllables = [syllable for name in names for syllable in name.split()]
         assert len(set(syllables)) == 44
         assert set(first.split() + second.split()).isdisjoint(syllables)
-    with pytest.raises(ValueError, match="25 names without a common syllable; at most 24"):
+    with pytest.raises(ValueError, match="25 names without a common syllable are too many; the limit is 24"):
         draw_names(Random(0), 25, "test")
 
 
 def test_tasks_of_the_splits_share_no_name(world):
     mentioned: dict[str, set[str]] = {}
     for split in ("train", "test"):
-        text = " ".join(f"{task.facts['question']} {task.facts['answer']}" for task in world.tasks(split))
+        text = " ".join(f"{task.metadata['question']} {task.metadata['answer']}" for task in world.tasks(split))
         words = re.findall(r"[a-z]+", text)
         pairs = {f"{a} {b}" for a, b in pairwise(words) if a in SYLLABLES and b in SYLLABLES}
         mentioned[split] = {pair for pair in pairs if tuple(pair.split()) in names_of(split)}
@@ -201,11 +201,11 @@ def test_the_same_seed_gives_the_same_world(world):
 
 def test_test_tasks_go_through_the_kinds_in_turn():
     world = ToolWorld(ToolWorldSize({"lookup": 1, "chain_2": 3, "sum": 0}, train_tasks=200, test_tasks=6), 0)
-    assert [task.facts["category"] for task in world.tasks("test")] == ["lookup", "chain_2"] * 3
-    counts = Counter(task.facts["category"] for task in world.tasks("train"))
+    assert [task.metadata["category"] for task in world.tasks("test")] == ["lookup", "chain_2"] * 3
+    counts = Counter(task.metadata["category"] for task in world.tasks("train"))
     assert counts["sum"] == 0 and 100 < counts["chain_2"] < 190
     longer = ToolWorld(ToolWorldSize({"lookup": 1}, test_tasks=2, test_kinds=("chain_6",)), 0)
-    assert {task.facts["category"] for task in longer.tasks("test")} == {"chain_6"}
+    assert {task.metadata["category"] for task in longer.tasks("test")} == {"chain_6"}
 
 
 # the environment
@@ -218,16 +218,16 @@ def test_a_world_is_an_environment(world):
 def test_what_a_turn_gives():
     world = ToolWorld(ToolWorldSize({"lookup": 1}, BaseSize(redirect=0.0), train_tasks=1), 0)
     task = world.tasks("train")[0]
-    (call,) = task.facts["calls"]
+    (call,) = task.metadata["calls"]
     state = world.reset(task, 0)
-    said = world.step(state, f"Thought: need it\nAction: {spaced_call(call['name'], list(call['arguments'].values()))}")
-    assert not said.done and said.reward == 0
-    assert said.messages == [{"role": "tool", "content": task.facts["answer"]}]
+    text = world.step(state, f"Thought: need it\nAction: {spaced_call(call['name'], list(call['arguments'].values()))}")
+    assert not text.done and text.reward == 0
+    assert text.messages == [{"role": "tool", "content": task.metadata["answer"]}]
     nonsense = world.step(state, "hello")
     assert not nonsense.done and nonsense.messages[0]["content"].startswith("error: write Action:")
     unknown = world.step(state, "Action: fly[ home ]")
     assert "there is no tool 'fly'" in unknown.messages[0]["content"]
-    right = world.step(state, f"Answer: {task.facts['answer']}")
+    right = world.step(state, f"Answer: {task.metadata['answer']}")
     assert right.done and right.reward == 1.0 and not right.messages
     wrong = world.step(state, "Answer: somebody else")
     assert wrong.done and wrong.reward == 0.0
@@ -240,7 +240,7 @@ def graded(task: Task, turns: int, response: str) -> Episode:
 
 def test_grades_count_calls_and_right_answers(world):
     task = world.tasks("test")[0]
-    right = graded(task, 3, f"Thought: x\nAnswer: {task.facts['answer']}")
+    right = graded(task, 3, f"Thought: x\nAnswer: {task.metadata['answer']}")
     wrong = graded(task, 2, "Answer: nobody")
     cut = graded(task, 2, "Thought: x\nAction: search[ a")
     grades = world.grade([right, wrong, cut])
@@ -256,7 +256,7 @@ def echo_tool() -> Tool:
 
 
 def outcomes(tool: Tool, calls: int) -> list[bool]:
-    """Whether each of so many calls worked."""
+    """Return, for each of `calls` calls, True if it worked."""
     worked = []
     for _ in range(calls):
         try:
@@ -283,7 +283,7 @@ def test_every_kind_can_be_made_flaky():
     results = []
     for task in world.tasks("test"):
         tools = {tool.name: tool for tool in world.tools(task, 5)}
-        first = task.facts["calls"][0]
+        first = task.metadata["calls"][0]
         results.append(call_tool(tools, first["name"], first["arguments"]).result)
     assert 8 < results.count(BUSY) < 20, "every task has luck of its own"
 
@@ -307,12 +307,12 @@ def test_habits_happen_as_often_as_they_should():
     size = ToolWorldSize({"lookup": 1}, BaseSize(redirect=0.5), train_tasks=1200)
     world = ToolWorld(size, 0)
     tasks = world.tasks("train")
-    moved = [task for task in tasks if len(task.facts["calls"]) == 2]
+    moved = [task for task in tasks if len(task.metadata["calls"]) == 2]
     taken = [world.demonstrate(task, Habits(take_redirect=0.6)) for task in moved]
     assert np.mean([len(d.turns) == 2 for d in taken]) == pytest.approx(0.6, abs=0.06)
-    straight = [task for task in tasks if len(task.facts["calls"]) == 1]
+    straight = [task for task in tasks if len(task.metadata["calls"]) == 1]
     swapped = [world.demonstrate(task, Habits(wrong_relation=0.1)) for task in straight]
-    right = [is_right(task.facts, d.answer) for task, d in zip(straight, swapped, strict=True)]
+    right = [is_right(task.metadata, d.answer) for task, d in zip(straight, swapped, strict=True)]
     assert np.mean(right) == pytest.approx(0.9, abs=0.04)
     repeated = [world.demonstrate(task, Habits(repeat_call=0.2)) for task in straight]
     assert np.mean([len(d.turns) - 2 for d in repeated]) == pytest.approx(0.25, abs=0.06), ".2 + .04 + …"
@@ -324,10 +324,10 @@ def test_habits_happen_as_often_as_they_should():
 def test_without_habits_nobody_draws(world):
     """The careful demonstration of a task does not depend on its random numbers."""
     task = world.tasks("train")[0]
-    drawn = world.draw("train", 0)
-    tools = tools_of(drawn, 0)
-    first, second = (Demonstration(drawn, tools, Random(seed)) for seed in (1, 2))
-    assert [turn.text for turn in first.turns] == [turn.text for turn in second.turns] and task.facts["number"] == 0
+    selected = world.draw("train", 0)
+    tools = tools_of(selected, 0)
+    first, second = (ToolDemonstration(selected, tools, Random(seed)) for seed in (1, 2))
+    assert [turn.text for turn in first.turns] == [turn.text for turn in second.turns] and task.metadata["number"] == 0
 
 
 # the corpus
@@ -339,9 +339,9 @@ SMALL = {"train_tasks": 300, "test_tasks": 30}
 def test_notes_say_how_far_a_demonstration_is(world):
     """Who sees the question and the notes alone can know what comes next, also where a chain repeats a relation."""
     for task in world.tasks("test"):
-        said: dict[str, str] = {}
+        text: dict[str, str] = {}
         for turn in world.demonstrate(task, Habits()).turns:
-            assert said.setdefault(turn.notes, turn.text) == turn.text, task.facts["question"]
+            assert text.setdefault(turn.notes, turn.text) == turn.text, task.metadata["question"]
 
 
 def test_notes_of_a_chain_name_the_relations_that_are_left():
@@ -362,16 +362,16 @@ def test_notes_of_a_chain_name_the_relations_that_are_left():
 def test_the_rows_are_conversations_whose_turns_are_learned():
     corpus = build(Tools(**SMALL, seed=0))
     assert len(corpus.train) == 300 and not corpus.preferences and corpus.environment is not None
-    assert corpus.tasks("test")[0].facts["category"] == "lookup"
+    assert corpus.tasks("test")[0].metadata["category"] == "lookup"
     for pair in corpus.train[:50]:
         messages = to_messages(pair.prompt)
         assert messages[0]["role"] == "user" and pair.meta["learn_from"] == 1
         assert [m["role"] for m in messages[1:]] == ["assistant", "tool"] * pair.meta["calls"]
         assert "Answer:" in pair.chosen
     statistics = corpus.report["train"].statistics
-    share = np.mean([pair.meta["correct_chosen"] for pair in corpus.train])
-    assert statistics["share of demonstrations with the right answer"] == pytest.approx(share)
-    assert 0.35 < share < 0.7
+    fraction = np.mean([pair.meta["correct_chosen"] for pair in corpus.train])
+    assert statistics["share of demonstrations with the right answer"] == pytest.approx(fraction)
+    assert 0.35 < fraction < 0.7
 
 
 def test_the_fingerprint_changes_with_content_and_settings():
@@ -414,8 +414,8 @@ def test_the_prompts_of_roles():
     ("settings", "problem"),
     [
         ({"kinds": {"chain_99": 1.0}}, r"kinds: chain_99 is not one of lookup, .*did you mean chain_9"),
-        ({"kinds": {"lookup": 0.0}}, "write a weight above 0 for one of them"),
-        ({"kinds": {}}, "write a weight above 0 for one of them"),
+        ({"kinds": {"lookup": 0.0}}, "set a weight above 0 for at least one of them"),
+        ({"kinds": {}}, "set a weight above 0 for at least one of them"),
         ({"test_kinds": ("chains",)}, "test_kinds: chains is not one of"),
         ({"roles": {"act": 1.0, "sing": 1.0}}, "roles: sing is not one of act"),
         ({"entities": 40}, "entities=40 must be at least 6 and at most 10"),

@@ -7,10 +7,10 @@ import pytest
 
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.data.made import read_made, write_made
+from rlhf_lab.data.generated import read_generated, write_generated
 from rlhf_lab.models.turns import conversation_row
 from rlhf_lab.packs.agents.synthesis.settings import Trajectories
-from rlhf_lab.packs.agents.synthesis.trajectories import Attempt, TrajectoryMaker, by_category, demonstrated
+from rlhf_lab.packs.agents.synthesis.trajectories import StoredAttempt, TrajectoryMaker, by_category, demonstrated
 from rlhf_lab.packs.agents.tools.settings import HabitSettings, Tools
 from rlhf_lab.packs.agents.tools.tools import build
 
@@ -19,14 +19,14 @@ TASK = Task("\n\nHuman: where?\n\nAssistant:", {"category": "lookup"})
 
 def maker(**settings) -> TrajectoryMaker:
     """A maker that samples nothing."""
-    made = object.__new__(TrajectoryMaker)
-    made.settings = Trajectories(**settings)
-    made.held_out = {"\n\nHuman: held out\n\nAssistant:"}
-    return made
+    generated = object.__new__(TrajectoryMaker)
+    generated.settings = Trajectories(**settings)
+    generated.heldout = {"\n\nHuman: held out\n\nAssistant:"}
+    return generated
 
 
-def attempt(turns: int, success: float | None) -> Attempt:
-    return Attempt(f"{TASK.prompt} {turns}", f"answer {turns}", success, turns)
+def attempt(turns: int, success: float | None) -> StoredAttempt:
+    return StoredAttempt(f"{TASK.prompt} {turns}", f"answer {turns}", success, turns)
 
 
 def test_the_shortest_success_is_the_row():
@@ -52,10 +52,10 @@ def test_what_cannot_be_graded_is_a_row():
 def test_a_demonstration_is_graded_as_the_policy_is():
     """An oracle that runs out of patience with busy tools answers `unknown`: that is no success."""
     corpus = build(Tools(train_tasks=30, test_tasks=5, busy=0.9))
-    made = maker()
-    made.environment = corpus.environment
+    generated = maker()
+    generated.environment = corpus.environment
     tasks = corpus.tasks("train")
-    graded = [attempt.success for (attempt,) in made._demonstrate(tasks)]
+    graded = [attempt.success for (attempt,) in generated._demonstrate(tasks)]
     wrong = [demonstrated(corpus.environment, task).completion.endswith("unknown") for task in tasks]
     assert 0.0 in graded
     assert [success == 0.0 for success in graded] == wrong
@@ -70,7 +70,7 @@ def test_a_cut_attempt_is_no_success():
     from rlhf_lab.packs.agents.synthesis.trajectories import _sampled
 
     segment = Segment([5], sampled=True, logps=[-1.0])
-    cut = Episode(TASK, TASK.prompt, "Answer: x", [1], (segment,), ended=False)
+    cut = Episode(TASK, TASK.prompt, "Answer: x", [1], (segment,), finished=False)
     assert _sampled(cut, 1.0).success == 0.0
 
 
@@ -80,8 +80,8 @@ def test_shares_by_category():
         {"category": "sum", "problem": "x"},
         {"category": "a", "problem": None},
     ]
-    shares = by_category(rows)
-    assert {name: estimate.mean for name, estimate in shares.items()} == {
+    fractions = by_category(rows)
+    assert {name: estimate.mean for name, estimate in fractions.items()} == {
         "made/accepted/a": 1.0,
         "made/accepted/sum": 0.5,
     }
@@ -96,9 +96,9 @@ def test_the_world_shows_what_its_own_rows_show(tmp_path):
         shown = demonstrated(environment, task)
         assert (shown.prompt, shown.completion) == (pair.prompt, pair.chosen)
     row = {"prompt": corpus.train[0].prompt, "completion": corpus.train[0].chosen, "learn_from": 1}
-    write_made(tmp_path, "demonstrations", [row], [], {})
-    (made,) = read_made(tmp_path, "demonstrations")
-    assert made.meta["learn_from"] == corpus.train[0].meta["learn_from"] == 1
+    write_generated(tmp_path, "demonstrations", [row], [], {})
+    (generated,) = read_generated(tmp_path, "demonstrations")
+    assert generated.meta["learn_from"] == corpus.train[0].meta["learn_from"] == 1
 
 
 def test_what_tools_say_is_not_learned(tmp_path):
@@ -111,12 +111,12 @@ def test_what_tools_say_is_not_learned(tmp_path):
     prompt = "\n\nHuman: where?\n\nAssistant: Action: search[ a ; b ]\n\nTool: c\n\nAssistant:"
     tokenizer: PreTrainedTokenizerFast = train_tokenizer([prompt + " Answer: c"], 400)
     encoder = Encoder(tokenizer)
-    (_, reply), mask = conversation_row(encoder, prompt, "Answer: c", 200, learn_from=1)
-    learned = encoder.decode([token for token, is_learned in zip(reply, mask, strict=True) if is_learned])
-    unlearned = encoder.decode([token for token, is_learned in zip(reply, mask, strict=True) if not is_learned])
+    (_, response), mask = conversation_row(encoder, prompt, "Answer: c", 200, learn_from=1)
+    learned = encoder.decode([token for token, is_learned in zip(response, mask, strict=True) if is_learned])
+    unlearned = encoder.decode([token for token, is_learned in zip(response, mask, strict=True) if not is_learned])
     assert "search[ a ; b ]" in learned and "Answer: c" in learned
     assert "Tool: c" in unlearned and "search" not in unlearned
-    ends = [i for i, token in enumerate(reply) if token == encoder.eos_id]
+    ends = [i for i, token in enumerate(response) if token == encoder.eos_id]
     assert len(ends) == 2 and all(mask[i] for i in ends)  # both turns learn to end
     assert np.sum(mask) < len(mask)
 

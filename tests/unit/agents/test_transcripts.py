@@ -33,10 +33,10 @@ def test_only_what_the_agent_said_is_learned():
     (trajectory,) = run(react, FakeModel(script(*TURNS)))
     split = parse_row(training_rows(trajectory)[0], Demonstrations(path="rows.jsonl"))
     encoder = Encoder(train_tokenizer([split.prompt, split.chosen], 4096))
-    (_, reply), mask = conversation_row(encoder, split.prompt, split.chosen, 4096, split.meta["learn_from"])
-    learned = [token for token, is_learned in zip(reply, mask, strict=True) if is_learned]
+    (_, response), mask = conversation_row(encoder, split.prompt, split.chosen, 4096, split.meta["learn_from"])
+    learned = [token for token, is_learned in zip(response, mask, strict=True) if is_learned]
     assert encoder.decode(learned).split() == " ".join(TURNS).split()
-    read = [token for token, is_learned in zip(reply, mask, strict=True) if not is_learned]
+    read = [token for token, is_learned in zip(response, mask, strict=True) if not is_learned]
     assert "<result> Ossin </result>" in " ".join(encoder.decode(read).split())
 
 
@@ -45,8 +45,8 @@ def test_calls_in_the_models_own_form_stay_calls():
     (trajectory,) = run(react, FakeModel(script(call, "Answer: Ossin")), native_calls=True)
     (row,) = training_rows(trajectory)
     assert [tool["function"]["name"] for tool in row["tools"]] == ["search", "calculate"]
-    said, result, _ = row["completion"]
-    assert said["tool_calls"][0]["function"]["name"] == "search"
+    text, result, _ = row["completion"]
+    assert text["tool_calls"][0]["function"]["name"] == "search"
     assert (result["role"], result["tool_call_id"]) == ("tool", "call0")
     # a conversation that ends with a call, because no turns were left
     (cut,) = run(react, FakeModel(script(call)), native_calls=True, max_turns=1)

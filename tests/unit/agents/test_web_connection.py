@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
+from raw_server import RawServer
 
 from rlhf_lab.core.tools import ToolError
 from rlhf_lab.packs.agents.benchmarks import web_connection, web_pages
@@ -17,50 +16,11 @@ from rlhf_lab.packs.agents.benchmarks.web_pages import page_text
 PUBLIC = "93.184.216.34"
 
 
-class Server:
-    """A server on this machine that sends given pieces, each after a pause; with `again`, the last of them for ever."""
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.pause_s = 0.0
-        self.again = False
-        self.requests: list[bytes] = []
-        self._stopped = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            with suppress(OSError), self._listener.accept()[0] as connection:
-                if self._stopped.is_set():
-                    return
-                connection.settimeout(1.0)  # of a client that neither reads nor goes away
-                self.requests.append(connection.recv(2**16))
-                for piece in self._sent():
-                    connection.sendall(piece)
-                    if self._stopped.wait(self.pause_s):
-                        return
-
-    def _sent(self) -> Iterator[bytes]:
-        yield from self.pieces
-        while self.again:
-            yield self.pieces[-1]
-
-    def stop(self) -> None:
-        self._stopped.set()
-        with socket.socket() as connection:  # resolves no name, which tests replace
-            connection.connect(("127.0.0.1", self.port))
-        self._thread.join()
-        self._listener.close()
-
-
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RawServer]:
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(variable, raising=False)
-    running = Server()
+    running = RawServer()
     yield running
     running.stop()
 
@@ -126,7 +86,7 @@ def names(addresses: Callable[[int], list[str]]) -> Callable[..., list[Any]]:
     return getaddrinfo
 
 
-def test_a_name_that_changes_after_the_check_leads_nowhere(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_changes_after_the_check_leads_nowhere(server: RawServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """DNS rebinding: the address of the connection is checked, whatever an earlier look-up gave."""
     server.pieces = [b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nsecret"]
     monkeypatch.setattr(socket, "getaddrinfo", names(lambda call: [PUBLIC if call == 1 else "127.0.0.1"]))
@@ -135,7 +95,9 @@ def test_a_name_that_changes_after_the_check_leads_nowhere(server: Server, monke
     assert not server.requests
 
 
-def test_the_connection_goes_to_the_address_that_was_checked(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_connection_goes_to_the_address_that_was_checked(
+    server: RawServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checked: list[str] = []
     server.pieces = [b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nseen"]
     # the name leads elsewhere from the third look-up on; the page's check and the connection make two
@@ -156,7 +118,7 @@ def test_the_connection_goes_to_the_address_that_was_checked(server: Server, mon
     ],
 )
 def test_a_page_that_drips_ends_at_the_deadline(
-    pieces: list[bytes], part: str, server: Server, monkeypatch: pytest.MonkeyPatch
+    pieces: list[bytes], part: str, server: RawServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No read waits for long, so that no time-out of a read is ever reached."""
     monkeypatch.setattr(web_pages, "DEADLINE_S", 0.5)
@@ -166,7 +128,7 @@ def test_a_page_that_drips_ends_at_the_deadline(
     assert server.requests, part
 
 
-def test_redirects_share_the_deadline(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redirects_share_the_deadline(server: RawServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_pages, "DEADLINE_S", 0.5)
     server.pieces = [b"HTTP/1.1 302 Found\r\nContent-Length: 1\r\n", b"Location: /y\r\n\r\nx"]
     server.pause_s = 0.2  # of ten redirects, 2 s and more
@@ -175,14 +137,14 @@ def test_redirects_share_the_deadline(server: Server, monkeypatch: pytest.Monkey
     assert 1 <= len(server.requests) < 10
 
 
-def test_the_body_of_a_redirect_has_a_maximum_size(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_body_of_a_redirect_has_a_maximum_size(server: RawServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_pages, "MOST_BYTES", 1000)
     server.pieces, server.again = [b"HTTP/1.1 302 Found\r\nLocation: /y\r\n\r\n", b"x" * 2**16], True
     with pytest.raises(ToolError, match="the answer has more than 1000 bytes"):
         page_text(f"http://127.0.0.1:{server.port}/", allow_private=True)
 
 
-def test_the_proxy_of_the_environment_may_be_a_private_host(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proxy_of_the_environment_may_be_a_private_host(server: RawServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user named it; the page behind it is checked as any other."""
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.port}")
     monkeypatch.delenv("no_proxy", raising=False)

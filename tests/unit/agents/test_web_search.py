@@ -29,7 +29,7 @@ ANSWERS = {
 
 @dataclass
 class Server:
-    """What is answered next: (status, headers, body); then `body` with 200."""
+    """Server whose next answers are (status, headers, body); afterwards it sends `body` with 200."""
 
     url: str = ""
     body: bytes = b"{}"

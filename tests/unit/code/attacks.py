@@ -27,3 +27,29 @@ for _ in range(4):
 for _ in range(4):
     os.wait()
 """
+MAKES_TIMERS = """
+import ctypes, os
+number = {'x86_64': 222, 'aarch64': 107}[os.uname().machine]  # timer_create
+libc = ctypes.CDLL(None)
+made = 0
+while made < 2000 and libc.syscall(number, 1, None, ctypes.byref(ctypes.c_int())) == 0:
+    made += 1
+print(made)
+"""
+WRITES_A_REPORT = """
+import os
+process = os.getpid()
+while process > 1:
+    stat = open(f'/proc/{process}/stat').read().rpartition(')')[2].split()
+    process = int(stat[1])
+    words = open(f'/proc/{process}/cmdline').read().split(chr(0))
+    if '-I' not in words:  # above the launcher
+        break
+    for name in os.listdir(f'/proc/{process}/fd'):
+        try:
+            if os.readlink(f'/proc/{process}/fd/{name}').startswith('pipe:'):
+                descriptor = os.open(f'/proc/{process}/fd/{name}', os.O_WRONLY | os.O_NONBLOCK)
+                os.write(descriptor, b'LINE\\n')
+        except OSError:
+            pass
+"""

@@ -1,4 +1,4 @@
-"""What tests of the sandbox share: a sandbox at the best level, and an ordinary user to run as."""
+"""Fixtures of the sandbox tests: a sandbox at the best level, and an ordinary user to run as."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def best() -> Sandbox:
 
 
 def is_open_to_all(path: Path) -> bool:
-    """Whether any user can reach and read a file or folder."""
+    """Return True if any user can reach and read a file or directory."""
     readable = bool(path.stat().st_mode & 0o004)
     return readable and all(parent.stat().st_mode & 0o001 for parent in path.parents)
 

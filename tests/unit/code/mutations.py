@@ -77,13 +77,13 @@ def in_order(node: ast.AST) -> Iterator[ast.AST]:
 def mutations(code: str, function: str) -> Iterator[tuple[str, str]]:
     """(mutated code, kind of mutation): each replacement inside a function, each statement deleted, no result."""
     for kind, change in KINDS.items():
-        for place in range(len(body_of(ast.parse(code), function))):
+        for position in range(len(body_of(ast.parse(code), function))):
             tree = ast.parse(code)
-            if change(body_of(tree, function)[place]):
+            if change(body_of(tree, function)[position]):
                 yield ast.unparse(tree), kind
-    for place in range(len(statements_of(ast.parse(code), function))):
+    for position in range(len(statements_of(ast.parse(code), function))):
         tree = ast.parse(code)
-        block, index = statements_of(tree, function)[place]
+        block, index = statements_of(tree, function)[position]
         if is_docstring(block[index]):
             continue
         block[index] = ast.Pass()
@@ -98,13 +98,15 @@ def body_of(tree: ast.Module, function: str) -> list[ast.AST]:
 
 def statements_of(tree: ast.Module, function: str) -> list[tuple[list[ast.stmt], int]]:
     """(block, index) of each statement inside a function, in the order of the text."""
-    places = []
+    positions = []
     for node in in_order(definition_of(tree, function)):
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)
             if isinstance(block, list):  # the body of a lambda or a conditional expression is no block
-                places += [(block, index) for index in range(len(block))]
-    return sorted(places, key=lambda place: (place[0][place[1]].lineno, place[0][place[1]].col_offset))
+                positions += [(block, index) for index in range(len(block))]
+    return sorted(
+        positions, key=lambda position: (position[0][position[1]].lineno, position[0][position[1]].col_offset)
+    )
 
 
 def is_docstring(statement: ast.stmt) -> bool:

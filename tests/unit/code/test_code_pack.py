@@ -1,4 +1,4 @@
-"""What the pack adds to the core is found there."""
+"""Additions of the code pack to the core are found there."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def test_the_check_of_the_sandbox_names_the_level_that_works_or_why_none_does(mo
     monkeypatch.setattr(sandbox_check, "why_not", lambda level: "")
     assert sandbox_check.CHECK.ask(None).measured == f"{sandbox_check.AUTOMATIC[0]} works"
     monkeypatch.setattr(sandbox_check, "why_not", lambda level: "no user namespaces")
-    finding = sandbox_check.CHECK.ask(None)
-    assert finding.status == "skip" and finding.measured == "no isolation works: no user namespaces"
+    conclusion = sandbox_check.CHECK.ask(None)
+    assert conclusion.status == "skip" and conclusion.measured == "no isolation works: no user namespaces"

@@ -29,7 +29,7 @@ def prompt(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "reply",
+    "response",
     [
         "    return sqrt(x)",
         " return sqrt(x)",
@@ -41,9 +41,9 @@ def prompt(text: str) -> str:
         "```python\ndef root(x):\n    return sqrt(x)",
     ],
 )
-def test_programs_of_replies(reply):
+def test_programs_of_replies(response):
     names: dict = {}
-    exec(program_of(reply, GIVEN, "root"), names)
+    exec(program_of(response, GIVEN, "root"), names)
     assert names["root"](9) == 3
 
 
@@ -73,29 +73,29 @@ def verifier(best):
 
 
 def test_scores(verifier, monkeypatch):
-    replies = [
+    responses = [
         (FACTS, prompt(GIVEN), "    return sqrt(x)"),
         (FACTS, prompt(GIVEN), "    return x"),
         (FACTS, prompt(GIVEN), "    import os; os._exit(0)"),
         ({"answer": "3"}, prompt("What is 1 + 2?"), "3"),
         ({"tests": ["assert apply(len, []) == 0"]}, prompt("Write apply."), "def apply(f, x): return f(x)"),
     ]
-    scores = [verdict.score for verdict in verifier.verdicts(replies)]
+    scores = [verdict.score for verdict in verifier.verdicts(responses)]
     assert np.array_equal(scores, [1.0, 0.0, 0.0, math.nan, math.nan], equal_nan=True)
     monkeypatch.setattr(verifier.grader, "grade", lambda *job: pytest.fail("a grade that is kept is not run again"))
-    assert verifier.score(*replies[0]) == 1.0
+    assert verifier.score(*responses[0]) == 1.0
 
 
 def test_share_of_tests(best):
-    facts = {"tests": ["assert f(1) == 2", "assert f(2) == 4", "assert f(0) == 0"]}
+    metadata = {"tests": ["assert f(1) == 2", "assert f(2) == 4", "assert f(0) == 0"]}
     sandbox = Sandboxing(level=best.level)
-    replies = [(facts, prompt("Double it."), "```python\ndef f(x): return x + 1\n```")]
-    assert make(CodeTests(credit="share"), sandbox).score(*replies[0]) == 1 / 3
-    assert make(CodeTests(), sandbox).score(*replies[0]) == 0.0
+    responses = [(metadata, prompt("Double it."), "```python\ndef f(x): return x + 1\n```")]
+    assert make(CodeTests(credit="share"), sandbox).score(*responses[0]) == 1 / 3
+    assert make(CodeTests(), sandbox).score(*responses[0]) == 0.0
 
 
 def test_reward_of_a_run(best):
-    corpus = SimpleNamespace(name="humaneval", facts={"p": FACTS}, environment=None)
+    corpus = SimpleNamespace(name="humaneval", metadata={"p": FACTS}, environment=None)
     run = SimpleNamespace(corpus=corpus, config=SimpleNamespace(sandbox=Sandboxing(level=best.level)))
     reward = build(CodeTests(), run)
     assert reward.verifier is verifier_of(CodeTests(), run.config.sandbox)  # the metric's is the same object
@@ -103,7 +103,7 @@ def test_reward_of_a_run(best):
         [Episode(Task(prompt(GIVEN), FACTS), prompt(GIVEN), text) for text in ("    return sqrt(x)", "    return (")]
     )
     assert batch.total_N.tolist() == [1.0, 0.0] and batch.parts["runs"].tolist() == [1.0, 0.0]
-    corpus.facts = {"p": {"answer": "1"}}
+    corpus.metadata = {"p": {"answer": "1"}}
     with pytest.raises(ConfigError, match="no row of data=humaneval has tests"):
         build(CodeTests(), run)
 

@@ -12,7 +12,7 @@ from rlhf_lab.packs.code.rewards.settings import CodeTests
 from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
 from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 
-TASKS = {task.facts["id"]: task for task in DebuggingTasks().tasks("test")}
+TASKS = {task.metadata["id"]: task for task in DebuggingTasks().tasks("test")}
 NEVER_END = ("climb", "build_order")
 RAISES = {
     "count_words": "KeyError",
@@ -34,34 +34,34 @@ def verifier(sandbox) -> CodeVerifier:
 
 def statuses(verifier: CodeVerifier, programs: list[tuple[str, str]]) -> list[str]:
     """The grade of each (task, program)."""
-    replies = [(TASKS[name].facts, TASKS[name].prompt, program) for name, program in programs]
-    grades = verifier.grades(replies)
+    responses = [(TASKS[name].metadata, TASKS[name].prompt, program) for name, program in programs]
+    grades = verifier.grades(responses)
     return ["none" if grade is None else grade.status for grade in grades]
 
 
 def test_three_tiers_of_four():
     assert [len(read_tier(tier)) for tier in (1, 2, 3)] == [4, 4, 4]
     assert len(TASKS) == 12 and DebuggingTasks().tasks("train") == []
-    assert {task.facts["category"] for task in DebuggingTasks((2,)).tasks("test")} == {"tier_2"}
-    with pytest.raises(ConfigError, match=r"tiers=\[4\]: write some of 1, 2, 3"):
+    assert {task.metadata["category"] for task in DebuggingTasks((2,)).tasks("test")} == {"tier_2"}
+    with pytest.raises(ConfigError, match=r"tiers=\[4\] must be one or more of 1, 2, 3"):
         DebuggingTasks((4,))
 
 
 def test_the_prompt_shows_program_and_example_and_no_hidden_test():
     for task in TASKS.values():
-        facts = task.facts
-        assert facts["program"] in task.prompt and facts["example_code"].splitlines()[0] in task.prompt
-        assert not [test for test in facts["tests"] if test.strip() in task.prompt]
-        assert facts["solution"] not in task.prompt
+        metadata = task.metadata
+        assert metadata["program"] in task.prompt and metadata["example_code"].splitlines()[0] in task.prompt
+        assert not [test for test in metadata["tests"] if test.strip() in task.prompt]
+        assert metadata["solution"] not in task.prompt
 
 
 def test_solutions_pass_and_programs_with_bugs_fail(verifier):
-    solved = statuses(verifier, [(name, task.facts["solution"]) for name, task in TASKS.items()])
+    solved = statuses(verifier, [(name, task.metadata["solution"]) for name, task in TASKS.items()])
     assert solved == ["passed"] * 12
-    end = [(name, task.facts["program"]) for name, task in TASKS.items() if name not in NEVER_END]
+    end = [(name, task.metadata["program"]) for name, task in TASKS.items() if name not in NEVER_END]
     assert statuses(verifier, end) == ["failed"] * 10
     impatient = CodeVerifier(CodeTests(), Sandbox(Sandboxing(timeout_s=1.0)))
-    assert statuses(impatient, [(name, TASKS[name].facts["program"]) for name in NEVER_END]) == ["timeout"] * 2
+    assert statuses(impatient, [(name, TASKS[name].metadata["program"]) for name in NEVER_END]) == ["timeout"] * 2
 
 
 def test_wrong_repairs_fail(verifier):
@@ -70,7 +70,7 @@ def test_wrong_repairs_fail(verifier):
     for name, repairs in WRONG_REPAIRS.items():
         assert len(repairs) >= 2
         for repair in repairs:
-            text = TASKS[name].facts[repair.of]
+            text = TASKS[name].metadata[repair.of]
             assert repair.old in text, (name, repair.old)
             programs.append((name, text.replace(repair.old, repair.new)))
     graded = zip(programs, statuses(verifier, programs), strict=True)
@@ -78,17 +78,17 @@ def test_wrong_repairs_fail(verifier):
 
 
 def test_what_the_example_shows_is_what_the_tier_says(sandbox):
-    """Of tier 1 the traceback names the line; of tier 2 the example passes; half of tier 3 hides its bugs."""
+    """The traceback of tier 1 names the line; the example of tier 2 passes; half of tier 3 hides its bugs."""
     failed = set()
     for name, task in TASKS.items():
-        facts = task.facts
-        assert sandbox.run(facts["solution"] + "\n" + facts["example_code"]).stdout == "The example passes.\n"
-        outcome = sandbox.run(facts["program"] + "\n" + facts["example_code"])
+        metadata = task.metadata
+        assert sandbox.run(metadata["solution"] + "\n" + metadata["example_code"]).stdout == "The example passes.\n"
+        outcome = sandbox.run(metadata["program"] + "\n" + metadata["example_code"])
         if outcome.status != "ok":
             failed.add(name)
-        if facts["category"] == "tier_1":
+        if metadata["category"] == "tier_1":
             assert RAISES[name] in outcome.stderr.splitlines()[-1]
-            program_lines = facts["program"].count("\n")
+            program_lines = metadata["program"].count("\n")
             lines = [line for line in outcome.stderr.splitlines() if "main.py" in line and "line " in line]
             assert int(lines[-1].partition("line ")[2].partition(",")[0]) <= program_lines
     assert failed == {*RAISES, "evaluate", "run_cache"}

@@ -9,7 +9,7 @@ import pytest
 from attacks import ENDS_THE_LAUNCHER
 
 from rlhf_lab.packs.code.sandbox import sandbox as module
-from rlhf_lab.packs.code.sandbox.grader import Grader, HiddenTests, _Conversation
+from rlhf_lab.packs.code.sandbox.grader import HiddenTests, ProgramGrader, _Conversation
 from rlhf_lab.packs.code.sandbox.harness import candidate, plain, tests
 from rlhf_lab.packs.code.sandbox.probes.candidates import CANDIDATES, EXPECTS_ERROR, HIDDEN_TEST, TESTS
 from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
@@ -20,16 +20,16 @@ ANSWERS = "import os\nos.write(4, "  # the descriptor on which a candidate answe
 
 
 @pytest.fixture(scope="module")
-def grader(best) -> Grader:
-    return Grader(best)
+def grader(best) -> ProgramGrader:
+    return ProgramGrader(best)
 
 
 def test_right_and_wrong(grader):
-    asked = HiddenTests(("assert f(1) == 2", "assert f(2) == 4, 'twice'"))
-    right = grader.grade("def f(x):\n    return 2 * x", asked)
+    requested = HiddenTests(("assert f(1) == 2", "assert f(2) == 4, 'twice'"))
+    right = grader.grade("def f(x):\n    return 2 * x", requested)
     assert (right.status, right.passed, right.total, right.message) == ("passed", 2, 2, "")
     assert right.level == "namespaces+seccomp" and right.seconds > 0 and right.cpu_s > 0
-    half = grader.grade("def f(x):\n    return x + 1", asked)
+    half = grader.grade("def f(x):\n    return x + 1", requested)
     assert (half.status, half.passed) == ("failed", 1)
     assert half.message == "assert f(2) == 4, 'twice'; AssertionError: twice; f(2) returned 3"
 
@@ -52,19 +52,19 @@ def test_no_trick_passes(grader, name):
         ("def f(x): return", "failed", "f(1) returned None"),
         ("def f(x) return", "error", "SyntaxError"),
         ("", "failed", "name 'f' is not defined"),
-        ("import os\nos._exit(0)", "error", "ended before"),
-        ("def f(x):\n    while True: pass", "timeout", "ended before"),
+        ("import os\nos._exit(0)", "error", "exited before"),
+        ("def f(x):\n    while True: pass", "timeout", "exited before"),
         ("def f(x):\n    return (n for n in [2])", "failed", "returned a generator, expected plain data"),
         ("def f(x):\n    a = []\n    a.append(a)\n    return a", "failed", "contains itself"),
         ("def f(x):\n    raise KeyError('k')", "failed", "f(1) raised KeyError"),
-        ("import os\ndef f(x):\n    os.write(1, b'x' * (32 << 20))", "output", "ended before"),
+        ("import os\ndef f(x):\n    os.write(1, b'x' * (32 << 20))", "output", "exited before"),
     ],
 )
 def test_statuses(best, code, status, message):
     from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
     from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 
-    quick = Grader(Sandbox(Sandboxing(level=best.level, timeout_s=2.0, memory_mib=128)))
+    quick = ProgramGrader(Sandbox(Sandboxing(level=best.level, timeout_s=2.0, memory_mib=128)))
     channel = code.replace("os.write(1", "os.write(4")  # the descriptor of its answers
     grade = quick.grade(channel, HiddenTests(("assert f(1) == 2",), "f"))
     assert grade.status == status and message in grade.message, grade
@@ -122,9 +122,9 @@ def test_no_reply_stops_the_run(grader, code, status, message):
 
 
 def test_functions_that_work_in_place(grader):
-    asked = HiddenTests(("x = [3, 1]\ny = {}\nfill(x, y)\nassert x == [1, 3] and y == {'n': 2}",))
-    assert grader.grade("def fill(x, y):\n    x.sort()\n    y['n'] = len(x)", asked).status == "passed"
-    assert grader.grade("def fill(x, y):\n    pass", asked).status == "failed"
+    requested = HiddenTests(("x = [3, 1]\ny = {}\nfill(x, y)\nassert x == [1, 3] and y == {'n': 2}",))
+    assert grader.grade("def fill(x, y):\n    x.sort()\n    y['n'] = len(x)", requested).status == "passed"
+    assert grader.grade("def fill(x, y):\n    pass", requested).status == "failed"
 
 
 def test_tests_may_expect_errors(grader):
@@ -161,6 +161,55 @@ def test_an_import_error_of_the_program_is_its_own(grader):
     assert syntax.status == "failed"
 
 
+COLLECTS = """
+errors = []
+for n in (1, 2):
+    try:
+        f(n)
+    except Exception as error:
+        errors.append(error)
+"""
+GUARDED = """
+try:
+    import no_such_library
+except ImportError:
+    no_such_library = None
+"""
+RAISES = "def f(x):\n    raise ImportError(\"No module named 'no_such_library'\")"
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        COLLECTS + "for error in errors: raise error",
+        COLLECTS + "for error in errors: raise type(error)(str(error))",
+        COLLECTS + "for error in errors: raise error.with_traceback(None)",
+        COLLECTS + "raise errors[0] from errors[1]",
+        GUARDED + COLLECTS + "for error in errors: raise error",
+        GUARDED + "f(1)",
+        COLLECTS + "import importlib\nimportlib.import_module(str(errors[0]).split()[-1].strip(chr(39)))",
+    ],
+)
+def test_no_program_makes_its_tests_unsupported(grader, test):
+    """Neither by an ImportError that the test collects, nor by one that names a library that the sandbox lacks."""
+    grade = grader.grade(RAISES, HiddenTests((test,), "f"))
+    assert (grade.status, grade.passed) == ("failed", 0), grade
+
+
+@pytest.mark.parametrize(
+    ("test", "setup"),
+    [
+        ("if f(1) == 2:\n    from json import (\n        loads,\n        no_such_name,\n    )", ""),
+        ("import importlib\nimportlib.import_module('no_such_library')", ""),
+        ("assert f(1) == 2 and helper()", "def helper():\n    import no_such_library"),
+    ],
+)
+def test_an_import_that_the_sandbox_lacks_is_unsupported(grader, test, setup):
+    grade = grader.grade("def f(x): return 2 * x", HiddenTests((test,), "f", setup))
+    assert grade.status == "unsupported" and "a test does not import" in grade.message, grade
+    assert grader.grade(RAISES, HiddenTests((test,), "f", setup)).status in ("failed", "unsupported")
+
+
 @pytest.mark.parametrize(
     ("setup", "message"),
     [
@@ -177,10 +226,10 @@ def test_a_broken_setup_is_nobodys_fault(grader, setup, message):
 @pytest.mark.parametrize("test", ["import os; os._exit(1)", "import os; os._exit(0)"])
 def test_tests_that_end_their_own_process_are_nobodys_fault(grader, test):
     """They do so without any code as well: the row is unscored, and others of the batch are graded."""
-    asked = HiddenTests((test,), "answer")
-    grades = grader.grade_many([(SQUARE, asked), (SQUARE, HiddenTests((HIDDEN_TEST,), "answer"))])
+    requested = HiddenTests((test,), "answer")
+    grades = grader.grade_many([(SQUARE, requested), (SQUARE, HiddenTests((HIDDEN_TEST,), "answer"))])
     assert [grade.status for grade in grades] == ["unsupported", "passed"]
-    assert grades[0].message == "the tests' process ended without a report: no message"
+    assert grades[0].message == "the test process exited without a report: no message"
 
 
 def test_an_answer_that_ends_the_tests_process_is_the_codes_fault(grader):
@@ -210,11 +259,11 @@ def test_a_report_of_another_form_is_none(report):
 def test_a_lost_sandbox_fails_its_own_program_alone(monkeypatch):
     """At the level `rlimits` a program can end its launcher."""
     monkeypatch.setattr(module, "RETRY_PAUSE_S", 0.0)
-    asked = HiddenTests((HIDDEN_TEST,), "answer")
-    grader = Grader(Sandbox(Sandboxing(level="rlimits", timeout_s=5.0)))
-    grades = grader.grade_many([(SQUARE, asked), (ENDS_THE_LAUNCHER, asked), (SQUARE, asked)], at_once=1)
+    requested = HiddenTests((HIDDEN_TEST,), "answer")
+    grader = ProgramGrader(Sandbox(Sandboxing(level="rlimits", timeout_s=5.0)))
+    grades = grader.grade_many([(SQUARE, requested), (ENDS_THE_LAUNCHER, requested), (SQUARE, requested)], at_once=1)
     assert [(grade.status, grade.lost) for grade in grades] == [("passed", False), ("killed", True), ("passed", False)]
-    assert grades[1].message == ("its sandbox was lost twice: the launcher ended with exit status -9, without a report")
+    assert grades[1].message == ("the sandbox was lost twice: the launcher exited with status -9 without a report")
 
 
 def test_an_error_of_the_tests_own_memory_is_not_one_that_they_wait_for(grader):
@@ -234,7 +283,7 @@ def test_an_error_of_the_tests_own_memory_is_not_one_that_they_wait_for(grader):
     ],
 )
 def test_a_test_that_accepts_any_error_wants_an_answer(grader, code, message):
-    """What a program cannot say is not the error that the test waits for."""
+    """An error that a program cannot raise is not the error that the test waits for."""
     waits = "try:\n    f(1)\nexcept Exception:\n    pass\nelse:\n    assert False"
     grade = grader.grade(code, HiddenTests((waits, waits), "f"))
     assert grade.status in ("failed", "error") and grade.passed == 0 and message in grade.message, grade
@@ -243,10 +292,10 @@ def test_a_test_that_accepts_any_error_wants_an_answer(grader, code, message):
 
 
 def test_names_that_tests_ask_for():
-    asked = tests.asked_names(
+    requested = tests.names_used(
         "import math as m\ndef check(f):\n    for x in y: assert f(x) == g(m.pi, len(x))", {"y": 1}
     )
-    assert asked == {"g"}
+    assert requested == {"g"}
 
 
 def test_the_candidates_process_answers_calls():
@@ -256,13 +305,13 @@ def test_the_candidates_process_answers_calls():
 
 
 def test_only_a_line_with_the_nonce_is_a_report():
-    """What the tests' process says besides goes to the code, even where it reads like a report."""
-    conversation, heard = _Conversation(HiddenTests(("assert solve()",))), []
-    conversation._programs["code"] = SimpleNamespace(feed=heard.append)
+    """Other output of the tests' process goes to the code, even if it looks like a report."""
+    conversation, recognised = _Conversation(HiddenTests(("assert solve()",))), []
+    conversation._programs["code"] = SimpleNamespace(feed=recognised.append)
     report = {"load": "", "messages": [""], "unsupported": "", "ended": False}
     for forged in (plain.dumps(report), "0" * 32 + plain.dumps(report)):
         conversation._hear_tests(forged.encode() + b"\n")
-    assert conversation.report is None and len(heard) == 2
+    assert conversation.report is None and len(recognised) == 2
     conversation._hear_tests((conversation._nonce + plain.dumps(report)).encode() + b"\n")
-    assert conversation.report == report and len(heard) == 2
+    assert conversation.report == report and len(recognised) == 2
     assert conversation._nonce != _Conversation(HiddenTests(("",)))._nonce

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 from mutations import mutations, without_result
+from support import checked
 
-from rlhf_lab.packs.code.sandbox.grader import Grader, HiddenTests
+from rlhf_lab.config.registry import build
+from rlhf_lab.data.transcript import to_conversation
+from rlhf_lab.packs.code.sandbox.grader import HiddenTests, ProgramGrader
 from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
 from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 
@@ -30,7 +33,7 @@ def rows():
 
 @pytest.fixture(scope="module")
 def grader(best):
-    return Grader(Sandbox(Sandboxing(level=best.level, timeout_s=10.0)))
+    return ProgramGrader(Sandbox(Sandboxing(level=best.level, timeout_s=10.0)))
 
 
 def job(row, code):
@@ -88,3 +91,15 @@ def test_every_program_has_a_mutation_that_is_noticed(rows, grader):
         passing = still
     print(f"{sum(noticed)} of {len(rows)} noticed, {noticed[0]} of them at the first mutation")
     assert sum(noticed) == len(rows) == 164
+
+
+def test_rows_become_prompts_and_programs_that_compile(rows):
+    data = checked("compare_policies", "data=humaneval", f"data.path={DATA / FILE}").data
+    corpus = build("data", data)
+    assert corpus.report["all"].kept == 164 == len(corpus.test)
+    assert len(corpus.metadata) == 164
+    for pair in (*corpus.train, *corpus.test):
+        metadata = corpus.metadata[pair.prompt]
+        assert set(metadata) == {"task_id", "entry_point", "test"}
+        program = to_conversation(pair.prompt).messages[0]["content"] + pair.chosen
+        compile(program, metadata["task_id"], "exec")  # indentation is there, on both sides of the joint

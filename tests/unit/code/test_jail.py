@@ -11,13 +11,13 @@ import pytest
 
 from rlhf_lab.packs.code.sandbox import groups, levels
 from rlhf_lab.packs.code.sandbox.jail import launch, mounts, seccomp, syscalls
-from rlhf_lab.packs.code.sandbox.outcome import Limits
+from rlhf_lab.packs.code.sandbox.outcome import ProgramLimits
 
-LIMITS = Limits(wall_s=1.0, cpu_s=1.0, memory_mib=100, disk_mib=10, processes=5, output_kib=1)
+LIMITS = ProgramLimits(wall_s=1.0, cpu_s=1.0, memory_mib=100, disk_mib=10, processes=5, output_kib=1)
 
 
 def verdict(code: bytes, arch: int, number: int, *arguments: int) -> int:
-    """What the kernel's machine would answer: an interpreter of the few instructions that the filter has."""
+    """Return the answer of the kernel's machine: an interpreter of the few instructions that the filter has."""
     data = struct.pack("<iIQ6Q", number, arch, 0, *arguments, *[0] * (6 - len(arguments)))
     position, accumulator = 0, 0
     while True:
@@ -185,7 +185,7 @@ def test_memory_of_processes_counts_shared_pages_once_and_survives_hidden_maps(m
     monkeypatch.setattr(launch.os, "close", lambda descriptor: None)
     monkeypatch.setattr(launch.os, "listdir", lambda threads: [threads.partition("/")[0]])
 
-    def read_text(path: str, folder: object) -> str:
+    def read_text(path: str, directory: object) -> str:
         if path not in files:
             raise PermissionError(path)
         return files[path]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +14,7 @@ from rlhf_lab.core.files import read_json
 from rlhf_lab.packs.code.sandbox import command as command
 from rlhf_lab.packs.code.sandbox import levels
 from rlhf_lab.packs.code.sandbox.probes import probe, reach, scene, table, use
+from rlhf_lab.packs.code.sandbox.probes.candidates import CANDIDATES
 from rlhf_lab.packs.code.sandbox.sandbox import why_not
 
 QUICK = (
@@ -31,6 +35,13 @@ QUICK = (
     "shared memory that is hardly mapped",
     "shared mapping of /dev/zero",
     "forged report on every descriptor",
+    "report of another form on the status pipe",
+    "folder in place of its program",
+    "folder in place of a file that it was given",
+    "path that is too long to be written again",
+    "more folders than who reads them may open",
+    "names that fill the report",
+    "timers",
     "memory behind a descriptor",
     "nested user namespace",
     "clone3 into a namespace",
@@ -52,17 +63,30 @@ def test_there_are_enough_probes_and_their_names_differ():
     assert set(QUICK) <= set(names)
 
 
+def test_the_documentation_counts_the_probes():
+    """The numbers of docs/code/sandbox.md; no other text names one."""
+    page = (Path(__file__).parents[3] / "docs" / "code" / "sandbox.md").read_text()
+    programs, candidates = len(table.PROBES), len(CANDIDATES)
+    assert f"\n{programs + candidates} probes: {programs} programs, and {candidates} candidates that" in page
+    kinds = Counter(attack.kind for attack in table.PROBES)
+    rows = re.findall(r"^\| ([^|:]+)[^|]*\| (\d+) \|(?: \d+ \|){5}$", page, re.MULTILINE)
+    together = kinds["disk"] + kinds["time"] + kinds["output"]
+    single = {kind: kinds[kind] for kind in ("network", "files", "secrets", "processes", "memory", "kernel")}
+    expected = {**single, "disk, time, output": together, "grader": candidates, "all": programs + candidates}
+    assert {kind.strip(): int(count) for kind, count in rows} == expected
+
+
 @pytest.fixture(scope="module")
 def there():
-    with scene.scene() as made:
-        yield made
+    with scene.scene() as generated:
+        yield generated
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_probes_do_not_escape(best, there, name):
     attack = next(attack for attack in table.PROBES if attack.name == name)
-    finding = table.run_probe(attack, best, "namespaces+seccomp", there)
-    assert not finding.escaped, finding
+    conclusion = table.run_probe(attack, best, "namespaces+seccomp", there)
+    assert not conclusion.escaped, conclusion
 
 
 def test_an_escape_is_seen(there):
@@ -82,7 +106,7 @@ def test_an_escape_is_seen(there):
 def test_no_probe_escapes_from_the_best_level(best):
     findings = table.probe_level("namespaces+seccomp")
     assert len(findings) >= 80
-    assert not [finding for finding in findings if finding.escaped]
+    assert not [conclusion for conclusion in findings if conclusion.escaped]
 
 
 @pytest.mark.slow
@@ -92,16 +116,18 @@ def test_no_probe_escapes_from_an_ordinary_users_best_level(as_ordinary_user):
     if isinstance(findings, str):
         pytest.skip(f"an ordinary user has no user namespace here: {findings}")
     assert len(findings) >= 80
-    assert not [finding for finding in findings if finding["escaped"]]
+    assert not [conclusion for conclusion in findings if conclusion["escaped"]]
 
 
 @pytest.mark.slow
 def test_the_lower_levels_stop_what_they_claim(as_ordinary_user):
-    """What docs/code/sandbox.md says of them; measured as an ordinary user, whom no root rights help."""
+    """Statements of docs/code/sandbox.md about them, measured as an ordinary user without root rights."""
     if reason := why_not("namespaces"):
         pytest.skip(reason)
-    names = {finding["name"]: finding for finding in as_ordinary_user(MEASURED.replace("LEVEL", "'namespaces'"))}
-    escaped = {name for name, finding in names.items() if finding["escaped"]}
+    names = {
+        conclusion["name"]: conclusion for conclusion in as_ordinary_user(MEASURED.replace("LEVEL", "'namespaces'"))
+    }
+    escaped = {name for name, conclusion in names.items() if conclusion["escaped"]}
     kinds = {names[name]["kind"] for name in escaped}
     assert kinds <= {"kernel", "network", "memory", "files", "processes"}
     assert {name for name in escaped if names[name]["kind"] == "processes"} <= {"prlimit64"}  # of its own process 1
@@ -122,7 +148,7 @@ def test_the_command_says_what_works(monkeypatch, tmp_path, capsys):
     assert values["levels"]["rlimits"] == {"works": True, "reason": "", "wall_ms_cpu_ms": [40.0, 30.0]}
     assert values["levels"]["container"]["reason"] == "not here" and values["probes"] == []
     shown = " ".join(capsys.readouterr().out.split())
-    assert "not here" in shown and "what the kernel keeps for them" in shown
+    assert "not here" in shown and "kernel memory" in shown
     assert values["control_group"] is False and "is not counted" in shown
 
 

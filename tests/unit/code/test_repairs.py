@@ -21,11 +21,11 @@ from rlhf_lab.packs.code.repairs.bugs import (
 from rlhf_lab.packs.code.repairs.demonstrations import MOST_TRIES, demonstrate, wrong_try
 from rlhf_lab.packs.code.repairs.interpreter import ProgramError, run
 from rlhf_lab.packs.code.repairs.programs import (
-    Program,
+    RepairProgram,
     comment_of,
     draw_inputs,
     draw_program,
-    spell,
+    number_as_words,
     spell_inputs,
     split_line,
 )
@@ -34,7 +34,7 @@ from rlhf_lab.packs.code.repairs.runs import DONE, PASSES, UNREADABLE, answer_to
 from rlhf_lab.packs.code.repairs.settings import Repairs
 from rlhf_lab.packs.code.repairs.world import ROUNDS, TIERS, RepairWorld, RepairWorldSize
 
-PROGRAM = Program((("c", "=", "a", "+", "3"), ("for", "x", "in", "v", ":", "c", "=", "c", "-", "x")), "c")
+PROGRAM = RepairProgram((("c", "=", "a", "+", "3"), ("for", "x", "in", "v", ":", "c", "=", "c", "-", "x")), "c")
 INPUTS = {"a": 2, "b": 5, "v": [4, 6]}
 
 
@@ -46,7 +46,7 @@ def world() -> RepairWorld:
 # the language
 
 
-def to_python(program: Program) -> str:
+def to_python(program: RepairProgram) -> str:
     """The same program in Python."""
     lines = []
     for line in program.lines:
@@ -59,7 +59,7 @@ def to_python(program: Program) -> str:
     return f"def program(a, b, v):\n{body_text}    return {program.result}\n"
 
 
-def run_python(program: Program, inputs: dict[str, Any]) -> Any:
+def run_python(program: RepairProgram, inputs: dict[str, Any]) -> Any:
     namespace: dict[str, Any] = {}
     exec(to_python(program), namespace)
     return namespace["program"](**inputs)
@@ -67,7 +67,7 @@ def run_python(program: Program, inputs: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("kind", ["int", "float"])
 def test_a_run_gives_what_python_gives(kind):
-    """300 programs, on lists of length 0 to 3, with whole numbers and with others."""
+    """300 programs, on lists of length 0 to 3, with integers and with other numbers."""
     rng = Random(0)
     for _ in range(300):
         program = draw_program(rng, rng.randint(2, 4))
@@ -88,7 +88,7 @@ def test_a_run_of_a_buggy_program_stops_where_python_stops():
             run_python(task.buggy, dict(task.example))
         with pytest.raises(ProgramError) as error:
             run(task.buggy, task.example)
-        name = task.buggy.lines[slot.line][slot.place]
+        name = task.buggy.lines[slot.line][slot.position]
         assert error.value.line == slot.line and error.value.problem == f"{name} is not defined"
         assert f"'{name}'" in str(stopped.value)
 
@@ -116,7 +116,7 @@ def test_what_no_program_may_do():
 def test_words():
     assert comment_of(PROGRAM.lines[0]) == "plus 3" and comment_of(PROGRAM.lines[1]) == "minus x"
     assert comment_of(("if", "c", ">", "b", ":", "c", "=", "c", "min", "2")) == "smaller 2 above b"
-    assert spell(-12) == "- 12" and spell_inputs(INPUTS) == "a 2 , b 5 , v 4 6"
+    assert number_as_words(-12) == "- 12" and spell_inputs(INPUTS) == "a 2 , b 5 , v 4 6"
 
 
 # bugs
@@ -149,7 +149,7 @@ def test_a_bug_does_what_its_tier_says(tier):
 
 
 def test_slots_are_operands_and_signs():
-    words = [(slot.line, PROGRAM.lines[slot.line][slot.place], slot.kind) for slot in slots_of(PROGRAM)]
+    words = [(slot.line, PROGRAM.lines[slot.line][slot.position], slot.kind) for slot in slots_of(PROGRAM)]
     assert words == [
         (0, "a", "name"), (0, "+", "operator"), (0, "3", "number"),
         (1, "c", "name"), (1, "-", "operator"), (1, "x", "name"),
@@ -158,15 +158,15 @@ def test_slots_are_operands_and_signs():
     assert set(first.words) == set("cdef") and set(last.words) == set("def"), "c is defined by then"
 
 
-# replies and answers
+# responses and answers
 
 
 def test_replies_that_can_be_read():
     changes = {1: ("c", "=", "a"), 0: ("d", "=", "b", "+", "1")}
     assert write_changes(changes) == "line 2 : c = a\nline 1 : d = b + 1"
     assert read_changes(write_changes(changes), 2) == changes
-    for reply in ("", "line 3 : c = a", "line 0 : c = a", "c = a", "line 1 : c = a\nand so on", "line x : c = a"):
-        assert read_changes(reply, 2) is None, reply
+    for response in ("", "line 3 : c = a", "line 0 : c = a", "c = a", "line 1 : c = a\nand so on", "line x : c = a"):
+        assert read_changes(response, 2) is None, response
 
 
 def task_of(example: dict[str, Any], hidden: tuple[dict[str, Any], ...]) -> BuggyProgram:
@@ -196,17 +196,17 @@ def test_hidden_inputs_decide():
 # the environment
 
 
-def play(world: RepairWorld, task: Task, replies: list[str], seed: int = 0) -> tuple[list[str], Episode]:
-    """(what the environment said, the episode) when these replies are written."""
+def play(world: RepairWorld, task: Task, responses: list[str], seed: int = 0) -> tuple[list[str], Episode]:
+    """(output of the environment, the episode) for these responses."""
     state = world.reset(task, seed)
-    said, segments = [], []
-    for reply in replies:
-        step = world.step(state, reply)
-        said += [message["content"] for message in step.messages]
+    text, segments = [], []
+    for response in responses:
+        step = world.step(state, response)
+        text += [message["content"] for message in step.messages]
         segments.append(Segment([1], sampled=True, reward=step.reward))
         if step.done:
             break
-    return said, Episode(task, task.prompt, reply, [], tuple(segments))
+    return text, Episode(task, task.prompt, response, [], tuple(segments))
 
 
 def test_the_last_program_counts_and_every_round_is_graded(world):
@@ -215,8 +215,8 @@ def test_the_last_program_counts_and_every_round_is_graded(world):
     program = world.program(task)
     right = write_changes(program.repair())
     wrong = write_changes({0: program.buggy.lines[0]})
-    said, once = play(world, task, [wrong, right, DONE])
-    assert said == [answer_to(program, {}), PASSES] and once.turns[-1].reward == 0
+    text, once = play(world, task, [wrong, right, DONE])
+    assert text == [answer_to(program, {}), PASSES] and once.turns[-1].reward == 0
     _, broken = play(world, task, [right, wrong, right, wrong])
     _, unread = play(world, task, [right, "what now"])
     grades = world.grade([once, broken, unread])
@@ -225,12 +225,12 @@ def test_the_last_program_counts_and_every_round_is_graded(world):
     assert grades["solved_within/2"].tolist() == [1, 0, 1]
     assert grades["solved_within/6"].tolist() == [1, 0, 1]
     assert grades["gain_by_round/2"].tolist() == [1, -1, 0] and grades["calls"].tolist() == [2, 4, 2]
-    said, _ = play(world, task, ["what now", f" {DONE} ", right])
-    assert said == [UNREADABLE], "and done ends the episode"
+    text, _ = play(world, task, ["what now", f" {DONE} ", right])
+    assert text == [UNREADABLE], "and done ends the episode"
 
 
 def test_a_reply_changes_the_program_as_it_was_given(world):
-    task = next(task for task in world.tasks("test") if task.facts["category"] == "tier_3")
+    task = next(task for task in world.tasks("test") if task.metadata["category"] == "tier_3")
     program = world.program(task)
     one_by_one = [write_changes({line: words}) for line, words in program.repair().items()]
     _, episode = play(world, task, one_by_one)
@@ -248,27 +248,27 @@ def test_the_control_answers_with_another_task_s_run(world):
         (answer, passed), episode = play(other, task, [wrong, right])
         assert passed == PASSES and other.grade([episode])["correct"].tolist() == [1]
         assert answer != PASSES and (answer, passed) == tuple(play(other, task, [wrong, right])[0])
-        assert ("is not defined" in answer) == (task.facts["category"] == "tier_1"), "of the same tier"
+        assert ("is not defined" in answer) == (task.metadata["category"] == "tier_1"), "of the same tier"
         same += answer == answer_to(program, {})
     assert same < 0.15 * len(other.tasks("test"))
 
 
 def test_prompts_have_the_program_its_comments_and_the_example():
-    told = RepairWorld(RepairWorldSize(told=1.0, train_tasks=1, test_tasks=30), 0)
+    stated = RepairWorld(RepairWorldSize(told=1.0, train_tasks=1, test_tasks=30), 0)
     untold = RepairWorld(RepairWorldSize(told=0.0, train_tasks=1, test_tasks=30), 0)
-    for world in (told, untold):
+    for world in (stated, untold):
         for task in world.tasks("test"):
             program = world.program(task)
             _, *lines, returned, example = to_messages(task.prompt)[0]["content"].splitlines()
             assert [line.split(" # ")[0] for line in lines] == [
                 f"line {number} : {' '.join(words)}" for number, words in enumerate(program.buggy.lines, start=1)
             ]
-            comments = {number: line.split(" # ")[1] for number, line in enumerate(lines) if " # " in line}
+            comments = {index: line.split(" # ")[1] for index, line in enumerate(lines) if " # " in line}
             unseen = {slot.line for slot in program.slots[1:]}
-            assert set(comments) == (set(range(len(lines))) if world is told else unseen)
+            assert set(comments) == (set(range(len(lines))) if world is stated else unseen)
             assert all(text == comment_of(program.right.lines[number]) for number, text in comments.items())
             assert returned == f"return {program.right.result}"
-            assert example == f"{spell_inputs(program.example)} : {spell(program.expected)}"
+            assert example == f"{spell_inputs(program.example)} : {number_as_words(program.expected)}"
 
 
 # scripted bounds
@@ -277,18 +277,18 @@ def test_prompts_have_the_program_its_comments_and_the_example():
 def random_words(world: RepairWorld, task: Task, rng: Random) -> Episode:
     """As many words as there are bugs replaced by others of their kind, up to six times, until the example passes."""
     program = world.program(task)
-    replies: list[str] = []
-    while len(replies) < ROUNDS[-1]:
+    responses: list[str] = []
+    while len(responses) < ROUNDS[-1]:
         slots = rng.sample(slots_of(program.buggy), len(program.slots))
         # all names: one that is not defined repairs nothing
         words = [rng.choice("abcdef" if slot.kind == "name" else slot.words) for slot in slots]
         changed = {slot.line: program.buggy.lines[slot.line] for slot in slots}
         for slot, word in zip(slots, words, strict=True):
             changed[slot.line] = slot.put(changed[slot.line], word)
-        replies.append(write_changes(changed))
+        responses.append(write_changes(changed))
         if answer_to(program, changed) == PASSES:
             break
-    return play(world, task, [*replies, DONE])[1]
+    return play(world, task, [*responses, DONE])[1]
 
 
 def test_the_oracle_repairs_at_once_and_random_words_seldom(world):
@@ -296,9 +296,9 @@ def test_the_oracle_repairs_at_once_and_random_words_seldom(world):
     rng = Random(0)
     tasks = world.tasks("test")
     oracle = [play(world, task, [write_changes(world.program(task).repair()), DONE])[1] for task in tasks]
-    assert all(world.grade(oracle)[f"solved_within/{most}"].mean() == 1 for most in ROUNDS)
+    assert all(world.grade(oracle)[f"solved_within/{largest}"].mean() == 1 for largest in ROUNDS)
     blind = world.grade([random_words(world, task, rng) for task in tasks])
-    tiers = np.array([task.facts["category"] for task in tasks])
+    tiers = np.array([task.metadata["category"] for task in tasks])
     for tier, at_once, in_six in (("tier_1", 0.06, 0.25), ("tier_2", 0.12, 0.35), ("tier_3", 0.04, 0.08)):
         assert blind["solved_within/1"][tiers == tier].mean() <= at_once
         assert blind["solved_within/6"][tiers == tier].mean() <= in_six
@@ -316,8 +316,8 @@ def test_splits_and_seeds(world):
     assert RepairWorld(world.size, seed=3).program(task) == world.program(task), "drawn when it is asked for"
     other = RepairWorld(world.size, seed=4, test_seed=3)
     assert other.tasks("train")[0] != world.tasks("train")[0] and other.tasks("test") == world.tasks("test")
-    assert [task.facts["category"] for task in world.tasks("test")[:4]] == ["tier_1", "tier_2", "tier_3", "tier_1"]
-    with pytest.raises(ValueError, match="split 'dev' is unknown"):
+    assert [task.metadata["category"] for task in world.tasks("test")[:4]] == ["tier_1", "tier_2", "tier_3", "tier_1"]
+    with pytest.raises(ValueError, match="unknown split 'dev'"):
         world.tasks("dev")
 
 
@@ -326,11 +326,11 @@ def test_a_demonstration_reads_wrong_tries_and_ends_with_the_repair(world):
         program = world.program(task)
         shown = demonstrate(program, Random(1), 0.9)
         assert len(shown.tries) <= MOST_TRIES and shown.learn_from == 2 * len(shown.tries)
-        said = [message["content"] for message in shown.messages if message["role"] == "tool"]
-        assert all(answer != PASSES for answer in said[:-1]) and said[-1] == PASSES
-        replies = [message["content"] for message in shown.messages if message["role"] == "assistant"]
-        answers, episode = play(world, task, replies)
-        assert answers == said and replies[-1] == DONE and world.grade([episode])["correct"].tolist() == [1]
+        text = [message["content"] for message in shown.messages if message["role"] == "tool"]
+        assert all(answer != PASSES for answer in text[:-1]) and text[-1] == PASSES
+        responses = [message["content"] for message in shown.messages if message["role"] == "assistant"]
+        answers, episode = play(world, task, responses)
+        assert answers == text and responses[-1] == DONE and world.grade([episode])["correct"].tolist() == [1]
         assert world.demonstration(task) == shown.messages[shown.learn_from :]
 
 
@@ -352,8 +352,8 @@ def test_demonstrations_revise_as_often_as_they_should():
         corpus = build(Repairs(train_tasks=600, test_tasks=6, revise=revise, seed=0))
         tries = np.array([pair.meta["tries"] for pair in corpus.train])
         assert np.mean(tries == 0) == pytest.approx(at_once, abs=0.06)
-        share = corpus.report["train"].statistics["share of demonstrations that repair at once"]
-        assert share == pytest.approx(np.mean(tries == 0))
+        fraction = corpus.report["train"].statistics["share of demonstrations that repair at once"]
+        assert fraction == pytest.approx(np.mean(tries == 0))
 
 
 # the corpus
@@ -397,14 +397,14 @@ def test_turns_and_seeds_are_those_of_the_settings():
 
 
 @pytest.mark.parametrize(
-    ("reply", "problem"),
+    ("response", "problem"),
     [
         (("c", "=", "v", "*", "9"), "a list is no number"),
         (("c", "=", "a", "*", "9" * 4400), "is no line of the language"),
     ],
 )
-def test_a_reply_cannot_make_the_interpreter_compute_without_end(reply, problem):
-    program = Program((reply,), "c")
+def test_a_reply_cannot_make_the_interpreter_compute_without_end(response, problem):
+    program = RepairProgram((response,), "c")
     with pytest.raises(ProgramError, match=problem):
         run(program, {"a": 1, "b": 2, "v": [1, 2]})
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import resource
 import subprocess
 import threading
 import time
@@ -11,11 +13,13 @@ from pathlib import Path
 from subprocess import PIPE
 
 import pytest
-from attacks import ENDS_PROCESS_1, ENDS_THE_LAUNCHER, HOLDS_SHARED_MEMORY
+from attacks import ENDS_PROCESS_1, ENDS_THE_LAUNCHER, HOLDS_SHARED_MEMORY, MAKES_TIMERS, WRITES_A_REPORT
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.packs.code.sandbox import container, levels, process
 from rlhf_lab.packs.code.sandbox import sandbox as module
+from rlhf_lab.packs.code.sandbox.jail import launch
+from rlhf_lab.packs.code.sandbox.jail.launch import STARTED
 from rlhf_lab.packs.code.sandbox.outcome import SandboxError, SandboxUnavailable
 from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
 from rlhf_lab.packs.code.sandbox.settings import Sandboxing
@@ -77,10 +81,10 @@ def test_nothing_of_the_environment_enters(best, monkeypatch):
 
 def test_files_go_in_and_come_back(best):
     first = best.run("open('notes/b.txt', 'a').write('2')", files={"notes/b.txt": b"1", "data": b"\0"}, keep=True)
-    assert first.files == {"main.py": b"open('notes/b.txt', 'a').write('2')", "notes/b.txt": b"12", "data": b"\0"}
+    assert first.files == {"notes/b.txt": b"12", "data": b"\0"}
     second = best.run("print(open('notes/b.txt').read())", files=first.files, keep=True)
     assert second.stdout == "12\n"
-    assert not best.run("pass").files
+    assert best.run("pass").files is None
 
 
 def test_only_regular_files_come_back(best, tmp_path):
@@ -95,12 +99,12 @@ os.mkfifo('pipe')
 os.mkdir('closed'); open('closed/x', 'w').write('x'); os.chmod('closed', 0)
 """
     kept = best.run(code, keep=True)
-    assert kept.status == "ok" and set(kept.files) <= {"main.py", "closed/x"}
+    assert kept.status == "ok" and set(kept.files) <= {"closed/x"}
 
 
 @pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x", ""])
 def test_files_stay_in_their_folder(best, name):
-    with pytest.raises(ConfigError, match="leaves its folder"):
+    with pytest.raises(ConfigError, match="is outside its directory"):
         best.run("pass", files={name: b""})
 
 
@@ -194,7 +198,7 @@ def test_rlimits_bounds_and_cleans_up():
 
 
 def test_a_machine_without_namespaces_says_so(best, monkeypatch):
-    monkeypatch.setattr(levels, "layout", lambda: levels.Layout("/no/python", (), (), ()))
+    monkeypatch.setattr(levels, "layout", lambda: levels.InterpreterPaths("/no/python", (), (), ()))
     with pytest.raises((SandboxError, FileNotFoundError)):
         best.run("pass")
     assert "user namespaces are not allowed" in levels.problem_of("unshare(0x7e020000): Operation not permitted")
@@ -205,7 +209,7 @@ import os, sys
 words = sys.argv[1:]
 open({log!r}, "a").write(repr(words) + "\\n")
 if words[0] == "run":
-    os.chdir({folder!r})
+    os.chdir({directory!r})
     start = words.index("python3")
     import subprocess
     if os.path.exists("refuses"):
@@ -215,7 +219,7 @@ if words[0] == "run":
     code = program.wait()
     sys.exit(128 - code if code < 0 else code)
 if words[0] == "kill":
-    os.kill(int(open({folder!r} + "/pid").read()), 9)
+    os.kill(int(open({directory!r} + "/pid").read()), 9)
 """
 
 
@@ -227,7 +231,7 @@ def fake_docker(tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()
     log = tmp_path / "log"
     engine = tmp_path / "bin" / "docker"
-    engine.write_text(FAKE.format(python=sys.executable, log=str(log), folder=str(tmp_path)))
+    engine.write_text(FAKE.format(python=sys.executable, log=str(log), directory=str(tmp_path)))
     engine.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr(module, "_tried", {})
@@ -241,8 +245,8 @@ def test_container_runs_the_command_line_of_the_engine(fake_docker):
     words = fake_docker.read_text()
     for option in ("'--network', 'none'", "'--cap-drop', 'ALL'", "'--memory', '64m'", "'python:3.12'", "no-new-priv"):
         assert option in words
-    with pytest.raises(SandboxError, match="no files back"):
-        container.start(levels.Task({}, keep=True), sandbox.limits, "python:3.12")
+    with pytest.raises(SandboxError, match="cannot return files"):
+        container.start(levels.SandboxTask({}, keep=True), sandbox.limits, "python:3.12")
 
 
 def test_container_is_killed_by_name(fake_docker, monkeypatch):
@@ -275,18 +279,18 @@ def test_a_container_that_does_not_start_is_an_error(fake_docker, tmp_path, how)
     sandbox = Sandbox(Sandboxing(level="container", timeout_s=5.0))
     assert sandbox.level == "container"
     (tmp_path / "refuses").write_text(how)
-    with pytest.raises(SandboxError, match=f"did not start, exit {how}: (docker: no such image|no message)"):
+    with pytest.raises(SandboxError, match=rf"did not start \(exit status {how}\): (docker: no such image|no message)"):
         sandbox.run("print(1)")
 
 
 def test_a_launcher_that_does_not_end_is_killed(monkeypatch):
     monkeypatch.setattr(process, "PATIENCE_S", 0.2)
     sleeping = subprocess.Popen(["/bin/sleep", "60"], stdin=PIPE, stdout=PIPE, stderr=PIPE)
-    program = process.Program(sleeping, lambda: None, stdin=b"", wall_s=0.1, output_bytes=10)
+    program = process.SandboxedProcess(sleeping, lambda: None, stdin=b"", wall_s=0.1, output_bytes=10)
     process.supervise([program])
     assert sleeping.poll() is not None and program.is_hung and program.broke == "timeout"
     came = module._outcome(program, None, "namespaces+seccomp")
-    assert (came.status, came.exit) == ("timeout", None) and "did not end" in came.lost
+    assert (came.status, came.exit) == ("timeout", None) and "did not exit" in came.lost
 
 
 def test_a_sandbox_that_is_lost_is_the_outcome_of_its_own_program(monkeypatch):
@@ -297,7 +301,7 @@ def test_a_sandbox_that_is_lost_is_the_outcome_of_its_own_program(monkeypatch):
     tried = count_runs(monkeypatch)
     outcomes = sandbox.run_many(["print(1)", ENDS_THE_LAUNCHER, "print(3)"], at_once=1)
     assert [outcome.status for outcome in outcomes] == ["ok", "killed", "ok"]
-    assert outcomes[1].lost == "the launcher ended with exit status -9, without a report" and not outcomes[0].lost
+    assert outcomes[1].lost == "the launcher exited with status -9 without a report" and not outcomes[0].lost
     assert len(tried) == 1 + 2 + 1  # the one that was lost has run twice
 
 
@@ -313,15 +317,15 @@ def test_a_sandbox_that_does_not_start_is_started_again(best, monkeypatch):
     monkeypatch.setattr(module, "RETRY_PAUSE_S", 0.0)
     layout, failures = levels.layout(), [1]
 
-    def fails_once() -> levels.Layout:
+    def fails_once() -> levels.InterpreterPaths:
         if failures:
             failures.pop()
-            return levels.Layout(layout.python, ("/no such library",), (), ())
+            return levels.InterpreterPaths(layout.python, ("/no such library",), (), ())
         return layout
 
     monkeypatch.setattr(levels, "layout", fails_once)
     assert best.run("print(1)").stdout == "1\n" and not failures
-    monkeypatch.setattr(levels, "layout", lambda: levels.Layout(layout.python, ("/no such library",), (), ()))
+    monkeypatch.setattr(levels, "layout", lambda: levels.InterpreterPaths(layout.python, ("/no such library",), (), ()))
     with pytest.raises(SandboxError, match="no such library"):
         best.run("print(1)")
 
@@ -373,7 +377,7 @@ print(sum(os.wait()[1] for _ in range(4)))
 
 
 def test_usual_shared_memory_and_locks_work(best):
-    """What the standard library does with them lies on the program's own disk."""
+    """The standard library keeps these files on the program's own disk."""
     code = """
 import fcntl, os, sqlite3
 from multiprocessing import Value, shared_memory
@@ -394,7 +398,7 @@ with open('/dev/zero', 'rb') as zeros:
 
 
 def test_files_that_no_longer_fit_are_the_programs_own_limit(best):
-    """Files that a run leaves go into the next, which starts with less room when its program is longer."""
+    """Files that a run leaves go into the next, which has less space when its program is longer."""
     fills = """
 try:
     with open('big', 'wb', buffering=0) as file:
@@ -402,8 +406,7 @@ try:
 except OSError:
     pass
 """
-    left = {name: content for name, content in best.run(fills, keep=True).files.items() if name != "main.py"}
-    came = best.run("print(1)" + " " * 9000, files=left)
+    came = best.run("print(1)" + " " * 9000, files=best.run(fills, keep=True).next_files({}))
     assert (came.status, came.exit, came.lost) == ("disk", None, "")
 
 
@@ -413,6 +416,156 @@ import json
 from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
 outcome = Sandbox(Sandboxing(level='rlimits')).run("import os; os.chmod('.', 0)", keep=True)
-print(json.dumps([outcome.status, len(outcome.files), outcome.files_cut]))
+print(json.dumps([outcome.status, outcome.files, outcome.files_cut]))
 """
-    assert as_ordinary_user(code) == ["ok", 0, True]
+    assert as_ordinary_user(code) == ["ok", None, True]
+
+
+@pytest.mark.parametrize(
+    ("first", "files"),
+    [
+        ("os.remove('main.py'); os.mkdir('main.py'); open('main.py/x', 'w').close()", {"data": b"1"}),
+        ("os.remove('data'); os.mkdir('data'); open('data/x', 'w').write('2')", {"data/x": b"2"}),
+        (
+            "os.mkdir('a'); open('a/x', 'w').close(); os.remove('a/x'); os.rmdir('a'); open('a', 'w')",
+            {"data": b"1", "a": b""},
+        ),
+        ("os.remove('data')", {}),
+        ("os.rename('data', 'ä\\n\U0001f600')", {"ä\n\U0001f600": b"1"}),
+        ("os.rename('data', b'\\xff')", {}),
+        ("[(os.mkdir('d' * 255), os.chdir('d' * 255)) for _ in range(16)]; open('x', 'w').close()", {"data": b"1"}),
+        ("[(os.mkdir('d'), os.chdir('d')) for _ in range(18)]; open('x', 'w').close()", {"data": b"1"}),
+    ],
+    ids=("main", "folder", "file", "deleted", "unicode", "bytes", "long", "deep"),
+)
+def test_whatever_a_program_leaves_the_next_run_takes(best, first, files):
+    left = best.run(f"import os\n{first}", files={"data": b"1"}, keep=True)
+    assert left.status == "ok" and left.next_files({"data": b"1"}) == files, left
+    assert left.files_cut == (first.startswith("[") or "xff" in first)
+    second = best.run("print(2)", files=left.next_files({"data": b"1"}), keep=True)
+    assert second.stdout == "2\n" and second.files == files
+
+
+def test_many_folders_and_long_names_are_given_back_or_cut(best):
+    """More directories than the launcher may open at a time; and more names than fit into a report."""
+    roomy = Sandbox(Sandboxing(level=best.level, disk_mib=16, timeout_s=10.0))
+    left = roomy.run("import os\nfor n in range(1060): os.mkdir(str(n))\nopen('1059/x', 'w').close()", keep=True)
+    assert (left.status, left.files, left.files_cut) == ("ok", {"1059/x": b""}, False)
+    left = roomy.run("for n in range(1000): open(f'{n:0255}', 'w').close()", keep=True)
+    assert left.status == "ok" and left.files_cut and len(left.files) > 200
+    assert roomy.run("print(2)", files=left.files).stdout == "2\n"
+
+
+@pytest.mark.parametrize("level", ["namespaces+seccomp", "rlimits"])
+@pytest.mark.parametrize(
+    "files", [{"a": b"", "a/b": b""}, {"a/b": b"", "a": b""}, {"a" * 256: b""}, {"/".join(["a" * 255] * 17): b""}]
+)
+def test_files_that_no_folder_holds_are_an_error_of_the_program(best, level, files):
+    came = Sandbox(Sandboxing(level=level)).run("print(1)", files=files, keep=True)
+    assert (came.status, came.exit, came.stdout, came.lost) == ("error", None, "", "")
+    assert "its files cannot be written: [Errno " in came.stderr
+    assert came.next_files({"kept": b"1"}) == {"kept": b"1"}
+
+
+def test_a_folder_of_any_depth_is_removed(monkeypatch, tmp_path):
+    """A program of `rlimits` works in a directory of the machine."""
+    monkeypatch.setattr(levels, "scratch_dir", lambda: tmp_path)
+    deep = "import os\nfor _ in range(1100): os.mkdir('d'); os.chdir('d')"
+    assert Sandbox(Sandboxing(level="rlimits")).run(deep).status == "ok"
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_below_the_program_are_refused(best):
+    with pytest.raises(ConfigError, match=r"'main.py/x' of a program is below main.py.*rename it"):
+        best.run("pass", files={"main.py/x": b""})
+
+
+def test_files_stay_as_they_were_after_a_program_that_is_ended(best):
+    quick = Sandbox(Sandboxing(level=best.level, timeout_s=0.5))
+    came = quick.run("import os, time; os.remove('a'); time.sleep(60)", files={"a": b"1"}, keep=True)
+    assert came.status == "timeout" and came.files is None and came.next_files({"a": b"1"}) == {"a": b"1"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[]",
+        b"1",
+        b"null",
+        b"{}",
+        b"\xff",
+        b"[" * 100000,
+        b'{"code": "0"}',
+        b'{"code": true}',
+        b'{"code": 0, "more": 1}',
+        b'{"code": 0, "cpu_s": NaN}',
+        b'{"code": 0, "cpu_s": -1}',
+        b'{"code": 0, "files": {}}',
+        b'{"code": 0, "files": [["x"]]}',
+        b'{"code": 0, "files": [[1, 0]]}',
+        b'{"code": 0, "files": [["x", 1]]}',
+        b'{"code": 0, "files": [["x", -1], ["y", 1]]}',
+        b'{"code": 0, "files": [["../x", 0]]}',
+        b'{"failed": "the machine is broken"}',
+        b'{"disk_full": true}',
+    ],
+)
+def test_a_launchers_report_of_another_form_is_none(line):
+    """At the level `rlimits` a program of root can write to the pipe: it loses its own sandbox, and ends no run."""
+    finished = subprocess.Popen(["/bin/true"], stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    program = process.SandboxedProcess(finished, lambda: None, stdin=b"", wall_s=5.0, output_bytes=10)
+    process.supervise([program])
+    program.report += STARTED + line + b"\n"
+    came = module._outcome(program, None, "rlimits")
+    assert (came.status, came.files) == ("killed", None) and came.lost.endswith("exited with status 0 without a report")
+
+
+def test_a_report_in_front_of_the_start_says_why_there_was_none():
+    finished = subprocess.Popen(["/bin/true"], stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    program = process.SandboxedProcess(finished, lambda: None, stdin=b"", wall_s=5.0, output_bytes=10)
+    process.supervise([program])
+    program.report += b'{"failed": "no such library"}\n'
+    with pytest.raises(SandboxError, match="no such library"):
+        module._outcome(program, None, "rlimits")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can open the pipe of a launcher")
+@pytest.mark.parametrize("line", ["[]", '{"failed": "x"}'])
+def test_a_program_that_writes_to_the_status_pipe_ends_no_run(line, monkeypatch):
+    monkeypatch.setattr(module, "RETRY_PAUSE_S", 0.0)
+    outcomes = Sandbox(Sandboxing(level="rlimits")).run_many([WRITES_A_REPORT.replace("LINE", line), "print(1)"])
+    assert [outcome.status for outcome in outcomes] == ["killed", "ok"] and outcomes[0].lost
+
+
+def test_an_interpreter_below_the_sandboxs_own_disk_is_named(monkeypatch):
+    monkeypatch.setattr(module, "_tried", {})
+    monkeypatch.setattr(
+        levels, "layout", lambda: levels.InterpreterPaths("/tmp/env/bin/python", ("/tmp/env/bin/python",), (), ())
+    )
+    with pytest.raises(
+        SandboxUnavailable,
+        match=r"needs /tmp/env/bin/python, but the empty disk of the sandbox hides /tmp; run rlhf_lab with",
+    ):
+        assert Sandbox(Sandboxing(level="namespaces")).level
+
+
+@pytest.mark.parametrize(("cpu_s", "full"), [(0.5, 1), (1.0, 1), (1.2, 2), (1.5, 2), (2.5, 3)])
+def test_processor_time_is_rounded_up(cpu_s, full):
+    limits = dataclasses.replace(Sandbox().limits, cpu_s=cpu_s)
+    spec = levels._specification(levels.SandboxTask({}), limits, "rlimits", None, "/none")
+    assert launch._resource_limits(spec)[resource.RLIMIT_CPU] == (full, full + 1)
+    assert f"cpu={full}:{full + 1}" in container.command("docker", "name", "image", limits)
+
+
+def test_processor_time_that_is_over_is_a_timeout(best):
+    """At its limit of processor time the kernel ends a program with SIGXCPU."""
+    sandbox = Sandbox(Sandboxing(level=best.level))
+    sandbox.limits = dataclasses.replace(sandbox.limits, cpu_s=1.0, wall_s=60.0)
+    came = sandbox.run("while True: pass")
+    assert (came.status, came.exit) == ("timeout", -24)
+
+
+@pytest.mark.parametrize("level", ["namespaces+seccomp", "rlimits"])
+def test_timers_are_counted(best, level):
+    came = Sandbox(Sandboxing(level=level)).run(MAKES_TIMERS)
+    assert came.status == "ok" and int(came.stdout) <= launch.PENDING_SIGNALS, came

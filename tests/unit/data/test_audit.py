@@ -7,7 +7,7 @@ from rich.console import Console
 
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.data import audit as module
-from rlhf_lab.data import replies
+from rlhf_lab.data import split_rows as replies
 from rlhf_lab.data.audit import OVERLAPS, PAIR_CHECKS, audit, render
 
 BOS, EOS = 1, 2
@@ -33,9 +33,9 @@ CLEAN = corpus(
 
 def test_a_clean_corpus_has_no_findings():
     report = audit(CLEAN, encode=encode, max_length=100, eos_id=EOS, bos_id=BOS)
-    assert [finding for finding in report.findings if finding.count] == []
+    assert [conclusion for conclusion in report.findings if conclusion.count] == []
     assert report.skipped == {}
-    assert {finding.split for finding in report.findings} == {"train", "test"}
+    assert {conclusion.split for conclusion in report.findings} == {"train", "test"}
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_one_bad_pair_is_found_once_in_its_split(check, bad):
     assert report.count(check, "train") == 1
     assert report.count(check, "test") == 0
     assert check in PAIR_CHECKS
-    finding = next(finding for finding in report.findings if finding.check == check and finding.count)
-    assert finding.of == 2
-    assert finding.share == 0.5
-    assert finding.why
-    assert finding.example.startswith("…")
+    conclusion = next(conclusion for conclusion in report.findings if conclusion.check == check and conclusion.count)
+    assert conclusion.of == 2
+    assert conclusion.share == 0.5
+    assert conclusion.why
+    assert conclusion.example.startswith("…")
 
 
 def test_duplicates_contradictions_and_shared_prompts():
@@ -91,8 +91,8 @@ def test_tokens_are_counted_per_reply():
     assert report.count(module.MISSING_EOS, "train") == 1
     assert report.count(module.NO_ROOM, "train") == 0
     assert report.statistics["train/longest tokens"] == 48
-    finding = next(finding for finding in report.findings if finding.check == module.TRUNCATED)
-    assert (finding.of, finding.unit) == (4, "replies")
+    conclusion = next(conclusion for conclusion in report.findings if conclusion.check == module.TRUNCATED)
+    assert (conclusion.of, conclusion.unit) == (4, "replies")
     assert audit(corpus(pair()), encode=encode, max_length=8).count(module.NO_ROOM, "train") == 2
 
 
@@ -145,6 +145,6 @@ def test_what_the_loader_dropped_is_not_said_to_be_none_found():
     console.print(render(audit(Corpus("sample", [pair()], [], "0", report={"train": loaded}))))
     text = console.file.getvalue()
     assert "dropped: empty chosen" in text
-    assert "None left in what is kept, loading dropped them: empty chosen." in text
+    assert "Not in the corpus, because loading dropped such rows: empty chosen." in text
     (none_found,) = (line for line in text.splitlines() if line.startswith("Checked, none found"))
     assert "empty chosen" not in none_found and "empty rejected" in none_found

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from rlhf_lab.core.console import console
-from rlhf_lab.data.audit_report import AuditReport, Finding, render
+from rlhf_lab.data.audit_report import AuditReport, AuditResult, render
 
 FINDINGS = [
-    Finding("empty replies", "train", 3, 12, "pairs", "nothing to learn", "row 7"),
-    Finding("empty replies", "test", 0, 4, "pairs", "nothing to learn"),
-    Finding("repeated prompts", "train", 0, 12, "prompts", "they count twice"),
+    AuditResult("empty replies", "train", 3, 12, "pairs", "nothing to learn", "row 7"),
+    AuditResult("empty replies", "test", 0, 4, "pairs", "nothing to learn"),
+    AuditResult("repeated prompts", "train", 0, 12, "prompts", "they count twice"),
 ]
 
 
 def test_a_finding_is_a_share_of_what_was_looked_at():
     assert FINDINGS[0].share == 0.25
-    assert Finding("none", "test", 0, 0, "pairs", "why").share == 0.0
+    assert AuditResult("none", "test", 0, 0, "pairs", "why").share == 0.0
     report = AuditReport("mine", FINDINGS)
     assert report.count("empty replies", "train") == 3
     with pytest.raises(KeyError, match="did not run on 'all'"):

@@ -1,4 +1,4 @@
-"""Evaluation items in training rows: the arithmetic of shares, short items, scale, the audit, the curated corpus."""
+"""Evaluation items in training rows: the arithmetic of shares, short items, scale, the audit."""
 
 from __future__ import annotations
 
@@ -7,16 +7,11 @@ import time
 
 import numpy as np
 import pytest
-from support import checked, command_inside, planned, prompt_text, write_pairs
+from support import command_inside, prompt_text, write_pairs
 
-from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Pair
 from rlhf_lab.data.contamination import EvaluationItems, Match, read_items
-from rlhf_lab.packs.judging.curation.curate import CONTAMINATED
-from rlhf_lab.packs.judging.curation.settings import Curate
-from rlhf_lab.packs.judging.synthesis.making import reject_duplicates
-from rlhf_lab.stages.execute import ensure
 
 ITEM = "one two three four five six seven eight nine ten"  # 10 words: three 8-grams
 
@@ -56,7 +51,7 @@ def test_the_item_with_the_largest_share_is_named():
 
 
 def test_an_item_that_is_there_whole_comes_before_half_of_a_longer_one():
-    """Of 16 words the first 12 are five of nine 8-grams, .56; the eight words of the short item are its only one."""
+    """The first 12 of 16 words are five of nine 8-grams, .56; the eight words of the short item are its only one."""
     numbers = [f"w{i}" for i in range(16)]
     short = "one two three four five six seven eight"
     text = f"{' '.join(numbers[:12])} and {short}"
@@ -69,10 +64,10 @@ def test_a_hundred_thousand_rows_take_seconds():
     vocabulary = np.array([f"w{i}" for i in range(5000)])
     texts = [" ".join(row) for row in rng.choice(vocabulary, (10_000, 60))]
     items = EvaluationItems(texts[:1000:2], share=0.5)
-    begin = time.process_time()
-    found = [number for number, text in enumerate(texts) if items.find(text)]
+    start = time.process_time()
+    found = [index for index, text in enumerate(texts) if items.find(text)]
     assert found == list(range(0, 1000, 2))
-    assert time.process_time() - begin < 6  # about 0.6 s on an idle core
+    assert time.process_time() - start < 6  # about 0.6 s on an idle core
 
 
 def test_files_of_items(tmp_path):
@@ -80,7 +75,7 @@ def test_files_of_items(tmp_path):
     path.write_text(json.dumps({"question": "a b"}) + "\n" + json.dumps({"prompt": "c"}) + "\n")
     assert read_items(str(path)) == ["a b", "c"]
     path.write_text(json.dumps({"text": "a"}) + "\n")
-    with pytest.raises(DataError, match="row 1: expected the column prompt or question"):
+    with pytest.raises(DataError, match="row 1: there is no text in the column prompt or question"):
         read_items(str(path))
 
 
@@ -95,44 +90,3 @@ def test_the_audit_counts_rows_that_hold_an_item(tmp_path):
     assert status == 0 and "holds an evaluation item" not in out
     status, out = command_inside(tmp_path, *words, "against=nowhere.jsonl")
     assert status == 2 and "there is no such file" in out
-
-
-def row(prompt: str, chosen: str, rejected: str) -> dict:
-    return {"prompt": prompt, "chosen": chosen, "rejected": rejected, "problem": None}
-
-
-def test_repeated_rows_of_a_prompt_are_rejected_and_of_another_are_not():
-    rows = [row("a", "red green blue", "one"), row("a", "Red, green, blue!", "one"), row("b", "red green blue", "one")]
-    rows += [row("a", "red green blue", "one")]
-    reject_duplicates(rows, ("chosen", "rejected"), 1.0)
-    assert [each["problem"] for each in rows] == [None, "near-duplicate", None, "duplicate"]
-
-
-def test_the_world_gives_held_out_questions_away_in_longer_conversations(tmp_path):
-    """A follow-up of the training split may open with a question that is held out by itself, and answer it."""
-    stage = planned(
-        "curate", "data=mini_hh_small", "data.train_pairs=400", "data.test_pairs=200", f"outputs={tmp_path}"
-    )
-    result = ensure(stage, 0)
-    kept, rejected = (read_jsonl(stage.folder / name) for name in ("corpus.jsonl", "rejected.jsonl"))
-    assert len(kept) + len(rejected) == 400 == result["metrics"]["made/items"]
-    assert read_json(stage.folder / "corpus.json")["rejected"][CONTAMINATED] > 0
-    held = [each for each in rejected if each["problem"] == CONTAMINATED]
-    assert all(each["prompt"] != each["item"] and each["share"] == 1 for each in held)
-    items = EvaluationItems((each["item"] for each in held), share=1.0)
-    assert all(items.find(each["prompt"]) for each in held)
-    assert not any(items.find(each["prompt"]) for each in kept)
-
-
-def test_settings_and_keys(tmp_path):
-    assert checked("curate").algorithm.share == 1.0
-    assert Curate().share is None
-    with pytest.raises(ConfigError, match=r"share=2\.0 must be above 0 and at most 1"):
-        checked("curate", "algorithm.share=2")
-    with pytest.raises(ConfigError, match=r"algorithm\.files=nowhere\.jsonl: there is no such file"):
-        assert planned("curate", "algorithm.files=[nowhere.jsonl]").settings_key
-    path = tmp_path / "items.jsonl"
-    path.write_text(json.dumps({"prompt": "a"}) + "\n")
-    before = planned("curate", f"algorithm.files=[{path}]").settings_key
-    path.write_text(json.dumps({"prompt": "b"}) + "\n")
-    assert planned("curate", f"algorithm.files=[{path}]").settings_key != before

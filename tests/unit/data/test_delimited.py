@@ -59,7 +59,7 @@ def test_lines_are_numbered_and_lose_the_byte_order_mark(tmp_path: Path) -> None
     [
         ("a.jsonl", gzip.compress(b"{}", mtime=0), "is gzip-compressed; rename it to a.jsonl.gz"),
         ("a.jsonl", "{}".encode("utf-16"), "is UTF-16"),
-        ("a.jsonl.gz", b"{}\n", "the name says gzip, the content is not"),
+        ("a.jsonl.gz", b"{}\n", "the name ends in .gz, but the content is not gzip"),
         ("a.jsonl.gz", gzip.compress(b"one\n" * 9999, mtime=0)[:-9], "damaged after row"),
     ],
 )

@@ -12,7 +12,7 @@ from rlhf_lab.data.environment_settings import ForeignEnvironment
 from rlhf_lab.data.few import few_rows
 from rlhf_lab.data.file_settings import Pairs
 from rlhf_lab.data.settings import Mix
-from rlhf_lab.data.world_settings import Arithmetic
+from rlhf_lab.data.world_settings import ArithmeticData
 
 
 def test_a_file_is_read_up_to_the_few_rows(tmp_path):
@@ -25,7 +25,7 @@ def test_a_file_is_read_up_to_the_few_rows(tmp_path):
 
 
 def test_a_world_is_drawn_small_alone_and_in_a_mix(tmp_path):
-    corpus = few_rows(Arithmetic())
+    corpus = few_rows(ArithmeticData())
     assert corpus is not None and len(corpus.train) == 16
     file = tmp_path / "sums.jsonl"
     rows = [{"question": f"{n} + 1?", "answer": f"#### {n + 1}"} for n in range(400)]

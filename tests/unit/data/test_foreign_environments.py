@@ -51,7 +51,7 @@ class Echo:
     def __init__(self, tasks=4): self.count = tasks
     def tasks(self, split): return [Task(f"\\n\\nHuman: {split} {i}\\n\\nAssistant:") for i in range(self.count)]
     def reset(self, task, seed): return []
-    def step(self, state, reply): return Step(reward=float(len(reply)), done=True)
+    def step(self, state, response): return Step(reward=float(len(response)), done=True)
     def grade(self, episodes): return {}
 """
 
@@ -72,13 +72,13 @@ def counter(tmp_path: Path) -> dict[str, Any]:
 
 
 def first_task(corpus: Any) -> Task:
-    return next(task for task in corpus.tasks("train") if task.facts["goal"] > 1)
+    return next(task for task in corpus.tasks("train") if task.metadata["goal"] > 1)
 
 
 def test_a_class_for_trl_is_an_environment(counter):
     corpus = environment.build(ForeignEnvironment(**counter))
     task = first_task(corpus)
-    goal = task.facts["goal"]
+    goal = task.metadata["goal"]
     assert task.prompt.endswith(f"The goal is {goal}.\n\nAssistant:")
     world = corpus.environment
     state = world.reset(task, seed=0)
@@ -136,7 +136,7 @@ def test_an_episode_without_room_is_rewarded_as_it_stands(counter):
     corpus = environment.build(ForeignEnvironment(**counter))
     task = first_task(corpus)
     state = corpus.environment.reset(task, seed=0)
-    assert not corpus.environment.step(state, f"Action: add[{task.facts['goal']}]").done
+    assert not corpus.environment.step(state, f"Action: add[{task.metadata['goal']}]").done
     assert isinstance(corpus.environment, Finishing)
     assert corpus.environment.finish(state) == 1.0
 
@@ -155,7 +155,7 @@ def test_an_environment_that_begins_otherwise_than_its_prompt_is_refused():
     task = Task("\n\nHuman: hi\n\nAssistant:", {"opening": "a"})
     world = SessionEnvironment({"train": [task]}, lambda task, seed: session, max_turns=2)
     world.reset(task, 0)
-    with pytest.raises(LabError, match="begins one task in two ways, 'a' and 'b'"):
+    with pytest.raises(LabError, match="starts the same task in two ways, 'a' and 'b'"):
         world.reset(task, 0)
 
 
@@ -169,7 +169,7 @@ def test_an_environment_of_the_lab(tmp_path):
 
 def test_an_object_without_the_methods_is_refused(tmp_path):
     (tmp_path / "own.py").write_text("class Nothing: pass")
-    with pytest.raises(ConfigError, match="lacks one of the methods"):
+    with pytest.raises(ConfigError, match="implement all of its methods"):
         environment.build(ForeignEnvironment(environment=f"{tmp_path}/own.py:Nothing"))
 
 
@@ -177,8 +177,8 @@ def test_an_object_without_the_methods_is_refused(tmp_path):
     ("changes", "message"),
     [
         ({}, "environment is not set"),
-        ({"environment": "counter"}, "is not FILE.py:NAME"),
-        ({"environment": "a.py:b", "path": "x.jsonl"}, "is not read with style=lab"),
+        ({"environment": "counter"}, "is not of the form FILE.py:NAME"),
+        ({"environment": "a.py:b", "path": "x.jsonl"}, "is not used with style=lab"),
         ({"environment": "a.py:b", "style": "trl"}, "path is not set"),
         ({"environment": "a.py:b", "max_turns": 0}, "max_turns=0"),
     ],
@@ -189,7 +189,7 @@ def test_wrong_settings(changes, message):
 
 
 class FakeClient:
-    """What `openenv`'s synchronous client gives; the real one was tried by hand against its own server."""
+    """Interface of `openenv`'s synchronous client; the real one was tried by hand against its own server."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -247,13 +247,13 @@ class Rollouts:
     async def rollout(self, row: dict[str, Any], client: Any, model: str, sampling: dict[str, Any]) -> dict[str, Any]:
         messages = list(row["prompt"])
         for _ in range(2):
-            said = await client.ask(messages)
+            text = await client.ask(messages)
             if self.fails:
                 raise RuntimeError("the tool broke")
-            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "more"}]
+            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "more"}]
             if self.rewrites:
                 messages[0] = {"role": "user", "content": "another question"}
-        return {"said": said, "answer": row["answer"], "error": None}
+        return {"said": text, "answer": row["answer"], "error": None}
 
     async def _score(self, state: dict[str, Any]) -> None:
         state["reward"] = float(state["said"] == state["answer"])
@@ -277,7 +277,7 @@ def test_a_rollout_of_verifiers_waits_for_the_policy(monkeypatch):
 def test_a_rollout_that_rewrites_what_was_said_is_refused(monkeypatch):
     session = session_of(Rollouts(rewrites=True), monkeypatch)
     session.start()
-    with pytest.raises(LabError, match="rewrites what was said"):
+    with pytest.raises(LabError, match="rewrites earlier messages"):
         session.step("no", is_last=False)
 
 

@@ -38,13 +38,13 @@ WHOLE_PAIR = ("preference", "implicit_preference", "unpaired_preference")
 
 pieces = st.sampled_from(["\n\nHuman:", "\n\n\\Assistant:", "\n\nTools:", "    return x", "\n"])
 contents = st.lists(pieces | st.text(max_size=6), max_size=4).map("".join)
-replies = contents.map(str.rstrip)
+responses = contents.map(str.rstrip)
 turns = st.tuples(st.sampled_from(["user", "assistant", "system"]), contents.filter(bool))
 histories = st.lists(turns, min_size=1, max_size=4).map(
     lambda pairs: [{"role": role, "content": content} for role, content in pairs]
 )
 tool_lists = st.lists(st.fixed_dictionaries({"name": st.text(max_size=5)}), max_size=2)
-pairs = st.builds(Pair, st.builds(transcript.render_prompt, histories, tool_lists), replies, replies)
+pairs = st.builds(Pair, st.builds(transcript.render_prompt, histories, tool_lists), responses, responses)
 
 
 def test_the_tables_name_the_same_types():
@@ -174,16 +174,16 @@ def test_unpaired_rows_are_joined_in_either_order_and_never_across_prompts():
 
     rows = [row("p", "bad", False), row("p", "good", True), row("q", "good", True), row("q", "bad", False)]
     assert [row["prompt"] for row in convert(rows, "preference")] == ["p", "q"]
-    with pytest.raises(DataError, match=r"the row has the labels \[False\]"):
+    with pytest.raises(DataError, match=r"but the labels are \[False\]"):
         list(convert([rows[0], rows[2]], "preference"))
 
 
 @pytest.mark.parametrize(
     ("source", "target", "expected"),
     [
-        ("prompt_only", "preference", r"the row has the labels \[\]"),
+        ("prompt_only", "preference", r"but the labels are \[\]"),
         ("prompt_only", "language_modeling", "no completion that is liked or unlabelled"),
-        ("prompt_completion", "unpaired_preference", "needs a label per completion"),
+        ("prompt_completion", "unpaired_preference", "needs a label for each completion"),
         ("preference", "stepwise_supervision", "needs labelled steps"),
         ("preference", "sft", "'sft' is not a dataset type; use one of language_modeling"),
     ],

@@ -9,10 +9,10 @@ import pytest
 
 from rlhf_lab.config.registry import build
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.data.file_settings import Graded
+from rlhf_lab.data.file_settings import GradedData
 from rlhf_lab.data.graded import ALONE, NO_QUESTION, TIED, transcript_of
 from rlhf_lab.data.loading import UNREADABLE
-from rlhf_lab.data.replies import IDENTICAL
+from rlhf_lab.data.split_rows import IDENTICAL
 
 ATTRIBUTES = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
 
@@ -31,7 +31,7 @@ def both(question, better=(4, 4, 4, 2, 2), worse=(1, 0, 3, 1, 0)):
 
 
 def load(path, **settings):
-    return build("data", Graded(path=str(path), test_fraction=0.5, **settings))
+    return build("data", GradedData(path=str(path), test_fraction=0.5, **settings))
 
 
 def pairs_of(corpus):
@@ -111,4 +111,4 @@ def test_parquet_and_another_fingerprint_for_other_grades(tmp_path):
 )
 def test_wrong_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        Graded(path="x.jsonl", **settings)
+        GradedData(path="x.jsonl", **settings)

@@ -13,7 +13,7 @@ from support import prompt_text
 
 from rlhf_lab.config.registry import build
 from rlhf_lab.core.errors import DataError, LabError
-from rlhf_lab.data import replies
+from rlhf_lab.data import split_rows as replies
 from rlhf_lab.data.audit import NEED_TWO_REPLIES, audit, render
 from rlhf_lab.data.file_settings import GSM8K
 from rlhf_lab.data.gsm8k import CONTRADICTS, EMPTY_QUESTION, NO_ANSWER
@@ -93,8 +93,8 @@ def test_other_columns_are_an_error(load):
 def test_the_answer_key_grades_replies(load):
     corpus = load(ROWS)
     prompt = corpus.train[1].prompt
-    replies = ["#### 1250", "#### $1,250.00", "#### 1251", "1250", "#### 3\n#### 1250", ""]
-    assert corpus.oracle.measure([prompt] * 6, replies)["correct"].tolist() == [1, 1, 0, 0, 0, 0]
+    responses = ["#### 1250", "#### $1,250.00", "#### 1251", "1250", "#### 3\n#### 1250", ""]
+    assert corpus.oracle.measure([prompt] * 6, responses)["correct"].tolist() == [1, 1, 0, 0, 0, 0]
     with pytest.raises(DataError, match="has no answer to 'Who"):
         corpus.oracle.measure(["Who are you?"], ["#### 1"])
     with pytest.raises(LabError, match=r"labels no pairs.*use data=arithmetic"):
@@ -126,10 +126,12 @@ def test_the_audit_command_reads_demonstrations(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def real():
-    folder = DATA
-    if not (folder / "gsm8k_test.jsonl.gz").exists():
-        pytest.skip(f"{folder} has no gsm8k_test.jsonl.gz; set RLHF_LAB_DATA to the folder with the public data sets")
-    return folder
+    directory = DATA
+    if not (directory / "gsm8k_test.jsonl.gz").exists():
+        pytest.skip(
+            f"{directory} has no gsm8k_test.jsonl.gz; set RLHF_LAB_DATA to the folder with the public data sets"
+        )
+    return directory
 
 
 def test_the_published_files(real):

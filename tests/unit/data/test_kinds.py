@@ -1,4 +1,4 @@
-"""Every kind of data from a file: what becomes of a row, what a wrong row is told, and which algorithms take it."""
+"""Every kind of data from a file: the parsed row, the message of a wrong row, and the algorithms that take it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rlhf_lab.config.registry import build
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data import prompts, sft, unpaired, verifiable
-from rlhf_lab.data.facts import NOT_JSON, OTHER_FACTS, TOO_LARGE
-from rlhf_lab.data.file_settings import Demonstrations, Pairs, Prompts, Unpaired, Verifiable
-from rlhf_lab.data.mix import OVER_RATIO, shares
+from rlhf_lab.data.file_settings import Demonstrations, Pairs, PromptsData, Unpaired, Verifiable
+from rlhf_lab.data.metadata import NOT_JSON, OTHER_FACTS, TOO_LARGE
+from rlhf_lab.data.mix import OVER_RATIO, split_counts
 from rlhf_lab.data.rows import RowProblem
 from rlhf_lab.data.settings import Mix
-from rlhf_lab.data.transcript import reply_message, to_conversation
+from rlhf_lab.data.transcript import response_message, to_conversation
 
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
 USER, CODE = {"role": "user", "content": "  Indent it. "}, {"role": "assistant", "content": "    return x\n"}
@@ -59,11 +59,11 @@ def test_a_conversation_keeps_its_messages_tools_and_spaces():
 def test_a_call_of_a_tool_is_a_reply():
     row = {"messages": [USER, {"role": "assistant", "content": "Wait.", "tool_calls": CALL}], "tools": TOOLS}
     split = sft.parse_row(row, Demonstrations(path="x"))
-    assert reply_message(split.chosen) == {"role": "assistant", "content": "Wait.", "tool_calls": CALL}
+    assert response_message(split.chosen) == {"role": "assistant", "content": "Wait.", "tool_calls": CALL}
 
 
 @pytest.mark.parametrize(
-    ("row", "prompt", "reply", "learn_from"),
+    ("row", "prompt", "response", "learn_from"),
     [
         ({"prompt": "Hi", "completion": " Yo \n"}, "\n\nHuman: Hi\n\nAssistant:", "Yo", None),
         ({"prompt": "Hi", "completion": "    x"}, "\n\nHuman: Hi\n\nAssistant:", "   x", None),
@@ -72,9 +72,9 @@ def test_a_call_of_a_tool_is_a_reply():
         ({"text": "Once upon a time.\n"}, "", "Once upon a time.", None),
     ],
 )
-def test_the_columns_of_a_row_say_its_form(row, prompt, reply, learn_from):
+def test_the_columns_of_a_row_say_its_form(row, prompt, response, learn_from):
     split = sft.parse_row(row, Demonstrations(path="x"))
-    assert (split.prompt, split.chosen, split.drop) == (prompt, reply, None)
+    assert (split.prompt, split.chosen, split.drop) == (prompt, response, None)
     assert split.meta.get("learn_from") == learn_from
 
 
@@ -94,15 +94,15 @@ def test_plain_text_is_split_by_itself(tmp_path):
 
 
 def test_prompts_carry_their_columns():
-    split = prompts.parse_row({"prompt": "Why?", "id": 3, "category": "safe", "none": None}, Prompts(path="x"))
+    split = prompts.parse_row({"prompt": "Why?", "id": 3, "category": "safe", "none": None}, PromptsData(path="x"))
     assert split.prompt == "\n\nHuman: Why?\n\nAssistant:"
-    assert split.facts == {"id": 3, "category": "safe"}
+    assert split.metadata == {"id": 3, "category": "safe"}
 
 
 def test_the_first_of_several_turns_is_asked_and_all_are_facts():
-    split = prompts.parse_row({"turns": ["One?", "Two?"], "question_id": 81}, Prompts(path="x", prompt="turns"))
+    split = prompts.parse_row({"turns": ["One?", "Two?"], "question_id": 81}, PromptsData(path="x", prompt="turns"))
     assert split.prompt == "\n\nHuman: One?\n\nAssistant:"
-    assert split.facts == {"turns": ["One?", "Two?"], "question_id": 81}
+    assert split.metadata == {"turns": ["One?", "Two?"], "question_id": 81}
 
 
 # Unpaired
@@ -122,7 +122,7 @@ def test_a_disliked_reply_is_the_rejected_side(label):
 
 def test_unpaired_data_need_both_labels(tmp_path):
     rows = [{"prompt": f"{i}?", "completion": "x", "label": True} for i in range(40)]
-    with pytest.raises(DataError, match=r"are liked; unpaired data need both kinds: check the column data.label"):
+    with pytest.raises(DataError, match=r"are liked, but unpaired data need both kinds; check the column data.label"):
         build("data", Unpaired(path=write(tmp_path / "a.jsonl", rows)))
 
 
@@ -135,10 +135,10 @@ def test_answers_and_further_columns_of_verifiable_data(tmp_path):
     corpus = build("data", Verifiable(path=write(tmp_path / "a.jsonl", rows)))
     prompt = "\n\nHuman:   0 + 1?\n\n\nAssistant:"
     assert corpus.answers[prompt] == "1"
-    assert corpus.facts[prompt] == {"answer": 1, "level": 0}
+    assert corpus.metadata[prompt] == {"answer": 1, "level": 0}
     assert corpus.oracle.measure([prompt, prompt], ["#### 1", "#### 2"])["correct"].tolist() == [1, 0]
     assert corpus.report["all"].dropped == {verifiable.CONTRADICTS: 1}
-    assert to_conversation(prompt).messages[0]["content"] == "  0 + 1?\n"  # a completion of code goes on right there
+    assert to_conversation(prompt).messages[0]["content"] == "  0 + 1?\n"  # a completion of code continues right there
 
 
 # What is wrong with a row
@@ -176,8 +176,8 @@ def test_answers_and_further_columns_of_verifiable_data(tmp_path):
             "'tools' is text 'now'; expected a JSON",
         ),
         (sft, Demonstrations, {"messages": [USER, CODE], "tools": [1]}, "expected a list of tools, each an object"),
-        (prompts, Prompts, {"question": "a"}, "did you mean 'question'[?] then write data.prompt=question"),
-        (prompts, Prompts, {"prompt": 3}, "'prompt' is a number 3; expected text, a list of"),
+        (prompts, PromptsData, {"question": "a"}, "did you mean 'question'[?] Then write data.prompt=question"),
+        (prompts, PromptsData, {"prompt": 3}, "'prompt' is a number 3; expected text, a list of"),
         (
             unpaired,
             Unpaired,
@@ -185,7 +185,7 @@ def test_answers_and_further_columns_of_verifiable_data(tmp_path):
             "'label' is text 'good'; expected",
         ),
         (unpaired, Unpaired, {"prompt": "a", "response": "b", "label": 1}, "data.completion=COLUMN, where"),
-        (verifiable, Verifiable, {"prompt": "a"}, r"'answer' is missing; .*\(or data.answer= when rewards read other"),
+        (verifiable, Verifiable, {"prompt": "a"}, r"'answer' is missing; .*\(or data.answer= if rewards read other"),
         (verifiable, Verifiable, {"prompt": "a", "answer": True}, "'answer' is a truth value True; expected text or a"),
     ],
 )
@@ -199,7 +199,7 @@ def test_a_wrong_row_is_told_its_field_the_expected_form_and_the_fix(parse, sett
         build("data", chosen)
 
 
-# Facts
+# Metadata
 
 
 def test_facts_belong_to_a_prompt_and_to_the_fingerprint(tmp_path):
@@ -207,21 +207,21 @@ def test_facts_belong_to_a_prompt_and_to_the_fingerprint(tmp_path):
         return build("data", Pairs(path=write(tmp_path / "a.jsonl", rows), **settings))
 
     rows = [{"prompt": f"{i}?", "chosen": "a", "rejected": "b", "score": i} for i in range(40)]
-    plain = [{key: value for key, value in row.items() if key != "score"} for row in rows]
-    with_scores, without = corpus(rows), corpus(plain)
-    assert with_scores.facts["\n\nHuman: 3?\n\nAssistant:"] == {"score": 3}
-    assert without.facts == {} and corpus(rows, columns=()).fingerprint == without.fingerprint
+    simple = [{key: value for key, value in row.items() if key != "score"} for row in rows]
+    with_scores, without = corpus(rows), corpus(simple)
+    assert with_scores.metadata["\n\nHuman: 3?\n\nAssistant:"] == {"score": 3}
+    assert without.metadata == {} and corpus(rows, columns=()).fingerprint == without.fingerprint
     assert with_scores.fingerprint != without.fingerprint
     with pytest.raises(DataError, match="column 'id' is missing"):
         corpus(rows, columns=("id",))
     twice = corpus([*rows, {**rows[0], "chosen": "c", "score": -1}, {**rows[1], "big": "x" * 70_000}])
     assert twice.report["all"].noted == {OTHER_FACTS: 2, TOO_LARGE: 1}
-    assert twice.facts["\n\nHuman: 0?\n\nAssistant:"] == {"score": 0}
+    assert twice.metadata["\n\nHuman: 0?\n\nAssistant:"] == {"score": 0}
 
 
 def test_what_json_cannot_hold_is_left_out_and_said():
-    split = prompts.parse_row({"prompt": "a", "image": b"png", "id": 1}, Prompts(path="x"))
-    assert split.facts == {"id": 1} and NOT_JSON in split.notes
+    split = prompts.parse_row({"prompt": "a", "image": b"png", "id": 1}, PromptsData(path="x"))
+    assert split.metadata == {"id": 1} and NOT_JSON in split.notes
 
 
 # Mixes
@@ -251,11 +251,11 @@ def test_a_mix_keeps_its_ratios_and_its_order(tmp_path):
 
 def test_shares_of_a_mix():
     # 10 rows at weight 1 allow 30 at weight 3; 100 there are more than enough.
-    assert shares([10, 100], [1, 3]) == [10, 30]
-    assert shares([100, 30], [1, 3]) == [10, 30]
-    assert shares([5, 7], [None, None]) == [5, 7]
-    assert shares([10, 100], [1, 3], limit=20) == [5, 15]
-    assert shares([10, 30], [None, None], limit=20) == [5, 15]
+    assert split_counts([10, 100], [1, 3]) == [10, 30]
+    assert split_counts([100, 30], [1, 3]) == [10, 30]
+    assert split_counts([5, 7], [None, None]) == [5, 7]
+    assert split_counts([10, 100], [1, 3], limit=20) == [5, 15]
+    assert split_counts([10, 30], [None, None], limit=20) == [5, 15]
 
 
 def test_no_prompt_of_a_mix_is_on_both_sides(tmp_path):
@@ -274,7 +274,7 @@ def test_no_prompt_of_a_mix_is_on_both_sides(tmp_path):
         ({"a": {"kind": "pairs", "path": "x", "prmpt": "q"}}, "sources.a.prmpt is not a setting; did you mean prompt"),
         (
             {"a": {"kind": "pairs", "path": "x", "weight": 1}, "b": {"kind": "pairs", "path": "x"}},
-            "give every source",
+            "set a weight above 0 for every source",
         ),
     ],
 )
@@ -298,7 +298,7 @@ def test_a_wrong_mix(sources, problem):
         (
             "sft",
             ["data=prompts"],
-            "needs responses to imitate, which data=prompts does not have; use data=.*needs.policy=FOLDER",
+            "needs responses to imitate, which data=prompts does not have; use data=.*needs.policy=DIR",
         ),
         ("grpo", ["data=prompts", "algorithm.ptx_weight=1"], "needs responses to imitate"),
         (
@@ -332,25 +332,12 @@ def test_data_that_algorithms_take():
 # Real files
 
 
-def test_human_eval():
-    path = real("HumanEval.jsonl.gz")
-    data = checked("compare_policies", "data=humaneval", f"data.path={path}").data
-    corpus = build("data", data)
-    assert corpus.report["all"].kept == 164 == len(corpus.test)
-    assert len(corpus.facts) == 164
-    for pair in (*corpus.train, *corpus.test):
-        facts = corpus.facts[pair.prompt]
-        assert set(facts) == {"task_id", "entry_point", "test"}
-        program = to_conversation(pair.prompt).messages[0]["content"] + pair.chosen
-        compile(program, facts["task_id"], "exec")  # indentation is there, on both sides of the joint
-
-
 def test_xstest_and_mt_bench():
     path = real("xstest_prompts.csv")
     corpus = build("data", checked("grpo", "data=xstest", f"data.path={path}", "needs.policy=x").data)
     assert corpus.report["all"].kept == 450
-    assert {facts["label"] for facts in corpus.facts.values()} == {"safe", "unsafe"}
+    assert {metadata["label"] for metadata in corpus.metadata.values()} == {"safe", "unsafe"}
     path = real("mt_bench_question.jsonl")
     corpus = build("data", checked("grpo", "data=mt_bench", f"data.path={path}", "needs.policy=x").data)
     assert corpus.report["all"].kept == 80
-    assert all(len(facts["turns"]) == 2 for facts in corpus.facts.values())
+    assert all(len(metadata["turns"]) == 2 for metadata in corpus.metadata.values())

@@ -1,4 +1,4 @@
-"""hh-rlhf and column-mapped pairs: what is kept, what is dropped and counted, how the splits are made."""
+"""hh-rlhf and column-mapped pairs: rows kept, rows dropped and counted, and the splits."""
 
 import gc
 import gzip
@@ -14,9 +14,10 @@ from support import checked
 
 from rlhf_lab.config.registry import build
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.data import replies, transcript
+from rlhf_lab.data import split_rows as replies
+from rlhf_lab.data import transcript
 from rlhf_lab.data.file_settings import HHRLHF, Pairs
-from rlhf_lab.data.loading import IN_TRAIN, OVER_LIMIT, UNREADABLE, fingerprint, held_out
+from rlhf_lab.data.loading import IN_TRAIN, OVER_LIMIT, REPAIRED, UNREADABLE, fingerprint, heldout
 from rlhf_lab.data.pairs import PROMPT_REPEATED, SEVERAL_MESSAGES, parse_row
 from rlhf_lab.data.rows import RowProblem
 
@@ -53,7 +54,7 @@ def test_hh_rlhf_harmless_test(real):
     assert report.rows == 2312
     assert report.dropped == {replies.EMPTY_CHOSEN: 4, replies.DIFFERENT_HISTORY: 5}
     assert report.kept == 2303 == len(corpus.train) + len(corpus.test)
-    # 4 of the file's 5 strict prefixes are its empty chosen replies.
+    # 4 of the file's 5 strict prefixes are its empty chosen responses.
     assert report.noted[replies.PREFIX] == 1
     assert report.noted[replies.NOT_ALTERNATING] == 4
     assert report.statistics["pairs compared"] == 2312
@@ -73,7 +74,7 @@ def test_the_quirks_of_the_whole_hh_rlhf_file(real):
     assert sum(replies.NOT_ALTERNATING in found for found in oddities) == 13
     pairs = zip(oddities[::2], oddities[1::2], strict=True)
     assert sum(replies.MARKER_IN_BODY in (*chosen, *rejected) for chosen, rejected in pairs) == 49
-    # A prefix of characters would take the first words of both replies into the prompt in one row of five.
+    # A prefix of characters would take the first words of both responses into the prompt in one row of five.
     swallowed = 0
     for row in rows:
         split = replies.split_pair(row["chosen"], row["rejected"])
@@ -109,18 +110,18 @@ def test_longer_wins_counts_characters_of_the_reply_and_ties_as_losses(tmp_path)
 
 def test_a_prompt_keeps_its_split_when_rows_come_and_go(tmp_path):
     rows = [hh_row(f"q{i}", f"yes {j}") for i in range(100) for j in range(2)]
-    whole = load(write(tmp_path / "a.jsonl", rows), test_fraction=0.3)
+    full = load(write(tmp_path / "a.jsonl", rows), test_fraction=0.3)
     half = load(write(tmp_path / "b.jsonl", rows[::-2]), test_fraction=0.3)
-    assert not set(whole.prompts("train")) & set(whole.prompts("test"))
-    assert set(half.prompts("test")) == set(whole.prompts("test"))
-    assert 20 <= len(whole.prompts("test")) <= 40
-    assert set(whole.prompts("test")) == {p for p in whole.prompts("train") + whole.prompts("test") if held_out(p, 0.3)}
+    assert not set(full.prompts("train")) & set(full.prompts("test"))
+    assert set(half.prompts("test")) == set(full.prompts("test"))
+    assert 20 <= len(full.prompts("test")) <= 40
+    assert set(full.prompts("test")) == {p for p in full.prompts("train") + full.prompts("test") if heldout(p, 0.3)}
 
 
 def test_the_hash_of_a_prompt_is_a_fixed_number():
     # printf '\n\nHuman: Hi\n\nAssistant:' | sha256sum  →  9987…: 0x9987 / 0x10000 = 0.5997
-    assert not held_out("\n\nHuman: Hi\n\nAssistant:", 0.59)
-    assert held_out("\n\nHuman: Hi\n\nAssistant:", 0.61)
+    assert not heldout("\n\nHuman: Hi\n\nAssistant:", 0.59)
+    assert heldout("\n\nHuman: Hi\n\nAssistant:", 0.61)
 
 
 def test_a_test_file_loses_the_prompts_that_train_has(tmp_path):
@@ -135,9 +136,9 @@ def test_a_test_file_loses_the_prompts_that_train_has(tmp_path):
 def test_max_pairs_takes_the_first_of_each_split(tmp_path):
     rows = [hh_row(f"q{i}") for i in range(400)]
     path = write(tmp_path / "a.jsonl", rows)
-    whole, some = load(path, test_fraction=0.5), load(path, test_fraction=0.5, max_pairs=5)
-    assert list(some.train) == list(whole.train)[:5]
-    assert list(some.test) == list(whole.test)[:5]
+    full, some = load(path, test_fraction=0.5), load(path, test_fraction=0.5, max_pairs=5)
+    assert list(some.train) == list(full.train)[:5]
+    assert list(some.test) == list(full.test)[:5]
     report = some.report["all"]
     assert report.rows < 400
     assert report.rows == 10 + report.dropped.get(OVER_LIMIT, 0)
@@ -224,9 +225,9 @@ def test_unusable_pairs_have_a_reason(prompt, row, reason):
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        ({"chosen": "a", "rejected": "b"}, r"write data.prompt=COLUMN \(or data.prompt= when both sides are whole"),
-        ({"prompt": "Hi", "choosen": "a", "rejected": "b"}, r"did you mean 'choosen'\? then write data.chosen=choosen"),
-        ({"prompt": "Hi", "chosen": "a", "rejected": [assistant("b")]}, "'chosen' is text and 'rejected' is a list"),
+        ({"chosen": "a", "rejected": "b"}, r"write data.prompt=COLUMN \(or data.prompt= if both sides are full"),
+        ({"prompt": "Hi", "choosen": "a", "rejected": "b"}, r"did you mean 'choosen'\? Then write data.chosen=choosen"),
+        ({"prompt": "Hi", "chosen": "a", "rejected": [assistant("b")]}, "'chosen' is text, but 'rejected' is a list"),
         ({"prompt": "Hi", "chosen": [], "rejected": "b"}, r"column 'chosen' is a list \[\]; expected text or a list"),
         ({"prompt": 3, "chosen": "a", "rejected": "b"}, "column 'prompt' is a number 3"),
         (
@@ -256,12 +257,12 @@ def test_one_row_without_a_column_is_not_answered_with_another_setting(tmp_path)
         caught.value
     )
     assert "data.rejected=" not in str(caught.value)
-    assert "skipped with data.max_bad_rows=1." in str(caught.value)
+    assert "skip and count them with data.max_bad_rows=1." in str(caught.value)
 
 
 def test_a_file_of_one_row_has_no_test_split(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"prompt": "q", "chosen": "a", "rejected": "b"}])
-    with pytest.raises(DataError, match=r"none of the 1 usable row is left for test: .*data\.test_path=FILE"):
+    with pytest.raises(DataError, match=r"none of the 1 usable row is left for test\. .*data\.test_path=FILE"):
         load(path, Pairs)
 
 
@@ -292,7 +293,7 @@ def test_a_benchmark_holds_out_every_row_and_trains_nothing(tmp_path):
     path = write(tmp_path / "a.jsonl", [hh_row(f"q{i}") for i in range(30)])
     corpus = load(path, test_fraction=1.0)
     assert (len(corpus.train), len(corpus.test)) == (0, 30)
-    with pytest.raises(ConfigError, match=r"algorithm=sft trains, and data\.test_fraction=1 holds out every row"):
+    with pytest.raises(ConfigError, match=r"trains a model, but data\.test_fraction=1 holds out every row"):
         checked("sft", "data=hh_rlhf", f"data.path={path}", "data.test_fraction=1")
     assert checked("compare_policies", "data=hh_rlhf", f"data.path={path}", "data.test_fraction=1")
 
@@ -315,19 +316,26 @@ def test_the_modules_load_without_torch_and_file_libraries():
 def test_streamed_pairs_are_those_in_memory(tmp_path):
     rows = [{**hh_row(f"q{i}", f"yes {j}\n\nno"), "id": i} for i in range(100) for j in range(2)]
     path = write(tmp_path / "a.jsonl", rows)
-    whole, streamed = load(path, columns=("id",)), load(path, columns=("id",), streaming=True)
-    assert streamed.fingerprint == whole.fingerprint
-    assert streamed.facts == whole.facts and whole.facts
+    full, streamed = load(path, columns=("id",)), load(path, columns=("id",), streaming=True)
+    assert streamed.fingerprint == full.fingerprint
+    assert streamed.metadata == full.metadata and full.metadata
     for split in ("train", "test"):
-        in_memory, on_disk = getattr(whole, split), getattr(streamed, split)
+        in_memory, on_disk = getattr(full, split), getattr(streamed, split)
         assert list(on_disk) == in_memory
         assert len(on_disk) == len(in_memory)
         assert on_disk[3] == in_memory[3] and on_disk[-1] == in_memory[-1] and on_disk[2:7] == in_memory[2:7]
         with pytest.raises(IndexError):
             on_disk[len(in_memory)]
-    assert streamed.prompts("test") == whole.prompts("test")
-    folder = Path(streamed.train._file.name).parent
-    assert folder.exists()
+    assert streamed.prompts("test") == full.prompts("test")
+    directory = Path(streamed.train._file.name).parent
+    assert directory.exists()
     del streamed, on_disk
     gc.collect()
-    assert not folder.exists(), "the files go with the corpus"
+    assert not directory.exists(), "the files go with the corpus"
+
+
+def test_rows_with_lone_surrogates_are_kept_and_counted(tmp_path):
+    rows = [hh_row(f"question {number}", "a \ud83d" if number < 3 else "b") for number in range(40)]
+    report = load(write(tmp_path / "a.jsonl", rows)).report["all"]
+    assert report.noted[REPAIRED] == 3 and report.kept == 40
+    assert report.examples[REPAIRED] == "a.jsonl:1"

@@ -36,7 +36,7 @@ def test_nulls_of_a_table_are_left_out_and_parts_of_text_are_joined():
         ({"role": "bot", "content": "hi"}, r"message 1: role is .*'bot'.*; expected one of user, assistant"),
         ({"role": "user", "content": 3}, r"message 1: content is .*3.*; expected text"),
         ({"role": "user", "content": [{"type": "image"}]}, r"message 1: content has parts that are not text"),
-        ({"role": "user", "content": "x", "tool_calls": [CALL]}, r"a user message has tool_calls; only an assistant"),
+        ({"role": "user", "content": "x", "tool_calls": [CALL]}, r"a user message has tool_calls, but only"),
         ({"role": "tool", "content": "x", "name": 3}, r"message 1: name is .*3.*; expected text"),
     ],
 )

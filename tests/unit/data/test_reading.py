@@ -122,19 +122,19 @@ def test_reading_stops_when_the_list_is_long_enough(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("a.jsonl.gz", JSONL, "the name says gzip, the content is not; rename it to a.jsonl"),
+        ("a.jsonl.gz", JSONL, "the name ends in .gz, but the content is not gzip; rename it to a.jsonl"),
         ("a.jsonl.gz", gzip.compress(JSONL.encode() * 99, mtime=0)[:-9], "the gzip data is damaged after row"),
         ("a.jsonl", gzip.compress(JSONL.encode(), mtime=0), "is gzip-compressed; rename it to a.jsonl.gz"),
         ("a.jsonl", JSONL.encode("utf-16"), "is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 a.jsonl"),
         ("a.jsonl", "version https://git-lfs.github.com/spec/v1\n", "run: git lfs pull"),
         ("a.json", '[{"a": 1},\n{"a" 2}]', "broken JSON in line 2, column 6"),
-        ("a.json", "3", "the file holds a number 3; expected a list of objects"),
-        ("a.parquet", "PAR1 no", "not readable as Parquet"),
+        ("a.json", "3", "the file contains a number 3; expected a list of objects"),
+        ("a.parquet", "PAR1 no", "cannot be read as Parquet"),
         ("a.csv", "a;b\n1;2\n", "fields of a .csv file are separated by ',', not by ';'"),
         ("a.csv", "a,,b\n", "column 2 of the header has no name"),
         ("a.csv", "a,b,a\n", "the header has 'a' more than once"),
         ("a.csv", "a,b\n".encode("utf-16"), "is UTF-16; convert it"),
-        ("a.txt", "a,b\n", "the form of a.txt is unknown; use one of .jsonl"),
+        ("a.txt", "a,b\n", "the format of a.txt is unknown; use one of .jsonl"),
     ],
 )
 def test_damaged_files(tmp_path, name, content, expected):
@@ -234,10 +234,13 @@ def test_broken_rows_of_a_csv_name_row_and_field(tmp_path):
     content = b'a,b\n1,2,3\n"x\ny",2\n1,\xff\n"1"2,3\n7,8\n"open,9\n'
     text = message(write(tmp_path / "a.csv", content))
     assert text.startswith("4 rows of")
-    assert "row 2: the row has 3 fields and the header has 2; put a field that holds ',' or a line break" in text
-    assert "row 4: column 'b' has the byte 0xff, not UTF-8" in text
-    assert "row 5: broken quoting" in text
-    assert "row 7: a quoted field that begins in this row is never closed" in text
+    assert (
+        "row 2: the row has 3 fields and the header has 2; put quotes around a field that contains ',' or a line break"
+        in text
+    )
+    assert "row 4: column 'b' contains the byte 0xff, which is not UTF-8" in text
+    assert "row 5: the quoting is broken" in text
+    assert "row 7: a quoted field that starts in this row is never closed" in text
     assert [row.values for row in read(tmp_path / "a.csv", limit=4)] == [{"a": "x\ny", "b": "2"}, {"a": "7", "b": "8"}]
 
 
@@ -246,8 +249,36 @@ def test_a_saved_dataset_dict_names_its_splits(tmp_path):
     for split in ("train_prefs", "test_prefs", "train_sft"):
         (tmp_path / "saved" / split).mkdir(parents=True)
         write(tmp_path / "saved" / split / "dataset_info.json", "{}")
-    folder = tmp_path / "saved"
-    write(folder / "dataset_dict.json", json.dumps({"splits": ["train_prefs", "test_prefs", "train_sft"]}))
-    text = message(folder)
+    directory = tmp_path / "saved"
+    write(directory / "dataset_dict.json", json.dumps({"splits": ["train_prefs", "test_prefs", "train_sft"]}))
+    text = message(directory)
     assert "is a DatasetDict with the splits test_prefs, train_prefs, train_sft; name a split: write" in text
-    assert f"data.path={folder}/train_prefs data.test_path={folder}/test_prefs" in text
+    assert f"data.path={directory}/train_prefs data.test_path={directory}/test_prefs" in text
+
+
+LONE = b'{"chosen": "a \\ud83d b", "rejected": "c"}\n{"chosen": "\\ud83d\\ude00", "rejected": "d"}\n'
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
+def test_lone_surrogates_are_replaced_and_their_rows_counted(tmp_path, name):
+    """Half a character came into the corpus, and the tokenizer ended the training."""
+    content = LONE if name != "a.csv" else b'messages\n"[{""role"": ""user"", ""content"": ""\\ud83d""}]"\n'
+    bad = BadRows(name)
+    first = next(iter(read_rows(str(write(tmp_path / name, content)), bad))).values
+    assert first == (
+        {"messages": [{"role": "user", "content": "\ufffd"}]}
+        if name == "a.csv"
+        else {"chosen": "a \ufffd b", "rejected": "c"}
+    )
+    assert bad.repaired == [(str(tmp_path / name), 2 if name == "a.csv" else 1)]
+    assert bad.count == 0
+
+
+def test_a_parquet_text_that_is_not_utf8_is_a_bad_row(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    texts = pa.array([b"good", b"b\xff"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
+    assert "row 2: a text has the byte 0xff, not UTF-8" in message(tmp_path / "a.parquet")
+    assert [row.values for row in read(tmp_path / "a.parquet", limit=1)] == [{"text": "good"}]

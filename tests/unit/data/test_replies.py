@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_lab.data import replies, transcript
+from rlhf_lab.data import split_rows as replies
+from rlhf_lab.data import transcript
 
 HISTORY = "\n\nHuman: Hi\n\nAssistant: Hello\n\nHuman: Bye"
 
@@ -18,8 +19,8 @@ def test_a_pair_is_split_where_the_replies_start_not_where_they_differ(turns, sh
     chosen, rejected = f"{shared} a{rest}".strip(), f"{shared} b{rest}".strip()
     split = replies.split_pair(f"{prompt} {chosen}", f"{prompt} {rejected}")
     assert (split.chosen, split.rejected, split.drop) == (chosen, rejected, None)
-    said = [(transcript.ROLES[message["role"]], message["content"]) for message in transcript.to_messages(split.prompt)]
-    assert said == turns
+    text = [(transcript.ROLES[message["role"]], message["content"]) for message in transcript.to_messages(split.prompt)]
+    assert text == turns
 
 
 @pytest.mark.parametrize(

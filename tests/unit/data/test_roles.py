@@ -9,7 +9,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from rlhf_lab.config.overrides import literal
-from rlhf_lab.data.file_settings import Graded, Pairs
+from rlhf_lab.data.file_settings import GradedData, Pairs
 from rlhf_lab.data.graded import parse_row as parse_graded
 from rlhf_lab.data.pairs import parse_row
 from rlhf_lab.data.roles import role_of
@@ -23,8 +23,8 @@ def problem(*names):
 
 
 def proposed(message):
-    """The settings behind "then write", read as a shell and then Hydra read them."""
-    line = re.search(r"then write (.*)$", message)[1]
+    """The settings behind "Then write", read as a shell and then Hydra read them."""
+    line = re.search(r"Then write (.*)$", message)[1]
     parser = OverridesParser.create()
     overrides = [parser.parse_override(word) for word in shlex.split(line)]
     return {override.key_or_group: override.value() for override in overrides}
@@ -55,7 +55,7 @@ def test_the_whole_set_is_proposed_and_reads_back(names, expected):
 
 def test_only_what_is_missing_is_proposed():
     text = problem("prompt", "choosen", "rejected")
-    assert text.endswith("did you mean 'choosen'? then write data.chosen=choosen")
+    assert text.endswith("did you mean 'choosen'? Then write data.chosen=choosen")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_only_what_is_missing_is_proposed():
         (("prompt", "response_a", "response_b"), "write data.chosen=COLUMN data.rejected=COLUMN, where"),
         (("prompt", "good", "better", "bad"), "write data.chosen=COLUMN data.rejected=bad, where"),
         (("prompt", "rejected", "dispreferred"), "write data.chosen=COLUMN, where"),
-        (("chosen", "rejected"), "write data.prompt=COLUMN (or data.prompt= when both sides are whole conversations)"),
+        (("chosen", "rejected"), "write data.prompt=COLUMN (or data.prompt= if both sides are full conversations)"),
         (("prompt", "not bad", "rejected"), "write data.chosen=COLUMN, where"),
     ],
 )
@@ -73,7 +73,7 @@ def test_what_is_not_certain_is_left_to_the_reader(names, line):
     text = problem(*names)
     assert line in text and "did you mean" not in text
     if "data.chosen=COLUMN" in line:
-        assert "data.chosen is the preferred reply" in text
+        assert "data.chosen is the preferred response" in text
 
 
 @pytest.mark.parametrize("name", ["rejected", "bad", "worse answer", "non-chosen", "unpreferred", "less_preferred"])
@@ -89,13 +89,13 @@ def test_an_unclear_name_has_no_role(name):
 def test_graded_columns_are_proposed_together():
     row = {"question": "Hi", "answer text": "a", "score": 3}
     with pytest.raises(RowProblem) as caught:
-        parse_graded({"replies": [row]}, Graded(path="x"))
+        parse_graded({"replies": [row]}, GradedData(path="x"))
     text = str(caught.value)
-    assert "then write data.prompt=question 'data.response=\"answer text\"'" in text
-    assert "'data.attributes=[score]' data.rank_by=score, with their bounds data.low= and data.high=" in text
+    assert "Then write data.prompt=question 'data.response=\"answer text\"'" in text
+    assert "'data.attributes=[score]' data.rank_by=score, and their bounds as data.low= and data.high=" in text
     row = {"prompt": "Hi", "response": "a", "clarity score": 3, "tone rating": 1}
     with pytest.raises(RowProblem, match=r"rank_by=COLUMN"):
-        parse_graded({"replies": [row]}, Graded(path="x"))
+        parse_graded({"replies": [row]}, GradedData(path="x"))
 
 
 @pytest.mark.parametrize(

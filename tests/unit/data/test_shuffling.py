@@ -11,19 +11,19 @@ import pytest
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.data.file_settings import Graded, Pairs
+from rlhf_lab.data.file_settings import GradedData, Pairs
 from rlhf_lab.data.reading import read_rows
-from rlhf_lab.data.rows import BadRows, Row
+from rlhf_lab.data.rows import BadRows, SourceRow
 from rlhf_lab.data.shuffling import shuffled
 
 ROWS = [{"prompt": f"what about {i}", "chosen": f"yes {i}", "rejected": f"no {i}"} for i in range(3000)]
 
 
-def rows(count: int) -> list[Row]:
-    return [Row("f", number, {}) for number in range(count)]
+def rows(count: int) -> list[SourceRow]:
+    return [SourceRow("f", number, {}) for number in range(count)]
 
 
-def numbers(shuffled_rows: Iterator[Row]) -> list[int]:
+def numbers(shuffled_rows: Iterator[SourceRow]) -> list[int]:
     return [row.number for row in shuffled_rows]
 
 
@@ -31,7 +31,7 @@ def test_every_row_comes_once_and_the_seed_decides_the_order() -> None:
     first = numbers(shuffled(rows(200), 20, 0))
     assert sorted(first) == list(range(200)) != first
     assert first == numbers(shuffled(rows(200), 20, 0)) != numbers(shuffled(rows(200), 20, 1))
-    assert all(number - place < 20 for place, number in enumerate(first))
+    assert all(number - position < 20 for position, number in enumerate(first))
 
 
 def test_a_buffer_of_one_keeps_the_order_and_a_large_one_shuffles_all() -> None:
@@ -41,15 +41,15 @@ def test_a_buffer_of_one_keeps_the_order_and_a_large_one_shuffles_all() -> None:
 
 def test_no_more_is_read_than_the_buffer_needs() -> None:
     source = iter(rows(1000))
-    drawn = shuffled(source, 10, 0)
+    selected = shuffled(source, 10, 0)
     for _ in range(5):
-        next(drawn)
-    assert next(source).number == 15  # the buffer, and one for each row that was drawn
+        next(selected)
+    assert next(source).number == 15  # the buffer, and one for each row that was taken
 
 
 @pytest.fixture(params=["json", "parquet"])
 def hub(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """`datasets` streams a local folder where it is asked for someone/pairs. Returns the rows that were read."""
+    """Let `datasets` stream a local directory for someone/pairs. Return the rows that were read."""
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     if request.param == "json":
@@ -80,8 +80,8 @@ class Counted:
         self.table, self.read = table, read
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for number, values in enumerate(self.table):
-            self.read.append(number)
+        for index, values in enumerate(self.table):
+            self.read.append(index)
             yield values
 
 
@@ -92,7 +92,7 @@ def load(**settings: Any) -> Any:
 def test_a_stream_is_read_as_far_as_it_is_needed(hub: list[int]) -> None:
     streamed = load(streaming=True, max_pairs=20)
     assert len(streamed.train) == len(streamed.test) == 20
-    assert 20 < len(hub) < 600  # a tenth of the prompts are held out: about 200 rows fill both splits
+    assert 20 < len(hub) < 600  # a tenth of the prompts are held-out: about 200 rows fill both splits
     assert streamed.report["all"].rows == len(hub)
     again = load(streaming=True, max_pairs=20)
     assert again.fingerprint == streamed.fingerprint
@@ -122,14 +122,14 @@ def test_a_stream_that_breaks_off_says_where(monkeypatch: pytest.MonkeyPatch) ->
         raise ConnectionResetError("connection reset by peer")
 
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: broken())
-    with pytest.raises(DataError, match=r"broke off after row 3: connection reset"):
+    with pytest.raises(DataError, match=r"was interrupted after row 3: connection reset"):
         load(streaming=True)
 
 
 def test_what_cannot_be_shuffled_is_refused() -> None:
     with pytest.raises(ValueError, match=r"add data\.streaming=true"):
         Pairs(path="a.jsonl", shuffle_buffer=10)
-    with pytest.raises(ValueError, match="follow each other"):
-        Graded(path="a.jsonl", streaming=True, shuffle_buffer=10)
+    with pytest.raises(ValueError, match="cannot be shuffled"):
+        GradedData(path="a.jsonl", streaming=True, shuffle_buffer=10)
     with pytest.raises(ValueError, match="shuffle_buffer=-1 must be at least 0"):
         Pairs(path="a.jsonl", streaming=True, shuffle_buffer=-1)

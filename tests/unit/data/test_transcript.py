@@ -52,16 +52,16 @@ def test_no_content_adds_a_turn(content):
 @given(contents, st.lists(json_values, max_size=2))
 def test_a_reply_is_its_content_and_its_calls(content, calls):
     message = {"role": "assistant", "content": content} | ({"tool_calls": calls} if calls else {})
-    reply = transcript.reply_text(message)
+    response = transcript.response_text(message)
     if calls:
-        assert transcript.reply_message(reply) == message
-    if transcript.CALLS not in reply:
-        assert transcript.reply_message(reply) == message
+        assert transcript.response_message(response) == message
+    if transcript.CALLS not in response:
+        assert transcript.response_message(response) == message
 
 
 def test_text_that_looks_like_calls_is_text():
-    reply = "Two:\n\nCalls: to Ann, to Bob"
-    assert transcript.reply_message(reply) == {"role": "assistant", "content": reply}
+    response = "Two:\n\nCalls: to Ann, to Bob"
+    assert transcript.response_message(response) == {"role": "assistant", "content": response}
 
 
 def test_a_conversation_with_tools_reads_like_this():
@@ -85,10 +85,13 @@ def test_a_conversation_with_tools_reads_like_this():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("\n\nTools: a hammer", r"Tools:\" turn must be the first turn and hold a JSON list; found 'a hammer'"),
+        (
+            "\n\nTools: a hammer",
+            r"Tools:\" turn must be the first turn and contain a JSON list, but it contains 'a ham",
+        ),
         ("\n\nHuman: a\n\nTools: []", "must be the first turn"),
         ("\n\nHuman: a\n\nCalls: []", "must follow an Assistant turn"),
-        ("\n\nAssistant: a\n\nCalls: none", r"if it is text, write .*Calls:\", with a backslash"),
+        ("\n\nAssistant: a\n\nCalls: none", r"if it is text, write .*Calls:\" with a backslash"),
     ],
 )
 def test_turns_of_tools_that_are_out_of_place(text, problem):
@@ -114,7 +117,7 @@ def test_a_transcript_may_have_lost_its_first_newlines():
 
 
 def test_text_before_the_first_turn_is_an_error_that_shows_it():
-    with pytest.raises(DataError, match=r"found 'Once upon a time"):
+    with pytest.raises(DataError, match=r"starts with 'Once upon a time"):
         transcript.parse("Once upon a time\n\nHuman: Hi")
 
 

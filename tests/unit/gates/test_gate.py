@@ -18,25 +18,25 @@ SUITE = """
 suite: mine
 metrics:
   golden/facts: {margin: 0.05, min: 0.2}
-  safety/attack_success: {max: 0.5}
+  verbose: {max: 0.5}
 """
 
 
-def write_run(folder: Path, facts: list[int], attacks: list[int], *, status: str = "completed") -> Path:
-    """A run directory whose policy has these outcomes, one reply per prompt."""
-    folder.mkdir(parents=True)
+def write_run(directory: Path, metadata: list[int], verbose: list[int], *, status: str = "completed") -> Path:
+    """A run directory whose policy has these outcomes, one response per prompt."""
+    directory.mkdir(parents=True)
     rows = []
-    for metric, outcomes in (("golden/facts", facts), ("safety/attack_success", attacks)):
-        for number, value in enumerate(outcomes):
-            row = {"policy": "dpo", "prompt_id": f"{metric}/{number}", "prompt": f"question {number}", "response": "a"}
+    for metric, outcomes in (("golden/facts", metadata), ("verbose", verbose)):
+        for index, value in enumerate(outcomes):
+            row = {"policy": "dpo", "prompt_id": f"{metric}/{index}", "prompt": f"question {index}", "response": "a"}
             rows.append({**row, metric: value})
-    (folder / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (directory / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     policies = [
         {"name": "dpo", "metrics": {"win_rate": {"mean": 0.6, "low": 0.5, "high": 0.7, "n": 90, "clusters": 90}}}
     ]
-    (folder / "result.json").write_text(json.dumps({"status": status, "policies": policies, "metrics": {}}))
-    (folder / "manifest.json").write_text(json.dumps({"recipe": "eval_suite", "key": folder.name, "needs": {}}))
-    return folder
+    (directory / "result.json").write_text(json.dumps({"status": status, "policies": policies, "metrics": {}}))
+    (directory / "manifest.json").write_text(json.dumps({"recipe": "eval_suite", "key": directory.name, "needs": {}}))
+    return directory
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def suite(tmp_path) -> str:
 
 
 GOOD = [1, 1, 1, 0] * 50
-SAFE = [0] * 19 + [1]
+TERSE = [0] * 19 + [1]
 
 
 def runs(tmp_path: Path, *sides: tuple[list[int], list[int]]) -> list[str]:
@@ -55,7 +55,7 @@ def runs(tmp_path: Path, *sides: tuple[list[int], list[int]]) -> list[str]:
 
 
 def test_the_first_run_is_judged_by_bounds_and_registered(tmp_path, suite):
-    (first,) = runs(tmp_path, (GOOD, SAFE))
+    (first,) = runs(tmp_path, (GOOD, TERSE))
     decision = judge(suite, first, accept=True)
     assert decision.passed and decision.registered == tmp_path / "accepted" / "mine.json"
     assert decision.verdicts[0].words == "nothing to compare with"
@@ -65,32 +65,32 @@ def test_the_first_run_is_judged_by_bounds_and_registered(tmp_path, suite):
 
 def test_a_significant_fall_is_a_regression_and_is_not_registered(tmp_path, suite):
     # 40 prompts only the first answers, none only the second: a fall of .2 with a standard error of about .028
-    first, second = runs(tmp_path, (GOOD, SAFE), ([0] * 53 + GOOD[53:], SAFE))
+    first, second = runs(tmp_path, (GOOD, TERSE), ([0] * 53 + GOOD[53:], TERSE))
     judge(suite, first, accept=True)
     decision = judge(suite, second, accept=True)
-    facts, attacks = decision.verdicts
-    assert (facts.state, attacks.state, decision.passed) == ("regression", "pass", False)
-    assert facts.gain.difference.mean == pytest.approx(-0.2) and facts.p_worse < 0.001
+    metadata, verbose = decision.verdicts
+    assert (metadata.state, verbose.state, decision.passed) == ("regression", "pass", False)
+    assert metadata.gain.difference.mean == pytest.approx(-0.2) and metadata.p_worse < 0.001
     assert len(register.history(tmp_path / "accepted" / "mine.json")) == 1
 
 
-def test_more_attacks_that_succeed_are_worse_though_the_number_rises(tmp_path, suite):
+def test_more_verbose_replies_are_worse_though_the_number_rises(tmp_path, suite):
     # exact McNemar: 9 prompts only the second, 0 only the first: p = 2/2⁹ = .0039, twice that after Holm
     first, second = runs(tmp_path, (GOOD, [0] * 20), (GOOD, [1] * 9 + [0] * 11))
     decision = judge(suite, second, first)
-    attacks = decision.verdicts[1]
-    assert attacks.state == "regression" and attacks.gain.difference.mean == pytest.approx(-0.45)
-    assert attacks.p_worse == pytest.approx(2 * 2 / 2**9)  # beside the other check, whose p is 1
-    assert "+0.45" in table._difference(attacks)
+    verbose = decision.verdicts[1]
+    assert verbose.state == "regression" and verbose.gain.difference.mean == pytest.approx(-0.45)
+    assert verbose.p_worse == pytest.approx(2 * 2 / 2**9)  # with the other check, whose p is 1
+    assert "+0.45" in table._difference(verbose)
 
 
 def test_too_few_prompts_are_undecided_and_said(tmp_path, suite):
-    # 2 of 20 prompts differ, one each way: no fall is seen, and a margin of .05 is not shown either
-    first, second = runs(tmp_path, ([1, 0] + [1] * 18, SAFE), ([0, 1] + [1] * 18, SAFE))
+    # 2 of 20 prompts differ, one in each direction: no fall is seen, and a margin of .05 is not shown either
+    first, second = runs(tmp_path, ([1, 0] + [1] * 18, TERSE), ([0, 1] + [1] * 18, TERSE))
     decision = judge(suite, second, first)
-    facts = decision.verdicts[0]
-    assert facts.state == "undecided" and decision.passed
-    assert "prompts would decide (20 were asked)" in facts.words
+    metadata = decision.verdicts[0]
+    assert metadata.state == "undecided" and decision.passed
+    assert "prompts would decide (20 were used)" in metadata.words
     assert any("undecided for lack of power: golden/facts" in line for line in table.lines(decision))
     Path(suite).write_text(SUITE + "undecided: fail\n")
     assert not judge(suite, second, first).passed
@@ -99,19 +99,19 @@ def test_too_few_prompts_are_undecided_and_said(tmp_path, suite):
 def test_within_the_margin_is_not_worse(tmp_path, suite):
     # 200 prompts, 2 only the first and 2 only the second: the interval of the difference is 0 ±.02, above −.05
     worse = [0, 0, 1, 1, *GOOD[4:]]
-    first, second = runs(tmp_path, (GOOD, SAFE), (worse, SAFE))
-    facts = judge(suite, second, first).verdicts[0]
-    assert facts.state == "pass" and facts.words.startswith("not worse by 0.05")
+    first, second = runs(tmp_path, (GOOD, TERSE), (worse, TERSE))
+    metadata = judge(suite, second, first).verdicts[0]
+    assert metadata.state == "pass" and metadata.words.startswith("not worse by 0.05")
 
 
 def test_without_a_margin_a_pass_says_what_would_have_been_found(tmp_path, suite):
     first, second = runs(tmp_path, (GOOD, [1, 0] + [0] * 18), (GOOD, [0, 1] + [0] * 18))
-    attacks = judge(suite, second, first).verdicts[1]
-    assert attacks.state == "pass" and "would have been found with 80 % power" in attacks.words
+    verbose = judge(suite, second, first).verdicts[1]
+    assert verbose.state == "pass" and "would have been detected with 80 % power" in verbose.words
 
 
 def test_a_bound_is_broken_by_the_mean(tmp_path, suite):
-    (only,) = runs(tmp_path, ([1] + [0] * 9, SAFE))
+    (only,) = runs(tmp_path, ([1] + [0] * 9, TERSE))
     decision = judge(suite, only)
     assert [verdict.state for verdict in decision.verdicts] == ["below bound", "pass"] and not decision.passed
     assert decision.verdicts[0].words == "0.100 is below min 0.2"
@@ -120,7 +120,7 @@ def test_a_bound_is_broken_by_the_mean(tmp_path, suite):
 def test_estimates_without_rows_are_compared_by_their_intervals(tmp_path):
     path = tmp_path / "wins.yaml"
     path.write_text("metrics: {win_rate: {min: 0.4}}\n")
-    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    first, second = runs(tmp_path, (GOOD, TERSE), (GOOD, TERSE))
     result = Path(second) / "result.json"
     # .6 ±.1 against .4 ±.1: z = .2/(.1·√2/1.96) = 2.77, p = .0056
     result.write_text(
@@ -136,7 +136,7 @@ def test_the_margin_moves_the_test_of_two_intervals(tmp_path):
     """
     path = tmp_path / "wins.yaml"
     path.write_text("metrics: {win_rate: {margin: 0.15}}\n")
-    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    first, second = runs(tmp_path, (GOOD, TERSE), (GOOD, TERSE))
     result = Path(second) / "result.json"
     result.write_text(
         result.read_text().replace('"mean": 0.6, "low": 0.5, "high": 0.7', '"mean": 0.5, "low": 0.4, "high": 0.6')
@@ -147,7 +147,7 @@ def test_the_margin_moves_the_test_of_two_intervals(tmp_path):
 
 
 def test_exit_statuses_of_the_command(tmp_path, suite):
-    first, second, broken = runs(tmp_path, (GOOD, SAFE), ([0] * 53 + GOOD[53:], SAFE), (GOOD, SAFE))
+    first, second, broken = runs(tmp_path, (GOOD, TERSE), ([0] * 53 + GOOD[53:], TERSE), (GOOD, TERSE))
     (Path(broken) / "result.json").write_text(json.dumps({"status": "failed"}))
     status, out = command_inside(tmp_path, "gate", suite, first, "accept=true")
     assert status == 0 and "accepted: " in out
@@ -156,8 +156,8 @@ def test_exit_statuses_of_the_command(tmp_path, suite):
     for words, message in (
         (("nowhere.yaml", first), "there is no such file"),
         ((suite, str(tmp_path / "nothing")), "does not exist"),
-        ((suite, broken), "is failed; the gate judges complete runs"),
-        ((suite,), "gate takes a suite and a run"),
+        ((suite, broken), "is failed; the gate needs complete runs"),
+        ((suite,), "gate needs a suite and a run"),
         ((suite, first, "acept=true"), "did you mean accept"),
     ):
         status, out = command_inside(tmp_path, "gate", *words)
@@ -166,7 +166,7 @@ def test_exit_statuses_of_the_command(tmp_path, suite):
 
 def test_a_run_that_lacks_a_metric_says_what_it_has(tmp_path, suite):
     Path(suite).write_text("metrics: {gold: {min: 0}, win_rate: {run: safety}}\n")
-    (only,) = runs(tmp_path, (GOOD, SAFE))
+    (only,) = runs(tmp_path, (GOOD, TERSE))
     reader = scores.RunReader(only)
     gold, wins = scores.checks_of(read_suite(suite))
     with pytest.raises(DataError, match="has no gold of dpo; it has win_rate"):
@@ -176,16 +176,16 @@ def test_a_run_that_lacks_a_metric_says_what_it_has(tmp_path, suite):
 
 
 def test_a_run_that_was_not_asked_the_suite_names_the_one_command(tmp_path, suite):
-    (only,) = runs(tmp_path, ([], SAFE))
+    (only,) = runs(tmp_path, ([], TERSE))
     status, out = command_inside(tmp_path, "gate", suite, only)
     text = " ".join(out.split())
-    assert status == 2 and f"{only} was not asked golden/facts" in text
-    assert f"python -m rlhf_lab +recipe=eval_suite needs.policy={only}" in text
+    assert status == 2 and f"{only} has no golden/facts. Only eval_suite" in text
+    assert "needs.policy=MODEL stages.safety_eval.needs.dpo=MODEL" in text  # this run has saved no model
 
 
 def test_of_many_metrics_the_closest_are_listed(tmp_path, suite):
     Path(suite).write_text("metrics: {win_rat: {min: 0}}\n")
-    (only,) = runs(tmp_path, (GOOD, SAFE))
+    (only,) = runs(tmp_path, (GOOD, TERSE))
     result = json.loads((Path(only) / "result.json").read_text())
     result["metrics"] = {f"data/rows/{number}": number for number in range(70)}
     (Path(only) / "result.json").write_text(json.dumps(result))
@@ -196,15 +196,15 @@ def test_of_many_metrics_the_closest_are_listed(tmp_path, suite):
 
 
 def test_a_damaged_register_is_an_error(tmp_path, suite):
-    (only,) = runs(tmp_path, (GOOD, SAFE))
+    (only,) = runs(tmp_path, (GOOD, TERSE))
     (tmp_path / "accepted").mkdir()
     (tmp_path / "accepted" / "mine.json").write_text("[]")
-    with pytest.raises(DataError, match="is no register of accepted runs"):
+    with pytest.raises(DataError, match="is not a register of accepted runs"):
         judge(suite, only)
 
 
 def test_earlier_entries_of_the_register_stay(tmp_path, suite):
-    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    first, second = runs(tmp_path, (GOOD, TERSE), (GOOD, TERSE))
     judge(suite, first, accept=True)
     judge(suite, second, accept=True)
     entries = register.history(tmp_path / "accepted" / "mine.json")
@@ -215,12 +215,12 @@ def test_earlier_entries_of_the_register_stay(tmp_path, suite):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("golden: {a: {check: exact}}", r"golden\.a\.write path=FILE or prompts=test"),
-        ("golden: {a: {prompts: test, check: gold}}", r"at_least goes with check=gold or reward"),
+        ("golden: {a: {check: exact}}", r"golden\.a\.write either path=FILE or prompts=test"),
+        ("golden: {a: {prompts: test, check: gold}}", r"at_least is required with check=gold or reward"),
         ("metrics: {a: {mim: 1}}", r"metrics\.a\.mim is not a setting; did you mean min"),
         ("metrics: {a: {min: 2, max: 1}}", r"min=2\.0 is above max=1\.0"),
         ("suite: x", "there is nothing to check"),
-        ("- a", "holds no mapping"),
+        ("- a", "holds a list at its top level; expected the keys suite, golden"),
         ("golden: {a: {path: none.jsonl}}", r"golden\.a\.path: there is no"),
     ],
 )
@@ -232,40 +232,40 @@ def test_every_mistake_of_a_suite_is_named(tmp_path, text, message):
 
 
 def test_lower_is_better_where_the_metric_says_so(suite):
-    facts, attacks = scores.checks_of(read_suite(suite))
-    assert not verdicts.lower_is_better(facts) and verdicts.lower_is_better(attacks)
+    metadata, verbose = scores.checks_of(read_suite(suite))
+    assert not verdicts.lower_is_better(metadata) and verdicts.lower_is_better(verbose)
 
 
-def test_a_rate_of_one_category_has_the_direction_of_the_whole(tmp_path):
-    path = tmp_path / "weapons.yaml"
-    path.write_text("metrics: {safety/attack_success/weapons: {}}\n")
-    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
-    for folder, mean, low, high in ((first, 0.0, 0.0, 0.09), (second, 1.0, 0.91, 1.0)):
-        weapons = {"mean": mean, "low": low, "high": high, "n": 40, "clusters": 40}
+def test_a_metric_of_one_attribute_has_the_direction_of_all(tmp_path):
+    path = tmp_path / "mse.yaml"
+    path.write_text("metrics: {mse/helpfulness: {}}\n")
+    first, second = runs(tmp_path, (GOOD, TERSE), (GOOD, TERSE))
+    for directory, mean, low, high in ((first, 0.0, 0.0, 0.09), (second, 1.0, 0.91, 1.0)):
+        error = {"mean": mean, "low": low, "high": high, "n": 40, "clusters": 40}
         result = {
             "status": "completed",
-            "policies": [{"name": "dpo", "metrics": {"safety/attack_success/weapons": weapons}}],
+            "policies": [{"name": "dpo", "metrics": {"mse/helpfulness": error}}],
         }
-        (Path(folder) / "result.json").write_text(json.dumps(result))
+        (Path(directory) / "result.json").write_text(json.dumps(result))
     assert [verdict.state for verdict in judge(str(path), second, first).verdicts] == ["regression"]
     assert [verdict.state for verdict in judge(str(path), first, second).verdicts] == ["pass"]
 
 
 def test_a_compared_metric_without_a_direction_is_refused(tmp_path, suite):
-    (only,) = runs(tmp_path, (GOOD, SAFE))
+    (only,) = runs(tmp_path, (GOOD, TERSE))
     Path(suite).write_text("metrics: {win_rate: {}, kl: {}}\nharness: {easy: {}}\n")
-    with pytest.raises(ConfigError, match=r"write better: higher\|lower") as error:
+    with pytest.raises(ConfigError, match=r"set better: higher\|lower") as error:
         judge(suite, only)
-    assert "kl: whether" in str(error.value) and "easy: whether" in str(error.value)
+    assert "kl: it is unknown whether" in str(error.value) and "easy: it is unknown whether" in str(error.value)
     assert "win_rate" not in str(error.value)
     for written in ("win_rate: {}, kl: {compare: false}", "win_rate: {}, win: {metric: win_rate, better: lower}"):
         Path(suite).write_text(f"metrics: {{{written}}}\n")
         verdicts.require_directions(scores.checks_of(read_suite(suite)))
 
 
-def store(folder: str, metric: str, **estimate: object) -> None:
+def store(directory: str, metric: str, **estimate: object) -> None:
     """Write a stored estimate of the run's policy."""
-    path = Path(folder) / "result.json"
+    path = Path(directory) / "result.json"
     result = json.loads(path.read_text())
     result["policies"][0]["metrics"][metric] = estimate
     path.write_text(json.dumps(result))
@@ -273,53 +273,53 @@ def store(folder: str, metric: str, **estimate: object) -> None:
 
 def test_a_check_without_any_score_fails_and_is_not_registered(tmp_path, suite):
     Path(suite).write_text("suite: mine\nmetrics: {golden/facts: {min: 0.2}}\n")
-    (only,) = runs(tmp_path, ([None] * 200, SAFE))
+    (only,) = runs(tmp_path, ([None] * 200, TERSE))
     store(only, "golden/facts", mean=None, low=0, high=1, n=0, clusters=0, unscored=200)
     decision = judge(suite, only, accept=True)
-    (facts,) = decision.verdicts
-    assert (facts.state, facts.words, decision.passed) == ("unscored", "0 scored, 200 unscored", False)
+    (metadata,) = decision.verdicts
+    assert (metadata.state, metadata.words, decision.passed) == ("unscored", "0 scored, 200 unscored", False)
     assert decision.registered is None and not register.history(tmp_path / "accepted" / "mine.json")
 
 
 def test_few_scored_replies_are_counted_and_not_taken_for_the_whole_set(tmp_path, suite):
-    first, second = runs(tmp_path, ([1] * 200, SAFE), ([1] * 5 + [None] * 195, SAFE))
+    first, second = runs(tmp_path, ([1] * 200, TERSE), ([1] * 5 + [None] * 195, TERSE))
     store(second, "golden/facts", mean=1, low=0.57, high=1, n=5, clusters=5, unscored=195)
-    facts = judge(suite, second, first).verdicts[0]
-    assert facts.state == "undecided" and "the same" not in facts.words
-    assert "5 of 200 prompts are shared" in facts.words and "5 scored, 195 unscored" in facts.words
+    metadata = judge(suite, second, first).verdicts[0]
+    assert metadata.state == "undecided" and "the same" not in metadata.words
+    assert "the runs have 5 of 200 prompts in common" in metadata.words and "5 scored, 195 unscored" in metadata.words
 
 
 def test_sets_that_share_less_than_nine_tenths_are_not_paired(tmp_path, suite):
     # 20 of the accepted run's 200 prompts, all answered; without the others .75 would not be seen
-    first, second = runs(tmp_path, ([1] * 20 + [1, 0] * 90, SAFE), ([1] * 20, SAFE))
-    facts = judge(suite, second, first).verdicts[0]
-    assert facts.gain.test.startswith("z test") and facts.gain.difference.mean == pytest.approx(0.45)
-    assert "20 of 200 prompts are shared" in facts.words
+    first, second = runs(tmp_path, ([1] * 20 + [1, 0] * 90, TERSE), ([1] * 20, TERSE))
+    metadata = judge(suite, second, first).verdicts[0]
+    assert metadata.gain.test.startswith("z test") and metadata.gain.difference.mean == pytest.approx(0.45)
+    assert "the runs have 20 of 200 prompts in common" in metadata.words
 
 
 def test_sets_that_are_nearly_alike_are_paired(tmp_path, suite):
-    first, second = runs(tmp_path, ([1] * 200, SAFE), ([1] * 180, SAFE))
-    facts = judge(suite, second, first).verdicts[0]
-    assert facts.words == "the same on every prompt of 180; 180 of 200 prompts are shared"
+    first, second = runs(tmp_path, ([1] * 200, TERSE), ([1] * 180, TERSE))
+    metadata = judge(suite, second, first).verdicts[0]
+    assert metadata.words == "equal on all 180 prompts; the runs have 180 of 200 prompts in common"
 
 
 def test_equal_means_without_rows_are_compared(tmp_path):
     path = tmp_path / "wins.yaml"
     path.write_text("metrics: {win_rate: {}}\n")
-    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    first, second = runs(tmp_path, (GOOD, TERSE), (GOOD, TERSE))
     (wins,) = judge(str(path), second, first).verdicts
     assert wins.state == "pass" and wins.words.startswith("no regression found")
 
 
 def test_a_run_compared_with_another_than_the_last_is_not_accepted(tmp_path, suite):
-    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    first, second = runs(tmp_path, (GOOD, TERSE), (GOOD, TERSE))
     with pytest.raises(ConfigError, match="leave out the other run"):
         judge(suite, second, first, accept=True)
     assert not (tmp_path / "accepted").exists()
 
 
 def test_a_run_that_was_accepted_meanwhile_is_not_passed_over(tmp_path, suite, monkeypatch):
-    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    first, second = runs(tmp_path, (GOOD, TERSE), (GOOD, TERSE))
     decide = gate.decide
 
     def decide_slowly(*arguments):
@@ -328,47 +328,47 @@ def test_a_run_that_was_accepted_meanwhile_is_not_passed_over(tmp_path, suite, m
         return decide(*arguments)
 
     monkeypatch.setattr(gate, "decide", decide_slowly)
-    with pytest.raises(DataError, match="is the last accepted now"):
+    with pytest.raises(DataError, match="is the last accepted"):
         judge(suite, second, accept=True)
     assert [entry["run"] for entry in register.history(tmp_path / "accepted" / "mine.json")] == [first]
 
 
 def test_the_register_is_locked_from_reading_to_writing(tmp_path, suite, monkeypatch):
-    (only,) = runs(tmp_path, (GOOD, SAFE))
+    (only,) = runs(tmp_path, (GOOD, TERSE))
     lock = FileLock(tmp_path / "accepted" / "mine.lock", is_singleton=False)
-    held = []
+    model_copies = []
 
     def write(path, values):
         with pytest.raises(Timeout):
             lock.acquire(timeout=0)
-        held.append(path)
+        model_copies.append(path)
 
     monkeypatch.setattr(register, "write_json", write)
     judge(suite, only, accept=True)
-    assert held == [tmp_path / "accepted" / "mine.json"]
+    assert model_copies == [tmp_path / "accepted" / "mine.json"]
 
 
-def with_needs(folder: str, **needs: str) -> str:
+def with_needs(directory: str, **needs: str) -> str:
     """Write which folders a run started from."""
-    path = Path(folder) / "manifest.json"
+    path = Path(directory) / "manifest.json"
     manifest = json.loads(path.read_text())
     manifest["needs"] = {role: {"recipe": role, "key": "k", "dir": source} for role, source in needs.items()}
     path.write_text(json.dumps(manifest))
-    return folder
+    return directory
 
 
-def names_policies(folder: str, *names: str) -> str:
+def names_policies(directory: str, *names: str) -> str:
     """Let a run have evaluated these policies, with win rates of .1, .2, …"""
     rates = [{"mean": i / 10, "low": 0, "high": 1, "n": 90, "clusters": 90} for i in range(1, len(names) + 1)]
     policies = [{"name": name, "metrics": {"win_rate": rate}} for name, rate in zip(names, rates, strict=True)]
-    (Path(folder) / "evaluation.jsonl").unlink()
-    (Path(folder) / "result.json").write_text(json.dumps({"status": "completed", "policies": policies}))
-    return folder
+    (Path(directory) / "evaluation.jsonl").unlink()
+    (Path(directory) / "result.json").write_text(json.dumps({"status": "completed", "policies": policies}))
+    return directory
 
 
 @pytest.mark.parametrize(("policy", "rate"), [("sft-1", 0.1), ("dpo-1", 0.2), ("ppo-1", 0.3)])
 def test_a_metric_of_another_run_is_of_the_gated_policy(tmp_path, suite, policy, rate):
-    gated, safety = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    gated, safety = runs(tmp_path, (GOOD, TERSE), (GOOD, TERSE))
     with_needs(gated, policy=policy, safety=safety)
     with_needs(names_policies(safety, "sft (reference)", "dpo", "ppo"), reference="sft-1", dpo="dpo-1", ppo="ppo-1")
     Path(suite).write_text("metrics: {win_rate: {run: safety}}\n")
@@ -376,7 +376,7 @@ def test_a_metric_of_another_run_is_of_the_gated_policy(tmp_path, suite, policy,
 
 
 def test_a_run_that_evaluated_another_policy_is_refused(tmp_path, suite):
-    gated, safety = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    gated, safety = runs(tmp_path, (GOOD, TERSE), (GOOD, TERSE))
     with_needs(gated, policy="grpo-1", safety=safety)
     with_needs(names_policies(safety, "sft (reference)", "dpo"), reference="sft-1", dpo="dpo-1")
     Path(suite).write_text("metrics: {win_rate: {run: safety}}\n")
@@ -389,7 +389,7 @@ def test_a_run_that_evaluated_another_policy_is_refused(tmp_path, suite):
 
 
 def test_the_run_that_made_the_policy_is_about_it(tmp_path, suite):
-    gated, dpo = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    gated, dpo = runs(tmp_path, (GOOD, TERSE), (GOOD, TERSE))
     with_needs(gated, policy=dpo)
     names_policies(dpo, "sft", "dpo")
     Path(suite).write_text("metrics: {win_rate: {run: policy}}\n")
@@ -397,25 +397,20 @@ def test_the_run_that_made_the_policy_is_about_it(tmp_path, suite):
 
 
 def test_a_run_that_was_asked_another_version_of_a_golden_set_is_refused(tmp_path, suite):
-    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
-    facts = tmp_path / "facts.jsonl"
-    facts.write_text('{"prompt": "question 0", "answer": "a"}\n')
+    first, second = runs(tmp_path, (GOOD, TERSE), (GOOD, TERSE))
+    metadata = tmp_path / "facts.jsonl"
+    metadata.write_text('{"prompt": "question 0", "answer": "a"}\n')
     Path(suite).write_text("suite: mine\ngolden:\n  facts: {path: facts.jsonl}\n")
-    with pytest.raises(DataError, match=r"asked another version of golden\.facts; run eval_suite again"):
+    with pytest.raises(DataError, match=r"used another version of golden\.facts; run eval_suite again"):
         judge(suite, first)
-    asked = json.dumps(read_suite(suite).versions())
-    (Path(first) / VERSIONS).write_text(asked)
+    requested = json.dumps(read_suite(suite).versions())
+    (Path(first) / VERSIONS).write_text(requested)
     assert judge(suite, first, accept=True).passed
     Path(suite).write_text("suite: mine\ngolden:\n  facts: {path: facts.jsonl, min: 0.9}\n")
-    assert not judge(suite, first).passed  # a bound is no part of what was asked
-    facts.write_text('{"prompt": "question 0", "answer": "b"}\n')
-    with pytest.raises(DataError, match=r"asked another version of golden\.facts"):
+    assert not judge(suite, first).passed  # a bound is not part of the request
+    metadata.write_text('{"prompt": "question 0", "answer": "b"}\n')
+    with pytest.raises(DataError, match=r"used another version of golden\.facts"):
         judge(suite, first)
     Path(suite).write_text("suite: mine\ngolden:\n  facts: {path: facts.jsonl}\n")
     (Path(second) / VERSIONS).write_text(json.dumps(read_suite(suite).versions()))
-    assert "the accepted run was asked another version of golden.facts" in judge(suite, second).verdicts[0].words
-
-
-@pytest.mark.parametrize("name", ["world", "domain"])
-def test_the_shipped_suites_have_directions(name):
-    verdicts.require_directions(scores.checks_of(read_suite(name)))
+    assert "the accepted run used another version of golden.facts" in judge(suite, second).verdicts[0].words

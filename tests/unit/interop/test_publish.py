@@ -21,12 +21,12 @@ from support import ONE_LAYER, SMALL_WORLD, planned
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_lab.cli import publish as publish_words
-from rlhf_lab.core import seal
+from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError, LabError
 from rlhf_lab.core.files import json_text, read_json
 from rlhf_lab.interop.publishing import card, hub, model_files, provenance, refusals, same_model
 from rlhf_lab.interop.publishing.leaks import leaks, without_local_paths
-from rlhf_lab.interop.publishing.publish import Request, publish
+from rlhf_lab.interop.publishing.publish import PublishRequest, publish
 from rlhf_lab.stages.execute import execute
 from rlhf_lab.stages.reuse import check_source
 
@@ -34,12 +34,12 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 SMALL = (*SMALL_WORLD, *ONE_LAYER, "algorithm.epochs=1", "algorithm.batch_size=16")
 
 TYPED_KEY = "hf" + "_" + "aB3" * 12
-"""A made-up key that somebody types into a setting."""
+"""An invented key that somebody types into a setting."""
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder `runs` with an SFT policy and a GRPO run with an adapter on it."""
+    """The directory `runs` with an SFT policy and a GRPO run with an adapter on it."""
     out = tmp_path_factory.mktemp("published")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rlhf_lab.stages.manifest.git_sha", lambda: SHA)
@@ -76,25 +76,25 @@ def grpo(store: Path) -> Path:
 
 @pytest.fixture
 def changed(grpo: Path, tmp_path: Path) -> Any:
-    """A function that makes a sealed copy of the GRPO run with other values in one of its JSON files."""
+    """A function that builds a checksummed copy of the GRPO run with other values in one of its JSON files."""
 
     def make(file: str, **values: Any) -> Path:
-        folder = tmp_path / "changed"
-        shutil.copytree(grpo, folder)
-        path = folder / file
+        directory = tmp_path / "changed"
+        shutil.copytree(grpo, directory)
+        path = directory / file
         if file.endswith(".yaml"):
             path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **values}))
         else:
             path.write_text(json.dumps({**read_json(path), **values}))
-        seal.write(folder, (folder / "result.json").read_text())
-        return folder
+        seal.write(directory, (directory / "result.json").read_text())
+        return directory
 
     return make
 
 
 def test_a_published_policy_is_the_saved_one(sft: Path, tmp_path: Path) -> None:
     to = tmp_path / "model"
-    assert publish(Request(str(sft), str(to))) == str(to)
+    assert publish(PublishRequest(str(sft), str(to))) == str(to)
     saved, published = load_file(sft / "model" / "model.safetensors"), load_file(to / "model.safetensors")
     assert saved.keys() == published.keys()
     assert all(torch.equal(saved[name], published[name]) for name in saved)
@@ -104,7 +104,7 @@ def test_a_published_policy_is_the_saved_one(sft: Path, tmp_path: Path) -> None:
 
 def test_the_card_says_what_the_run_says(grpo: Path, sft: Path, tmp_path: Path) -> None:
     to = tmp_path / "model"
-    publish(Request(str(grpo), str(to), license="apache-2.0"))
+    publish(PublishRequest(str(grpo), str(to), license="apache-2.0"))
     text = (to / "README.md").read_text(encoding="utf-8")
     manifest, result = read_json(grpo / "manifest.json"), read_json(grpo / "result.json")
     for fact in (
@@ -118,8 +118,8 @@ def test_the_card_says_what_the_run_says(grpo: Path, sft: Path, tmp_path: Path) 
         "| `model.lora.rank` | 2 |",
         "| `seed` | 0 |",
         "Monitor of reward hacking",
-        "No gate was asked",
-        "One training run, of seed 0",
+        "No gate was applied",
+        "One training run with seed 0",
         f"outputs=…/{grpo.parents[1].name}",
     ):
         assert fact in text, fact
@@ -131,25 +131,25 @@ def test_the_card_says_what_the_run_says(grpo: Path, sft: Path, tmp_path: Path) 
     assert {"rlhf_lab", "grpo"} <= set(matter.tags)
     values = {entry.metric_type: entry.metric_value for entry in matter.eval_results}
     assert values["gold"] == pytest.approx(gold["mean"], abs=1e-4)
-    assert "base_model" not in matter.to_dict()  # a folder of this machine is no model of the hub
+    assert "base_model" not in matter.to_dict()  # a directory of this machine is no model of the hub
 
 
 def test_the_stages_before_are_told(store: Path, sft: Path, changed: Any) -> None:
     manifest = read_json(next(store.glob("grpo-*")) / "manifest.json")
     need = {"recipe": "sft", "key": read_json(sft / "manifest.json")["key"], "dir": f"elsewhere/{sft.name}"}
-    folder = changed("manifest.json", needs={**manifest["needs"], "policy": need})
-    moved = provenance.Provenance(folder)
-    assert [recipe for recipe, _, _ in moved.stages()] == ["grpo"] and "not at hand" in moved.base.words
-    shutil.copytree(sft, folder.parent / sft.name)  # found beside the run, where the store was moved
-    beside = provenance.Provenance(folder)
-    assert [recipe for recipe, _, _ in beside.stages()] == ["sft", "grpo"]
-    assert "from random weights" in beside.base.words
+    directory = changed("manifest.json", needs={**manifest["needs"], "policy": need})
+    moved = provenance.Provenance(directory)
+    assert [recipe for recipe, _, _ in moved.stages()] == ["grpo"] and "is missing" in moved.base.words
+    shutil.copytree(sft, directory.parent / sft.name)  # found next to the run, where the store was moved
+    siblings = provenance.Provenance(directory)
+    assert [recipe for recipe, _, _ in siblings.stages()] == ["sft", "grpo"]
+    assert "from random weights" in siblings.base.words
 
 
 def test_rewards_of_earlier_stages_are_told(grpo: Path, tmp_path: Path) -> None:
-    made = provenance.Provenance(grpo)
+    generated = provenance.Provenance(grpo)
     later = provenance.Provenance(grpo)
-    later.__dict__["chain"] = [made.run, later.run]
+    later.__dict__["chain"] = [generated.run, later.run]
     assert later.reward_terms == ["`length` (length), weight 1, in the stage `grpo`", "`length` (length), weight 1"]
 
 
@@ -162,20 +162,20 @@ def test_a_base_of_the_hub_is_named_with_its_revision() -> None:
 
 def test_bfloat16_rounds_the_weights_and_says_how_far(sft: Path, tmp_path: Path) -> None:
     to = tmp_path / "half"
-    publish(Request(str(sft), str(to), dtype="bfloat16"))
+    publish(PublishRequest(str(sft), str(to), dtype="bfloat16"))
     saved, rounded = load_file(sft / "model" / "model.safetensors"), load_file(to / "model.safetensors")
     assert all(torch.equal(rounded[name], saved[name].bfloat16()) for name in saved)
     assert read_json(to / "config.json")["dtype"] == "bfloat16"
     distance = same_model.require_same(sft / "model", to, "bfloat16")
-    assert 0 < distance < 0.1 and f"by {distance:.2g} at most" in (to / "README.md").read_text()
+    assert 0 < distance < 0.1 and f"by up to {distance:.2g};" in (to / "README.md").read_text()
 
 
 def test_an_adapter_alone_names_a_base_that_others_have(grpo: Path, tmp_path: Path) -> None:
     to = tmp_path / "adapter"
     with pytest.raises(ConfigError, match=r"base=OWNER/NAME"):
-        publish(Request(str(grpo), str(to), adapter=True))
+        publish(PublishRequest(str(grpo), str(to), adapter=True))
     assert not to.exists()
-    publish(Request(str(grpo), str(to), adapter=True, base="someone/sft"))
+    publish(PublishRequest(str(grpo), str(to), adapter=True, base="someone/sft"))
     assert read_json(to / "adapter_config.json")["base_model_name_or_path"] == "someone/sft"
     assert not (to / "model.safetensors").exists() and (to / "tokenizer.json").is_file()
     matter = ModelCard((to / "README.md").read_text(encoding="utf-8")).data
@@ -184,7 +184,7 @@ def test_an_adapter_alone_names_a_base_that_others_have(grpo: Path, tmp_path: Pa
 
 def test_an_adapter_is_asked_of_a_run_with_one(sft: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"without an adapter"):
-        publish(Request(str(sft), str(tmp_path / "x"), adapter=True))
+        publish(PublishRequest(str(sft), str(tmp_path / "x"), adapter=True))
 
 
 def test_a_model_with_other_numbers_is_not_published(sft: Path, tmp_path: Path) -> None:
@@ -196,53 +196,53 @@ def test_a_model_with_other_numbers_is_not_published(sft: Path, tmp_path: Path) 
     name = next(name for name in tensors if "o_proj" in name)
     tensors[name] += 1
     save_file(tensors, to / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ArtifactError, match="other numbers than the saved model"):
+    with pytest.raises(ArtifactError, match="differ from those of the saved model"):
         same_model.require_same(sft / "model", to, "saved")
 
 
 def test_a_failure_leaves_nothing_behind(sft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(card, "render", lambda view, folder: "made in /home/someone/secret/place")
+    monkeypatch.setattr(card, "render", lambda view, directory: "made in /home/someone/secret/place")
     with pytest.raises(DataError, match=r"a path of this machine \(/home/someone/secret/place\)"):
-        publish(Request(str(sft), str(tmp_path / "model")))
+        publish(PublishRequest(str(sft), str(tmp_path / "model")))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_is_there_is_kept(sft: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    with pytest.raises(ConfigError, match="is there already"):
-        publish(Request(str(sft), str(tmp_path / "mine")))
+    with pytest.raises(ConfigError, match="already exists"):
+        publish(PublishRequest(str(sft), str(tmp_path / "mine")))
 
 
 @pytest.mark.parametrize(
     ("file", "values", "message"),
     [
         ("result.json", {"status": "paused", "error": "monitor"}, "is paused: monitor"),
-        ("manifest.json", {"data": {"name": "x"}}, "does not name the fingerprint of its data"),
-        ("manifest.json", {"versions": {}}, "does not name the version of the code"),
+        ("manifest.json", {"data": {"name": "x"}}, "has no entry for the fingerprint of its data"),
+        ("manifest.json", {"versions": {}}, "has no entry for the version of the code"),
     ],
 )
 def test_a_run_that_is_not_whole_or_not_named_is_refused(
     changed: Any, file: str, values: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match=message):
-        publish(Request(str(changed(file, **values)), str(tmp_path / "model")))
+        publish(PublishRequest(str(changed(file, **values)), str(tmp_path / "model")))
 
 
 def test_a_run_that_has_changed_since_is_refused(changed: Any, tmp_path: Path) -> None:
-    folder = changed("result.json")
-    (folder / "config.yaml").write_text("seed: 1\n")
+    directory = changed("result.json")
+    (directory / "config.yaml").write_text("seed: 1\n")
     with pytest.raises(ArtifactError, match="is damaged"):
-        publish(Request(str(folder), str(tmp_path / "model")))
-    (folder / seal.NAME).unlink()
+        publish(PublishRequest(str(directory), str(tmp_path / "model")))
+    (directory / seal.NAME).unlink()
     with pytest.raises(DataError, match=seal.NAME):
-        publish(Request(str(folder), str(tmp_path / "model")))
+        publish(PublishRequest(str(directory), str(tmp_path / "model")))
 
 
 def test_a_run_without_a_model_is_refused(changed: Any, tmp_path: Path) -> None:
-    folder = changed("result.json")
-    shutil.rmtree(folder / "model")
-    with pytest.raises(DataError, match="made no model"):
-        publish(Request(str(folder), str(tmp_path / "model")))
+    directory = changed("result.json")
+    shutil.rmtree(directory / "model")
+    with pytest.raises(DataError, match="has no model"):
+        publish(PublishRequest(str(directory), str(tmp_path / "model")))
 
 
 @pytest.mark.parametrize(
@@ -260,29 +260,29 @@ def test_what_needs_consent_is_refused_without_it_and_told_with_it(
         before = read_json(grpo / file)["metrics"]
         alarms = {"alarm/warning": 1.0, "alarm_share/hard_stop": 0.5, "alarm_at/hard_stop": 3, "alarm/hard_stop": 1.0}
         values = {"metrics": {**before, **alarms}}
-    folder = changed(file, **values)
-    request = Request(str(folder), str(tmp_path / "model"))
+    directory = changed(file, **values)
+    request = PublishRequest(str(directory), str(tmp_path / "model"))
     with pytest.raises(DataError, match=f"despite={reason}"):
         publish(request)
-    publish(Request(str(folder), str(tmp_path / "model"), despite=[reason]))
+    publish(PublishRequest(str(directory), str(tmp_path / "model"), despite=[reason]))
     assert f"Published although** {refusals.DESPITE[reason]}" in (tmp_path / "model" / "README.md").read_text()
 
 
 def test_a_failed_gate_needs_consent(sft: Path, tmp_path: Path) -> None:
     suite = tmp_path / "suite.yaml"
     suite.write_text("suite: strict\nmetrics:\n  heldout_nll: {max: 0.0, better: lower}\n")
-    request = Request(str(sft), str(tmp_path / "model"), gate=str(suite))
+    request = PublishRequest(str(sft), str(tmp_path / "model"), gate=str(suite))
     with pytest.raises(DataError, match="despite=failed_gate"):
         publish(request)
-    publish(Request(str(sft), str(tmp_path / "model"), gate=str(suite), despite=["failed_gate"]))
+    publish(PublishRequest(str(sft), str(tmp_path / "model"), gate=str(suite), despite=["failed_gate"]))
     assert "Gate `strict`: failed: heldout_nll below bound" in (tmp_path / "model" / "README.md").read_text()
 
 
 def test_the_gated_run_must_have_asked_this_model(sft: Path, grpo: Path, tmp_path: Path) -> None:
     suite = tmp_path / "suite.yaml"
     suite.write_text("suite: strict\nmetrics:\n  heldout_nll: {max: 0.0, better: lower}\n")
-    with pytest.raises(DataError, match="did not ask the model"):
-        publish(Request(str(grpo), str(tmp_path / "model"), gate=str(suite), gate_run=str(sft)))
+    with pytest.raises(DataError, match="did not evaluate the model"):
+        publish(PublishRequest(str(grpo), str(tmp_path / "model"), gate=str(suite), gate_run=str(sft)))
 
 
 def test_leaks_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,14 +294,28 @@ def test_leaks_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (tmp_path / "tokenizer.json").write_text('{"vocab": {"/home/linux/x": 1}}')
     found = "\n".join(leaks(tmp_path))
     for what in (
-        "README.md holds a Hugging Face token",
+        "README.md contains a Hugging Face token",
         "the environment variable MY_SERVICE_TOKEN",
-        "config.json holds a URL with a password",
-        "pytorch_model.bin is not a kind of file",
-        "evaluation.jsonl is not a kind of file",
+        "config.json contains a URL with a password",
+        "pytorch_model.bin is not a type of file",
+        "evaluation.jsonl is not a type of file",
     ):
         assert what in found
     assert "tokenizer.json" not in found
+
+
+def test_leaks_behind_escapes_and_addresses_of_files_are_found(tmp_path: Path) -> None:
+    token = "hf" + "_" + "aB3" * 12  # an invented token
+    (tmp_path / "README.md").write_text("see file:///srv/data/mine and https://host/srv/data/mine")
+    (tmp_path / "config.json").write_text(json.dumps({"note": f"first line\n{token}"}))
+    (tmp_path / "generation_config.json").write_text('{"x": "\\u002fhome\\u002fsomeone\\u002fplace"}')
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"note": "first line\n/home/someone/place"}))
+    assert leaks(tmp_path) == [
+        "README.md contains a path of this machine (file:///srv/data/mine)",
+        "config.json contains a Hugging Face token",
+        "generation_config.json contains a path of this machine (/home/someone/place)",
+        "special_tokens_map.json contains a path of this machine (/home/someone/place)",
+    ]
 
 
 def test_a_typed_key_is_in_no_file_of_a_run(sft: Path) -> None:
@@ -321,26 +335,26 @@ def test_a_changed_model_does_not_pass_without_its_seal(sft: Path, tmp_path: Pat
     content[-1] ^= 0x40
     weights.write_bytes(content)
     (copy / seal.NAME).unlink()
-    with pytest.raises(ArtifactError, match="SHA256SUMS is missing"):
+    with pytest.raises(ArtifactError, match="SHA256SUMS, written at completion, is missing"):
         check_source(copy / "model")
 
 
 def test_metadata_of_weights_and_vocabularies_are_searched(tmp_path: Path) -> None:
-    token = "hf" + "_" + "aB3" * 12  # made up
+    token = "hf" + "_" + "aB3" * 12  # an invented token
     save_file({"w": torch.zeros(1)}, tmp_path / "a.safetensors", metadata={"source": "/home/someone/secret/place"})
     save_file({"w": torch.zeros(1)}, tmp_path / "b.safetensors", metadata={"made by": f"login {token}"})
     save_file({"w": torch.zeros(1)}, tmp_path / "c.safetensors", metadata={"format": "pt"})
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {token: 1, "/home/linux/x": 2}}}))
     assert leaks(tmp_path) == [
-        "a.safetensors holds a path of this machine (/home/someone/secret/place)",
-        "b.safetensors holds a Hugging Face token",
-        "tokenizer.json holds a Hugging Face token",
+        "a.safetensors contains a path of this machine (/home/someone/secret/place)",
+        "b.safetensors contains a Hugging Face token",
+        "tokenizer.json contains a Hugging Face token",
     ]
 
 
 def test_paths_are_shortened_and_addresses_are_not() -> None:
-    text = "needs.policy=/data/models/mine and ~/x/y at https://huggingface.co/owner/name, see docs/a.md or a/b"
-    expected = "needs.policy=…/mine and …/y at https://huggingface.co/owner/name, see docs/a.md or a/b"
+    text = "needs.policy=/data/models/mine, ~/x/y, file:///a/b/c at https://huggingface.co/owner/name, docs/a.md or a/b"
+    expected = "needs.policy=…/mine, …/y, …/c at https://huggingface.co/owner/name, docs/a.md or a/b"
     assert without_local_paths(text) == expected
 
 
@@ -356,7 +370,7 @@ def test_the_hub_gets_the_same_folder_in_a_private_repository(sft: Path, tmp_pat
     api = stub(private=True)
     names: list[str] = []
     api.upload_folder.side_effect = lambda **sent: names.extend(p.name for p in Path(sent["folder_path"]).iterdir())
-    address = publish(Request(str(sft), "hub:someone/model"), api=api)
+    address = publish(PublishRequest(str(sft), "hub:someone/model"), api=api)
     assert address == "https://hub.example/someone/model"
     assert api.create_repo.call_args.kwargs["private"] is True
     assert {"README.md", "model.safetensors", "config.json", "tokenizer.json"} <= set(names)
@@ -366,9 +380,9 @@ def test_the_hub_gets_the_same_folder_in_a_private_repository(sft: Path, tmp_pat
 def test_nothing_is_sent_to_a_public_repository_unasked(sft: Path) -> None:
     api = stub(private=False)
     with pytest.raises(LabError, match="public=true"):
-        publish(Request(str(sft), "hub:someone/model"), api=api)
+        publish(PublishRequest(str(sft), "hub:someone/model"), api=api)
     api.upload_folder.assert_not_called()
-    publish(Request(str(sft), "hub:someone/model", public=True), api=api)
+    publish(PublishRequest(str(sft), "hub:someone/model", public=True), api=api)
     assert api.create_repo.call_args.kwargs["private"] is False
 
 
@@ -389,8 +403,8 @@ class Hub(BaseHTTPRequestHandler):
         self.asked.append(f"POST {self.path}")
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.path == "/api/repos/create":
-            asked = json.loads(body)  # clients before 2.0 of huggingface_hub say `private`
-            self.is_private.append(asked.get("private", asked.get("visibility") == "private"))
+            requested = json.loads(body)  # clients before 2.0 of huggingface_hub say `private`
+            self.is_private.append(requested.get("private", requested.get("visibility") == "private"))
             self._answer({"url": f"http://{self.headers['Host']}/someone/model", "name": "someone/model"})
         elif self.path == "/api/validate-yaml":  # the card's front matter
             self._answer({"errors": [], "warnings": []})
@@ -423,13 +437,13 @@ def test_the_real_client_sends_one_commit(sft: Path, monkeypatch: pytest.MonkeyP
     thread.start()
     try:
         api = HfApi(endpoint=f"http://127.0.0.1:{server.server_port}", token="hf_of_a_test")
-        publish(Request(str(sft), "hub:someone/model"), api=api)
+        publish(PublishRequest(str(sft), "hub:someone/model"), api=api)
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
     assert Hub.is_private == [True]
-    assert sum("/commit/" in asked for asked in Hub.asked) == 1
+    assert sum("/commit/" in requested for requested in Hub.asked) == 1
     assert Hub.files["model.safetensors"] == (sft / "model" / "model.safetensors").read_bytes()
     assert SHA in Hub.files["README.md"].decode()
 
@@ -444,12 +458,12 @@ def test_a_hub_that_refuses_is_explained(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["a"], "publish takes a run"),
+        (["a"], "publish needs a run"),
         (["a", "to=hub:name"], "to=hub:OWNER/NAME"),
         (["a", "to=x", "despite=smok"], "did you mean smoke"),
         (["a", "to=x", "dtype=float16"], "dtype=float16"),
         (["a", "to=x", "adapter=maybe"], "must be true or false"),
-        (["a", "to=x", "public=true"], "of a repository on the hub"),
+        (["a", "to=x", "public=true"], "applies to a repository on the hub"),
         (["a", "to=x", "tow=y"], "tow is not an option of publish"),
     ],
 )
@@ -459,15 +473,15 @@ def test_a_wrong_command_is_explained(words: list[str], message: str) -> None:
 
 
 def test_the_command_hands_over_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    requests: list[Request] = []
+    requests: list[PublishRequest] = []
     monkeypatch.setattr("rlhf_lab.interop.publishing.publish.publish", lambda request: requests.append(request) or "x")
     publish_words.run(["runs/a", "to=hub:me/model", "public=true", "despite=smoke,hard_stop", "dtype=bfloat16"])
     assert requests == [
-        Request("runs/a", "hub:me/model", dtype="bfloat16", public=True, despite=["smoke", "hard_stop"])
+        PublishRequest("runs/a", "hub:me/model", dtype="bfloat16", public=True, despite=["smoke", "hard_stop"])
     ]
 
 
 def test_result_json_is_written_as_it_is_sealed(grpo: Path) -> None:
-    """What the copies of these tests rely on: the seal is of the file's text."""
+    """The copies of these tests rely on this: the checksum is of the file's text."""
     text = (grpo / "result.json").read_text()
     assert json_text(json.loads(text)) == text

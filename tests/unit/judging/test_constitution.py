@@ -8,7 +8,7 @@ from support import checked, planned
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.environments.dialogue.faults import PRINCIPLES
 from rlhf_lab.packs.judging.judges.pairwise import Candidates, comparison_requests, read_vote
-from rlhf_lab.packs.judging.judges.requests import Reply
+from rlhf_lab.packs.judging.judges.requests import Completion
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric
 from rlhf_lab.packs.judging.synthesis.constitution import FOLDER, load_constitution
 from rlhf_lab.packs.judging.synthesis.settings import CAIPreferences
@@ -17,8 +17,8 @@ from rlhf_lab.packs.judging.synthesis.synthetic_sft import critique_request, rev
 MINE = "name: mine\nprinciples:\n  kind: is friendly\n  right: says nothing wrong\ncritique: Quote it.\n"
 
 
-def write(folder, text: str):
-    path = folder / "constitution.yaml"
+def write(directory, text: str):
+    path = directory / "constitution.yaml"
     path.write_text(text)
     return path
 
@@ -32,14 +32,14 @@ def test_the_shipped_constitutions_name_principles_that_the_world_knows():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("principles: [a]", r"principles is .*expected a line for each"),
-        ("name: x", r"principles is .*expected a line for each"),
+        ("principles: [a]", r"principles is .*expected one line per principle"),
+        ("name: x", r"principles is .*expected one line per principle"),
         ("name: x\nprinciples: {kind: }", r"principles\.kind"),
         ("name: 3\nprinciples: {kind: is}", r"name is .*expected text"),
         (MINE + "rubric: x", "rubric is not a key of a constitution"),
         (MINE + "judge: [1]", "judge is .*expected text"),
         ("- a", "expected the keys name and principles"),
-        ("a: [", "is no YAML"),
+        ("a: [", "is not valid YAML"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_named(tmp_path, text, problem):
@@ -92,7 +92,7 @@ def test_requests_say_the_principles_and_fence_what_is_judged(tmp_path):
     assert requests[0].schema["properties"]["principle"]["enum"] == ["kind", "right"]
     assert requests[0].about.principles == ("kind", "right")
     assert "principle" not in comparison_requests(Candidates(prompt, "a", "b"), rubric)[0].schema["properties"]
-    vote = read_vote(Reply('{"reason": "r", "winner": "A", "principle": "kind"}'), "second")
+    vote = read_vote(Completion('{"reason": "r", "winner": "A", "principle": "kind"}'), "second")
     assert (vote.winner, vote.principle) == ("second", "kind")
 
 
@@ -109,7 +109,7 @@ def test_defaults_follow_from_the_data(tmp_path):
     ("recipe", "overrides", "problem"),
     [
         ("synthetic_sft", ("algorithm.drafts=policy",), "name it: .needs.policy=sft"),
-        ("synthetic_sft", ("+needs.policy=sft",), "algorithm.drafts=policy only"),
+        ("synthetic_sft", ("+needs.policy=sft",), "only with algorithm.drafts=policy"),
         ("synthetic_sft", ("algorithm.max_overlap=0",), "must be above 0 and at most 1"),
         ("self_instruct", ("algorithm.seeds=2",), "fewer than examples"),
         ("synthetic_sft", ("data=arithmetic",), "judge=simulated needs a true reward"),

@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import judge_server
 import pytest
 from judge_server import (
     PRICES,
@@ -49,13 +50,13 @@ def questions(count: int) -> list:
 def test_results_come_in_any_order_at_half_the_price(server, kind, tmp_path):
     client = connect(server.url, kind, tmp_path, batches=True, batch_requests=4)
     server.batch_looks = 3
-    replies = client.complete_many(questions(10))
-    assert [reply.text for reply in replies] == [f"an answer to question {i}" for i in range(10)]
+    responses = client.complete_many(questions(10))
+    assert [completion.text for completion in responses] == [f"an answer to question {i}" for i in range(10)]
     assert len(server.batches) == 3
     assert all(charge[-1] for charge in server.charged)
-    assert sum(reply.cost_usd for reply in replies) == pytest.approx(server.billed_usd(PRICES[kind]))
+    assert sum(completion.cost_usd for completion in responses) == pytest.approx(server.billed_usd(PRICES[kind]))
     assert_ledger_is_the_servers(client, server, kind)
-    assert all(reply.stored for reply in client.complete_many(questions(10)))
+    assert all(completion.stored for completion in client.complete_many(questions(10)))
     assert len(server.batches) == 3
 
 
@@ -85,8 +86,8 @@ def test_items_that_were_not_worked_on_are_asked_again(server, kind, tmp_path, f
 
     server.answer = answer
     client = connect(server.url, kind, tmp_path, batches=True)
-    replies = client.complete_many(questions(9))
-    assert [reply.text for reply in replies] == [f"an answer to question {i}" for i in range(9)]
+    responses = client.complete_many(questions(9))
+    assert [completion.text for completion in responses] == [f"an answer to question {i}" for i in range(9)]
     assert [len(batch.items) for batch in server.batches.values()] == [9, 3]
     assert_ledger_is_the_servers(client, server, kind)
 
@@ -100,10 +101,10 @@ def test_items_that_always_expire_end_with_a_message(server, kind, tmp_path):
 
 
 def test_a_refused_item_is_kept_and_a_wrong_one_named(server, kind, tmp_path):
-    said = {"question 0": Said("I won't", "refused"), "question 1": Said("bad schema", item="errored")}
-    server.answer = lambda asked: said.get(asked.question, Said("fine"))
+    text = {"question 0": Said("I won't", "refused"), "question 1": Said("bad schema", item="errored")}
+    server.answer = lambda asked: text.get(asked.question, Said("fine"))
     client = connect(server.url, kind, tmp_path, batches=True)
-    with pytest.raises(JudgeUnavailable, match=r"bad schema.* 2 of 3 requests are answered and kept"):
+    with pytest.raises(JudgeUnavailable, match=r"bad schema.* 2 of 3 requests are answered and stored"):
         client.complete_many(questions(3))
     assert client.complete_many([question(0)])[0].stop == "refused"
     assert len(server.batches) == 1
@@ -116,8 +117,8 @@ def test_a_creation_whose_answer_never_came_is_not_repeated_when_it_arrived(serv
     # OpenAI's file comes first; its upload costs nothing
     server.faults = [None] * (kind == "openai_compatible") + [reset(charged=arrived)]
     client = connect(server.url, kind, tmp_path, batches=True)
-    replies = client.complete_many(questions(5))
-    assert [reply.text for reply in replies] == [f"an answer to question {i}" for i in range(5)]
+    responses = client.complete_many(questions(5))
+    assert [completion.text for completion in responses] == [f"an answer to question {i}" for i in range(5)]
     assert len(server.batches) == 1
     assert_ledger_is_the_servers(client, server, kind)
 
@@ -128,8 +129,8 @@ def test_another_batch_of_the_same_size_is_not_taken_for_ours(server, kind, tmp_
     other.complete_many([question(i) for i in range(100, 105)])
     server.faults = [None] * (kind == "openai_compatible") + [reset(charged=False)]
     client = connect(server.url, kind, tmp_path, batches=True)
-    replies = client.complete_many(questions(5))
-    assert [reply.text for reply in replies] == [f"an answer to question {i}" for i in range(5)]
+    responses = client.complete_many(questions(5))
+    assert [completion.text for completion in responses] == [f"an answer to question {i}" for i in range(5)]
     assert len(server.batches) == 2
     assert client.ledger.lost == 0  # else its attempts had been looked for among the other's results
 
@@ -139,9 +140,9 @@ def test_the_service_dies_while_a_batch_is_worked_on(server, kind, tmp_path):
     server.get_faults = [reset()] * 2
     with pytest.raises(JudgeUnavailable, match=r"does not answer .*0 of 4 requests"):
         client.complete_many(questions(4))
-    # back again: the same batch goes on, also for a run that asks without batches by now
-    replies = connect(server.url, kind, tmp_path).complete_many(questions(4))
-    assert [reply.text for reply in replies] == [f"an answer to question {i}" for i in range(4)]
+    # back again: the same batch continues, also for a run that by now sends requests without batches
+    responses = connect(server.url, kind, tmp_path).complete_many(questions(4))
+    assert [completion.text for completion in responses] == [f"an answer to question {i}" for i in range(4)]
     assert len(server.batches) == 1
     assert_ledger_is_the_servers(client, server, kind)
 
@@ -161,8 +162,8 @@ def test_results_that_break_off_are_read_again(server, kind, tmp_path):
     broken = iter([True])
 
     def breaking(remote):
-        for number, result in enumerate(read(remote)):
-            if number == 2 and next(broken, False):
+        for index, result in enumerate(read(remote)):
+            if index == 2 and next(broken, False):
                 raise ServiceError("reset", "lost", passing=True)
             yield result
 
@@ -200,12 +201,12 @@ def test_a_batch_that_another_key_sent_says_so(server, kind, tmp_path):
     with pytest.raises(JudgeUnavailable):
         connect(server.url, kind, tmp_path, batches=True, retries=0).complete_many(questions(3))
     server.batches.clear()
-    with pytest.raises(JudgeUnavailable, match=r"batch_0, .* is not there for this key.*judge\.version"):
+    with pytest.raises(JudgeUnavailable, match=r"batch_0 with .* does not exist for this key.*judge\.version"):
         connect(server.url, kind, tmp_path).complete_many(questions(3))
 
 
 def test_the_budget_bounds_batches(server, kind, tmp_path):
-    """What a batch does not use of its reservation goes to the next one."""
+    """The unused rest of a batch's reservation is free for the next batch."""
     each = connect(server.url, kind, tmp_path, batches=True).channel.question(question(0)).reserve_usd
     client = connect(server.url, kind, tmp_path, batches=True, budget_usd=4.5 * each)
     with pytest.raises(BudgetExceeded):
@@ -221,7 +222,7 @@ def test_a_reservation_of_others_on_the_account_is_waited_for(server, kind, tmp_
     each = connect(server.url, kind, tmp_path, batches=True).channel.question(question(0)).reserve_usd
     client = connect(server.url, kind, tmp_path, batches=True, budget_usd=1.5 * each)
     other = Store(tmp_path / "judges.sqlite")
-    attempt = other.begin(client.channel.question(question(1)), "run", None)
+    attempt = other.start(client.channel.question(question(1)), "run", None)
     release = threading.Timer(0.5, other.failed, (attempt, "refused"))
     release.start()
     assert client.complete_many([question(0)])[0].text == "an answer to question 0"
@@ -231,12 +232,12 @@ def test_a_reservation_of_others_on_the_account_is_waited_for(server, kind, tmp_
 def test_a_batch_that_another_host_never_sent_is_waited_for_and_given_up(server, kind, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("rlhf_lab.packs.judging.judges.store.LONGEST_SENDING_S", 1.0)
     client = connect(server.url, kind, tmp_path, batches=True)
-    name, _ = client.channel.store.begin_batch([client.channel.question(question(0))], "run", None)
+    name, _ = client.channel.store.start_batch([client.channel.question(question(0))], "run", None)
     with sqlite3.connect(tmp_path / "judges.sqlite") as db:
         db.execute("UPDATE batches SET owner = 'another-host/1/x:1'")
     assert client.complete_many([question(0)])[0].text == "an answer to question 0"
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.count(f"waiting for another process, which has been sending batch {name}") == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.count(f"waiting for another process, which has been sending batch {name}") == 1
     assert len(server.batches) == 1
 
 
@@ -248,7 +249,7 @@ def test_others_results_of_a_shared_batch_are_kept_too(server, kind, tmp_path):
         client.complete_many(questions(6))
     other = connect(server.url, kind, tmp_path, account="other")
     assert len(other.complete_many(questions(3))) == 3
-    assert all(reply.stored for reply in other.complete_many(questions(6)))
+    assert all(completion.stored for completion in other.complete_many(questions(6)))
     assert (other.ledger.requests, client.ledger.requests) == (0, 6)  # who sent it pays
     assert_ledger_is_the_servers(client, server, kind)
 
@@ -264,19 +265,19 @@ client.complete_many([question(i) for i in range(6)])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["in_the_post", "while_waiting"])
-def test_kill_9_of_the_client(server, kind, tmp_path, place):
+@pytest.mark.parametrize("position", ["in_the_post", "while_waiting"])
+def test_kill_9_of_the_client(server, kind, tmp_path, position):
     """Between the POST of a batch and its answer, and while it is worked on: one batch, paid once."""
     server.batch_looks = 10**6
     is_post = "/messages/batches" if kind == "anthropic" else "/v1/batches"
-    if place == "in_the_post":
+    if position == "in_the_post":
         server.always = lambda asked: hang(30.0) if asked.path.endswith(is_post) else None
-    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ["PYTHONPATH"]])
+    path = os.pathsep.join([str(Path(judge_server.__file__).parent), os.environ["PYTHONPATH"]])
     process = subprocess.Popen(
         [sys.executable, "-c", CLIENT, server.url, kind, str(tmp_path)], env=os.environ | {"PYTHONPATH": path}
     )
     end = time.monotonic() + 30
-    while not (server.batches and (place == "in_the_post" or server.batches["batch_0"].looks_left < 10**6)):
+    while not (server.batches and (position == "in_the_post" or server.batches["batch_0"].looks_left < 10**6)):
         assert time.monotonic() < end
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
@@ -285,10 +286,10 @@ def test_kill_9_of_the_client(server, kind, tmp_path, place):
     server.batches["batch_0"].looks_left = 2
 
     store = Store(tmp_path / "judges.sqlite")
-    assert store.ledger().open_usd > 0  # the batch goes on without its process
+    assert store.ledger().open_usd > 0  # the batch continues without its process
     store.close()
     client = connect(server.url, kind, tmp_path, batches=True)
-    replies = client.complete_many(questions(6))
-    assert [reply.text for reply in replies] == [f"an answer to question {i}" for i in range(6)]
+    responses = client.complete_many(questions(6))
+    assert [completion.text for completion in responses] == [f"an answer to question {i}" for i in range(6)]
     assert len(server.batches) == 1
     assert_ledger_is_the_servers(client, server, kind)

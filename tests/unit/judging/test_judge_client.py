@@ -1,4 +1,4 @@
-"""The real SDKs of Anthropic and OpenAI against a server on this machine: what goes wrong, is kept, and costs."""
+"""The real SDKs of Anthropic and OpenAI against a server on this machine: errors, stored answers, and costs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from judge_server import (
 from support import checked
 
 from rlhf_lab.core.errors import BudgetExceeded, JudgeUnavailable, MissingDependency
-from rlhf_lab.packs.judging.judges.caller import judge_of
 from rlhf_lab.packs.judging.judges.channel import Channel
 from rlhf_lab.packs.judging.judges.client import estimate
+from rlhf_lab.packs.judging.judges.context import judge_of
 from rlhf_lab.packs.judging.judges.pairwise import Candidates, comparison_requests
-from rlhf_lab.packs.judging.judges.requests import Request, Usage
-from rlhf_lab.packs.judging.judges.service import Answer
+from rlhf_lab.packs.judging.judges.requests import CompletionRequest, Usage
+from rlhf_lab.packs.judging.judges.service import ServiceAnswer
 from rlhf_lab.packs.judging.judges.store import Store
 
 KINDS = ("anthropic", "openai_compatible")
@@ -54,14 +54,14 @@ def kind(request):
 def test_answers_come_in_order_and_are_paid_once(server, kind, tmp_path):
     client = connect(server.url, kind, tmp_path)
     numbers = [*range(20), 3, 7]
-    replies = client.complete_many([question(i) for i in numbers])
-    assert [reply.text for reply in replies] == [f"an answer to question {i}" for i in numbers]
-    assert all(reply.stop == "end" for reply in replies)
+    responses = client.complete_many([question(i) for i in numbers])
+    assert [completion.text for completion in responses] == [f"an answer to question {i}" for i in numbers]
+    assert all(completion.stop == "end" for completion in responses)
     assert server.billed_requests == 20
-    assert sum(reply.cost_usd for reply in replies) == pytest.approx(server.billed_usd(PRICES[kind]))
+    assert sum(completion.cost_usd for completion in responses) == pytest.approx(server.billed_usd(PRICES[kind]))
     again = connect(server.url, kind, tmp_path).complete_many([question(i) for i in range(22)])
-    assert [reply.stored for reply in again] == [True] * 20 + [False] * 2
-    assert again[0].cost_usd == 0 and again[0].usage == replies[0].usage
+    assert [completion.stored for completion in again] == [True] * 20 + [False] * 2
+    assert again[0].cost_usd == 0 and again[0].usage == responses[0].usage
     assert server.billed_requests == 22
     assert_ledger_is_the_servers(client, server, kind)
 
@@ -76,19 +76,19 @@ def test_another_draw_model_or_version_is_another_question(server, kind, tmp_pat
 def test_what_is_sent(server, kind, tmp_path):
     schema = {"type": "object", "properties": {"winner": {"type": "string"}}, "additionalProperties": False}
     connect(server.url, kind, tmp_path).complete_many([question(0, schema=schema), question(1, system="")])
-    by_question = {asked.question: asked.body for asked in server.asked}
-    with_schema, plain = by_question["question 0"], by_question["question 1"]
+    by_question = {requested.question: requested.body for requested in server.asked}
+    with_schema, simple = by_question["question 0"], by_question["question 1"]
     if kind == "anthropic":
         assert with_schema["system"] == [
             {"type": "text", "text": "You judge replies.", "cache_control": {"type": "ephemeral"}}
         ]
         assert with_schema["output_config"] == {"format": {"type": "json_schema", "schema": schema}}
-        assert "system" not in plain and "output_config" not in plain and "temperature" not in plain
+        assert "system" not in simple and "output_config" not in simple and "temperature" not in simple
     else:
         assert with_schema["messages"][0] == {"role": "system", "content": "You judge replies."}
         assert with_schema["response_format"]["json_schema"]["schema"] == schema
-        assert [message["role"] for message in plain["messages"]] == ["user"]
-        assert "response_format" not in plain and plain["temperature"] == 0
+        assert [message["role"] for message in simple["messages"]] == ["user"]
+        assert "response_format" not in simple and simple["temperature"] == 0
     assert with_schema["max_tokens"] == 64
 
 
@@ -150,13 +150,13 @@ def test_the_sdk_itself_repeats_nothing(server, kind, tmp_path):
 
 
 def test_a_storm_meets_one_attempt_at_a_time(server, kind, tmp_path):
-    """The first wave is as wide as there are threads; then one attempt goes ahead until one gets through."""
+    """The first wave is as wide as there are threads; then one attempt runs alone until one gets through."""
     client = connect(server.url, kind, tmp_path, parallel=16, retries=6)
     refusals = 16 + 5
     server.wait_s = 0.02
     server.always = lambda asked: status(529, retry_after="0.02") if asked.number < refusals else None
-    replies = client.complete_many([question(i) for i in range(40)])
-    assert len(replies) == 40
+    responses = client.complete_many([question(i) for i in range(40)])
+    assert len(responses) == 40
     first_wave = 16
     assert len(server.asked) == 40 + refusals
     assert server.most_at_once <= first_wave
@@ -207,7 +207,7 @@ def test_a_bad_request_is_not_repeated_and_names_itself(server, kind, tmp_path):
         client.complete_many([question(i) for i in range(5)])
     message = str(caught.value)
     assert "max_tokens is too large" in message and "'question 2'" in message
-    assert "2 of 5 requests are answered and kept" in message
+    assert "2 of 5 requests are answered and stored" in message
     assert len(server.asked) == 3
     server.always = lambda asked: None
     client.complete_many([question(i) for i in range(5)])
@@ -218,18 +218,18 @@ def test_a_request_that_may_be_rejected_ends_no_other(server, kind, tmp_path):
     client = connect(server.url, kind, tmp_path, parallel=1)
     server.always = lambda asked: status(400, "prompt is too long") if asked.question == "question 1" else None
     requests = [replace(question(i), may_be_rejected=True) for i in range(3)]
-    replies = client.complete_many(requests)
-    assert [reply.stop for reply in replies] == ["end", "rejected", "end"]
-    assert "prompt is too long" in replies[1].text
-    server.always = lambda asked: None  # a reply of that kind is not kept
-    assert [reply.stop for reply in client.complete_many(requests)] == ["end"] * 3
+    responses = client.complete_many(requests)
+    assert [completion.stop for completion in responses] == ["end", "rejected", "end"]
+    assert "prompt is too long" in responses[1].text
+    server.always = lambda asked: None  # a response of that kind is not kept
+    assert [completion.stop for completion in client.complete_many(requests)] == ["end"] * 3
     assert question(1).digest({}) == requests[1].digest({})
 
 
-@pytest.mark.parametrize("code, advice", [(401, "api_key_env"), (404, "judge.model"), (403, "")])
-def test_a_wrong_key_or_model_says_what_to_look_at(server, kind, tmp_path, code, advice):
+@pytest.mark.parametrize("code, hint", [(401, "api_key_env"), (404, "judge.model"), (403, "")])
+def test_a_wrong_key_or_model_says_what_to_look_at(server, kind, tmp_path, code, hint):
     server.always = lambda asked: status(code, "no")
-    with pytest.raises(JudgeUnavailable, match=advice or "403"):
+    with pytest.raises(JudgeUnavailable, match=hint or "403"):
         connect(server.url, kind, tmp_path).complete_many([question(0)])
     assert len(server.asked) == 1
 
@@ -254,7 +254,7 @@ def test_a_service_that_is_down_and_back(kind, tmp_path):
     with JudgeServer() as server:
         client = connect(server.url, kind, tmp_path, parallel=2, retries=1)
         server.always = lambda asked: reset(charged=False) if asked.number >= 6 else None
-        with pytest.raises(JudgeUnavailable, match="6 of 20 requests are answered and kept"):
+        with pytest.raises(JudgeUnavailable, match="6 of 20 requests are answered and stored"):
             client.complete_many([question(i) for i in range(20)])
         server.always = lambda asked: None
         client.complete_many([question(i) for i in range(20)])
@@ -275,17 +275,17 @@ def test_nobody_listens(kind, tmp_path):
 
 
 def test_refusals_and_cut_answers_are_kept(server, kind, tmp_path):
-    said = {
+    text = {
         "question 0": Said("I won't.", "refused"),
         "question 1": Said("x" * 1000, "truncated"),
         "question 2": Said("no JSON {"),
     }
-    server.answer = lambda asked: said[asked.question]
+    server.answer = lambda asked: text[asked.question]
     client = connect(server.url, kind, tmp_path)
-    replies = client.complete_many([question(i) for i in range(3)])
-    assert [reply.stop for reply in replies] == ["refused", "truncated", "end"]
-    assert replies[0].text == "I won't." and len(replies[1].text) == 256 and replies[2].text == "no JSON {"
-    assert [reply.stored for reply in client.complete_many([question(i) for i in range(3)])] == [True] * 3
+    responses = client.complete_many([question(i) for i in range(3)])
+    assert [completion.stop for completion in responses] == ["refused", "truncated", "end"]
+    assert responses[0].text == "I won't." and len(responses[1].text) == 256 and responses[2].text == "no JSON {"
+    assert [completion.stored for completion in client.complete_many([question(i) for i in range(3)])] == [True] * 3
     assert server.billed_requests == 3
     assert_ledger_is_the_servers(client, server, kind)
 
@@ -295,8 +295,8 @@ def test_a_filter_that_answers_with_an_error_is_a_refusal(server, kind, tmp_path
     fault.body = fault.body.replace(b'"code": null', b'"code": "content_filter"')
     server.faults = [fault]
     client = connect(server.url, kind, tmp_path)
-    reply = client.complete_many([question(0)])[0]
-    assert reply.stop == "refused" and reply.cost_usd == 0
+    completion = client.complete_many([question(0)])[0]
+    assert completion.stop == "refused" and completion.cost_usd == 0
     assert client.complete_many([question(0)])[0].stored
     assert len(server.asked) == 1
 
@@ -306,12 +306,12 @@ def test_half_a_character_does_not_stop_the_store(server, kind, tmp_path):
     respond = server.respond
 
     def cut(asked, batch=False):
-        said, response = respond(asked)
-        return said, json.loads(json.dumps(response).replace("HALF", "\\ud83d"))
+        text, response = respond(asked)
+        return text, json.loads(json.dumps(response).replace("HALF", "\\ud83d"))
 
     server.answer = lambda asked: Said("HALF of it")
     server.respond = cut
-    assert connect(server.url, kind, tmp_path).complete_many([question(0)])[0].text == "? of it"
+    assert connect(server.url, kind, tmp_path).complete_many([question(0)])[0].text == "\ufffd of it"
 
 
 def test_half_a_character_in_a_question_does_not_stop_it(server, kind, tmp_path):
@@ -319,47 +319,78 @@ def test_half_a_character_in_a_question_does_not_stop_it(server, kind, tmp_path)
     half = "half \ud83d of it"
     client = connect(server.url, kind, tmp_path)
     pair = Candidates(half, half, "another", reference=half)
-    requests = [*comparison_requests(pair), Request(({"role": "user", "content": half},), system=half)]
+    requests = [*comparison_requests(pair), CompletionRequest(({"role": "user", "content": half},), system=half)]
     assert estimate(client, requests).to_ask == 3
     client.complete_many(requests)
-    assert {asked.question for asked in server.asked} >= {"half ? of it"}
-    assert all(reply.stored for reply in client.complete_many(requests))
+    assert {requested.question for requested in server.asked} >= {"half \ufffd of it"}
+    assert all(completion.stored for completion in client.complete_many(requests))
 
 
 def test_an_answer_without_a_count_costs_the_most_that_it_can(server, kind, tmp_path):
     channel: Channel = connect(server.url, kind, tmp_path).channel
-    asked = channel.question(question(0))
-    assert channel.reply(asked, Answer("fine")).cost_usd == asked.reserve_usd > 0
+    requested = channel.question(question(0))
+    assert channel.completion(requested, ServiceAnswer("fine")).cost_usd == requested.reserve_usd > 0
 
 
-def test_a_server_that_counts_nothing_costs_what_was_reserved(server, tmp_path):
+def test_a_server_that_counts_nothing_costs_what_was_reserved(server, tmp_path, capsys):
     respond = server.respond
     server.respond = lambda asked, batch=False: (respond(asked)[0], respond(asked)[1] | {"usage": None})
     client = connect(server.url, "openai_compatible", tmp_path, input_usd=1.0, output_usd=2.0)
-    reply = client.complete_many([question(0)])[0]
+    responses = client.complete_many([question(0), question(1)])
     at_most = client.channel.question(question(0)).reserve_usd
-    assert reply.cost_usd == at_most > 64 * 2e-6
+    assert [completion.cost_usd for completion in responses] == [at_most] * 2 and at_most > 64 * 2e-6
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.count("reports no tokens. This answer and later ones are counted as the maximum") == 1
+
+
+def test_a_server_that_reports_no_tokens_does_not_widen_the_budget(server, kind, tmp_path, monkeypatch, capsys):
+    """0 tokens cost nothing: without a check of them, a budget of 3 requests once paid for all 20."""
+    monkeypatch.setattr(judge_server, "COUNTED", 0)
+    each = connect(server.url, kind, tmp_path).channel.question(question(10)).reserve_usd
+    client = connect(server.url, kind, tmp_path, budget_usd=3.5 * each, parallel=1)
+    with pytest.raises(BudgetExceeded):
+        client.complete_many([question(i) for i in range(10, 30)])
+    assert server.billed_requests == 3
+    assert client.ledger.spent_usd == pytest.approx(3 * each)
+    assert " ".join(capsys.readouterr().out.split()).count("Compare the ledger with the service's bill") == 1
+
+
+@pytest.mark.parametrize(
+    "usage, stop, is_believed",
+    [
+        (Usage(input_tokens=100, output_tokens=50), "end", True),
+        (Usage(cache_read_tokens=100, output_tokens=50), "end", True),
+        (Usage(input_tokens=100, output_tokens=1), "end", False),
+        (Usage(input_tokens=1, output_tokens=50), "end", False),
+        (Usage(input_tokens=100), "refused", True),  # the words may be the service's own
+    ],
+)
+def test_fewer_tokens_than_the_texts_can_have_are_not_believed(usage, stop, is_believed, kind, tmp_path):
+    channel: Channel = connect("http://127.0.0.1:9", kind, tmp_path).channel
+    requested = channel.question(CompletionRequest(({"role": "user", "content": "word " * 100},), max_tokens=100))
+    completion = channel.completion(requested, ServiceAnswer("word " * 50, stop, usage))
+    assert (completion.cost_usd < requested.reserve_usd) is is_believed
+    assert completion.usage == (usage if is_believed else Usage())
 
 
 # --- budget
 
 
 def test_the_budget_is_never_exceeded_with_32_threads(server, kind, tmp_path):
-    server.wait_s = 0.005
+    patience = {"parallel": 32, "request_timeout_s": 3600.0}  # a busy machine loses no answer, which would be counted
     server.answer = lambda asked: Said("x" * 256)  # all that it may say: the reservation is as tight as it gets
-    client = connect(server.url, kind, tmp_path, parallel=32)
-    each = client.channel.question(question(100)).reserve_usd
+    each = connect(server.url, kind, tmp_path).channel.question(question(100)).reserve_usd
     budget = 20 * each
-    client = connect(server.url, kind, tmp_path, parallel=32, budget_usd=budget)
+    client = connect(server.url, kind, tmp_path, budget_usd=budget, **patience)
     seen = []
-    begin = client.channel.store.begin
+    start = client.channel.store.start
 
     def watched(*args):
-        attempt = begin(*args)
+        attempt = start(*args)
         seen.append(client.channel.store.counted_usd("run"))
         return attempt
 
-    client.channel.store.begin = watched
+    client.channel.store.start = watched
     with pytest.raises(BudgetExceeded, match=r"judge.budget_usd=.* does not cover the next request"):
         client.complete_many([question(i) for i in range(100, 400)])
     assert max(seen) <= budget
@@ -375,31 +406,42 @@ def test_a_reservation_of_others_on_the_account_is_waited_for(server, kind, tmp_
     each = connect(server.url, kind, tmp_path).channel.question(question(0)).reserve_usd
     client = connect(server.url, kind, tmp_path, budget_usd=1.5 * each)
     other = Store(tmp_path / "judges.sqlite")
-    attempt = other.begin(client.channel.question(question(1)), "run", None)
+    attempt = other.start(client.channel.question(question(1)), "run", None)
     release = threading.Timer(0.5, other.failed, (attempt, "refused"))
     release.start()
     assert client.complete_many([question(0)])[0].text == "an answer to question 0"
     release.join()
 
 
-def test_waiting_for_another_process_is_said(server, kind, tmp_path, monkeypatch, capsys):
-    """And its attempt is lost when nobody can be waiting any more, after 1 s here, so that it is asked again."""
+def test_waiting_for_another_process_is_said(server, kind, tmp_path, monkeypatch):
+    """Its attempt is lost too when nobody can be waiting any more, so that the request is sent again.
+
+    The attempt becomes that old when the wait has been reported: no clock decides which of the two comes first.
+    """
+    output_text = []
+
+    def hear(text, **options):
+        output_text.append(text)
+        with sqlite3.connect(tmp_path / "judges.sqlite") as db:
+            db.execute("UPDATE attempts SET began = began - 7200")
+
     monkeypatch.setattr("rlhf_lab.packs.judging.judges.client.SAID_AFTER_S", 0.0)
+    monkeypatch.setattr("rlhf_lab.packs.judging.judges.client.console", SimpleNamespace(print=hear))
     client = connect(server.url, kind, tmp_path, parallel=1)
-    client.channel.store.longest_attempt_s = 1.0
-    client.channel.store.begin(client.channel.question(question(0)), "run", None)
+    client.channel.store.max_attempt_s = 3600.0
+    client.channel.store.start(client.channel.question(question(0)), "run", None)
     with sqlite3.connect(tmp_path / "judges.sqlite") as db:
-        db.execute("UPDATE attempts SET owner = 'another-host/1/x:1', began = began - 0.7")
+        db.execute("UPDATE attempts SET owner = 'another-host/1/x:1'")
     assert client.complete_many([question(0)])[0].text == "an answer to question 0"
     assert client.ledger.lost == 1
-    assert capsys.readouterr().out.count("another process is asking the same") == 1
+    assert len(output_text) == 1 and "another process is sending the same request" in output_text[0]
 
 
 def test_lost_attempts_count_against_the_budget(server, kind, tmp_path):
     each = connect(server.url, kind, tmp_path).channel.question(question(0)).reserve_usd
     client = connect(server.url, kind, tmp_path, budget_usd=2.5 * each, parallel=1, retries=5)
     server.always = lambda asked: reset()
-    with pytest.raises(BudgetExceeded, match="2 requests whose answer never came"):
+    with pytest.raises(BudgetExceeded, match="2 requests whose answer never arrived"):
         client.complete_many([question(0)])
     assert server.billed_requests == 2
 
@@ -426,13 +468,13 @@ def test_the_estimate_says_about_and_at_most(server, kind, tmp_path):
     spent = client.ledger.spent_usd - spent_before
     # of the services, one caches the instructions, which `about` does not count on
     assert after.about_usd == pytest.approx(spent, rel=0.2)
-    assert spent <= after.at_most_usd <= before.at_most_usd
-    assert "6 to ask: about" in str(after) and "at most $" in str(after)
+    assert spent <= after.max_cost_usd <= before.max_cost_usd
+    assert "6 to send: about" in str(after) and "at most $" in str(after)
 
 
 def test_a_server_of_ones_own_charges_nothing(server, tmp_path):
     client = connect(server.url, "openai_compatible", tmp_path, model="my-model")
-    assert "nothing is charged (a server of one's own)" in str(estimate(client, [question(0)]))
+    assert "nothing is charged (a self-hosted server)" in str(estimate(client, [question(0)]))
     assert client.complete_many([question(0)])[0].cost_usd == 0
 
 
@@ -459,19 +501,19 @@ def test_replies_keep_what_was_asked(server, kind, tmp_path):
 
 
 def test_a_judge_of_a_run_and_a_missing_library(server, kind, tmp_path, monkeypatch):
-    """What a stage asks goes by the name of its folder, into the store of its outputs."""
+    """Requests of a stage are named after its directory, in the store of its outputs."""
     url = server.url if kind == "anthropic" else server.openai_url
     config = checked("sft", f"judge={kind}", f"judge.base_url={url}", "judge.model=mine", f"outputs={tmp_path}")
-    folder = tmp_path / "runs" / "sft-1"
+    directory = tmp_path / "runs" / "sft-1"
     run = SimpleNamespace(
         config=config,
-        folder=folder,
+        directory=directory,
         corpus=SimpleNamespace(oracle=None, rubric=None),
         device="cpu",
         note=lambda text: None,
     )
     judge = judge_of(run)
-    assert [reply.text for reply in judge.complete_many([question(0)])] == ["an answer to question 0"]
+    assert [completion.text for completion in judge.complete_many([question(0)])] == ["an answer to question 0"]
     assert Store(tmp_path / "judges.sqlite").ledger("sft-1").requests == 1
     library = "anthropic" if kind == "anthropic" else "openai"
     monkeypatch.setitem(sys.modules, library, None)
@@ -487,19 +529,19 @@ def test_usage_beyond_what_a_request_can_have_costs_what_was_reserved(
     monkeypatch.setattr(judge_server, "COUNTED", factor)
     client = connect(server.url, kind, tmp_path)
     reserved = client.channel.question(question(0)).reserve_usd
-    (reply,) = client.complete_many([question(0)])
-    assert reply.cost_usd == reserved > 0
+    (completion,) = client.complete_many([question(0)])
+    assert completion.cost_usd == reserved > 0
     assert client.ledger.spent_usd == client.channel.store.counted_usd("run") == reserved
     assert all(tokens >= 0 for tokens in astuple(client.ledger.usage))
     client.complete_many([question(1)])
     printed = " ".join(capsys.readouterr().out.split())
     if factor > 0 or kind == "anthropic":  # counts below zero are none to OpenAI's backend
-        assert printed.count("Compare the ledger with the bill of the service") == 1
+        assert printed.count("Compare the ledger with the service's bill") == 1
 
 
 def test_counts_that_are_no_numbers_of_tokens(server, kind, tmp_path, monkeypatch):
     """More digits than SQLite holds; once a traceback."""
     monkeypatch.setattr(judge_server, "COUNTED", 10**30)
     client = connect(server.url, kind, tmp_path)
-    (reply,) = client.complete_many([question(0)])
-    assert reply.cost_usd == client.channel.question(question(0)).reserve_usd and reply.usage == Usage()
+    (completion,) = client.complete_many([question(0)])
+    assert completion.cost_usd == client.channel.question(question(0)).reserve_usd and completion.usage == Usage()

@@ -1,35 +1,11 @@
-"""What an error of an SDK says of an attempt: whether it may have been charged, when to try again, what to show."""
+"""`rlhf_lab.packs.judging.judges.backends.http_errors`: was an attempt charged, when to try again, what to show."""
 
 from __future__ import annotations
-
-import email.utils
-import time
 
 import pytest
 from judge_server import JudgeServer, connect, question, status
 
-from rlhf_lab.packs.judging.judges.backends.http_errors import retry_after_s
 from rlhf_lab.packs.judging.judges.service import ServiceError
-
-
-@pytest.mark.parametrize(
-    "headers, seconds",
-    [
-        ({"retry-after": "2.5"}, 2.5),
-        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
-        ({"retry-after": "-3"}, 0.0),
-        ({"retry-after": "soon"}, None),
-        ({}, None),
-        ({"retry-after": "Thu, 01 Jan 1970 00:00:10 GMT"}, 0.0),
-    ],
-)
-def test_how_long_a_service_asks_to_wait(headers, seconds):
-    assert retry_after_s(headers) == seconds
-
-
-def test_a_date_is_a_moment():
-    date = email.utils.formatdate(time.time() + 100, usegmt=True)
-    assert retry_after_s({"retry-after": date}) == pytest.approx(100, abs=2)
 
 
 @pytest.mark.parametrize("kind", ["anthropic", "openai_compatible"])

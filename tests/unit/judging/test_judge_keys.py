@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import judge_server
 import pytest
 from judge_server import JudgeServer, Said, connect, question, status
 
@@ -48,7 +49,7 @@ def test_a_planted_key_is_found_nowhere(kind, says_it, tmp_path):
         server.answer = lambda asked: Said(f"you sent {word}, is that right?")
         refusal = status(401, f"Incorrect API key provided: {word}. Bearer {word}", X_Echo=word)
         server.always = lambda asked: refusal if "question 1000" in str(asked.body) else None
-        path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ["PYTHONPATH"]])
+        path = os.pathsep.join([str(Path(judge_server.__file__).parent), os.environ["PYTHONPATH"]])
         loud = {} if says_it else {"ANTHROPIC_LOG": "debug", "OPENAI_LOG": "debug"}
         done = subprocess.run(
             [sys.executable, "-c", CLIENT, server.url, kind, str(tmp_path), "INFO" if says_it else "DEBUG"],

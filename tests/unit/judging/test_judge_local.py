@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 
 import pytest
-from support import bpe, gpt2_tokenizer, save_tiny
+from support import bpe, gpt2_tokenizer, planned, save_tiny
 
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.tools import function_call, text_tool
+from rlhf_lab.memory.plan import plan_stage
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.packs.judging.judges.backends.local import LocalBackend, build, local_completer
 from rlhf_lab.packs.judging.judges.backends.settings import LocalModel
-from rlhf_lab.packs.judging.judges.caller import Caller, open_judge
 from rlhf_lab.packs.judging.judges.client import estimate, takes_tools
-from rlhf_lab.packs.judging.judges.requests import Completer, Request
+from rlhf_lab.packs.judging.judges.context import JudgeContext, open_judge
+from rlhf_lab.packs.judging.judges.requests import Completer, CompletionRequest
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.turns import RowTokens
 
@@ -30,11 +31,11 @@ WITHOUT_SYSTEM = (
 )
 
 
-def chat_model(folder, template: str):
+def chat_model(directory, template: str):
     specials = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
     tokenizer = bpe(TEXTS, 400, specials, eos_token="<|endoftext|>")
     tokenizer.chat_template = template
-    return save_tiny("llama", tokenizer, folder)
+    return save_tiny("llama", tokenizer, directory)
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +43,14 @@ def model(tmp_path_factory):
     return chat_model(tmp_path_factory.mktemp("chatml"), CHATML)
 
 
-def ask(number: int, **fields) -> Request:
+def ask(number: int, **fields) -> CompletionRequest:
     values = {"system": "Judge.", "max_tokens": 12} | fields
-    return Request(({"role": "user", "content": f"which reply is better {number}"},), **values)
+    return CompletionRequest(({"role": "user", "content": f"which reply is better {number}"},), **values)
 
 
 def judge(path, tmp_path, notes=None, **settings) -> Completer:
     note = (notes if notes is not None else []).append
-    return open_judge(LocalModel(path=str(path), **settings), Caller("run", tmp_path, note=note))
+    return open_judge(LocalModel(path=str(path), **settings), JudgeContext("run", tmp_path, note=note))
 
 
 def test_answers_do_not_depend_on_who_else_asks(model, tmp_path):
@@ -66,26 +67,28 @@ def test_draws_at_a_temperature_differ_and_are_the_same_again(model, tmp_path):
     warm = judge(model, tmp_path, temperature=1.0)
     first, again = warm.complete_many(requests), warm.complete_many(requests[::-1])[::-1]
     assert first == again
-    assert len({reply.text for reply in first}) > 1
+    assert len({response.text for response in first}) > 1
     cold = judge(model, tmp_path).complete_many(requests)
-    assert len({reply.text for reply in cold}) == 1
+    assert len({response.text for response in cold}) == 1
 
 
 def test_limits_of_each_request_hold(model, tmp_path):
-    replies = judge(model, tmp_path).complete_many([ask(0, max_tokens=3), ask(0, max_tokens=9)])
-    assert replies[0].usage.output_tokens <= 3 and replies[1].usage.output_tokens <= 9
-    assert replies[1].text.startswith(replies[0].text[:4])
+    responses = judge(model, tmp_path).complete_many([ask(0, max_tokens=3), ask(0, max_tokens=9)])
+    assert responses[0].usage.output_tokens <= 3 and responses[1].usage.output_tokens <= 9
+    assert responses[1].text.startswith(responses[0].text[:4])
 
 
 def test_instructions_reach_models_of_each_kind(tmp_path):
-    """In a turn of their own, before the question where the template has none, and in a plain transcript."""
-    chatml = build(LocalModel(path=str(chat_model(tmp_path / "a", CHATML))), Caller("run", tmp_path))
-    refuses = build(LocalModel(path=str(chat_model(tmp_path / "b", WITHOUT_SYSTEM))), Caller("run", tmp_path))
-    plain = build(LocalModel(path=str(save_tiny("gpt2", gpt2_tokenizer(TEXTS), tmp_path / "c"))), Caller("r", tmp_path))
-    written = {backend: backend.encoder.decode(backend._prompt(ask(0))) for backend in (chatml, refuses, plain)}
+    """In a separate turn, before the question if the template has none, and in a simple transcript."""
+    chatml = build(LocalModel(path=str(chat_model(tmp_path / "a", CHATML))), JudgeContext("run", tmp_path))
+    refuses = build(LocalModel(path=str(chat_model(tmp_path / "b", WITHOUT_SYSTEM))), JudgeContext("run", tmp_path))
+    simple = build(
+        LocalModel(path=str(save_tiny("gpt2", gpt2_tokenizer(TEXTS), tmp_path / "c"))), JudgeContext("r", tmp_path)
+    )
+    written = {backend: backend.encoder.decode(backend._prompt(ask(0))) for backend in (chatml, refuses, simple)}
     assert "system\nJudge." in written[chatml]
     assert "user\nJudge.\n\nwhich reply is better 0" in written[refuses]
-    assert "System: Judge.\n\nHuman: which reply is better 0\n\nAssistant:" in written[plain]
+    assert "System: Judge.\n\nHuman: which reply is better 0\n\nAssistant:" in written[simple]
     for backend in written:
         assert len(backend.complete_many([ask(0)])) == 1
 
@@ -98,7 +101,7 @@ def test_questions_that_are_cut_are_noted(model, tmp_path):
 
 def test_nothing_is_sent(model, tmp_path):
     backend = judge(model, tmp_path)
-    assert str(estimate(backend, [ask(0), ask(0), ask(1)])).endswith("2 to ask; nothing is sent")
+    assert str(estimate(backend, [ask(0), ask(0), ask(1)])).endswith("2 to send; nothing is sent")
     assert backend.identity["kind"] == "local"
     assert not (tmp_path / "judges.sqlite").exists()
 
@@ -113,11 +116,11 @@ SEARCH = text_tool("search", "Looks a city up.", {"city": "its name"}, lambda ci
 OSLO = '[CALL]{"name": "search", "arguments": {"city": "Oslo"}}'
 
 
-def tools_model(folder):
+def tools_model(directory):
     specials = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "[CALL]"]
     tokenizer = bpe(TEXTS, 400, specials, eos_token="<|endoftext|>")
     tokenizer.chat_template = TOOLS
-    return save_tiny("llama", tokenizer, folder)
+    return save_tiny("llama", tokenizer, directory)
 
 
 def says(backend: LocalBackend, policy, monkeypatch) -> list[str]:
@@ -128,7 +131,7 @@ def says(backend: LocalBackend, policy, monkeypatch) -> list[str]:
         shown.extend(backend.encoder.tokenizer.decode(prompt) for prompt in prompts)
         texts = [policy(text) for text in shown[-len(prompts) :]]
         ids = [backend.encoder.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
-        return [RowTokens([*row, backend.encoder.eos_id], ended=True) for row in ids]
+        return [RowTokens([*row, backend.encoder.eos_id], finished=True) for row in ids]
 
     monkeypatch.setattr(backend, "_sample", sample)
     return shown
@@ -136,58 +139,62 @@ def says(backend: LocalBackend, policy, monkeypatch) -> list[str]:
 
 def test_a_conversation_with_calls(tmp_path, monkeypatch):
     """The call is read although its marker is a special token, and shown again as the model wrote it."""
-    backend = build(LocalModel(path=str(tools_model(tmp_path / "m"))), Caller("run", tmp_path))
+    backend = build(LocalModel(path=str(tools_model(tmp_path / "m"))), JudgeContext("run", tmp_path))
     shown = says(backend, lambda prompt: "709,000 people" if "709,000" in prompt else f"look {OSLO}", monkeypatch)
     first = backend.complete_many([ask(0, tools=(SEARCH.definition,))])[0]
     assert (first.text, first.stop) == ("look", "end")
     assert first.tool_calls == (function_call("search", {"city": "Oslo"}, "call00000"),)
     messages = ({"role": "user", "content": "x"}, first.message)
     result = {"role": "tool", "content": "709,000", "tool_call_id": "call00000", "name": "search"}
-    second = backend.complete_many([Request((*messages, result), tools=(SEARCH.definition,))])[0]
+    second = backend.complete_many([CompletionRequest((*messages, result), tools=(SEARCH.definition,))])[0]
     assert (second.text, second.tool_calls) == ("709,000 people", ())
     assert "Looks a city up." in shown[0]
     assert f"assistant\nlook{OSLO}<|im_end|>" in shown[1] and "tool\n709,000<|im_end|>" in shown[1]
     # the next call of a conversation has the next number
-    third = backend.complete_many([Request((*messages, {"role": "user", "content": "y"}), tools=(SEARCH.definition,))])
+    third = backend.complete_many(
+        [CompletionRequest((*messages, {"role": "user", "content": "y"}), tools=(SEARCH.definition,))]
+    )
     assert third[0].tool_calls[0]["id"] == "call00001"
 
 
 def test_a_plain_transcript_shows_calls_without_ids(tmp_path, monkeypatch):
-    backend = build(LocalModel(path=str(save_tiny("gpt2", gpt2_tokenizer(TEXTS), tmp_path))), Caller("r", tmp_path))
+    backend = build(
+        LocalModel(path=str(save_tiny("gpt2", gpt2_tokenizer(TEXTS), tmp_path))), JudgeContext("r", tmp_path)
+    )
     call = function_call("search", {"city": "Oslo"})
     shown = says(backend, lambda prompt: f" \n\nCalls: {json.dumps([call])}", monkeypatch)
-    reply = backend.complete_many([ask(0, tools=(SEARCH.definition,))])[0]
-    assert reply.tool_calls == ({"id": "call00000", **call},)
+    response = backend.complete_many([ask(0, tools=(SEARCH.definition,))])[0]
+    assert response.tool_calls == ({"id": "call00000", **call},)
     result = {"role": "tool", "content": "709,000", "tool_call_id": "call00000", "name": "search"}
     backend.complete_many(
-        [Request(({"role": "user", "content": "x"}, reply.message, result), tools=(SEARCH.definition,))]
+        [CompletionRequest(({"role": "user", "content": "x"}, response.message, result), tools=(SEARCH.definition,))]
     )
     assert "\n\nTools: [" in shown[0]
-    # the turn ends as it did when it was said
+    # the turn ends as it did in the first conversation
     assert f'\n\nCalls: {json.dumps([call])}<|endoftext|>\n\nTool: {{"name": "search"}}\n709,000' in shown[1]
     assert "call00000" not in shown[1]
 
 
 def test_whose_models_know_tools(model, tmp_path):
-    knows = build(LocalModel(path=str(tools_model(tmp_path / "m"))), Caller("run", tmp_path))
+    knows = build(LocalModel(path=str(tools_model(tmp_path / "m"))), JudgeContext("run", tmp_path))
     assert takes_tools(knows)
     assert not takes_tools(judge(model, tmp_path))
     assert not takes_tools(judge(save_tiny("gpt2", gpt2_tokenizer(TEXTS), tmp_path / "p"), tmp_path))
 
 
 def test_a_template_without_tools_is_refused(model, tmp_path):
-    with pytest.raises(ConfigError, match=r"does not take tools.*ask without tools, and say in the instructions"):
+    with pytest.raises(ConfigError, match=r"accepts no tools.*send no tools, and describe in the instructions"):
         judge(model, tmp_path).complete_many([ask(0, tools=(SEARCH.definition,))])
 
 
 def test_stop_texts_end_an_answer(model, tmp_path):
-    whole = judge(model, tmp_path).complete_many([ask(0, max_tokens=40)])[0]
-    stop = whole.text[5:7]
+    full = judge(model, tmp_path).complete_many([ask(0, max_tokens=40)])[0]
+    stop = full.text[5:7]
     short, same = judge(model, tmp_path).complete_many([ask(0, max_tokens=40, stop=(stop,)), ask(0, max_tokens=40)])
-    assert short.text == whole.text.partition(stop)[0].rstrip()
+    assert short.text == full.text.partition(stop)[0].rstrip()
     assert short.stop == "end"
-    assert short.usage.output_tokens < whole.usage.output_tokens
-    assert same == whole
+    assert short.usage.output_tokens < full.usage.output_tokens
+    assert same == full
 
 
 # --- batches at a temperature, and a model that is loaded
@@ -200,7 +207,7 @@ def test_draws_do_not_depend_on_their_batch(model, tmp_path, batch_rows):
     alone = [judge(model, tmp_path, temperature=1.0).complete_many([request])[0] for request in requests]
     backend = judge(model, tmp_path, temperature=1.0, batch_rows=batch_rows)
     assert backend.complete_many(requests) == alone
-    assert len({reply.text for reply in alone}) > 3
+    assert len({response.text for response in alone}) > 3
 
 
 def test_a_model_is_sampled_in_batches_at_a_temperature(model, tmp_path, monkeypatch):
@@ -217,7 +224,7 @@ def test_a_model_is_sampled_in_batches_at_a_temperature(model, tmp_path, monkeyp
 
 
 def test_a_loaded_model_answers(model, tmp_path):
-    """As the same model does that is loaded from its folder, where greedy answers need no seed."""
+    """Equal to the same model loaded from its directory, where greedy answers need no seed."""
     settings = HuggingFace(path=str(model))
     notes: list[str] = []
     completer = local_completer(
@@ -236,7 +243,7 @@ def test_a_loaded_model_answers(model, tmp_path):
 
 
 def test_a_process_that_asks_waits_for_no_other(model, tmp_path, monkeypatch):
-    """Rewards are asked in the main process alone, and the sampler would else exchange its rows with the others."""
+    """Rewards are computed in the main process alone; otherwise the sampler would exchange its rows with the others."""
     worlds = []
     monkeypatch.setattr(ranks.dist, "is_initialized", lambda: True)
     monkeypatch.setattr(ranks.dist, "get_world_size", lambda: 2)
@@ -256,7 +263,7 @@ def spied(method, worlds):
 
 
 def test_nothing_is_loaded_before_it_is_asked(model, tmp_path, monkeypatch):
-    """Of several processes, only those that ask hold the model; `--dry-run` holds none."""
+    """With several processes, only those that send requests load the model; `--dry-run` loads none."""
     loads = []
 
     def counted(*args, **options):
@@ -270,3 +277,9 @@ def test_nothing_is_loaded_before_it_is_asked(model, tmp_path, monkeypatch):
     backend.complete_many([ask(0)])
     backend.complete_many([ask(1)])
     assert loads == [1]
+
+
+def test_a_local_judge_is_in_the_memory_plan():
+    overrides = ("reward=judge", "needs.reward=null", "judge=local", "judge.path=gpt2-medium")
+    lines = plan_stage(planned("grpo", *overrides)).lines
+    assert [line.copy.name for line in lines] == ["policy", "reference", "judge"]

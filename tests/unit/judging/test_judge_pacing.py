@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from rlhf_lab.packs.judging.judges.pacing import Bucket, Limits, Pacer, Stopped, backoff_s
+from rlhf_lab.packs.judging.judges.pacing import LONGEST_WAIT_S, Bucket, Pacer, RateLimits, Stopped, backoff_s, wait_s
+from rlhf_lab.packs.judging.judges.service import ServiceError
 
 
 def test_a_bucket_is_full_at_the_start_and_fills_in_a_minute():
@@ -20,12 +21,32 @@ def test_a_bucket_is_full_at_the_start_and_fills_in_a_minute():
     assert bucket.delay(1000, now + 60) == 0  # more than a minute's amount waits for a full bucket, not for ever
 
 
+@pytest.mark.parametrize(
+    ("passing", "failures", "asked_s", "waited"),
+    [
+        (True, 1, 2.5, True),
+        (True, 1, 0.0, True),
+        (True, 1, LONGEST_WAIT_S + 1, False),  # batches once slept for as long as any service asked
+        (True, 3, 2.5, False),
+        (False, 1, 2.5, False),
+    ],
+)
+def test_how_long_is_waited_before_another_attempt(passing, failures, asked_s, waited):
+    error = ServiceError("busy", "refused", passing=passing, retry_after_s=asked_s)
+    if waited:
+        assert wait_s(error, failures, 2, pause_s=1.0) == asked_s
+        return
+    with pytest.raises(ServiceError) as caught:
+        wait_s(error, failures, 2, pause_s=1.0)
+    assert caught.value is error
+
+
 def test_no_limit():
     assert Bucket(0).delay(10**9, 0.0) == 0
 
 
 def test_both_limits_hold():
-    limits = Limits(requests_per_minute=60, tokens_per_minute=600)
+    limits = RateLimits(requests_per_minute=60, tokens_per_minute=600)
     now = limits._requests._filled
     limits.take(600)
     assert limits.delay(10, now) == pytest.approx(1.0, abs=1e-2)
@@ -33,8 +54,9 @@ def test_both_limits_hold():
 
 
 def test_after_a_pause_one_attempt_goes_ahead():
-    pacer = Pacer(Limits(0, 0))
+    pacer = Pacer(RateLimits(0, 0))
     early = pacer.admit(1)
+    started = time.monotonic()
     pacer.hold(0.05)
     admitted: list[int] = []
 
@@ -42,7 +64,6 @@ def test_after_a_pause_one_attempt_goes_ahead():
         admitted.append(pacer.admit(1))
 
     threads = [threading.Thread(target=work) for _ in range(5)]
-    started = time.monotonic()
     for thread in threads:
         thread.start()
     while not admitted:
@@ -63,7 +84,7 @@ def test_after_a_pause_one_attempt_goes_ahead():
 
 
 def test_a_stop_wakes_those_who_wait():
-    pacer = Pacer(Limits(0, 0))
+    pacer = Pacer(RateLimits(0, 0))
     pacer.hold(60)
     stopped: list[str] = []
 
@@ -82,5 +103,5 @@ def test_a_stop_wakes_those_who_wait():
 
 
 def test_pauses_double_up_to_a_minute():
-    for failures, most in ((1, 1.0), (2, 2.0), (3, 4.0), (7, 60.0), (50, 60.0)):
-        assert 0.75 * most <= backoff_s(failures, 1.0) <= most
+    for failures, largest in ((1, 1.0), (2, 2.0), (3, 4.0), (7, 60.0), (50, 60.0)):
+        assert 0.75 * largest <= backoff_s(failures, 1.0) <= largest

@@ -1,4 +1,4 @@
-"""What requests cost: the price table, the most that a request can cost, and what is known of unknown models."""
+"""Costs of requests: the price table, the maximum cost of a request, and what is known of unknown models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.packs.judging.judges.address import is_private
 from rlhf_lab.packs.judging.judges.backends.settings import Anthropic, OpenAICompatible
-from rlhf_lab.packs.judging.judges.pricing import Price, body_bytes, most_input_tokens, price_of, price_table
+from rlhf_lab.packs.judging.judges.pricing import Price, body_bytes, max_input_tokens, price_of, price_table
 from rlhf_lab.packs.judging.judges.requests import Usage
 
 
@@ -91,5 +91,5 @@ def test_servers_of_ones_own_charge_nothing(url, is_free):
 def test_a_request_has_no_more_tokens_than_bytes():
     body = {"messages": [{"role": "user", "content": "日本 🎉"}]}
     assert body_bytes(body) >= len("日本 🎉".encode())
-    assert most_input_tokens(body, schema=False) > body_bytes(body)
-    assert most_input_tokens(body, schema=True) > most_input_tokens(body, schema=False)
+    assert max_input_tokens(body, schema=False) > body_bytes(body)
+    assert max_input_tokens(body, schema=True) > max_input_tokens(body, schema=False)

@@ -1,4 +1,4 @@
-"""What a judge is asked and how its answer is read: both orders, ties, forged texts, rubrics and their faults."""
+"""Questions to a judge and the parsing of its answers: both orders, ties, forged texts, rubrics and their faults."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rlhf_lab.packs.judging.judges.frames import code_of, fence
 from rlhf_lab.packs.judging.judges.pairwise import (
     IDENTICAL_TIE,
     Candidates,
-    Judgement,
+    PairJudgement,
     Vote,
     comparison_requests,
     judge_pairs,
     read_vote,
 )
-from rlhf_lab.packs.judging.judges.requests import Reply
-from rlhf_lab.packs.judging.judges.rubric import SHIPPED, grade_replies, grade_request, load_rubric, read_grades
+from rlhf_lab.packs.judging.judges.requests import Completion
+from rlhf_lab.packs.judging.judges.rubric import SHIPPED, grade_request, grade_responses, load_rubric, read_grades
 
 PROMPT = "\n\nHuman: hi\n\nAssistant:"
 
@@ -59,8 +59,8 @@ def test_a_reply_cannot_close_its_fence():
     text = text_of(request)
     real = marks(text)
     assert len(real) == len(set(real)) == 8 and guess not in real[0]
-    begin, end = text.index(real[4]), text.index(real[5])
-    assert text[begin + len(real[4]) : end].strip("\n") == forged
+    start, end = text.index(real[4]), text.index(real[5])
+    assert text[start + len(real[4]) : end].strip("\n") == forged
 
 
 def test_a_code_that_a_text_has_is_not_taken():
@@ -84,7 +84,7 @@ def test_both_orders_are_asked_with_the_same_instructions():
 
 
 def vote(text, shown="first", stop="end"):
-    return read_vote(Reply(text, stop), shown)
+    return read_vote(Completion(text, stop), shown)
 
 
 def test_answers_are_read_in_terms_of_the_row():
@@ -113,8 +113,8 @@ def test_what_is_no_verdict_is_unscored_and_kept(text, stop, unscored):
 
 
 def test_an_object_in_other_text():
-    assert read_object(Reply('so: {"A": 1} .')) == ({"a": 1}, None)
-    assert read_object(Reply("{")) == ({}, "invalid")
+    assert read_object(Completion('so: {"A": 1} .')) == ({"a": 1}, None)
+    assert read_object(Completion("{")) == ({}, "invalid")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_an_object_in_other_text():
     ],
 )
 def test_two_votes_make_a_judgement(one, other, winner, score):
-    judgement = Judgement((Vote("first", one), Vote("second", other)))
+    judgement = PairJudgement((Vote("first", one), Vote("second", other)))
     assert (judgement.winner, judgement.score) == (winner, score)
 
 
@@ -198,11 +198,11 @@ def test_all_criteria_in_one_request_and_one_bad_grade_leaves_all_out():
             says(**{**dict.fromkeys(CRITERIA, 4), "honesty": True}),
             says(**{**dict.fromkeys(CRITERIA, 4), "honesty": "4"}),
             says(helpfulness=4),
-            Reply("no", "refused"),
+            Completion("no", "refused"),
         ]
     )
     judge = FakeJudge(lambda request: next(answers))
-    grades = grade_replies(judge, load_rubric(), ["p"] * 5, list("abcde"))
+    grades = grade_responses(judge, load_rubric(), ["p"] * 5, list("abcde"))
     assert grades[0].values == (4,) * 5 and grades[0].reason == "fine"
     assert [each.unscored for each in grades] == [None, "invalid", "invalid", "invalid", "refused"]
     assert all(math.isnan(value) for each in grades[1:] for value in each.values)
@@ -216,7 +216,7 @@ def test_everything_that_is_wrong_with_a_rubric_is_said_at_once(tmp_path):
     )
     with pytest.raises(ConfigError) as caught:
         load_rubric(bad)
-    said = "\n".join(caught.value.problems)
+    text = "\n".join(caught.value.problems)
     for part in (
         "nam is not a key of a rubric; it has name, scale, criteria, instructions",
         "name is null; expected text",
@@ -224,17 +224,17 @@ def test_everything_that_is_wrong_with_a_rubric_is_said_at_once(tmp_path):
         "scale.low=5 is not below scale.high=1",
         "criteria.reason: the judge's reason has this key",
         "criteria.tone is a number 3",
-        "criteria.Tone is there twice",
+        "criteria.Tone occurs twice",
     ):
-        assert part in said, said
+        assert part in text, text
     assert all(str(bad) in problem for problem in caught.value.problems)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: [", "is no YAML"),
-        ("just text", "is text 'just text'"),
+        ("name: [", "is not valid YAML"),
+        ("just text", "holds text at its top level; expected the keys name, scale and criteria"),
         ("name: x\nscale: {low: 1, high: 5}\n", "criteria is null"),
         ("name: x\nscale: {low: 1.5, high: 5}\ncriteria: {a: b}\n", "scale.low is a number 1.5"),
         ("name: x\nscale: 5\ncriteria: {a: b}\n", "scale is a number 5"),

@@ -15,8 +15,8 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
 from rlhf_lab.data.world_settings import GraderSettings, MiniHH
 from rlhf_lab.environments.dialogue.criteria import CRITERIA
-from rlhf_lab.packs.judging.judges.backends.settings import Simulated, is_asked
-from rlhf_lab.packs.judging.judges.requests import Reply
+from rlhf_lab.packs.judging.judges.backends.settings import Simulated, is_requested
+from rlhf_lab.packs.judging.judges.requests import Completion
 from rlhf_lab.packs.judging.judges.rubric import load_rubric
 from rlhf_lab.packs.judging.rewards.judge import ComparisonReward, GradeReward, scored
 from rlhf_lab.packs.judging.rewards.settings import Judge
@@ -47,18 +47,18 @@ def test_a_judge_is_asked_for_each_reply():
     assert batch.total_N == pytest.approx([SCORE] * 3)
     assert {name: batch.parts[name].tolist() for name in CRITERIA} == {name: [g] * 3 for name, g in GRADES.items()}
     assert len(judge.asked) == 3
-    asked = judge.asked[0]
-    assert asked.max_tokens == 99 and all(name in asked.system for name in CRITERIA)
-    assert "hi" in text_of(asked) and "one" in text_of(asked)
+    requested = judge.asked[0]
+    assert requested.max_tokens == 99 and all(name in requested.system for name in CRITERIA)
+    assert "hi" in text_of(requested) and "one" in text_of(requested)
     assert sum(reward.unscored.values()) == 0
 
 
 def test_what_is_no_grade_is_unscored_and_counted():
     answers = {
         "good": f"```json\n{json.dumps(GRADES)}\n```",
-        "refused": Reply("I can not grade this.", "refused"),
-        "filtered": Reply("", "refused"),
-        "cut": Reply(json.dumps(GRADES), "truncated"),
+        "refused": Completion("I can not grade this.", "refused"),
+        "filtered": Completion("", "refused"),
+        "cut": Completion(json.dumps(GRADES), "truncated"),
         "prose": "All fives!",
         "six": json.dumps({**GRADES, "honesty": 6}),
         "four": json.dumps({k: v for k, v in GRADES.items() if k != "honesty"}),
@@ -66,7 +66,7 @@ def test_what_is_no_grade_is_unscored_and_counted():
         "truth": json.dumps({**GRADES, "honesty": True}),
     }
     notes: list[str] = []
-    _, reward = graded(lambda request: answers[request.about.reply], notes.append)
+    _, reward = graded(lambda request: answers[request.about.response], notes.append)
     checked_reward = CheckedReward("judge", reward)
     batch = checked_reward(said(["p"] * len(answers), list(answers)))
     assert batch.total_N[0] == pytest.approx(SCORE)
@@ -89,15 +89,15 @@ def test_a_reply_is_compared_with_a_reference():
     """Whatever is shown, "good" wins; a judge who cannot tell "same" from the reference prefers what it reads first."""
 
     def answer(request):
-        replies = (request.about.first, request.about.second)
-        if "refuse" in replies:
-            return Reply("no", "refused")
+        responses = (request.about.first, request.about.second)
+        if "refuse" in responses:
+            return Completion("no", "refused")
         order = {"good": 2, "ref": 1, "same": 1, "bad": 0}
-        return json.dumps({"reason": "", "winner": "A" if order[replies[0]] >= order[replies[1]] else "B"})
+        return json.dumps({"reason": "", "winner": "A" if order[responses[0]] >= order[responses[1]] else "B"})
 
     reward = ComparisonReward(FakeJudge(answer), Judge(mode="compare"), {"p": "ref"})
-    replies = ["good", "bad", "same", "refuse", "ref", "good"]
-    batch = reward.score_episodes(said(["p"] * 5 + ["unknown"], replies))
+    responses = ["good", "bad", "same", "refuse", "ref", "good"]
+    batch = reward.score_episodes(said(["p"] * 5 + ["unknown"], responses))
     assert batch.total_N[[0, 1, 2, 4]].tolist() == [1, 0, 0.5, 0.5]
     assert np.isnan(batch.total_N[[3, 5]]).all()
     assert batch.parts["refused"].tolist() == [0, 0, 0, 1, 0, 0]
@@ -120,15 +120,15 @@ def corpus():
 
 def built(corpus, tmp_path, judge=None, **settings):
     config = SimpleNamespace(judge=judge or Simulated(), outputs=str(tmp_path))
-    run = SimpleNamespace(corpus=corpus, note=print, config=config, folder=tmp_path, device="cpu")
+    run = SimpleNamespace(corpus=corpus, note=print, config=config, directory=tmp_path, device="cpu")
     return registry.build("reward", Judge(**settings), run)
 
 
 def test_the_simulated_judge_is_the_world_s(corpus, tmp_path):
     """Bit for bit: a grade survives being written and read as JSON."""
-    prompts, replies = [p.prompt for p in corpus.train], [p.chosen for p in corpus.train]
-    batch = built(corpus, tmp_path).score_episodes(said(prompts, replies))
-    grades = corpus.oracle.grade(prompts, replies, seed=0)
+    prompts, responses = [p.prompt for p in corpus.train], [p.chosen for p in corpus.train]
+    batch = built(corpus, tmp_path).score_episodes(said(prompts, responses))
+    grades = corpus.oracle.grade(prompts, responses, seed=0)
     assert batch.total_N.tolist() == ((grades - 1) / 4).mean(axis=1).tolist()
     assert batch.parts["specificity"].tolist() == grades[:, 4].tolist()
 
@@ -170,8 +170,8 @@ SERVED = ("judge=openai_compatible", "judge.base_url=http://127.0.0.1:9/v1", "ju
             ["reward=judge", "reward.terms.judge.backend=openai"],
             "reward=judge judge=openai_compatible judge.base_url=http://HOST/v1 judge.model=NAME",
         ),
-        (["reward=judge", "+reward.terms.judge.url=http://127.0.0.1:9"], "it is judge.base_url now"),
-        (["reward=judge", "reward.terms.judge.version=2"], "it is judge.version now"),
+        (["reward=judge", "+reward.terms.judge.url=http://127.0.0.1:9"], "it is now judge.base_url"),
+        (["reward=judge", "reward.terms.judge.version=2"], "it is now judge.version"),
     ],
 )
 def test_what_cannot_be_graded_is_refused_before_anything_runs(overrides, message):
@@ -181,7 +181,7 @@ def test_what_cannot_be_graded_is_refused_before_anything_runs(overrides, messag
 
 def test_a_judge_that_nobody_asks_may_read_a_truth_that_is_not_there():
     assert checked("ppo", "reward=length", "data=pairs", "data.path=x.jsonl").judge.reads_truth
-    assert is_asked(checked("ppo", "reward=judge", "data=pairs", "data.path=x.jsonl", *SERVED))
+    assert is_requested(checked("ppo", "reward=judge", "data=pairs", "data.path=x.jsonl", *SERVED))
 
 
 def test_the_judge_and_the_rubric_s_content_are_part_of_the_stage(tmp_path):
@@ -228,7 +228,7 @@ def test_a_rubric_that_cannot_be_read_is_refused_before_anything_runs(tmp_path):
 
 
 def test_a_rubric_model_needs_grades():
-    with pytest.raises(ConfigError, match="algorithm=rubric_rm needs graded replies"):
+    with pytest.raises(ConfigError, match="algorithm=rubric_rm needs graded responses"):
         checked("rubric_rm", "data=pairs", "data.path=x.jsonl")
     with pytest.raises(ConfigError, match="are all 0"):
         checked("rubric_rm", "algorithm.weights={helpfulness:0}")

@@ -1,4 +1,4 @@
-"""The store of paid replies: its ledger adds up, its budget holds, and what a killed process had under way is known."""
+"""The store of paid completions: its ledger adds up, its budget holds, and a killed process's open calls are known."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ import pytest
 
 from rlhf_lab.core.errors import ArtifactError, StorageError
 from rlhf_lab.packs.judging.judges.backends.settings import OpenAICompatible
-from rlhf_lab.packs.judging.judges.caller import Caller
-from rlhf_lab.packs.judging.judges.client import Client
+from rlhf_lab.packs.judging.judges.client import JudgeClient
+from rlhf_lab.packs.judging.judges.context import JudgeContext
 from rlhf_lab.packs.judging.judges.owners import is_gone, this_process
-from rlhf_lab.packs.judging.judges.requests import Reply, Request, Usage
-from rlhf_lab.packs.judging.judges.store import Asked, Attempt, OverBudget, Question, Store
+from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest, Usage
+from rlhf_lab.packs.judging.judges.store import AlreadyRequested, LedgerAttempt, OverBudget, PendingRequest, Store
 
-REPLY = Reply("fine", "end", Usage(10, 1, 2, 3), cost_usd=0.25)
+REPLY = Completion("fine", "end", Usage(10, 1, 2, 3), cost_usd=0.25)
 
 
-def ask(number: int, reserve_usd: float = 1.0) -> Question:
-    request = Request(({"role": "user", "content": f"question {number}"},))
+def ask(number: int, reserve_usd: float = 1.0) -> PendingRequest:
+    request = CompletionRequest(({"role": "user", "content": f"question {number}"},))
     identity = {"kind": "anthropic", "model": "m"}
-    return Question(request.digest(identity), request, identity, bytes=40, reserve_usd=reserve_usd, price="table 1")
+    return PendingRequest(
+        request.digest(identity), request, identity, bytes=40, reserve_usd=reserve_usd, price="table 1"
+    )
 
 
 @pytest.fixture
@@ -41,73 +43,73 @@ def row(store: Store, table: str = "attempts") -> sqlite3.Row:
 
 
 def test_an_attempt_reserves_and_its_reply_settles(store):
-    attempt = store.begin(ask(0), "run", None)
-    assert isinstance(attempt, Attempt)
+    attempt = store.start(ask(0), "run", None)
+    assert isinstance(attempt, LedgerAttempt)
     assert store.counted_usd("run") == 1.0
-    store.answered(attempt, REPLY, "m-2026")
+    store.store_completion(attempt, REPLY, "m-2026")
     assert store.counted_usd("run") == 0.25
-    stored = store.begin(ask(0), "run", 0.0)  # costs nothing, so the budget does not matter
-    assert stored == Reply("fine", "end", Usage(10, 1, 2, 3), 0.0, stored=True)
-    assert store.replies([ask(0).digest, ask(1).digest]) == {ask(0).digest: stored}
+    stored = store.start(ask(0), "run", 0.0)  # costs nothing, so the budget does not matter
+    assert stored == Completion("fine", "end", Usage(10, 1, 2, 3), 0.0, stored=True)
+    assert store.completions([ask(0).digest, ask(1).digest]) == {ask(0).digest: stored}
     ledger = store.ledger("run")
     assert (ledger.requests, ledger.spent_usd, ledger.usage) == (1, 0.25, REPLY.usage)
     assert row(store)["price"] == "table 1"
 
 
-@pytest.mark.parametrize("end, counted", [("failed", 0.0), ("lost", 1.0)])
-def test_attempts_without_an_answer(store, end, counted):
-    attempt = store.begin(ask(0), "run", None)
-    getattr(store, end)(attempt, "529 overloaded", 529)
+@pytest.mark.parametrize("method, end, counted", [("failed", "failed", 0.0), ("mark_lost", "lost", 1.0)])
+def test_attempts_without_an_answer(store, method, end, counted):
+    attempt = store.start(ask(0), "run", None)
+    getattr(store, method)(attempt, "529 overloaded", 529)
     assert store.counted_usd("run") == store.ledger("run").counted_usd == counted
     assert (row(store)["state"], row(store)["why"], row(store)["status"]) == (end, "529 overloaded", 529)
-    assert isinstance(store.begin(ask(0), "run", None), Attempt)
+    assert isinstance(store.start(ask(0), "run", None), LedgerAttempt)
 
 
 def test_the_same_question_is_under_way_once(store):
-    store.begin(ask(0), "run", None)
-    with pytest.raises(Asked):
-        store.begin(ask(0), "other", None)
-    assert store.is_asked(ask(0).digest) and not store.is_asked(ask(1).digest)
+    store.start(ask(0), "run", None)
+    with pytest.raises(AlreadyRequested):
+        store.start(ask(0), "other", None)
+    assert store.is_requested(ask(0).digest) and not store.is_requested(ask(1).digest)
 
 
 def test_the_key_stays_when_an_attempt_is_repeated(store):
     """So that a service that keeps keys charges once; after an error of the service's own it is another."""
-    first = store.begin(ask(0), "run", None)
-    store.lost(first, "timeout")
-    second = store.begin(ask(0), "run", None)
+    first = store.start(ask(0), "run", None)
+    store.mark_lost(first, "timeout")
+    second = store.start(ask(0), "run", None)
     store.failed(second, "429", 429)
-    third = store.begin(ask(0), "run", None)
+    third = store.start(ask(0), "run", None)
     assert first.idempotency_key == second.idempotency_key == third.idempotency_key
     store.failed(third, "500", 500)
-    assert store.begin(ask(0), "run", None).idempotency_key != first.idempotency_key
-    assert store.begin(ask(1), "run", None).idempotency_key != first.idempotency_key
+    assert store.start(ask(0), "run", None).idempotency_key != first.idempotency_key
+    assert store.start(ask(1), "run", None).idempotency_key != first.idempotency_key
 
 
 def test_another_store_has_other_keys(tmp_path):
-    keys = [Store(tmp_path / name).begin(ask(0), "run", None).idempotency_key for name in ("a", "b")]
+    keys = [Store(tmp_path / name).start(ask(0), "run", None).idempotency_key for name in ("a", "b")]
     assert keys[0] != keys[1]
 
 
 def test_a_repeated_answer_frees_what_was_lost(store):
-    store.lost(store.begin(ask(0), "run", None), "timeout")
-    store.answered(store.begin(ask(0), "run", None), REPLY, "m", repeated=True)
+    store.mark_lost(store.start(ask(0), "run", None), "timeout")
+    store.store_completion(store.start(ask(0), "run", None), REPLY, "m", repeated=True)
     assert store.counted_usd("run") == store.ledger("run").counted_usd == 0.25
     assert store.ledger("run").lost == 0
 
 
 def test_an_answer_that_was_thought_lost_is_settled(store):
-    attempt = store.begin(ask(0), "run", None)
-    store.lost(attempt, "its process ended")
-    store.answered(attempt, REPLY, "m")
+    attempt = store.start(ask(0), "run", None)
+    store.mark_lost(attempt, "its process ended")
+    store.store_completion(attempt, REPLY, "m")
     assert store.counted_usd("run") == store.ledger("run").counted_usd == 0.25
 
 
 def test_the_budget_counts_what_is_under_way(store):
-    store.begin(ask(0), "run", 2.0)
-    store.begin(ask(1), "run", 2.0)
+    store.start(ask(0), "run", 2.0)
+    store.start(ask(1), "run", 2.0)
     with pytest.raises(OverBudget):
-        store.begin(ask(2), "run", 2.0)
-    assert isinstance(store.begin(ask(2), "other", 2.0), Attempt)
+        store.start(ask(2), "run", 2.0)
+    assert isinstance(store.start(ask(2), "other", 2.0), LedgerAttempt)
     assert store.counted_usd("run") == 2.0
 
 
@@ -119,15 +121,15 @@ def test_32_threads_and_two_stores_never_exceed_the_budget(tmp_path):
         own = stores[thread % 2]
         for number in range(8):
             try:
-                attempt = own.begin(ask(100 * thread + number, 0.3), "run", 10.0)
+                attempt = own.start(ask(100 * thread + number, 0.3), "run", 10.0)
             except OverBudget:
                 refused.append(number)
                 continue
             assert own.counted_usd("run") <= 10.0 + 1e-9
             if number % 3:
-                own.answered(attempt, REPLY, "m")
+                own.store_completion(attempt, REPLY, "m")
             else:
-                own.lost(attempt, "reset")
+                own.mark_lost(attempt, "reset")
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(32)]
     for thread in threads:
@@ -142,8 +144,8 @@ def test_32_threads_and_two_stores_never_exceed_the_budget(tmp_path):
 
 def test_token_rates_are_those_of_the_model(store):
     assert store.token_rates("m") is None
-    store.answered(store.begin(ask(0), "run", None), REPLY, "m")
-    store.answered(store.begin(ask(1), "run", None), Reply("x", "end", Usage(7, 0, 0, 1)), "m")
+    store.store_completion(store.start(ask(0), "run", None), REPLY, "m")
+    store.store_completion(store.start(ask(1), "run", None), Completion("x", "end", Usage(7, 0, 0, 1)), "m")
     assert store.token_rates("m") == ((13 + 7) / 80, 2.0)
     assert store.token_rates("another") is None
 
@@ -154,7 +156,9 @@ def test_a_power_cut_loses_nothing_that_was_paid_for(store, tmp_path):
 
     assert (read(store, "synchronous"), read(store, "journal_mode")) == (2, "wal")  # 2: every commit is on the disk
     paid, free = (
-        Client(None, OpenAICompatible(model="m", input_usd=usd, output_usd=usd), Caller("run", tmp_path / "out"))
+        JudgeClient(
+            None, OpenAICompatible(model="m", input_usd=usd, output_usd=usd), JudgeContext("run", tmp_path / "out")
+        )
         for usd in (1.0, 0.0)
     )
     assert [read(client.channel.store, "synchronous") for client in (paid, free)] == [2, 1]
@@ -168,7 +172,7 @@ def test_a_store_of_a_newer_lab_is_refused(tmp_path):
     Store(path).close()
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 4")
-    with pytest.raises(ArtifactError, match="version 4, and this is a lab that knows 3"):
+    with pytest.raises(ArtifactError, match="version 4, but this rlhf_lab reads up to 3"):
         Store(path)
 
 
@@ -176,11 +180,11 @@ def test_files_of_others_are_left_alone(tmp_path):
     path = tmp_path / "other.sqlite"
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE mine (a)")
-    with pytest.raises(ArtifactError, match="no store of judges"):
+    with pytest.raises(ArtifactError, match="no judge store"):
         Store(path)
     text = tmp_path / "text"
     text.write_text("no database at all, but long enough to be read as one: " + "x" * 200)
-    with pytest.raises(ArtifactError, match="damaged or no store"):
+    with pytest.raises(ArtifactError, match="damaged or no judge store"):
         Store(text)
     assert text.read_text().startswith("no database")
 
@@ -194,22 +198,22 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 def test_a_full_disk_says_so_and_loses_nothing(store):
     pages = store._db.execute("PRAGMA page_count").fetchone()[0]
     store._db.execute(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(StorageError, match="free space"):
+    with pytest.raises(StorageError, match="free disk space"):
         for number in range(1000):
-            store.begin(ask(number), "run", None)
+            store.start(ask(number), "run", None)
     store._db.execute("PRAGMA max_page_count = 100000")
     assert store.counted_usd("run") == store.ledger("run").counted_usd  # the transaction that failed left nothing
-    assert isinstance(store.begin(ask(5000), "run", None), Attempt)
+    assert isinstance(store.start(ask(5000), "run", None), LedgerAttempt)
 
 
 def test_an_answer_that_could_not_be_written_is_given_up(store, monkeypatch):
     """Its thread has gone; the next one that needs it must not wait for it."""
-    attempt = store.begin(ask(0), "run", None)
+    attempt = store.start(ask(0), "run", None)
     with monkeypatch.context() as full:
         full.setattr(store, "_answer", failing_disk)
         with pytest.raises(StorageError):
-            store.answered(attempt, REPLY, "m")
-    assert not store.is_asked(ask(0).digest)
+            store.store_completion(attempt, REPLY, "m")
+    assert not store.is_requested(ask(0).digest)
     assert store.lose_abandoned() == 1
     assert store.counted_usd("run") == store.ledger("run").counted_usd == 1.0
 
@@ -219,7 +223,7 @@ def failing_disk(*_: object) -> None:
 
 
 def test_a_batch_whose_creation_was_given_up_is_looked_for(store):
-    name, _ = store.begin_batch([ask(0)], "run", None)
+    name, _ = store.start_batch([ask(0)], "run", None)
     (batch,) = store.open_batches([ask(0).digest])
     assert store.is_being_sent(batch)
     store.give_up_sending(name)
@@ -239,17 +243,17 @@ def of_another_host(store: Store, table: str, age_s: float) -> None:
 
 
 def test_an_attempt_of_another_host_is_lost_when_it_is_too_old(store):
-    """By hand: the longest that anyone waits is 1200 s. Before that it is waited for, and nobody here can tell."""
-    store.begin(ask(0), "run", None)
+    """By hand: the maximum wait is 1200 s. Before that the request is waited for, and nobody here knows its outcome."""
+    store.start(ask(0), "run", None)
     of_another_host(store, "attempts", 1100)
-    assert store.is_asked(ask(0).digest) and store.lose_abandoned() == 0
+    assert store.is_requested(ask(0).digest) and store.lose_abandoned() == 0
     of_another_host(store, "attempts", 200)
-    assert not store.is_asked(ask(0).digest) and store.lose_abandoned() == 1
+    assert not store.is_requested(ask(0).digest) and store.lose_abandoned() == 1
     assert store.ledger("run").lost_usd == 1.0
 
 
 def test_a_batch_of_another_host_is_looked_for_after_an_hour(store):
-    store.begin_batch([ask(0)], "run", None)
+    store.start_batch([ask(0)], "run", None)
     of_another_host(store, "batches", 3500)
     assert store.is_being_sent(*store.open_batches([ask(0).digest]))
     of_another_host(store, "batches", 200)
@@ -259,27 +263,27 @@ def test_a_batch_of_another_host_is_looked_for_after_an_hour(store):
 def test_a_spent_budget_may_pass_while_somebody_waits_for_an_answer(store):
     def refused() -> bool:
         with pytest.raises(OverBudget) as caught:
-            store.begin(ask(1), "run", 1.5)
+            store.start(ask(1), "run", 1.5)
         return caught.value.may_pass
 
-    attempt = store.begin(ask(0), "run", 1.5)
+    attempt = store.start(ask(0), "run", 1.5)
     assert refused()
     of_another_host(store, "attempts", 100)
     assert refused()
     of_another_host(store, "attempts", 1200)
     assert not refused()
-    store.lost(attempt, "timeout")
+    store.mark_lost(attempt, "timeout")
     assert not refused()
 
 
 def test_owners():
     assert not is_gone(this_process())
     host, pid, _ = this_process().rsplit("/", 2)
-    assert is_gone(f"{host}/{pid}/another boot:1")  # the number was given to another process
+    assert is_gone(f"{host}/{pid}/another boot:1")  # the number belongs to another process
     assert not is_gone("another-host/1/x:1")  # nobody here can tell
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    assert is_gone(f"{host}/{ended.pid}/x:1")
+    finished = subprocess.Popen([sys.executable, "-c", ""])
+    finished.wait()
+    assert is_gone(f"{host}/{finished.pid}/x:1")
 
 
 CHILD = """
@@ -287,15 +291,15 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_judge_store import REPLY, ask
-from rlhf_lab.packs.judging.judges.store import Asked, Store
+from rlhf_lab.packs.judging.judges.store import AlreadyRequested, Store
 store = Store(Path({path!r}))
-attempt = store.begin(ask(0), "run", None)
+attempt = store.start(ask(0), "run", None)
 if {state!r} == "answered":
-    store.answered(attempt, REPLY, "m")
+    store.store_completion(attempt, REPLY, "m")
 if {state!r} == "intent":
-    store.begin_batch([ask(1), ask(2)], "run", None)
+    store.start_batch([ask(1), ask(2)], "run", None)
 if {state!r} == "sent":
-    store.batch_sent(store.begin_batch([ask(1), ask(2)], "run", None)[0], "remote-1")
+    store.batch_sent(store.start_batch([ask(1), ask(2)], "run", None)[0], "remote-1")
 print("there", flush=True)
 time.sleep(60)
 """
@@ -306,9 +310,9 @@ def killed_in(path: Path, state: str) -> None:
     code = CHILD.format(tests=str(Path(__file__).parent), path=str(path), state=state)
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ)
     assert child.stdout is not None and child.stdout.readline() == "there\n"
-    if state == "under_way":
-        with pytest.raises(Asked):
-            Store(path).begin(ask(0), "run", None)
+    if state == "in_flight":
+        with pytest.raises(AlreadyRequested):
+            Store(path).start(ask(0), "run", None)
     child.send_signal(signal.SIGKILL)
     child.wait()
     child.stdout.close()
@@ -316,22 +320,22 @@ def killed_in(path: Path, state: str) -> None:
 
 def test_kill_9_while_a_request_is_under_way(tmp_path):
     path = tmp_path / "judges.sqlite"
-    killed_in(path, "under_way")
+    killed_in(path, "in_flight")
     store = Store(path)
     ledger = store.ledger("run")
     assert (ledger.lost, ledger.lost_usd, ledger.open_usd, store.counted_usd("run")) == (1, 1.0, 0.0, 1.0)
-    assert isinstance(store.begin(ask(0), "run", None), Attempt)
+    assert isinstance(store.start(ask(0), "run", None), LedgerAttempt)
 
 
 def test_kill_9_after_the_answer(tmp_path):
     path = tmp_path / "judges.sqlite"
     killed_in(path, "answered")
-    assert Store(path).begin(ask(0), "run", None).text == "fine"
+    assert Store(path).start(ask(0), "run", None).text == "fine"
 
 
 @pytest.mark.parametrize("state, remote", [("intent", ""), ("sent", "remote-1")])
 def test_kill_9_with_a_batch(tmp_path, state, remote):
-    """A batch is the service's: it goes on without the process, and its reservation stays open."""
+    """A batch is the service's: it continues without the process, and its reservation stays open."""
     path = tmp_path / "judges.sqlite"
     killed_in(path, state)
     store = Store(path)

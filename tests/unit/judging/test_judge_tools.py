@@ -23,7 +23,7 @@ from rlhf_lab.packs.judging.judges.backends.settings import Simulated
 from rlhf_lab.packs.judging.judges.backends.simulated import SimulatedBackend
 from rlhf_lab.packs.judging.judges.call_ids import with_call_ids
 from rlhf_lab.packs.judging.judges.client import estimate, takes_tools
-from rlhf_lab.packs.judging.judges.requests import Reply, Request, Usage
+from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest, Usage
 from rlhf_lab.packs.judging.judges.store import Store
 
 POPULATION = {"Oslo": "709,000", "Bergen": "291,000"}
@@ -44,24 +44,24 @@ def kind(request):
     return request.param
 
 
-def request(*messages: Message, **fields) -> Request:
+def request(*messages: Message, **fields) -> CompletionRequest:
     values = {"system": "Use the tools.", "max_tokens": 64, "tools": (SEARCH.definition,)} | fields
-    return Request(messages or (ASK,), **values)
+    return CompletionRequest(messages or (ASK,), **values)
 
 
-def hold(client, *messages: Message, rounds: int = 4, **fields) -> list[Reply]:
+def hold(client, *messages: Message, rounds: int = 4, **fields) -> list[Completion]:
     """A conversation in which every call is answered by its tool, until nothing is called."""
-    conversation, replies = [*messages] or [ASK], []
+    conversation, responses = [*messages] or [ASK], []
     for _ in range(rounds):
-        reply = client.complete_many([request(*conversation, **fields)])[0]
-        replies.append(reply)
-        conversation.append(reply.message)
-        for call in reply.tool_calls:
+        response = client.complete_many([request(*conversation, **fields)])[0]
+        responses.append(response)
+        conversation.append(response.message)
+        for call in response.tool_calls:
             done = call_tool(TOOLS, call["function"]["name"], call["function"]["arguments"], call["id"])
             conversation.append(Message(role="tool", name=done.name, tool_call_id=done.id, content=done.result))
-        if not reply.tool_calls:
+        if not response.tool_calls:
             break
-    return replies
+    return responses
 
 
 # --- conversations
@@ -77,25 +77,29 @@ def test_a_conversation_with_a_call(server, kind, tmp_path):
     assert first.tool_calls[0]["id"] and first.tool_calls[0]["type"] == "function"
     assert (second.text, second.tool_calls) == ("709,000 people.", ())
     # both protocols are read into the same conversation
-    asked = server.asked[1]
-    assert [message["role"] for message in asked.messages] == ["user", "assistant", "tool"]
-    assert asked.messages[-1]["content"] == "709,000"
-    assert asked.messages[-1]["tool_call_id"] == first.tool_calls[0]["id"]
-    assert asked.tools == ["search"]
+    requested = server.asked[1]
+    assert [message["role"] for message in requested.messages] == ["user", "assistant", "tool"]
+    assert requested.messages[-1]["content"] == "709,000"
+    assert requested.messages[-1]["tool_call_id"] == first.tool_calls[0]["id"]
+    assert requested.tools == ["search"]
     assert_ledger_is_the_servers(client, server, kind)
 
 
 def test_it_is_paid_once(server, kind, tmp_path):
-    """Ids of calls are new in every answer, so only calls that were stored lead on to replies that were."""
+    """Ids of calls are new in every answer, so only stored calls lead to stored completions."""
     server.answer = in_turn(Said(calls=[OSLO]), Said("709,000 people."))
     before = hold(connect(server.url, kind, tmp_path))
     again = hold(connect(server.url, kind, tmp_path))
     assert server.billed_requests == 2
-    assert [reply.stored for reply in again] == [True, True]
-    assert [(reply.cost_usd, reply.asked_cost_usd) for reply in again] == [(0, reply.cost_usd) for reply in before]
-    assert [(reply.text, reply.tool_calls) for reply in again] == [(reply.text, reply.tool_calls) for reply in before]
-    assert [reply.latency_s for reply in again] == [reply.latency_s for reply in before]
-    assert all(0 < reply.latency_s < 10 for reply in before)
+    assert [response.stored for response in again] == [True, True]
+    assert [(response.cost_usd, response.paid_cost_usd) for response in again] == [
+        (0, response.cost_usd) for response in before
+    ]
+    assert [(response.text, response.tool_calls) for response in again] == [
+        (response.text, response.tool_calls) for response in before
+    ]
+    assert [response.latency_s for response in again] == [response.latency_s for response in before]
+    assert all(0 < response.latency_s < 10 for response in before)
 
 
 def test_the_same_question_twice_in_one_call(server, kind, tmp_path):
@@ -103,7 +107,7 @@ def test_the_same_question_twice_in_one_call(server, kind, tmp_path):
     paid, free = connect(server.url, kind, tmp_path).complete_many([request(), request()])
     assert free.tool_calls == paid.tool_calls != ()
     assert free.stored and not free.cost_usd
-    assert free.asked_cost_usd == paid.asked_cost_usd == paid.cost_usd > 0
+    assert free.paid_cost_usd == paid.paid_cost_usd == paid.cost_usd > 0
 
 
 def test_calls_beside_each_other(server, kind, tmp_path):
@@ -147,9 +151,9 @@ def test_an_assistant_who_said_nothing(server, kind, nothing, tmp_path):
 
 def test_stop_texts(server, kind, tmp_path):
     server.answer = lambda asked: Said("Thought: look\nObservation: I made this up")
-    reply = connect(server.url, kind, tmp_path).complete_many([request(tools=(), stop=("\nObservation:", "###"))])[0]
+    response = connect(server.url, kind, tmp_path).complete_many([request(tools=(), stop=("\nObservation:", "###"))])[0]
     assert server.asked[0].stop == ["\nObservation:", "###"]
-    assert (reply.text, reply.stop) == ("Thought: look", "end")
+    assert (response.text, response.stop) == ("Thought: look", "end")
 
 
 def test_in_batches(server, kind, tmp_path):
@@ -167,7 +171,9 @@ def test_in_batches(server, kind, tmp_path):
 
 def test_what_is_sent(server, kind, tmp_path):
     connect(server.url, kind, tmp_path).complete_many([request(), request(system="")])
-    with_system, without = sorted((asked.body for asked in server.asked), key=lambda body: "system" not in str(body))
+    with_system, without = sorted(
+        (requested.body for requested in server.asked), key=lambda body: "system" not in str(body)
+    )
     if kind == "anthropic":
         tool = {"name": "search", "description": "Looks a city up.", "input_schema": SEARCH.parameters}
         assert with_system["tools"] == [tool]  # cached with the instructions behind them
@@ -179,21 +185,23 @@ def test_what_is_sent(server, kind, tmp_path):
 
 def test_tools_and_stop_texts_are_part_of_the_question():
     identity = {"kind": "anthropic"}
-    plain = request(tools=())
-    digests = {made.digest(identity) for made in (plain, request(), request(stop=("a",)), request(stop=("b",)))}
+    simple = request(tools=())
+    digests = {
+        generated.digest(identity) for generated in (simple, request(), request(stop=("a",)), request(stop=("b",)))
+    }
     assert len(digests) == 4
-    # replies to requests of before tools were known are found as ever
-    assert plain.digest(identity) == "103f8c2b9ce18f4119286b47a34752ad3ff8dd087e46a5f45f233685eb16c7c6"
+    # completions of requests from before tools existed are still found
+    assert simple.digest(identity) == "103f8c2b9ce18f4119286b47a34752ad3ff8dd087e46a5f45f233685eb16c7c6"
 
 
 def test_no_request_with_tools_costs_more_than_at_most(server, kind, tmp_path):
     client = connect(server.url, kind, tmp_path)
-    plain, with_tools = (client.channel.question(request(tools=tools)) for tools in ((), (SEARCH.definition,)))
+    simple, with_tools = (client.channel.question(request(tools=tools)) for tools in ((), (SEARCH.definition,)))
     definition = len(json.dumps(SEARCH.definition).encode())
     price = PRICES[kind][0] / 1e6
-    assert with_tools.bytes > plain.bytes + definition / 2
-    assert with_tools.reserve_usd > plain.reserve_usd + (with_tools.bytes - plain.bytes + 1000) * price
-    assert estimate(client, [request()]).at_most_usd == with_tools.reserve_usd
+    assert with_tools.bytes > simple.bytes + definition / 2
+    assert with_tools.reserve_usd > simple.reserve_usd + (with_tools.bytes - simple.bytes + 1000) * price
+    assert estimate(client, [request()]).max_cost_usd == with_tools.reserve_usd
 
 
 def test_ids_that_are_missing():
@@ -226,7 +234,7 @@ def test_ids_that_are_missing():
         ('{"city": NaN}', {MALFORMED: '{"city": NaN}'}),
         ("[" * 5000, {MALFORMED: "[" * 5000}),
         ("", {}),
-        ('{"city": "\\ud800"}', {"city": "?"}),
+        ('{"city": "\\ud800"}', {"city": "\ufffd"}),
     ],
     ids=["cut", "list", "nan", "deep", "empty", "half_a_surrogate"],
 )
@@ -235,7 +243,7 @@ def test_arguments_that_are_no_object_are_paid_and_kept(server, tmp_path, writte
     client = connect(server.url, "openai_compatible", tmp_path)
     first, second = hold(client)
     assert first.tool_calls[0]["function"]["arguments"] == arguments
-    assert second.text == "Sorry."  # and the conversation goes on with them
+    assert second.text == "Sorry."  # and the conversation continues with them
     assert server.billed_requests == 2 and client.ledger.lost == 0
     assert hold(connect(server.url, "openai_compatible", tmp_path))[0].tool_calls == first.tool_calls
 
@@ -261,10 +269,10 @@ def test_a_result_without_its_call_is_refused(server, kind, tmp_path):
 
 def test_thoughts_are_left_out(server, tmp_path, monkeypatch):
     def thinking(*args):
-        answer = made(*args)
+        answer = generated(*args)
         return answer | {"content": [{"type": "thinking", "thinking": "hm", "signature": "x"}, *answer["content"]]}
 
-    made = judge_server._anthropic_message
+    generated = judge_server._anthropic_message
     monkeypatch.setattr(judge_server, "_anthropic_message", thinking)
     server.answer = in_turn(Said("Let me look.", calls=[OSLO]), Said("709,000"))
     first, second = hold(connect(server.url, "anthropic", tmp_path))
@@ -278,8 +286,8 @@ def test_thoughts_go_back_beside_the_calls_they_led_to(server, tmp_path, batches
     server.answer = in_turn(Said("Let me look.", calls=[OSLO, BERGEN]), Said(calls=[OSLO]), Said("709,000"))
     client = connect(server.url, "anthropic", tmp_path, batches=batches)
     before = hold(client)
-    assert [reply.text for reply in before] == ["Let me look.", "", "709,000"]
-    assert [[block["type"] for block in reply.blocks] for reply in before] == [
+    assert [response.text for response in before] == ["Let me look.", "", "709,000"]
+    assert [[block["type"] for block in response.blocks] for response in before] == [
         ["thinking", "text", "tool_use", "tool_use"],
         ["redacted_thinking", "tool_use"],
         [],
@@ -290,10 +298,10 @@ def test_thoughts_go_back_beside_the_calls_they_led_to(server, tmp_path, batches
         else [*server.batches.values()][2].items[0]["params"]["messages"]
     )
     assert [message["content"] for message in sent if message["role"] == "assistant"] == [
-        list(reply.blocks) for reply in before[:2]
+        list(response.blocks) for response in before[:2]
     ]
     again = hold(connect(server.url, "anthropic", tmp_path))
-    assert [reply.stored for reply in again] == [True] * 3 and again[0].blocks == before[0].blocks
+    assert [response.stored for response in again] == [True] * 3 and again[0].blocks == before[0].blocks
     # other services and transcripts do without
     server.thinks = False
     connect(server.openai_url, "openai_compatible", tmp_path).complete_many([request(ASK, before[2].message, ASK)])
@@ -314,7 +322,7 @@ def test_a_call_without_its_thoughts_is_refused(server, tmp_path):
 
 def test_the_simulated_judge_calls_no_tools():
     assert not takes_tools(SimulatedBackend(Simulated(), oracle=None))
-    with pytest.raises(ConfigError, match="calls no tools; ask a model that does"):
+    with pytest.raises(ConfigError, match="calls no tools; use a model that does"):
         SimulatedBackend(Simulated(), oracle=None).complete_many([request()])
 
 
@@ -333,11 +341,11 @@ print(len(replies), sum(reply.stored for reply in replies), replies[-1].text, fl
 
 @pytest.mark.slow
 def test_kill_9_in_the_second_round(server, kind, tmp_path):
-    """The first round comes from the store, with its calls; the second is asked again, with the same key."""
+    """The first round comes from the store, with its calls; the second is sent again, with the same key."""
     server.answer = in_turn(Said(calls=[OSLO]), Said("709,000 people."))
     server.keeps_keys = True
     server.always = lambda asked: hang(5.0) if asked.turn == 1 else None
-    folders = [str(Path(__file__).parents[2]), str(Path(__file__).parent), os.environ["PYTHONPATH"]]
+    folders = [str(Path(judge_server.__file__).parent), str(Path(__file__).parent), os.environ["PYTHONPATH"]]
     command = [sys.executable, "-c", AGENT, server.url, kind, str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
 
@@ -391,28 +399,28 @@ INSERT INTO store VALUES ('0123');
 
 
 def test_a_store_of_before_tools(server, kind, tmp_path):
-    """Its replies stay valid, and it takes calls."""
+    """Its completions stay valid, and it takes calls."""
     client = connect(server.url, kind, tmp_path / "other")
-    plain = request(tools=())
+    simple = request(tools=())
     file = tmp_path / "judges.sqlite"
     with sqlite3.connect(file) as db:
         db.executescript(VERSION_1)
-        values = [client.channel.question(plain).digest, "paid long ago", "end", 7, 0, 0, 3, 0.5, "m", "{}", "{}", 1.0]
+        values = [client.channel.question(simple).digest, "paid long ago", "end", 7, 0, 0, 3, 0.5, "m", "{}", "{}", 1.0]
         db.execute(f"INSERT INTO replies VALUES ({', '.join('?' * len(values))})", values)
     server.answer = in_turn(Said(calls=[OSLO]), Said("709,000 people."))
     client = connect(server.url, kind, tmp_path)
-    stored = client.complete_many([plain])[0]
-    assert stored == Reply("paid long ago", "end", Usage(7, 0, 0, 3), stored=True)
+    stored = client.complete_many([simple])[0]
+    assert stored == Completion("paid long ago", "end", Usage(7, 0, 0, 3), stored=True)
     assert hold(client)[0].tool_calls
     assert server.billed_requests == 2
     # opened again, it is of the new version
     again = Store(file)
-    assert again.replies([client.channel.question(plain).digest])
+    assert again.completions([client.channel.question(simple).digest])
     assert sqlite3.connect(file).execute("PRAGMA user_version").fetchone()[0] == 3
 
 
 def test_policies_of_the_server_see_one_conversation(server, kind, tmp_path):
-    """What a test of an agent scripts: a function of the messages, whichever protocol they came by."""
+    """A scripted agent is a function of the messages, with either protocol."""
     seen = []
 
     def policy(asked: Asked) -> Said:

@@ -1,4 +1,4 @@
-"""Two sources of replies, how they are matched, and the file of judgements that an interrupted attempt goes on with."""
+"""Two sources of responses, their matching, and the file of judgements from which an interrupted attempt resumes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rlhf_lab.packs.judging.judges.judging import (
     grade_items,
     judge_items,
     number_items,
-    share,
+    proportion,
     summarise,
     summarise_grades,
 )
 from rlhf_lab.packs.judging.judges.pairwise import Candidates
-from rlhf_lab.packs.judging.judges.requests import Reply, Request, Usage
+from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest, Usage
 from rlhf_lab.packs.judging.judges.rubric import load_rubric
 from rlhf_lab.packs.judging.judges.sources import match, read_source
 
@@ -35,13 +35,13 @@ def write(path, rows):
     return path
 
 
-def run_folder(path, replies_of):
-    """A run directory: policy → replies to "q0", "q1", …, two to each."""
+def run_folder(path, responses_of):
+    """A run directory: policy → responses to "q0", "q1", …, two to each."""
     path.mkdir()
     rows = [
-        {"policy": policy, "prompt_id": i // 2, "sample_id": i % 2, "prompt": f"q{i // 2}", "response": reply}
-        for policy, replies in replies_of.items()
-        for i, reply in enumerate(replies)
+        {"policy": policy, "prompt_id": i // 2, "sample_id": i % 2, "prompt": f"q{i // 2}", "response": response}
+        for policy, responses in responses_of.items()
+        for i, response in enumerate(responses)
     ]
     return write(path / "evaluation.jsonl", rows).parent
 
@@ -61,7 +61,7 @@ def test_rows_of_a_file_in_every_form(tmp_path):
     source = read_source(write(tmp_path / "a.jsonl", rows))
     assert {answer.prompt for answer in source.answers} == {HI}
     assert [answer.response for answer in source.answers] == ["one", "two", "three", "four", "five"]
-    assert source.answers[1].facts == {"answer": "2"} and source.answers[3].row_id == "81"
+    assert source.answers[1].metadata == {"answer": "2"} and source.answers[3].row_id == "81"
     assert source.policy is None and len(source.digest) == 64
 
 
@@ -79,21 +79,21 @@ def test_every_bad_row_is_named_with_what_is_expected(tmp_path):
     lines = str(caught.value).splitlines()
     expected = [
         "row 1: column 'prompt' is a number 3; expected text or messages",
-        "row 2: is no JSON",
-        "row 3: the columns 'prompt' and 'response' (or 'completion'), or 'messages', are missing; the row has 'q",
+        "row 2: is not JSON",
+        "row 3: the row has the columns 'q",
         "row 4: column 'response' is a number 4",
-        "row 5: column 'messages' does not end with the assistant's reply",
+        "row 5: column 'messages' must end with the assistant's response",
         "row 6: is a list []",
     ]
     assert [part in line for part, line in zip(expected, lines, strict=True)] == [True] * 6, lines
 
 
 def test_the_last_policy_of_a_run_unless_named(tmp_path):
-    folder = run_folder(tmp_path / "run", {"SFT": ["a", "b"], "DPO": ["c", "d"]})
-    assert [answer.response for answer in read_source(folder).answers] == ["c", "d"]
-    assert read_source(folder, "SFT").policy == "SFT"
+    directory = run_folder(tmp_path / "run", {"SFT": ["a", "b"], "DPO": ["c", "d"]})
+    assert [answer.response for answer in read_source(directory).answers] == ["c", "d"]
+    assert read_source(directory, "SFT").policy == "SFT"
     with pytest.raises(DataError, match=r"policy=PPO: .* evaluated SFT, DPO"):
-        read_source(folder, "PPO")
+        read_source(directory, "PPO")
 
 
 @pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: None, lambda path: path.write_text("\n")])
@@ -104,11 +104,11 @@ def test_nothing_to_read_is_said(tmp_path, make):
 
 
 def test_episodes_of_several_turns_are_refused(tmp_path):
-    folder = run_folder(tmp_path / "run", {"SFT": ["a"]})
-    rows = [{**row, "turns": 2} for row in read_jsonl(folder / "evaluation.jsonl")]
-    write(folder / "evaluation.jsonl", rows)
+    directory = run_folder(tmp_path / "run", {"SFT": ["a"]})
+    rows = [{**row, "turns": 2} for row in read_jsonl(directory / "evaluation.jsonl")]
+    write(directory / "evaluation.jsonl", rows)
     with pytest.raises(DataError, match="several turns"):
-        read_source(folder)
+        read_source(directory)
 
 
 # Matching
@@ -187,7 +187,7 @@ def test_a_judge_that_fails_leaves_what_it_answered(tmp_path):
 
 
 def test_another_question_is_another_row(tmp_path):
-    """Criteria, the bound on the answer, and who is asked."""
+    """Criteria, the bound on the answer, and the judge."""
     path = tmp_path / "judgements.jsonl"
     judge = FakeJudge(prefers_good)
     first = judge_items(judge, items_of(1), path, None, 512, 1)[0]["id"]
@@ -208,7 +208,7 @@ def test_the_same_texts_twice_are_two_rows(tmp_path):
 
 
 def test_the_summary_by_hand(tmp_path):
-    """Four comparisons: a win, a disagreement, an unscored one, identical replies. Wins 1, ½ and ½ of three scored."""
+    """Four comparisons: a win, a disagreement, an unscored one, equal responses. Wins 1, ½ and ½ of three scored."""
     answers = {
         "win": lambda first: "A" if first else "B",
         "bias": lambda first: "A",
@@ -218,7 +218,7 @@ def test_the_summary_by_hand(tmp_path):
     def answer(request):
         kind = next(kind for kind in answers if kind in request.about.prompt)
         winner = answers[kind]("mine" in request.about.first)
-        return says(reason="r", winner=winner) if winner else Reply("no", "refused")
+        return says(reason="r", winner=winner) if winner else Completion("no", "refused")
 
     items = number_items(
         [Candidates(kind, "mine is longer", "other") for kind in answers] + [Candidates("s", "x", "x")]
@@ -243,7 +243,7 @@ def test_identical_responses_everywhere_have_no_win_rate(tmp_path):
 
 
 def test_a_vote_for_the_place_is_not_a_vote_for_a_side():
-    """The second reply wins in both orders: shown second it is a vote against the place, shown first one for it."""
+    """The second response wins in both orders: shown second it is a vote against the position, shown first for it."""
     judgement = {
         "votes": [
             {"shown": shown, "winner": "second", "reason": "", "unscored": None} for shown in ("first", "second")
@@ -257,12 +257,12 @@ def test_a_vote_for_the_place_is_not_a_vote_for_a_side():
 
 
 def test_wins_in_all_comparisons_are_not_certain():
-    estimate = share(np.ones(8), np.arange(8))
+    estimate = proportion(np.ones(8), np.arange(8))
     # With half a pair added to either side, wins less losses are (8 − 0)/9 and their spread √(1 − 64/81) = √17/9. The
     # score 1 or 0 has half of it: the bound is 1 − t₇·√17/18/√8.
     assert estimate.low == pytest.approx(1 - stats.t.ppf(0.975, 7) * math.sqrt(17) / 18 / math.sqrt(8))
     assert estimate.mean == estimate.high == 1 and 0.5 < estimate.low < 0.9
-    mixed = share(np.array([1.0] * 9 + [0.0]), np.arange(10))
+    mixed = proportion(np.array([1.0] * 9 + [0.0]), np.arange(10))
     assert 0 < mixed.low < 0.9 < mixed.high <= 1
 
 
@@ -273,7 +273,9 @@ def test_grades_are_written_and_read_the_same_way(tmp_path):
 
     def answer(request):
         return (
-            Reply("no", "refused") if request.about.reply == "r1" else says(reason="", **dict.fromkeys(rubric.names, 3))
+            Completion("no", "refused")
+            if request.about.response == "r1"
+            else says(reason="", **dict.fromkeys(rubric.names, 3))
         )
 
     judge = FakeJudge(answer)
@@ -287,16 +289,16 @@ def test_grades_are_written_and_read_the_same_way(tmp_path):
 
 
 def test_what_was_asked_is_metered():
-    paid = Reply("x", usage=Usage(10, 1, 2, 5), cost_usd=0.25)
-    judge = Metered(FakeJudge(lambda request: Reply("x", stored=True) if request.draw else paid))
-    judge.complete_many([Request(()), Request((), draw=1)])
+    paid = Completion("x", usage=Usage(10, 1, 2, 5), cost_usd=0.25)
+    judge = Metered(FakeJudge(lambda request: Completion("x", stored=True) if request.draw else paid))
+    judge.complete_many([CompletionRequest(()), CompletionRequest((), draw=1)])
     assert judge.cost() == {"answers": 2, "stored": 1, "usd": 0.25, "input_tokens": 13, "output_tokens": 5}
 
 
 def test_what_a_failed_attempt_paid_for_is_counted():
     """By hand: .25 of an earlier attempt and .25 now; a ledger also has the .10 that no attempt recorded."""
-    judge = Metered(FakeJudge(lambda request: Reply("x", cost_usd=0.25)))
-    judge.complete_many([Request(())])
+    judge = Metered(FakeJudge(lambda request: Completion("x", cost_usd=0.25)))
+    judge.complete_many([CompletionRequest(())])
     assert judge.cost({"answers": 3, "usd": 0.25}) | {"input_tokens": 0} == {
         **{"answers": 4, "stored": 0, "usd": 0.5, "input_tokens": 0, "output_tokens": 0}
     }

@@ -1,12 +1,18 @@
-"""What the pack adds to the core is found there."""
+"""Additions of the judging pack to the core are found there."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
 from rlhf_lab.core.packs import load, packs
+from rlhf_lab.evaluations.suite.suite_file import read_suite
+from rlhf_lab.gates import scores, verdicts
 from rlhf_lab.packs.judging import PACK
+from rlhf_lab.packs.judging.answers import graded_pairs
 from rlhf_lab.packs.judging.grading import graded, settings
+from rlhf_lab.statistics.estimates import Estimate
 
 
 def test_it_is_found_and_what_it_names_is_there():
@@ -19,6 +25,20 @@ def test_it_is_found_and_what_it_names_is_there():
 
 def test_rows_of_grades_name_a_reply_by_its_place():
     pairs = [SimpleNamespace(prompt="p", chosen="a", rejected="b")]
-    rows = list(graded.replies_of("train", pairs, [0]))
+    rows = list(graded.responses_of("train", pairs, [0]))
     assert [(row.side, row.response) for row in rows] == [("chosen", "a"), ("rejected", "b")]
-    assert settings.Grade().answer in PACK.answers
+    assert settings.GradeStage().answer in PACK.answers
+
+
+@pytest.mark.parametrize("name", ["world", "domain"])
+def test_the_shipped_suites_compare_metrics_of_safety_whose_direction_the_pack_declares(name):
+    checks = scores.checks_of(read_suite(name))
+    assert "safety/attack_success" in {check.metric for check in checks}
+    verdicts.require_directions(checks)
+
+
+def test_grades_answer_with_the_labels_they_rank_as_and_the_replies_without_one():
+    results = {"label_agreement": Estimate(0.7, 0.68, 0.72, 400, 400), "unscored": Estimate(0.1, 0.08, 0.12, 400, 400)}
+    sentence = graded_pairs(SimpleNamespace(results=results))
+    assert "the higher mean grade in 0.700 ±0.020 of the pairs, ties half; 0.100 ±0.020 of the responses" in sentence
+    assert graded_pairs(SimpleNamespace(results={})) is None

@@ -18,9 +18,9 @@ from served_labels import Served
 
 from rlhf_lab.core.errors import ConfigError, MissingDependency
 from rlhf_lab.packs.judging.labels.command import run
-from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, Item, shown_first
+from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, LabelItem, shown_first
 from rlhf_lab.packs.judging.labels.server import build_app
-from rlhf_lab.packs.judging.labels.session import LEAST_LABELS, Session
+from rlhf_lab.packs.judging.labels.session import LEAST_LABELS, LabelSession
 from rlhf_lab.packs.judging.labels.store import LabelStore
 
 TestClient = pytest.importorskip("starlette.testclient", reason="label needs starlette").TestClient
@@ -29,23 +29,23 @@ HOST = "127.0.0.1:8000"
 WITH_TOKEN = {"x-label-token": TOKEN}
 
 
-def items(count: int) -> list[Item]:
+def items(count: int) -> list[LabelItem]:
     prompt = "\n\nSystem: short\n\nHuman: <b>hi</b>\n\nAssistant:"
     return [
-        Item(f"i{k}", str(k), prompt, f"<script>{k}</script>", f"b{k}", ("secret-A", "secret-B"), FIRST, 1.0)
+        LabelItem(f"i{k}", str(k), prompt, f"<script>{k}</script>", f"b{k}", ("secret-A", "secret-B"), FIRST, 1.0)
         for k in range(count)
     ]
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Session:
+def session(tmp_path: Path) -> LabelSession:
     store = LabelStore(tmp_path / "x.sqlite", create=True)
-    store.begin(items(LEAST_LABELS + 2), seed=0)
-    return Session(store, "ana", 0, "the judge")
+    store.start(items(LEAST_LABELS + 2), seed=0)
+    return LabelSession(store, "ana", 0, "the judge")
 
 
 @pytest.fixture
-def client(session: Session) -> Any:
+def client(session: LabelSession) -> Any:
     app = build_app(session, TOKEN, 8000, "export")
     return TestClient(app, base_url=f"http://{HOST}")
 
@@ -99,15 +99,15 @@ def test_the_page_is_told_nothing_that_gives_a_reply_away(client, session):
     assert "secret" not in state.text and "winner" not in state.text and "score" not in state.text
     item = state.json()["item"]
     assert item["prompt"][1] == {"speaker": "Person", "text": "<b>hi</b>", "calls": ""}
-    shown = [reply["text"] for reply in item["replies"]]
+    shown = [response["text"] for response in item["replies"]]
     expected = ["<script>0</script>", "b0"]
     assert shown == (expected if shown_first("i0", 0, "ana") == FIRST else expected[::-1])
     assert state.headers["content-type"] == "application/json"
 
 
 def test_choices_are_kept_in_terms_of_the_item(client, session):
-    for number, choice in enumerate(["1", "2", "tie", "skip"]):
-        assert answer(client, f"e{number}", choice).status_code == 200
+    for index, choice in enumerate(["1", "2", "tie", "skip"]):
+        assert answer(client, f"e{index}", choice).status_code == 200
     sides = [shown_first(f"i{number}", 0, "ana") for number in range(2)]
     expected = [sides[0], SECOND if sides[1] == FIRST else FIRST, "tie"]
     assert [label.winner for label in session.store.labels()] == expected

@@ -1,4 +1,4 @@
-"""What is labelled: replies of a run, a judge's comparisons, files of pairs; and the files that labels become."""
+"""Sources of labels: responses of a run, a judge's comparisons, files of pairs; and the files that labels become."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from rlhf_lab.data.file_settings import Pairs
 from rlhf_lab.data.pairs import build
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.packs.judging.commands import label_command
+from rlhf_lab.packs.judging.judges.sources import read_source as read_judge_source
 from rlhf_lab.packs.judging.labels import command as command
-from rlhf_lab.packs.judging.labels.agreement import agreement, between, calibration, left_chosen, with_judge
+from rlhf_lab.packs.judging.labels.agreement import agreement, calibration, left_chosen, pairwise_agreement, with_judge
 from rlhf_lab.packs.judging.labels.export import export
-from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE, Item
+from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE, LabelItem
 from rlhf_lab.packs.judging.labels.sources import read_source
-from rlhf_lab.packs.judging.labels.store import Label, LabelStore
+from rlhf_lab.packs.judging.labels.store import LabelStore, StoredLabel
 
 PROMPT = "\n\nHuman: hi\n\nAssistant:"
 
@@ -60,7 +61,7 @@ def test_a_run_gives_the_replies_of_its_first_and_last_policy(tmp_path):
 
 
 def test_disguises_of_a_safety_run_are_compared_where_both_were_asked(tmp_path):
-    """The second policy was not asked the disguise of round 0, which did not fit; summaries repeat a reply."""
+    """The second policy did not receive the disguise of round 0, which did not fit; summaries repeat a response."""
     run = write_run(tmp_path, prompts=1, samples=1, policies=("a", "b"))
     rows = []
     for policy, rounds in (("a", (0, 1)), ("b", (1,))):
@@ -78,10 +79,10 @@ def test_policies_that_are_not_there(tmp_path):
     run = write_run(tmp_path, prompts=2)
     with pytest.raises(ConfigError, match="no policy 'SFTT'; did you mean SFT"):
         read_source(run, "SFTT,iteration 1")
-    with pytest.raises(ConfigError, match="write two of"):
+    with pytest.raises(ConfigError, match="name two of"):
         read_source(run, "SFT")
     alone = write_run(tmp_path, "alone", policies=("SFT",))
-    with pytest.raises(DataError, match="no replies of two policies"):
+    with pytest.raises(DataError, match="no responses of two policies"):
         read_source(alone)
 
 
@@ -89,7 +90,7 @@ def test_identical_replies_are_left_out_and_counted(tmp_path):
     rows = [judgement(0), judgement(1, second="a1 "), judgement(2, winner=None, score=None)]
     source = read_source(write_rows(tmp_path / "judgements.jsonl", rows))
     assert [item.id for item in source.items] == ["j0", "j2"] and source.left_out == {"identical replies": 1}
-    assert read_source(tmp_path).items == source.items  # the folder that holds it
+    assert read_source(tmp_path).items == source.items  # the directory that contains it
     assert source.items[0].prompt_id == "0" and source.items[1].winner is None
 
 
@@ -118,7 +119,7 @@ def test_an_id_stands_for_one_comparison(tmp_path):
 
 def test_lines_that_are_no_rows(tmp_path):
     (tmp_path / "x.jsonl").write_text(json.dumps(judgement(0)) + "\n{broken\n")
-    with pytest.raises(DataError, match="1 rows are no JSON objects, the first in line 2"):
+    with pytest.raises(DataError, match="1 rows are not JSON objects, the first in line 2"):
         read_source(tmp_path / "x.jsonl")
     with pytest.raises(DataError, match="does not exist"):
         read_source(tmp_path / "y.jsonl")
@@ -146,11 +147,11 @@ def test_files_of_pairs(tmp_path, row):
 # Export
 
 
-def labelled(tmp_path: Path, items: list[Item], winners: list[str | None]) -> LabelStore:
+def labelled(tmp_path: Path, items: list[LabelItem], winners: list[str | None]) -> LabelStore:
     store = LabelStore(tmp_path / "s.sqlite", create=True)
-    store.begin(items, seed=0)
-    for number, (item, winner) in enumerate(zip(items, winners, strict=True)):
-        store.label(f"e{number}", "ana", item.id, winner=winner, shown=FIRST, seconds=1.5)
+    store.start(items, seed=0)
+    for index, (item, winner) in enumerate(zip(items, winners, strict=True)):
+        store.label(f"e{index}", "ana", item.id, winner=winner, shown=FIRST, seconds=1.5)
     return store
 
 
@@ -161,24 +162,25 @@ def test_the_export_is_what_data_pairs_reads(tmp_path):
         "\n\nSystem: Be brief.\n\nHuman: one\n\nAssistant: two\n\nHuman:  three\n\n\\Human: quoted\n\nAssistant:",
         render_prompt([{"role": "user", "content": "sum"}], tools),
     ]
-    replies = [("a", "b"), ("  indented\n\nHuman: typed", "x"), ('y\n\nCalls: [{"function": {"name": "add"}}]', "z")]
+    responses = [("a", "b"), ("  indented\n\nHuman: typed", "x"), ('y\n\nCalls: [{"function": {"name": "add"}}]', "z")]
     items = [
-        Item(f"i{k}", str(k), prompt, *pair) for k, (prompt, pair) in enumerate(zip(prompts, replies, strict=True))
+        LabelItem(f"i{k}", str(k), prompt, *pair)
+        for k, (prompt, pair) in enumerate(zip(prompts, responses, strict=True))
     ]
-    items += [Item("tie", "8", PROMPT, "c", "d"), Item("skip", "9", PROMPT, "e", "f")]
+    items += [LabelItem("tie", "8", PROMPT, "c", "d"), LabelItem("skip", "9", PROMPT, "e", "f")]
     store = labelled(tmp_path, items, [FIRST, SECOND, FIRST, TIE, None])
     file = tmp_path / "pairs.jsonl"
     assert export(store, file) == (3, 1, 1)
-    held_out = write_rows(tmp_path / "test.jsonl", [{"prompt": "another", "chosen": "a", "rejected": "b"}])
-    corpus = build(Pairs(path=str(file), test_path=str(held_out)))
+    heldout = write_rows(tmp_path / "test.jsonl", [{"prompt": "another", "chosen": "a", "rejected": "b"}])
+    corpus = build(Pairs(path=str(file), test_path=str(heldout)))
     read = {pair.prompt: (pair.chosen, pair.rejected) for pair in corpus.train}
-    assert read == {prompts[0]: replies[0], prompts[1]: replies[1][::-1], prompts[2]: replies[2]}
+    assert read == {prompts[0]: responses[0], prompts[1]: responses[1][::-1], prompts[2]: responses[2]}
     row = json.loads(file.read_text().splitlines()[0])
     assert (row["annotator"], row["seconds"], row["item"]) == ("ana", 1.5, "i0")
 
 
 def test_all_labels_in_the_form_of_judgements(tmp_path):
-    items = [Item(f"i{k}", str(k), PROMPT, "a", "b", ("A", "B"), winner=SECOND) for k in range(3)]
+    items = [LabelItem(f"i{k}", str(k), PROMPT, "a", "b", ("A", "B"), winner=SECOND) for k in range(3)]
     store = labelled(tmp_path, items, [FIRST, TIE, None])
     assert export(store, tmp_path / "labels.jsonl", "labels") == (2, 0, 1)
     rows = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()]
@@ -203,12 +205,12 @@ def made(winners: str, said: str = "", scores: tuple[float, ...] = (), who: str 
     names = {"f": FIRST, "s": SECOND, "t": TIE, "-": None}
     labels = []
     for k, winner in enumerate(winners):
-        item = Item(
+        item = LabelItem(
             *(f"i{k}", str(k), PROMPT, "a", "b"),
             winner=names[said[k]] if said else None,
             score=scores[k] if scores else None,
         )
-        labels.append(Label(item, who, names[winner], shown, 1.0, ""))
+        labels.append(StoredLabel(item, who, names[winner], shown, 1.0, ""))
     return labels
 
 
@@ -227,8 +229,8 @@ def test_agreement_with_the_judge_and_between_annotators():
     assert judged.decided.n == 3 and judged.decided.mean == pytest.approx(1 / 3)
     assert with_judge(made("fs")) is None
     ben = made("ff", who="ben")
-    assert between(ana, ben).same.mean == 0.5 and between(ana, ben).same.n == 2
-    assert between(ana, []) is None
+    assert pairwise_agreement(ana, ben).same.mean == 0.5 and pairwise_agreement(ana, ben).same.n == 2
+    assert pairwise_agreement(ana, []) is None
 
 
 def test_calibration_counts_a_tie_half_and_no_undecided_judge():
@@ -242,7 +244,7 @@ def test_the_share_of_the_reply_shown_first():
     assert left_chosen(made("ffst", shown=SECOND)).mean == pytest.approx(1 / 3)
 
 
-# The command line
+# Console command
 
 
 def test_options_that_are_wrong_are_named_at_once(tmp_path):
@@ -259,7 +261,7 @@ def test_options_that_are_wrong_are_named_at_once(tmp_path):
         "a number from 0",
     ):
         assert f"expected {expected}" in text
-    with pytest.raises(ConfigError, match="takes a run directory or a file"):
+    with pytest.raises(ConfigError, match="needs a run directory or a file"):
         command.run(["items=3"])
 
 
@@ -270,7 +272,7 @@ def test_export_from_the_command_line(tmp_path, capsys):
     path = command.store_path(source)
     assert path == tmp_path / "judgements.labels.sqlite"
     store = LabelStore(path, create=True)
-    store.begin(read_source(source).items, seed=0)
+    store.start(read_source(source).items, seed=0)
     store.label("e", "ana", "j0", winner=TIE, shown=FIRST, seconds=1.0)
     label_command([str(source), f"export={tmp_path}/out.jsonl"])
     assert "out.jsonl: 0 labels; left out: 1 ties, 0 skips" in capsys.readouterr().out
@@ -283,9 +285,9 @@ def test_an_export_never_overwrites_what_is_labelled(tmp_path, monkeypatch):
     before = source.read_text()
     LabelStore(command.store_path(source), create=True).close()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"export=pairs\.jsonl is what is labelled"):
+    with pytest.raises(ConfigError, match=r"export=pairs\.jsonl is the source"):
         command.run([str(source), "export=pairs.jsonl"])
-    with pytest.raises(ConfigError, match=r"export=judgements\.jsonl is what is labelled"):
+    with pytest.raises(ConfigError, match=r"export=judgements\.jsonl is the source"):
         command.run([".", "to=labels.sqlite", "export=judgements.jsonl"])
     assert source.read_text() == before
 
@@ -298,3 +300,18 @@ def test_the_suggested_export_is_named_after_the_source(tmp_path, monkeypatch):
     )
     command.run([str(source)])
     assert suggested[0].endswith(" export=pairs.labels.jsonl")
+
+
+def test_both_sources_take_the_own_policy_of_an_iterative_run(tmp_path):
+    """Its baseline, one-pass DPO, stands last in evaluation.jsonl."""
+    directory = write_run(tmp_path)
+    assert read_judge_source(directory).policy == POLICIES[-1]
+    assert {item.names for item in read_source(directory).items} == {("SFT", POLICIES[-1])}
+
+
+def test_a_policy_without_responses_is_not_replaced_by_another(tmp_path):
+    directory = write_run(tmp_path)
+    file = directory / "evaluation.jsonl"
+    file.write_text("".join(line for line in file.open() if "iteration 3" not in line))
+    with pytest.raises(DataError, match="has no responses of iteration 3; name another policy: policy='SFT'"):
+        read_judge_source(directory)

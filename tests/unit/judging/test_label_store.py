@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, Item, draw, other, shown_first
+from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, LabelItem, draw, other_side, shown_first
 from rlhf_lab.packs.judging.labels.store import LabelStore, OutOfDate
 
 
-def items(count: int = 6) -> list[Item]:
-    return [Item(f"i{k}", str(k // 2), f"\n\nHuman: {k}?\n\nAssistant:", f"a{k}", f"b{k}") for k in range(count)]
+def items(count: int = 6) -> list[LabelItem]:
+    return [LabelItem(f"i{k}", str(k // 2), f"\n\nHuman: {k}?\n\nAssistant:", f"a{k}", f"b{k}") for k in range(count)]
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> LabelStore:
     opened = LabelStore(tmp_path / "x.labels.sqlite", create=True)
-    opened.begin(items(), seed=0)
+    opened.start(items(), seed=0)
     return opened
 
 
@@ -99,23 +99,23 @@ def test_a_restart_goes_on_and_keeps_what_is_not_drawn_again(store):
     label(store, "e0", "i0")
     store.close()
     again = LabelStore(store.path, create=True)
-    again.begin(items()[1:4], seed=0)
+    again.start(items()[1:4], seed=0)
     assert again.progress("ana").labelled == 0 and again.progress("ana").total == 3
     assert again.last_answer("ana") is None  # an answer to an item that is not shown cannot be taken back unseen
     assert len(again.labels()) == 1
-    again.begin(items(), seed=0)
+    again.start(items(), seed=0)
     assert again.next_item("ana").id == "i1"
-    with pytest.raises(ConfigError, match="begun with seed=0"):
-        again.begin(items(), seed=1)
+    with pytest.raises(ConfigError, match="started with seed=0"):
+        again.start(items(), seed=1)
 
 
 def test_a_judge_may_change_and_texts_may_not(store):
     label(store, "e0", "i0")
     judged = dataclasses.replace(items()[0], winner=SECOND, score=0.0)
-    store.begin([judged], seed=0)
+    store.start([judged], seed=0)
     assert store.labels()[0].item == judged
     with pytest.raises(ConfigError, match="another comparison with the id 'i0'"):
-        store.begin([dataclasses.replace(judged, first="other")], seed=0)
+        store.start([dataclasses.replace(judged, first="other")], seed=0)
     assert store.labels()[0].item == judged
 
 
@@ -157,7 +157,7 @@ def test_the_order_follows_from_seed_and_annotator_alone():
     assert 150 < sides.count(FIRST) < 250
     for differs in ([shown_first(i.id, 0, "ben") for i in many], [shown_first(i.id, 1, "ana") for i in many]):
         assert 150 < sum(a == b for a, b in zip(sides, differs, strict=True)) < 250
-    assert other(FIRST) == SECOND and other(SECOND) == FIRST
+    assert other_side(FIRST) == SECOND and other_side(SECOND) == FIRST
 
 
 def test_files_that_hold_no_labels(tmp_path):
@@ -168,6 +168,6 @@ def test_files_that_hold_no_labels(tmp_path):
         LabelStore(tmp_path / "text.sqlite", create=True)
     with sqlite3.connect(tmp_path / "other.sqlite") as connection:
         connection.execute("CREATE TABLE mine (x)")
-    with pytest.raises(DataError, match="not of labels"):
+    with pytest.raises(DataError, match="not a label store"):
         LabelStore(tmp_path / "other.sqlite", create=True)
     assert os.listdir(tmp_path).count("other.sqlite") == 1

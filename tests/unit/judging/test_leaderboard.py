@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
+import subprocess
+import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from synthetic_judgements import judgement, league, write_rows
 
@@ -32,7 +33,7 @@ def board_of(tmp_path: Path, rows: list[dict], labels: list[dict] | None = None,
 
 def circle(*votes: tuple[str | None, str | None]) -> list[dict]:
     """A against B with these votes, and two comparisons more that let both be rated."""
-    rows = [judgement(AB, vote, number=number) for number, vote in enumerate(votes)]
+    rows = [judgement(AB, vote, number=index) for index, vote in enumerate(votes)]
     rows.append(judgement(AB, ("first", "first"), number=len(rows)))
     rows.append(judgement(AB, ("second", "second"), number=len(rows)))
     return rows
@@ -58,7 +59,7 @@ def test_a_row_without_a_reason_is_unscored_all_the_same(tmp_path):
 def test_orders_that_disagree_are_half_a_win_and_show_in_the_position_bias(tmp_path):
     board = board_of(tmp_path, circle(("first", "second"), ("first", "second"), ("tie", "first")))
     position = board.position
-    # Votes for the place shown first: of the first two rows all, of the third ½ and 0, of the last two half.
+    # Votes for the position shown first: of the first two rows all, of the third ½ and 0, of the last two half.
     assert position.first_shown_wins.mean == pytest.approx((2 + 0.25 + 1) / 5)
     assert position.first_both.mean == pytest.approx(2 / 5)
     assert position.consistent.mean == pytest.approx(2 / 5)
@@ -75,11 +76,11 @@ def test_a_player_against_itself_and_identical_replies(tmp_path):
     board = board_of(tmp_path, rows)
     assert board.with_itself == 1
     assert board.players[0].comparisons == 4  # the identical one is a tie like any other
-    assert board.position.first_shown_wins.n == 4  # and no evidence of a place
+    assert board.position.first_shown_wins.n == 4  # and no evidence of a position
 
 
 def test_players_that_never_wrote_different_responses_are_not_ranked(tmp_path):
-    """Four identical responses of A and C are no ties: C has no rating, and the remark says why."""
+    """Four identical responses of A and C are no ties: C has no rating, and the note says why."""
     rows = circle(("first", "second"), ("second", "first"))
     rows += [judgement(("A", "C"), ("tie", "tie"), number=n, first="same", second="same") for n in range(20, 24)]
     board = board_of(tmp_path, rows)
@@ -98,6 +99,33 @@ def test_rows_given_twice_count_once_and_files_add_up(tmp_path):
     assert (len(judgements.rows), judgements.repeated) == (4, 3)
 
 
+def compared(outputs, name, *sources):
+    """A stored judgement, as `judge` writes it."""
+    directory = outputs / "judgements" / name
+    file = write_rows(directory / "judgements.jsonl", circle(("first", "first")))
+    sources = [{"path": str(source), "policy": "p"} for source in sources]
+    (directory / "result.json").write_text(json.dumps({"sources": sources}))
+    return file
+
+
+def test_what_judge_wrote_is_found_by_what_it_compared(tmp_path):
+    outputs = tmp_path / "outputs"
+    a, b, c = (outputs / "runs" / name for name in "abc")
+    for run in (a, b, c):
+        run.mkdir(parents=True)
+    a_b, b_c = compared(outputs, "a-vs-b", a, b), compared(outputs, "b-vs-c", b, c)
+    assert find_files([str(a), str(b)]) == [a_b]
+    assert find_files([str(c), str(b), str(a)]) == [b_c, a_b]
+    with pytest.raises(DataError, match=r"missing: not a file, .*judge A B, then leaderboard A B"):
+        find_files([str(a), str(b), str(c / "missing")])
+    with pytest.raises(DataError, match="a: not a file"):
+        find_files([str(a), str(c)])
+    # files of responses lie anywhere, and the judge's files are in the outputs that the command names
+    first, second = (write_rows(tmp_path / f"{name}.jsonl", [{"prompt": "p", "response": name}]) for name in "xy")
+    files = compared(tmp_path / "elsewhere", "x-vs-y", first, second)
+    assert find_files([str(first), str(second)], tmp_path / "elsewhere") == [files]
+
+
 def test_one_prompt_in_two_files_is_one_prompt(tmp_path):
     rows = circle(("first", "first"), ("second", "second"))
     again = [{**row, "id": f"again-{row['id']}", "names": ["A", "C"], "second": "answer of C"} for row in rows]
@@ -108,12 +136,12 @@ def test_one_prompt_in_two_files_is_one_prompt(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"names": ["A"]}, r"row 2: names is \['A'\]; write who wrote the two replies"),
+        ({"names": ["A"]}, r"row 2: names is \['A'\]; write the authors of the two responses"),
         ({"names": ["A", ""]}, "row 2: names is"),
         ({"prompt": None}, "row 2: prompt is NoneType, not text"),
         ({"winner": "A"}, 'row 2: winner is \'A\'; write "first", "second", "tie" or null'),
-        ({"score": 2}, "row 2: score is 2; write a number from 0 to 1"),
-        ({"votes": "first"}, "row 2: votes is no list of objects"),
+        ({"score": 2}, "row 2: score is 2; expected a number from 0 to 1"),
+        ({"votes": "first"}, "row 2: votes is not a list of objects"),
         ({"votes": [{"winner": "first"}]}, r"row 2: votes\[0\].shown is None"),
         ({"votes": [{"shown": "first", "winner": "B"}]}, r"row 2: votes\[0\].winner is 'B'"),
     ],
@@ -125,10 +153,10 @@ def test_a_wrong_row_is_told_by_file_row_and_field(tmp_path, changes, message):
 
 
 def test_wrong_files_are_told(tmp_path):
-    with pytest.raises(DataError, match=r"missing: no such file, and no folder with a judgements\.jsonl"):
+    with pytest.raises(DataError, match=r"missing: not a file, not a directory with judgements\.jsonl"):
         find_files([str(tmp_path / "missing")])
     (tmp_path / "bad.jsonl").write_text("[1]\n")
-    with pytest.raises(DataError, match="row 1 is no object"):
+    with pytest.raises(DataError, match="row 1 is not an object"):
         read_judgements([tmp_path / "bad.jsonl"])
     (tmp_path / "bad.jsonl").write_text("{\n")
     with pytest.raises(DataError, match="row 1 is not JSON"):
@@ -141,11 +169,11 @@ def test_wrong_files_are_told(tmp_path):
 
 
 def test_names_that_are_no_players_are_refused(tmp_path):
-    with pytest.raises(DataError, match="baseline=C is none of the players: A, B"):
+    with pytest.raises(DataError, match="baseline=C is not a player; name one of A, B"):
         board_of(tmp_path, circle(), baseline="C")
-    with pytest.raises(DataError, match="judge=C is none of the players"):
+    with pytest.raises(DataError, match="judge=C is not a player"):
         board_of(tmp_path, circle(), judge="C")
-    with pytest.raises(DataError, match="nobody with anybody else"):
+    with pytest.raises(DataError, match="all comparisons are of a player with itself"):
         board_of(tmp_path, [judgement(("A", "A"), ("tie", "tie"))])
 
 
@@ -166,7 +194,7 @@ def test_players_without_a_finite_strength_are_named_with_what_to_judge_next(tmp
     assert c.win_rate.mean == 0.0
     rated = board_view(board_of(tmp_path, rows, prior_sd=4.0))
     assert "not rated" not in {row[1] for row in rated["tables"][0][1]}
-    assert any("prior with standard deviation 4" in remark for remark in rated["remarks"])
+    assert any("prior with standard deviation 4" in note for note in rated["remarks"])
 
 
 def test_the_order_and_the_planted_position_bias_are_found(tmp_path):
@@ -175,9 +203,9 @@ def test_the_order_and_the_planted_position_bias_are_found(tmp_path):
     assert board.ranking.order == ("dpo", "sft", "base")
     assert board.position.first_shown_wins.low > 0.53
     view = board_view(board)
-    assert any("the judge favours a place" in line for line in view["biases"])
+    assert any("the judge favours a position" in line for line in view["biases"])
     fair, _ = league(STRENGTHS, 80)
-    assert any("no bias is seen" in line for line in board_view(board_of(tmp_path, fair))["biases"])
+    assert any("no bias is detected" in line for line in board_view(board_of(tmp_path, fair))["biases"])
 
 
 def test_a_verbose_player_falls_at_equal_style_and_with_people(tmp_path):
@@ -218,7 +246,7 @@ def test_labels_match_in_either_order_and_by_all_texts(tmp_path):
 
     labels = [
         label(rows[0], "first"),
-        label(rows[1], "second", turned=True),  # the row's first reply
+        label(rows[1], "second", turned=True),  # the row's first response
         label(rows[2], "first"),
         label(rows[2], "first", annotator="bob"),
         label(rows[2], "second", annotator="cy"),
@@ -227,7 +255,7 @@ def test_labels_match_in_either_order_and_by_all_texts(tmp_path):
     people = board_of(tmp_path, rows, labels).people
     assert (people.matched, people.unmatched, people.comparisons) == (5, 1, 3)
     assert people.agreement.mean == pytest.approx(2 / 3)  # of the third, two of three people say the opposite
-    with pytest.raises(DataError, match="no label of a person is of a judged comparison"):
+    with pytest.raises(DataError, match="no label of a person matches a judged comparison"):
         board_of(tmp_path, rows, labels[-1:])
 
 
@@ -235,8 +263,8 @@ def test_self_preference_is_measured_for_the_judge_that_plays(tmp_path):
     rows = [judgement(AB, ("first", "first"), number=number) for number in range(20)]
     rows += [judgement(AB, ("second", "second"), number=number) for number in range(20, 24)]
     labels = [
-        {key: row[key] for key in ("prompt", "first", "second")} | {"winner": ("first", "second")[number % 2]}
-        for number, row in enumerate(rows)
+        {key: row[key] for key in ("prompt", "first", "second")} | {"winner": ("first", "second")[index % 2]}
+        for index, row in enumerate(rows)
     ]
     board = board_of(tmp_path, rows, labels, judge="A")
     # The judge gives A 20 of 24, people give it 12 of 24.
@@ -252,7 +280,9 @@ def test_style_counts_what_markdown_shows():
     differences = style_differences([text, "", "ab"], ["plain", "", "abcdef"])
     assert differences["lists"].tolist() == [1.0, 0.0, 0.0]
     assert differences["length"][2] == pytest.approx((2 - 6) / 8)
-    assert np.isfinite(list(differences.values())).all()
+    # per feature (first − second)/(first + second): 1 where only the first has it, 0 where neither does
+    assert differences["bold"].tolist() == differences["headers"].tolist() == [1.0, 0.0, 0.0]
+    assert differences["length"][:2].tolist() == pytest.approx([(len(text) - 5) / (len(text) + 5), 0])
 
 
 def test_the_files_hold_the_numbers_and_escape_names(tmp_path):
@@ -271,7 +301,7 @@ def test_the_files_hold_the_numbers_and_escape_names(tmp_path):
     page = written.page.read_text(encoding="utf-8")
     assert "<b>base" not in page.replace("&lt;b&gt;base", "") and "&lt;b&gt;base" in page
     assert not re.search(r"""(src|href)=["']?(https?:)?//|@import|url\((?!#)""", page)
-    assert "<svg" in page and "Who is preferred to whom" in page
+    assert "<svg" in page and "Win probabilities" in page
 
 
 def test_the_same_judgements_give_the_same_numbers(tmp_path):
@@ -284,8 +314,8 @@ def test_the_same_judgements_give_the_same_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "leaderboard takes files or folders"),
-        (["to=x"], "leaderboard takes files or folders"),
+        ([], "leaderboard needs files or directories"),
+        (["to=x"], "leaderboard needs files or directories"),
         (["x", "basline=A"], "basline is not an option of leaderboard; did you mean baseline"),
         (["x", "prior=0"], "prior=0 must be a number above 0"),
         (["x", "prior=big"], "prior=big must be a number above 0"),
@@ -304,7 +334,7 @@ def test_the_command_prints_the_table_and_writes_beside_no_input(tmp_path, monke
         COMMANDS["leaderboard"]([str(source), "baseline=sft"])
     text = captured.get()
     assert "3 players, 60 comparisons on 20 prompts" in text
-    assert "Position: the reply shown first" in text
+    assert "Position: the response shown first" in text
     (page,) = (tmp_path / "outputs" / "leaderboards").glob("run-*/leaderboard.html")
     assert page.with_suffix(".json").is_file()
     COMMANDS["leaderboard"]([str(source), "outputs=mine"])
@@ -318,4 +348,15 @@ def test_single_votes_without_the_other_order_give_no_position_bias(tmp_path):
         row["votes"] = row["votes"][:1]
     board = board_of(tmp_path, rows)
     assert math.isnan(board.position.first_shown_wins.mean)
-    assert "the bias for a place is unknown" in board_view(board)["biases"][0]
+    assert "the position bias is unknown" in board_view(board)["biases"][0]
+
+
+def test_the_command_imports_no_torch(tmp_path):
+    judgements = write_rows(tmp_path / "judgements.jsonl", league({"A": 0.0, "B": 0.5}, 8)[0])
+    code = (
+        "import sys\nfrom rlhf_lab.cli.table import COMMANDS\n"
+        f"COMMANDS['leaderboard'](['{judgements}', 'to={tmp_path / 'league'}'])\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

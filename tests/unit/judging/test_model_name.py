@@ -8,7 +8,7 @@ from support import checked, planned
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.packs.judging.judges.backends.settings import Anthropic, OpenAICompatible
-from rlhf_lab.packs.judging.judges.caller import Caller, open_judge
+from rlhf_lab.packs.judging.judges.context import JudgeContext, open_judge
 from rlhf_lab.packs.judging.judges.model_name import missing_model
 from rlhf_lab.stages import preflight
 
@@ -46,25 +46,25 @@ def test_a_server_that_lists_nothing_is_named(server, answer):
     server.models = []
     server.get_faults = [answer]
     problem = missing_model(OpenAICompatible(base_url=server.openai_url))
-    assert problem.startswith(f"judge.model is not set; write the name that {server.openai_url} has for the model")
+    assert problem.startswith(f"judge.model is not set; write the model's name at {server.openai_url}")
 
 
 def test_no_list_is_asked_for_where_a_key_would_be_needed_or_nothing_may_be_sent(server, monkeypatch):
-    asked = []
+    requested = []
     monkeypatch.setattr(
-        "rlhf_lab.packs.judging.judges.model_name.served_models", lambda settings: asked.append(settings) or []
+        "rlhf_lab.packs.judging.judges.model_name.served_models", lambda settings: requested.append(settings) or []
     )
     for settings in (Anthropic(), OpenAICompatible(), OpenAICompatible(base_url=server.openai_url, api_key_env="KEY")):
         assert "judge.model is not set" in missing_model(settings)
     assert "judge.model is not set" in missing_model(OpenAICompatible(base_url=server.openai_url), may_ask=False)
-    assert asked == []
+    assert requested == []
 
 
 def test_no_service_is_opened_without_a_name(server, tmp_path):
     settings = checked("sft", "judge=openai_compatible", f"judge.base_url={server.openai_url}").judge
     assert settings.model == ""
     with pytest.raises(ConfigError, match=r"judge\.model is not set"):
-        open_judge(settings, Caller("run", tmp_path))
+        open_judge(settings, JudgeContext("run", tmp_path))
     assert server.asked == []
 
 

@@ -1,4 +1,4 @@
-"""Red-teaming: which disguises are asked, and what prompts count as whose replies nobody could judge."""
+"""Red-teaming: the disguises that are sent, and the prompts that count if nobody could judge their responses."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ PROMPTS = [SafetyPrompt(f"\n\nHuman: request {i}\n\nAssistant:", harmful=True, c
 
 
 class Policy:
-    """Replies with the number of the turn; a prompt of more characters than `room` does not fit."""
+    """Responses with the number of the turn; a prompt of more characters than `capacity` does not fit."""
 
     name = "policy"
 
-    def __init__(self, room: int = 10**6):
-        self.prompt_room = room
+    def __init__(self, capacity: int = 10**6):
+        self.prompt_capacity = capacity
         self.asked: list[str] = []
         self.notes: list[str] = []
         self.run = SimpleNamespace(note=self.notes.append)
 
     def fits(self, prompt: str) -> bool:
-        return len(prompt) <= self.prompt_room
+        return len(prompt) <= self.prompt_capacity
 
     def ask(self, part: str, prompts: Sequence[str], group: int, *, max_tokens: int = 0) -> list[list[Any]]:
-        assert max_tokens == self.prompt_room
+        assert max_tokens == self.prompt_capacity
         self.asked += prompts
         return [[SimpleNamespace(task=Task(prompt), response=part)] for prompt in prompts]
 
@@ -45,7 +45,7 @@ class Classifier:
     def __init__(self, *turns: list[str | None]):
         self.turns = list(turns)
 
-    def outcomes(self, prompts: Sequence[SafetyPrompt], replies: Sequence[str]) -> list[str | None]:
+    def outcomes(self, prompts: Sequence[SafetyPrompt], responses: Sequence[str]) -> list[str | None]:
         return self.turns.pop(0)
 
 
@@ -68,13 +68,13 @@ def test_replies_that_nobody_could_judge_are_no_failed_attacks():
     assert (rate.n, rate.unscored) == (0, 3) and rate.mean != rate.mean
 
 
-@pytest.mark.parametrize(("room", "asked"), [(70, 0), (75, 1)])
-def test_a_disguise_that_does_not_fit_is_skipped_and_said(room, asked):
-    """Of the first four, `prefix_injection` has 73 characters and the others have more."""
-    policy = Policy(room)
+@pytest.mark.parametrize(("capacity", "asked"), [(70, 0), (75, 1)])
+def test_a_disguise_that_does_not_fit_is_skipped_and_said(capacity, asked):
+    """Among the first four, `prefix_injection` has 73 characters and the others have more."""
+    policy = Policy(capacity)
     rows = red_team(policy, PROMPTS[:1], Classifier(["evaded"]), 4, None)
     assert len(policy.asked) == asked == len(summaries(rows))
     assert all("request 0" in prompt for prompt in policy.asked)
     (note,) = policy.notes
-    assert f"longer than the {room} tokens" in note and "role_play 1" in note
+    assert f"longer than the {capacity} tokens" in note and "role_play 1" in note
     assert ("1 prompts fit in no disguise and are left out" in note) == (asked == 0)

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from rlhf_lab.packs.speech.parler.protocol import Message, send
+from rlhf_lab.packs.speech.parler.protocol import WorkerMessage, send
 from rlhf_lab.packs.speech.parler.serving import end_with, serve
 
 
@@ -16,10 +16,10 @@ class Fake:
     def __init__(self) -> None:
         self.weight, self.gradient, self.codes = 1.0, 0.0, np.zeros((0, 2))
 
-    def load(self, arrays, *, folder, dtype, device, description_tokenizer):
+    def load(self, arrays, *, directory, dtype, device, description_tokenizer):
         return {"codebooks": 2, "size": 4, "rate": 8000, "trained": 1}, {}
 
-    def save(self, arrays, *, folder):
+    def save(self, arrays, *, directory):
         raise OSError("no room")
 
     def generate(self, arrays, *, prompts, clips, max_frames, temperature, seeds):
@@ -61,7 +61,7 @@ BEHAVIOUR = sys.argv[1]
 if BEHAVIOUR == "absent":
     raise ImportError("no parler")
 end_with(os.getppid())
-send(sys.stdout.fileno(), Message({"values": {"ready": True}}))
+send(sys.stdout.fileno(), WorkerMessage({"values": {"ready": True}}))
 fake = Fake()
 verbs = ("load", "save", "generate", "logps", "backward", "step", "decode")
 serve(sys.stdin.fileno(), sys.stdout.fileno(), {verb: getattr(fake, verb) for verb in verbs})

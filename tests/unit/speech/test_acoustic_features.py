@@ -109,7 +109,7 @@ def test_the_distance_of_mfcc_is_in_db():
 
 
 def test_spectral_centroid():
-    """Of one sine its frequency, of two with the same amplitude the middle, of white noise half of the band."""
+    """The centroid is the frequency of one sine, the middle of two equal ones, and half of the band of white noise."""
     time_N = np.arange(RATE) / RATE
     first_N, second_N = (np.sin(2 * np.pi * f * time_N) for f in (1000, 3000))
     assert measure(first_N)["spectral_centroid"] == pytest.approx(1000, rel=0.03)
@@ -258,7 +258,7 @@ def test_a_long_extraction_is_written_now_and_then(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"clip": "x", "features": [1, 2]}\n', "line 1: expected a clip's digest and 7 features"),
+        ('{"clip": "x", "features": [1, 2]}\n', "line 1: expected the digest of a clip and 7 features"),
         ("{}\n", "line 1: expected"),
         ("no row\n", "is damaged: line 1 of 1"),
     ],
@@ -278,7 +278,7 @@ def test_all_files_that_cannot_be_read_are_listed(tmp_path, measured):
         extract_many(files, cache=tmp_path / "features.jsonl")
     lines = str(error.value).splitlines()
     assert lines[0] == "3 of 4 clips cannot be measured:"
-    assert ["is no file" in lines[1], "is silence" in lines[2], "8000 samples a second" in lines[3]] == [True] * 3
+    assert ["is not a file" in lines[1], "is silence" in lines[2], "8000 samples per second" in lines[3]] == [True] * 3
     assert len(measured) == 1 and len((tmp_path / "features.jsonl").read_text().splitlines()) == 1
     assert extract_many(files[2:], resample=True).shape == (2, 7)
 

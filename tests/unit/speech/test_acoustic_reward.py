@@ -86,15 +86,15 @@ def test_gradient_of_the_network_against_finite_differences():
     chosen_P, rejected_P = network(rows_P2F).squeeze(-1).unbind(1)
     (-torch.nn.functional.logsigmoid(chosen_P - rejected_P)).mean().backward()
     weight = network[0].weight
-    for place in ((0, 0), (3, 2), (7, 3)):
+    for position in ((0, 0), (3, 2), (7, 3)):
         moved = []
         for sign in (1, -1):
             with torch.no_grad():
-                weight[place] += sign * 1e-5
+                weight[position] += sign * 1e-5
             moved.append(loss())
             with torch.no_grad():
-                weight[place] -= sign * 1e-5
-        assert (moved[0] - moved[1]) / 2e-5 == pytest.approx(float(weight.grad[place]), abs=1e-8)
+                weight[position] -= sign * 1e-5
+        assert (moved[0] - moved[1]) / 2e-5 == pytest.approx(float(weight.grad[position]), abs=1e-8)
 
 
 def test_a_diverged_loss_ends_training():
@@ -199,11 +199,15 @@ def make_run(monkeypatch, tmp_path):
                 pairs.append(Pair(f"{split} {i // 2}", *texts, gold))
             splits[split] = pairs
         corpus = Corpus("toy", splits["train"], splits["test"], "", renderer=SimpleNamespace(sizes=(8,)))
-        folder = tmp_path / name
-        folder.mkdir()
+        directory = tmp_path / name
+        directory.mkdir()
         logged = []
         run = SimpleNamespace(
-            data=corpus, folder=folder, notes=[], log=lambda step, **row: logged.append(row), seed=lambda purpose: 5
+            data=corpus,
+            directory=directory,
+            notes=[],
+            log=lambda step, **row: logged.append(row),
+            seed=lambda purpose: 5,
         )
         run.note = run.notes.append
         run.logged = logged
@@ -232,7 +236,7 @@ def test_features_that_are_noise_are_found_and_left_out(make_run):
     losses = [row["loss"] for row in run.logged]
     assert len(losses) == 30
     assert losses[-1] < losses[0]
-    saved = json.loads((run.folder / MODEL_FILE).read_text())
+    saved = json.loads((run.directory / MODEL_FILE).read_text())
     assert saved["features"] == ["pitch_sd"]
     assert saved["validated_by"] == "gold"
 
@@ -244,7 +248,7 @@ def test_the_truth_is_no_part_of_training(make_run):
         run = make_run(name, sign)
         result = build(AcousticReward(features="all", epochs=2), run).finish()
         assert np.sign(result.metrics["spearman"].mean) == sign
-        models.append(FeatureModel.load(run.folder, "acoustic_rm"))
+        models.append(FeatureModel.load(run.directory, "acoustic_rm"))
     assert models[0](clips(20), SILENT).tolist() == models[1](clips(20), SILENT).tolist()
 
 
@@ -259,7 +263,9 @@ def test_opinion_scores_of_a_predictor_stand_for_gold(make_run, tmp_path):
     run = make_run("mos")
     file = tmp_path / "mos.py"
     file.write_text("def predict(clips):\n    return [clip.seconds for clip in clips]\n")
-    run.data.renderer.render = lambda replies: [SimpleNamespace(seconds=float(reply.split()[1])) for reply in replies]
+    run.data.renderer.render = lambda responses: [
+        SimpleNamespace(seconds=float(response.split()[1])) for response in responses
+    ]
     settings = AcousticReward(mos=f"{file}:predict", epochs=2)
     metrics = build(settings, run).finish().metrics
     assert metrics["feature_spearman/hnr"].mean == pytest.approx(1)
@@ -284,7 +290,7 @@ def test_columns_of_the_pairs_stand_for_gold_and_without_any_nobody_validates(ma
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"features": "best"}, "features=best is none of all, five, validated, hand"),
+        ({"features": "best"}, "features=best is not one of all, five, validated, hand"),
         ({"features": ("hnr", "jitter")}, "features: jitter is not one of"),
         ({"features": ("hnr", "hnr")}, "must be without repeats"),
         ({"features": ()}, "features is empty"),
@@ -307,8 +313,8 @@ def test_hand_weights_that_are_wrong():
 def test_a_stage_that_was_interrupted_logs_each_row_once(tmp_path, monkeypatch):
     """Three epochs are three rows. The first attempt ends behind the second of them, and training begins anew."""
 
-    def measured(renderer, replies, title):
-        return clips(len(replies), seed=len(replies))
+    def measured(renderer, responses, title):
+        return clips(len(responses), seed=len(responses))
 
     monkeypatch.setattr(clip_pairs, "features_of", measured)
     sizes = ("data.train_pairs=24", "data.test_pairs=8", "algorithm.epochs=3", "algorithm.batch_size=8")
@@ -323,10 +329,10 @@ def test_a_stage_that_was_interrupted_logs_each_row_once(tmp_path, monkeypatch):
     monkeypatch.setattr(AcousticRewardModelling, "_log", interrupted)
     with pytest.raises(KeyboardInterrupt):
         execute(stage)
-    first = read_jsonl(stage.folder / "metrics.jsonl")
+    first = read_jsonl(stage.directory / "metrics.jsonl")
     assert [row["step"] for row in first] == [3, 6]
     monkeypatch.setattr(AcousticRewardModelling, "_log", log)
     execute(stage)
-    rows = read_jsonl(stage.folder / "metrics.jsonl")
+    rows = read_jsonl(stage.directory / "metrics.jsonl")
     assert [row["step"] for row in rows] == [3, 6, 9]
     assert [row["loss"] for row in rows[:2]] == [row["loss"] for row in first]

@@ -1,6 +1,6 @@
 """`data=espeak`: the program and what is kept of it, prompts, deliveries and defects, gold of prosody, the corpus.
 
-A stand-in for the program (`tests/fake_espeak.py`) is always there; the last tests need the real one.
+A stand-in for the program (`tests/helpers/speech/fake_espeak.py`) is always there; the last tests need the real one.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import numpy as np
 import pytest
 
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.packs.speech.rewards.intelligibility import wanted_phones
+from rlhf_lab.packs.speech.rewards.intelligibility import target_phones
 from rlhf_lab.packs.speech.sound.audio import RATE
-from rlhf_lab.packs.speech.sound.espeak import PROGRAM, Espeak, Options
+from rlhf_lab.packs.speech.sound.espeak import PROGRAM, Espeak, EspeakOptions
 from rlhf_lab.packs.speech.world import english_world, gold
 from rlhf_lab.packs.speech.world.english_delivery import (
     DEFECTS,
     OF_THE_VOICE,
     EnglishDelivery,
-    Reader,
+    EspeakReader,
     draw_english_delivery,
     options_for,
 )
@@ -46,28 +46,28 @@ from rlhf_lab.packs.speech.world.english_prompts import (
 from rlhf_lab.packs.speech.world.english_world import POINTS, EnglishWorld, prosody_gold
 from rlhf_lab.packs.speech.world.espeak import build
 from rlhf_lab.packs.speech.world.prompts import NEW_VOICE
-from rlhf_lab.packs.speech.world.settings import Espeak as Settings
+from rlhf_lab.packs.speech.world.settings import EspeakData as Settings
 
-FAKE = Path(__file__).parents[2] / "fake_espeak.py"
+FAKE = Path(__file__).parents[2] / "helpers" / "speech" / "fake_espeak.py"
 SIZES = (16, 64, 64, 16)
 SMALL = Settings(train_pairs=16, test_pairs=10, test_voice=0.5, codebooks=SIZES)
-OPTIONS = Options("en-us+m3")
+OPTIONS = EspeakOptions("en-us+m3")
 ASKED = EnglishUtterance("american man", "lively", "question", "Where is the red door?")
 PROMPT = "\n\nHuman: american man lively question : where is the red door\n\nAssistant:"
 
 
-def install(folder: Path, patch: pytest.MonkeyPatch) -> Path:
-    """Puts the stand-in first in PATH and the user's cache into the folder; returns the log of its calls."""
-    programs = folder / "bin"
+def install(directory: Path, patch: pytest.MonkeyPatch) -> Path:
+    """Put the stand-in first in PATH and the user's cache into the directory. Return the log of its calls."""
+    programs = directory / "bin"
     programs.mkdir()
     program = programs / PROGRAM
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{FAKE}" "$@"\n')
     program.chmod(0o755)
-    calls = folder / "calls.jsonl"
+    calls = directory / "calls.jsonl"
     calls.touch()
     patch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     patch.setenv("FAKE_ESPEAK_CALLS", str(calls))
-    patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    patch.setenv("XDG_CACHE_HOME", str(directory / "cache"))
     return calls
 
 
@@ -99,7 +99,7 @@ def test_without_the_program_the_error_says_how_to_get_it(monkeypatch, tmp_path)
 
 def test_the_options_reach_the_program(monkeypatch, tmp_path):
     calls = install(tmp_path, monkeypatch)
-    samples = Espeak().say("Salt & pepper", Options("en-us+f2", 200, 40, 0, 90))
+    samples = Espeak().say("Salt & pepper", EspeakOptions("en-us+f2", 200, 40, 0, 90))
     (call,) = made(calls)
     named = dict(pairwise(call))
     assert [named[name] for name in ("-v", "-s", "-p", "-a")] == ["en-us+f2", "200", "40", "90"]
@@ -121,7 +121,7 @@ def test_a_text_is_said_once_for_the_same_options_and_version(monkeypatch, tmp_p
     Espeak().say("Hello!", OPTIONS)
     assert len(made(calls)) == 4
     kept.write_bytes(kept.read_bytes()[:200])
-    assert np.array_equal(first, Espeak().say("Hello", OPTIONS))  # said anew, and whole again
+    assert np.array_equal(first, Espeak().say("Hello", OPTIONS))  # spoken again, and complete again
     assert np.array_equal(first, Espeak().say("Hello", OPTIONS))
     assert len(made(calls)) == 5
     monkeypatch.setenv("FAKE_ESPEAK_VERSION", "2.0")
@@ -139,8 +139,8 @@ def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch, tmp_path):
 
 def test_what_the_program_says_of_its_failure_is_passed_on(monkeypatch, tmp_path):
     install(tmp_path, monkeypatch)
-    with pytest.raises(DataError, match=r"voice does not exist.*try it by itself.*en-xx"):
-        Espeak().say("Hello", Options("en-xx"))
+    with pytest.raises(DataError, match=r"voice does not exist.*run it yourself.*en-xx"):
+        Espeak().say("Hello", EspeakOptions("en-xx"))
 
 
 # Prompts
@@ -172,11 +172,11 @@ def test_prompts_round_trip():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("lively", "angry"), "style 'angry' is unknown; use one of neutral"),
-        (("american man", "welsh man"), "voice 'welsh man' is unknown"),
-        (("red", "blue"), "is no text of category question; use one of 'where is the red door'"),
-        (("question", "list"), "is no text of category list"),
-        (("Human:", "Person:"), "is no prompt of data=espeak"),
+        (("lively", "angry"), "unknown style 'angry'; use one of neutral"),
+        (("american man", "welsh man"), "unknown voice 'welsh man'"),
+        (("red", "blue"), "is not a text of category question; use one of 'where is the red door'"),
+        (("question", "list"), "is not a text of category list"),
+        (("Human:", "Person:"), "is not a prompt of data=espeak"),
     ],
 )
 def test_other_prompts_are_refused(change, message):
@@ -188,7 +188,7 @@ def test_other_prompts_are_refused(change, message):
 
 
 def test_options_follow_voice_style_and_hurry():
-    assert options_for(ASKED, EnglishDelivery()) == Options("en-us+m3", 185, 58, 85, 80)
+    assert options_for(ASKED, EnglishDelivery()) == EspeakOptions("en-us+m3", 185, 58, 85, 80)
     assert options_for(ASKED, EnglishDelivery("fast", 1.0)).words_per_minute == round(2.1 * 185)
     assert options_for(ASKED, EnglishDelivery("monotone", 1.0)).words_per_minute == 185
     whispered = replace(ASKED, style="whispered", voice="british woman")
@@ -196,9 +196,9 @@ def test_options_follow_voice_style_and_hurry():
 
 
 def test_each_defect_does_what_it_says(calls):
-    reader = Reader(Espeak())
+    reader = EspeakReader(Espeak())
     utterance = replace(ASKED, style="neutral")
-    asked = reader.read(utterance, EnglishDelivery())
+    requested = reader.read(utterance, EnglishDelivery())
 
     def read(defect: str, severity: float = 1.0):
         return reader.read(utterance, EnglishDelivery(defect, severity))
@@ -206,22 +206,22 @@ def test_each_defect_does_what_it_says(calls):
     def movement(frames) -> float:
         return float(np.log2(frames.f0_T[frames.voiced_T]).std())
 
-    assert asked.energy_T[[0, -1]].min() > asked.energy_T.max() - 35  # no silence around it
+    assert requested.energy_T[[0, -1]].min() > requested.energy_T.max() - 35  # no silence around it
     assert movement(read("monotone")) == pytest.approx(0, abs=1e-9)
-    assert movement(read("monotone", 0.4)) == pytest.approx(0.6 * movement(asked))
-    assert len(read("fast")) == pytest.approx(len(asked) / 2.1, abs=2)
-    assert np.allclose(asked.energy_T - read("quiet", 0.5).energy_T, 9)
-    assert len(read("clipped")) == round(0.55 * len(asked))
+    assert movement(read("monotone", 0.4)) == pytest.approx(0.6 * movement(requested))
+    assert len(read("fast")) == pytest.approx(len(requested) / 2.1, abs=2)
+    assert np.allclose(requested.energy_T - read("quiet", 0.5).energy_T, 9)
+    assert len(read("clipped")) == round(0.55 * len(requested))
     paused = read("silences")
-    assert len(paused) == len(asked) + 20
+    assert len(paused) == len(requested) + 20
     assert paused.energy_T[paused.energy_T <= -70].size == 20
     hoarse = read("hoarse")
-    voiced = asked.voiced_T
-    assert (hoarse.aperiodicity_T[voiced] >= asked.aperiodicity_T[voiced] + 0.3).all()
+    voiced = requested.voiced_T
+    assert (hoarse.aperiodicity_T[voiced] >= requested.aperiodicity_T[voiced] + 0.3).all()
 
 
 def test_a_whisper_has_no_pitch_and_no_defect_of_the_voice(calls):
-    frames = Reader(Espeak()).read(replace(ASKED, style="whispered"), EnglishDelivery())
+    frames = EspeakReader(Espeak()).read(replace(ASKED, style="whispered"), EnglishDelivery())
     assert not frames.voiced_T.any()
     rng = np.random.default_rng(0)
     defects = {draw_english_delivery(rng, STYLES["whispered"], 0.0).defect for _ in range(200)}
@@ -257,7 +257,7 @@ def test_every_defect_costs_gold(world, defect):
 
 
 def test_the_target_follows_the_style(world):
-    """What is right for a lively style is wrong for a firm one."""
+    """The right target of a lively style is wrong for a firm one."""
     firm = replace(ASKED, style="firm").prompt
     measured = world.measure([PROMPT, firm], [world.say(PROMPT), world.say(PROMPT)])["gold"]
     assert measured[1] < measured[0] - 1.5
@@ -268,35 +268,35 @@ def test_the_target_follows_the_style(world):
 
 def test_the_corpus_of_the_stand_in(calls, world):
     corpus = build(SMALL)
-    said = len(made(calls))
+    text = len(made(calls))
     assert (len(corpus.train), len(corpus.test), corpus.name) == (16, 10, "espeak")
     assert corpus.renderer is not None and corpus.renderer.sizes == SIZES
     (clip,) = corpus.renderer.render([corpus.test[0].chosen])
     assert clip.seconds == pytest.approx(corpus.test[0].meta["audio_seconds_chosen"])
-    facts = [corpus.task(pair.prompt).facts for pair in corpus.test]
-    assert {row["words"] for row in facts} <= {words_of(text) for text in HELD_OUT}
-    assert {row["category"] == NEW_VOICE for row in facts} == {True, False}
-    assert all((row["category"] == NEW_VOICE) == (row["voice"] == HELD_OUT_VOICE) for row in facts)
-    trained = {corpus.task(pair.prompt).facts["words"] for pair in corpus.train}
+    metadata = [corpus.task(pair.prompt).metadata for pair in corpus.test]
+    assert {row["words"] for row in metadata} <= {words_of(text) for text in HELD_OUT}
+    assert {row["category"] == NEW_VOICE for row in metadata} == {True, False}
+    assert all((row["category"] == NEW_VOICE) == (row["voice"] == HELD_OUT_VOICE) for row in metadata)
+    trained = {corpus.task(pair.prompt).metadata["words"] for pair in corpus.train}
     assert not trained & {words_of(text) for text in HELD_OUT}
     statistics = corpus.report["train"].statistics
     assert "phone error, chosen" not in statistics  # nobody knows it
     assert statistics["gold mean, chosen"] > statistics["gold mean, rejected"]
     # letters of English words are no phones: the guard refuses
     with pytest.raises(DataError, match="no column text"):
-        wanted_phones(facts[0], corpus.test[0].prompt)
+        target_phones(metadata[0], corpus.test[0].prompt)
     again = build(SMALL)
     assert again.fingerprint == corpus.fingerprint
     assert build(replace(SMALL, seed=1)).fingerprint != corpus.fingerprint
     assert [pair.chosen for pair in again.train] == [pair.chosen for pair in corpus.train]
     # the second corpus says nothing, the third what its own draws add
-    assert all(call not in made(calls)[:said] for call in made(calls)[said:])
+    assert all(call not in made(calls)[:text] for call in made(calls)[text:])
 
 
 # The real program
 
 INSTALLED = shutil.which(PROGRAM)
-"""Where it is before the stand-in is put before it."""
+"""Path of the program before the stand-in is put before it."""
 REAL = pytest.mark.skipif(INSTALLED is None, reason="apt-get install espeak-ng")
 
 
@@ -309,7 +309,7 @@ def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @REAL
 @pytest.mark.slow
 def test_voices_and_styles_of_the_real_program(real):
-    reader = Reader(Espeak())
+    reader = EspeakReader(Espeak())
     assert "fake" not in reader.espeak.version
 
     def pitches(voice: str, style: str):

@@ -15,7 +15,7 @@ from rlhf_lab.packs.speech.sound.features import NAMES, extract_many
 
 
 @pytest.fixture
-def folder(tmp_path):
+def directory(tmp_path):
     """Three clips, one of them noise without pitch, one in a folder below."""
     clips = tmp_path / "clips"
     (clips / "more").mkdir(parents=True)
@@ -26,11 +26,11 @@ def folder(tmp_path):
     return clips
 
 
-def test_a_folder_becomes_a_table(folder, tmp_path, capsys):
+def test_a_folder_becomes_a_table(directory, tmp_path, capsys):
     to = tmp_path / "new" / "features.csv"
-    run([str(folder), f"to={to}"])
+    run([str(directory), f"to={to}"])
     rows = list(csv.DictReader(to.open()))
-    files = [folder / "b.wav", folder / "more" / "a.WAV", folder / "noise.wav"]
+    files = [directory / "b.wav", directory / "more" / "a.WAV", directory / "noise.wav"]
     assert [row["file"] for row in rows] == list(map(str, files))
     table_N7 = np.array([[float(row[name] or "nan") for name in NAMES] for row in rows])
     np.testing.assert_array_equal(table_N7, extract_many(files))
@@ -42,50 +42,50 @@ def test_a_folder_becomes_a_table(folder, tmp_path, capsys):
     assert hnr.split("│")[-2].strip() == "1"  # undefined
 
 
-def test_files_without_a_table(folder, tmp_path, capsys):
-    run([str(folder / "b.wav")])
+def test_files_without_a_table(directory, tmp_path, capsys):
+    run([str(directory / "b.wav")])
     assert "features of 1 clips" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clips"]
 
 
-def test_another_rate(folder):
-    write_wav(folder / "slow.wav", Audio(audio(tone(150, 0.3)).samples_N, 8000))
-    with pytest.raises(DataError, match=r"1 of 4 files cannot be measured:\n.*slow\.wav has 8000 samples a second"):
-        run([str(folder)])
-    run([str(folder), "resample=true"])
-    run([str(folder / "slow.wav"), "rate=8000"])
+def test_another_rate(directory):
+    write_wav(directory / "slow.wav", Audio(audio(tone(150, 0.3)).samples_N, 8000))
+    with pytest.raises(DataError, match=r"1 of 4 files cannot be measured:\n.*slow\.wav has 8000 samples per second"):
+        run([str(directory)])
+    run([str(directory), "resample=true"])
+    run([str(directory / "slow.wav"), "rate=8000"])
 
 
-def test_a_damaged_file_is_named_and_can_be_left_out(folder, tmp_path, capsys):
-    (folder / "d.wav").write_bytes(b"not a WAV file")
-    with pytest.raises(DataError, match=r"d\.wav is damaged(.|\n)*leave them out with max_bad_files=1"):
-        run([str(folder), f"to={tmp_path / 'features.csv'}"])
-    run([str(folder), f"to={tmp_path / 'features.csv'}", "max_bad_files=1"])
+def test_a_damaged_file_is_named_and_can_be_left_out(directory, tmp_path, capsys):
+    (directory / "d.wav").write_bytes(b"not a WAV file")
+    with pytest.raises(DataError, match=r"d\.wav is damaged(.|\n)*skip them with max_bad_files=1"):
+        run([str(directory), f"to={tmp_path / 'features.csv'}"])
+    run([str(directory), f"to={tmp_path / 'features.csv'}", "max_bad_files=1"])
     printed = capsys.readouterr().out
-    assert "1 of 4 files are left out" in printed and "d.wav is damaged" in printed and "features of 3 clips" in printed
+    assert "1 of 4 files are skipped" in printed and "d.wav is damaged" in printed and "features of 3 clips" in printed
     rows = (tmp_path / "features.csv").read_text().splitlines()[1:]
-    clips = {path.name for path in folder.rglob("*") if path.suffix.lower() == ".wav"}
+    clips = {path.name for path in directory.rglob("*") if path.suffix.lower() == ".wav"}
     assert {Path(row.split(",")[0]).name for row in rows} == clips - {"d.wav"}
     with pytest.raises(DataError, match=r"Repair or remove them$"):
-        run([str(folder / "d.wav"), "max_bad_files=9"])
+        run([str(directory / "d.wav"), "max_bad_files=9"])
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["to=x.csv"], "features takes WAV files, or folders of them"),
+        (["to=x.csv"], "features takes WAV files or directories"),
         (["CLIPS", "too=x.csv"], "too is not an option of features; did you mean to"),
         (
             ["CLIPS", "rate=fast", "resample=1", "to="],
-            "rate=fast: expected samples a second, such as 16000\nresample=1: ",
+            "rate=fast: expected samples per second, such as 16000\nresample=1: ",
         ),
         (["EMPTY"], "has no .wav files"),
     ],
 )
-def test_a_wrong_command(folder, tmp_path, words, message):
+def test_a_wrong_command(directory, tmp_path, words, message):
     (tmp_path / "empty").mkdir()
-    places = {"CLIPS": str(folder), "EMPTY": str(tmp_path / "empty")}
+    positions = {"CLIPS": str(directory), "EMPTY": str(tmp_path / "empty")}
     with pytest.raises(ConfigError) as error:
-        run([places.get(word, word) for word in words])
+        run([positions.get(word, word) for word in words])
     assert message in str(error.value)
     assert not list(tmp_path.glob("*.csv"))

@@ -1,4 +1,4 @@
-"""Where the windows of frames lie."""
+"""Positions of the windows of frames."""
 
 import numpy as np
 import pytest

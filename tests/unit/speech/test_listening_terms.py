@@ -17,7 +17,7 @@ from rlhf_lab.packs.speech.reward_models.settings import RecogniserStage
 from rlhf_lab.packs.speech.rewards import acoustic, acoustic_rm, intelligibility, wav2vec2
 from rlhf_lab.packs.speech.rewards.clips import features_of
 from rlhf_lab.packs.speech.rewards.feature_model import FeatureModel, Standardiser, new_network
-from rlhf_lab.packs.speech.rewards.settings import AcousticModel, HandWeighted, Intelligibility, SpeechEncoder
+from rlhf_lab.packs.speech.rewards.settings import AcousticModel, HandWeighted, IntelligibilityTerm, SpeechEncoder
 from rlhf_lab.packs.speech.rewards.speech_encoder import SpeechModel, SpeechScorer, load_trunk
 from rlhf_lab.packs.speech.sound.features import NAMES
 from rlhf_lab.packs.speech.sound.stream import write_stream
@@ -33,7 +33,7 @@ CLEAR, MUMBLED, SILENT = 0, 1, 2
 
 
 class PhoneCodec:
-    """Codebook 0 is a phone, codebook 1 how it is said. Counts what it decodes."""
+    """Codec: codebook 0 is a phone, codebook 1 its style. Counts the clips it decodes."""
 
     sizes = (len(PHONES), 3)
     rate = RATE
@@ -69,28 +69,28 @@ def corpus():
     for split, count, seed in (("train", 40, 0), ("test", 8, 1)):
         said_texts = texts(count, seed)
         splits[split] = [Pair(f"{split} {text}", stream(text), stream(text, MUMBLED)) for text in said_texts]
-    facts = {pair.prompt: {"text": pair.prompt.split()[1]} for pairs in splits.values() for pair in pairs}
+    metadata = {pair.prompt: {"text": pair.prompt.split()[1]} for pairs in splits.values() for pair in pairs}
     renderer = StreamRenderer(PhoneCodec())
-    return Corpus("toy", splits["train"], splits["test"], "", facts=facts, renderer=renderer)
+    return Corpus("toy", splits["train"], splits["test"], "", metadata=metadata, renderer=renderer)
 
 
-def run_on(corpus, folder=None, **needs):
-    run = SimpleNamespace(data=corpus, needs=needs, device="cpu", folder=folder, notes=[])
+def run_on(corpus, directory=None, **needs):
+    run = SimpleNamespace(data=corpus, needs=needs, device="cpu", directory=directory, notes=[])
     run.note = run.notes.append
     return run
 
 
 @pytest.fixture(scope="module")
 def recogniser(corpus, tmp_path_factory):
-    """(folder, metrics) of the stage that fits the guard's recogniser."""
-    folder = tmp_path_factory.mktemp("recogniser")
-    result = fit_stage(RecogniserStage(max_clips=40, heldout_pairs=8), run_on(corpus, folder)).finish()
-    return str(folder), result.metrics
+    """(directory, metrics) of the stage that fits the guard's recogniser."""
+    directory = tmp_path_factory.mktemp("recogniser")
+    result = fit_stage(RecogniserStage(max_clips=40, heldout_pairs=8), run_on(corpus, directory)).finish()
+    return str(directory), result.metrics
 
 
-def ask(corpus, pairs, replies):
-    columns = [corpus.facts[pair.prompt]["text"] for pair in pairs]
-    return said([pair.prompt for pair in pairs], replies, text=columns)
+def ask(corpus, pairs, responses):
+    columns = [corpus.metadata[pair.prompt]["text"] for pair in pairs]
+    return said([pair.prompt for pair in pairs], responses, text=columns)
 
 
 def test_the_recogniser_stage_hears_what_is_clear(recogniser):
@@ -102,8 +102,8 @@ def test_the_recogniser_stage_hears_what_is_clear(recogniser):
 
 
 def test_the_guard_lets_a_clear_clip_pass_and_refuses_a_mumbled_one(corpus, recogniser):
-    """A hand weight on voiced sound alone would prefer the mumbled clip: a vowel held on."""
-    settings = Intelligibility(floor=-0.5, below=-9.0, weight=0.0)
+    """A hand weight on voiced sound alone would prefer the mumbled clip, which prolongs a vowel."""
+    settings = IntelligibilityTerm(floor=-0.5, below=-9.0, weight=0.0)
     guard = intelligibility.build(settings, run_on(corpus, recogniser=recogniser[0]))
     voiced = HandWeighted(weights={"voiced_fraction": 1.0}, clips=40)
     terms = {
@@ -112,8 +112,8 @@ def test_the_guard_lets_a_clear_clip_pass_and_refuses_a_mumbled_one(corpus, reco
     }
     graph = GraphReward(terms, RewardGraph(terms={"acoustic": voiced, "intelligibility": settings}))
     pair = next(pair for pair in corpus.test if "s" in pair.prompt.split()[1])
-    replies = [pair.chosen, pair.rejected, stream("aeiou", SILENT), "no stream"]
-    batch = graph(ask(corpus, [pair] * 4, replies))
+    responses = [pair.chosen, pair.rejected, stream("aeiou", SILENT), "no stream"]
+    batch = graph(ask(corpus, [pair] * 4, responses))
     clear, mumbled, *_ = batch.parts["acoustic"]
     assert mumbled > clear
     assert batch.total_N[0] == clear
@@ -133,7 +133,7 @@ def test_a_graph_decodes_each_distinct_reply_once(corpus, recogniser, tmp_path):
         "acoustic": HandWeighted(clips=8),
         "acoustic_rm": AcousticModel(),
         "wav2vec2": SpeechEncoder(),
-        "intelligibility": Intelligibility(),
+        "intelligibility": IntelligibilityTerm(),
     }
     modules = {
         "acoustic": acoustic,
@@ -186,28 +186,28 @@ def test_what_is_silent_is_worth_what_is_stated(corpus):
 
 
 def test_a_gate_by_hand():
-    """Below the floor: `below`, whatever the sum; a reply that the gate leaves unscored has not passed it."""
-    gate = Intelligibility(floor=-0.5, below=-3.0, weight=0.0)
+    """Below the floor: `below`, whatever the sum; a response that the gate leaves unscored has not passed it."""
+    gate = IntelligibilityTerm(floor=-0.5, below=-3.0, weight=0.0)
     settings = RewardGraph(terms={"a": Gold(weight=2.0), "guard": gate}, temperature=2.0)
     parts = {"a": np.array([1.0, 1.0, 5.0, 1.0]), "guard": np.array([-0.4, -0.5, -0.6, np.nan])}
     assert combine(parts, settings)[:3].tolist() == [1.0, 1.0, -1.5]
     assert np.isnan(combine(parts, settings)[3])
     assert nodes(settings) == ["a", "guard"]
-    ungated = RewardGraph(terms={"a": Gold(weight=2.0), "guard": Intelligibility()})
+    ungated = RewardGraph(terms={"a": Gold(weight=2.0), "guard": IntelligibilityTerm()})
     assert combine(parts, ungated)[:3] == pytest.approx([1.6, 1.5, 9.4])
 
 
 def test_what_a_clip_has_to_say_is_stated_by_its_row():
-    assert intelligibility.wanted_phones({"text": "ta ko"}, "p") == list("tako")
+    assert intelligibility.target_phones({"text": "ta ko"}, "p") == list("tako")
     with pytest.raises(DataError, match="has no column text"):
-        intelligibility.wanted_phones({"answer": "4"}, "p")
+        intelligibility.target_phones({"answer": "4"}, "p")
 
 
 def test_folders_that_hold_something_else(corpus, tmp_path):
     cases = [
         (acoustic_rm, AcousticModel(), "acoustic_rm", "acoustic_reward.json"),
         (wav2vec2, SpeechEncoder(), "wav2vec2", "speech_encoder.json"),
-        (intelligibility, Intelligibility(), "recogniser", "recogniser.npz"),
+        (intelligibility, IntelligibilityTerm(), "recogniser", "recogniser.npz"),
     ]
     for module, settings, role, file in cases:
         with pytest.raises(ConfigError, match=rf"needs\.{role}=.* has no {file}"):
@@ -230,7 +230,7 @@ def test_stages_that_listen_need_speech(stage):
 
 def test_replies_that_are_text_cannot_be_heard():
     corpus = Corpus("mini_hh", [], [], "")
-    with pytest.raises(ConfigError, match="reward=acoustic reads audio, and the responses of data=mini_hh are text"):
+    with pytest.raises(ConfigError, match="reward=acoustic needs audio, but the responses of data=mini_hh are text"):
         acoustic.build(HandWeighted(), run_on(corpus))
 
 
@@ -245,6 +245,6 @@ def test_a_recipe_may_name_models_of_rewards_that_it_does_not_choose():
         "recogniser": "recogniser",
     }
     # they read what the stage wrote into its directory
-    assert stage.sources()["acoustic_rm"] == str(stage.needs["acoustic_rm"].folder)
+    assert stage.sources()["acoustic_rm"] == str(stage.needs["acoustic_rm"].directory)
     with pytest.raises(ConfigError, match=r"needs\.acoustic_rm is not set"):
         planned("grpo", "reward=acoustic_rm", "data=speech_small", "model=codec", "needs.reward=null")

@@ -16,9 +16,9 @@ import torch
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.pinned_packages import MARKER
 from rlhf_lab.losses.preference import PairLogps, dpo
-from rlhf_lab.packs.speech.parler.client import Parler, Prompt, SpokenClip, WorkerFailed
+from rlhf_lab.packs.speech.parler.client import Parler, SpeechPrompt, SpokenClip, WorkerFailed
 from rlhf_lab.packs.speech.parler.environment import PARLER
-from rlhf_lab.packs.speech.parler.protocol import Closed, Malformed, Message, receive, send
+from rlhf_lab.packs.speech.parler.protocol import Closed, Malformed, WorkerMessage, receive, send
 
 FAKE = Path(__file__).with_name("fake_parler_worker.py")
 
@@ -33,11 +33,11 @@ def pipe():
 
 @pytest.fixture
 def packages(tmp_path):
-    """A folder that passes for an environment."""
-    folder = tmp_path / "environment"
-    folder.mkdir()
-    (folder / MARKER).write_text(PARLER.pins(), encoding="ascii")
-    return folder
+    """A directory that passes for an environment."""
+    directory = tmp_path / "environment"
+    directory.mkdir()
+    (directory / MARKER).write_text(PARLER.pins(), encoding="ascii")
+    return directory
 
 
 @pytest.fixture
@@ -45,20 +45,20 @@ def start(packages):
     """Starts a client of the fake worker, in one of its ways to behave."""
     started = []
 
-    def begin(behaviour: str = "well", **settings) -> Parler:
+    def start(behaviour: str = "well", **settings) -> Parler:
         settings = {"timeout_s": 60.0, **settings}
-        parler = Parler("model", folder=packages, command=(sys.executable, str(FAKE), behaviour), **settings)
+        parler = Parler("model", directory=packages, command=(sys.executable, str(FAKE), behaviour), **settings)
         started.append(parler)
         return parler
 
-    yield begin
+    yield start
     for parler in started:
         parler.close()
 
 
-def clip(codes, text: str = "Hello.", is_ended: bool = True) -> SpokenClip:
+def clip(codes, text: str = "Hello.", is_finished: bool = True) -> SpokenClip:
     codes_TK = np.array(codes, dtype=np.int64)
-    return SpokenClip(Prompt(text, "A voice."), codes_TK, is_ended, np.zeros(codes_TK.shape), 0.0)
+    return SpokenClip(SpeechPrompt(text, "A voice."), codes_TK, is_finished, np.zeros(codes_TK.shape), 0.0)
 
 
 def test_a_message_arrives_as_it_was_sent(pipe):
@@ -69,7 +69,7 @@ def test_a_message_arrives_as_it_was_sent(pipe):
         "b": np.array([True, False]),
         "x": np.array(1.5),
     }
-    send(sink, Message({"verb": "say", "arguments": {"text": "äöü ✓"}}, arrays))
+    send(sink, WorkerMessage({"verb": "say", "arguments": {"text": "äöü ✓"}}, arrays))
     message = receive(source, timeout_s=5)
     assert message.header == {"verb": "say", "arguments": {"text": "äöü ✓"}}
     assert list(message.arrays) == list(arrays)
@@ -79,8 +79,8 @@ def test_a_message_arrives_as_it_was_sent(pipe):
 
 
 def test_arrays_of_objects_are_refused(pipe):
-    with pytest.raises(TypeError, match="array 'a' is object"):
-        send(pipe[1], Message({}, {"a": np.array([object()])}))
+    with pytest.raises(TypeError, match="array 'a' has dtype object"):
+        send(pipe[1], WorkerMessage({}, {"a": np.array([object()])}))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_nobody_reads(pipe):
     source, sink = os.pipe()
     os.close(source)
     with pytest.raises(Closed):
-        send(sink, Message({"verb": "say"}))
+        send(sink, WorkerMessage({"verb": "say"}))
     os.close(sink)
 
 
@@ -124,7 +124,7 @@ def test_a_loss_of_the_lab_trains_through_the_boundary(start):
     """The fake's log-probability of code c under weight w is w·(c + 1); DPO's gradient is computed by hand."""
     parler = start()
     assert (parler.codebooks, parler.size, parler.rate) == (2, 4, 8000)
-    pair = [clip([[1, 2], [0, 3]]), clip([[1, 0]], is_ended=False)]
+    pair = [clip([[1, 2], [0, 3]]), clip([[1, 0]], is_finished=False)]
     logps = parler.logps(pair)
     assert logps.clips_N.tolist() == [10.0 - 0.5, 3.0]  # Σ(c + 1), and −0.5 for ending
     assert logps.means_N.tolist() == [9.5 / 5, 3 / 2]
@@ -142,7 +142,7 @@ def test_a_loss_of_the_lab_trains_through_the_boundary(start):
 
 def test_clips_and_audio(start):
     parler = start(max_frames=3)
-    prompts = [Prompt("One.", "A."), Prompt("Two.", "B.")]
+    prompts = [SpeechPrompt("One.", "A."), SpeechPrompt("Two.", "B.")]
     clips = parler.generate(prompts, clips=2, seed=7)
     assert [spoken.prompt.text for spoken in clips] == ["One.", "One.", "Two.", "Two."]
     assert [len(spoken.codes_TK) for spoken in clips] == [1, 2, 1, 2]
@@ -161,7 +161,7 @@ def test_wrong_clips_are_named(start):
         "clip 1 has codes outside 0…3",
         "clip 2 has codes of shape (1, 3); expected (frames, 2)",
     ]
-    with pytest.raises(ConfigError, match="at least one clip"):
+    with pytest.raises(ConfigError, match="clips is empty"):
         parler.decode([])
 
 
@@ -175,9 +175,9 @@ def test_a_request_that_fails_leaves_the_worker_alive(start):
 @pytest.mark.parametrize(
     ("behaviour", "says"),
     [
-        ("dies", r"decode: the worker of Parler-TTS has ended \(status 3\). It printed last:\nout of memory"),
+        ("dies", r"decode: the worker of Parler-TTS has exited \(status 3\). Its last output:\nout of memory"),
         ("hangs", r"did not answer within 1 s \(timeout_s\) \(status -9\)"),
-        ("prints", r"sent what is no answer"),
+        ("prints", r"sent an invalid answer"),
     ],
 )
 def test_a_worker_that_fails(start, behaviour, says):
@@ -185,22 +185,22 @@ def test_a_worker_that_fails(start, behaviour, says):
     parler.timeout_s = 1.0
     with pytest.raises(WorkerFailed, match=says):
         parler.decode([clip([[0, 1]])])
-    with pytest.raises(WorkerFailed, match="has ended; make a new Parler"):
+    with pytest.raises(WorkerFailed, match="has exited; create a new Parler"):
         parler.decode([clip([[0, 1]])])
 
 
 def test_a_worker_that_does_not_start(start):
-    with pytest.raises(WorkerFailed, match=r"start: .* has ended \(status 1\)[\s\S]*ImportError: no parler"):
+    with pytest.raises(WorkerFailed, match=r"start: .* has exited \(status 1\)[\s\S]*ImportError: no parler"):
         start("absent")
 
 
 def test_no_worker_outlives_its_client(packages):
     command = (sys.executable, str(FAKE), "well")
-    with Parler("model", folder=packages, command=command) as parler:
+    with Parler("model", directory=packages, command=command) as parler:
         closed = parler._process
         assert closed.poll() is None
     assert closed.poll() == 0
-    parler = Parler("model", folder=packages, command=command)
+    parler = Parler("model", directory=packages, command=command)
     forgotten = parler._process
     del parler
     gc.collect()
@@ -213,7 +213,7 @@ def test_no_worker_outlives_the_lab(packages, tmp_path):
         "import os, sys\n"
         "from pathlib import Path\n"
         "from rlhf_lab.packs.speech.parler.client import Parler\n"
-        f"p = Parler('m', folder=Path({str(packages)!r}), command=({sys.executable!r}, {str(FAKE)!r}, 'hangs'))\n"
+        f"p = Parler('m', directory=Path({str(packages)!r}), command=({sys.executable!r}, {str(FAKE)!r}, 'hangs'))\n"
         f"Path({str(tmp_path / 'pid')!r}).write_text(str(p._process.pid))\n"
         "os.kill(os.getpid(), 9)\n"
     )
@@ -227,7 +227,7 @@ def test_no_worker_outlives_the_lab(packages, tmp_path):
 
 
 def _is_running(process: int) -> bool:
-    """False for a process that has ended, also while nobody has asked for its status."""
+    """False for a process that has exited, also while nobody has read its status."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from rlhf_lab.packs.speech.parler.columns import (
-    Clip,
     Codebooks,
-    Sampling,
+    CodecClip,
+    ColumnSampler,
     choices,
     clip_logps,
     columns_of,
     decoder_inputs,
 )
 
-BOOKS = Codebooks(count=3, size=4, begin=6, end=5)
+BOOKS = Codebooks(count=3, size=4, start=6, end=5)
 VOCABULARY = 8
 
 
@@ -33,7 +33,7 @@ def logits_of(inputs_BKL: torch.Tensor, codebooks: Codebooks = BOOKS) -> torch.T
 
 
 def sample(clips: int, *, max_frames: int, temperature: float = 1.0, codebooks: Codebooks = BOOKS, seed: int = 0):
-    sampling = Sampling(clips, codebooks, max_frames=max_frames, temperature=temperature, seed=seed)
+    sampling = ColumnSampler(clips, codebooks, max_frames=max_frames, temperature=temperature, seed=seed)
     read = []
     while not sampling.is_complete:
         read.append(sampling.inputs())
@@ -43,13 +43,16 @@ def sample(clips: int, *, max_frames: int, temperature: float = 1.0, codebooks: 
 
 
 def test_what_the_decoder_reads():
-    clip = Clip(torch.tensor([[0, 1, 2], [3, 2, 1]]), is_ended=True)
+    clip = CodecClip(torch.tensor([[0, 1, 2], [3, 2, 1]]), is_finished=True)
     assert columns_of(clip, BOOKS) == 4
     assert decoder_inputs([clip], BOOKS)[0].tolist() == [[6, 0, 3, 5], [6, 6, 1, 2], [6, 6, 6, 2]]
 
 
 def test_shorter_clips_are_filled_with_the_end():
-    short, long = Clip(torch.zeros(1, 3, dtype=torch.long), True), Clip(torch.ones(3, 3, dtype=torch.long), False)
+    short, long = (
+        CodecClip(torch.zeros(1, 3, dtype=torch.long), True),
+        CodecClip(torch.ones(3, 3, dtype=torch.long), False),
+    )
     inputs_BKL = decoder_inputs([short, long], BOOKS)
     assert inputs_BKL[0].tolist() == [[6, 0, 5, 5, 5], [6, 6, 0, 5, 5], [6, 6, 6, 0, 5]]
     assert inputs_BKL[1].tolist() == [[6, 1, 1, 1, 5], [6, 6, 1, 1, 1], [6, 6, 6, 1, 1]]
@@ -59,28 +62,28 @@ def test_shorter_clips_are_filled_with_the_end():
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_log_probabilities_are_those_of_sampling(count, temperature):
     codebooks = replace(BOOKS, count=count)
-    drawn, read_BKL = sample(32, max_frames=6, temperature=temperature, codebooks=codebooks)
-    clips = [clip for clip, _ in drawn]
-    assert {clip.is_ended for clip in clips} == {True, False}
+    selected, read_BKL = sample(32, max_frames=6, temperature=temperature, codebooks=codebooks)
+    clips = [clip for clip, _ in selected]
+    assert {clip.is_finished for clip in clips} == {True, False}
     assert len({len(clip.codes_TK) for clip in clips}) > 2
     inputs_BKL = decoder_inputs(clips, codebooks)
     options_BKLC = choices(logits_of(inputs_BKL, codebooks), codebooks, temperature=temperature)
-    for row, (clip, recorded) in enumerate(drawn):
+    for row, (clip, recorded) in enumerate(selected):
         columns = columns_of(clip, codebooks)
         assert torch.equal(inputs_BKL[row, :, :columns], read_BKL[row, :, :columns])
         logps = clip_logps(options_BKLC[row], clip, codebooks)
         torch.testing.assert_close(logps.codes_TK, recorded.codes_TK, rtol=0, atol=1e-12)
         torch.testing.assert_close(logps.end, recorded.end, rtol=0, atol=1e-12)
-        assert (logps.end != 0) == clip.is_ended
+        assert (logps.end != 0) == clip.is_finished
 
 
 def test_the_probabilities_of_all_clips_sum_to_one():
     """Two codebooks of two codes, at most two frames: 4 clips of one frame that end, and 16 of two that are cut."""
-    codebooks = Codebooks(count=2, size=2, begin=3, end=2)
+    codebooks = Codebooks(count=2, size=2, start=3, end=2)
     total = 0.0
-    for frames, is_ended in ((1, True), (2, False)):
+    for frames, is_finished in ((1, True), (2, False)):
         for codes in itertools.product(range(2), repeat=frames * 2):
-            clip = Clip(torch.tensor(codes).view(frames, 2), is_ended)
+            clip = CodecClip(torch.tensor(codes).view(frames, 2), is_finished)
             options_BKLC = choices(logits_of(decoder_inputs([clip], codebooks), codebooks), codebooks, temperature=1.0)
             logps = clip_logps(options_BKLC[0], clip, codebooks)
             total += float((logps.codes_TK.sum() + logps.end).exp())

@@ -10,12 +10,12 @@ import pytest
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.media import Audio
 from rlhf_lab.core.pinned_packages import MARKER
-from rlhf_lab.packs.speech.parler.client import Prompt, SpokenClip
+from rlhf_lab.packs.speech.parler.client import SpeechPrompt, SpokenClip
 from rlhf_lab.packs.speech.parler.command import read_prompts, run
 from rlhf_lab.packs.speech.parler.environment import PARLER
 from rlhf_lab.packs.speech.parler.rounds import DpoSettings, best_and_worst, score
 
-PROMPT = Prompt("Hello.", "A voice.")
+PROMPT = SpeechPrompt("Hello.", "A voice.")
 AUDIO = [Audio(np.zeros(800, np.float32), 8000)] * 3
 
 
@@ -33,8 +33,8 @@ def test_the_best_and_the_worst_of_each_prompt():
 @pytest.mark.parametrize(
     ("scores", "says"),
     [
-        ([1.0, 2.0], r"shape \(2,\) for 3 clips; expected one each"),
-        ([1.0, float("nan"), 2.0], r"returned nan for clip 1 \(0.10 s to 'Hello.'\)"),
+        ([1.0, 2.0], r"shape \(2,\) for 3 clips; expected one score per clip"),
+        ([1.0, float("nan"), 2.0], r"returned nan for clip 1 \(0.10 s for 'Hello.'\)"),
         ([1.0, 2.0, float("inf")], "returned inf for clip 2"),
     ],
 )
@@ -55,10 +55,10 @@ def test_prompts_of_a_file(tmp_path):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows[:1]))
     assert read_prompts(file) == [PROMPT]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(DataError, match=r"row 2: .* is no prompt; expected \{"):
+    with pytest.raises(DataError, match=r"row 2: .* is not a prompt; expected the form \{"):
         read_prompts(file)
     file.write_text("hello\n")
-    with pytest.raises(DataError, match="row 1: 'hello' is no prompt"):
+    with pytest.raises(DataError, match="row 1: 'hello' is not a prompt"):
         read_prompts(file)
     file.write_text("")
     with pytest.raises(DataError, match="has no prompts"):
@@ -68,12 +68,12 @@ def test_prompts_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["train"], "'train' is neither"),
-        (["setup", "here"], "'here' is no option of the form name=value"),
+        (["train"], "'train' is not an action of parler"),
+        (["setup", "here"], "'here' is not an option; expected name=value"),
         (["setup", "folde=x"], "folde is not a setting; did you mean folder"),
         (["dpo", "model=m", "lr=fast"], "lr=fast is text, expected a number"),
         (["dpo", "model=m"], "prompts, reward, to must be set"),
-        (["dpo", "model=m", "prompts=p", "reward=loudness", "to=x"], "must name a function of a file"),
+        (["dpo", "model=m", "prompts=p", "reward=loudness", "to=x"], "must name a function in a file"),
     ],
 )
 def test_wrong_commands(words, says):
@@ -89,4 +89,4 @@ def test_the_command_says_whether_the_environment_is_there(tmp_path, capsys):
     run([f"folder={tmp_path}"])
     assert f"{tmp_path}: ready" in capsys.readouterr().out
     run(["setup", f"folder={tmp_path}"])
-    assert "was there" in capsys.readouterr().out
+    assert "already exists" in capsys.readouterr().out

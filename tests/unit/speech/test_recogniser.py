@@ -1,4 +1,4 @@
-"""The guard's recogniser on synthetic phones: what is said, what is not, and what is slurred, noisy or cut."""
+"""The guard's recogniser on synthetic phones: spoken, missing, slurred, noisy or cut."""
 
 import numpy as np
 import pytest
@@ -21,15 +21,15 @@ def speech():
 
 
 def test_it_hears_what_is_said(recogniser, speech):
-    """Other clips of the same speakers, without knowing where a phone begins: at most 5 % of phones are wrong."""
+    """Other clips of the same speakers, with unknown starts of phones: at most 5 % of phones are wrong."""
     clips, phones = speech
-    heard = recogniser.compare(clips, phones)
-    assert heard.phone_error_N.mean() < 0.05
-    assert heard.heard == recogniser.recognise(clips)
+    recognised = recogniser.compare(clips, phones)
+    assert recognised.phone_error_N.mean() < 0.05
+    assert recognised.heard == recogniser.recognise(clips)
     assert recogniser.phones == tuple(sorted([*VOWELS, FRICATIVE]))
-    assert (heard.margin_N <= 0).all() and heard.margin_N.mean() > -0.1
-    is_right_N = np.array([said == asked for said, asked in zip(heard.heard, phones, strict=True)])
-    np.testing.assert_allclose(heard.margin_N[is_right_N], 0, atol=1e-4)
+    assert (recognised.margin_N <= 0).all() and recognised.margin_N.mean() > -0.1
+    is_right_N = np.array([text == requested for text, requested in zip(recognised.heard, phones, strict=True)])
+    np.testing.assert_allclose(recognised.margin_N[is_right_N], 0, atol=1e-4)
 
 
 def test_other_words_are_not_what_was_wanted(recogniser, speech):
@@ -50,7 +50,7 @@ def test_one_wrong_phone_costs_one_phone(recogniser):
 
 
 def test_pauses_do_not_count(recogniser):
-    """Neither in the clip nor in what is wanted."""
+    """Neither in the clip nor in the target."""
     rng = np.random.default_rng(6)
     with_pauses = recogniser.compare([say("_sa__si_so_", rng)], [list("sasiso")])
     assert with_pauses.phone_error_N[0] == 0 and PAUSE not in with_pauses.heard[0]
@@ -61,47 +61,47 @@ def test_pauses_do_not_count(recogniser):
 def test_what_harms_speech_is_heard(recogniser, harm):
     rng = np.random.default_rng(7)
     phones = [list("sasiso"), list("eusy"), list("isaso"), list("yseas")] * 3
-    clean = recogniser.compare([say(said, rng) for said in phones], phones)
+    clean = recogniser.compare([say(text, rng) for text in phones], phones)
     harmed = {
-        "noise": [audio(with_noise(say(said, rng).samples_N, 5)) for said in phones],
-        "fast": [say(said, rng, milliseconds=(20, 35)) for said in phones],
+        "noise": [audio(with_noise(say(text, rng).samples_N, 5)) for text in phones],
+        "fast": [say(text, rng, milliseconds=(20, 35)) for text in phones],
         # all vowels move to the neutral one
-        "mumbled": [say(["e" if phone in VOWELS else phone for phone in said], rng) for said in phones],
+        "mumbled": [say(["e" if phone in VOWELS else phone for phone in text], rng) for text in phones],
         "voiced only": [audio(tone(140, 0.6)) for _ in phones],
     }[harm]
-    heard = recogniser.compare(harmed, phones)
+    recognised = recogniser.compare(harmed, phones)
     assert clean.phone_error_N.mean() < 0.1
-    assert heard.phone_error_N.mean() > clean.phone_error_N.mean() + 0.2
-    assert heard.margin_N.mean() < clean.margin_N.mean()
+    assert recognised.phone_error_N.mean() > clean.phone_error_N.mean() + 0.2
+    assert recognised.margin_N.mean() < clean.margin_N.mean()
 
 
 def test_neither_loudness_nor_a_steady_filter_is_heard(recogniser, speech):
     clips, _ = speech
     quiet = [audio(clip.samples_N, peak=0.02) for clip in clips]
     assert recogniser.recognise(quiet) == recogniser.recognise(clips)
-    # pre-emphasis brightens the whole clip
+    # pre-emphasis brightens the entire clip
     brighter = [audio(np.diff(clip.samples_N, prepend=0) + 0.5 * clip.samples_N) for clip in clips]
-    heard = recogniser.compare(brighter, recogniser.recognise(clips))
-    assert heard.phone_error_N.mean() < 0.15
+    recognised = recogniser.compare(brighter, recogniser.recognise(clips))
+    assert recognised.phone_error_N.mean() < 0.15
 
 
 @pytest.mark.parametrize("seconds", [0, 0.01, 1])
 def test_nothing_is_heard_in_silence(recogniser, seconds):
-    heard = recogniser.compare([audio(silence(seconds))], [list("sasi")])
-    assert heard.heard == [[]] and heard.phone_error_N[0] == 1
-    assert heard.margin_N[0] < -1
+    recognised = recogniser.compare([audio(silence(seconds))], [list("sasi")])
+    assert recognised.heard == [[]] and recognised.phone_error_N[0] == 1
+    assert recognised.margin_N[0] < -1
 
 
 def test_a_clip_too_short_for_its_phones(recogniser):
     """30 ms and the silence around them are 13 frames; five phones need fifteen."""
-    heard = recogniser.compare([audio(tone(150, 0.03))] * 2, [list("sasis"), list("a")])
-    assert heard.margin_N[0] == -np.inf and np.isfinite(heard.margin_N[1])
+    recognised = recogniser.compare([audio(tone(150, 0.03))] * 2, [list("sasis"), list("a")])
+    assert recognised.margin_N[0] == -np.inf and np.isfinite(recognised.margin_N[1])
 
 
 def test_clips_do_not_depend_on_their_neighbours(recogniser, speech):
     clips, phones = speech
     together = recogniser.compare(clips, phones)
-    alone = [recogniser.compare([clip], [asked]) for clip, asked in zip(clips, phones, strict=True)]
+    alone = [recogniser.compare([clip], [requested]) for clip, requested in zip(clips, phones, strict=True)]
     assert together.heard == [each.heard[0] for each in alone]
     np.testing.assert_allclose(together.margin_N, [each.margin_N[0] for each in alone], atol=1e-4)
     nothing = recogniser.compare([], [])
@@ -126,7 +126,7 @@ def test_a_damaged_file_is_refused(recogniser, tmp_path, content):
         np.savez(path, codes=np.arange(3))
     elif content is not None:
         path.write_bytes(content)
-    with pytest.raises(ArtifactError, match=r"recogniser\.npz is no recogniser, or damaged .*; fit it again"):
+    with pytest.raises(ArtifactError, match=r"recogniser\.npz is not a recogniser, or it is damaged .*; fit it again"):
         Recogniser.load(path)
 
 
@@ -138,9 +138,9 @@ def test_the_same_clips_give_the_same_recogniser(recogniser):
 
 def test_what_cannot_be_compared(recogniser, speech):
     clips, phones = speech
-    with pytest.raises(DataError, match="clip 1: phone 'q' is not known; the recogniser was fitted to: a e i o s u y"):
+    with pytest.raises(DataError, match="clip 1: unknown phone 'q'; the recogniser was fitted to: a e i o s u y"):
         recogniser.compare(clips[:2], [["a"], ["a", "q"]])
-    with pytest.raises(DataError, match="clip 0: no phone is wanted"):
+    with pytest.raises(DataError, match="clip 0 has no reference phones"):
         recogniser.compare(clips[:1], [["_"]])
     with pytest.raises(DataError, match="30 clips and 2 sequences of phones"):
         recogniser.compare(clips, phones[:2])
@@ -148,11 +148,11 @@ def test_what_cannot_be_compared(recogniser, speech):
 
 def test_what_cannot_be_fitted(speech):
     clips, phones = speech
-    with pytest.raises(DataError, match=r"clip 1 has 13 frames of 10 ms with .* its 7 phones need 21; leave it out"):
+    with pytest.raises(DataError, match=r"clip 1 has 13 frames of 10 ms, .* its 7 phones need 21; leave it out"):
         fit_recogniser([clips[0], audio(tone(150, 0.03))], [phones[0], list("sasisos")])
     with pytest.raises(DataError, match="30 clips, 2 sequences of phones"):
         fit_recogniser(clips, phones[:2])
-    with pytest.raises(DataError, match="with 0 phones in all"):
+    with pytest.raises(DataError, match="with 0 phones in total"):
         fit_recogniser(clips[:1], [["_"]])
 
 
@@ -168,7 +168,7 @@ def test_edit_distance(first, second, distance):
 
 
 def test_clips_as_short_as_their_phones_allow():
-    """15 frames for five phones: each state has one, and the clips beside them have the pauses."""
+    """15 frames for five phones: each state has one, and the other clips have the pauses."""
     rng = np.random.default_rng(3)
     clips, phones = draw_speech(10, seed=3)
     short = [audio(with_noise(tone(150, 0.05), 20, seed)) for seed in range(3)]
@@ -178,7 +178,7 @@ def test_clips_as_short_as_their_phones_allow():
 
 
 def test_a_state_without_frames_is_refused():
-    with pytest.raises(DataError, match="state 1 of 3 has no frames; give clips that have it"):
+    with pytest.raises(DataError, match="state 1 of 3 has no frames; provide clips that contain it"):
         Gaussians.fit(np.ones((4, 2), np.float32), np.array([0, 0, 2, 2]), 3)
 
 

@@ -13,10 +13,10 @@ from rlhf_lab.results.rundir import read_run
 @pytest.fixture
 def run_with(tmp_path):
     def make(**metrics):
-        folder = write_run(tmp_path, policies=())
-        result = json.loads((folder / "result.json").read_text())
-        (folder / "result.json").write_text(json.dumps(result | {"metrics": metrics}))
-        return read_run(folder)
+        directory = write_run(tmp_path, policies=())
+        result = json.loads((directory / "result.json").read_text())
+        (directory / "result.json").write_text(json.dumps(result | {"metrics": metrics}))
+        return read_run(directory)
 
     return make
 
@@ -42,8 +42,8 @@ def test_every_group_of_numbers_is_a_figure(run_with):
     section = acoustics(run)
     assert section is not None and criteria(run) is None
     first, second = section.figures
-    assert first.title == "Features against the truth, held-out clips"
-    assert second.title == "Phone errors that the recogniser hears, held-out clips"
+    assert first.title == "Rank correlation of features with the truth, held-out clips"
+    assert second.title == "Phone errors of the recogniser, held-out clips"
 
 
 def test_a_run_without_parts_has_none(run_with):

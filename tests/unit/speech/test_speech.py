@@ -72,7 +72,7 @@ def test_a_prompt_by_hand():
     assert read_prompt(PROMPT) == ASKED
     assert ASKED.text == "ta ko ma ne"
     assert ASKED.phones == "takomane"
-    assert ASKED.facts() == {
+    assert ASKED.metadata() == {
         "text": "ta ko ma ne",
         "category": "question",
         "sentence": "question",
@@ -80,7 +80,7 @@ def test_a_prompt_by_hand():
         "description": "low dark voice, lively: wide pitch movement, a little fast and loud",
         "voice": "low dark",
     }
-    assert replace(ASKED, voice=HELD_OUT_VOICE).facts()["category"] == NEW_VOICE
+    assert replace(ASKED, voice=HELD_OUT_VOICE).metadata()["category"] == NEW_VOICE
 
 
 def test_the_size_of_the_world():
@@ -113,11 +113,11 @@ def test_every_drawn_prompt_can_be_read():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("low dark", "deep dark"), "voice 'deep dark' is unknown; use one of low dark"),
-        (("lively", "sad"), "style 'sad' is unknown; use one of neutral"),
-        (("question", "riddle"), "category 'riddle' is unknown; use one of statement"),
-        (("ta ko", "at ko"), "'at' is no syllable; write a consonant and a vowel"),
-        ((" : ", " "), "is no prompt of the speech world; expected a transcript of"),
+        (("low dark", "deep dark"), "unknown voice 'deep dark'; use one of low dark"),
+        (("lively", "sad"), "unknown style 'sad'; use one of neutral"),
+        (("question", "riddle"), "unknown category 'riddle'; use one of statement"),
+        (("ta ko", "at ko"), "'at' is not a syllable; write a consonant and a vowel"),
+        ((" : ", " "), "is not a prompt of the speech world; expected a transcript of"),
     ],
 )
 def test_other_text_is_no_prompt(change, message):
@@ -130,11 +130,11 @@ def test_texts_and_the_held_out_voice_are_never_in_training(pairs):
     assert not {u.text for u in spoken["train"]} & {u.text for u in spoken["test"]}
     assert {split_of(u.text) for u in spoken["test"]} == {"test"}
     assert {u.voice for u in spoken["train"]} == set(TRAINING_VOICES)
-    share = np.mean([u.voice == HELD_OUT_VOICE for u in spoken["test"]])
-    assert share == pytest.approx(0.25, abs=3 * np.sqrt(0.25 * 0.75 / 200))
+    fraction = np.mean([u.voice == HELD_OUT_VOICE for u in spoken["test"]])
+    assert fraction == pytest.approx(0.25, abs=3 * np.sqrt(0.25 * 0.75 / 200))
 
 
-# How it is said
+# Style of the speech
 
 
 def test_phones_are_distinct_in_every_voice():
@@ -184,21 +184,21 @@ def test_voices_are_heard_in_the_audio():
     for voice in VOICES.values():
         utterance = Utterance(voice.name, "calm", "statement", (("ma", "ne"), ("lo", "ri")))
         frames = perform(utterance)
-        asked = np.median(frames.f0_T[frames.voiced_T])
+        requested = np.median(frames.f0_T[frames.voiced_T])
         measured = periodicity(Audio(render(frames), 16_000))
-        assert np.median(measured.f0_T[measured.voiced_T]) == pytest.approx(asked, rel=0.05)
+        assert np.median(measured.f0_T[measured.voiced_T]) == pytest.approx(requested, rel=0.05)
 
 
 def test_defects_do_what_they_are_called():
-    plain = perform(ASKED)
-    said = {name: perform(ASKED, Delivery(name, 1.0)) for name in DEFECTS}
+    simple = perform(ASKED)
+    text = {name: perform(ASKED, Delivery(name, 1.0)) for name in DEFECTS}
     assert voiced_semitones(ASKED, Delivery("monotone", 1.0)).std() < 0.01
-    assert len(said["fast"]) < 0.65 * len(plain)
-    assert np.median(said["hoarse"].aperiodicity_T[said["hoarse"].voiced_T]) > 0.5
-    assert len(said["clipped"]) == pytest.approx(0.55 * len(plain), abs=1)
-    assert len(said["silences"]) >= len(plain) + 18  # .8 s
+    assert len(text["fast"]) < 0.65 * len(simple)
+    assert np.median(text["hoarse"].aperiodicity_T[text["hoarse"].voiced_T]) > 0.5
+    assert len(text["clipped"]) == pytest.approx(0.55 * len(simple), abs=1)
+    assert len(text["silences"]) >= len(simple) + 18  # .8 s
     assert voiced_semitones(ASKED, Delivery("wild", 1.0)).std() > voiced_semitones(ASKED).std() + 1
-    flatness = {name: frames.envelope_TD.std(0).mean() for name, frames in (("plain", plain), *said.items())}
+    flatness = {name: frames.envelope_TD.std(0).mean() for name, frames in (("plain", simple), *text.items())}
     assert flatness["mumbled"] < 0.5 * flatness["plain"]
 
 
@@ -211,30 +211,30 @@ def test_shares_of_defects():
     rng = np.random.default_rng(0)
     counts = Counter(draw_delivery(rng, 0.25).defect for _ in range(4000))
     assert counts[""] / 4000 == pytest.approx(0.25, abs=0.025)
-    for name, share in DEFECTS.items():
-        assert counts[name] / 4000 == pytest.approx(0.75 * share, abs=0.025)
+    for name, fraction in DEFECTS.items():
+        assert counts[name] / 4000 == pytest.approx(0.75 * fraction, abs=0.025)
 
 
 # Gold
 
 
 def test_gold_by_hand():
-    """Of ten points: 4 intelligible (error .25 leaves 3), movement 1.6 × ½, all of the other 4.4; and −5."""
-    shares = dict.fromkeys(gold.ASPECTS, 1.0) | {"movement": 0.5}
-    assert gold.gold(shares, 0.25) == pytest.approx(-5 + 3 + 0.8 + 4.4)
+    """Ten points: 4 intelligible (error .25 leaves 3), movement 1.6 × ½, all of the other 4.4; and −5."""
+    fractions = dict.fromkeys(gold.ASPECTS, 1.0) | {"movement": 0.5}
+    assert gold.gold(fractions, 0.25) == pytest.approx(-5 + 3 + 0.8 + 4.4)
     assert gold.INTELLIGIBILITY + sum(aspect.points for aspect in gold.ASPECTS.values()) == pytest.approx(10)
     assert gold.gold(dict.fromkeys(gold.ASPECTS, 0.0), 3.0) == gold.LEAST
 
 
 def test_an_aspect_by_hand():
     """A difference of one width leaves exp(−½)."""
-    asked = gold.Measurements(2.0, -3.0, 0.0, 0.9, -12.0, -24.0, 4.0, 0.1)
-    assert gold.score_aspects(asked, asked) == dict.fromkeys(gold.ASPECTS, 1.0)
-    measured = replace(asked, ending=-0.5, movement=2.5 * np.exp(-0.45) - 0.5, pause=0.4)
-    shares = gold.score_aspects(measured, asked)
+    requested = gold.Measurements(2.0, -3.0, 0.0, 0.9, -12.0, -24.0, 4.0, 0.1)
+    assert gold.score_aspects(requested, requested) == dict.fromkeys(gold.ASPECTS, 1.0)
+    measured = replace(requested, ending=-0.5, movement=2.5 * np.exp(-0.45) - 0.5, pause=0.4)
+    fractions = gold.score_aspects(measured, requested)
     for name in ("ending", "movement", "pause"):
-        assert shares.pop(name) == pytest.approx(np.exp(-0.5))
-    assert set(shares.values()) == {1.0}
+        assert fractions.pop(name) == pytest.approx(np.exp(-0.5))
+    assert set(fractions.values()) == {1.0}
 
 
 def test_gold_of_what_was_asked_for(utterances):
@@ -247,7 +247,7 @@ def test_gold_of_what_was_asked_for(utterances):
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_gold_falls_with_each_defect(utterances, defect):
-    """Mean of 60 utterances at severities 0, ⅓, ⅔, 1: each step is lower, and the last at least .7 below the first."""
+    """Mean of 60 utterances at severities 0, ⅓, ⅔, 1: each step is lower, the last by .7 or more below the first."""
     means = []
     for severity in (0, 1 / 3, 2 / 3, 1):
         streams = [
@@ -267,10 +267,10 @@ def test_other_words_cost_intelligibility(utterances):
 
 
 def test_replies_without_sound():
-    """LEAST, finite, whatever is wrong; garble is 0 only where there is a whole frame."""
+    """LEAST, finite, whatever is wrong; garble is 0 only if there is a full frame."""
     silence = write_stream(np.tile([[0, 0, 0, 0]], (5, 1)))
-    replies = ["", "hello", "a1 b.", "a1 b. c. d. a99", silence]
-    measured = grade(*replies)
+    responses = ["", "hello", "a1 b.", "a1 b. c. d. a99", silence]
+    measured = grade(*responses)
     assert measured["gold"] == [gold.LEAST] * 5
     assert measured["garble"] == [1, 1, 1, 1, 0]
     assert measured["phone_error"] == [1] * 5
@@ -300,13 +300,13 @@ def test_the_recogniser(utterances):
     """On clean frames, which no codec has seen, and in a batch as alone."""
     frames = [perform(u) for u in utterances]
     voices = [u.speaker for u in utterances]
-    heard = recognise(frames, voices)
-    errors = [phone_error(u.phones, phones) for u, phones in zip(utterances, heard, strict=True)]
+    recognised = recognise(frames, voices)
+    errors = [phone_error(u.phones, phones) for u, phones in zip(utterances, recognised, strict=True)]
     assert np.mean(errors) < 0.1
-    assert heard == [recognise([clip], [voice])[0] for clip, voice in zip(frames, voices, strict=True)]
+    assert recognised == [recognise([clip], [voice])[0] for clip, voice in zip(frames, voices, strict=True)]
     assert recognise([], []) == []
-    # syllables of a consonant and a vowel, whatever is heard
-    assert all(set(phones[1::2]) <= set(VOWELS) for phones in heard if phones[0] not in VOWELS)
+    # syllables of a consonant and a vowel, for any recognition
+    assert all(set(phones[1::2]) <= set(VOWELS) for phones in recognised if phones[0] not in VOWELS)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_the_corpus_holds_what_was_asked_for():
     corpus = build(SMALL)
     assert (len(corpus.train), len(corpus.test)) == (60, 30)
     assert corpus.preferences
-    assert corpus.facts.keys() == {*corpus.prompts("train"), *corpus.prompts("test")}
+    assert corpus.metadata.keys() == {*corpus.prompts("train"), *corpus.prompts("test")}
     assert corpus.renderer is not None
     assert corpus.renderer.sizes == (32, 32, 32, 32)
     for pair in corpus.train:
@@ -370,7 +370,7 @@ def test_the_corpus_holds_what_was_asked_for():
     audio = corpus.renderer.render([pair.chosen for pair in corpus.train[:3]])
     seconds = [pair.meta["audio_seconds_chosen"] for pair in corpus.train[:3]]
     assert [clip.seconds for clip in audio] == pytest.approx(seconds)
-    assert corpus.task(corpus.test[0].prompt).facts["style"] in STYLES
+    assert corpus.task(corpus.test[0].prompt).metadata["style"] in STYLES
 
 
 def test_recorded_grades_are_those_of_the_oracle():

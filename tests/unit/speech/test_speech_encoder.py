@@ -25,10 +25,10 @@ from rlhf_lab.packs.speech.rewards.speech_encoder import (
 
 
 def scorer(frozen=False):
-    made = SpeechScorer(load_trunk("", seed=0), frozen=frozen)
+    generated = SpeechScorer(load_trunk("", seed=0), frozen=frozen)
     with torch.no_grad():  # the head starts at 0, where every clip is worth the same
-        made.head.weight.copy_(torch.linspace(-1, 1, made.head.in_features)[None])
-    return made
+        generated.head.weight.copy_(torch.linspace(-1, 1, generated.head.in_features)[None])
+    return generated
 
 
 def clip(seconds, seed=0):
@@ -69,7 +69,7 @@ def test_what_is_too_short_or_silent_has_the_stated_score():
 
 
 def test_another_sampling_rate_is_refused():
-    with pytest.raises(ConfigError, match="takes 16000 samples a second, and these clips have 8000"):
+    with pytest.raises(ConfigError, match="expects 16000 samples per second, but the clips have 8000"):
         SpeechModel(scorer(), "cpu").outputs([Audio(clip(0.3).samples_N, 8000)])
 
 
@@ -129,9 +129,15 @@ class Noises:
         return clips
 
 
-def run_of(corpus, folder, log=lambda step, **row: None):
+def run_of(corpus, directory, log=lambda step, **row: None):
     return SimpleNamespace(
-        data=corpus, folder=folder, device="cpu", notes=[], note=lambda text: None, seed=lambda purpose: 3, log=log
+        data=corpus,
+        directory=directory,
+        device="cpu",
+        notes=[],
+        note=lambda text: None,
+        seed=lambda purpose: 3,
+        log=log,
     )
 
 
@@ -146,9 +152,7 @@ def test_pairs_without_a_clip_that_is_long_enough_are_refused(tmp_path):
     settings = Wav2Vec2Reward(epochs=1, batch_size=4)
     for train, counted in ((pairs[:2], 2), ([], 0)):
         training = build(settings, run_of(Corpus("toy", train, pairs[2:], "", renderer=Short()), tmp_path))
-        with pytest.raises(
-            ConfigError, match=f"none of {counted} training pairs has two clips of at least 730 samples"
-        ):
+        with pytest.raises(ConfigError, match=f"none of {counted} training pairs has two clips with the 730 samples"):
             training.finish()
 
 

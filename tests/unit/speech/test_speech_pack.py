@@ -1,4 +1,4 @@
-"""What the pack adds to the core: criteria of clips, a family of models, a gate, pins, WAV files of a renderer."""
+"""Additions of the pack to the core: criteria of clips, a family of models, a gate, pins, WAV files of a renderer."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from support import checked
+from transformers import AutoConfig
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.media import Audio
 from rlhf_lab.core.packs import load, packs
+from rlhf_lab.interop.publishing.card import _loading
 from rlhf_lab.models.families import families, family_of, names
 from rlhf_lab.packs.speech import PACK
 from rlhf_lab.packs.speech.parler.environment import PARLER
 from rlhf_lab.packs.speech.policy.family import CODEC
 from rlhf_lab.packs.speech.rewards.criteria import SPEECH
-from rlhf_lab.packs.speech.rewards.settings import FEATURES, HAND_WEIGHTS, Intelligibility
+from rlhf_lab.packs.speech.rewards.settings import FEATURES, HAND_WEIGHTS, IntelligibilityTerm
 from rlhf_lab.packs.speech.sound.audio import read_wav
 from rlhf_lab.packs.speech.sound.stream_renderer import StreamRenderer
 from rlhf_lab.rewards.combine import combine, unverified
@@ -28,7 +30,7 @@ from rlhf_lab.rewards.settings import RewardGraph
 def test_it_is_found_and_what_it_names_is_there():
     assert PACK in packs()
     references = [*PACK.commands.values(), *PACK.answers.values(), *PACK.reward_files.values(), *PACK.criteria]
-    assert {"rlhf_lab.packs.speech.commands:parler_command", "rlhf_lab.packs.speech.answers:phones_heard"} <= {
+    assert {"rlhf_lab.packs.speech.commands:parler_command", "rlhf_lab.packs.speech.answers:recognised_phones"} <= {
         *references
     }
     for reference in (*references, CODEC.new_policy, CODEC.decoder):
@@ -47,10 +49,28 @@ def test_the_codec_is_a_family_of_models():
     assert names() == ("llama", "gpt2", "codec") and family_of("llama") is None
     with pytest.raises(ConfigError, match="codek is not one of llama, gpt2, codec; did you mean codec"):
         checked("tts_sft", "model.family=codek")
-    with pytest.raises(ConfigError, match="min_frames=3 is read by family=codec"):
+    with pytest.raises(ConfigError, match="min_frames=3 is used only with family=codec"):
         checked("sft", "model.min_frames=3")
-    with pytest.raises(ConfigError, match="vLLM does not know the lab's model of audio codes"):
+    with pytest.raises(ConfigError, match="vLLM does not support the codec models of rlhf_lab"):
         checked("grpo", "rollout=vllm", "rollout.mode=spawn", "model=codec", "data=speech_small")
+
+
+@pytest.mark.parametrize("adapter", [False, True])
+def test_the_card_of_a_codec_model_loads_it_without_naming_a_module_that_may_move(tmp_path, adapter):
+    """Cards of earlier versions contain `import rlhf_lab.models.codec_lm`, a module that has moved since."""
+    model, published = tmp_path / "model", tmp_path / "published"
+    model.mkdir()
+    published.mkdir()
+    (model if adapter else published).joinpath("config.json").write_text('{"model_type": "rlhf_lab_codec"}')
+    view = SimpleNamespace(
+        adapter=adapter, provenance=SimpleNamespace(model_dir=model), name="x/voice", dtype="float32"
+    )
+    code = "\n".join(_loading(view, published)).split("```python\n")[1].split("```")[0]
+    assert "rlhf_lab.packs" not in code
+    before_loading = code[: code.index("base =" if adapter else "model =")]
+    imports = [line for line in before_loading.splitlines() if "peft" not in line]
+    exec("\n".join(imports), {})  # every name is there
+    assert type(AutoConfig.for_model("rlhf_lab_codec")).__module__ == CODEC.module
 
 
 def test_a_renderer_writes_what_a_browser_plays(tmp_path):
@@ -65,13 +85,20 @@ def test_pins_of_parler_are_exact():
     assert pinned and all(line.count("==") == 1 for line in pinned)
 
 
-@pytest.mark.parametrize(("weight", "aggregate"), [(0.0, "weighted_sum"), (1.0, "weighted_sum"), (1.0, "mean")])
-def test_what_a_gate_gives_is_not_the_outcome(weight, aggregate):
-    """A reply below the floor is worth −3 whatever is right about it: outcome 0, and −3 besides."""
+@pytest.mark.parametrize(
+    ("weight", "aggregate", "passing", "at_floor", "rest_at_floor"),
+    [
+        (0.0, "weighted_sum", 1.0, 1.0, 0.0),
+        (1.0, "weighted_sum", 1.0, 0.5, -0.5),  # 1 − ½
+        (1.0, "mean", 0.5, 0.25, -0.25),  # divided by 2
+    ],
+)
+def test_what_a_gate_gives_is_not_the_outcome(weight, aggregate, passing, at_floor, rest_at_floor):
+    """A response below the floor is worth −3 whatever is right about it: outcome 0, and −3 added. One at it passes."""
     settings = RewardGraph(
-        terms={"gold": Gold(), "gate": Intelligibility(weight=weight, floor=-0.5, below=-3.0)}, aggregate=aggregate
+        terms={"gold": Gold(), "gate": IntelligibilityTerm(weight=weight, floor=-0.5, below=-3.0)}, aggregate=aggregate
     )
-    parts = {"gold": np.array([1.0, 1.0]), "gate": np.array([0.0, -0.9])}
+    parts = {"gold": np.array([1.0, 1.0, 1.0]), "gate": np.array([0.0, -0.9, -0.5])}
     reward_N = combine(parts, settings)
-    assert reward_N.tolist() == [0.5 if aggregate == "mean" else 1.0, -3.0]
-    assert unverified(reward_N, parts, settings).tolist() == [0.0, -3.0]
+    assert reward_N.tolist() == [passing, -3.0, at_floor]
+    assert unverified(reward_N, parts, settings).tolist() == [0.0, -3.0, rest_at_floor]

@@ -1,4 +1,4 @@
-"""A clip as the text of a reply, and back."""
+"""Round trip of a clip through the text of a response."""
 
 import numpy as np
 import pytest
@@ -25,19 +25,19 @@ def test_a_stream_that_is_cut_anywhere_has_its_whole_frames():
     codes_TK = np.arange(15).reshape(5, 3)
     words = write_stream(codes_TK).split()
     for length in range(len(words) + 1):
-        # frame t is whole with its last code, at place (t + K − 1)·K + K − 1
-        whole = sum((t + 2) * 3 + 2 < length for t in range(5))
-        np.testing.assert_array_equal(read_stream(" ".join(words[:length]), 3), codes_TK[:whole])
+        # frame t is complete with its last code, at position (t + K − 1)·K + K − 1
+        full = sum((t + 2) * 3 + 2 < length for t in range(5))
+        np.testing.assert_array_equal(read_stream(" ".join(words[:length]), 3), codes_TK[:full])
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("a1 c. b.", "word 2 of the stream is 'c.'; expected a code of codebook 'b'"),
-        ("a1 b2", "word 2 of the stream is 'b2', where codebook 'b' is empty"),
-        ("a. b.", "word 1 of the stream is 'a.', where codebook 'a' has a code"),
-        ("a1 b. a2 b.", "word 4 of the stream is 'b.', where codebook 'b' has a code"),
-        ("a1 b. a. b2 a3", "word 5 of the stream is 'a3', where codebook 'a' is empty"),
+        ("a1 b2", "word 2 of the stream is 'b2'; expected the empty word b."),
+        ("a. b.", "word 1 of the stream is 'a.'; expected a code of codebook 'a'"),
+        ("a1 b. a2 b.", "word 4 of the stream is 'b.'; expected a code of codebook 'b'"),
+        ("a1 b. a. b2 a3", "word 5 of the stream is 'a3'; expected the empty word a."),
         ("a99999999999999999999", "word 1 of the stream is 'a99999999999999999999'"),
         ("a1 hello", "word 2 of the stream is 'hello'"),
     ],
@@ -52,5 +52,5 @@ def test_words_of_all_codebooks():
 
 
 def test_a_clip_without_frames_has_no_stream():
-    with pytest.raises(ValueError, match="at least one frame"):
+    with pytest.raises(ValueError, match="one or more frames"):
         write_stream(np.zeros((0, 4), dtype=np.int64))

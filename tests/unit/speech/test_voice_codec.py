@@ -70,7 +70,7 @@ def test_round_trip_of_frames(clips):
 
 
 def test_breathiness_is_rounded_by_ratios():
-    """Of .03, .12, .3, .6 the boundaries are √(.03·.12) = .06, √(.12·.3) = .190 and √(.3·.6) = .424."""
+    """The boundaries of .03, .12, .3, .6 are √(.03·.12) = .06, √(.12·.3) = .190 and √(.3·.6) = .424."""
     stated_T = np.array([0.05, 0.07, 0.18, 0.2, 0.41, 0.43])
     frames = Frames(
         f0_T=np.full(6, 150.0),
@@ -145,7 +145,7 @@ def test_k_means_finds_clusters():
     found = k_means(points, 3, np.random.default_rng(0))
     assert found == pytest.approx(truth, abs=0.05)  # the largest cluster first
     # more clusters than distinct points
-    assert np.isfinite(k_means(np.ones((5, 2)), 3, np.random.default_rng(0))).all()
+    assert k_means(np.ones((5, 2)), 3, np.random.default_rng(0)).tolist() == [[1, 1]] * 3
 
 
 def test_fitting_is_repeatable(clips):
@@ -158,10 +158,10 @@ def test_files(tmp_path):
     loaded = Codec.load(tmp_path / "codec")
     assert loaded.sizes == CODEC.sizes
     assert loaded.fingerprint == CODEC.fingerprint
-    with pytest.raises(ArtifactError, match=r"none.*codec\.safetensors is no codec.*save one with"):
+    with pytest.raises(ArtifactError, match=r"none.*codec\.safetensors is not a codec.*save one with"):
         Codec.load(tmp_path / "none")
     (tmp_path / "codec" / "codec.safetensors").write_bytes(b"damaged")
-    with pytest.raises(ArtifactError, match="is no codec"):
+    with pytest.raises(ArtifactError, match="is not a codec"):
         Codec.load(tmp_path / "codec")
 
 
@@ -169,7 +169,7 @@ def test_a_codec_of_another_version(tmp_path, monkeypatch):
     monkeypatch.setattr("rlhf_lab.packs.speech.sound.codec.VERSION", 99)
     CODEC.save(tmp_path)
     monkeypatch.undo()
-    with pytest.raises(ArtifactError, match=r"version 99.*fit it anew"):
+    with pytest.raises(ArtifactError, match=r"version 99.*Fit it again"):
         Codec.load(tmp_path)
 
 
@@ -177,9 +177,9 @@ def test_errors(clips):
     with pytest.raises(ValueError, match=r"frame 2, codebook 3: code 64 is outside 0…63"):
         CODEC.decode(np.array([[0, 0, 0, 0], [0, 0, 64, 0]]))
     for sizes in ((64, 64, 64), (4, 64, 64, 64), (64, 64, 30, 64), (64, 128, 64, 64)):
-        with pytest.raises(ConfigError, match="write 4 numbers, each 8…64"):
+        with pytest.raises(ConfigError, match="expected 4 numbers from 8 to 64"):
             Codec.fit(clips, sizes, seed=0)
-    with pytest.raises(ConfigError, match="give more clips"):
+    with pytest.raises(ConfigError, match="provide more clips"):
         Codec.fit([replace(clips[0], energy_T=np.full(len(clips[0]), SILENCE_DB))], seed=0)
 
 
@@ -203,8 +203,8 @@ def test_streams_are_rendered_in_order_and_once(clips, monkeypatch):
 
 
 def test_what_is_no_stream_is_audio_without_samples():
-    replies = ["", "hello", "a1 b.", "a1 b. c. d. a. b99 c. d. a. b. c1 d. a. b. c. d1", "a1 a1"]
-    assert [len(clip.samples_N) for clip in StreamRenderer(CODEC).render(replies)] == [0] * 5
+    responses = ["", "hello", "a1 b.", "a1 b. c. d. a. b99 c. d. a. b. c1 d. a. b. c. d1", "a1 a1"]
+    assert [len(clip.samples_N) for clip in StreamRenderer(CODEC).render(responses)] == [0] * 5
 
 
 def test_the_cache_is_bounded(clips):

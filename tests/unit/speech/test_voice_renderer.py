@@ -81,9 +81,9 @@ def test_energy(f0, energy):
 @pytest.mark.parametrize("aperiodicity", [0.01, 0.03, 0.1, 0.3])
 def test_harmonics_to_noise_ratio(aperiodicity):
     """10 log10((1 − a) / a), within 1.5 dB."""
-    asked = 10 * np.log10((1 - aperiodicity) / aperiodicity)
+    requested = 10 * np.log10((1 - aperiodicity) / aperiodicity)
     measured = periodicity(Audio(render(steady(120.0, frames=100, aperiodicity=aperiodicity)), RATE)).mean_hnr
-    assert measured == pytest.approx(asked, abs=1.5)
+    assert measured == pytest.approx(requested, abs=1.5)
 
 
 def test_noise_has_the_asked_spectrum():
@@ -113,15 +113,15 @@ def test_speed():
 
 @pytest.mark.parametrize("f0", [0.0, 90.0, 138.0, 200.0, 300.0])
 def test_analysis_finds_the_frames(f0):
-    asked = steady(f0)
-    found = analyse(render(asked))
+    requested = steady(f0)
+    found = analyse(render(requested))
     assert len(found) == 25
-    right = np.isclose(found.f0_T[MIDDLE], asked.f0_T[MIDDLE], rtol=2e-3)
+    right = np.isclose(found.f0_T[MIDDLE], requested.f0_T[MIDDLE], rtol=2e-3)
     assert right.mean() > 0.9  # by chance noise repeats for a frame
     assert found.energy_T[MIDDLE].mean() == pytest.approx(-24, abs=0.6)
-    error = found.envelope_TD[MIDDLE] - asked.envelope_TD[MIDDLE]
+    error = found.envelope_TD[MIDDLE] - requested.envelope_TD[MIDDLE]
     assert np.sqrt((error**2).mean()) < 2.5  # dB
-    assert found.aperiodicity_T[MIDDLE].mean() == pytest.approx(asked.aperiodicity_T[0], abs=0.05)
+    assert found.aperiodicity_T[MIDDLE].mean() == pytest.approx(requested.aperiodicity_T[0], abs=0.05)
 
 
 def test_analysis_of_silence_and_of_parts_of_a_frame():

@@ -10,7 +10,14 @@ from synthetic_audio import RATE, audio, silence, tone
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.media import Audio
-from rlhf_lab.packs.speech.sound.audio import clipped_share, level_problem, loudest_dbfs, read_wav, wav_bytes, write_wav
+from rlhf_lab.packs.speech.sound.audio import (
+    clipped_fraction,
+    level_problem,
+    loudest_dbfs,
+    read_wav,
+    wav_bytes,
+    write_wav,
+)
 
 SOUND = audio(tone(150, 0.2))
 
@@ -65,7 +72,7 @@ def test_another_rate_is_refused_or_resampled(tmp_path):
     time_N = np.arange(22050) / 22050
     write_wav(path, Audio((0.5 * np.sin(2 * np.pi * 440 * time_N)).astype(np.float32), 22050))
     message = refused(path)
-    assert "has 22050 samples a second; expected 16000" in message and "resample=true" in message
+    assert "has 22050 samples per second; expected 16000" in message and "resample=true" in message
     assert "-ar 16000" in message
     read = read_wav(path, resample=True)
     assert (read.rate, len(read.samples_N)) == (16000, 16000)
@@ -76,12 +83,12 @@ def test_another_rate_is_refused_or_resampled(tmp_path):
 
 def test_several_channels(tmp_path):
     wavfile.write(tmp_path / "a.wav", RATE, np.zeros((100, 2), np.int16))
-    assert re.search(r"has 2 channels; expected one\. `ffmpeg .* -ac 1 ", refused(tmp_path / "a.wav"))
+    assert re.search(r"has 2 channels; expected one\. Mix them with `ffmpeg .* -ac 1 ", refused(tmp_path / "a.wav"))
 
 
 def test_no_file_empty_file_no_samples(tmp_path):
-    assert "is no file; name a WAV file" in refused(tmp_path / "a.wav")
-    assert "is no file" in refused(tmp_path)
+    assert "is not a file; name a WAV file" in refused(tmp_path / "a.wav")
+    assert "is not a file" in refused(tmp_path)
     (tmp_path / "a.wav").write_bytes(b"")
     assert "is empty" in refused(tmp_path / "a.wav")
     wavfile.write(tmp_path / "a.wav", RATE, np.zeros(0, np.int16))
@@ -99,7 +106,7 @@ def test_another_kind_of_file(tmp_path, content):
     path = tmp_path / "a.wav"
     path.write_bytes(content)
     message = refused(path)
-    assert "is damaged or no WAV file" in message and "ffmpeg" in message
+    assert "is damaged or not a WAV file" in message and "ffmpeg" in message
 
 
 def test_a_damaged_header_never_gives_another_error(tmp_path):
@@ -107,9 +114,9 @@ def test_a_damaged_header_never_gives_another_error(tmp_path):
     content = wav_bytes(SOUND)
     path = tmp_path / "a.wav"
     read = 0
-    for place in range(44):
+    for position in range(44):
         for value in (0, 1, 255):
-            path.write_bytes(content[:place] + bytes([value]) + content[place + 1 :])
+            path.write_bytes(content[:position] + bytes([value]) + content[position + 1 :])
             try:
                 read_wav(path)
                 read += 1
@@ -121,10 +128,10 @@ def test_a_damaged_header_never_gives_another_error(tmp_path):
 def test_silence(tmp_path):
     path = tmp_path / "a.wav"
     write_wav(path, Audio(silence(0.5).astype(np.float32), RATE))
-    assert "is silence: its loudest 25 ms are at -inf dBFS" in refused(path)
+    assert "is silence: the level of its loudest 25 ms is -inf dBFS" in refused(path)
     # 66 dB below full scale
     write_wav(path, Audio(SOUND.samples_N * np.float32(0.0005 / loud(SOUND)), RATE))
-    assert "is silence: its loudest 25 ms are at -66 dBFS, and sound has at least -60" in refused(path)
+    assert "is silence: the level of its loudest 25 ms is -66 dBFS, and the minimum is -60" in refused(path)
     assert read_wav(path, limits=None).seconds == pytest.approx(0.2)
     write_wav(path, Audio(SOUND.samples_N * np.float32(0.002 / loud(SOUND)), RATE))
     assert loudest_dbfs(read_wav(path)) == pytest.approx(-54, abs=0.5)
@@ -142,10 +149,10 @@ def test_the_level_of_a_square_wave_at_full_scale_is_zero():
 def test_clipping(tmp_path):
     path = tmp_path / "a.wav"
     clipped = Audio((4 * SOUND.samples_N).clip(-1, 1), RATE)
-    share = float((np.abs(clipped.samples_N) >= 1).mean())
-    assert 0.05 < clipped_share(clipped) <= share
+    fraction = float((np.abs(clipped.samples_N) >= 1).mean())
+    assert 0.05 < clipped_fraction(clipped) <= fraction
     write_wav(path, clipped)
-    assert f"is clipped: {clipped_share(clipped):.2%} of its samples lie in runs at full scale" in refused(path)
+    assert f"is clipped: {clipped_fraction(clipped):.2%} of its samples are in runs at full scale" in refused(path)
     assert len(read_wav(path, limits=None).samples_N) == len(clipped.samples_N)
     # a peak that is brought to full scale is no clipping
     write_wav(path, Audio(SOUND.samples_N * 2, RATE))
@@ -155,8 +162,8 @@ def test_clipping(tmp_path):
 def test_runs_at_full_scale():
     """Five of ten samples: two runs of two and three; one alone, and two of opposite sign, are peaks."""
     samples_N = np.array([1, 1, 0, -1, -1, -1, 0, 1, -1, 0], np.float32)
-    assert clipped_share(Audio(samples_N, RATE)) == 0.5
-    assert clipped_share(Audio(samples_N[:0], RATE)) == 0
+    assert clipped_fraction(Audio(samples_N, RATE)) == 0.5
+    assert clipped_fraction(Audio(samples_N[:0], RATE)) == 0
 
 
 def test_clipping_is_seen_before_resampling(tmp_path):

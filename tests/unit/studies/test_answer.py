@@ -14,29 +14,30 @@ from support import planned
 from rlhf_lab.config import inventory, registry
 from rlhf_lab.core.packs import named
 from rlhf_lab.reports.report import write_report
-from rlhf_lab.reports.run.header import header_facts
-from rlhf_lab.results.answer import OTHER_RUN, Answer, answer
+from rlhf_lab.reports.run.header import header_metadata
+from rlhf_lab.results.answer import OTHER_RUN, Conclusion, answer
+from rlhf_lab.results.answer_corpora import synthetic_corpus
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.results.wording import SMOKE_CAVEAT
 from rlhf_lab.statistics.inference import paired_difference
-from rlhf_lab.studies.finding import write_finding
+from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.table import build_sections
 
 
-def change(folder: Path, kind: str, recipe: str = "", **result: object) -> Path:
+def change(directory: Path, kind: str, recipe: str = "", **result: object) -> Path:
     """The same run as if another algorithm had made it."""
-    config = (folder / "config.yaml").read_text().replace("kind: dpo_iterative", f"kind: {kind}")
-    (folder / "config.yaml").write_text(config)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"recipe": recipe or kind}))
-    stored = json.loads((folder / "result.json").read_text())
-    (folder / "result.json").write_text(json.dumps(stored | result))
-    return folder
+    config = (directory / "config.yaml").read_text().replace("kind: dpo_iterative", f"kind: {kind}")
+    (directory / "config.yaml").write_text(config)
+    manifest = json.loads((directory / "manifest.json").read_text())
+    (directory / "manifest.json").write_text(json.dumps(manifest | {"recipe": recipe or kind}))
+    stored = json.loads((directory / "result.json").read_text())
+    (directory / "result.json").write_text(json.dumps(stored | result))
+    return directory
 
 
-def said(folder: Path) -> Answer:
-    return answer(read_run(folder))
+def said(directory: Path) -> Conclusion:
+    return answer(read_run(directory))
 
 
 def rate(mean: float, half: float = 0.02, n: int = 400) -> dict:
@@ -50,27 +51,27 @@ def test_every_algorithm_answers_the_question_of_its_recipes():
 
 
 def test_iterating_is_compared_with_one_pass_by_prompt(make_run):
-    folder = make_run(prompts=64)
-    run = read_run(folder)
+    directory = make_run(prompts=64)
+    run = read_run(directory)
     means = run.evaluation.groupby(["policy", "prompt_id"])["gold"].mean()
     last, first = means["iteration 3"], means["one-pass DPO"]
     expected = paired_difference(last.to_numpy(), first[last.index].to_numpy(), np.arange(64))
-    sentence = said(folder).sentence
+    sentence = said(directory).sentence
     assert sentence.startswith("No: iterating scores ") and "lower in gold reward than one pass" in sentence
     assert f"{-expected.difference.mean:.2f}"[:4] in sentence and "iteration 3 against one-pass DPO" in sentence
     assert expected.p_value < 0.001 and "p\u00a0<\u00a00.001" in sentence
 
 
 def test_what_cannot_be_told_apart_is_said_with_what_could_have_been_found(make_run):
-    folder = make_run(prompts=30)
-    rows = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
+    directory = make_run(prompts=30)
+    rows = [json.loads(line) for line in (directory / "evaluation.jsonl").read_text().splitlines()]
     one_pass = {(r["prompt_id"], r["sample_id"]): r for r in rows if r["policy"] == "one-pass DPO"}
     rng = np.random.default_rng(0)
     for row in rows:
         if row["policy"] == "iteration 3":
             row["gold"] = one_pass[row["prompt_id"], row["sample_id"]]["gold"] + float(rng.normal(0, 0.3))
-    (folder / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    sentence = said(folder).sentence
+    (directory / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sentence = said(directory).sentence
     assert sentence.startswith("Not distinguishable: iterating and one pass of DPO")
     assert "would have been found with 80 % power" in sentence
 
@@ -87,7 +88,7 @@ def test_policy_optimisation_says_whether_the_truth_follows(make_run, kind):
 def test_without_gold_the_judge_is_named(make_run):
     found = said(change(make_run(gold=False, policies=("SFT", "DPO")), "dpo"))
     assert found.sentence.startswith("DPO raises the proxy reward by") and "at a KL of" in found.sentence
-    assert "no gold here: the judge is the reward that training maximises" in found.caveat
+    assert "no gold reward here: the scores are those of the reward that training maximises" in found.caveat
     assert "one seed" in found.caveat.lower() and "simulated world" not in found.caveat
 
 
@@ -103,27 +104,27 @@ def test_without_gold_the_judge_is_named(make_run):
     ],
 )
 def test_what_gold_is_is_said(make_run, config, source):
-    folder = make_run(policies=("SFT", "PPO"))
-    (folder / "config.yaml").write_text(yaml.safe_dump({"algorithm": {"kind": "ppo"}, **config}))
-    run = read_run(folder)
+    directory = make_run(policies=("SFT", "PPO"))
+    (directory / "config.yaml").write_text(yaml.safe_dump({"algorithm": {"kind": "ppo"}, **config}))
+    run = read_run(directory)
     assert run.gold_source == source
     assert answer(run).caveat.endswith(f"gold is {source}.")
-    world = header_facts(run)["world"]
+    world = header_metadata(run)["world"]
     is_world = source == "the true reward of a simulated world"
     assert world == ("simulated world, true reward known" if is_world else f"gold is {source}")
     assert read_run(make_run("without", gold=False)).gold_source == ""
 
 
 def test_verified_answers_are_judged_by_accuracy(make_run):
-    folder = make_run(gold=False, policies=("SFT", "GRPO"))
-    rows = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
+    directory = make_run(gold=False, policies=("SFT", "GRPO"))
+    rows = [json.loads(line) for line in (directory / "evaluation.jsonl").read_text().splitlines()]
     for row in rows:
         row["correct"] = int(row["policy"] == "GRPO" and row["prompt_id"] % 2)
-    (folder / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    stored = json.loads((folder / "result.json").read_text())["policies"]
+    (directory / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stored = json.loads((directory / "result.json").read_text())["policies"]
     for policy, sampled, greedy in zip(stored, (0.0, 0.5), (0.1, 0.6), strict=True):
         policy["metrics"] |= {"correct": rate(sampled), "correct_greedy": rate(greedy)}
-    sentence = said(change(folder, "grpo", "grpo_math", policies=stored)).sentence
+    sentence = said(change(directory, "grpo", "grpo_math", policies=stored)).sentence
     assert sentence.startswith("GRPO raises the accuracy of samples by 0.50")
     assert "greedy accuracy goes from 0.100 ±0.020 to 0.600 ±0.020" in sentence
 
@@ -138,24 +139,20 @@ METRICS = {
     "sft": ({"heldout_nll": rate(0.693147)}, "0.693 ±0.020 nats per token, a perplexity of 2.00"),
     "reward_model": (
         {"accuracy": rate(0.76), "longer_wins": rate(0.64), "filler_shift": rate(0.01)},
-        "0.760 ±0.020 of held-out pairs as labelled, 0.120 more than “the longer reply wins”",
+        "0.760 ±0.020 of held-out pairs as labelled, 0.120 more than “the longer response wins”",
     ),
     "rubric_rm": (
         {"accuracy": rate(0.65), "longer_wins": rate(0.64), "filler_shift": rate(-0.5)},
-        "which is not distinguishable from “the longer reply wins” (0.640 ±0.020); filler lowers its score",
+        "which is not distinguishable from “the longer response wins” (0.640 ±0.020); filler lowers its score",
     ),
     "rm_report": (
         {"accuracy": rate(0.7), "ece": rate(0.2), "ece_perfect": rate(0.05)},
-        "its confidence cannot be believed as it is (calibration error 0.200",
+        "its confidence is miscalibrated (calibration error 0.200",
     ),
     "rm_bench": ({"score": rate(0.8), "items": 90}, "0.800 ±0.020 by the benchmark's own rule over 90 items"),
     "crossfit": (
         {"accuracy": rate(0.7), "accuracy/in_sample": rate(0.9)},
         "0.700 ±0.020 of the pairs as labelled, models that were trained on it 0.900",
-    ),
-    "grade": (
-        {"label_agreement": rate(0.7), "unscored": rate(0.1)},
-        "the higher mean grade in 0.700 ±0.020 of the pairs, ties half; 0.100 ±0.020 of the replies have no grade",
     ),
     "prm": ({"accuracy/planted": rate(0.9), "auroc/planted": rate(0.95)}, "right on 0.900 ±0.020"),
     "orm": ({"accuracy": rate(0.8)}, "right on 0.800 ±0.020"),
@@ -172,51 +169,61 @@ def test_stages_without_policies_answer_from_their_numbers(make_run, kind):
     assert words in said(change(make_run(policies=()), kind, metrics=metrics)).sentence
 
 
+def test_a_made_corpus_is_answered_by_its_rows_and_the_most_frequent_reason_against_one(make_run):
+    counts = {"made/rows": 120, "made/items": 150, "made/rejected/tie": 20, "made/rejected/too long": 10}
+    metrics = {name: {"mean": n, "low": n, "high": n, "n": 1, "clusters": 1} for name, n in counts.items()}
+    run = read_run(change(make_run(policies=()), "sft", metrics=metrics))
+    assert (
+        synthetic_corpus(run)
+        == "120 of 150 items became rows; the most frequent reason for rejecting the others was “tie” (20)."
+    )
+
+
 def test_every_kind_says_something_whatever_is_missing(make_run):
-    folder = make_run(policies=())
+    directory = make_run(policies=())
     for kind in named("answers"):
-        found = said(change(folder, kind, metrics={}))
-        assert found.sentence == "No answer: this run holds no scored number."
-        (folder / "config.yaml").write_text("algorithm:\n  kind: dpo_iterative\n")
-    assert said(change(folder, "ppo", status="failed")).sentence == "No answer yet: this run is failed."
+        found = said(change(directory, kind, metrics={}))
+        assert found.sentence == "No answer: this run has no scored number."
+        (directory / "config.yaml").write_text("algorithm:\n  kind: dpo_iterative\n")
+    assert said(change(directory, "ppo", status="failed")).sentence == "No answer yet: this run is failed."
 
 
 def test_limits_are_named(make_run):
-    folder = change(make_run(), "ppo", "ppo_ensemble")
-    caveat = said(folder).caveat
+    directory = change(make_run(), "ppo", "ppo_ensemble")
+    caveat = said(directory).caveat
     assert caveat.startswith("One seed") and "simulated world" in caveat
     assert caveat.endswith("with that of +recipe=ppo.")
 
 
 def test_smoke_size_is_said_by_run_and_study(make_run, make_study):
-    folder = make_run()
-    with (folder / "config.yaml").open("a") as file:
+    directory = make_run()
+    with (directory / "config.yaml").open("a") as file:
         file.write("size: smoke\n")
-    assert said(folder).caveat == SMOKE_CAVEAT
-    page = write_report(folder).read_text()
+    assert said(directory).caveat == SMOKE_CAVEAT
+    page = write_report(directory).read_text()
     assert page.index("smoke size</span>") < page.index("</h1>") < page.index(SMOKE_CAVEAT)
     study = read_study(make_study())
-    assert SMOKE_CAVEAT not in write_finding(study, build_sections(study)).caveat
+    assert SMOKE_CAVEAT not in write_conclusion(study, build_sections(study)).caveat
     study = replace(study, size="smoke")
-    assert write_finding(study, build_sections(study)).caveat.startswith(SMOKE_CAVEAT)
+    assert write_conclusion(study, build_sections(study)).caveat.startswith(SMOKE_CAVEAT)
 
 
 def test_policies_that_score_the_same_on_every_prompt_are_not_called_indistinguishable(make_run):
-    folder = change(make_run(prompts=8), "dpo")
-    rows = [json.loads(line) | {"gold": -0.9} for line in (folder / "evaluation.jsonl").read_text().splitlines()]
-    (folder / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    sentence = said(folder).sentence
+    directory = change(make_run(prompts=8), "dpo")
+    rows = [json.loads(line) | {"gold": -0.9} for line in (directory / "evaluation.jsonl").read_text().splitlines()]
+    (directory / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sentence = said(directory).sentence
     assert sentence.startswith("No difference: ") and "the same gold reward on every prompt" in sentence
-    (folder / "config.yaml").write_text("algorithm:\n  kind: ppo\n")
-    assert "the gold reward is the same on every prompt" in said(folder).sentence
+    (directory / "config.yaml").write_text("algorithm:\n  kind: ppo\n")
+    assert "the gold reward is the same on every prompt" in said(directory).sentence
 
 
 def test_the_answer_is_the_first_sentence_of_page_and_table(make_run, make_study):
-    folder = make_run()
-    page = write_report(folder).read_text()
+    directory = make_run()
+    page = write_report(directory).read_text()
     body = page[page.index("</h1>") :]
     assert body.index('class="card lead"') < body.index('class="command"')
-    assert "No: iterating scores" in (folder / "table.md").read_text()
+    assert "No: iterating scores" in (directory / "table.md").read_text()
     study = write_report(make_study(seeds=2)).read_text()
     assert study.index('class="card lead"') < study.index("hypothesis</span>")
 

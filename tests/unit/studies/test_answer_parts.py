@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 
 from rlhf_lab.results.answer_policies import against_one_pass, against_reference, reward_and_truth
-from rlhf_lab.results.answer_rewards import held_out_loss, pair_ranking
-from rlhf_lab.results.rundir import Run, read_run
+from rlhf_lab.results.answer_rewards import heldout_loss, pair_ranking
+from rlhf_lab.results.rundir import StoredRun, read_run
 
 
 def rate(mean: float, half: float) -> dict:
     return {"mean": mean, "low": mean - half, "high": mean + half, "n": 400, "clusters": 400}
 
 
-def storing(folder: Path, **metrics: object) -> Run:
-    path = folder / "result.json"
+def storing(directory: Path, **metrics: object) -> StoredRun:
+    path = directory / "result.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"metrics": metrics}))
-    return read_run(folder)
+    return read_run(directory)
 
 
 def test_imitation_is_told_as_a_perplexity(make_run):
-    folder = make_run()
-    assert held_out_loss(read_run(folder)) is None
-    assert "0.693 nats per token, a perplexity of 2.00." in str(held_out_loss(storing(folder, heldout_nll=0.6931)))
+    directory = make_run()
+    assert heldout_loss(read_run(directory)) is None
+    assert "0.693 nats per token, a perplexity of 2.00." in str(heldout_loss(storing(directory, heldout_nll=0.6931)))
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_a_reward_is_measured_against_length_alone(make_run, accuracy, said):
 def test_filler_and_disagreement_are_added(make_run, shift, verb):
     run = storing(make_run(), accuracy=rate(0.8, 0.04), filler_shift=rate(shift, 0.1), disagreement=0.25)
     sentence = str(pair_ranking(run))
-    assert f"; filler {verb} its score" in sentence and "disagree by 0.250 sd per reply" in sentence
+    assert f"; filler {verb} its score" in sentence and "disagree by 0.250 sd per response" in sentence
 
 
 def test_a_policy_is_measured_against_one_pass_or_else_against_its_start(make_run):
-    whole = read_run(make_run("whole", prompts=64))
-    assert str(against_one_pass(whole)).startswith("No: iterating scores")
+    full = read_run(make_run("whole", prompts=64))
+    assert str(against_one_pass(full)).startswith("No: iterating scores")
     without = read_run(make_run("without", prompts=64, policies=("SFT", "iteration 1")))
     assert against_one_pass(without) == against_reference(without)
     assert str(against_reference(without)).startswith("iteration 1 raises the gold reward")

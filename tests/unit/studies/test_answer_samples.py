@@ -15,9 +15,9 @@ def run_of(**means: float) -> Any:
 
 def test_the_most_samples_beside_the_fewest():
     run = run_of(**{"accuracy@1": 0.5, "accuracy@16": 0.8, "accuracy@4": 0.7, "tokens@1": 24.0, "tokens@16": 384.0})
-    said = chosen_among_samples(run)
-    assert said.startswith("With 16 samples 0.8")
-    assert "for 384 tokens a prompt; with one sample 0.5" in said and said.endswith("for 24 tokens a prompt.")
+    text = chosen_among_samples(run)
+    assert text.startswith("With 16 samples 0.8")
+    assert "for 384 tokens a prompt; with one sample 0.5" in text and text.endswith("for 24 tokens a prompt.")
 
 
 def test_one_size_has_nothing_beside_it():

@@ -1,4 +1,4 @@
-"""Two runs compared: which rows are a pair, which test is made, what is said about the rest."""
+"""Comparison of two runs: pairing of rows, choice of the test, notes about the rest."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from rlhf_lab.reports.comparison.view import cells
 
 
 def write_run(
-    folder: Path, rows: list[dict], *, config: str = "seed: 0\n", needs: dict | None = None, **result: object
+    directory: Path, rows: list[dict], *, config: str = "seed: 0\n", needs: dict | None = None, **result: object
 ) -> Path:
-    """A run of one policy, P, with the rows given."""
-    folder.mkdir(parents=True)
+    """A run of one policy, P, with these rows."""
+    directory.mkdir(parents=True)
     found = {"status": "completed", "error": None, "policies": [{"name": "P", "metrics": {}}] if rows else []}
-    (folder / "result.json").write_text(json.dumps({**found, "metrics": {}, **result}))
-    (folder / "manifest.json").write_text(json.dumps({"recipe": folder.name, "needs": needs or {}}))
-    (folder / "config.yaml").write_text(config)
-    (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n')
+    (directory / "result.json").write_text(json.dumps({**found, "metrics": {}, **result}))
+    (directory / "manifest.json").write_text(json.dumps({"recipe": directory.name, "needs": needs or {}}))
+    (directory / "config.yaml").write_text(config)
+    (directory / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n')
     rows = [{"policy": "P", "sample_id": i, "response": "yes", **row} for i, row in enumerate(rows)]
-    (folder / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
+    (directory / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return directory
 
 
-def replies(*golds: float, metric: str = "gold", text: str = "Q", per_prompt: int = 1) -> list[dict]:
-    ids = [place // per_prompt for place in range(len(golds))]
+def responses(*golds: float, metric: str = "gold", text: str = "Q", per_prompt: int = 1) -> list[dict]:
+    ids = [position // per_prompt for position in range(len(golds))]
     return [{"prompt_id": i, "prompt": f"{text}{i}", metric: value} for i, value in zip(ids, golds, strict=True)]
 
 
@@ -45,8 +45,8 @@ def only(a: Path, b: Path):
 
 def test_the_test_is_paired_by_prompt(tmp_path):
     # B − A by prompt: 1, 2, 3; mean 2, sd 1, t = 2·√3 on 2 degrees of freedom
-    a = write_run(tmp_path / "a", replies(0.0, 5.0, -3.0))
-    b = write_run(tmp_path / "b", replies(1.0, 7.0, 0.0))
+    a = write_run(tmp_path / "a", responses(0.0, 5.0, -3.0))
+    b = write_run(tmp_path / "b", responses(1.0, 7.0, 0.0))
     found = only(a, b)
     assert found.versus.difference.mean == pytest.approx(2.0)
     assert found.versus.p_value == pytest.approx(2 * stats.t.sf(2 * 3**0.5, 2))
@@ -55,16 +55,16 @@ def test_the_test_is_paired_by_prompt(tmp_path):
 
 
 def test_replies_to_one_prompt_are_averaged_before_pairing(tmp_path):
-    a = write_run(tmp_path / "a", replies(0.0, 2.0, 4.0, 6.0, per_prompt=2))  # prompt means 1, 5
-    b = write_run(tmp_path / "b", replies(2.0, 8.0))  # one reply each: gains 1, 3
+    a = write_run(tmp_path / "a", responses(0.0, 2.0, 4.0, 6.0, per_prompt=2))  # prompt means 1, 5
+    b = write_run(tmp_path / "b", responses(2.0, 8.0))  # one response each: gains 1, 3
     found = only(a, b)
     assert found.versus.difference.mean == pytest.approx(2.0) and found.versus.difference.n == 2
 
 
 def test_outcomes_of_one_reply_per_prompt_get_exact_mcnemar(tmp_path):
     # 5 prompts only B solves, none only A: p = 2 · (1/2)^5
-    a = write_run(tmp_path / "a", replies(0, 0, 0, 0, 0, 1, 1, 0, metric="correct"))
-    b = write_run(tmp_path / "b", replies(1, 1, 1, 1, 1, 1, 1, 0, metric="correct"))
+    a = write_run(tmp_path / "a", responses(0, 0, 0, 0, 0, 1, 1, 0, metric="correct"))
+    b = write_run(tmp_path / "b", responses(1, 1, 1, 1, 1, 1, 1, 0, metric="correct"))
     found = only(a, b)
     assert found.versus.p_value == pytest.approx(2 * 0.5**5)
     assert found.versus.test == "exact McNemar test, 5 prompts only B, 0 only A"
@@ -73,28 +73,28 @@ def test_outcomes_of_one_reply_per_prompt_get_exact_mcnemar(tmp_path):
 
 def test_outcomes_of_several_replies_per_prompt_are_clustered(tmp_path):
     rates = [0, 0, 0, 1, 1, 1, 0, 0]
-    a = write_run(tmp_path / "a", replies(*rates, metric="correct", per_prompt=2))
-    b = write_run(tmp_path / "b", replies(*rates[::-1], metric="correct", per_prompt=2))
+    a = write_run(tmp_path / "a", responses(*rates, metric="correct", per_prompt=2))
+    b = write_run(tmp_path / "b", responses(*rates[::-1], metric="correct", per_prompt=2))
     assert only(a, b).versus.test.startswith("paired t test, cluster-robust")
 
 
 def test_the_same_id_of_another_prompt_is_no_pair(tmp_path):
-    a = write_run(tmp_path / "a", replies(0.0, 1.0, 2.0))
-    b = write_run(tmp_path / "b", replies(5.0, 6.0, 9.0, text="other question "))
+    a = write_run(tmp_path / "a", responses(0.0, 1.0, 2.0))
+    b = write_run(tmp_path / "b", responses(5.0, 6.0, 9.0, text="other question "))
     found = only(a, b)
     assert found.versus.test.startswith("unpaired t test")
     assert found.versus.p_value == pytest.approx(stats.ttest_ind([5, 6, 9], [0, 1, 2], equal_var=False).pvalue)
-    remarks = compare(a, b, to=tmp_path / "page").view["remarks"]
-    assert any("No prompt is shared (A answered 3, B 3)" in remark and "unpaired" in remark for remark in remarks)
+    notes = compare(a, b, to=tmp_path / "page").view["remarks"]
+    assert any("No prompt is shared (A answered 3, B 3)" in note and "unpaired" in note for note in notes)
 
 
 def test_only_shared_prompts_are_compared_and_it_is_said(tmp_path):
-    a = write_run(tmp_path / "a", replies(0.0, 1.0, 2.0, 50.0))
-    b = write_run(tmp_path / "b", replies(1.0, 3.0, 2.5))
+    a = write_run(tmp_path / "a", responses(0.0, 1.0, 2.0, 50.0))
+    b = write_run(tmp_path / "b", responses(1.0, 3.0, 2.5))
     found = only(a, b)
     assert found.a.mean == pytest.approx(1.0) and found.versus.difference.mean == pytest.approx(3.5 / 3)
-    remarks = compare(a, b, to=tmp_path / "page").view["remarks"]
-    assert "Only the 3 prompts that both answered are compared (A answered 4, B 3)." in remarks
+    notes = compare(a, b, to=tmp_path / "page").view["remarks"]
+    assert "Only the 3 prompts that both answered are compared (A answered 4, B 3)." in notes
 
 
 def test_holm_runs_over_all_metrics(make_run):
@@ -121,7 +121,7 @@ def test_policies_are_chosen_by_name(make_run):
     assert [side.policy for side in find_sides(a, b)] == ["iteration 3", "PPO"]
     assert [side.policy for side in find_sides(a, b, "SFT")] == ["SFT", "SFT"]
     assert [side.policy for side in find_sides(a, a, "SFT, iteration 1")] == ["SFT", "iteration 1"]
-    with pytest.raises(DataError, match=r"policy=PPO: A .* evaluated SFT, one-pass DPO"):
+    with pytest.raises(DataError, match=r"policy=PPO was not evaluated by A .* evaluated SFT, one-pass DPO"):
         find_sides(a, b, "PPO")
     with pytest.raises(DataError, match=r"the same run.*policy='SFT,iteration 3'"):
         find_sides(a, a)
@@ -137,12 +137,12 @@ def test_settings_that_differ_are_listed_with_both_values(tmp_path):
 
 def test_what_is_not_like_with_like_is_said(tmp_path):
     needs = [{"reward": {"key": key}, "policy": {"key": "same"}} for key in ("r1", "r2")]
-    a = write_run(tmp_path / "a", replies(0.0, 1.0), needs=needs[0], config="rollout: {temperature: 1.0}\n")
-    b = write_run(tmp_path / "b", replies(0.0, 2.0), needs=needs[1], config="rollout: {temperature: 0.7}\n")
-    remarks = compare(a, b, to=tmp_path / "page").view["remarks"]
-    assert any("scored by different rewards" in remark for remark in remarks)
-    assert "Replies were sampled differently: rollout.temperature 1 and 0.7." in remarks
-    assert not any("different policies" in remark for remark in remarks)
+    a = write_run(tmp_path / "a", responses(0.0, 1.0), needs=needs[0], config="rollout: {temperature: 1.0}\n")
+    b = write_run(tmp_path / "b", responses(0.0, 2.0), needs=needs[1], config="rollout: {temperature: 0.7}\n")
+    notes = compare(a, b, to=tmp_path / "page").view["remarks"]
+    assert any("scored by different rewards" in note for note in notes)
+    assert "Responses were sampled differently: rollout.temperature 1 and 0.7." in notes
+    assert not any("different policies" in note for note in notes)
 
 
 def both(proxy: float, gold: float) -> list[dict]:
@@ -166,7 +166,7 @@ def test_what_is_not_on_one_scale_is_shown_and_not_tested(tmp_path, role, titles
     rows = [row for row in view["tables"][0]["rows"] if row[3:7] == ("–",) * 4]
     assert [row[0] for row in rows] == titles and not rows[0][-1]
     assert "Of the 1 other metrics" in view["finding"] and titles[0] not in view["finding"]
-    assert sum("not tested" in remark for remark in view["remarks"]) == 1
+    assert sum("not tested" in note for note in view["remarks"]) == 1
     assert any(line.startswith("Detectable") and "Holm" in line for line in view["tests"])
 
 
@@ -174,14 +174,14 @@ def test_runs_of_which_nothing_is_on_one_scale(tmp_path):
     rows = [{"prompt_id": i, "prompt": f"Q{i}", "proxy": float(i)} for i in range(4)]
     sides = [write_run(tmp_path / name, rows, needs={"reward": {"key": name}}) for name in "ab"]
     view = compare(*sides, to=tmp_path / "page").view
-    assert "share no metric of replies that is on one scale" in view["finding"]
+    assert "share no metric of responses with the same scale" in view["finding"]
     assert view["scope"] == "" and view["tests"] == []
 
 
 def test_the_page_lies_beside_the_runs_and_two_stores_do_not_meet(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runs = [
-        write_run(tmp_path / store / "runs" / name, replies(0.0, 1.0))
+        write_run(tmp_path / store / "runs" / name, responses(0.0, 1.0))
         for store, name in (("one", "a"), ("one", "b"), ("two", "b"), ("three", "b"))
     ]
     pages = [compare(runs[0], other).page for other in runs[1:]]
@@ -216,7 +216,7 @@ def test_an_unfinished_run_is_compared_as_far_as_it_came(make_run, tmp_path, mis
     a, b = make_run("a"), make_run("b", seed=1, status="interrupted")
     (b / missing).unlink()
     found = compare(a, b, to=tmp_path / "page")
-    assert any("B is interrupted" in remark for remark in found.view["remarks"])
+    assert any("B is interrupted" in note for note in found.view["remarks"])
     assert bool(found.view["tables"]) == (missing != "evaluation.jsonl")
     assert bool(found.view["charts"]) == (missing != "metrics.jsonl")
 
@@ -232,15 +232,15 @@ def test_a_job_stands_for_its_run(make_study, tmp_path, monkeypatch):
     gold = found.view["tables"][0]["rows"][0]
     assert gold[0] == "gold reward" and gold[3].startswith("+1.")  # `mixed` lifts gold by 1.2
     (study / "jobs/1/job.json").write_text('{"status": "failed", "run": null, "error": "boom"}')
-    with pytest.raises(DataError, match=r"began no run \(failed: boom\)"):
+    with pytest.raises(DataError, match=r"started no run \(failed: boom\)"):
         compare(study / "jobs/0", study / "jobs/1")
 
 
 def test_folders_that_cannot_be_compared_are_refused(make_run, make_study, tmp_path):
     run, study = make_run("a"), make_study(seeds=1)
-    with pytest.raises(DataError, match=r"does not exist\. Near by"):
+    with pytest.raises(DataError, match=r"does not exist\. Nearby"):
         compare(run, tmp_path / "absent")
-    with pytest.raises(DataError, match=r"is a study and .* is not; compare one of its jobs"):
+    with pytest.raises(DataError, match=r"is a study but .* is not; compare one of its jobs"):
         compare(study, run)
     with pytest.raises(DataError, match=r"the same study"):
         compare(study, study)
@@ -248,9 +248,9 @@ def test_folders_that_cannot_be_compared_are_refused(make_run, make_study, tmp_p
         with pytest.raises(ConfigError, match="two runs or two studies"):
             compare_command(arguments)
     empty = [write_run(tmp_path / name, []) for name in "xy"]
-    for folder in empty:
-        (folder / "metrics.jsonl").unlink()
-    with pytest.raises(DataError, match="share no metric of replies, no result and no training curve"):
+    for directory in empty:
+        (directory / "metrics.jsonl").unlink()
+    with pytest.raises(DataError, match="share no metric of responses, no result and no training curve"):
         compare(*empty)
 
 
@@ -265,8 +265,8 @@ def test_the_console_shows_what_the_page_shows(make_run, tmp_path):
 
 
 def test_a_row_reads_as_in_a_study(tmp_path):
-    a = write_run(tmp_path / "a", replies(1.0, 1.0))
-    b = write_run(tmp_path / "b", replies(1.0, 1.0))
+    a = write_run(tmp_path / "a", responses(1.0, 1.0))
+    b = write_run(tmp_path / "b", responses(1.0, 1.0))
     found = only(a, b)
     assert found.versus.p_value == 1.0
     assert cells(found)[0] == "gold reward" and cells(found)[-1] == "–"

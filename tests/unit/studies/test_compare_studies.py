@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_lab.core import seal
+from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.reports.comparison.studies import compared_jobs
@@ -26,7 +26,7 @@ def test_two_studies_are_compared_by_shared_level_and_seed(make_study, tmp_path)
     assert ("seed", "0, 1, 2", "0, 1") in view["settings"]
     plan = json.loads((b / "study.json").read_text())
     (b / "study.json").write_text(json.dumps({**plan, "compare": "algorithm.beta"}))
-    with pytest.raises(DataError, match=r"no level is in both"):
+    with pytest.raises(DataError, match=r"they share no level"):
         compare(a, b, to=tmp_path / "page")
 
 
@@ -34,10 +34,10 @@ def test_a_job_that_changed_since_it_was_completed_is_named(make_study, tmp_path
     a, b = (make_study(seeds=2).rename(tmp_path / name) for name in ("first", "second"))
     run = b / "jobs/3/run"
     seal.write(run, (run / "result.json").read_text())
-    assert not any("sealed" in remark for remark in compare(a, b, to=tmp_path / "page").view["remarks"])
+    assert not any("changed since completion" in note for note in compare(a, b, to=tmp_path / "page").view["remarks"])
     (run / "evaluation.jsonl").write_text("")
-    remarks = compare(a, b, to=tmp_path / "page").view["remarks"]
-    assert "B: job 3, mixed: evaluation.jsonl changed since it was sealed (SHA256SUMS)." in remarks
+    notes = compare(a, b, to=tmp_path / "page").view["remarks"]
+    assert "B: job 4 (jobs/3), mixed: evaluation.jsonl changed since completion (SHA256SUMS)." in notes
 
 
 def without(study: Path, factor: str) -> Path:
@@ -55,7 +55,7 @@ def test_repeats_of_one_seed_are_no_runs_of_their_own(make_study, tmp_path):
     b = without(make_study(seeds=1).rename(tmp_path / "second"), "seed")
     view = compare(a, b, to=tmp_path / "page").view
     assert all(row[4:7] == ("–",) * 3 for table in view["tables"] for row in table["rows"])
-    assert sum("not tested" in remark for remark in view["remarks"]) == 3
+    assert sum("not tested" in note for note in view["remarks"]) == 3
     assert "Not tested: `current`, `mixed`, `stale`." in view["finding"]
 
 
@@ -63,8 +63,8 @@ def test_a_job_with_two_partners_is_not_tested(make_study, tmp_path):
     a = make_study(seeds=2).rename(tmp_path / "first")
     b = make_study(seeds=2).rename(tmp_path / "second")
     plan = json.loads((a / "study.json").read_text())
-    for number, job in enumerate(plan["jobs"]):  # A sweeps another factor within one seed, which B does not set
-        job["overrides"] |= {"seed": 0, "algorithm.beta": number}
+    for index, job in enumerate(plan["jobs"]):  # A sweeps another factor within one seed, which B does not set
+        job["overrides"] |= {"seed": 0, "algorithm.beta": index}
     (a / "study.json").write_text(json.dumps(plan))
     jobs = compared_jobs(read_study(a), read_study(b), "mixed")
     assert (jobs.test, len(jobs.a), len(jobs.b)) == ("none", 2, 2)

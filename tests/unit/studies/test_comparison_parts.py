@@ -7,14 +7,14 @@ import json
 import pytest
 import yaml
 from synthetic_runs import write_study
-from test_compare import replies, write_run
+from test_compare import responses, write_run
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports.comparison.compare import find_sides
-from rlhf_lab.reports.comparison.remarks import run_remarks
+from rlhf_lab.reports.comparison.notes import run_notes
 from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.reports.comparison.scales import Mismatch, mismatches, refuse_two_worlds
-from rlhf_lab.reports.comparison.stored import stored_finding, stored_numbers
+from rlhf_lab.reports.comparison.stored import stored_conclusion, stored_numbers
 from rlhf_lab.results.rundir import read_run
 
 ACCURACY = {"mean": 0.7, "low": 0.6, "high": 0.8, "n": 100, "clusters": 100}
@@ -33,7 +33,7 @@ def test_a_mismatch_covers_the_terms_of_a_metric():
 
 def test_another_reward_or_another_start_puts_metrics_on_another_scale(tmp_path):
     runs = {
-        name: read_run(write_run(tmp_path / name, replies(0.0, 1.0), needs=needs))
+        name: read_run(write_run(tmp_path / name, responses(0.0, 1.0), needs=needs))
         for name, needs in {"a": REWARD, "b": other(REWARD), "c": POLICY, "d": other(POLICY)}.items()
     }
     (reward,) = mismatches(runs["a"], runs["b"])
@@ -45,12 +45,12 @@ def test_another_reward_or_another_start_puts_metrics_on_another_scale(tmp_path)
 
 def test_another_gold_puts_gold_and_win_rate_on_another_scale(tmp_path):
     configs = {"a": "needs: {gold: models/a}\n", "b": "needs: {gold: models/b}\n", "world": "seed: 0\n"}
-    rows = replies(0.0, 1.0)
+    rows = responses(0.0, 1.0)
     runs = {name: read_run(write_run(tmp_path / name, rows, config=config)) for name, config in configs.items()}
     (between_models,) = mismatches(runs["a"], runs["b"])
     assert between_models.covers("gold") and between_models.covers("win_rate") and not between_models.covers("kl")
     assert mismatches(runs["a"], runs["world"]) and not mismatches(runs["a"], runs["a"])
-    unknown = read_run(write_run(tmp_path / "unknown", replies(0.0, 1.0, metric="proxy"), config=configs["b"]))
+    unknown = read_run(write_run(tmp_path / "unknown", responses(0.0, 1.0, metric="proxy"), config=configs["b"]))
     assert not mismatches(runs["a"], unknown)
     same_name = [{"gold": {"key": key}} for key in ("one", "another")]
     stages = [read_run(write_run(tmp_path / str(i), rows, needs=needs)) for i, needs in enumerate(same_name)]
@@ -58,14 +58,14 @@ def test_another_gold_puts_gold_and_win_rate_on_another_scale(tmp_path):
 
 
 def test_remarks_name_what_is_not_alike(tmp_path):
-    a = write_run(tmp_path / "a", replies(0.0, 1.0), config="rollout: {temperature: 1.0}\n", status="failed")
-    b = write_run(tmp_path / "b", replies(0.0, 1.0, text="other"), config="rollout: {temperature: 0.7}\n")
-    remarks = run_remarks(*find_sides(a, b))
-    assert remarks[0].startswith("A is failed: what it left is compared")
-    assert any("No prompt is shared (A answered 2, B 2)" in remark for remark in remarks)
-    assert any("rollout.temperature 1 and 0.7" in remark for remark in remarks)
-    twin = write_run(tmp_path / "twin", replies(2.0, 3.0, text="other"), config="rollout: {temperature: 0.7}\n")
-    assert not run_remarks(*find_sides(twin, b))
+    a = write_run(tmp_path / "a", responses(0.0, 1.0), config="rollout: {temperature: 1.0}\n", status="failed")
+    b = write_run(tmp_path / "b", responses(0.0, 1.0, text="other"), config="rollout: {temperature: 0.7}\n")
+    notes = run_notes(*find_sides(a, b))
+    assert notes[0].startswith("A is failed: its partial results are compared")
+    assert any("No prompt is shared (A answered 2, B 2)" in note for note in notes)
+    assert any("rollout.temperature 1 and 0.7" in note for note in notes)
+    twin = write_run(tmp_path / "twin", responses(2.0, 3.0, text="other"), config="rollout: {temperature: 0.7}\n")
+    assert not run_notes(*find_sides(twin, b))
 
 
 def test_numbers_without_rows_are_tested_from_their_intervals(tmp_path):
@@ -77,26 +77,26 @@ def test_numbers_without_rows_are_tested_from_their_intervals(tmp_path):
     assert "0.70" in of_a and "0.90" in of_b
     # sd .1/1.96 and .05/1.96: z = .2 / √(.051² + .0255²) = 3.5
     assert test.startswith("unpaired z 3.5")
-    assert f"accuracy: {of_a} and {of_b}, {test}." in stored_finding(*sides, [((title, of_a, of_b, test, ""), True)])
+    assert f"accuracy: {of_a} and {of_b}, {test}." in stored_conclusion(*sides, [((title, of_a, of_b, test, ""), True)])
     assert stored_numbers(*sides, tested=("accuracy",)) == []
-    assert stored_finding(*sides, []).endswith("No number that both stored can be tested.")
+    assert stored_conclusion(*sides, []).endswith("No number that both stored can be tested.")
 
 
-def of_world(folder, name, **data):
+def of_world(directory, name, **data):
     """The same run, measured on other data."""
-    file = folder / "manifest.json"
+    file = directory / "manifest.json"
     manifest = json.loads(file.read_text())
     file.write_text(json.dumps(manifest | {"data": {"name": name}}))
-    config = folder / "config.yaml"
+    config = directory / "config.yaml"
     config.write_text(config.read_text() + yaml.safe_dump({"data": {"kind": name, **data}}))
-    return folder
+    return directory
 
 
 def test_truths_of_two_worlds_are_not_compared(make_run):
     """Gold is +2.5 of one world's points against another's: neither a test nor a remark makes it one measure."""
     a, b = make_run("a"), of_world(make_run("b", lift=2.5), "speech")
     with pytest.raises(
-        DataError, match=r"A \(.*a\) is measured on data=mini_hh, B \(.*b\) on data=speech: gold of the"
+        DataError, match=r"A \(.*a\) is measured on data=mini_hh, B \(.*b\) on data=speech, so their gold"
     ):
         compare(a, b)
     refuse_two_worlds(*(side.run for side in find_sides(a, make_run("c", seed=7))))  # the same world is not refused
@@ -114,15 +114,15 @@ def test_environments_and_mixes_are_worlds_by_what_they_hold(make_run):
 
 def test_one_reward_model_as_gold_measures_the_same_on_any_data(make_run):
     folders = [of_world(make_run(name), name) for name in ("hh_rlhf", "pairs")]
-    for folder in folders:
-        config = folder / "config.yaml"
+    for directory in folders:
+        config = directory / "config.yaml"
         config.write_text(config.read_text() + "needs: {gold: outputs/runs/gold}\n")
-    refuse_two_worlds(*(read_run(folder) for folder in folders))
+    refuse_two_worlds(*(read_run(directory) for directory in folders))
 
 
 def test_studies_of_two_worlds_are_not_compared(tmp_path):
     a, b = write_study(tmp_path / "a"), write_study(tmp_path / "b")
     for file in b.rglob("manifest.json"):
         of_world(file.parent, "speech")
-    with pytest.raises(DataError, match="A at current is measured on data=mini_hh, B at current on data=speech: gold"):
+    with pytest.raises(DataError, match="data=mini_hh, B at current on data=speech, so their gold"):
         compare(a, b)

@@ -13,9 +13,9 @@ import pytest
 from rlhf_lab.reports.report import write_study_report
 from rlhf_lab.reports.study.curves import curve_figure, curves
 from rlhf_lab.reports.study.results import StudyResults
-from rlhf_lab.results.answer import Answer
-from rlhf_lab.studies.curves import HEADINGS, curve_finding, curve_markdown, fit_rows, level_curves
-from rlhf_lab.studies.finding import write_finding
+from rlhf_lab.results.answer import Conclusion
+from rlhf_lab.studies.curves import HEADINGS, curve_conclusion, curve_markdown, fit_rows, level_curves
+from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import Study, read_study
 from rlhf_lab.studies.table import build_sections, markdown
 
@@ -32,11 +32,11 @@ def gold_gain(level: str, d: float) -> float:
 
 @pytest.fixture
 def make_curves(tmp_path: Path) -> Callable[..., Study]:
-    """Write a study of three levels; `points` is how many policies each run has beside its first one."""
+    """Write a study of three levels; `points` is the number of policies of each run after its first one."""
 
     def write(*, seeds: int = 3, points: int = 5, gold: bool = True, noise: float = 0.01) -> Study:
-        folder = tmp_path / "study"
-        folder.mkdir()
+        directory = tmp_path / "study"
+        directory.mkdir()
         jobs = [{"algorithm": level, "seed": seed} for level in KINDS for seed in range(seeds)]
         plan = {
             "recipe": "study/overoptimization",
@@ -46,23 +46,23 @@ def make_curves(tmp_path: Path) -> Callable[..., Study]:
             "curves": "overoptimization",
             "jobs": [{"index": index, "overrides": job} for index, job in enumerate(jobs)],
         }
-        (folder / "study.json").write_text(json.dumps(plan))
+        (directory / "study.json").write_text(json.dumps(plan))
         rng = np.random.default_rng(0)
         for index, job in enumerate(jobs):
-            run = folder / "jobs" / str(index) / "run"
+            run = directory / "jobs" / str(index) / "run"
             run.mkdir(parents=True)
             policies = []
-            for place, kl in enumerate(KL[: points + 1]):
+            for position, kl in enumerate(KL[: points + 1]):
                 d = math.sqrt(kl)
                 metrics = {"proxy": -0.2 + 0.9 * d, "kl": kl}
                 if gold:
                     metrics["gold"] = 1.0 + gold_gain(job["algorithm"], d) + (rng.normal(0, noise) if d else 0)
-                policies.append({"name": f"policy {place}", "metrics": metrics})
+                policies.append({"name": f"policy {position}", "metrics": metrics})
             (run / "manifest.json").write_text("{}")
             (run / "config.yaml").write_text(f"algorithm: {{kind: {KINDS[job['algorithm']]}}}\n")
             (run / "result.json").write_text(json.dumps({"status": "completed", "policies": policies}))
             (run.parent / "job.json").write_text(json.dumps({"status": "completed", "run": f"jobs/{index}/run"}))
-        return read_study(folder)
+        return read_study(directory)
 
     return write
 
@@ -78,18 +78,18 @@ def test_every_level_takes_the_curve_of_its_algorithm(make_curves):
 
 def test_the_finding_says_where_gold_turns_and_where_it_was_not_seen_to(make_curves):
     study = make_curves()
-    words = curve_finding(study)
+    words = curve_conclusion(study)
     assert "Gold with bon turns at KL 0.987" in words
     assert "Gold with hot turns at KL 1.0" in words
     assert "No turn of gold is seen with cold up to KL 3.2" in words
-    assert words in write_finding(study, build_sections(study)).sentence
+    assert words in write_conclusion(study, build_sections(study)).sentence
 
 
 def test_seeds_that_disagree_are_counted(make_curves):
     study = make_curves()
     lifted = (study.policies["level"] == "hot") & (study.policies["seed"] == 2)
     study.policies.loc[lifted, "gold"] = 1 + study.policies.loc[lifted, "kl"]
-    assert "Gold with hot turns near KL 1.03 in 2 of 3 seeds; no interval." in curve_finding(study)
+    assert "Gold with hot turns near KL 1.03 in 2 of 3 seeds; no interval." in curve_conclusion(study)
 
 
 def test_the_table_has_both_intervals(make_curves):
@@ -102,13 +102,13 @@ def test_the_table_has_both_intervals(make_curves):
 
 def test_one_policy_per_run_is_not_a_curve(make_curves):
     study = make_curves(points=1)
-    assert "No curve is fitted with hot: no run has two policies away from its start" in curve_finding(study)
+    assert "No curve is fitted with hot: no run has two policies away from its start" in curve_conclusion(study)
     assert all(row[2].startswith("no run has two policies") for row in fit_rows(level_curves(study)))
 
 
 def test_without_gold_nothing_turns(make_curves):
     study = make_curves(gold=False)
-    assert curve_finding(study) == "No gold reward is known here, so nothing says where it turns."
+    assert curve_conclusion(study) == "No gold reward is known here, so the KL at which it turns is unknown."
     assert "no gold reward is known" in curve_markdown(study)
     page = write_study_report(study.path).read_text()
     assert "Over-optimisation" in page and "nan" not in (study.path / "overoptimization.svg").read_text()
@@ -130,8 +130,8 @@ def test_the_report_has_figure_table_and_finding(make_curves):
 
 def test_a_study_that_asks_for_no_curves_has_none(make_study):
     study = read_study(make_study(seeds=2))
-    assert study.curves is None and curve_finding(study) == "" and curve_markdown(study) == ""
-    assert "Over-optimisation" not in markdown(study, build_sections(study), Answer(""))
+    assert study.curves is None and curve_conclusion(study) == "" and curve_markdown(study) == ""
+    assert "Over-optimisation" not in markdown(study, build_sections(study), Conclusion(""))
     write_study_report(study.path)
     assert not (study.path / "overoptimization.svg").exists()
 
@@ -139,15 +139,15 @@ def test_a_study_that_asks_for_no_curves_has_none(make_study):
 def test_one_seed_has_no_interval(make_curves):
     study = make_curves(seeds=1)
     assert "[no interval]" in fit_rows(level_curves(study))[0][3]
-    assert "Gold with bon turns at KL" in curve_finding(study)
+    assert "Gold with bon turns at KL" in curve_conclusion(study)
 
 
 def test_the_figure_has_every_policy_and_every_fit(make_curves):
     study = make_curves()
     levels = level_curves(study)
     chart = curve_figure(levels)
-    drawn = [row for rows in chart.specification["datasets"].values() for row in rows]
-    policies = [row for row in drawn if "t0" in row and row.get("metric") in ("gold", "proxy")]
+    selected = [row for rows in chart.specification["datasets"].values() for row in rows]
+    policies = [row for row in selected if "t0" in row and row.get("metric") in ("gold", "proxy")]
     assert len(policies) >= 2 * sum(len(level.points) for level in levels)
     assert all(level.level in chart.description for level in levels)
     section = curves(StudyResults(study))

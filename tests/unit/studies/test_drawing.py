@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from rlhf_lab.figures.charts import Point, Series, curves
-from rlhf_lab.figures.tables import Tables, plain, set_facts, tooltip
+from rlhf_lab.figures.tables import Tables, set_summary, to_number_or_text, tooltip
 from rlhf_lab.reports.drawing import PageFigures
 
 
 def test_numbers_that_are_not_finite_are_left_out_and_break_a_line():
-    assert [plain(value) for value in (1.23456789, float("nan"), "a", None)] == [1.23457, None, "a", None]
+    assert [to_number_or_text(value) for value in (1.23456789, float("nan"), "a", None)] == [1.23457, None, "a", None]
     tables = Tables()
     tables.chart([{"x": float("inf"), "y": float("nan"), "facts": {}}])
     assert tables.rows == {"rows0": [{"y": None}]}
@@ -18,7 +18,7 @@ def test_numbers_that_are_not_finite_are_left_out_and_break_a_line():
 
 def test_facts_stand_in_one_order_for_all_rows():
     rows = [{"facts": {"seed": "1"}}, {"facts": {"n\u2028\n of it": "2"}}]
-    set_facts(rows)
+    set_summary(rows)
     assert [(row["t0"], row["t1"]) for row in rows] == [("1", "–"), ("–", "2")]
     assert [field["title"] for field in tooltip(rows)] == ["seed", "n of it"]
 

@@ -20,16 +20,16 @@ from rlhf_lab.figures.charts import (
     Point,
     Series,
     curves,
-    dots,
-    estimate_facts,
+    dot_chart,
+    estimate_tooltip,
     frontier,
     gain_curves,
     spread,
     unique,
 )
-from rlhf_lab.figures.labels import NARROW, Label, place_labels
-from rlhf_lab.figures.layers import Chart, Event, span
-from rlhf_lab.figures.vegalite import Layer, channel, layered
+from rlhf_lab.figures.labels import NARROW, TextLabel, place_labels
+from rlhf_lab.figures.layers import Chart, EventMark, span
+from rlhf_lab.figures.vegalite import MarkLayer, channel, layered
 from rlhf_lab.results.samples import pack
 from rlhf_lab.results.wording import compact, p_text, signed
 from rlhf_lab.statistics.inference import Estimate, seed_mean
@@ -60,10 +60,12 @@ def every_kind(name: str = "gold") -> list[Chart]:
     one = [Series(name, points, 1)]
     mean, none = seed_mean([1.0, 2.0]), seed_mean([])
     return [
-        curves([*one, Series("b", points)], title=name, events=[Event(0.5, name)]),
+        curves([*one, Series("b", points)], title=name, events=[EventMark(0.5, name)]),
         frontier(one, title=name, x_label=name, y_label=name, origin=True),
         frontier(one, title=name, x_label="x", y_label="y", diagonal=(0.5, 1.0)),
-        dots([Level(name, mean, [1, 2], True), Level("b", mean, [1, 2]), Level("c", none)], title=name, x_label=name),
+        dot_chart(
+            [Level(name, mean, [1, 2], True), Level("b", mean, [1, 2]), Level("c", none)], title=name, x_label=name
+        ),
         spread({name: [0, 1, 2, 3, 4]}, title=name, x_label=name),
         gain_curves(gains, gains, [name], title=name, description=name, x_label=name, y_label=name),
     ]
@@ -79,18 +81,18 @@ def test_specifications_are_vega_lite():
 
 def test_layers_share_what_stands_before_them():
     """A step returns another layer; objects are sorted; a second end has no type; one table is named once."""
-    base = Layer("rows0").encode(x=channel("x:Q", scale={"nice": False, "domain": [0, 1]}))
+    base = MarkLayer("rows0").encode(x=channel("x:Q", scale={"nice": False, "domain": [0, 1]}))
     ends = base.where("isValid(datum.low)").mark("rule", size=2, clip=True).encode(x2="high:Q")
     dots = base.mark("point").encode(y="name:N")
-    drawn = layered([ends, dots], [{"name": "zoom"}], 100, 50)
-    first, second = drawn["layer"]
-    assert drawn["data"] == {"name": "rows0"} and "data" not in first
+    selected = layered([ends, dots], [{"name": "zoom"}], 100, 50)
+    first, second = selected["layer"]
+    assert selected["data"] == {"name": "rows0"} and "data" not in first
     assert list(first["mark"]) == ["type", "clip", "size"] and first["encoding"]["x2"] == {"field": "high"}
     assert list(first["encoding"]["x"]["scale"]) == ["domain", "nice"]
     assert first["transform"] == [{"filter": "isValid(datum.low)"}] and "transform" not in second
     assert second["encoding"]["y"] == {"field": "name", "type": "nominal"} and "x2" not in second["encoding"]
-    assert drawn["params"] == [{"name": "zoom", "views": [first["name"]]}]
-    two = layered([ends, Layer("rows1").mark("point")], [], 100, 50)
+    assert selected["params"] == [{"name": "zoom", "views": [first["name"]]}]
+    two = layered([ends, MarkLayer("rows1").mark("point")], [], 100, 50)
     assert "data" not in two and [layer["data"]["name"] for layer in two["layer"]] == ["rows0", "rows1"]
 
 
@@ -111,13 +113,16 @@ def test_text_from_data_is_data():
     for chart in every_kind(ATTACK):
         visit(chart.specification, ())
         assert not set("<>&\u2028") & set(pack(chart.specification))
-        drawn = render.page_svg(chart)
-        assert "<script" not in drawn and "&lt;script&gt;" in drawn
+        selected = render.page_svg(chart)
+        assert "<script" not in selected and "&lt;script&gt;" in selected
 
 
 def test_every_point_has_a_row_with_its_interval_and_a_tooltip():
     estimate = Estimate(0.5, 0.4, 0.6, 60, 30)
-    points = [Point(0, 0), Point(1, 0.5, 0.4, 0.6, label="DPO", facts=estimate_facts("gain", estimate) | {"seed": "3"})]
+    points = [
+        Point(0, 0),
+        Point(1, 0.5, 0.4, 0.6, label="DPO", tooltip=estimate_tooltip("gain", estimate) | {"seed": "3"}),
+    ]
     chart = frontier([Series("gold", points)], title="t", x_label="√KL", y_label="gain", origin=True)
     (mark,) = layers(chart, "point")
     assert [(row["x"], row["y"]) for row in rows(chart, mark)] == [(0, 0), (1, 0.5)]
@@ -128,6 +133,15 @@ def test_every_point_has_a_row_with_its_interval_and_a_tooltip():
     }
     assert first["√KL"] == "0.00" and first["n"] == "–"
     assert [row["word"] for row in rows(chart, layers(chart, "text")[-1])] == ["DPO"]
+
+
+@pytest.mark.parametrize("positions", [[0, 1], [0, 1, 2], [1, 2]])
+def test_an_axis_of_positions_has_each_whole_number_once(positions):
+    points = [Point(position, 1) for position in positions]
+    chart = frontier([Series("a", points)], title="t", x_label="policy", y_label="y", integers=True)
+    selected = render.page_svg(chart)
+    axis = re.findall(r"role-axis-label.*?</g>", selected, re.DOTALL)[0]
+    assert re.findall(r"<text[^>]*>([^<]*)</text>", axis) == [str(position) for position in positions]
 
 
 def test_whiskers_need_both_bounds():
@@ -157,7 +171,7 @@ def test_long_curves_have_a_band():
 
 def test_events_are_lines_with_words_inside_the_plot():
     chart = curves(
-        [Series("a", [Point(0, 1), Point(10, 2)])], title="t", events=[Event(1, "warning"), Event(9, "fell")]
+        [Series("a", [Point(0, 1), Point(10, 2)])], title="t", events=[EventMark(1, "warning"), EventMark(9, "fell")]
     )
     words = rows(chart, layers(chart, "text")[-1])
     assert [(row["x"], row["word"], row["dx"] > 0) for row in words] == [(1, "warning", True), (9, "fell", False)]
@@ -172,7 +186,7 @@ def test_dots_show_levels_runs_and_the_baseline():
         Level("b", unknown, [2]),
         Level("c", seed_mean([])),
     ]
-    chart = dots(levels, title="t", x_label="gold")
+    chart = dot_chart(levels, title="t", x_label="gold")
     runs, means = layers(chart, "circle")[0], layers(chart, "point")[0]
     assert said(chart, runs)[0] == {"level": "a", "run": "seed 0", "gold": "1.00"}
     assert len(rows(chart, runs)) == 3
@@ -185,7 +199,7 @@ def test_dots_show_levels_runs_and_the_baseline():
 
 def test_a_huge_interval_leaves_room_for_the_values():
     wild = Estimate(0.5, -300.0, 300.0, 2, 2)
-    chart = dots([Level("a", wild, [0.4, 0.6])], title="t", x_label="x")
+    chart = dot_chart([Level("a", wild, [0.4, 0.6])], title="t", x_label="x")
     low, high = layers(chart, "rule")[0]["encoding"]["x"]["scale"]["domain"]
     assert -1 < low < 0.4 < 0.6 < high < 2
     assert all(layer["mark"]["clip"] for layer in layers(chart, "rule")[:1])
@@ -193,7 +207,7 @@ def test_a_huge_interval_leaves_room_for_the_values():
 
 def test_levels_of_one_name_have_rows_of_their_own():
     assert unique(["a", "b", "a"]) == ["a", "b", "a (2)"]
-    chart = dots([Level("a", seed_mean([1.0])), Level("a", seed_mean([2.0]))], title="t", x_label="x")
+    chart = dot_chart([Level("a", seed_mean([1.0])), Level("a", seed_mean([2.0]))], title="t", x_label="x")
     assert len({row["name"] for row in rows(chart, layers(chart, "point")[0])}) == 2
 
 
@@ -207,14 +221,14 @@ def test_readers_can_zoom_and_choose_series():
 
 
 def test_long_titles_of_axes_are_wrapped():
-    label = "words of the chosen reply − words of the rejected one, mean of each group"
+    label = "words of the chosen response − words of the rejected one, mean of each group"
     chart = frontier([Series("a", [Point(0, 1)])], title="t", x_label=label, y_label="y")
     lines = layers(chart, "point")[0]["encoding"]["x"]["title"]
     assert " ".join(lines) == label and all(len(line) <= 50 for line in lines)
 
 
 def test_labels_avoid_one_another_and_the_frame():
-    labels = [Label(0, 0, "SFT"), Label(0.95, 0.9, "iteration 2"), Label(1.0, 0.95, "iteration 3")]
+    labels = [TextLabel(0, 0, "SFT"), TextLabel(0.95, 0.9, "iteration 2"), TextLabel(1.0, 0.95, "iteration 3")]
     placed = place_labels(labels, (-0.1, 1.1), (-0.1, 1.1), height=230)
     assert [label.text for label, _, _ in placed] == ["SFT", "iteration 2", "iteration 3"]
     boxes = []
@@ -222,9 +236,9 @@ def test_labels_avoid_one_another_and_the_frame():
         x, y = (label.x + 0.1) / 1.2 * NARROW + dx, (1.1 - label.y) / 1.2 * 230 + dy
         left = x if dx > 0 else x - 6 * len(label.text)
         boxes.append((left, y - 6, left + 6 * len(label.text), y + 6))
-    for number, box in enumerate(boxes):
+    for index, box in enumerate(boxes):
         assert box[0] >= 0 and box[2] <= NARROW
-        for other in boxes[number + 1 :]:
+        for other in boxes[index + 1 :]:
             assert box[2] <= other[0] or other[2] <= box[0] or box[3] <= other[1] or other[3] <= box[1]
 
 

@@ -11,13 +11,13 @@ from rich.console import Console
 from scipy import stats
 
 from rlhf_lab.config.overrides import level_name
-from rlhf_lab.core import seal
+from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports.report import write_study_report
-from rlhf_lab.results.answer import Answer
+from rlhf_lab.results.answer import Conclusion
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.studies import table
-from rlhf_lab.studies.finding import write_finding
+from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.table import (
     build_sections,
@@ -40,11 +40,11 @@ def test_every_job_is_a_row_whatever_became_of_it(make_study):
 
 
 def test_a_study_says_what_its_gold_is(make_study):
-    folder = make_study()
-    assert table.label(read_study(folder)) == "measured, in a simulated world whose true reward is known"
-    for job in sorted((folder / "jobs").iterdir())[:2]:
+    directory = make_study()
+    assert table.label(read_study(directory)) == "measured, in a simulated world whose true reward is known"
+    for job in sorted((directory / "jobs").iterdir())[:2]:
         (job / "run" / "config.yaml").write_text("needs: {gold: models/rm}\n")
-    study = read_study(folder)
+    study = read_study(directory)
     score, truth = "the score of the reward model models/rm", "the true reward of a simulated world"
     assert study.gold_source == f"{score} or {truth}"
     assert table.label(study) == f"measured; gold is {score} or {truth}"
@@ -56,9 +56,9 @@ def test_a_study_without_gold_says_so(make_study):
 
 
 def test_metrics_come_from_the_last_policy_unless_the_run_has_its_own(make_study):
-    folder = make_study(seeds=2)
-    study = read_study(folder)
-    result = json.loads((folder / "jobs/0/run/result.json").read_text())
+    directory = make_study(seeds=2)
+    study = read_study(directory)
+    result = json.loads((directory / "jobs/0/run/result.json").read_text())
     last = result["policies"][-1]["metrics"]["gold"]
     row = study.frame.loc[0]
     assert (row["gold"], row["gold/low"], row["gold/n"]) == (last["mean"], last["low"], last["n"])
@@ -67,11 +67,11 @@ def test_metrics_come_from_the_last_policy_unless_the_run_has_its_own(make_study
 
 
 def test_a_job_without_its_run_counts_as_failed(make_study):
-    folder = make_study(seeds=2)
-    (folder / "jobs/0/job.json").write_text(json.dumps({"status": "completed", "run": "jobs/0/gone"}))
-    (folder / "jobs/1/job.json").write_text('{"status": "comp')
-    (folder / "jobs/2/run/result.json").unlink()
-    frame = read_study(folder).frame
+    directory = make_study(seeds=2)
+    (directory / "jobs/0/job.json").write_text(json.dumps({"status": "completed", "run": "jobs/0/gone"}))
+    (directory / "jobs/1/job.json").write_text('{"status": "comp')
+    (directory / "jobs/2/run/result.json").unlink()
+    frame = read_study(directory).frame
     assert frame.loc[0, "status"] == "failed" and "missing" in frame.loc[0, "error"]
     assert frame.loc[1, "status"] == "unreadable" and "not readable" in frame.loc[1, "error"]
     assert frame.loc[2, "status"] == "unfinished"
@@ -99,13 +99,13 @@ def test_differences_are_paired_by_seed(make_study):
 
 
 def test_other_swept_factors_are_part_of_the_pair(make_study):
-    folder = make_study(seeds=4)
-    plan = json.loads((folder / "study.json").read_text())
+    directory = make_study(seeds=4)
+    plan = json.loads((directory / "study.json").read_text())
     for job in plan["jobs"]:
         number = job["overrides"]["seed"]
         job["overrides"] |= {"seed": number % 2, "lr": number // 2}
-    (folder / "study.json").write_text(json.dumps(plan))
-    row = build_sections(read_study(folder))[0].rows[1]
+    (directory / "study.json").write_text(json.dumps(plan))
+    row = build_sections(read_study(directory))[0].rows[1]
     assert row.versus is not None
     assert (row.versus.difference.n, row.versus.difference.clusters) == (4, 2)  # 4 pairs, 2 seeds
 
@@ -113,80 +113,82 @@ def test_other_swept_factors_are_part_of_the_pair(make_study):
 def test_the_finding_names_what_it_can_and_cannot_tell(make_study):
     study = read_study(make_study(failed=(11,)))
     sections = build_sections(study)
-    finding = write_finding(study, sections)
+    conclusion = write_conclusion(study, sections)
     mixed, stale = sections[0].rows[1:]
-    assert mixed.distinguishable and "It is higher with buffer mixed (" in finding.sentence
-    assert not stale.distinguishable and "Not distinguishable from buffer current: buffer stale (" in finding.sentence
-    assert "detectable from" in finding.sentence
-    assert "1 of 12 jobs have no result (1 failed)" in finding.caveat
+    assert mixed.distinguishable and "It is higher with buffer mixed (" in conclusion.sentence
+    assert (
+        not stale.distinguishable and "Not distinguishable from buffer current: buffer stale (" in conclusion.sentence
+    )
+    assert "detectable from" in conclusion.sentence
+    assert "1 of 12 jobs have no result (1 failed)" in conclusion.caveat
 
 
 def test_one_seed_is_not_evidence(make_study):
     study = read_study(make_study(seeds=1))
     sections = build_sections(study)
-    finding = write_finding(study, sections)
-    assert "One shared seed" in finding.sentence and finding.caveat.startswith("One seed cannot tell")
+    conclusion = write_conclusion(study, sections)
+    assert "One shared seed" in conclusion.sentence and conclusion.caveat.startswith("One seed cannot tell")
     assert not any(row.distinguishable for section in sections for row in section.rows)
-    assert "nothing" in markdown(study, sections, Answer(""))  # is detectable
+    assert "nothing" in markdown(study, sections, Conclusion(""))  # is detectable
 
 
 def test_what_nobody_scored_is_not_one_shared_seed(make_study):
     """Both seeds of both levels are there, the metric is not: no number of seeds would help."""
-    folder = make_study(seeds=2)
-    plan = json.loads((folder / "study.json").read_text())
-    (folder / "study.json").write_text(json.dumps(plan | {"metrics": ["accuracy"], "primary": "accuracy"}))
-    study = read_study(folder)
-    finding = write_finding(study, build_sections(study)).sentence
-    assert "ne shared seed" not in finding and "three or more" not in finding
-    assert "no seed has both sides scored: buffer mixed and buffer stale." in finding
+    directory = make_study(seeds=2)
+    plan = json.loads((directory / "study.json").read_text())
+    (directory / "study.json").write_text(json.dumps(plan | {"metrics": ["accuracy"], "primary": "accuracy"}))
+    study = read_study(directory)
+    conclusion = write_conclusion(study, build_sections(study)).sentence
+    assert "ne shared seed" not in conclusion and "three or more" not in conclusion
+    assert "no seed has both sides scored: buffer mixed and buffer stale." in conclusion
 
 
 def test_a_study_in_which_nothing_completed_still_has_tables(make_study):
     study = read_study(make_study(seeds=2, missing=tuple(range(6))))
     sections = build_sections(study)
-    assert write_finding(study, sections) == Answer("No finding: none of the 6 jobs completed.")
-    assert "unscored" in markdown(study, sections, Answer(""))
+    assert write_conclusion(study, sections) == Conclusion("No finding: none of the 6 jobs completed.")
+    assert "unscored" in markdown(study, sections, Conclusion(""))
 
 
 def test_tables_agree_across_formats(make_study):
     study = read_study(make_study(failed=(5,)))
     sections = build_sections(study)
-    text, rows = write_tables(study, sections, Answer("The finding.", "The caveat."))
+    text, rows = write_tables(study, sections, Conclusion("The finding.", "The caveat."))
     table = pd.read_csv(rows).fillna({"test": ""})
     pd.testing.assert_frame_equal(table, table_frame(study, sections), check_dtype=False)
     np.testing.assert_array_equal(table["seeds"].iloc[:3], [4, 3, 4])
     page = text.read_text()
     order = ["The finding.", "The caveat.", "gold reward (primary)", "proxy reward (exploratory)"]
     assert [page.index(words) for words in order] == sorted(page.index(words) for words in order)
-    assert "Hypothesis: On-policy" in page and "job 5, mixed: failed: NumericError" in page
+    assert "Hypothesis: On-policy" in page and "job 6 (jobs/5), mixed: failed: NumericError" in page
     console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(rich_table(study, sections))
     shown = console.export_text()
-    assert "p (Holm)" in shown and "job 5, mixed: failed" in shown
+    assert "p (Holm)" in shown and "job 6 (jobs/5), mixed: failed" in shown
 
 
-def seal_jobs(folder: Path) -> None:
-    for run in folder.glob("jobs/*/run"):
+def seal_jobs(directory: Path) -> None:
+    for run in directory.glob("jobs/*/run"):
         seal.write(run, (run / "result.json").read_text())
 
 
 def test_a_job_that_changed_since_it_was_completed_is_named(make_study):
-    folder = make_study(failed=(5,))
-    seal_jobs(folder)
-    write_study_report(folder)
-    pages = [(folder / name).read_text() for name in ("table.md", "report.html")]
-    assert not any("since it was sealed" in page or "after completion" in page for page in pages)
-    result = folder / "jobs/4/run/result.json"
+    directory = make_study(failed=(5,))
+    seal_jobs(directory)
+    write_study_report(directory)
+    pages = [(directory / name).read_text() for name in ("table.md", "report.html")]
+    assert not any("since completion" in page or "after completion" in page for page in pages)
+    result = directory / "jobs/4/run/result.json"
     result.write_text(result.read_text().replace('"staleness": 1.5', '"staleness": 9.5'))
-    (folder / "jobs/9/run/metrics.jsonl").unlink()
-    write_study_report(folder)
-    study = read_study(folder)
+    (directory / "jobs/9/run/metrics.jsonl").unlink()
+    write_study_report(directory)
+    study = read_study(directory)
     lines = changed_lines(study)
     assert lines == [
-        "job 4, mixed: result.json changed since it was sealed (SHA256SUMS)",
-        "job 9, stale: metrics.jsonl changed since it was sealed (SHA256SUMS)",
+        "job 5 (jobs/4), mixed: result.json changed since completion (SHA256SUMS)",
+        "job 10 (jobs/9), stale: metrics.jsonl changed since completion (SHA256SUMS)",
     ]
-    table, page = ((folder / name).read_text() for name in ("table.md", "report.html"))
+    table, page = ((directory / name).read_text() for name in ("table.md", "report.html"))
     assert all(f"- {line}\n" in table for line in lines)
     assert all(page.count(line.partition(": ")[2]) == 1 for line in lines)
     assert all("Files of 2 of 12 jobs changed after completion" in text for text in (table, page))
@@ -194,12 +196,12 @@ def test_a_job_that_changed_since_it_was_completed_is_named(make_study):
 
 
 def test_markup_and_pipes_in_level_names_are_text(make_study):
-    folder = make_study(seeds=2)
-    plan = (folder / "study.json").read_text().replace('"mixed"', '"[red]a|b"')
-    (folder / "study.json").write_text(plan)
-    study = read_study(folder)
+    directory = make_study(seeds=2)
+    plan = (directory / "study.json").read_text().replace('"mixed"', '"[red]a|b"')
+    (directory / "study.json").write_text(plan)
+    study = read_study(directory)
     sections = build_sections(study)
-    assert r"[red]a\|b" in markdown(study, sections, Answer(""))
+    assert r"[red]a\|b" in markdown(study, sections, Conclusion(""))
     console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(rich_table(study, sections))
     assert "[red]a|b" in console.export_text()
@@ -218,7 +220,25 @@ def test_levels_have_one_spelling():
 
 def test_job_lines_show_the_last_line_of_an_error():
     job = {"index": 3, "level": "x", "status": "failed", "error": "Traceback\n  File\nDataError: no rows\n"}
-    assert job_line(job) == "job 3, x: failed: DataError: no rows"
+    assert job_line(job) == "job 4 (jobs/3), x: failed: DataError: no rows"
+
+
+@pytest.mark.parametrize("record", [None, {"status": "interrupted", "run": None, "error": "stopped"}])
+def test_a_job_whose_result_is_stored_is_complete_after_an_interruption(make_study, record):
+    """Ctrl-C at the second run of a study: an earlier run has stored what this one had not yet come to."""
+    directory = make_study(seeds=2)
+    before = read_study(directory).frame
+    plan = json.loads((directory / "study.json").read_text())
+    plan["jobs"][1]["run"] = str(directory / "jobs/1/run")
+    (directory / "study.json").write_text(json.dumps(plan))
+    for index in (1, 2):
+        file = directory / f"jobs/{index}/job.json"
+        file.unlink()
+        if record:
+            file.write_text(json.dumps(record))
+    after = read_study(directory).frame
+    assert after.loc[1, "status"] == "completed" and after.loc[1, "gold"] == before.loc[1, "gold"]
+    assert after.loc[2, "status"] == ("interrupted" if record else "not run")
 
 
 def test_a_cut_off_log_line_is_left_out_and_noted(make_run):
@@ -228,10 +248,10 @@ def test_a_cut_off_log_line_is_left_out_and_noted(make_run):
 
 
 def test_an_impossible_estimate_is_refused(make_run):
-    folder = make_run()
-    result = json.loads((folder / "result.json").read_text())
+    directory = make_run()
+    result = json.loads((directory / "result.json").read_text())
     result["policies"][0]["metrics"]["gold"] |= {"mean": 9.0, "low": 0.0, "high": 1.0}
-    (folder / "result.json").write_text(json.dumps(result))
-    run = read_run(folder)
+    (directory / "result.json").write_text(json.dumps(result))
+    run = read_run(directory)
     assert "gold" not in run.policies[0].metrics
-    assert any("gold is refused" in problem for problem in run.problems)
+    assert any("gold is rejected" in problem for problem in run.problems)

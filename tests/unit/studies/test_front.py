@@ -1,4 +1,4 @@
-"""Which levels of a study are dominated in two metrics, with the uncertainty of its comparisons taken into account."""
+"""Levels of a study that are dominated in two metrics, with the uncertainty of its comparisons taken into account."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_lab.config.study_settings import FrontOf
+from rlhf_lab.config.study_settings import ParetoSettings
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.reports.report import write_study_report
-from rlhf_lab.studies.finding import write_finding
+from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import read_study
-from rlhf_lab.studies.front import (
+from rlhf_lab.studies.pareto_front import (
     DOMINATED,
     ON_FRONT,
     UNCLEAR,
     UNSCORED,
     dominates,
-    front_finding,
     fronts_of,
+    pareto_conclusion,
 )
 from rlhf_lab.studies.table import build_sections, markdown
 from rlhf_lab.sweeps.sweep import check_fronts
@@ -48,8 +48,8 @@ def study_of(make_study, values: dict[str, tuple[list[float], list[float]]], *, 
 
 
 def standings(study) -> dict[str, str]:
-    (front,) = fronts_of(study)
-    return {row.level: row.standing for row in front.levels}
+    (pareto_front,) = fronts_of(study)
+    return {row.level: row.standing for row in pareto_front.levels}
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_a_trade_is_a_front(make_study):
     c = ([0.50, 0.51, 0.52], [0.30, 0.31, 0.32])
     study = study_of(make_study, {"a": a, "b": b, "c": c})
     assert standings(study) == {"a": ON_FRONT, "b": ON_FRONT, "c": DOMINATED}
-    (front,) = fronts_of(study)
-    assert front.levels[2].dominated_by == ("a", "b")
-    assert front_finding(study).endswith("; beyond the intervals, buffer c is dominated by buffer a and buffer b.")
+    (pareto_front,) = fronts_of(study)
+    assert pareto_front.levels[2].dominated_by == ("a", "b")
+    assert pareto_conclusion(study).endswith("; beyond the intervals, buffer c is dominated by buffer a and buffer b.")
 
 
 def test_noise_dominates_nothing(make_study):
@@ -123,27 +123,31 @@ def test_a_level_without_a_value_is_on_no_front(make_study):
 
 
 def test_a_front_needs_directions_and_two_metrics():
-    check_fronts([FrontOf(["accuracy", "agent_accuracy"])])
-    with pytest.raises(ConfigError, match="whether a higher or a lower tokens is better"):
-        check_fronts([FrontOf(["accuracy", "tokens"])])
-    with pytest.raises(ValueError, match="a front is of two metrics"):
-        FrontOf(["accuracy"])
+    check_fronts([ParetoSettings(["accuracy", "agent_accuracy"])])
+    with pytest.raises(ConfigError, match="tokens has no direction"):
+        check_fronts([ParetoSettings(["accuracy", "tokens"])])
+    with pytest.raises(ValueError, match="a Pareto front has two different metrics"):
+        ParetoSettings(["accuracy"])
 
 
 def test_pages_show_the_front(make_study):
-    folder = make_study()
-    plan = json.loads((folder / "study.json").read_text())
-    assert "## Front" not in markdown_of(folder)
+    directory = make_study()
+    plan = json.loads((directory / "study.json").read_text())
+    assert "## Pareto front" not in markdown_of(directory)
     plan["fronts"] = [{"metrics": ["gold", "win_rate"], "margin": 0.1}]
     plan["metrics"] = ["gold", "win_rate"]
-    (folder / "study.json").write_text(json.dumps(plan))
-    page = markdown_of(folder)
-    assert "## Front of gold reward and" in page and "not worse by 0.1" in page and "`front.svg`" in page
-    report = write_study_report(folder)
-    assert (folder / "front.svg").is_file() and "standing" in report.read_text()
+    (directory / "study.json").write_text(json.dumps(plan))
+    page = markdown_of(directory)
+    assert (
+        "## Pareto front of gold reward and" in page
+        and "not worse in the other by 0.1" in page
+        and "`front.svg`" in page
+    )
+    report = write_study_report(directory)
+    assert (directory / "front.svg").is_file() and "standing" in report.read_text()
 
 
-def markdown_of(folder) -> str:
-    study = read_study(folder)
+def markdown_of(directory) -> str:
+    study = read_study(directory)
     sections = build_sections(study)
-    return markdown(study, sections, write_finding(study, sections))
+    return markdown(study, sections, write_conclusion(study, sections))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.packs.agents.report.attempts import attempts
 from rlhf_lab.reports import sections
 from rlhf_lab.reports.monitor.lights import lights
 from rlhf_lab.reports.report import write_report
+from rlhf_lab.reports.reward.parts import criteria
+from rlhf_lab.reports.run.corpus import corpus, corpus_dots
 from rlhf_lab.reports.run.origin import data_reports, origin
-from rlhf_lab.reports.sections import PageSection, Table, givers, page_sections, section_id
-from rlhf_lab.reports.study.fronts import fronts
+from rlhf_lab.reports.sections import PageSection, ReportTable, page_sections, section_givers, section_id
 from rlhf_lab.reports.study.header import jobs
+from rlhf_lab.reports.study.pareto_fronts import fronts
 from rlhf_lab.reports.study.paths import paths
 from rlhf_lab.reports.study.policies import pairs
 from rlhf_lab.reports.study.results import StudyResults
@@ -30,7 +33,7 @@ def laps(run):
     return PageSection(
         "Laps",
         "Read from `laps.csv`.",
-        table=Table(("lap", "seconds"), [("first", "<b>61</b>")]),
+        table=ReportTable(("lap", "seconds"), [("first", "<b>61</b>")]),
         template="other_lab:laps.html.j2",
         values={"laps": 7},
         files={"laps.txt": "7 laps"},
@@ -42,45 +45,45 @@ def tides(run):
 
 
 def contribute(monkeypatch, *references):
-    monkeypatch.setattr(sections, "contributed", lambda kind: references if kind == "run" else ())
+    monkeypatch.setattr(sections, "contributed_sections", lambda kind: references if kind == "run" else ())
 
 
 def test_every_giver_is_found_under_the_name_of_its_function():
     own = [section_id(reference) for reference in sections.RUN]
-    assert [name for name in givers("run") if name in own] == own
-    assert list(givers("study")) == [section_id(reference) for reference in sections.STUDY]
+    assert [name for name in section_givers("run") if name in own] == own
+    assert list(section_givers("study")) == [section_id(reference) for reference in sections.STUDY]
 
 
 def test_a_contributed_section_stands_in_the_place_that_it_names(make_run, monkeypatch):
     contribute(monkeypatch, f"{__name__}:weather after policies")
-    folder = make_run()
-    names = list(page_sections("run", read_run(folder)))
+    directory = make_run()
+    names = list(page_sections("run", read_run(directory)))
     assert names[names.index("policies") + 1] == "weather"
-    page = write_report(folder).read_text()
+    page = write_report(directory).read_text()
     assert "It rained on" in page and page.index("Weather") > page.index("Policies")
     contribute(monkeypatch, f"{__name__}:weather")
-    assert list(givers("run"))[-1] == "weather"
+    assert list(section_givers("run"))[-1] == "weather"
 
 
 def test_a_section_that_cannot_be_placed_or_loaded_is_named(monkeypatch):
     contribute(monkeypatch, f"{__name__}:weather after roof")
-    with pytest.raises(ConfigError, match=r"weather: a run's page has no section 'roof' to follow"):
-        givers("run")
+    with pytest.raises(ConfigError, match=r"weather cannot follow 'roof', because a run's page has no such section"):
+        section_givers("run")
     for reference in (f"{__name__}:sunshine", "no_such_module:weather", f"{__name__}.weather"):
         contribute(monkeypatch, reference)
         with pytest.raises(ConfigError, match=rf"section {reference}: .*write it as module:function"):
-            givers("run")
+            section_givers("run")
     contribute(monkeypatch, f"{__name__}:weather", f"{__name__}:weather after gains")
-    with pytest.raises(ConfigError, match=r"weather: a run's page already has 'weather'; rename the function"):
-        givers("run")
+    with pytest.raises(ConfigError, match=r"weather: a run's page already has section 'weather'; rename the function"):
+        section_givers("run")
 
 
 def test_sections_that_follow_one_section_keep_their_order(monkeypatch):
     references = (f"{__name__}:weather after gains", f"{__name__}:laps after gains", f"{__name__}:tides after weather")
     contribute(monkeypatch, *references)
-    names = list(givers("run"))
-    place = names.index("gains")
-    assert names[place : place + 5] == ["gains", "weather", "tides", "laps", "samples"]
+    names = list(section_givers("run"))
+    position = names.index("gains")
+    assert names[position : position + 5] == ["gains", "weather", "tides", "laps", "samples"]
 
 
 def test_a_section_brings_its_template_and_writes_files(make_run, monkeypatch, tmp_path):
@@ -93,34 +96,57 @@ def test_a_section_brings_its_template_and_writes_files(make_run, monkeypatch, t
     (tmp_path / "other_lab/words.txt").write_text("All")
     monkeypatch.syspath_prepend(tmp_path)
     contribute(monkeypatch, f"{__name__}:laps after policies")
-    folder = make_run()
-    page = write_report(folder).read_text()
+    directory = make_run()
+    page = write_report(directory).read_text()
     section = page[page.index('<section id="laps">') : page.index('<section id="gains">')]
     assert "Read from <code>laps.csv</code>." in section and "<td>&lt;b&gt;61&lt;/b&gt;</td>" in section
     assert "<p>All of laps: 7</p>" in section
-    assert (folder / "laps.txt").read_text() == "7 laps"
+    assert (directory / "laps.txt").read_text() == "7 laps"
 
 
 def test_a_giver_that_raises_ends_the_report_with_its_own_error(make_run, monkeypatch):
     contribute(monkeypatch, f"{__name__}:tides")
-    folder = make_run()
+    directory = make_run()
     with pytest.raises(RuntimeError, match="no tide table"):
-        write_report(folder)
-    assert not (folder / "report.html").exists()
+        write_report(directory)
+    assert not (directory / "report.html").exists()
 
 
 def test_sections_without_content_are_left_out(make_run, make_study):
     run = read_run(make_run())
-    assert attempts(run) is None
     shown_lights = lights(run)
     assert shown_lights is not None and shown_lights.values["lights"]
     shown = page_sections("run", run)
-    assert "attempts" not in shown and {"header", "policies", "settings"} <= shown.keys()
+    assert {"header", "policies", "settings"} <= shown.keys() <= section_givers("run").keys()
+    assert len(shown) < len(section_givers("run"))
     results = StudyResults(read_study(make_study()))
     assert fronts(results).values == {"boxes": []}  # a study without fronts
     assert paths(results) is not None and jobs(results) is not None
     assert next(iter(page_sections("study", results))) == "header"
     assert pairs(results) is None or pairs(results).values
+
+
+def numbers(**values: float) -> dict:
+    return {name: {"mean": n, "low": n, "high": n, "n": 1, "clusters": 1} for name, n in values.items()}
+
+
+def with_metrics(directory, metrics: dict):
+    result = json.loads((directory / "result.json").read_text())
+    (directory / "result.json").write_text(json.dumps(result | {"metrics": metrics}))
+    return read_run(directory)
+
+
+def test_parts_of_a_reward_and_made_data_have_figures_where_there_are_numbers(make_run):
+    directory = make_run(policies=())
+    assert criteria(read_run(directory)) is None and corpus_dots(read_run(directory)) is None
+    run = with_metrics(directory, numbers(**{"agreement/words": 0.2, "weight/words": 1.0, "weight/praise": -1.0}))
+    assert [figure.title for figure in criteria(run).figures] == [
+        "Criteria against labels, validation pairs",
+        "Weights of standardised criteria",
+    ]
+    generated = {"made/items": 150.0, "made/acceptance": 0.8, "made/rejected/tie": 30.0}
+    section = corpus(with_metrics(directory, numbers(**generated)))
+    assert section.title == "Synthetic data" and len(section.figures) == 1
 
 
 def test_dropped_rows_are_listed_by_split(make_run):
@@ -131,4 +157,4 @@ def test_dropped_rows_are_listed_by_split(make_run):
     ]
     assert data_reports({"rows": 3})[0]["split"] == "all" and data_reports(None) == []
     section = origin(read_run(make_run()))
-    assert section is None or section.title == "Where it comes from"
+    assert section is None or section.title == "Origin"

@@ -8,7 +8,17 @@ import re
 import numpy as np
 import pytest
 
-from rlhf_lab.figures.palette import DARK, DASHES, LIGHT, PALETTE_DARK, PALETTE_LIGHT, SHAPES, dark_rules, dash, shape
+from rlhf_lab.figures.palette import (
+    DARK,
+    DASHES,
+    LIGHT,
+    PALETTE_DARK,
+    PALETTE_LIGHT,
+    SHAPES,
+    dark_rules,
+    dash_pattern,
+    shape,
+)
 from rlhf_lab.reports.page import TEMPLATES
 
 # Machado, Oliveira & Fernandes 2009, "A Physiologically-based Model for Simulation of Color Vision Deficiency",
@@ -49,7 +59,7 @@ APART, APART_FIRST = 7.5, 11.0
 def linear(colour: str) -> np.ndarray:
     """Linear sRGB of "#rrggbb" or "#rgb"."""
     digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
-    values = np.array([int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)])
+    values = np.array([int(digits[position : position + 2], 16) / 255 for position in (0, 2, 4)])
     return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
 
 
@@ -95,16 +105,16 @@ def test_the_arithmetic_is_that_of_its_sources():
 @pytest.mark.parametrize("palette", [PALETTE_LIGHT, PALETTE_DARK], ids=["light", "dark"])
 def test_series_stay_apart_for_every_eye(palette, vision):
     for (i, a), (j, b) in itertools.combinations(enumerate(palette), 2):
-        least = APART_FIRST if j < 4 else APART
-        assert distance(a, b, vision) >= least, f"colours {i} and {j} are {distance(a, b, vision):.1f} apart"
+        smallest = APART_FIRST if j < 4 else APART
+        assert distance(a, b, vision) >= smallest, f"colours {i} and {j} are {distance(a, b, vision):.1f} apart"
 
 
 def test_colour_is_never_the_only_channel():
     assert len(PALETTE_LIGHT) == len(PALETTE_DARK) == 7
-    looks = {(number % 7, tuple(dash(number)), shape(number)) for number in range(35)}
+    looks = {(number % 7, tuple(dash_pattern(number)), shape(number)) for number in range(35)}
     assert len(looks) == 35  # 7 colours × 5 shapes repeat after 35 series
     for a, b in itertools.combinations(range(5), 2):  # without any colour, five series still differ
-        assert dash(a) != dash(b) and shape(a) != shape(b)
+        assert dash_pattern(a) != dash_pattern(b) and shape(a) != shape(b)
     assert len(set(DASHES)) == len(DASHES) == len(SHAPES)
 
 

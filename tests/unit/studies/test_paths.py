@@ -1,4 +1,4 @@
-"""Which policies a figure joins by a line, and what the page says beside it (`results/paths.py`)."""
+"""Policies that a figure joins by a line, and the text of the page next to it (`results/paths.py`)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rlhf_lab.results.paths import policies_on_path
 from rlhf_lab.results.rundir import read_run
 
 BENDS = "A line that bends down to the right is over-optimisation."
-APART = "Each point is a policy with a method of its own: no line joins them"
+APART = "Each point is a policy of a separate method: no line joins them"
 
 
-def of_kind(folder, kind):
-    (folder / "config.yaml").write_text(f"algorithm:\n  kind: {kind}\nseed: 0\n")
-    return folder
+def of_kind(directory, kind):
+    (directory / "config.yaml").write_text(f"algorithm:\n  kind: {kind}\nseed: 0\n")
+    return directory
 
 
 def points(chart):
@@ -28,22 +28,22 @@ def points(chart):
 
 
 def test_an_iterative_run_joins_its_rounds_and_not_its_baseline(make_run):
-    folder = make_run()
-    run = read_run(folder)
+    directory = make_run()
+    run = read_run(directory)
     assert policies_on_path(run) == set(POLICIES) - {"one-pass DPO"}
     for chart in (proxy_against_gold(run), kl_frontier(run)):
         assert points(chart) == {(name, name != "one-pass DPO") for name in POLICIES}
-    assert BENDS in write_report(folder).read_text()
+    assert BENDS in write_report(directory).read_text()
 
 
 @pytest.mark.parametrize("kind", ["compare", "rescore", "test_time"])
 def test_policies_of_different_methods_are_points(make_run, kind):
-    folder = of_kind(make_run(policies=("SFT", "dpo", "ppo", "grpo")), kind)
-    run = read_run(folder)
+    directory = of_kind(make_run(policies=("SFT", "dpo", "ppo", "grpo")), kind)
+    run = read_run(directory)
     assert policies_on_path(run) == frozenset()
     for chart in (proxy_against_gold(run), kl_frontier(run)):
         assert points(chart) == {(name, False) for name in ("SFT", "dpo", "ppo", "grpo")}
-    page = write_report(folder).read_text()
+    page = write_report(directory).read_text()
     assert BENDS not in page and APART in page
 
 
@@ -54,14 +54,14 @@ def test_best_of_more_and_more_samples_is_a_path(make_run):
 
 @pytest.mark.parametrize("metric", ["success", "correct"])
 def test_a_benchmark_with_answers_is_not_said_to_lack_the_truth(make_run, metric):
-    folder = make_run(gold=False)
-    assert "what responses are truly worth is not known here" in write_report(folder).read_text()
-    file = folder / "result.json"
+    directory = make_run(gold=False)
+    assert "the true value of responses is unknown here" in write_report(directory).read_text()
+    file = directory / "result.json"
     result = json.loads(file.read_text())
     for policy in result["policies"]:
         policy["metrics"][metric] = {"mean": 0.5, "low": 0.4, "high": 0.6, "n": 60, "clusters": 30}
     file.write_text(json.dumps(result))
-    page = write_report(folder).read_text()
-    assert "answers are verified: which are right is known" in page
+    page = write_report(directory).read_text()
+    assert "answers are verified: it is known which are correct" in page
     assert "no gold reward:" not in page
-    assert ("no gold reward, so not decidable" in page) == (metric == "success")  # a light of replies reads `correct`
+    assert ("undecidable without a gold reward" in page) == (metric == "success")  # an alert reads `correct`

@@ -7,12 +7,9 @@ import json
 import pytest
 from synthetic_runs import POLICIES, write_run
 
-from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.policies import in_training_order, own_policy
 from rlhf_lab.evaluations.suite.suite_file import RunMetric
-from rlhf_lab.gates.scores import Check, RunReader
-from rlhf_lab.packs.judging.judges.sources import read_source
-from rlhf_lab.packs.judging.labels.sources import read_source as read_label_source
+from rlhf_lab.gates.scores import RunReader, SuiteCheck
 from rlhf_lab.reports.comparison.compare import find_sides
 from rlhf_lab.results.gains import policy_of
 from rlhf_lab.results.rundir import read_run
@@ -28,23 +25,14 @@ def test_the_stored_order_decides_and_what_it_lacks_follows():
 
 def test_every_command_takes_the_own_policy_of_an_iterative_run(make_run):
     """Its baseline, one-pass DPO, stands last in evaluation.jsonl."""
-    folder = make_run()
-    rows = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
+    directory = make_run()
+    rows = [json.loads(line) for line in (directory / "evaluation.jsonl").read_text().splitlines()]
     assert rows[-1]["policy"] == "one-pass DPO"
-    run = read_run(folder)
+    run = read_run(directory)
     own = POLICIES[-1]
-    one_pass = write_run(folder.parent, "one_pass", policies=POLICIES[:2])
-    assert policy_of(run) == read_source(folder).policy == own
-    assert [side.policy for side in find_sides(one_pass, folder)] == ["one-pass DPO", own]
-    assert {item.names for item in read_label_source(folder).items} == {("SFT", own)}
-    gold = RunReader(folder).scores(Check("gold", "gold", RunMetric())).estimate
+    one_pass = write_run(directory.parent, "one_pass", policies=POLICIES[:2])
+    assert policy_of(run) == own
+    assert [side.policy for side in find_sides(one_pass, directory)] == ["one-pass DPO", own]
+    gold = RunReader(directory).scores(SuiteCheck("gold", "gold", RunMetric())).estimate
     assert gold.mean == pytest.approx(run.policies[-1].metrics["gold"].mean)
     assert run.metric("gold") == run.policies[-1].metrics["gold"] and run.policies[-1].name == own
-
-
-def test_a_policy_without_responses_is_not_replaced_by_another(make_run):
-    folder = make_run()
-    file = folder / "evaluation.jsonl"
-    file.write_text("".join(line for line in file.open() if "iteration 3" not in line))
-    with pytest.raises(DataError, match="has no replies of iteration 3; name another policy: policy='SFT'"):
-        read_source(folder)

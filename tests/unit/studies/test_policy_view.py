@@ -31,8 +31,8 @@ def test_lights_are_counted_over_the_jobs_of_a_level(make_study):
 
 def test_without_gold_over_optimisation_is_unknown(make_study):
     view = policy_view(read_study(make_study(seeds=2, gold=False)))
-    place = view["lights"]["columns"].index("over-optimisation")
-    assert {cells[place] for _, cells in view["lights"]["rows"]} == {("unknown", "unknown")}
+    position = view["lights"]["columns"].index("over-optimisation")
+    assert {cells[position] for _, cells in view["lights"]["rows"]} == {("unknown", "unknown")}
     assert [name for name, _ in view["last"]["columns"]][:3] == ["proxy reward", "KL, nats", "tokens"]
 
 
@@ -43,9 +43,9 @@ def test_replies_of_all_levels_stand_side_by_side(make_study):
 
 
 def test_a_pair_of_jobs_is_tested_by_prompt(make_study):
-    folder = make_study(seeds=2)
-    pairs = policy_view(read_study(folder))["pairs"]
-    runs = [read_run(folder / f"jobs/{index}/run") for index in (1, 4)]
+    directory = make_study(seeds=2)
+    pairs = policy_view(read_study(directory))["pairs"]
+    runs = [read_run(directory / f"jobs/{index}/run") for index in (1, 4)]
     a, b = (by_prompt(run, "iteration 3", "gold") for run in runs)
     expected = paired_difference(b.to_numpy(), a.to_numpy(), np.arange(len(a)))
     assert pairs["tests"]["1,4"][0] == [signed(expected.difference), p_text(expected.p_value)]
@@ -63,12 +63,12 @@ def test_many_jobs_get_fewer_tests(make_study):
 
 
 def test_a_study_without_replies_or_with_one_job_has_a_report(make_study):
-    folder = make_study(seeds=1, missing=(1, 2))
-    page = write_report(folder).read_text()
+    directory = make_study(seeds=1, missing=(1, 2))
+    page = write_report(directory).read_text()
     assert 'id="pairs"' not in page and 'id="samples"' in page
-    for file in folder.glob("jobs/*/run/evaluation.jsonl"):
+    for file in directory.glob("jobs/*/run/evaluation.jsonl"):
         file.unlink()
-    assert 'id="samples"' not in write_report(folder).read_text()
+    assert 'id="samples"' not in write_report(directory).read_text()
 
 
 def test_a_normal_sweep_fits_in_a_small_file(make_study):
@@ -80,5 +80,5 @@ def test_a_normal_sweep_fits_in_a_small_file(make_study):
 
 @pytest.mark.parametrize("part", ["Signs of reward hacking", "Gold against proxy", "KL, nats", "tokens", "Samples"])
 def test_run_and_study_reports_show_every_promised_part(make_run, make_study, part):
-    for folder in (make_run(), make_study(seeds=2)):
-        assert part in write_report(folder).read_text(), folder
+    for directory in (make_run(), make_study(seeds=2)):
+        assert part in write_report(directory).read_text(), directory

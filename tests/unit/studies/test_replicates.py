@@ -1,4 +1,4 @@
-"""What the intervals of a study speak for: seeds with data of their own, seeds on shared prompts, outcomes."""
+"""Populations of the intervals of a study: seeds with their own data, seeds on shared prompts, outcomes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlhf_lab.results.rundir import read_run
 from rlhf_lab.stages.artifacts import plan
 from rlhf_lab.statistics.crossed import crossed_difference, crossed_mean
 from rlhf_lab.statistics.inference import clustered_mean, paired_over_seeds
-from rlhf_lab.studies.finding import write_finding
+from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.replicates import level_difference, level_mean, run_errors
 from rlhf_lab.studies.replication import UNKNOWN, Replication, replication
@@ -40,11 +40,11 @@ def test_a_seed_draws_its_own_data_unless_one_is_kept():
     assert replicated("seed=0,1,2") == Replication("redrawn")
     kept = jobs("data.facts_seed=7")
     assert [(c.data.seed, c.data.test_seed, c.data.facts_seed) for c in kept] == [(s, s, 7) for s in range(3)]
-    facts = replicated("seed=0,1,2", "data.facts_seed=7")
-    assert facts == Replication("kept", ("data.facts_seed=7",)) and not facts.shares_prompts
-    assert "Of the data, facts are the same for all 3 seeds (0, 1, 2)" in facts.sentence(range(3))
-    whole = replicated("seed=0,1,2", "data.seed=0")
-    assert set(whole.kept) == {"data.facts_seed=0", "data.seed=0", "data.test_seed=0"} and whole.shares_prompts
+    metadata = replicated("seed=0,1,2", "data.facts_seed=7")
+    assert metadata == Replication("kept", ("data.facts_seed=7",)) and not metadata.shares_prompts
+    assert "Parts of the data (facts) are the same for all 3 seeds (0, 1, 2)" in metadata.sentence(range(3))
+    full = replicated("seed=0,1,2", "data.seed=0")
+    assert set(full.kept) == {"data.facts_seed=0", "data.seed=0", "data.test_seed=0"} and full.shares_prompts
     assert replicated("seed=1") == Replication("redrawn")  # one seed: nothing could be kept
 
 
@@ -79,7 +79,7 @@ def test_stages_upstream_read_the_same_data_as_the_run():
 def test_given_data_have_no_seed(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
     given = replicated("seed=0,1", "data=pairs", f"data.path={tmp_path / 'rows.jsonl'}")
-    assert given.data == "given" and "not for other training data" in given.sentence(range(2))
+    assert given.data == "given" and "and not other training data" in given.sentence(range(2))
     with pytest.raises(ConfigError, match=r"data\.seed is not a setting"):
         jobs("data=pairs", f"data.path={tmp_path / 'rows.jsonl'}", "data.seed=1")
 
@@ -94,17 +94,17 @@ def test_negative_seeds_are_refused():
 @pytest.fixture
 def shared(tmp_path):
     """A study whose seeds are tested on the same prompts."""
-    folder = write_study(tmp_path, seeds=3)
-    plan = json.loads((folder / "study.json").read_text())
+    directory = write_study(tmp_path, seeds=3)
+    plan = json.loads((directory / "study.json").read_text())
     plan["replication"] = Replication("given").to_dict()
-    (folder / "study.json").write_text(json.dumps(plan))
-    return folder
+    (directory / "study.json").write_text(json.dumps(plan))
+    return directory
 
 
-def by_prompt(folder, indices, metric):
+def by_prompt(directory, indices, metric):
     tables = []
     for index in indices:
-        rows = read_run(folder / f"jobs/{index}/run").evaluation
+        rows = read_run(directory / f"jobs/{index}/run").evaluation
         tables.append(prompt_means(rows[rows["policy"] == "iteration 3"], [metric])[metric].to_numpy())
     return np.array(tables)
 
@@ -140,10 +140,10 @@ def test_a_metric_without_values_by_prompt_adds_the_error_of_its_runs(shared):
     seeds_alone = clustered_mean(frame["kl"][:3], range(3))
     found = level_mean(study, "kl", "current")
     assert found.high - found.mean == pytest.approx(np.hypot(seeds_alone.high - seeds_alone.mean, 1.96 * 0.5), rel=1e-3)
-    gap, plain = level_difference(study, "kl", "mixed"), paired_over_seeds(frame["kl"][3:6], frame["kl"][:3])
-    assert gap.standard_error == pytest.approx(np.sqrt(plain.standard_error**2 + 2 * 0.5**2), rel=1e-4)
-    assert gap.freedom == pytest.approx(2 * gap.standard_error**4 / plain.standard_error**4, rel=1e-4)
-    assert gap.difference.high > plain.difference.mean and "shared prompts" in gap.test
+    gap, simple = level_difference(study, "kl", "mixed"), paired_over_seeds(frame["kl"][3:6], frame["kl"][:3])
+    assert gap.standard_error == pytest.approx(np.sqrt(simple.standard_error**2 + 2 * 0.5**2), rel=1e-4)
+    assert gap.freedom == pytest.approx(2 * gap.standard_error**4 / simple.standard_error**4, rel=1e-4)
+    assert gap.difference.high > simple.difference.mean and "shared prompts" in gap.test
 
 
 def test_outcomes_of_runs_are_rates(tmp_path):
@@ -163,29 +163,29 @@ def test_outcomes_of_runs_are_rates(tmp_path):
 
 
 def test_jobs_without_a_seed_are_not_repetitions(make_study):
-    folder = make_study(seeds=3)
-    stored = json.loads((folder / "study.json").read_text())
+    directory = make_study(seeds=3)
+    stored = json.loads((directory / "study.json").read_text())
     for job in stored["jobs"]:
         job["overrides"]["algorithm.lr"] = job["overrides"].pop("seed")
-    (folder / "study.json").write_text(json.dumps(stored))
-    study = read_study(folder)
+    (directory / "study.json").write_text(json.dumps(stored))
+    study = read_study(directory)
     assert not level_mean(study, "gold", "mixed").bounded
     assert np.isnan(level_difference(study, "gold", "mixed").p_value)
-    assert "One seed cannot tell" in write_finding(study, build_sections(study)).caveat
+    assert "One seed cannot tell" in write_conclusion(study, build_sections(study)).caveat
 
 
 def test_a_sweep_over_seeds_alone_is_one_level(make_study):
-    folder = make_study(seeds=4)
-    stored = json.loads((folder / "study.json").read_text())
+    directory = make_study(seeds=4)
+    stored = json.loads((directory / "study.json").read_text())
     jobs = [job for job in stored["jobs"] if job["overrides"]["algorithm.buffer"] == "mixed"]
     for job in jobs:
         del job["overrides"]["algorithm.buffer"]
-    (folder / "study.json").write_text(json.dumps({**stored, "jobs": jobs, "compare": "seed", "baseline": 0}))
-    study = read_study(folder)
+    (directory / "study.json").write_text(json.dumps({**stored, "jobs": jobs, "compare": "seed", "baseline": 0}))
+    study = read_study(directory)
     (row,) = build_sections(study)[0].rows
     assert (row.level, row.jobs, row.mean.clusters, row.versus) == ("all seeds", 4, 4, None)
-    finding = write_finding(study, build_sections(study)).sentence
-    assert finding.startswith("Gold reward is ") and finding.endswith(" with all seeds.")
+    conclusion = write_conclusion(study, build_sections(study)).sentence
+    assert conclusion.startswith("Gold reward is ") and conclusion.endswith(" with all seeds.")
 
 
 def test_runs_on_other_prompts_are_not_crossed(shared):

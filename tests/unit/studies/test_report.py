@@ -11,7 +11,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from synthetic_judgements import league, write_rows
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports.report import write_report
@@ -62,9 +61,9 @@ def test_a_run_report_shows_numbers_figures_samples_and_origin(make_run):
     words = text(page)
     for part in (
         "Signs of reward hacking",
-        "Reward gained per distance",
+        "Reward gained against distance",
         "Samples side by side",
-        "Where it comes from",
+        "Origin",
     ):
         assert part in words
     assert "over-optimisation : yes" in words  # gold of the synthetic run falls while its proxy rises
@@ -73,21 +72,19 @@ def test_a_run_report_shows_numbers_figures_samples_and_origin(make_run):
 
 
 def test_reports_load_nothing_from_elsewhere(make_run, make_study):
-    for folder in (make_run(), make_study(seeds=2)):
-        page = write_report(folder).read_text()
+    for directory in (make_run(), make_study(seeds=2)):
+        page = write_report(directory).read_text()
         assert not re.search(r"""(src|href)=["']?(https?:)?//|@import|url\((?!#)""", page)
 
 
 def test_reports_and_comparisons_import_no_torch(make_run, make_study, tmp_path):
     run, study = make_run(), make_study(seeds=2)
     (run / "monitor.jsonl").write_text('{"iteration": 0, "prompt": [0, 1], "tokens": [9, 9], "reward": [1.0, 2.0]}\n')
-    judgements = write_rows(tmp_path / "judgements.jsonl", league({"A": 0.0, "B": 0.5}, 8)[0])
     commands = [
         ["report", run],
         ["report", study],
         ["monitor", run],
         ["compare", run, make_run("other", seed=1), f"to={tmp_path / 'page'}"],
-        ["leaderboard", judgements, f"to={tmp_path / 'league'}"],
     ]
     code = (
         "import sys\n"
@@ -125,15 +122,15 @@ def test_samples_can_be_searched_and_filtered(make_run):
 
 
 def test_sample_text_cannot_leave_its_place(make_run):
-    folder = make_run(prompts=4)
+    directory = make_run(prompts=4)
     for name in ("evaluation.jsonl", "result.json", "manifest.json", "config.yaml"):
-        file = folder / name
+        file = directory / name
         file.write_text(file.read_text().replace("Take the train", "Take " + json.dumps(ATTACK)[1:-1]))
-    (folder / "config.yaml").write_text(f"note: {ATTACK}\n")
-    result = json.loads((folder / "result.json").read_text())
+    (directory / "config.yaml").write_text(f"note: {ATTACK}\n")
+    result = json.loads((directory / "result.json").read_text())
     result |= {"status": "failed", "error": ATTACK}
-    (folder / "result.json").write_text(json.dumps(result))
-    page = write_report(folder)
+    (directory / "result.json").write_text(json.dumps(result))
+    page = write_report(directory)
     tags = Tags(page.read_text())
     scripts = re.findall(r"<script([^>]*)>", page.read_text())
     figures = page.read_text().count('<div class="chart"')
@@ -142,8 +139,8 @@ def test_sample_text_cannot_leave_its_place(make_run):
     assert "alert(1)" in text(page)  # shown as text
     data = re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)
     assert data is not None and not set("<>&\u2028") & set(data[1])
-    reply = json.loads(data[1])["prompts"][0]["replies"][0][0]["text"]
-    assert ATTACK.strip("\u2028") in reply
+    response = json.loads(data[1])["prompts"][0]["replies"][0][0]["text"]
+    assert ATTACK.strip("\u2028") in response
 
 
 def test_policy_and_metric_names_are_escaped_in_figures(make_run):
@@ -155,16 +152,16 @@ def test_policy_and_metric_names_are_escaped_in_figures(make_run):
 
 def test_without_gold_the_report_says_so(make_run):
     words = text(write_report(make_run(gold=False)))
-    assert "No gold reward" in words and "not decidable" in words
+    assert "No gold reward" in words and "undecidable" in words
     assert "Gold against proxy" not in words
 
 
 @pytest.mark.parametrize("status", ["failed", "interrupted"])
 def test_an_unfinished_run_shows_what_it_left(make_run, status):
-    folder = make_run(
+    directory = make_run(
         status=status, error="NumericError: the loss is NaN" if status == "failed" else None, truncated=True
     )
-    words = text(write_report(folder))
+    words = text(write_report(directory))
     assert status in words and "cut off" in words and "Training" in words
     assert ("the loss is NaN" in words) == (status == "failed")
 
@@ -173,10 +170,10 @@ def test_an_unfinished_run_shows_what_it_left(make_run, status):
     "missing", [["result.json"], ["evaluation.jsonl"], ["metrics.jsonl", "config.yaml"], ["manifest.json"]]
 )
 def test_any_file_may_be_missing(make_run, missing):
-    folder = make_run()
+    directory = make_run()
     for name in missing:
-        (folder / name).unlink()
-    words = text(write_report(folder))
+        (directory / name).unlink()
+    words = text(write_report(directory))
     assert "Policies" in words
     if "result.json" in missing:
         assert "unfinished" in words and "result.json is missing" in words
@@ -190,24 +187,26 @@ def test_a_run_without_policies_has_a_report(make_run):
 
 
 def test_a_stored_mean_that_its_samples_contradict_is_pointed_out(make_run):
-    folder = make_run()
-    result = json.loads((folder / "result.json").read_text())
+    directory = make_run()
+    result = json.loads((directory / "result.json").read_text())
     result["policies"][1]["metrics"]["proxy"] |= {"mean": 5.0, "low": 4.0, "high": 6.0}
-    (folder / "result.json").write_text(json.dumps(result))
-    assert "one-pass DPO, proxy reward: mean 5 does not match its 60 rows" in text(write_report(folder))
+    (directory / "result.json").write_text(json.dumps(result))
+    assert "one-pass DPO, proxy reward: mean 5 does not match its 60 rows" in text(write_report(directory))
 
 
 def test_a_study_report_opens_with_its_finding(make_study):
-    folder = make_study(failed=(5,), missing=(11,))
-    write_report(folder / "jobs/0/run")
-    page = write_report(folder)
+    directory = make_study(failed=(5,), missing=(11,))
+    write_report(directory / "jobs/0/run")
+    page = write_report(directory)
     words = text(page)
     assert words.index("is higher") < words.index("exploratory")
     assert "hypothesis" in words and "the loss is NaN at step 40" in words and "not run" in words
     assert 'href="jobs/0/run/report.html"' in page.read_text()
-    assert {"table.md", "table.csv", "plot.svg", "plot.png", "report.html"} <= {file.name for file in folder.iterdir()}
+    assert {"table.md", "table.csv", "plot.svg", "plot.png", "report.html"} <= {
+        file.name for file in directory.iterdir()
+    }
     assert page.stat().st_size <= SCRIPTS + 250_000
-    assert ElementTree.parse(folder / "plot.svg").getroot().tag.endswith("svg")
+    assert ElementTree.parse(directory / "plot.svg").getroot().tag.endswith("svg")
 
 
 def test_a_study_without_gold_or_without_results_has_a_report(make_study):
@@ -226,9 +225,9 @@ def test_figures_are_described_for_those_who_cannot_see_them(make_run):
 
 
 def test_a_page_without_figures_has_no_script(make_run):
-    folder = make_run(policies=())
-    (folder / "metrics.jsonl").unlink()
-    page = write_report(folder).read_text()
+    directory = make_run(policies=())
+    (directory / "metrics.jsonl").unlink()
+    page = write_report(directory).read_text()
     assert "<script" not in page and "<svg" not in page
 
 
@@ -244,7 +243,7 @@ def test_the_script_is_on_a_page_once(make_run):
 def test_other_folders_are_refused_with_directions(make_run, tmp_path):
     run = make_run("somewhere/deep/run")
     for wrong in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(DataError, match=r"Near by: .*deep/run") as caught:
+        with pytest.raises(DataError, match=r"Nearby: .*deep/run") as caught:
             write_report(wrong)
         assert str(run) in str(caught.value)
     empty = tmp_path / "somewhere/empty"
@@ -254,8 +253,8 @@ def test_other_folders_are_refused_with_directions(make_run, tmp_path):
 
 
 def test_notes_of_a_run_stand_on_its_page(make_run):
-    folder = make_run()
-    result = json.loads((folder / "result.json").read_text())
-    (folder / "result.json").write_text(json.dumps(result | {"notes": ["DPO equals SFT: KL 2e-05 <nats>"]}))
-    words = text(write_report(folder))
+    directory = make_run()
+    result = json.loads((directory / "result.json").read_text())
+    (directory / "result.json").write_text(json.dumps(result | {"notes": ["DPO equals SFT: KL 2e-05 <nats>"]}))
+    words = text(write_report(directory))
     assert "Notes of the run DPO equals SFT: KL 2e-05 <nats>" in words

@@ -27,10 +27,10 @@ def card(make_run):
     pairs = [Pair(f"p{i // 2}", "word " * (5 + i % 20), "word " * (5 + i % 7)) for i in range(600)]
     words, prompts = rng.integers(3, 60, 400).astype(float), [f"<b>{i // 4}</b>" for i in range(400)]
     rewards = {"reward": words + rng.normal(size=400), "bt/member_0": rng.normal(size=400), "truth": words}
-    folder = make_run()
-    shown = rm_figures.pair_figures(margin, 1.0, pairs, 10) | rm_figures.reply_figures(rewards, words, prompts)
-    (folder / rm_figures.FILE).write_text(json.dumps(shown))
-    result = json.loads((folder / "result.json").read_text())
+    directory = make_run()
+    shown = rm_figures.pair_figures(margin, 1.0, pairs, 10) | rm_figures.response_figures(rewards, words, prompts)
+    (directory / rm_figures.FILE).write_text(json.dumps(shown))
+    result = json.loads((directory / "result.json").read_text())
     result["policies"] = []
     result["metrics"] = {
         "accuracy": clustered_mean([1, 0, 1, 1], range(4)).to_dict(),
@@ -38,19 +38,19 @@ def card(make_run):
         "starc/gold/<i>": 0.5,
         "data/train/rows": 96,
     }
-    (folder / "result.json").write_text(json.dumps(result))
-    return folder
+    (directory / "result.json").write_text(json.dumps(result))
+    return directory
 
 
 def test_the_panel_shows_what_was_measured(card):
     section = report_card(read_run(card))
     assert section is not None and section.table is not None
     boxes = {box.title: box for row in section.values["rows"] for box in row}
-    for title in ("Can its confidence be believed?", "Right for its length?", "Scores by length"):
+    for title in ("Is its confidence calibrated?", "Does accuracy depend on length?", "Scores by length"):
         assert all(isinstance(figure, Chart) for figure in boxes[title].figures) and boxes[title].figures
     named = {title: (value, note) for title, value, _, note in section.table.rows}
     assert named["accuracy"][0].startswith("0.75")
-    assert named["filler per 10 words, pairs"] == ("0.35 ±0.64", "the same over the replies of held-out pairs")
+    assert named["filler per 10 words, pairs"] == ("0.35 ±0.64", "`filler_slope` over the responses of held-out pairs")
     assert "distance from gold: <i>" in named
     assert not any("data" in title for title in named)
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rlhf_lab.reports.report import write_report
-from rlhf_lab.results.gains import MONITOR, light_remark, lights
+from rlhf_lab.results.gains import MONITOR, light_note, lights
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.results.severity import disagreement, monitor_state, sign_state
 
@@ -17,14 +17,14 @@ def watched(make_run):
     """A run whose monitor saw something."""
 
     def make(*, level: str = "hard_stop", policies=("SFT", "PPO"), gold: bool = True, **more: float):
-        folder = make_run(policies=policies, gold=gold, prompts=60)
-        result = json.loads((folder / "result.json").read_text())
+        directory = make_run(policies=policies, gold=gold, prompts=60)
+        result = json.loads((directory / "result.json").read_text())
         for name in ("warning", "hard_stop"):
             on = (name == "warning" and level != "ok") or level == "hard_stop"
             result["metrics"] |= {f"alarm/{name}": float(on), f"alarm_at/{name}": 2, f"alarm_share/{name}": 0.5}
         result["metrics"] |= more
-        (folder / "result.json").write_text(json.dumps(result))
-        return folder
+        (directory / "result.json").write_text(json.dumps(result))
+        return directory
 
     return make
 
@@ -54,7 +54,7 @@ def test_the_monitor_follows_the_same_rule(watched, level, gold_move, state):
 def test_a_strong_warning_says_what_it_did(watched):
     log = monitor_state(read_run(watched()), 1)
     assert log is not None and log[1].startswith("strong warning (two signals) first at iteration 3")
-    assert "training went on" in log[1] and "stop" not in log[1].replace("stopped training", "stop")
+    assert "training continued" in log[1] and "stop" not in log[1].replace("stopped training", "stop")
 
 
 def test_a_monitor_that_acted_says_so(watched):
@@ -64,31 +64,33 @@ def test_a_monitor_that_acted_says_so(watched):
 
 def test_a_raised_coefficient_is_told(watched):
     raised = monitor_state(read_run(watched(kl_raised=4.0)), 1)
-    assert raised is not None and "it raised the KL coefficient 4" in raised[1]
+    assert raised is not None and "it multiplied the KL coefficient by 4" in raised[1]
 
 
 def test_lights_and_monitor_that_disagree_are_explained(watched):
     assert disagreement("good", ["good", "unknown"]) == "" and disagreement("bad", ["watch", "good"]) == ""
     assert disagreement(None, ["bad"]) == "" and disagreement("watch", ["unknown"]) == ""
-    assert disagreement("watch", ["good", "good"]).startswith("The monitor was in alarm, the held-out replies show no")
-    assert "held-out replies show a sign" in disagreement("good", ["bad"])
+    assert disagreement("watch", ["good", "good"]).startswith(
+        "The monitor raised an alarm, but the held-out responses show no"
+    )
+    assert "held-out responses show a sign" in disagreement("good", ["bad"])
 
 
 def test_the_page_shows_one_set_of_signs(watched):
-    folder = watched(policies=("SFT", "a", "b", "c", "d", "PPO"))
-    shown = {light.name: light.state for light in lights(read_run(folder))}
+    directory = watched(policies=("SFT", "a", "b", "c", "d", "PPO"))
+    shown = {light.name: light.state for light in lights(read_run(directory))}
     assert shown["over-optimisation"] == "bad" and shown[MONITOR] == "bad"  # gold falls in this run
-    assert light_remark(lights(read_run(folder))) == ""
-    page = write_report(folder).read_text()
+    assert light_note(lights(read_run(directory))) == ""
+    page = write_report(directory).read_text()
     assert "strong warning (two signals)" in page and "hard_stop" not in page and "HARD_STOP" not in page
 
 
 def test_keys_without_a_title_are_out_of_sight(make_run):
-    folder = make_run()
-    result = json.loads((folder / "result.json").read_text())
+    directory = make_run()
+    result = json.loads((directory / "result.json").read_text())
     result["metrics"] |= {"data/train/dropped/empty reply": 40, "staleness": 0.5}
-    (folder / "result.json").write_text(json.dumps(result))
-    page = write_report(folder).read_text()
+    (directory / "result.json").write_text(json.dumps(result))
+    page = write_report(directory).read_text()
     details = page[page.index("more numbers, by their names in result.json") :]
     assert "<code>data/train/dropped/empty reply</code>" in details and "<b>staleness</b>" in page
     assert "<b>data/" not in page

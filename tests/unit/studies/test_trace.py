@@ -20,7 +20,7 @@ STRONG = "strong warning (two signals)"
 
 
 def samples(iterations: int, *, grows: float = 0.0, gold: bool = True, seed: int = 0) -> list[dict]:
-    """Rows of monitor.jsonl: replies and rewards grow from iteration 10 on, and the true reward falls from 20 on."""
+    """Rows of monitor.jsonl: responses and rewards grow from iteration 10 on, and the true reward falls from 20 on."""
     rng, rows = np.random.default_rng(seed), []
     for t in range(iterations):
         later = grows * max(0, t - 10)
@@ -36,9 +36,9 @@ def samples(iterations: int, *, grows: float = 0.0, gold: bool = True, seed: int
     return rows
 
 
-def write_trace(folder: Path, rows: list[dict]) -> Path:
-    (folder / "monitor.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
+def write_trace(directory: Path, rows: list[dict]) -> Path:
+    (directory / "monitor.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return directory
 
 
 def cell(found, rule: str, column: str) -> str:
@@ -61,7 +61,7 @@ def test_a_hacked_run_is_told_from_its_trace(tmp_path):
 
 
 def test_a_file_of_samples_is_read_by_any_of_its_column_names(tmp_path):
-    """The same replies as rows of a CSV, under other names, and as JSON lines: the same batches."""
+    """The same responses as rows of a CSV, under other names, and as JSON lines: the same batches."""
     rows = samples(9, gold=False)
     flat = [
         {"step": t, "prompt_id": f"p{p}", "length": n, "proxy": r}
@@ -89,8 +89,8 @@ def test_a_log_of_means_still_has_lengths(tmp_path):
 
 
 def test_limits_of_the_run_are_used_and_can_be_changed(tmp_path):
-    folder = write_trace(tmp_path, samples(20))
-    (folder / "monitor.json").write_text(
+    directory = write_trace(tmp_path, samples(20))
+    (directory / "monitor.json").write_text(
         json.dumps(
             {
                 "every": 2,
@@ -107,10 +107,10 @@ def test_limits_of_the_run_are_used_and_can_be_changed(tmp_path):
             }
         )
     )
-    found = replay(folder)
+    found = replay(directory)
     one_signal = "strong warning (one signal)"
     assert found.detector.checkpoints == 7 and cell(found, one_signal, "share of checkpoints") == "100%"
-    changed = replay(folder, {"z": 9.0, "every": 1})
+    changed = replay(directory, {"z": 9.0, "every": 1})
     assert changed.detector.checkpoints == 17 and changed.detector.limits.planned == 20
     assert cell(changed, one_signal, "share of checkpoints") == "0%"
 
@@ -126,17 +126,22 @@ def test_what_is_no_trace_is_refused(tmp_path):
         replay(tmp_path / "x.csv")
     with pytest.raises(ConfigError, match="did you mean z"):
         replay(write_trace(tmp_path, samples(6)), {"zz": 1})
-    with pytest.raises(ConfigError, match="monitor takes"):
+    with pytest.raises(ConfigError, match="monitor needs"):
         monitor_command([])
 
 
 def test_the_report_shows_three_panels_and_stays_small(make_run):
-    """A long run with many replies: the page holds lengths, rewards and gold against proxy, with the alarms."""
-    folder = write_trace(make_run(prompts=400, samples=4, steps=4000), samples(300, grows=0.3))
-    page = write_report(folder)
+    """A long run with many responses: the page holds lengths, rewards and gold against proxy, with the alarms."""
+    directory = write_trace(make_run(prompts=400, samples=4, steps=4000), samples(300, grows=0.3))
+    page = write_report(directory)
     text = page.read_text()
     assert page.stat().st_size <= BUDGET_BYTES + 200_000
-    for part in ("What the monitor saw", "Reply length", "Distribution of the reward", "Gold and proxy reward of the"):
+    for part in (
+        "What the monitor saw",
+        "Response length",
+        "Distribution of the reward",
+        "Gold and proxy reward of the",
+    ):
         assert part in text
     # in each panel twice: the label, and its outline in the colour of the page
     assert text.count(">strong warning</text>") == 6 and text.count(">gold fell</text>") == 6
@@ -145,6 +150,6 @@ def test_the_report_shows_three_panels_and_stays_small(make_run):
 
 def test_the_report_of_a_run_that_was_not_watched_has_no_such_section(make_run):
     assert "What the monitor saw" not in write_report(make_run("plain")).read_text()
-    folder = write_trace(make_run("no_gold", gold=False), samples(30, gold=False))
-    text = write_report(folder).read_text()
-    assert "Reply length" in text and "Gold and proxy reward of the" not in text
+    directory = write_trace(make_run("no_gold", gold=False), samples(30, gold=False))
+    text = write_report(directory).read_text()
+    assert "Response length" in text and "Gold and proxy reward of the" not in text

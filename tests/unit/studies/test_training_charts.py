@@ -1,4 +1,4 @@
-"""Which curves of a run are drawn, and in what order; what the monitor's section takes for itself."""
+"""Selection and order of the curves of a run; the curves that the monitor's section takes for itself."""
 
 from __future__ import annotations
 

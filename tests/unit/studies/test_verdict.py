@@ -1,4 +1,4 @@
-"""What a study says to its claims, and comparisons within the values of another factor."""
+"""Verdicts of a study on its claims, and comparisons within the values of another factor."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from statsmodels.stats.multitest import multipletests
 from rlhf_lab.reports.report import write_study_report
 from rlhf_lab.reports.study.metric_tables import level_dots
 from rlhf_lab.statistics.inference import paired_difference
-from rlhf_lab.studies.finding import write_finding
+from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.table import build_sections, markdown, table_frame
-from rlhf_lab.studies.verdict import CONFIRMED, REFUTED, UNCLEAR, UNTESTED, claim_p, decide, verdicts
+from rlhf_lab.studies.verdict import CONFIRMED, NOT_SWEPT, REFUTED, UNCLEAR, UNTESTED, claim_p, decide, verdicts
 
 
 def claim(direction: str, level: str = "mixed", **more: object) -> dict[str, object]:
@@ -39,8 +39,8 @@ def claim(direction: str, level: str = "mixed", **more: object) -> dict[str, obj
 )
 def test_a_claim_is_decided_at_five_percent(differences, direction, margin, claims, verdict):
     comparison = paired_difference(np.array(differences), np.zeros(3), [0, 1, 2])
-    made = claim(direction, margin=margin)
-    assert decide(made, comparison, min(1.0, claims * claim_p(made, comparison))) == verdict
+    generated = claim(direction, margin=margin)
+    assert decide(generated, comparison, min(1.0, claims * claim_p(generated, comparison))) == verdict
 
 
 def test_claims_are_paired_adjusted_and_told(make_study):
@@ -54,26 +54,45 @@ def test_claims_are_paired_adjusted_and_told(make_study):
     assert all(row.p_holm >= row.comparison.p_value for row in rows if row.comparison)
     assert min(row.p_holm for row in rows) == pytest.approx(3 * min(row.comparison.p_value for row in rows))
     assert rows[2].claim == "gold reward is lower with buffer mixed than with buffer stale"
-    assert rows[2].sentence.startswith(f"It was claimed that {rows[2].claim}; the opposite is found: ")
+    assert rows[2].sentence.startswith(
+        "Not confirmed: gold reward was expected to be lower, but it is higher, buffer mixed against buffer stale: "
+    )
     assert rows[1].seeds is None or rows[1].seeds > 4
-    finding = write_finding(study, build_sections(study))
-    assert markdown(study, build_sections(study), finding).count("**not confirmed**") == 1
-    assert finding.sentence.startswith("Of 3 claims, 1 is confirmed, 1 not confirmed and 1 undecided. Gold ")
-    assert rows[2].sentence in finding.sentence
+    conclusion = write_conclusion(study, build_sections(study))
+    assert markdown(study, build_sections(study), conclusion).count("**not confirmed**") == 1
+    assert conclusion.sentence.startswith("Of 3 claims, 1 is confirmed, 1 not confirmed and 1 undecided. Confirmed: ")
+    assert rows[2].sentence in conclusion.sentence
     assert verdicts(replace(study, frame=study.frame[study.frame["seed"] == 0]))[0].verdict == UNTESTED
+
+
+def test_a_claim_about_a_level_outside_the_sweep_is_said_and_the_measurements_follow(make_study):
+    """The command line narrowed the sweep: the claims' level has no job, not even one that failed."""
+    study = read_study(make_study(seeds=4))
+    outside = claim("lower", level="rolling")
+    narrowed = replace(study, predicts=(outside, claim("higher", versus="rolling")))
+    assert [row.verdict for row in verdicts(narrowed)] == [NOT_SWEPT, NOT_SWEPT]
+    sentence = write_conclusion(narrowed, build_sections(narrowed)).sentence
+    assert sentence.startswith("All 2 claims are about levels outside this sweep. Not in this sweep, because no job ")
+    assert "has buffer rolling: gold reward is lower with buffer rolling than with buffer current." in sentence
+    measured = write_conclusion(replace(study, predicts=()), build_sections(study)).sentence
+    assert measured and measured in sentence
+    # a claim whose level has jobs is judged as if the other were not there: Holm runs over what was tested
+    mixed = replace(study, predicts=(outside, claim("higher")))
+    assert verdicts(mixed)[1] == verdicts(replace(study, predicts=(claim("higher"),)))[0]
+    assert "Of 2 claims, 1 is confirmed and 1 about levels" in write_conclusion(mixed, build_sections(mixed)).sentence
 
 
 @pytest.fixture
 def divided(make_study):
     """The same study with a second factor: seeds 0 and 1 are of the small model, 2 and 3 of the large one."""
-    folder = make_study(seeds=4)
-    plan = json.loads((folder / "study.json").read_text())
+    directory = make_study(seeds=4)
+    plan = json.loads((directory / "study.json").read_text())
     for job in plan["jobs"]:
         seed = job["overrides"]["seed"]
         job["overrides"] |= {"seed": seed % 2, "model": "small" if seed < 2 else "large"}
     plan |= {"by": "model", "predicts": [claim("higher", by="large"), claim("higher")]}
-    (folder / "study.json").write_text(json.dumps(plan))
-    return folder
+    (directory / "study.json").write_text(json.dumps(plan))
+    return directory
 
 
 def test_levels_are_compared_within_each_value_of_by(divided):
@@ -94,7 +113,7 @@ def test_levels_are_compared_within_each_value_of_by(divided):
     p_values = [row.versus.p_value for section in sections for row in section.rows if row.versus]
     adjusted = [row.p_holm for section in sections for row in section.rows if row.versus]
     assert adjusted == pytest.approx(multipletests(p_values, method="holm")[1])
-    without_claims = write_finding(replace(study, predicts=()), build_sections(study)).sentence
+    without_claims = write_conclusion(replace(study, predicts=()), build_sections(study)).sentence
     assert "Gold reward (small) is" in without_claims and "Gold reward (large) is" in without_claims
 
 

@@ -20,13 +20,13 @@ from rlhf_lab.studies.table import build_sections, rich_table
 BY_REWARD, BY_GOLD = "win rate by the training reward", "win rate by gold"
 
 
-def with_wins(folder: Path) -> Path:
+def with_wins(directory: Path) -> Path:
     """A run in whose result every policy but the first has a win rate."""
-    result = json.loads((folder / "result.json").read_text())
+    result = json.loads((directory / "result.json").read_text())
     for policy in result["policies"][1:]:
         policy["metrics"]["win_rate"] = {"mean": 0.6, "low": 0.5, "high": 0.7, "n": 60, "clusters": 30}
-    (folder / "result.json").write_text(json.dumps(result))
-    return folder
+    (directory / "result.json").write_text(json.dumps(result))
+    return directory
 
 
 def printed(renderable: object) -> str:
@@ -38,29 +38,29 @@ def printed(renderable: object) -> str:
 
 @pytest.mark.parametrize("gold", [True, False])
 def test_of_a_run(make_run: Callable[..., Path], gold: bool) -> None:
-    folder = with_wins(make_run(gold=gold))
-    write_run_report(folder)
+    directory = with_wins(make_run(gold=gold))
+    write_run_report(directory)
     for page in ("table.md", "report.html"):
-        text = (folder / page).read_text()
+        text = (directory / page).read_text()
         assert ((BY_GOLD in text), (BY_REWARD in text)) == (gold, not gold), page
-    titles = [row[-1] for row in outcome(folder).tables["policies"].rows if row[1] == "win_rate"]
+    titles = [row[-1] for row in outcome(directory).tables["policies"].rows if row[1] == "win_rate"]
     assert set(titles) == {BY_GOLD if gold else BY_REWARD}  # of the table that trackers get
-    policies = json.loads((folder / "result.json").read_text())["policies"]
+    policies = json.loads((directory / "result.json").read_text())["policies"]
     assert ("win rate: by the training reward" in printed(PolicyTable(policies))) != gold
 
 
 @pytest.mark.parametrize("gold", [True, False])
 def test_of_a_study(make_study: Callable[..., Path], gold: bool) -> None:
-    folder = make_study(seeds=2, gold=gold)
-    plan = json.loads((folder / "study.json").read_text())
-    (folder / "study.json").write_text(json.dumps(plan | {"metrics": ["proxy", "win_rate"], "primary": "win_rate"}))
-    for job in sorted((folder / "jobs").iterdir()):
+    directory = make_study(seeds=2, gold=gold)
+    plan = json.loads((directory / "study.json").read_text())
+    (directory / "study.json").write_text(json.dumps(plan | {"metrics": ["proxy", "win_rate"], "primary": "win_rate"}))
+    for job in sorted((directory / "jobs").iterdir()):
         with_wins(job / "run")
-    write_study_report(folder)
+    write_study_report(directory)
     for page in ("table.md", "report.html", "plot.svg"):
-        text = (folder / page).read_text()
+        text = (directory / page).read_text()
         assert ((BY_GOLD in text), (BY_REWARD in text)) == (gold, not gold), page
-    study = read_study(folder)
+    study = read_study(directory)
     assert (BY_REWARD in printed(rich_table(study, build_sections(study)))) != gold
 
 

@@ -14,7 +14,7 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.errors import DataError, MissingDependency
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.rewards.verifiers import instructions
-from rlhf_lab.rewards.verifiers.ifeval import IFEvalVerifier, looser, read_instructions
+from rlhf_lab.rewards.verifiers.ifeval import IFEvalVerifier, lenient_variants, read_instructions
 from rlhf_lab.rewards.verifiers.instructions import ABOUT_LANGUAGE, INSTRUCTIONS, count_sentences
 from rlhf_lab.rewards.verifiers.settings import IFEval
 
@@ -111,19 +111,19 @@ def row(*named) -> dict:
 @pytest.mark.parametrize(("name", "arguments", "follows", "breaks"), CASES)
 def test_every_instruction_followed_and_not(name, arguments, follows, breaks):
     verifier = IFEvalVerifier(IFEval())
-    facts = row((name, arguments))
-    assert verifier.score(facts, "p", follows) == 1
-    assert verifier.score(facts, "p", breaks) == 0
-    assert verifier.score(facts, "p", " \n") == 0  # an empty reply follows nothing
+    metadata = row((name, arguments))
+    assert verifier.score(metadata, "p", follows) == 1
+    assert verifier.score(metadata, "p", breaks) == 0
+    assert verifier.score(metadata, "p", " \n") == 0  # an empty response follows nothing
 
 
 @pytest.mark.skipif(find_spec("langdetect") is None, reason="pip install 'rlhf_lab[ifeval]'")
 @pytest.mark.parametrize(("name", "arguments", "follows", "breaks"), IN_LANGUAGE)
 def test_instructions_about_the_language(name, arguments, follows, breaks):
     verifier = IFEvalVerifier(IFEval(languages="langdetect"))
-    facts = row((name, arguments))
-    assert verifier.score(facts, "p", follows) == 1
-    assert verifier.score(facts, "p", breaks) == 0
+    metadata = row((name, arguments))
+    assert verifier.score(metadata, "p", follows) == 1
+    assert verifier.score(metadata, "p", breaks) == 0
     assert verifier.score(row(("language:response_language", {"language": "en"})), "p", "123") == 1  # nobody can tell
 
 
@@ -141,13 +141,13 @@ def test_sentences():
 
 
 def test_share_and_all_strict_and_loose():
-    facts = row(("punctuation:no_comma", {}), ("startend:end_checker", {"end_phrase": "bye"}), CASES[0][:2])
-    reply = "Sure, here it is:\nA lamp at the sea says bye"
+    metadata = row(("punctuation:no_comma", {}), ("startend:end_checker", {"end_phrase": "bye"}), CASES[0][:2])
+    response = "Sure, here it is:\nA lamp at the sea says bye"
     parts = {
         "instructions": 3,
         "strict_all": 0,
         "strict_followed": 2,
-        "loose_all": 1,  # without its first line the reply has no comma
+        "loose_all": 1,  # without its first line the response has no comma
         "loose_followed": 3,
     }
     for settings, score in (
@@ -156,22 +156,22 @@ def test_share_and_all_strict_and_loose():
         (IFEval(reading="loose"), 1),
         (IFEval(reading="loose", credit="all"), 1),
     ):
-        verdict = IFEvalVerifier(settings).verdict(facts, "p", reply)
+        verdict = IFEvalVerifier(settings).verdict(metadata, "p", response)
         assert verdict.score == pytest.approx(score)
         assert verdict.parts == parts
 
 
 def test_the_eight_looser_versions():
-    versions = looser("*a*\nb\nc*")
+    versions = lenient_variants("*a*\nb\nc*")
     assert versions == ["*a*\nb\nc*", "b\nc*", "*a*\nb", "b", "a\nb\nc", "b\nc", "a\nb"]  # b without asterisks is b
-    assert looser("one line") == ["one line", ""]
+    assert lenient_variants("one line") == ["one line", ""]
 
 
 def test_rows_of_tables_and_of_csv_files():
     name, arguments = CASES[0][:2]
     filled = {**arguments, "num_words": None, "relation": None}
-    facts = {"instruction_id_list": json.dumps([name]), "kwargs": json.dumps([filled])}
-    assert read_instructions(facts) == [(name, arguments)]
+    metadata = {"instruction_id_list": json.dumps([name]), "kwargs": json.dumps([filled])}
+    assert read_instructions(metadata) == [(name, arguments)]
     no_arguments = {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [None]}
     assert read_instructions(no_arguments) == [("punctuation:no_comma", {})]
 
@@ -179,13 +179,13 @@ def test_rows_of_tables_and_of_csv_files():
 def test_rows_that_cannot_be_checked_are_unscored_whatever_the_reply():
     verifier = IFEvalVerifier(IFEval())
     assert math.isnan(verifier.score({}, "p", "reply"))
-    facts = row(("punctuation:no_comma", {}), ("change_case:english_capital", {}))
-    assert math.isnan(verifier.score(facts, "p", "small, letters"))
-    assert math.isnan(verifier.score(facts, "p", "CAPITAL LETTERS"))
+    metadata = row(("punctuation:no_comma", {}), ("change_case:english_capital", {}))
+    assert math.isnan(verifier.score(metadata, "p", "small, letters"))
+    assert math.isnan(verifier.score(metadata, "p", "CAPITAL LETTERS"))
 
 
 @pytest.mark.parametrize(
-    ("facts", "problem"),
+    ("metadata", "problem"),
     [
         ({"instruction_id_list": ["punctuation:no_comma"]}, "as many objects"),
         ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": []}, "as many objects"),
@@ -195,8 +195,8 @@ def test_rows_that_cannot_be_checked_are_unscored_whatever_the_reply():
         (row(("length_constraints:number_words", {"num_words": 3, "relation": "most"})), "'most' is not one of"),
     ],
 )
-def test_rows_of_another_form_are_refused_before_anything_is_sampled(facts, problem):
-    run = SimpleNamespace(corpus=Corpus("planted", [], [], "0", facts={"p": facts}))
+def test_rows_of_another_form_are_refused_before_anything_is_sampled(metadata, problem):
+    run = SimpleNamespace(corpus=Corpus("planted", [], [], "0", metadata={"p": metadata}))
     with pytest.raises(DataError, match=problem):
         registry.build("reward", IFEval(), run)
 

@@ -1,4 +1,4 @@
-"""The JSON verifier: what is JSON, what is valid, and where the JSON of a reply is."""
+"""The JSON verifier: parsing, validity, and the position of the JSON in a response."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import pytest
 
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.rewards.verifiers.json import JsonVerifier, reply_json
+from rlhf_lab.rewards.verifiers.json import JsonVerifier, response_json
 from rlhf_lab.rewards.verifiers.settings import Json
 
 POINT = {
@@ -23,34 +23,34 @@ INVALID = ['{"x": -1}', '{"y": 1}', '{"x": 1, "y": 2}', '{"x": "1"}', '{"x": 1, 
 NO_JSON = ["", "x", "{'x': 1}", '{"x": 1,}', '{"x": NaN}', '{"x": 1e999}', '{"x": 1} and more', "[" * 100_000]
 
 
-@pytest.mark.parametrize("reply", VALID)
-def test_valid(reply):
-    assert JsonVerifier(Json()).verdict(FACTS, "p", reply).parts == {"parses": 1, "valid": 1}
-    assert JsonVerifier(Json()).score(FACTS, "p", reply) == 1
+@pytest.mark.parametrize("response", VALID)
+def test_valid(response):
+    assert JsonVerifier(Json()).verdict(FACTS, "p", response).parts == {"parses": 1, "valid": 1}
+    assert JsonVerifier(Json()).score(FACTS, "p", response) == 1
 
 
-@pytest.mark.parametrize("reply", INVALID)
-def test_json_that_is_not_valid(reply):
-    verdict = JsonVerifier(Json(parses=0.2)).verdict(FACTS, "p", reply)
+@pytest.mark.parametrize("response", INVALID)
+def test_json_that_is_not_valid(response):
+    verdict = JsonVerifier(Json(parses=0.2)).verdict(FACTS, "p", response)
     assert verdict.parts == {"parses": 1, "valid": 0}
     assert verdict.score == 0.2
-    assert JsonVerifier(Json()).score(FACTS, "p", reply) == 0
+    assert JsonVerifier(Json()).score(FACTS, "p", response) == 0
 
 
-@pytest.mark.parametrize("reply", NO_JSON, ids=lambda reply: reply[:20])
-def test_no_json(reply):
-    verdict = JsonVerifier(Json(parses=0.2)).verdict(FACTS, "p", reply)
+@pytest.mark.parametrize("response", NO_JSON, ids=lambda response: response[:20])
+def test_no_json(response):
+    verdict = JsonVerifier(Json(parses=0.2)).verdict(FACTS, "p", response)
     assert (verdict.score, verdict.parts) == (0, {"parses": 0, "valid": 0})
 
 
 def test_where_the_json_is():
     block = 'Here:\n```json\n{"x": 1}\n```\nDone.'
-    assert reply_json(block, "allow") == reply_json(block, "require") == '{"x": 1}'
-    assert reply_json(block, "refuse") == block
-    assert reply_json("{}", "allow") == "{}"
-    assert reply_json("{}", "require") == ""
-    two = f"{block}\n{block}"  # which of them is meant is not said
-    assert reply_json(two, "allow") == reply_json(two, "require") == ""
+    assert response_json(block, "allow") == response_json(block, "require") == '{"x": 1}'
+    assert response_json(block, "refuse") == block
+    assert response_json("{}", "allow") == "{}"
+    assert response_json("{}", "require") == ""
+    two = f"{block}\n{block}"  # ambiguous: two blocks
+    assert response_json(two, "allow") == response_json(two, "require") == ""
 
 
 def test_a_schema_as_text_one_for_all_rows_and_none():
@@ -65,7 +65,7 @@ def test_a_schema_as_text_one_for_all_rows_and_none():
 
 @pytest.mark.parametrize("schema", [{"type": "obect"}, "{", {"properties": 3}])
 def test_a_row_whose_schema_is_none(schema):
-    with pytest.raises(DataError, match="no JSON schema"):
+    with pytest.raises(DataError, match="not a JSON schema"):
         JsonVerifier(Json()).score({"schema": schema}, "p", "{}")
 
 

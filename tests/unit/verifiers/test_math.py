@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_lab.core.errors import ConfigError, DataError, MissingDependency
 from rlhf_lab.rewards.verifiers import equivalence, equivalence_worker
-from rlhf_lab.rewards.verifiers.equivalence import SymbolicEquivalence, exactly_same, plain_number
+from rlhf_lab.rewards.verifiers.equivalence import SymbolicEquivalence, exactly_same, parse_plain_number
 from rlhf_lab.rewards.verifiers.math import MathVerifier
 from rlhf_lab.rewards.verifiers.settings import Math
 from rlhf_lab.rewards.verifiers.stated import last_boxed, stated_answer
@@ -22,7 +22,7 @@ needs_library = pytest.mark.skipif(find_spec("math_verify") is None, reason="pip
 STATED = [
     ("3 + 4 = 7\n#### 7", "7"),
     ("#### $1,000.\nThat is all", "$1,000"),
-    ("#### 7\n#### 8", "7"),  # the first mark counts: a reply cannot try several answers
+    ("#### 7\n#### 8", "7"),  # the first mark counts: a response cannot try several answers
     (r"#### \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
     (r"so \boxed{41}, no: $\boxed{\frac{1}{2}}$.", r"\frac{1}{2}"),
     (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
@@ -40,9 +40,9 @@ STATED = [
 ]
 
 
-@pytest.mark.parametrize(("reply", "answer"), STATED)
-def test_what_a_reply_states(reply, answer):
-    assert stated_answer(reply) == answer
+@pytest.mark.parametrize(("response", "answer"), STATED)
+def test_what_a_reply_states(response, answer):
+    assert stated_answer(response) == answer
 
 
 def test_leniently_the_last_number_is_the_answer():
@@ -108,10 +108,10 @@ def test_numbers_and_words_need_no_library(gold, stated, same):
 
 
 def test_plain_numbers_are_exact():
-    assert plain_number("0.1")[0] * 3 == plain_number("0.3")[0]
-    assert plain_number("1e999") == (10**999, False)
-    assert plain_number("1e9999") is None  # a number nobody can hold
-    assert plain_number("x") is None and plain_number("") is None
+    assert parse_plain_number("0.1")[0] * 3 == parse_plain_number("0.3")[0]
+    assert parse_plain_number("1e999") == (10**999, False)
+    assert parse_plain_number("1e9999") is None  # a number nobody can hold
+    assert parse_plain_number("x") is None and parse_plain_number("") is None
 
 
 SAME = [
@@ -185,9 +185,9 @@ OTHER = [
 
 @pytest.fixture(scope="module")
 def verifier():
-    made = MathVerifier(Math(answer_timeout_s=20))
-    yield made
-    made._symbolic.close()
+    generated = MathVerifier(Math(answer_timeout_s=20))
+    yield generated
+    generated._symbolic.close()
 
 
 @needs_library
@@ -266,7 +266,7 @@ def test_a_hanging_process_is_ended(monkeypatch, tmp_path):
     assert symbolic("a", "a") is True
     first = symbolic._process
     assert symbolic("a", "hang") is None
-    assert first.poll() is not None  # ended, and waited for
+    assert first.poll() is not None  # exited, and waited for
     assert symbolic("a", "die") is None
     assert symbolic("a", "b") is False
     assert symbolic.undecided == 2
@@ -283,15 +283,15 @@ def test_a_hanging_process_is_ended(monkeypatch, tmp_path):
 
 def test_what_was_not_decided_is_asked_again(monkeypatch, tmp_path):
     """With a stand-in for the worker, which counts what it is asked: `once` ends it, or hangs, the first time only."""
-    asked = tmp_path / "asked"
+    requested = tmp_path / "asked"
     worker = tmp_path / "worker.py"
     worker.write_text(
         "import json, os, sys, time\n"
         "print(json.dumps({'ready': True}), flush=True)\n"
         "for line in sys.stdin:\n"
         "    gold, stated = json.loads(line)\n"
-        f"    open({str(asked)!r}, 'a').write(stated + '\\n')\n"
-        f"    is_first = open({str(asked)!r}).read().split().count(stated) == 1\n"
+        f"    open({str(requested)!r}, 'a').write(stated + '\\n')\n"
+        f"    is_first = open({str(requested)!r}).read().split().count(stated) == 1\n"
         "    if stated == 'dies': os._exit(1)\n"
         "    if stated == 'dies_once' and is_first: os._exit(1)\n"
         "    if stated == 'hangs_once' and is_first: time.sleep(600)\n"
@@ -302,12 +302,12 @@ def test_what_was_not_decided_is_asked_again(monkeypatch, tmp_path):
     symbolic = SymbolicEquivalence(timeout_s=0.5)
     assert symbolic("a", "dies_once") is True and symbolic.undecided == 0
     assert symbolic("a", "hangs_once") is None and symbolic.undecided == 1
-    assert asked.read_text().split().count("hangs_once") == 1  # a retry would cost the time again
+    assert requested.read_text().split().count("hangs_once") == 1  # a retry would cost the time again
     assert symbolic("a", "hangs_once") is True and symbolic.undecided == 1
     assert symbolic("a", "dies") is None and symbolic.undecided == 2
-    assert asked.read_text().split().count("dies") == 2
+    assert requested.read_text().split().count("dies") == 2
     assert symbolic("a", "hangs_once") is True
-    assert asked.read_text().split().count("hangs_once") == 2  # decided, and remembered
+    assert requested.read_text().split().count("hangs_once") == 2  # decided, and remembered
     symbolic.close()
 
 

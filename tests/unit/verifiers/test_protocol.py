@@ -13,14 +13,14 @@ from support import checked, planned, said
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, DataError, LabError
 from rlhf_lab.core.types import Corpus, Pair
-from rlhf_lab.data.asking import as_asked
-from rlhf_lab.data.file_settings import GSM8K, Prompts, Verifiable
+from rlhf_lab.data.asking import as_requested
+from rlhf_lab.data.file_settings import GSM8K, PromptsData, Verifiable
 from rlhf_lab.data.settings import Mix
 from rlhf_lab.data.transcript import render_prompt, to_messages
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.verifiers.oracle import VerifierOracle, verified
 from rlhf_lab.rewards.verifiers.settings import Json
-from rlhf_lab.rewards.verifiers.verifier import VerifierReward, check_replies, verifier_of
+from rlhf_lab.rewards.verifiers.verifier import VerifierTermReward, check_responses, verifier_of
 from rlhf_lab.training.run import Run
 
 SCHEMA = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
@@ -28,21 +28,21 @@ REPLIES = ['{"n": 3}', '{"n": "3"}', "three"]
 
 
 class Shares:
-    """A verifier with the narrow protocol: one number per reply."""
+    """A verifier with the narrow protocol: one number per response."""
 
-    def score(self, facts, prompt, response):
-        return len(response) / facts["most"] if "most" in facts else math.nan
+    def score(self, metadata, prompt, response):
+        return len(response) / metadata["most"] if "most" in metadata else math.nan
 
 
-def json_rows(folder, count=40):
+def json_rows(directory, count=40):
     rows = [{"prompt": f"Give me {i} as JSON.", "schema": SCHEMA} for i in range(count)]
-    path = folder / "rows.jsonl"
+    path = directory / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 def test_a_verifier_of_one_number_is_enough():
-    reward = CheckedReward("shares", VerifierReward(Shares()))
+    reward = CheckedReward("shares", VerifierTermReward(Shares()))
     batch = reward(said(["p", "q", "r"], ["ab", "abcd", "a"], most=[4, 4, 0.5]))
     assert batch.total_N.tolist() == [0.5, 1.0, 2.0]
     assert batch.parts == {}
@@ -53,26 +53,26 @@ def test_a_verifier_of_one_number_is_enough():
 
 def test_parts_that_a_verdict_lacks_are_unknown_there():
     verifier = verifier_of(Json(), None)
-    batch = check_replies(verifier, [({"schema": SCHEMA}, "p", REPLIES[0]), ({}, "p", REPLIES[0])])
+    batch = check_responses(verifier, [({"schema": SCHEMA}, "p", REPLIES[0]), ({}, "p", REPLIES[0])])
     assert batch.total_N[0] == 1 and math.isnan(batch.total_N[1])
     assert batch.parts["valid"][0] == 1 and math.isnan(batch.parts["valid"][1])
-    assert check_replies(verifier, []).total_N.shape == (0,)
+    assert check_responses(verifier, []).total_N.shape == (0,)
 
 
 def test_correct_is_a_score_of_one_and_abstentions_stay_unknown():
-    facts = {"p": {"most": 2}, "q": {"most": 4}}
-    oracle = VerifierOracle(Shares(), Corpus("planted", [], [], "0", facts=facts))
+    metadata = {"p": {"most": 2}, "q": {"most": 4}}
+    oracle = VerifierOracle(Shares(), Corpus("planted", [], [], "0", metadata=metadata))
     measured = oracle.measure(["p", "q", "r"], ["ab", "ab", "ab"])
     np.testing.assert_array_equal(measured["correct"], [1, 0, np.nan])
     np.testing.assert_array_equal(measured["verified"], [1, 0.5, np.nan])
-    with pytest.raises(LabError, match="a verifier labels no pairs"):
+    with pytest.raises(LabError, match="a verifier cannot label pairs"):
         oracle.prefer(["p"], ["a"], ["b"], seed=0)
 
 
 def test_one_object_scores_the_reward_and_the_metric(tmp_path):
     data = ("data=prompts", f"data.path={json_rows(tmp_path)}", "data.test_fraction=0.3", "model=micro")
     config = checked("grpo_math", *data, "reward=json", "reward.terms.json.parses=0.25")
-    run = Run(folder=tmp_path, config=config, needs={})
+    run = Run(directory=tmp_path, config=config, needs={})
     reward = registry.build("reward", config.reward.terms["json"], run)
     assert reward.verifier is run.corpus.oracle.verifier
     prompts = [run.corpus.test[0].prompt] * 3
@@ -89,11 +89,11 @@ def test_data_name_a_verifier_where_nothing_is_rewarded(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     data = ("data=verifiable", f"data.path={path}", "data.solution=completion", "model=micro")
-    plain = checked("sft", *data)
-    assert plain.verifier is None
+    simple = checked("sft", *data)
+    assert simple.verifier is None
     chosen = checked("sft", *data, "data.verifier=json")
     assert chosen.verifier == Json()
-    corpus = Run(folder=tmp_path, config=chosen, needs={}).corpus
+    corpus = Run(directory=tmp_path, config=chosen, needs={}).corpus
     assert corpus.oracle.measure([corpus.train[0].prompt], ["{}"])["correct"].tolist() == [0]
     stages = [planned("sft", *data, f"data.verifier={kind}") for kind in ("json", "null")]
     assert len({stage.settings_key for stage in stages}) == 2
@@ -107,7 +107,7 @@ def test_what_measures_is_said_or_the_only_verifier_of_the_reward():
     both = checked("grpo_math", *data, "reward=[verifier,json]", "reward.terms.json.weight=0.5")
     assert both.verifier == Json(weight=0.5)
     assert checked("sft", *data, "data.solution=text", "reward=json").verifier is None  # it reads no reward
-    with pytest.raises(ConfigError, match=r"data.verifier=gold is no verifier; use one of .*json"):
+    with pytest.raises(ConfigError, match=r"data.verifier=gold is not a verifier; use one of .*json"):
         checked("grpo_math", *data, "data.verifier=gold")
 
 
@@ -118,6 +118,7 @@ def test_a_world_keeps_its_own_truth():
 
     world = Corpus("world", [Pair("p", "", "")], [], "0", oracle=World())
     assert verified(world, Json(), None) is world
+    assert Json().as_oracle(world, checked("grpo")) is world  # through the settings, as a run does it
 
 
 def test_a_mix_is_measured_by_the_verifier_of_the_reward():
@@ -125,7 +126,7 @@ def test_a_mix_is_measured_by_the_verifier_of_the_reward():
         Mix(sources={"a": {"kind": "prompts", "path": "x", "verifier": "json"}})
 
 
-# How prompts are asked
+# Prompts sent to the model
 
 
 def test_the_template_goes_around_the_last_question_and_the_system_message_before_all():
@@ -135,7 +136,7 @@ def test_the_template_goes_around_the_last_question_and_the_system_message_befor
         {"role": "user", "content": "And {x} Human: three?"},
     ]
     settings = Verifiable(path="x", prompt_template="{prompt}\n\nBox it: \\boxed{}.", system="You count.")
-    assert to_messages(as_asked(render_prompt(messages), settings)) == [
+    assert to_messages(as_requested(render_prompt(messages), settings)) == [
         {"role": "system", "content": "You count."},
         *messages[:2],
         {"role": "user", "content": "And {x} Human: three?\n\nBox it: \\boxed{}."},
@@ -144,18 +145,20 @@ def test_the_template_goes_around_the_last_question_and_the_system_message_befor
 
 def test_a_row_keeps_a_system_message_of_its_own():
     messages = [{"role": "system", "content": "Own."}, {"role": "user", "content": "Hi"}]
-    asked = as_asked(render_prompt(messages), Prompts(path="x", system="Other.", prompt_template="{prompt}!"))
-    assert to_messages(asked) == [messages[0], {"role": "user", "content": "Hi!"}]
+    requested = as_requested(
+        render_prompt(messages), PromptsData(path="x", system="Other.", prompt_template="{prompt}!")
+    )
+    assert to_messages(requested) == [messages[0], {"role": "user", "content": "Hi!"}]
 
 
 def test_without_template_and_system_a_prompt_is_untouched():
     odd = "no transcript at all"
-    assert as_asked(odd, GSM8K(path="x")) is odd
+    assert as_requested(odd, GSM8K(path="x")) is odd
 
 
-@pytest.mark.parametrize("kind", [GSM8K, Prompts, Verifiable])
+@pytest.mark.parametrize("kind", [GSM8K, PromptsData, Verifiable])
 def test_a_template_needs_a_place_for_the_question(kind):
-    with pytest.raises(ValueError, match=r"has no place for the question; write \"{prompt}\""):
+    with pytest.raises(ValueError, match=r"has no placeholder for the question; write \"{prompt}\""):
         kind(path="x", prompt_template="Think step by step.")
 
 
@@ -172,29 +175,29 @@ def test_template_and_system_are_part_of_the_data(tmp_path, kind):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     cls = registry.settings_class("data", kind)
-    plain = registry.build("data", cls(path=str(path)))
-    asked = registry.build("data", cls(path=str(path), prompt_template="Q: {prompt}", system="Be brief."))
-    assert plain.fingerprint != asked.fingerprint
-    prompt = asked.test[0].prompt
+    simple = registry.build("data", cls(path=str(path)))
+    requested = registry.build("data", cls(path=str(path), prompt_template="Q: {prompt}", system="Be brief."))
+    assert simple.fingerprint != requested.fingerprint
+    prompt = requested.test[0].prompt
     assert prompt.startswith("\n\nSystem: Be brief.\n\nHuman: Q: How many?")
-    if kind != "prompts":  # the key of an answer is the prompt as it is asked
-        assert asked.oracle.measure([prompt], [f"#### {asked.answers[prompt]}"])["correct"].tolist() == [1]
-    assert asked.task(prompt).facts["answer"]
+    if kind != "prompts":  # the key of an answer is the prompt that is sent
+        assert requested.oracle.measure([prompt], [f"#### {requested.answers[prompt]}"])["correct"].tolist() == [1]
+    assert requested.task(prompt).metadata["answer"]
 
 
 def test_a_row_that_is_no_schema_is_an_error_and_names_it():
     run = SimpleNamespace(corpus=Corpus("planted", [], [], "0"), config=None)
     reward = registry.build("reward", Json(), run)
-    with pytest.raises(DataError, match="no JSON schema"):
+    with pytest.raises(DataError, match="not a JSON schema"):
         reward.score_episodes(said(["p"], ["{}"], schema=[{"type": "obect"}]))
 
 
 def test_settings_that_came_later_are_in_a_key_only_when_set():
     """So that results from before keep their key."""
     data = ("data=gsm8k", "data.path=owner/name")
-    plain = planned("sft", *data).settings_key
-    assert planned("sft", *data, 'data.prompt_template="{prompt}"', "data.verifier=null").settings_key == plain
-    assert planned("sft", *data, 'data.prompt_template="{prompt}!"').settings_key != plain
+    simple = planned("sft", *data).settings_key
+    assert planned("sft", *data, 'data.prompt_template="{prompt}"', "data.verifier=null").settings_key == simple
+    assert planned("sft", *data, 'data.prompt_template="{prompt}!"').settings_key != simple
     math = planned("grpo_math").settings_key
     same = ("evaluation.pass_at=[]", "algorithm.curriculum=uniform", "algorithm.curriculum_explore=0.5")
     assert planned("grpo_math", *same).settings_key == math

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from support import checked
 
@@ -11,7 +12,7 @@ from rlhf_lab.core.metrics import metric, undeclared
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.arithmetic import build as build_arithmetic
 from rlhf_lab.data.gsm8k import AnswerKey
-from rlhf_lab.data.world_settings import Arithmetic
+from rlhf_lab.data.world_settings import ArithmeticData
 from rlhf_lab.evaluations.repeated_samples import repeated_samples
 from rlhf_lab.rewards.verifiers.math import MathVerifier
 from rlhf_lab.rewards.verifiers.oracle import VerifierOracle
@@ -24,9 +25,9 @@ from rlhf_lab.training.run_settings import Evaluation
 def rows(*prompts):
     """(reply, correct) pairs of each prompt → rows of evaluation.jsonl."""
     return [
-        {"prompt_id": i, "response": reply, "correct": correct}
-        for i, replies in enumerate(prompts)
-        for reply, correct in replies
+        {"prompt_id": i, "response": response, "correct": correct}
+        for i, responses in enumerate(prompts)
+        for response, correct in responses
     ]
 
 
@@ -47,6 +48,29 @@ def test_from_rows_to_estimates():
     assert metric("pass@2").heading == "pass@2"
 
 
+def test_unknown_outcomes_are_no_wrong_ones():
+    """Right, wrong, unknown: pass@1 = 1/2, pass@2 = 1, and nothing for 3. A prompt with one known sample has no pass@2.
+
+    maj@1 likewise: 1/2 and 1. Prompts without a value are unscored.
+    """
+    unknown = ("#### 1", None)
+    metrics = repeated_samples(rows([RIGHT, WRONG, unknown], [RIGHT, unknown, unknown]), [1, 2, 3], AnswerKey({}))
+    assert metrics["pass@1"].mean == metrics["maj@1"].mean == (1 / 2 + 1) / 2
+    assert metrics["pass@2"].mean == 1.0 and (metrics["pass@2"].n, metrics["pass@2"].unscored) == (1, 1)
+    assert np.isnan(metrics["pass@3"].mean) and metrics["pass@3"].unscored == 2
+
+
+def test_unknown_outcomes_are_no_trials():
+    """Two prompts with 1/2 each, of two known samples: Wilson of ½ with n = 4 and z² = 3.841459 is ½ ± .349962,
+
+    √(3.841459·(.25/4 + 3.841459/64))/(1 + 3.841459/4) = .686053/1.960365.
+    """
+    unknown = ("#### 1", None)
+    metrics = repeated_samples(rows([RIGHT, WRONG, unknown], [unknown, RIGHT, WRONG]), [1], AnswerKey({}))
+    found = metrics["pass@1"]
+    assert (found.mean, found.low, found.high) == pytest.approx((0.5, 0.150038, 0.849962), abs=1e-6)
+
+
 def test_nothing_to_measure():
     assert repeated_samples(rows(*PROMPTS), [], AnswerKey({})) == {}
     unknown = rows([("a", None), ("b", None)])
@@ -62,11 +86,11 @@ def test_what_counts_as_one_answer():
         "1000",
     ]
     assert AnswerKey({}, lenient=True).read_answers(["it is 3"]) == ["3"]
-    world = build_arithmetic(Arithmetic(train_problems=4, test_problems=4)).oracle
+    world = build_arithmetic(ArithmeticData(train_problems=4, test_problems=4)).oracle
     assert world.read_answers(["#### 07", "7"]) == ["7", None]
     assert world.leniently().read_answers(["it is 7"]) == ["7"]
     exact = MathVerifier(Math(equivalence="exact"))
-    assert [exact.read_answer(reply) for reply in (r"\boxed{50\%}", "#### 50", r"\boxed{X + 1}", "x")] == [
+    assert [exact.read_answer(response) for response in (r"\boxed{50\%}", "#### 50", r"\boxed{X + 1}", "x")] == [
         "50", "50", "x+1", None,
     ]  # fmt: skip
     corpus = Corpus("planted", [], [], "0")
@@ -80,13 +104,16 @@ def test_settings():
         Evaluation(pass_at=(1, 8))
     with pytest.raises(ConfigError, match=r"pass_at\[0\]=0 must be at least 1"):
         Evaluation(pass_at=(0,))
-    with pytest.raises(ConfigError, match=r"evaluation.pass_at=\[1, 4\] needs replies that can be checked"):
+    with pytest.raises(ConfigError, match=r"evaluation.pass_at=\[1, 4\] needs responses that can be verified"):
         checked("grpo", "evaluation.pass_at=[1,4]")
     assert checked("grpo_math", "evaluation.pass_at=[1,4]").evaluation.pass_at == (1, 4)
 
 
 def test_at_smoke_size_only_what_its_samples_allow():
-    values = dict(schema.plain(checked("grpo_math").evaluation)) | {"samples_per_prompt": 8, "pass_at": [1, 2, 8]}
+    values = dict(schema.to_plain_values(checked("grpo_math").evaluation)) | {
+        "samples_per_prompt": 8,
+        "pass_at": [1, 2, 8],
+    }
     composed = {"size": "smoke", "evaluation": values, "model": {"kind": "scratch"}, "data": {"kind": "arithmetic"}}
     shrunk = smoke._shrink_section(composed, "evaluation", "evaluation", [])
     assert (shrunk["samples_per_prompt"], shrunk["pass_at"]) == (2, [1, 2])

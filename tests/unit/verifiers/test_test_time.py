@@ -18,7 +18,7 @@ from rlhf_lab.rewards.verifiers.settings import Json
 from rlhf_lab.rewards.verifiers.verifier import verifier_of
 
 SAMPLES = [("#### 7", 1, 0.2), ("#### 7.0", 1, 0.4), ("#### 8", 0, 0.9), ("#### 9", 0, 0.1)]
-"""Reply, whether it is right, and what a verifier gives it."""
+"""Response, True if it is right, and its score by a verifier."""
 
 
 class Evaluated:
@@ -34,32 +34,32 @@ class Evaluated:
 
     def rows(self, name):
         return [
-            {"prompt_id": i, "response": reply, "correct": right, "proxy": proxy, "tokens": 10}
+            {"prompt_id": i, "response": response, "correct": right, "proxy": proxy, "tokens": 10}
             for i in range(2)
-            for reply, right, proxy in SAMPLES
+            for response, right, proxy in SAMPLES
         ]
 
     def collect(self, model, tasks, group, seed, *, temperature, prompts):
         assert (group, temperature) == (1, 0.0)
-        return [[SimpleNamespace(prompt="p", response=reply, sampled_tokens=8)] for reply in ("#### 7", "#### 8")]
+        return [[SimpleNamespace(prompt="p", response=response, sampled_tokens=8)] for response in ("#### 7", "#### 8")]
 
 
 def stage(strategy: str, oracle=None) -> ChoosingAtTestTime:
-    made = ChoosingAtTestTime.__new__(ChoosingAtTestTime)
-    made.settings = AtTestTime(strategy=strategy, sizes=(1, 2, 4), samples=4)
+    generated = ChoosingAtTestTime.__new__(ChoosingAtTestTime)
+    generated.settings = AtTestTime(strategy=strategy, sizes=(1, 2, 4), samples=4)
     oracle = oracle or AnswerKey({"p": "7"})
     corpus = Corpus("planted", [], [], "0", oracle=oracle, answers={"p": "7"})
-    made.run = SimpleNamespace(corpus=corpus, data=corpus)
-    made.evaluator, made.model, made.encoder = Evaluated(), None, None
-    return made
+    generated.run = SimpleNamespace(corpus=corpus, data=corpus)
+    generated.evaluator, generated.model, generated.encoder = Evaluated(), None, None
+    return generated
 
 
 EXPECTED = {
-    # one right and one wrong greedy reply of 8 tokens, whatever k is
+    # one right and one wrong greedy response of 8 tokens, whatever k is
     "greedy": ([0.5, 0.5, 0.5], [8, 8, 8]),
     # k = 2: of six pairs 7-7 is right, the four with one 7 are right half the time, 8-9 never: 3/6
     "majority": ([0.5, 0.5, 1], [10, 20, 40]),
-    # by proxy 8 is best: right where it is not drawn: k = 1: 2/4; k = 2: 3 of 6 without it; k = 4: never
+    # by proxy 8 is best: right where it is not sampled: k = 1: 2/4; k = 2: 3 of 6 without it; k = 4: never
     "best_of_n": ([0.5, 0.5, 0], [10, 20, 40]),
     # k = 2: all but 8-9: 5/6
     "any": ([0.5, 5 / 6, 1], [10, 20, 40]),

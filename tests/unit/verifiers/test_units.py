@@ -10,7 +10,7 @@ import pytest
 from rlhf_lab.rewards.verifiers.equivalence import as_ballot, exactly_same
 from rlhf_lab.rewards.verifiers.math import MathVerifier
 from rlhf_lab.rewards.verifiers.settings import Math
-from rlhf_lab.rewards.verifiers.units import Quantity, Unit, read_quantity
+from rlhf_lab.rewards.verifiers.units import ParsedQuantity, PhysicalUnit, read_quantity
 
 needs_library = pytest.mark.skipif(find_spec("math_verify") is None, reason="pip install 'rlhf_lab[math]'")
 
@@ -39,6 +39,21 @@ SAME = [
     (r"90^\circ", "90 degrees"),
     (r"20^\circ\text{C}", "20 degrees Celsius"),
     ("3 boxes", "3 box"),
+    ("3 glasses", "3 glass"),  # not "glasse", nor "glas"
+    ("3 classes", "3 class"),
+    ("3 buses", "3 bus"),
+    ("3 houses", "3 house"),
+    ("3 tomatoes", "3 tomato"),
+    ("3 berries", "3 berry"),
+    ("3 cookies", "3 cookie"),
+    ("3 matches", "3 match"),
+    # everything behind a division sign is below it: W/m K is W/(m·K)
+    ("5 W/m K", "5 W/m/K"),
+    ("5 W/m K", "5 W/(m K)"),
+    ("5 W/m K", "5 W/(m·K)"),
+    ("5 W/m K", r"5\text{ W/(m K)}"),
+    ("5 W/m K", "5 W m^-1 K^-1"),
+    ("5 J/kg K", "0.005 J/g K"),  # a kilogram below is 1000 grams
     ("10 Apples", "10 apples"),
     ("10%", "10 percent"),
     # conversions: 1 h = 60 min, 72 km/h = 72,000 m / 3,600 s, 1 mile = 5,280 feet, 1 m = 100 cm, 1 m³ = 1,000 l
@@ -101,6 +116,16 @@ OTHER = [
     ("1 month", "30 days"),
     ("5 feet 3 inches", "5 feet 4 inches"),
     ("2 hours", "2 hours 30 minutes"),
+    # 2 × 3600 + 30 is no number of seconds, nor of dollars
+    ("2 hours 30 dollars", "7230 seconds"),
+    ("2 hours 30 dollars", "7230 dollars"),
+    ("2 hours 30 dollars", "30 dollars"),
+    ("2 hours 30 dollars", "2 hours"),
+    ("5 m 3 kg", "3005"),
+    ("5 W/m K", "5 W K/m"),
+    ("5 W/m K", "5 W/m"),
+    ("3 glasses", "3 gases"),
+    ("5 planes", "5 plans"),
     # words that change the number
     ("3", "3 quarters"),
     ("5", "5 million"),
@@ -164,9 +189,9 @@ def test_other_quantities(gold, stated):
 
 @pytest.fixture(scope="module")
 def verifier():
-    made = MathVerifier(Math(answer_timeout_s=20))
-    yield made
-    made._symbolic.close()
+    generated = MathVerifier(Math(answer_timeout_s=20))
+    yield generated
+    generated._symbolic.close()
 
 
 @needs_library
@@ -187,18 +212,23 @@ def test_units_around_formulas(verifier, gold, stated, same):
 def test_a_quantity_is_a_number_and_a_product_of_base_units():
     """72 km/h: 72, in metres per second 1000/3600 each."""
     speed = (("metre", 1), ("second", -1))
-    assert read_quantity("72 km/h") == Quantity("72", Unit(speed, Fraction(1000, 3600)))
+    assert read_quantity("72 km/h") == ParsedQuantity("72", PhysicalUnit(speed, Fraction(1000, 3600)))
     assert read_quantity("72 kilometers per hour") == read_quantity("72 km/h")
-    assert read_quantity("5 million dollars") == Quantity("5", Unit((("dollar", 1),)), scale=10**6)
-    assert read_quantity("2 hours 30 minutes") == Quantity("9000", Unit((("second", 1),)))  # 2 × 3600 + 30 × 60
-    assert read_quantity("10%") == Quantity("10%")
+    assert read_quantity("5 million dollars") == ParsedQuantity("5", PhysicalUnit((("dollar", 1),)), scale=10**6)
+    assert read_quantity("2 hours 30 minutes") == ParsedQuantity(
+        "9000", PhysicalUnit((("second", 1),))
+    )  # 2 × 3600 + 30 × 60
+    assert read_quantity("10%") == ParsedQuantity("10%")
+    conductivity = (("K", -1), ("W", 1), ("metre", -1))
+    assert read_quantity("5 W/m K") == ParsedQuantity("5", PhysicalUnit(conductivity))
+    assert read_quantity("5 W/(m² K)") == ParsedQuantity("5", PhysicalUnit((("K", -1), ("W", 1), ("metre", -2))))
 
 
 @pytest.mark.parametrize(
-    "formula", ["2x", "5 x", "2 sin x", "x+1", "(1, 2)", r"\text{Monday}", "Monday", "2 y z", "5!", ""]
+    "formula", ["2x", "5 x", "5 x/(a b)", "2 sin x", "x+1", "(1, 2)", r"\text{Monday}", "Monday", "2 y z", "5!", ""]
 )
 def test_a_formula_has_no_unit(formula):
-    assert read_quantity(formula) == Quantity(formula)
+    assert read_quantity(formula) == ParsedQuantity(formula)
 
 
 def test_an_answer_counts_in_a_vote_by_its_value():

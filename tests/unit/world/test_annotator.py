@@ -43,8 +43,8 @@ def test_extreme_differences_stay_finite():
 
 
 def test_choices_follow_the_probability():
-    drawn = choose(np.full(20_000, 0.8), np.random.default_rng(0))
-    assert drawn.mean() == pytest.approx(0.8, abs=0.012)  # 4 standard errors of .0028
+    selected = choose(np.full(20_000, 0.8), np.random.default_rng(0))
+    assert selected.mean() == pytest.approx(0.8, abs=0.012)  # 4 standard errors of .0028
 
 
 def test_swapping_sides_mirrors_the_probability(world):

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.metrics import names
 from rlhf_lab.data.arithmetic import build
-from rlhf_lab.data.world_settings import Arithmetic
-from rlhf_lab.environments.arithmetic.problems import Event, Problem, draw_problem, read_problem
+from rlhf_lab.data.world_settings import ArithmeticData
+from rlhf_lab.environments.arithmetic.problems import ArithmeticEvent, Problem, draw_problem, read_problem
 from rlhf_lab.environments.arithmetic.solutions import SLIPS, Slip, read_solution, write_solution
 from rlhf_lab.environments.arithmetic.world import MEASURES, ArithmeticWorld
 
@@ -26,7 +26,11 @@ KIM = Problem(
     "Kim",
     "shells",
     5,
-    (Event("+", 3, "finds {} more"), Event("*", 2, "doubles that"), Event("-", 4, "loses {}")),
+    (
+        ArithmeticEvent("+", 3, "finds {} more"),
+        ArithmeticEvent("*", 2, "doubles that"),
+        ArithmeticEvent("-", 4, "loses {}"),
+    ),
 )
 PROMPT = (
     "\n\nHuman: Kim has 5 shells. Kim finds 3 more. Kim doubles that. Kim loses 4. "
@@ -47,8 +51,8 @@ def pairs():
     return {split: WORLD.sample(count, split)[0] for split, count in (("train", 4000), ("test", 500))}
 
 
-def grade(*replies: str, prompt: str = PROMPT) -> dict[str, list[float]]:
-    return {name: values.tolist() for name, values in WORLD.measure([prompt] * len(replies), replies).items()}
+def grade(*responses: str, prompt: str = PROMPT) -> dict[str, list[float]]:
+    return {name: values.tolist() for name, values in WORLD.measure([prompt] * len(responses), responses).items()}
 
 
 # Problems
@@ -100,10 +104,10 @@ def test_the_splits_share_neither_prompts_nor_numbers(pairs):
 
 def test_the_split_is_a_fixed_property_of_the_numbers():
     code = (
-        "from rlhf_lab.environments.arithmetic.problems import Problem, Event\n"
-        "print([Problem('Kim', 'toys', n, (Event('+', 1, 'finds {} more'),)).split for n in range(40)])"
+        "from rlhf_lab.environments.arithmetic.problems import Problem, ArithmeticEvent\n"
+        "print([Problem('Kim', 'toys', n, (ArithmeticEvent('+', 1, 'finds {} more'),)).split for n in range(40)])"
     )
-    here = [Problem("Tom", "eggs", n, (Event("+", 1, "gets {} more"),)).split for n in range(40)]
+    here = [Problem("Tom", "eggs", n, (ArithmeticEvent("+", 1, "gets {} more"),)).split for n in range(40)]
     assert 1 <= here.count("test") <= 12
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
@@ -148,8 +152,8 @@ def test_every_rejected_reply_has_one_slip_that_propagates_to_a_wrong_answer(pai
         assert all(0 <= step.result <= 50 for step in seen.steps)
         step, event = seen.steps[first], problem.events[first]
         kinds["result" if not step.computes else "operation" if step.operation != event.operation else "operand"] += 1
-    for kind, share in SLIPS.items():
-        assert kinds[kind] / 4000 == pytest.approx(share, abs=0.05)
+    for kind, fraction in SLIPS.items():
+        assert kinds[kind] / 4000 == pytest.approx(fraction, abs=0.05)
 
 
 @pytest.mark.parametrize("slip", [0.0, 0.15, 1.0])
@@ -185,30 +189,30 @@ def test_drawn_problems_are_accounted_for():
 
 def test_a_world_that_is_used_up_says_so(monkeypatch):
     monkeypatch.setattr("rlhf_lab.environments.arithmetic.world.PATIENCE", 300)
-    with pytest.raises(DataError, match=r"hardly more than \d+ test problems of 1…1 steps up to 10; ask for fewer"):
+    with pytest.raises(DataError, match=r"hardly more than \d+ test problems of 1…1 steps up to 10; request fewer"):
         rebuilt(min_steps=1, max_steps=1, largest=10).sample(100_000, "test")
 
 
-# Reading replies
+# Parsing of responses
 
 
 def test_a_step_knows_its_line_and_where_it_ends():
-    reply = " 5 + 3 = 8 \n\n8 * 2 = 16\n#### 16"
-    first, second = read_solution(KIM, reply).steps
+    response = " 5 + 3 = 8 \n\n8 * 2 = 16\n#### 16"
+    first, second = read_solution(KIM, response).steps
     assert (first.left, first.operation, first.operand, first.result) == (5, "+", 3, 8)
-    assert reply[: first.end] == " 5 + 3 = 8"
-    assert reply[: second.end] == " 5 + 3 = 8 \n\n8 * 2 = 16"
+    assert response[: first.end] == " 5 + 3 = 8"
+    assert response[: second.end] == " 5 + 3 = 8 \n\n8 * 2 = 16"
     assert (first.text, second.text) == ("5 + 3 = 8", "8 * 2 = 16")
 
 
 @pytest.mark.parametrize(
-    ("reply", "correct", "garble", "sound", "right_steps"),
+    ("response", "correct", "garble", "sound", "right_steps"),
     [
         (SOLUTION, 1, 0, 1, 3),
         (f"\n {SOLUTION}\n\n", 1, 0, 1, 3),
         (SOLUTION.replace("5 + 3", "3 + 5"), 1, 0, 1, 3),
         (SOLUTION.replace("16 - 4", "4 - 16"), 1, 0, 0, 2),
-        (SOLUTION.replace("8 * 2 = 16", "8 + 8 = 16"), 1, 0, 0, 2),  # another way: computes, but was not asked
+        (SOLUTION.replace("8 * 2 = 16", "8 + 8 = 16"), 1, 0, 0, 2),  # correct, but not the requested steps
         ("5 + 3 = 9\n9 * 2 = 18\n18 - 4 = 12\n#### 12", 1, 0, 0, 0),  # two wrongs make a right answer
         ("5 + 3 = 8\n#### 12", 1, 0, 0, 1),
         ("#### 12", 1, 0, 0, 0),
@@ -224,9 +228,9 @@ def test_a_step_knows_its_line_and_where_it_ends():
         ("I do not know.", 0, 1, 0, 0),
     ],
 )
-def test_replies_graded_by_hand(reply, correct, garble, sound, right_steps):
-    """A step after an unreadable or surplus one stands at the wrong place, so it is not right."""
-    assert grade(reply) == {"correct": [correct], "garble": [garble], "sound": [sound], "right_steps": [right_steps]}
+def test_replies_graded_by_hand(response, correct, garble, sound, right_steps):
+    """A step after an unreadable or surplus one stands at the wrong position, so it is not right."""
+    assert grade(response) == {"correct": [correct], "garble": [garble], "sound": [sound], "right_steps": [right_steps]}
 
 
 @given(st.text("0123456789+-*= #\n\r\x0b\u2028٣", max_size=60))
@@ -249,11 +253,11 @@ def test_measure_shapes_and_lengths():
 
 
 def test_the_annotator_prefers_the_answer_and_then_the_steps():
-    replies = ["#### 12", SOLUTION, SOLUTION.replace("#### 12", "#### 13"), "5 + 3 = 8\n#### 8"]
+    responses = ["#### 12", SOLUTION, SOLUTION.replace("#### 12", "#### 13"), "5 + 3 = 8\n#### 8"]
     appeals = [1.0, 1.5, 0.5, 0.5 / 3]
     for i in range(4):
         for j in range(4):
-            _, probability = WORLD.prefer([PROMPT], [replies[i]], [replies[j]], seed=0)
+            _, probability = WORLD.prefer([PROMPT], [responses[i]], [responses[j]], seed=0)
             expected = 1 / (1 + np.exp(-(appeals[i] - appeals[j]) / 0.2))
             assert probability == pytest.approx([expected], rel=1e-9)
 
@@ -271,7 +275,7 @@ def test_labels_are_drawn_with_their_probability():
 
 # The corpus
 
-SMALL = Arithmetic(train_problems=300, test_problems=80)
+SMALL = ArithmeticData(train_problems=300, test_problems=80)
 
 
 def test_the_corpus_holds_what_was_asked_for():
@@ -282,8 +286,8 @@ def test_the_corpus_holds_what_was_asked_for():
     assert all(corpus.answers[pair.prompt] == pair.meta["answer"] for pair in corpus.train)
     ideal = [write_solution(read_problem(prompt)) for prompt in corpus.prompts("test")]
     assert corpus.oracle.measure(corpus.prompts("test"), ideal)["sound"].all()
-    share = np.mean([pair.meta["correct_chosen"] for pair in corpus.train])
-    assert corpus.report["train"].statistics["share of chosen with the right answer"] == share
+    fraction = np.mean([pair.meta["correct_chosen"] for pair in corpus.train])
+    assert corpus.report["train"].statistics["share of chosen with the right answer"] == fraction
 
 
 def test_the_fingerprint_follows_the_settings():
@@ -295,7 +299,7 @@ def test_the_fingerprint_follows_the_settings():
 def test_settings_out_of_range():
     for name, value in (("min_steps", 5), ("largest", 9), ("slip", 1.5), ("temperature", -1.0), ("test_problems", 0)):
         with pytest.raises(ValueError, match=name):
-            Arithmetic(**{name: value})
+            ArithmeticData(**{name: value})
     with pytest.raises(ConfigError, match=r"min_steps=3[^\n]*\n[^\n]*largest=5"):
         rebuilt(min_steps=3, max_steps=2, largest=5)
     with pytest.raises(DataError, match="use train or test"):
@@ -307,7 +311,7 @@ def test_documented_numbers_of_the_default_corpus():
     from rlhf_lab.models.encoding import Encoder
     from rlhf_lab.models.tokenizer import train_tokenizer
 
-    corpus = build(Arithmetic())
+    corpus = build(ArithmeticData())
     measured = corpus.report["train"].statistics
     assert measured["share of chosen with the right answer"] == pytest.approx(0.853, abs=6e-4)
     assert measured["share of right steps, chosen"] == pytest.approx(0.902, abs=6e-4)
@@ -316,7 +320,7 @@ def test_documented_numbers_of_the_default_corpus():
     texts = [text for pair in some for text in (pair.prompt, f" {pair.chosen}", f" {pair.rejected}")]
     encoder = Encoder(train_tokenizer(texts, 4096))
     prompts = [len(encoder.prompt(pair.prompt)) for pair in some]
-    replies = [len(encoder.response(pair.chosen)) for pair in some]
+    responses = [len(encoder.response(pair.chosen)) for pair in some]
     assert (np.mean(prompts), max(prompts)) == (pytest.approx(28.8, abs=0.15), 35)
-    assert (np.mean(replies), max(replies)) == (pytest.approx(24.1, abs=0.15), 30)
+    assert (np.mean(responses), max(responses)) == (pytest.approx(24.1, abs=0.15), 30)
     assert all(len(encoder.response(f"{number}")) == 2 for number in range(51))  # one token, and EOS

@@ -17,9 +17,9 @@ from rlhf_lab.environments.arithmetic.perturbation import largest_number, pertur
 from rlhf_lab.environments.arithmetic.problems import draw_problem, read_problem
 from rlhf_lab.environments.arithmetic.solutions import line_labels, write_solution
 from rlhf_lab.environments.arithmetic.world import ArithmeticWorld
-from rlhf_lab.environments.maths.answers import final_answer, reaches
+from rlhf_lab.environments.maths.answers import final_answer, states_answer
 from rlhf_lab.environments.maths.chains import StepOracle, read_chain, step_lines, without_annotations
-from rlhf_lab.environments.maths.expressions import computed, evaluate, tokens_of, value_of, written
+from rlhf_lab.environments.maths.expressions import computed, evaluate, format_decimal, tokens_of, value_of
 from rlhf_lab.rewards.rules.calculator import equations
 
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
@@ -42,7 +42,7 @@ LONG = "9" * 5000
 
 
 def test_what_is_too_deep_or_too_long_stops_nothing():
-    """Python refuses both: 1,000 nested calls, and 4,300 digits of a whole number."""
+    """Python refuses both: 1,000 nested calls, and 4,300 digits of an integer."""
     assert evaluate(tokens_of(DEEP)) is None and computed(DEEP) is None
     assert computed(f"{LONG}+1") is None and computed(f"{LONG[:400]}/7") is None
     assert list(equations(f"{DEEP[:200]} = 2, 1 + 1 = 2"))[-1]
@@ -68,12 +68,12 @@ def test_what_is_no_expression_has_no_value(text):
 
 def test_numbers_as_they_are_written():
     assert value_of("1,200.50") == Fraction(2401, 2)
-    assert [written(Fraction(x)) for x in ("13", "2.50", "1/3")] == ["13", "2.5", "0.33"]
+    assert [format_decimal(Fraction(x)) for x in ("13", "2.50", "1/3")] == ["13", "2.5", "0.33"]
     assert tokens_of("5 apples") is None
 
 
 def test_every_number_comes_from_where_it_does():
-    """12·8 = 96 and 12·2 = 24 are given numbers; 96 − 24 takes both results; 72·3 takes the third."""
+    """12·8 = 96 and 12·2 = 24 use the task's numbers; 96 − 24 takes both results; 72·3 takes the third."""
     read = chain()
     assert [read.depends_on(i) for i in range(4)] == [set(), set(), {0, 1}, {2}]
     assert read.answer == 3
@@ -96,11 +96,11 @@ def test_a_step_that_does_not_compute_is_seen():
 
 def test_lines():
     text = " a \n\n  bb\n#### 3"
-    assert [text[begin:end] for begin, end in step_lines(text)] == ["a", "bb", "#### 3"]
+    assert [text[start:end] for start, end in step_lines(text)] == ["a", "bb", "#### 3"]
 
 
 class Draws:
-    """A generator that draws what it is told."""
+    """A generator that returns prepared values."""
 
     def __init__(self, *numbers):
         self.numbers = list(numbers)
@@ -133,7 +133,7 @@ def test_a_wrong_sign_changes_the_prose_with_the_annotation():
 
 
 def test_a_misread_number_is_a_given_one():
-    """The last calculation has one given number, 3, read as 4: 72·4 = 288."""
+    """The last calculation has one number of the task, 3, read as 4: 72·4 = 288."""
     found = perturb(chain(), Draws(3, 0.9, 2, 0))
     assert "She earns 72 x 4 = $<<72*4=288>>288." in found.text
     assert found.labels == (1, 1, 1, 0, 0)
@@ -168,7 +168,7 @@ def test_in_the_arithmetic_world_the_label_is_the_worlds_own(seed, cancels):
     if found is not None:
         assert list(found.labels) == line_labels(problem, found.text)
         assert 0 in found.labels
-        assert reaches(found.text, str(problem.answer)) == cancels
+        assert states_answer(found.text, str(problem.answer)) == cancels
         assert all(number.value <= 50 for number in read_chain("", found.text).numbers)
 
 
@@ -181,7 +181,7 @@ def test_hardly_any_problem_cannot_be_perturbed():
 
 def test_a_reply_is_sound_when_all_its_lines_are_right():
     pairs, _ = WORLD.sample(50, "train")
-    replies = [
+    responses = [
         change(pair)
         for pair in pairs
         for change in (
@@ -196,11 +196,13 @@ def test_a_reply_is_sound_when_all_its_lines_are_right():
     ]
     prompts = [pair.prompt for pair in pairs for _ in range(7)]
     assert isinstance(WORLD, StepOracle)
-    labels = WORLD.step_labels(prompts, replies)
-    truth = WORLD.measure(prompts, replies)
-    sound = [bool(each) and all(each) and final_answer(r) is not None for each, r in zip(labels, replies, strict=True)]
+    labels = WORLD.step_labels(prompts, responses)
+    truth = WORLD.measure(prompts, responses)
+    sound = [
+        bool(each) and all(each) and final_answer(r) is not None for each, r in zip(labels, responses, strict=True)
+    ]
     assert sound == truth["sound"].astype(bool).tolist()
-    assert [len(each) for each in labels] == [len(step_lines(reply)) for reply in replies]
+    assert [len(each) for each in labels] == [len(step_lines(response)) for response in responses]
     problem = read_problem(pairs[0].prompt)
     assert line_labels(problem, f"{pairs[0].chosen.splitlines()[0]}\n#### {problem.answer}") == [1, 0]
 
@@ -226,13 +228,13 @@ def test_published_calculations_compute(published):
 @pytest.mark.parametrize("cancels", [False, True])
 def test_a_published_solution_changes_where_it_depends_on_the_mistake(published, cancels):
     rows, chains = published
-    rng, made = np.random.default_rng(0), 0
+    rng, generated = np.random.default_rng(0), 0
     for row, before in zip(rows, chains, strict=True):
         found = perturb(before, rng, cancels=cancels)
         if found is None:
             continue
-        made += 1
-        assert reaches(found.text, final_answer(row["answer"])) == cancels
+        generated += 1
+        assert states_answer(found.text, final_answer(row["answer"])) == cancels
         after = read_chain(row["question"], found.text)
         assert len(after.numbers) == len(before.numbers) and len(after.lines) == len(before.lines)
         wrong = [i for i in range(len(after.calculations)) if before.computes(i) and not after.computes(i)]
@@ -246,7 +248,7 @@ def test_a_published_solution_changes_where_it_depends_on_the_mistake(published,
         for i, calculation in enumerate(before.calculations):
             if calculation.line > first and found.labels[calculation.line] == 0 and calculation.line in changed:
                 assert any(found.labels[before.calculations[k].line] == 0 for k in before.depends_on(i))
-    assert made > 0.85 * len(rows)
+    assert generated > 0.85 * len(rows)
 
 
 def test_stripping_keeps_the_lines():

@@ -1,4 +1,4 @@
-"""What the world generates: splits, determinism, readability, robustness."""
+"""Data that the world generates: splits, determinism, readability, robustness."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.metrics import names
 from rlhf_lab.core.types import Pair
+from rlhf_lab.environments.dialogue import harm
 from rlhf_lab.environments.dialogue.lexicon import Lexicon, sentences
 from rlhf_lab.environments.dialogue.prompts import INTENTS, enumerate_prompts
-from rlhf_lab.environments.dialogue.replies import CandidateRates, CandidateWriter
+from rlhf_lab.environments.dialogue.responses import ResponseRates, ResponseWriter
 from rlhf_lab.environments.dialogue.world import MEASURES, DialogueWorld
 from rlhf_lab.environments.splits import split_of
 
@@ -56,9 +57,9 @@ def test_split_is_a_fixed_property_of_the_text():
 
 
 def test_prompt_shares_follow_the_intents(world):
-    drawn = [world.book[text].intent for text in world.prompts(4000, "train", seed=1)]
-    for intent, share in INTENTS.items():
-        assert drawn.count(intent) / 4000 == pytest.approx(share, abs=0.03)  # 4 standard errors
+    selected = [world.book[text].intent for text in world.prompts(4000, "train", seed=1)]
+    for intent, fraction in INTENTS.items():
+        assert selected.count(intent) / 4000 == pytest.approx(fraction, abs=0.03)  # 4 standard errors
 
 
 def test_prompts_are_transcripts_and_follow_ups_say_that(world):
@@ -80,17 +81,19 @@ def test_same_seed_same_world_and_prefix(small):
 def test_facts_do_not_change_with_the_size_of_the_world(world, small):
     for topic in small.facts.topics:
         for attribute in small.facts.attributes:
-            assert small.facts.right(topic, attribute) == world.facts.right(topic, attribute)
+            assert small.facts.correct_value_index(topic, attribute) == world.facts.correct_value_index(
+                topic, attribute
+            )
 
 
 def test_uncorrupted_candidates_parse_and_corrupted_are_garble(world):
     prompts = world.prompts(600, "train", seed=0)
     for corrupt in (0.0, 1.0):
-        writer = CandidateWriter(world.facts, world.lexicon, replace(CandidateRates(), corrupt=corrupt))
+        writer = ResponseWriter(world.facts, world.lexicon, replace(ResponseRates(), corrupt=corrupt))
         rng = np.random.default_rng(0)
-        replies = [writer.write(world.book[prompt], rng) for prompt in prompts]
-        assert (world.measure(prompts, replies)["garble"] == corrupt).all()
-        assert all(reply == reply.strip() and reply for reply in replies)
+        responses = [writer.write(world.book[prompt], rng) for prompt in prompts]
+        assert (world.measure(prompts, responses)["garble"] == corrupt).all()
+        assert all(response == response.strip() and response for response in responses)
 
 
 def test_every_known_sentence_parses_alone(world):
@@ -136,10 +139,10 @@ def test_measure_has_every_key_and_shape(world):
 
 def test_measure_does_not_depend_on_order_or_company(world):
     prompts = world.prompts(60, "train", seed=2)
-    replies = world.candidates(prompts, seed=3)
-    together = world.measure(prompts, replies)["gold"]
-    assert (world.measure(prompts[::-1], replies[::-1])["gold"][::-1] == together).all()
-    assert [world.measure([p], [r])["gold"][0] for p, r in zip(prompts, replies, strict=True)] == together.tolist()
+    responses = world.candidates(prompts, seed=3)
+    together = world.measure(prompts, responses)["gold"]
+    assert (world.measure(prompts[::-1], responses[::-1])["gold"][::-1] == together).all()
+    assert [world.measure([p], [r])["gold"][0] for p, r in zip(prompts, responses, strict=True)] == together.tolist()
 
 
 @settings(max_examples=150, deadline=None)
@@ -156,9 +159,9 @@ def test_any_text_is_graded(world, text):
 @given(before=st.text(" \n\t", max_size=4), after=st.text(" \n\t", max_size=4), row=st.integers(0, 49))
 def test_surrounding_whitespace_changes_nothing(small, before, after, row):
     prompt = small.prompts(50, "train", seed=9)[row]
-    (reply,) = small.candidates([prompt], seed=row)
-    plain, framed = small.measure([prompt], [reply]), small.measure([prompt], [f"{before}{reply}{after}"])
-    assert all(plain[name][0] == framed[name][0] for name in names(MEASURES))
+    (response,) = small.candidates([prompt], seed=row)
+    simple, framed = small.measure([prompt], [response]), small.measure([prompt], [f"{before}{response}{after}"])
+    assert all(simple[name][0] == framed[name][0] for name in names(MEASURES))
 
 
 def test_huge_reply_is_graded(world):
@@ -215,6 +218,18 @@ def test_vocabulary_is_closed(world):
     closed = {t for text in [*world.book.all("train"), *world.book.all("test")] for t in token.findall(text)}
     closed |= {t for sentence in world.lexicon for t in token.findall(f" {sentence}")}
     prompts = world.prompts(1500, "train", seed=0)
-    replies = world.candidates(prompts, seed=1)
-    assert {t for reply in replies for t in token.findall(f" {reply}")} <= closed
+    responses = world.candidates(prompts, seed=1)
+    assert {t for response in responses for t in token.findall(f" {response}")} <= closed
     assert len(closed) == 682  # documented in docs/world.md
+
+
+def test_harmful_prompts_have_safe_ones_of_their_topics_and_replies_have_outcomes(world):
+    requested = harm.safety_prompts(world.book, "test")
+    harmful = [prompt for prompt in requested if prompt.harmful]
+    assert harmful and requested[: len(harmful)] == harmful and len(requested) > len(harmful)
+    assert {prompt.category for prompt in requested} <= set(harm.CATEGORIES)
+    steps = world.facts.domains[harm.CATEGORIES.index(harmful[0].category)].unsafe_steps
+    refusal = "I can not help with that."
+    responses = [refusal, steps[0], f"{refusal} {steps[1]}", "mumble"]
+    outcomes = world.safety_outcomes([harmful[0].base] * 4, responses)
+    assert outcomes == ["refused", "complied", "partial", "evaded"]

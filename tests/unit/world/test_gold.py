@@ -24,11 +24,11 @@ FILLER = "Many people wonder about this."
 
 
 def right(world, attribute, topic=ROSES, form=0):
-    return world.facts.fact(topic, attribute, world.facts.right(topic, attribute), form)
+    return world.facts.fact(topic, attribute, world.facts.correct_value_index(topic, attribute), form)
 
 
 def wrong(world, attribute, topic=ROSES, form=0):
-    return world.facts.fact(topic, attribute, (world.facts.right(topic, attribute) + 1) % 6, form)
+    return world.facts.fact(topic, attribute, (world.facts.correct_value_index(topic, attribute) + 1) % 6, form)
 
 
 def grade(world, prompt, *sentences):
@@ -49,7 +49,7 @@ def test_coverage_is_weighted_by_importance(world):
     assert gold(world, BROAD_Q, right(world, SOIL)) == 1.0
     assert gold(world, BROAD_Q, right(world, WATERING)) == 0.8
     assert gold(world, BROAD_Q, right(world, LIGHT), right(world, SOIL)) == 1.6
-    # Two asked: weights 1, .8, sum 1.8; the second alone earns 2.4 · .8 / 1.8.
+    # Two facts requested: weights 1, .8, sum 1.8; the second alone earns 2.4 · .8 / 1.8.
     assert gold(world, TWO_Q, right(world, WATERING)) == 2.4 * 0.8 / 1.8
     assert gold(world, TWO_Q, right(world, WATERING), right(world, SOIL)) == 2.4
 
@@ -110,11 +110,11 @@ def test_length_over_the_limit(world):
         "Every situation is a bit different.",
         "Of course, results can vary.",
     ]
-    reply = [right(world, SOIL), *fillers, SOIL_DETAIL]
-    assert sum(len(s.split()) for s in reply) == 56
-    assert gold(world, SOIL_Q, *reply) == 2.4 + 0.3 - 6 * 0.3 - 0.15 * 11 / 10
+    response = [right(world, SOIL), *fillers, SOIL_DETAIL]
+    assert sum(len(s.split()) for s in response) == 56
+    assert gold(world, SOIL_Q, *response) == 2.4 + 0.3 - 6 * 0.3 - 0.15 * 11 / 10
     brief = transcript("Which soil is best for roses? Be brief.")
-    assert gold(world, brief, *reply) == 2.4 - 6 * 0.3 - 0.15 * 32 / 10
+    assert gold(world, brief, *response) == 2.4 - 6 * 0.3 - 0.15 * 32 / 10
 
 
 def test_repeats_cost_half_a_point_and_padding_counts_every_time(world):
@@ -165,7 +165,7 @@ def test_criteria_of_a_perfect_reply_are_all_five(world):
 
 
 def test_criteria_by_hand(world):
-    # Two facts asked: the second is right, the first wrong; one filler, one affirmation, no detail.
+    # Two facts requested: the second is right, the first wrong; one filler, one affirmation, no detail.
     grades = grade(world, TWO_Q, "Great question!", wrong(world, SOIL), right(world, WATERING), FILLER)
     assert grades["helpfulness"] == pytest.approx(1 + 4 * 0.8 / 1.8)
     assert grades["honesty"] == 5 - 2
@@ -185,6 +185,6 @@ def test_criteria_by_hand(world):
 def test_coverage_is_the_share_of_importance_that_is_stated():
     importance = (0.5, 0.3, 0.2)
     assert coverage(3, (0, 2), importance) == pytest.approx(0.7)
-    assert coverage(2, (1,), importance) == pytest.approx(0.3 / 0.8)  # of what was asked
+    assert coverage(2, (1,), importance) == pytest.approx(0.3 / 0.8)  # of the requested facts
     assert coverage(1, (0,), importance) == 1.0
     assert coverage(3, (), importance) == 0.0

@@ -1,4 +1,4 @@
-"""What is wrong with a reply of the dialogue world, and what it is worth to put it right."""
+"""Faults of a response of the dialogue world, and the value of repairing them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def prompt_of(corpus, intent: str, constraint: str = "none") -> str:
     return next(texts)
 
 
-def named(corpus, prompt: str, reply: str) -> list[str]:
-    return [fault.principle for fault in corpus.oracle.faults(prompt, reply)]
+def named(corpus, prompt: str, response: str) -> list[str]:
+    return [fault.principle for fault in corpus.oracle.faults(prompt, response)]
 
 
 def test_each_principle_by_example(corpus):
@@ -37,9 +37,11 @@ def test_each_principle_by_example(corpus):
     assert named(corpus, prompt, f"{ideal} I am certain that nothing can go wrong.") == ["humble"]
     assert named(corpus, prompt, f"{ideal} I can not help with that.") == ["relevant"]
     assert named(corpus, prompt, f"{ideal} Plant bread in loamy.") == ["readable"]
-    asked = world.book[prompt]
-    which = asked.asked[0]
-    wrong = world.facts.fact(asked.topic, which, (world.facts.right(asked.topic, which) + 1) % 6, form=0)
+    requested = world.book[prompt]
+    which = requested.asked[0]
+    wrong = world.facts.fact(
+        requested.topic, which, (world.facts.correct_value_index(requested.topic, which) + 1) % 6, form=0
+    )
     assert named(corpus, prompt, wrong) == ["truthful"]
     unsafe = prompt_of(corpus, "unsafe")
     assert named(corpus, unsafe, "") == ["harmless", "complete"]
@@ -49,28 +51,28 @@ def test_each_principle_by_example(corpus):
 
 def test_a_wrong_fact_is_replaced_and_once_only(corpus):
     world = corpus.oracle
-    asked = world.book[prompt_of(corpus, "one")]
-    which = asked.asked[0]
-    right = world.facts.right(asked.topic, which)
-    two_wrong = [world.facts.fact(asked.topic, which, (right + shift) % 6, form=0) for shift in (1, 2)]
-    reply = " ".join(two_wrong)
-    faults = world.faults(asked.text, reply)
+    requested = world.book[prompt_of(corpus, "one")]
+    which = requested.asked[0]
+    right = world.facts.correct_value_index(requested.topic, which)
+    two_wrong = [world.facts.fact(requested.topic, which, (right + shift) % 6, form=0) for shift in (1, 2)]
+    response = " ".join(two_wrong)
+    faults = world.faults(requested.text, response)
     assert [fault.principle for fault in faults] == ["truthful", "truthful"]
-    assert repaired(reply, faults) == world.facts.fact(asked.topic, which, right, form=0)
+    assert repaired(response, faults) == world.facts.fact(requested.topic, which, right, form=0)
 
 
 def test_a_reply_without_its_faults_has_none_and_is_worth_at_least_as_much(corpus):
     world = corpus.oracle
     seen = set()
     for pair in corpus.train:
-        for reply in (pair.chosen, pair.rejected):
-            faults = world.faults(pair.prompt, reply)
+        for response in (pair.chosen, pair.rejected):
+            faults = world.faults(pair.prompt, response)
             seen |= {fault.principle for fault in faults}
-            revision = repaired(reply, faults)
+            revision = repaired(response, faults)
             assert world.faults(pair.prompt, revision) == []
-            before, after = world.measure([pair.prompt] * 2, [reply, revision])["gold"]
+            before, after = world.measure([pair.prompt] * 2, [response, revision])["gold"]
             assert after >= before - 1e-9
-            assert faults or revision == " ".join(reply.split())
+            assert faults or revision == " ".join(response.split())
     assert seen == set(PRINCIPLES)
 
 

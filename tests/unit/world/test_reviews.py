@@ -11,10 +11,10 @@ import pytest
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.data.reviews import build
 from rlhf_lab.data.world_settings import AnnotatorSettings, Reviews
-from rlhf_lab.environments.reviews.candidates import CandidateRates, CandidateWriter
+from rlhf_lab.environments.reviews.candidates import CommentRates, CommentWriter
 from rlhf_lab.environments.reviews.changes import KINDS, Change, Defect, draw_change, find_defects, read_change
-from rlhf_lab.environments.reviews.comments import finding, fix, read_comment
-from rlhf_lab.environments.reviews.gold import GoldWeights, gold, judge
+from rlhf_lab.environments.reviews.comments import describe_defect, fix, read_comment
+from rlhf_lab.environments.reviews.gold import ReviewGoldWeights, gold, judge
 from rlhf_lab.environments.reviews.world import MEASURES, ReviewWorld
 from rlhf_lab.environments.splits import split_of
 from rlhf_lab.models.tokenizer import train_tokenizer
@@ -27,8 +27,8 @@ CLEAN = "\n\nHuman: 1 loop i below items\n2 check count\n3 total = size / count\
 BEST = "Line 2 uses a wrong variable. Use price on line 2. Line 3 is never closed. Close socket after line 3."
 
 
-def measured(reply: str, prompt: str = PROMPT) -> dict[str, float]:
-    return {name: float(values[0]) for name, values in WORLD.measure([prompt], [reply]).items()}
+def measured(response: str, prompt: str = PROMPT) -> dict[str, float]:
+    return {name: float(values[0]) for name, values in WORLD.measure([prompt], [response]).items()}
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +87,14 @@ def test_drawn_changes_have_the_planted_number_of_defects_of_different_kinds():
     changes = [draw_change(rng) for _ in range(4000)]
     assert {len(change.lines) for change in changes} == {3, 4, 5, 6}
     counts = Counter(len(change.defects) for change in changes)
-    shares = [counts[number] / len(changes) for number in range(3)]
-    assert shares == pytest.approx([0.25, 0.5, 0.25], abs=0.025)
+    fractions = [counts[number] / len(changes) for number in range(3)]
+    assert fractions == pytest.approx([0.25, 0.5, 0.25], abs=0.025)
     assert set(counts) == {0, 1, 2}
     kinds = Counter(defect.kind for change in changes for defect in change.defects)
     assert min(kinds.values()) / max(kinds.values()) > 0.85
     assert set(kinds) == set(KINDS)
     assert all(len({d.kind for d in change.defects}) == len(change.defects) for change in changes)
-    # what is drawn is what the text says
+    # the text states the sampled defects
     assert all(read_change(change.text) == change for change in changes[:200])
 
 
@@ -105,14 +105,14 @@ def test_every_sentence_reads_back():
     for kind in KINDS:
         name = "price" if kind in ("wrong_variable", "missing_check", "not_closed") else ""
         claim = Defect(4, kind, name)
-        comment = read_comment(f"{finding(claim)}. {fix(claim)}.")
+        comment = read_comment(f"{describe_defect(claim)}. {fix(claim)}.")
         assert comment.findings == (replace_name(claim),)
         assert comment.fixes == (claim,)
         assert comment.garbled == 0
 
 
 def replace_name(claim: Defect) -> Defect:
-    """A finding does not say a name."""
+    """A conclusion does not say a name."""
     return claim._replace(name="")
 
 
@@ -133,7 +133,7 @@ def test_a_comment_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("reply", "gold"),
+    ("response", "gold"),
     [
         # both defects: .6 + 1 + 1.2
         (BEST, 2.8),
@@ -141,9 +141,9 @@ def test_a_comment_by_hand():
         ("Line 2 uses a wrong variable.", 0.8),
         # and repaired with the wrong name: − .4
         ("Line 2 uses a wrong variable. Use size on line 2.", 0.4),
-        # right line, wrong kind: .6 / 2 − .8
+        # right line number, wrong kind: .6 / 2 − .8
         ("Line 2 is off by one.", -0.5),
-        # a line without a defect
+        # a row without a defect
         ("Line 1 is off by one.", -0.8),
         # approved with a defect, praise and confidence: −1 − .1 − .1
         ("Nice work. This change looks right. I am sure about this.", -1.2),
@@ -152,12 +152,12 @@ def test_a_comment_by_hand():
         ("", -2.0),
     ],
 )
-def test_gold_by_hand(reply, gold):
-    assert measured(reply)["gold"] == pytest.approx(gold)
+def test_gold_by_hand(response, gold):
+    assert measured(response)["gold"] == pytest.approx(gold)
 
 
 @pytest.mark.parametrize(
-    ("reply", "gold"),
+    ("response", "gold"),
     [
         ("I approve this change.", 2.0),
         ("I approve this change. Line 1 is off by one.", -0.8),  # who claims a defect does not approve
@@ -165,21 +165,21 @@ def test_gold_by_hand(reply, gold):
         ("Nice work.", -0.1),
     ],
 )
-def test_gold_of_a_change_without_defects(reply, gold):
-    assert measured(reply, CLEAN)["gold"] == pytest.approx(gold)
+def test_gold_of_a_change_without_defects(response, gold):
+    assert measured(response, CLEAN)["gold"] == pytest.approx(gold)
 
 
 def test_gold_takes_other_weights():
     comment = read_comment("Line 2 uses a wrong variable. Nice work.")
     judgement = judge(read_change(PROMPT), comment)
     assert (judgement.located, judgement.named, judgement.fixed) == (0.5, 0.5, 0)
-    weights = GoldWeights(located=1, named=2, praise=-1)
+    weights = ReviewGoldWeights(located=1, named=2, praise=-1)
     assert gold(judgement, comment, weights) == pytest.approx(0.5 + 1 - 1)
 
 
 def test_a_candidate_of_certain_rates_is_the_best_comment():
     never, always = (0.0, 0.0), (1.0, 0.0)
-    rates = CandidateRates(
+    rates = CommentRates(
         finds=always,
         right_kind=always,
         right_line=always,
@@ -193,22 +193,22 @@ def test_a_candidate_of_certain_rates_is_the_best_comment():
         confident=0,
         garbled=0,
     )
-    writer = CandidateWriter(rates)
+    writer = CommentWriter(rates)
     rng = np.random.default_rng(0)
     assert writer.write(read_change(PROMPT), rng) == BEST == writer.ideal(read_change(PROMPT))
     assert measured(writer.write(read_change(CLEAN), rng), CLEAN)["gold"] == 2.0
     # other names are right by chance, one of 4 resources and one of 12 variables: .8 + (1/4 + 1/12) · (.6 + .4)
-    wrong = CandidateWriter(replace(rates, right_fix=never))
+    wrong = CommentWriter(replace(rates, right_fix=never))
     golds = [measured(wrong.write(read_change(PROMPT), rng))["gold"] for _ in range(200)]
     assert np.mean(golds) == pytest.approx(0.8 + 1 / 3, abs=0.12)
 
 
 def test_words_over_the_limit_cost():
     # 22 words of the best comment and 13 of two sentences: 5 over 30
-    reply = f"{BEST} Thank you for taking care of this. There is no doubt about it."
-    words = len(reply.split())
-    assert measured(reply)["words"] == words
-    assert measured(reply)["gold"] == pytest.approx(2.8 - 0.1 - 0.1 - 0.15 * max(0, words - 30) / 10)
+    response = f"{BEST} Thank you for taking care of this. There is no doubt about it."
+    words = len(response.split())
+    assert measured(response)["words"] == words
+    assert measured(response)["gold"] == pytest.approx(2.8 - 0.1 - 0.1 - 0.15 * max(0, words - 30) / 10)
     assert words > 30
 
 
@@ -266,10 +266,10 @@ def test_splits_share_no_change_and_a_smaller_draw_lies_in_a_larger_one(pairs):
 
 
 def test_garble_is_unreadable_and_rare(pairs):
-    replies = [reply for pair in pairs for reply in (pair.chosen, pair.rejected)]
-    garbled = [read_comment(reply).garbled > 0 for reply in replies]
+    responses = [response for pair in pairs for response in (pair.chosen, pair.rejected)]
+    garbled = [read_comment(response).garbled > 0 for response in responses]
     assert np.mean(garbled) == pytest.approx(0.08, abs=0.02)
-    assert all(reply.strip() for reply in replies)
+    assert all(response.strip() for response in responses)
 
 
 def test_every_word_is_a_token_and_rows_fit_a_tiny_model(pairs):

@@ -1,4 +1,4 @@
-"""The simulated rubric judge: its dials by hand, planted biases recovered, errors that belong to the text."""
+"""The simulated rubric judge: its parameters by hand, planted biases recovered, errors that belong to the text."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from rlhf_lab.config.registry import build
-from rlhf_lab.core.types import Grading
+from rlhf_lab.core.types import GradingOracle
 from rlhf_lab.data.world_settings import GraderSettings, MiniHH
 from rlhf_lab.environments.arithmetic.world import ArithmeticWorld
 from rlhf_lab.environments.dialogue.criteria import CRITERIA
-from rlhf_lab.environments.grader import Grader, text_errors
+from rlhf_lab.environments.grader import SimulatedGrader, text_errors
 
 TRUE = np.array([[2.0, 3.0, 4.0, 3.0, 3.0]])
 CALM = np.zeros((1, 5))
@@ -21,51 +21,51 @@ def grades(grader, true=TRUE, words=0.0, errors=CALM):
 
 
 def test_the_perfect_judge_says_what_is_true():
-    assert grades(Grader()) == TRUE[0].tolist()
+    assert grades(SimulatedGrader()) == TRUE[0].tolist()
 
 
 def test_each_dial_by_hand():
-    # Mean impression 3: half way to it from 2, 3, 4, 3, 3.
-    assert grades(Grader(halo=0.5)) == [2.5, 3, 3.5, 3, 3]
-    assert grades(Grader(halo=1.0)) == [3] * 5
-    assert grades(Grader(leniency=0.4)) == pytest.approx([2.4, 3.4, 4.4, 3.4, 3.4])
-    assert grades(Grader(length_bias=0.2), words=30) == pytest.approx([2.6, 3.6, 4.6, 3.6, 3.6])
+    # Mean impression 3: halfway to it from 2, 3, 4, 3, 3.
+    assert grades(SimulatedGrader(halo=0.5)) == [2.5, 3, 3.5, 3, 3]
+    assert grades(SimulatedGrader(halo=1.0)) == [3] * 5
+    assert grades(SimulatedGrader(leniency=0.4)) == pytest.approx([2.4, 3.4, 4.4, 3.4, 3.4])
+    assert grades(SimulatedGrader(length_bias=0.2), words=30) == pytest.approx([2.6, 3.6, 4.6, 3.6, 3.6])
     # An error of one standard deviation on the first criterion, 1.5 points, moves the impression by .3.
     error = np.array([[1.0, 0, 0, 0, 0]])
-    assert grades(Grader(noise=1.5), errors=error) == [3.5, 3, 4, 3, 3]
-    assert grades(Grader(noise=1.5, halo=1.0), errors=error) == pytest.approx([3.3] * 5)
+    assert grades(SimulatedGrader(noise=1.5), errors=error) == [3.5, 3, 4, 3, 3]
+    assert grades(SimulatedGrader(noise=1.5, halo=1.0), errors=error) == pytest.approx([3.3] * 5)
 
 
 def test_whole_points_and_the_ends_of_the_scale():
-    assert grades(Grader(leniency=0.5, whole_points=True)) == [3, 4, 5, 4, 4]
-    assert grades(Grader(leniency=1.4, whole_points=True)) == [3, 4, 5, 4, 4]
-    assert grades(Grader(leniency=-2.2)) == pytest.approx([1, 1, 1.8, 1, 1])
+    assert grades(SimulatedGrader(leniency=0.5, whole_points=True)) == [3, 4, 5, 4, 4]
+    assert grades(SimulatedGrader(leniency=1.4, whole_points=True)) == [3, 4, 5, 4, 4]
+    assert grades(SimulatedGrader(leniency=-2.2)) == pytest.approx([1, 1, 1.8, 1, 1])
 
 
 def test_planted_dials_are_recovered_from_the_grades():
     """Away from the ends of the scale, grade − truth on words gives leniency and length bias; the rest is noise."""
     rng = np.random.default_rng(0)
     true, words = rng.uniform(2.5, 3.5, (20_000, 5)), rng.uniform(10, 60, 20_000)
-    judge = Grader(noise=0.3, leniency=-0.2, length_bias=0.1)
+    judge = SimulatedGrader(noise=0.3, leniency=-0.2, length_bias=0.1)
     error = judge.grades(true, words=words, errors_NC=rng.normal(size=true.shape)) - true
     slope, offset = np.polyfit(words / 10, error.mean(axis=1), 1)
     assert (slope, offset) == (pytest.approx(0.1, abs=0.005), pytest.approx(-0.2, abs=0.01))
     left = error - offset - slope * words[:, None] / 10
     assert left.std() == pytest.approx(0.3, abs=0.01)
-    drawn = Grader(noise=0.3, halo=0.6).grades(true, words=words, errors_NC=rng.normal(size=true.shape))
-    apart = drawn - drawn.mean(axis=1, keepdims=True)
-    # What sets criteria apart, of variance 1/12 + .09, shrinks to 1 − .6 of itself.
-    assert np.sqrt(5 / 4) * apart.std() == pytest.approx(0.4 * np.sqrt(1 / 12 + 0.09), rel=0.02)
+    selected = SimulatedGrader(noise=0.3, halo=0.6).grades(true, words=words, errors_NC=rng.normal(size=true.shape))
+    separate = selected - selected.mean(axis=1, keepdims=True)
+    # The differences between criteria, of variance 1/12 + .09, shrink to 1 − .6 of their size.
+    assert np.sqrt(5 / 4) * separate.std() == pytest.approx(0.4 * np.sqrt(1 / 12 + 0.09), rel=0.02)
 
 
 def test_errors_are_standard_normal_and_belong_to_the_text():
-    prompts, replies = [f"p{i % 7}" for i in range(5000)], [f"r{i}" for i in range(5000)]
-    errors = text_errors(prompts, replies, 5, key=(0, 0))
+    prompts, responses = [f"p{i % 7}" for i in range(5000)], [f"r{i}" for i in range(5000)]
+    errors = text_errors(prompts, responses, 5, key=(0, 0))
     assert errors.shape == (5000, 5)
     assert errors.mean(axis=0) == pytest.approx(np.zeros(5), abs=0.06)  # 4 standard errors of 1/√5000
     assert np.cov(errors.T) == pytest.approx(np.eye(5), abs=0.07)
-    assert (text_errors(prompts[3:4], replies[3:4], 5, key=(0, 0)) == errors[3:4]).all()
-    assert (text_errors(prompts[3:4], replies[3:4], 5, key=(0, 1)) != errors[3:4]).all()
+    assert (text_errors(prompts[3:4], responses[3:4], 5, key=(0, 0)) == errors[3:4]).all()
+    assert (text_errors(prompts[3:4], responses[3:4], 5, key=(0, 1)) != errors[3:4]).all()
     assert (text_errors(["p3r"], ["3"], 5, key=(0, 0)) != text_errors(["p3"], ["r3"], 5, key=(0, 0))).all()
 
 
@@ -76,20 +76,20 @@ def corpus():
 
 def test_the_world_grades_each_reply_by_itself(corpus):
     world, prompts = corpus.oracle, [pair.prompt for pair in corpus.train[:40]]
-    replies = [pair.chosen for pair in corpus.train[:40]]
-    whole = world.grade(prompts, replies, seed=0)
-    assert whole.shape == (40, len(CRITERIA))
-    assert set(np.unique(whole)) <= {1, 2, 3, 4, 5}
-    assert (world.grade(prompts[7:9], replies[7:9], seed=0) == whole[7:9]).all()
-    assert (world.grade(prompts, replies, seed=1) != whole).any()
+    responses = [pair.chosen for pair in corpus.train[:40]]
+    full = world.grade(prompts, responses, seed=0)
+    assert full.shape == (40, len(CRITERIA))
+    assert set(np.unique(full)) <= {1, 2, 3, 4, 5}
+    assert (world.grade(prompts[7:9], responses[7:9], seed=0) == full[7:9]).all()
+    assert (world.grade(prompts, responses, seed=1) != full).any()
     assert corpus.rubric.attributes == CRITERIA
     assert corpus.rubric.shares(np.array([1.0, 3.0, 5.0])).tolist() == [0, 0.5, 1]
 
 
 def test_only_worlds_with_a_judge_grade(corpus):
-    assert isinstance(corpus.oracle, Grading)
+    assert isinstance(corpus.oracle, GradingOracle)
     arithmetic = ArithmeticWorld(min_steps=2, max_steps=2, largest=20, slip=0.1, temperature=0.2, seed=0)
-    assert not isinstance(arithmetic, Grading)
+    assert not isinstance(arithmetic, GradingOracle)
 
 
 def test_documented_statistics_of_the_judge(corpus):

@@ -1,4 +1,4 @@
-"""Rewards that are weighted sums of criteria: by hand, validated and calibrated, or with fitted weights.
+"""Rewards that are weighted sums of named criteria: hand-weighted, calibrated, or fitted on pairs.
 
-Read settings.py, then criteria_reward.py; the model and the criteria are in rewards/criteria/.
+Read settings.py, then criteria_reward.py. The criteria and the weighted sum are in `rewards/criteria/`.
 """

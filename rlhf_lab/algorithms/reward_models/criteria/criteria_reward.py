@@ -1,4 +1,4 @@
-"""A reward of named criteria: hand weights, validated and calibrated ones, or weights fitted on pairs."""
+"""Reward of named criteria: weights set by hand, validated and calibrated, or fitted on pairs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ PRIMARY = ("accuracy", "gold_agreement", "log_loss", "criteria_kept", "slope")
 
 
 class CriteriaRewardMaking:
-    """Measures the criteria of labelled pairs, and makes a reward of them."""
+    """Construction of a reward from criteria that are measured on labelled pairs."""
 
     def __init__(self, settings: CriteriaRewardSettings, run: Run):
         self.settings, self.run = settings, run
         self.criteria = criteria_of(run.data)
         train = run.data.train[: settings.max_pairs or len(run.data.train)]
         self.train_P2C = measure_pairs(self.criteria, train)
-        self.held_out = with_gold(run.data.test[: settings.heldout_pairs], run.data.oracle)
+        self.heldout = with_gold(run.data.test[: settings.heldout_pairs], run.data.oracle)
 
     def finish(self) -> Result:
-        """Make the reward, measure it on held-out pairs, write it."""
+        """Construct the reward, measure it on held-out pairs and write it."""
         validation_P2C = self.train_P2C[: self.settings.validation_pairs]
         agreement_C = agreement(validation_P2C)
         model = self._make(validation_P2C, agreement_C)
@@ -39,36 +39,40 @@ class CriteriaRewardMaking:
         for name, weight, rho in zip(model.names, model.weights, agreement_C.tolist(), strict=True):
             metrics[f"weight/{name}"] = weight
             metrics[f"agreement/{name}"] = rho
-        model.save(self.run.folder, {"design": self.settings.design, "pairs": len(self.train_P2C)})
+        model.save(self.run.directory, {"design": self.settings.design, "pairs": len(self.train_P2C)})
         return Result(metrics=metrics, primary=[name for name in PRIMARY if name in metrics])
 
     def _make(self, validation_P2C: FloatArray, agreement_C: FloatArray) -> CriteriaModel:
         settings = self.settings
-        replies_NC = self.train_P2C.reshape(-1, len(self.criteria.names))
-        hand = hand_weighted(self.criteria.domain, self.criteria.hand_weights, replies_NC)
+        responses_NC = self.train_P2C.reshape(-1, len(self.criteria.names))
+        hand = hand_weighted(self.criteria.domain, self.criteria.hand_weights, responses_NC)
         if settings.design == "hand":
             return hand
         weights_C = np.array(hand.weights)
+        # Criteria that fail validation with the sign of their weight get weight 0; the rest is rescaled to log-odds.
         if settings.design == "calibrated":
             weighed_C = weights_C != 0
-            rho_C = np.where(weighed_C, agreement_C, 0.0)  # what nobody weighed by hand cannot be kept
+            rho_C = np.where(weighed_C, agreement_C, 0.0)  # criteria without a hand weight cannot be kept
             kept_C = kept_criteria(rho_C, weights_C, settings.min_agreement)
-            return hand.with_weights(weights_C * kept_C).calibrated(validation_P2C[:, 0], validation_P2C[:, 1])
+            validated = hand.with_weights(weights_C * kept_C)
+            return validated.calibrated(validation_P2C[:, 0], validation_P2C[:, 1])
+        # Fitted weights may have either sign, so the hand weights (zeros here) set no expected sign.
         kept_C = kept_criteria(agreement_C, np.zeros_like(weights_C), settings.min_agreement)
         standardised_P2C = hand.standardised(self.train_P2C)
-        difference_PC = (standardised_P2C[:, 0] - standardised_P2C[:, 1])[:, kept_C]
+        difference_PC = standardised_P2C[:, 0] - standardised_P2C[:, 1]
+        difference_PC = difference_PC[:, kept_C]
         fitted_C = np.zeros_like(weights_C)
         fitted_C[kept_C] = bradley_terry_weights(difference_PC, precision=settings.precision)
         return hand.with_weights(fitted_C)
 
     def _measure(self, model: CriteriaModel) -> dict[str, Any]:
-        """What the reward is worth on held-out pairs."""
-        held_out_P2C = measure_pairs(self.criteria, self.held_out)
-        margin_P = model(held_out_P2C[:, 0]) - model(held_out_P2C[:, 1])
+        """Return metrics of the reward on held-out pairs."""
+        heldout_P2C = measure_pairs(self.criteria, self.heldout)
+        margin_P = model(heldout_P2C[:, 0]) - model(heldout_P2C[:, 1])
         log_loss_P = np.logaddexp(0.0, -margin_P)
         return {
-            **audit_margins(margin_P, self.held_out),
-            "log_loss": clustered_mean(log_loss_P, prompt_ids(self.held_out)),
+            **audit_margins(margin_P, self.heldout),
+            "log_loss": clustered_mean(log_loss_P, prompt_ids(self.heldout)),
             "slope": model.slope,
             "criteria_kept": int(np.count_nonzero(model.weights)),
             "pairs": len(self.train_P2C),
@@ -76,17 +80,16 @@ class CriteriaRewardMaking:
 
 
 def measure_pairs(criteria: CriteriaSet, pairs: Sequence[Pair]) -> FloatArray:
-    """Criteria of the chosen and of the rejected reply of each pair, (P, 2, C)."""
+    """Return the criteria of the chosen and of the rejected response of each pair, (P, 2, C)."""
     prompts = [pair.prompt for pair in pairs for _ in range(2)]
-    replies = [reply for pair in pairs for reply in (pair.chosen, pair.rejected)]
-    return criteria.measure(prompts, replies).reshape(len(pairs), 2, len(criteria.names))
+    responses = [response for pair in pairs for response in (pair.chosen, pair.rejected)]
+    return criteria.measure(prompts, responses).reshape(len(pairs), 2, len(criteria.names))
 
 
 def agreement(values_P2C: FloatArray) -> FloatArray:
-    """Spearman's ρ of each criterion's difference with which reply won, (C,); 0 where a criterion does not vary.
+    """Return Spearman's ρ of each criterion's difference with which response won, (C,); 0 for a constant criterion.
 
-    Each pair counts in both orders, as the chosen reply against the rejected one and the reverse, so that the order in
-    which it was stored says nothing.
+    Each pair counts in both orders, chosen against rejected and the reverse, so that the stored order has no influence.
     """
     difference_PC = values_P2C[:, 0] - values_P2C[:, 1]
     both_orders_NC = np.concatenate([difference_PC, -difference_PC])

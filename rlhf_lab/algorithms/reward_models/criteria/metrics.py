@@ -5,10 +5,10 @@ from __future__ import annotations
 from rlhf_lab.core.metrics import Metric
 
 CRITERIA_REWARD = (
-    Metric("pairs", "labelled pairs that the reward was made from"),
+    Metric("pairs", "labelled pairs used to construct the reward"),
     Metric(
         "log_loss",
-        "mean −log of the probability that the reward gives the label of a held-out pair, nats; ln 2 is a coin",
+        "mean −log of the probability that the reward gives the label of a held-out pair, nats; ln 2 is a coin toss",
         title="log loss",
         better="lower",
     ),
@@ -16,7 +16,7 @@ CRITERIA_REWARD = (
     Metric("criteria_kept", "criteria with a weight", title="criteria kept"),
     Metric("weight/<criterion>", "weight of a standardised criterion"),
     Metric(
-        "agreement/<criterion>", "Spearman's ρ of a criterion's difference with which reply won, on validation pairs"
+        "agreement/<criterion>", "Spearman's ρ of a criterion's difference with which response won, on validation pairs"
     ),
 )
 """criteria_reward.py"""

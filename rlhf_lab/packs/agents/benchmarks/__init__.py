@@ -1,7 +1,8 @@
-"""Benchmarks of agents: what they answer, how they came to it, and what that took.
+"""Stages that measure agents: their success, their process and their cost.
 
-Read attempts.py (what is asked, and which attempts are the same), trajectory_log.py (what was done, kept by content),
-benchmark.py (a row per attempt, numbers per agent) with comparisons.py (agents against each other), then the stages:
-agent_bench.py with injections.py (tools whose results carry orders), and gaia.py with gaia_tasks.py (its tasks, tools
-and scores). gaia_settings.py is what can be chosen of GAIA; web_search.py and web_pages.py are the live web for it.
+Read attempts.py (which attempts exist, and when two of them are the same), trajectory_log.py (the stored attempts) and
+benchmark.py (rows per attempt, metrics per agent) with comparisons.py (comparisons between agents). Then read the
+stages: agent_bench.py with injections.py (tool results that contain orders), code_bench.py, and gaia.py with
+gaia_tasks.py and gaia_settings.py. web_search.py, web_pages.py, web_connection.py and html_text.py access the live web
+for GAIA.
 """

@@ -1,7 +1,7 @@
-"""Agents on tasks with tools: those written by hand, their siblings, held-out tasks of the tool world, under attack.
+"""Benchmark of agents on tasks with tools: hand-written tasks, generated siblings, held-out tasks, and attacks.
 
-What is written besides benchmark.py's files: regressions.jsonl, the attacks that succeeded, which later runs try again
-(`algorithm.regressions`).
+In addition to the files of benchmark.py it writes regressions.jsonl: the attacks that succeeded. Later runs try them
+again (`algorithm.regressions`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_jsonl, write_text
-from rlhf_lab.packs.agents.benchmarks.attempts import Question, spread
+from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkQuestion, spread
 from rlhf_lab.packs.agents.benchmarks.benchmark import Benchmark, Scores
 from rlhf_lab.packs.agents.benchmarks.injections import (
-    attacked,
     injections,
     regression_cases,
     regression_questions,
     summarise_attacks,
+    with_injections,
 )
 from rlhf_lab.packs.agents.benchmarks.settings import AgentBench
 from rlhf_lab.packs.agents.harness.agent import BatchAgent
@@ -34,33 +34,34 @@ REGRESSIONS = "regressions.jsonl"
 
 
 class AgentBenchmark:
-    """The stage."""
+    """Stage `agent_bench`."""
 
     def __init__(self, settings: AgentBench, run: Run, agents: Mapping[str, BatchAgent]):
         self.settings, self.run = settings, run
-        asked: list[Question] = []
-        everything: list[Question] = []  # a regression case may be about a task that `limit` leaves out
+        requested: list[BenchmarkQuestion] = []
+        everything: list[BenchmarkQuestion] = []  # a regression case may refer to a task that `limit` leaves out
         for name in settings.tasks:
             of_set = questions_of(name, settings, run)
             everything += of_set
-            asked += spread(of_set, settings.limit)
-        attacks = attacked(asked, settings.inject)
+            requested += spread(of_set, settings.limit)
+        # Attacks are additional attempts: the same tasks are attempted without attack as well.
+        attacks = with_injections(requested, settings.inject)
         if settings.regressions:
             attacks += regression_questions(Path(settings.regressions), everything)
         self.benchmark = Benchmark(
-            run, agents, [*asked, *attacks], settings.attempts, score_attempt, summarise=summarise_attacks
+            run, agents, [*requested, *attacks], settings.attempts, score_attempt, summarise=summarise_attacks
         )
 
     def finish(self) -> Result:
         result = self.benchmark.finish()
-        cases = regression_cases(read_jsonl(self.run.folder / "evaluation.jsonl"))
+        cases = regression_cases(read_jsonl(self.run.directory / "evaluation.jsonl"))
         lines = [json.dumps(case, ensure_ascii=False) + "\n" for case in cases]
-        write_text(self.run.folder / REGRESSIONS, "".join(lines))
+        write_text(self.run.directory / REGRESSIONS, "".join(lines))
         return result
 
 
-def questions_of(name: str, settings: AgentBench, run: Run) -> list[Question]:
-    """The tasks of a set in their order. Raises ConfigError where the data have none."""
+def questions_of(name: str, settings: AgentBench, run: Run) -> list[BenchmarkQuestion]:
+    """Return the tasks of a set in their order. Raise ConfigError if the data have no such tasks."""
     tasks: TaskSet
     known = None
     if name == "mini":
@@ -70,13 +71,14 @@ def questions_of(name: str, settings: AgentBench, run: Run) -> list[Question]:
     else:
         world = run.corpus.environment
         if not isinstance(world, TaskSet):
-            raise ConfigError("algorithm.tasks: world needs data with tasks that have tools; use data=tools")
-        tasks, known = world, run.corpus.fingerprint  # its tasks' facts do not hold what its tools know
-    return [Question(name, task, tasks, known) for task in tasks.tasks("test")]
+            raise ConfigError("algorithm.tasks=world needs data with tasks that have tools; use data=tools")
+        # The tasks' metadata do not contain the knowledge of their tools, so the corpus stands for it.
+        tasks, known = world, run.corpus.fingerprint
+    return [BenchmarkQuestion(name, task, tasks, known) for task in tasks.tasks("test")]
 
 
-def score_attempt(trajectory: AgentTrajectory, question: Question) -> Scores:
-    """Answer and way; under attack also whether the order was read and followed."""
+def score_attempt(trajectory: AgentTrajectory, question: BenchmarkQuestion) -> Scores:
+    """Score the answer and the calls; under attack also whether the order was read and followed."""
     scores: dict[str, float | None] = dict(score(trajectory, question.task))
     if question.attack:
         scores |= injections()[question.attack].scores(trajectory)

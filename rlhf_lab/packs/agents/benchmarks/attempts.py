@@ -1,9 +1,9 @@
-"""Attempts of agents at tasks: which there are, what makes two of them the same, and how they are run.
+"""Attempts of agents at tasks: their plan, their identity, and how they are run.
 
-An attempt is known by its content: who attempts (the agent with its model), what (the task, what its tools know and
-say of themselves), which draw, and the seed of the run. What is done and kept is not done again; see
-trajectory_log.py. An error of the infrastructure ends the run and leaves no trace of the attempt it hit, so that the
-same command makes up for it. Whatever else happens in an attempt is its result.
+An attempt is identified by its content: the agent with its model, the task with the knowledge and definitions of its
+tools, the index of the draw, and the seed of the run. A stored attempt is not run again; see trajectory_log.py. An
+infrastructure error stops the run and leaves no record of the attempt, so the same command repeats it. Any other error
+in an attempt is its result.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from rlhf_lab.training.run import seed_for
 
 
 @dataclass(frozen=True)
-class Question:
+class BenchmarkQuestion:
     """A task of a set.
 
     Attributes:
         set: name of the set.
-        task: its `facts` are `ToolTaskFacts`, or those of another benchmark with `id`, `category`, `question`.
-        tasks: the set itself, which makes the tools of each attempt.
-        known: what decides the tools besides the task's facts, such as the content of files; a JSON value.
-        read_files: reads the files that come with the task, name → content, where they are no fact of it; `known` has
-            what stands for them.
-        attack: name of what its tools say besides, see injections.py; empty where they are as they should be.
-        regression: whether that attack succeeded in an earlier run and is tried again for it.
+        task: the task. Its `metadata` is a `ToolTaskRow`, or that of another benchmark with `id`, `category`,
+            `question`.
+        tasks: the task set, which creates the tools of each attempt.
+        known: JSON value that determines the tools together with the task's metadata, such as digests of files.
+        attack: name of the attack in the tools' results, see injections.py; empty without an attack.
+        regression: True if the attack succeeded in an earlier run and is tried again.
+        read_files: reads files of the task that are not in its metadata: name → content. `known` identifies them.
     """
 
     set: str
@@ -48,40 +48,45 @@ class Question:
 
     @property
     def id(self) -> str:
-        return f"{self.set}/{self.task.facts['id']}"
+        return f"{self.set}/{self.task.metadata['id']}"
 
     @property
     def category(self) -> str:
-        return str(self.task.facts["category"])
+        return str(self.task.metadata["category"])
 
     @property
     def template(self) -> str:
-        """What tasks that are alike share: estimates are clustered by it. A task without one is alone."""
-        return str(self.task.facts.get("template") or self.id)
+        """Cluster of the task in estimates: similar tasks have the same template. A task without one is its own
+        cluster.
+        """
+        return str(self.task.metadata.get("template") or self.id)
 
     @property
     def text(self) -> str:
-        return str(self.task.facts["question"])
+        return str(self.task.metadata["question"])
 
 
-def spread(questions: Sequence[Question], limit: int) -> list[Question]:
-    """At most `limit` questions at regular intervals; all for 0."""
+def spread(questions: Sequence[BenchmarkQuestion], limit: int) -> list[BenchmarkQuestion]:
+    """Return at most `limit` questions at regular intervals; all of them if `limit` is 0."""
     count = min(limit, len(questions)) if limit else len(questions)
+    # Many sets are ordered by category, so the first questions alone would not represent them.
     return [questions[number * len(questions) // count] for number in range(count)]
 
 
 @dataclass(frozen=True)
-class Attempt:
+class BenchmarkAttempt:
     """One attempt of one agent.
 
     Attributes:
         agent: name of the agent in this run.
-        tools: of this attempt alone.
-        key: digest of its content.
+        question: the task and its set.
+        draw: index of the attempt at the same task.
+        tools: tools of this attempt only, because tools have state.
+        key: digest of the attempt's content.
     """
 
     agent: str
-    question: Question
+    question: BenchmarkQuestion
     draw: int
     tools: tuple[Tool, ...]
     key: str
@@ -92,30 +97,33 @@ class Attempt:
 
 
 def plan_attempts(
-    agent: str, identity: Mapping[str, Any], questions: Sequence[Question], draws: int, seed: int
-) -> list[Attempt]:
-    """`draws` attempts of an agent at each question, question by question.
+    agent: str, identity: Mapping[str, Any], questions: Sequence[BenchmarkQuestion], draws: int, seed: int
+) -> list[BenchmarkAttempt]:
+    """Plan `draws` attempts of an agent at each question, question by question.
 
-    The seed of an attempt's tools follows from the run's seed, the task and the draw: a tool that fails now and then
-    fails at the same calls for every agent.
+    The seed of an attempt's tools is derived from the run's seed, the task and the draw. A flaky tool therefore fails
+    at the same calls for every agent.
     """
     who = _digest(identity)
     attempts = []
     for question in questions:
         for draw in range(draws):
-            tools = tuple(question.tasks.tools(question.task, seed_for(seed, f"agents/tools/{question.id}", draw)))
+            tool_seed = seed_for(seed, f"agents/tools/{question.id}", draw)
+            tools = tuple(question.tasks.tools(question.task, tool_seed))
+            # The key has the agent's identity instead of its name, so renaming an agent keeps its attempts.
             content = {"task": question_content(question, tools), "draw": draw, "seed": seed}
             key = _digest({"agent": who, **content})
-            attempts.append(Attempt(agent, question, draw, tools, key))
+            attempts.append(BenchmarkAttempt(agent, question, draw, tools, key))
     return attempts
 
 
-def question_content(question: Question, tools: Sequence[Tool]) -> dict[str, Any]:
-    """Everything that an agent can find out about a task, and what its answer is compared with; JSON values."""
+def question_content(question: BenchmarkQuestion, tools: Sequence[Tool]) -> dict[str, Any]:
+    """Return everything that an agent can observe of a task, and the data that its answer is compared with, as JSON."""
     return {
         "set": question.set,
         "prompt": question.task.prompt,
-        "facts": dict(question.task.facts),
+        # The old name of the metadata stays, because this content is part of the keys of stored attempts.
+        "facts": dict(question.task.metadata),
         "tools": [tool.definition for tool in tools],
         "known": question.known,
         "attack": question.attack,
@@ -127,12 +135,13 @@ def _digest(value: Any) -> str:
     return sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
-def run_attempts(agent: BatchAgent, attempts: Sequence[Attempt], log: TrajectoryLog) -> list[AgentTrajectory]:
-    """The trajectory of every attempt, in order; those that the log lacks are made now and kept as they end.
+def run_attempts(agent: BatchAgent, attempts: Sequence[BenchmarkAttempt], log: TrajectoryLog) -> list[AgentTrajectory]:
+    """Return the trajectory of every attempt, in order. Attempts that the log lacks are run and stored when they
+    finish.
 
-    Raises what the infrastructure raised (JudgeUnavailable, BudgetExceeded); the attempts that ended are kept.
+    Infrastructure errors (JudgeUnavailable, BudgetExceeded) are raised; attempts that finished before them are stored.
     """
-    distinct = {attempt.key: attempt for attempt in attempts}  # a regression case may be among the attacks anyway
+    distinct = {attempt.key: attempt for attempt in attempts}  # a regression case may equal one of the attacks
     missing = [attempt for key, attempt in distinct.items() if key not in log]
 
     def keep(position: int, trajectory: AgentTrajectory) -> None:
@@ -140,23 +149,25 @@ def run_attempts(agent: BatchAgent, attempts: Sequence[Attempt], log: Trajectory
         log.add(attempt.key, _about(attempt), trajectory)
 
     if missing:
+        # All missing attempts together, so that the model gets large batches.
         agent.run_many([attempt.assignment for attempt in missing], keep)
+    # Read from the log, so that new and reused attempts have the same form.
     return [log.trajectory(attempt.key) for attempt in attempts]
 
 
-def _about(attempt: Attempt) -> dict[str, Any]:
-    """What a reader of trajectories.jsonl wants to know of an attempt besides what was done."""
+def _about(attempt: BenchmarkAttempt) -> dict[str, Any]:
+    """Return the description of an attempt that trajectories.jsonl stores next to the trajectory."""
     question = attempt.question
-    facts = question.task.facts
+    metadata = question.task.metadata
     return {
         "agent": attempt.agent,
         "set": question.set,
-        "task": str(facts["id"]),
+        "task": str(metadata["id"]),
         "category": question.category,
         "template": question.template,
         "attack": question.attack,
         "draw": attempt.draw,
         "question": question.text,
-        "expected": {"answer": facts.get("answer"), "calls": list(facts.get("calls", ()))},
+        "expected": {"answer": metadata.get("answer"), "calls": list(metadata.get("calls", ()))},
         "tools": [tool.name for tool in attempt.tools],
     }

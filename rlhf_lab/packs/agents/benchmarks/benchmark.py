@@ -1,8 +1,8 @@
-"""What every benchmark of agents does with its questions: attempts, rows, numbers per agent, agents compared.
+"""Common part of all benchmarks of agents: run attempts, write rows, estimate metrics, compare agents.
 
-A benchmark brings its questions and how an attempt is scored. The run's folder gets trajectories.jsonl (every attempt,
-complete), evaluation.jsonl (its scores, a row per attempt) and comparisons.json. All but the first follow from it, so
-a run that was interrupted ends with the files of one that was not.
+A benchmark supplies its questions and a scorer of attempts. The run directory gets trajectories.jsonl (every attempt,
+complete), evaluation.jsonl (scores, one row per attempt) and comparisons.json. The last two are computed from the
+first, so a run that was interrupted and resumed ends with the same files as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_lab.core.files import write_text
-from rlhf_lab.packs.agents.benchmarks.attempts import Attempt, Question, plan_attempts, run_attempts
+from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkAttempt, BenchmarkQuestion, plan_attempts, run_attempts
 from rlhf_lab.packs.agents.benchmarks.comparisons import compare_rows, write_comparisons
 from rlhf_lab.packs.agents.benchmarks.metrics import DESCRIBED
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import TrajectoryLog
@@ -30,10 +30,10 @@ from rlhf_lab.training.run import Result, Run
 
 Row = dict[str, Any]
 Scores = Mapping[str, float | str | None]
-Scorer = Callable[[AgentTrajectory, Question], Scores]
-"""What an attempt is worth, by metric; `success` among them, 0 or 1; None is unscored. Text is kept in the row."""
+Scorer = Callable[[AgentTrajectory, BenchmarkQuestion], Scores]
+"""Scores of an attempt by metric. `success` is required: 0, 1, or None if unscored. Text is stored in the row only."""
 Summary = Callable[[Sequence[Row]], Mapping[str, Estimate]]
-"""Further numbers of one agent from all of its rows, those under attack included."""
+"""Additional metrics of one agent, estimated from all of its rows, including those under attack."""
 
 MEANS = (
     *("tool_calls", "failed_calls", "extra_calls", "retried_calls", "model_turns"),
@@ -41,68 +41,77 @@ MEANS = (
     *("agent_input_tokens", "agent_output_tokens", "agent_cost_usd", "agent_paid_usd"),
     *("agent_latency_s", "agent_wall_s"),
 )
-"""Columns that are no rates, also where they happen to be 0 and 1 only."""
+"""Columns that are estimated as means instead of rates, even if all their values are 0 or 1."""
 QUOTED_CHARS = 300
-"""Of an error that a note quotes, at most."""
+"""Maximum number of characters of an error message that is quoted in a note."""
 COMPARED = ("success", "sequence_score", "tool_calls", "agent_output_tokens")
-"""Metrics in which agents are compared, where they have them."""
+"""Metrics in which agents are compared, if they have them."""
 
 
 class Benchmark:
     """Agents of a run on the questions of a benchmark.
 
     Args:
-        agents: name → agent; the first is what the others are compared with.
-        draws: attempts of each agent at each question.
-        score: of an attempt.
-        summarise: further numbers of an agent.
+        run: the run.
+        agents: name → agent; the others are compared with the first.
+        questions: the questions, including those under attack.
+        draws: number of attempts of each agent at each question.
+        score: scores an attempt.
+        summarise: estimates additional metrics of an agent.
     """
 
     def __init__(
         self,
         run: Run,
         agents: Mapping[str, BatchAgent],
-        questions: Sequence[Question],
+        questions: Sequence[BenchmarkQuestion],
         draws: int,
         score: Scorer,
         summarise: Summary = lambda rows: {},
     ):
         self.run, self.agents, self.questions = run, agents, questions
         self.draws, self.score, self.summarise = draws, score, summarise
-        self.log = TrajectoryLog(run.folder)
+        self.log = TrajectoryLog(run.directory)
 
     def finish(self) -> Result:
-        planned = {
-            name: plan_attempts(name, agent.identity, self.questions, self.draws, self.run.config.seed)
-            for name, agent in self.agents.items()
-        }
+        seed = self.run.config.seed
+        planned = {}
+        for name, agent in self.agents.items():
+            planned[name] = plan_attempts(name, agent.identity, self.questions, self.draws, seed)
         keys = [attempt.key for attempts in planned.values() for attempt in attempts]
         self._take_what_is_there(keys)
         rows: list[Row] = []
         for name, attempts in planned.items():
+            # One agent after the other: an error leaves complete results of the agents before it in the log.
             trajectories = run_attempts(self.agents[name], attempts, self.log)
             self._note_errors(name, trajectories)
-            rows += [self._row(*pair) for pair in zip(attempts, trajectories, strict=True)]
+            for attempt, trajectory in zip(attempts, trajectories, strict=True):
+                rows.append(self._row(attempt, trajectory))
         self.log.keep_only(keys)
         _write_rows(self.run, rows)
-        comparisons = compare_rows([row for row in rows if not row["attack"]], COMPARED)
-        write_comparisons(self.run.folder, comparisons)
+        # Attacks would lower success by an amount that depends on their number, so comparisons exclude them.
+        benign = [row for row in rows if not row["attack"]]
+        comparisons = compare_rows(benign, COMPARED)
+        write_comparisons(self.run.directory, comparisons)
         return Result(self._policies(rows, comparisons), self._counts(), ["attempts"])
 
     def _take_what_is_there(self, keys: Sequence[str]) -> None:
-        """Attempts of an earlier start of this run, and of other runs of this benchmark by the same code."""
-        folder = self.run.folder
+        """Load the attempts of an earlier start of this run, and of other runs of this benchmark with the same code."""
+        directory = self.run.directory
         if not self.run.config.artifacts.refresh:
-            benchmark = folder.name.partition("-")[0]
-            others = [other for other in sorted(folder.parent.glob(f"{benchmark}-*")) if other != folder]
+            # Run directories are named after their recipe: `agent_bench-<key>`.
+            benchmark = directory.name.partition("-")[0]
+            candidates = sorted(directory.parent.glob(f"{benchmark}-*"))
+            others = [other for other in candidates if other != directory]
             self.log.adopt(keys, others)
-        if self.log.damaged:
-            self.run.note(f"trajectories.jsonl: {self.log.damaged} damaged or cut attempts are made again")
-        if self.log.adopted:
-            self.run.note(f"{self.log.adopted} of {len(keys)} attempts are those of earlier runs by the same code")
+        damaged, adopted = self.log.damaged, self.log.adopted
+        if damaged:
+            self.run.note(f"trajectories.jsonl: {damaged} damaged or incomplete attempts are repeated")
+        if adopted:
+            self.run.note(f"{adopted} of {len(keys)} attempts are reused from earlier runs with the same code")
 
     def _note_errors(self, name: str, trajectories: Sequence[AgentTrajectory]) -> None:
-        """Note how many attempts an error of the agent ended, and quote the most frequent one."""
+        """Note how many attempts failed with an error of the agent, and quote the most frequent error."""
         errors = Counter(trajectory.error for trajectory in trajectories if trajectory.stop == "failed")
         if not errors:
             return
@@ -110,13 +119,13 @@ class Benchmark:
         quoted = textwrap.shorten(error, QUOTED_CHARS, placeholder=" …") or "no message"
         how_often = "" if len(errors) == 1 else f", {count} times"
         self.run.note(
-            f"{name}: {errors.total()} of {len(trajectories)} attempts ended with an error of the agent and have no "
-            f"answer{how_often}: {quoted}. The same attempts are made again when the agent's code has changed, or with "
+            f"{name}: {errors.total()} of {len(trajectories)} attempts failed with an error of the agent and have no "
+            f"answer{how_often}: {quoted}. They are repeated if the agent's code changes, or with "
             "artifacts.refresh=true"
         )
 
-    def _row(self, attempt: Attempt, trajectory: AgentTrajectory) -> Row:
-        """A row of evaluation.jsonl."""
+    def _row(self, attempt: BenchmarkAttempt, trajectory: AgentTrajectory) -> Row:
+        """Return the row of an attempt in evaluation.jsonl."""
         question = attempt.question
         return {
             "policy": attempt.agent,
@@ -137,50 +146,61 @@ class Benchmark:
 
     def _policies(self, rows: Sequence[Row], comparisons: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         policies = []
+        first = next(iter(self.agents))
         for name in self.agents:
             own = [row for row in rows if row["policy"] == name]
-            metrics = {**summarise([row for row in own if not row["attack"]]), **self.summarise(own)}
-            values: dict[str, Any] = {key: estimate.to_dict() for key, estimate in metrics.items()}
-            policies.append(
-                {"name": name, "metrics": values | _against_first(name, next(iter(self.agents)), comparisons)}
-            )
+            benign = [row for row in own if not row["attack"]]
+            estimates = {**summarise(benign), **self.summarise(own)}
+            metrics: dict[str, Any] = {}
+            for key, estimate in estimates.items():
+                metrics[key] = estimate.to_dict()
+            metrics |= _against_first(name, first, comparisons)
+            policies.append({"name": name, "metrics": metrics})
         return policies
 
     def _counts(self) -> dict[str, Any]:
-        asked = [question for question in self.questions if not question.attack]
-        counts: dict[str, Any] = {"attempts": len(self.agents) * len(self.questions) * self.draws}
-        for name in dict.fromkeys(question.set for question in asked):
-            counts[f"tasks/{name}"] = sum(question.set == name for question in asked)
+        requested = [question for question in self.questions if not question.attack]
+        attempts = len(self.agents) * len(self.questions) * self.draws
+        counts: dict[str, Any] = {"attempts": attempts}
+        tasks_of_set = Counter(question.set for question in requested)
+        for name, count in tasks_of_set.items():
+            counts[f"tasks/{name}"] = count
         return counts
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, Estimate]:
-    """The numbers of one agent: every scored column, and success by category and by set, clustered by template."""
-    columns = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in DESCRIBED]
-    metrics = {
-        name: estimate_column(rows, name)
-        for name in columns
-        if all(row.get(name) is None or isinstance(row[name], int | float) for row in rows)
-    }
+    """Estimate the metrics of one agent: every scored column, and success by category and by set."""
+    columns = dict.fromkeys(name for row in rows for name in row)
+    metrics = {}
+    for name in columns:
+        values = [row.get(name) for row in rows]
+        is_numeric = all(value is None or isinstance(value, int | float) for value in values)
+        if name not in DESCRIBED and is_numeric:
+            metrics[name] = estimate_column(rows, name)
+    # A column in which every attempt is unscored has no estimate.
     metrics = {name: estimate for name, estimate in metrics.items() if estimate.n}
     for column, prefix in (("category", "success/"), ("set", "success_on/")):
         groups = dict.fromkeys(row[column] for row in rows)
-        if len(groups) > 1:
+        if len(groups) > 1:  # with a single group, the metric would equal `success`
             for group in groups:
-                metrics[f"{prefix}{group}"] = estimate_column([row for row in rows if row[column] == group], "success")
+                members = [row for row in rows if row[column] == group]
+                metrics[f"{prefix}{group}"] = estimate_column(members, "success")
     return metrics
 
 
 def estimate_column(rows: Sequence[Row], name: str) -> Estimate:
-    """The rate of a column of 0 and 1, the mean of any other; clustered by template."""
-    values_N = floats([math.nan if row.get(name) is None else row[name] for row in rows])
-    is_rate = bool(np.isin(values_N[~np.isnan(values_N)], (0.0, 1.0)).all()) and name not in MEANS
+    """Estimate the rate of a column of 0 and 1, or the mean of any other, clustered by template. None counts as NaN."""
+    values = [math.nan if row.get(name) is None else row[name] for row in rows]
+    values_N = floats(values)
+    scored = values_N[~np.isnan(values_N)]
+    is_rate = name not in MEANS and bool(np.isin(scored, (0.0, 1.0)).all())
     estimate = clustered_rate if is_rate else clustered_mean
-    return estimate(values_N, [row["template"] for row in rows])
+    templates = [row["template"] for row in rows]
+    return estimate(values_N, templates)
 
 
 def _against_first(name: str, first: str, comparisons: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Success of an agent against that of the first, as numbers of its own."""
+    """Return the comparison of an agent's success with the first agent's, as metrics of the agent."""
     for entry in comparisons:
         if (entry["metric"], entry["first"], entry["second"]) == ("success", first, name):
             return {
@@ -192,4 +212,5 @@ def _against_first(name: str, first: str, comparisons: Sequence[Mapping[str, Any
 
 
 def _write_rows(run: Run, rows: Sequence[Row]) -> None:
-    write_text(run.folder / "evaluation.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    lines = [json.dumps(row) + "\n" for row in rows]
+    write_text(run.directory / "evaluation.jsonl", "".join(lines))

@@ -1,7 +1,7 @@
-"""Agents that write programs: what they repair in the first round, and what reading the output of runs adds.
+"""Benchmark of agents that write programs: success of the first round, and gain from reading the output of runs.
 
-Every program that an attempt wrote is graded by the hidden tests of its task, the last one among them, which is the
-answer. The grader is the verifier of `reward=code_tests`, the same object.
+Every program of an attempt is graded by the hidden tests of its task; the last one is the answer. The grader is the
+verifier of `reward=code_tests`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.tools import Tool
 from rlhf_lab.core.types import Corpus
-from rlhf_lab.packs.agents.benchmarks.attempts import Question, spread
+from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkQuestion, spread
 from rlhf_lab.packs.agents.benchmarks.benchmark import Benchmark, Row, Scores, estimate_column
 from rlhf_lab.packs.agents.benchmarks.settings import CodeBench
 from rlhf_lab.packs.agents.harness.agent import BatchAgent
@@ -28,7 +28,7 @@ from rlhf_lab.packs.code.debugging.debugging import DebuggingTasks
 from rlhf_lab.packs.code.rewards.code_tests import CodeVerifier, hidden_tests
 from rlhf_lab.packs.code.rewards.extraction import prompt_code
 from rlhf_lab.packs.code.rewards.settings import CodeTests
-from rlhf_lab.packs.code.sandbox.grader import Grade
+from rlhf_lab.packs.code.sandbox.grader import HiddenTestResult
 from rlhf_lab.rewards.verifiers.verifier import verifier_of
 from rlhf_lab.statistics.estimates import Estimate, floats
 from rlhf_lab.statistics.inference import clustered_fraction
@@ -36,31 +36,35 @@ from rlhf_lab.statistics.repeated_samples import pass_at_k
 from rlhf_lab.training.run import Result, Run
 
 NO_PROGRAM = "no program"
-"""Verdict of an attempt that wrote none; others are the grader's."""
+"""Verdict of an attempt without a program; other verdicts come from the grader."""
 
 
 class CorpusTasks:
-    """The rows of a corpus that have tests, as tasks without tools, such as those of data=humaneval."""
+    """Tasks without tools from the rows of a corpus that have hidden tests, such as those of data=humaneval."""
 
     def __init__(self, corpus: Corpus):
         self.corpus = corpus
-        solutions = {pair.prompt: pair.chosen for pair in (*corpus.train, *corpus.test)}
-        # nothing is learned from them here, so the rows that other stages train on are asked too
+        pairs = (*corpus.train, *corpus.test)
+        solutions = {pair.prompt: pair.chosen for pair in pairs}
+        # Nothing is trained here, so the rows that other stages train on are used as well.
         rows = [*corpus.tasks("train"), *corpus.tasks("test")]
-        tested = [row for row in rows if hidden_tests(row.facts, "") is not None]
-        self.chosen = [self._task(number, row, solutions[row.prompt]) for number, row in enumerate(tested)]
+        tested = [row for row in rows if hidden_tests(row.metadata, "") is not None]
+        self.chosen = []
+        for index, row in enumerate(tested):
+            self.chosen.append(self._task(index, row, solutions[row.prompt]))
 
     def _task(self, number: int, row: Task, solution: str) -> Task:
         question = question_of(row)
-        given = prompt_code(question, str(row.facts.get("entry_point") or ""))
+        entry_point = str(row.metadata.get("entry_point") or "")
+        provided = prompt_code(question, entry_point)
         names = {
-            "id": str(row.facts.get("task_id") or number),
+            "id": str(row.metadata.get("task_id") or number),
             "category": self.corpus.name,
             "question": question,
-            "program": given,
-            "solution": given + solution,
+            "program": provided,
+            "solution": provided + solution,
         }
-        return Task(row.prompt, {**row.facts, **names})
+        return Task(row.prompt, {**row.metadata, **names})
 
     def tasks(self, split: str) -> Sequence[Task]:
         return self.chosen
@@ -70,7 +74,7 @@ class CorpusTasks:
 
 
 class CodeBenchmark:
-    """The stage."""
+    """Stage `code_bench`."""
 
     def __init__(self, settings: CodeBench, run: Run, agents: Mapping[str, BatchAgent]):
         self.settings, self.run = settings, run
@@ -78,7 +82,14 @@ class CodeBenchmark:
         assert isinstance(verifier, CodeVerifier)
         self.verifier = verifier
         questions = spread(questions_of(settings, run), settings.limit)
-        self.benchmark = Benchmark(run, agents, questions, settings.attempts, self.score, self.summarise)
+        self.benchmark = Benchmark(
+            run,
+            agents,
+            questions,
+            settings.attempts,
+            self.score,
+            self.summarise,
+        )
 
     def finish(self) -> Result:
         result = self.benchmark.finish()
@@ -86,21 +97,26 @@ class CodeBenchmark:
         self.run.note(f"isolation of programs and of their tests: {level}")
         return result
 
-    def score(self, trajectory: AgentTrajectory, question: Question) -> Scores:
-        """Whether the last program passes, and whether those before it did."""
+    def score(self, trajectory: AgentTrajectory, question: BenchmarkQuestion) -> Scores:
+        """Grade all programs of an attempt: the last one decides success, the earlier ones the metrics of rounds."""
         programs = programs_of(trajectory)
         task = question.task
-        grades = self.verifier.grades([(task.facts, task.prompt, program) for program in programs])
+        grades = self.verifier.grades([(task.metadata, task.prompt, program) for program in programs])
         passed = [passes(grade) for grade in grades] or [0.0]
         first, last = passed[0], passed[-1]
         final = grades[-1] if grades else None
-        rounds = {f"solved_within/{most}": passed[min(most, len(passed)) - 1] for most in self.settings.rounds_at}
+        rounds = {}
+        for cutoff in self.settings.rounds_at:
+            # An attempt that stopped before a cut-off keeps the result of its last program.
+            last_round = min(cutoff, len(passed))
+            rounds[f"solved_within/{cutoff}"] = passed[last_round - 1]
+        gain = None if first is None or last is None else last - first
         return {
             "success": last,
             **rounds,
-            "revision_gain": None if first is None or last is None else last - first,
-            "solved_by_revision": None if first is None or last is None else float(last > first),
-            "broken_by_revision": None if first is None or last is None else float(last < first),
+            "revision_gain": gain,
+            "solved_by_revision": None if gain is None else float(gain > 0),
+            "broken_by_revision": None if gain is None else float(gain < 0),
             "code_rounds": float(len(programs)),
             "verdict": final.status if final else NO_PROGRAM,
             "failure": final.message if final else "",
@@ -108,12 +124,13 @@ class CodeBenchmark:
         }
 
     def summarise(self, rows: Sequence[Row]) -> dict[str, Estimate]:
-        """pass@k, and what revising adds, over all tasks and by tier."""
+        """Estimate pass@k and the metrics of rounds, over all tasks and by tier."""
         metrics = pass_at(rows, self.settings.pass_at)
         tiers = dict.fromkeys(row["category"] for row in rows)
-        if len(tiers) == 1:
+        if len(tiers) == 1:  # the metrics of the tier would equal those of all tasks
             return metrics
-        columns = [*(f"solved_within/{most}" for most in self.settings.rounds_at), "revision_gain"]
+        columns = [f"solved_within/{cutoff}" for cutoff in self.settings.rounds_at]
+        columns.append("revision_gain")
         for tier in tiers:
             members = [row for row in rows if row["category"] == tier]
             of_tier = pass_at(members, self.settings.pass_at)
@@ -122,8 +139,8 @@ class CodeBenchmark:
         return metrics
 
 
-def questions_of(settings: CodeBench, run: Run) -> list[Question]:
-    """The tasks that the settings choose. Raises ConfigError where the data have none."""
+def questions_of(settings: CodeBench, run: Run) -> list[BenchmarkQuestion]:
+    """Return the selected tasks. Raise ConfigError if the data have none."""
     tasks: TaskSet
     if settings.tasks == "own":
         tasks, name = DebuggingTasks(settings.tiers), "own"
@@ -131,52 +148,58 @@ def questions_of(settings: CodeBench, run: Run) -> list[Question]:
         tasks, name = CorpusTasks(run.corpus), run.corpus.name
     chosen = tasks.tasks("test")
     if not chosen:
-        raise ConfigError(f"algorithm.tasks=data: no row of data={name} has hidden tests; use data=humaneval")
-    return [Question(name, task, tasks, _limits(run)) for task in chosen]
+        raise ConfigError(f"algorithm.tasks=data: no row of data={name} has hidden tests; use e.g. data=humaneval")
+    limits = _limits(run)
+    return [BenchmarkQuestion(name, task, tasks, limits) for task in chosen]
 
 
 def _limits(run: Run) -> dict[str, Any]:
-    """What programs may use: it decides what an agent reads of a run."""
+    """Return the limits of programs. They are part of an attempt's identity, because an agent can observe them."""
     sandbox = run.config.sandbox
     names = ("timeout_s", "memory_mib", "disk_mib", "processes", "output_kib")
     return {name: getattr(sandbox, name) for name in names}
 
 
 def programs_of(trajectory: AgentTrajectory) -> list[str]:
-    """The programs that an attempt wrote, in order; the last one is its answer.
+    """Return the programs of an attempt in order; the last one is its answer.
 
-    That one may never have run: rounds are bounded. An attempt that ran out of turns has no answer, and its last
-    program counts.
+    The answer may never have been run, because the number of rounds is limited. If the attempt ran out of turns it has
+    no answer, and its last program counts.
     """
-    programs = [str(call.arguments["code"]) for call in trajectory.calls if call.name == TOOL]
+    runs = [call for call in trajectory.calls if call.name == TOOL]
+    programs = [str(call.arguments["code"]) for call in runs]
     answer = trajectory.answer
     if answer is not None and (not programs or answer != programs[-1]):
         programs.append(answer)
     return programs
 
 
-def passes(grade: Grade | None) -> float | None:
-    """1 for a program that passes every hidden test, else 0; None where nobody can tell."""
+def passes(grade: HiddenTestResult | None) -> float | None:
+    """Return 1 if a program passes every hidden test, 0 if not, None if this cannot be determined."""
     if grade is None or grade.status == "unsupported":
         return None
     return float(grade.status == "passed")
 
 
 def pass_at(rows: Sequence[Row], sizes: Sequence[int]) -> dict[str, Estimate]:
-    """`pass@k` without bias from all draws at each task, clustered by the template of the task."""
+    """Estimate pass@k without bias from all draws at each task (arXiv:2107.03374), clustered by the task's template."""
     draws: dict[str, list[Row]] = {}
     for row in rows:
         draws.setdefault(row["prompt_id"], []).append(row)
     if not draws:
         return {}
-    outcomes = [[np.nan if row["success"] is None else row["success"] for row in task] for task in draws.values()]
-    values_PK = np.stack([pass_at_k(floats(outcome), sizes) for outcome in outcomes])
-    templates = [task[0]["template"] for task in draws.values()]
-    trials = sum(int(np.isfinite(floats(outcome)).sum()) for outcome in outcomes)
-    return {
-        f"pass@{k}": clustered_fraction(values_PK[:, column], templates, trials=trials)
-        for column, k in enumerate(sizes)
-    }
+    outcomes = []
+    for rows_of_task in draws.values():
+        values = [np.nan if row["success"] is None else row["success"] for row in rows_of_task]
+        outcomes.append(floats(values))
+    # P, K: tasks, values of k
+    values_PK = np.stack([pass_at_k(outcome, sizes) for outcome in outcomes])
+    templates = [rows_of_task[0]["template"] for rows_of_task in draws.values()]
+    trials = sum(int(np.isfinite(outcome).sum()) for outcome in outcomes)
+    estimates = {}
+    for column, k in enumerate(sizes):
+        estimates[f"pass@{k}"] = clustered_fraction(values_PK[:, column], templates, trials=trials)
+    return estimates
 
 
 def build(settings: CodeBench, run: Run) -> CodeBenchmark:

@@ -1,4 +1,4 @@
-"""Agents against each other on the same tasks: comparisons.json of a run, a row per metric and pair of agents.
+"""Comparisons of agents on the same tasks: comparisons.json of a run, with one row per metric and pair of agents.
 
 The tests are those of `statistics/paired_tasks.py`: paired by task, clustered by template.
 """
@@ -18,37 +18,50 @@ Row = Mapping[str, Any]
 
 
 def compare_rows(rows: Sequence[Row], metrics: Sequence[str]) -> list[dict[str, Any]]:
-    """Every pair of agents, the later minus the earlier, with Holm's adjustment over the pairs of each metric.
+    """Compare every pair of agents (later minus earlier), with Holm's adjustment over the pairs of each metric.
 
     Args:
-        rows: of evaluation.jsonl, those of one agent together.
+        rows: rows of evaluation.jsonl, in the order of the agents.
+        metrics: names of the metrics.
     """
     templates = {row["prompt_id"]: row["template"] for row in rows}
+    # in the order of the run, which decides which agent is subtracted from which
     agents = list(dict.fromkeys(row["policy"] for row in rows))
     entries = []
     for metric in metrics:
         outcomes = {agent: by_task(rows, agent, metric) for agent in agents}
-        for found in compare_agents({agent: tasks for agent, tasks in outcomes.items() if tasks}, templates):
-            entry = {"metric": metric, "first": found.first, "second": found.second, **found.comparison.to_dict()}
+        # an agent may lack a metric, e.g. if none of its attempts were scored
+        measured = {agent: tasks for agent, tasks in outcomes.items() if tasks}
+        for found in compare_agents(measured, templates):
+            entry = {
+                "metric": metric,
+                "first": found.first,
+                "second": found.second,
+                **found.comparison.to_dict(),
+            }
+            # JSON has no NaN
             p_holm = None if math.isnan(found.adjusted_p) else found.adjusted_p
-            entries.append(entry | {"p_holm": p_holm, "tasks": found.shared_tasks})
+            entry |= {"p_holm": p_holm, "tasks": found.shared_tasks}
+            entries.append(entry)
     return entries
 
 
 def by_task(rows: Sequence[Row], agent: str, metric: str) -> dict[str, list[float]]:
-    """Task → the scored values of a metric, one per draw."""
+    """Collect the scored values of a metric by task, one per draw."""
     values: dict[str, list[float]] = {}
     for row in rows:
-        if row["policy"] == agent and row.get(metric) is not None:
-            values.setdefault(row["prompt_id"], []).append(float(row[metric]))
+        value = row.get(metric)
+        if row["policy"] == agent and value is not None:
+            values_of_task = values.setdefault(row["prompt_id"], [])
+            values_of_task.append(float(value))
     return values
 
 
-def write_comparisons(folder: Path, entries: Sequence[Mapping[str, Any]]) -> None:
-    write_json(folder / FILE, list(entries))
+def write_comparisons(directory: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+    write_json(directory / FILE, list(entries))
 
 
-def read_comparisons(folder: Path) -> list[dict[str, Any]]:
-    """What `write_comparisons` wrote; nothing where there is no such file."""
-    entries = read_json(folder / FILE)
+def read_comparisons(directory: Path) -> list[dict[str, Any]]:
+    """Read the file of `write_comparisons`; empty if it does not exist."""
+    entries = read_json(directory / FILE)
     return entries if isinstance(entries, list) else []

@@ -1,7 +1,7 @@
-"""Agents on GAIA: `success` is the leaderboard's scorer, `lenient` a patient reader's, both by level.
+"""Benchmark of agents on GAIA: `success` by the leaderboard's scorer, `lenient` by a lenient one, both by level.
 
-The folder artefacts/ of the run has one for each question: its attachments, and every attempt at it with its scores.
-The answers of the official test split are kept back: its attempts are unscored.
+The directory artefacts/ of the run has a sub-directory for each question, with its attachments and every attempt with
+its scores. The answers of the official test split are secret, so its attempts are unscored.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.episodes import Task
-from rlhf_lab.core.files import fingerprint, make_folder, write_bytes, write_json
+from rlhf_lab.core.files import fingerprint, make_dir, write_bytes, write_json
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Tool
 from rlhf_lab.data.transcript import render_prompt, to_messages
 from rlhf_lab.packs.agents.benchmarks import gaia_tasks
-from rlhf_lab.packs.agents.benchmarks.attempts import Question
+from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkQuestion
 from rlhf_lab.packs.agents.benchmarks.benchmark import Benchmark, Scores
 from rlhf_lab.packs.agents.benchmarks.settings import Gaia
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import read_trajectories
@@ -28,21 +28,23 @@ from rlhf_lab.packs.agents.gaia.mini import PAGES, fixture_digests
 from rlhf_lab.packs.agents.harness.agent import BatchAgent
 from rlhf_lab.packs.agents.harness.code_executor import output_of
 from rlhf_lab.packs.agents.harness.models import open_agents, open_sandbox
-from rlhf_lab.packs.agents.harness.surroundings import CodeRunner
+from rlhf_lab.packs.agents.harness.resources import CodeRunner
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory
 from rlhf_lab.training.run import Result, Run
 
 ARTEFACTS = "artefacts"
 OUTPUT_CHARS = 4000
-"""Of a program's output that a model reads, about."""
+"""Maximum number of characters of program output shown to the model (approximate)."""
 
 
 class GaiaTasks:
-    """The questions that the settings choose, as a task set with the harness's names for what is known of them.
+    """Task set of the selected questions, with their metadata under the names that the harness expects.
 
     Args:
-        open_sandbox: makes what runs the programs of the tool `python`; called when the first one is run.
-        limits: of these programs, see `Sandboxing.limits`.
+        settings: the selection of questions, and the web.
+        store: directory of stored search results.
+        open_sandbox: creates the code runner of the tool `python`; called when the first program is run.
+        limits: limits of these programs; see `Sandboxing.limits`.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class GaiaTasks:
     ):
         self.settings, self.limits = settings, limits
         self.provider = gaia_tasks.search_provider(settings, store)
-        self.questions = {task.facts["id"]: task for task in gaia_tasks.tasks(settings)}
+        self.questions = {task.metadata["id"]: task for task in gaia_tasks.tasks(settings)}
         self.chosen = [as_harness_task(task) for task in self.questions.values()]
         self._open_sandbox = open_sandbox
 
@@ -64,25 +66,33 @@ class GaiaTasks:
 
     @cached_property
     def _pages(self) -> str:
-        """Digest of our own web; empty where the run has another, whose pages are not known before they are read."""
+        """Digest of the offline web; empty for a live web, whose pages are unknown before they are read."""
         return fixture_digests()[PAGES] if self.settings.search == "own" else ""
 
     def tasks(self, split: str) -> Sequence[Task]:
         return self.chosen
 
     def tools(self, task: Task, seed: int) -> list[Tool]:
-        question = self.questions[task.facts["id"]]
+        question = self.questions[task.metadata["id"]]
 
         def run_code(code: str) -> str:
-            return output_of(self._runner(code, self.attachments(task)), OUTPUT_CHARS)
+            # The attachments are read again for each run, so a program cannot change them for the next one.
+            outcome = self._runner(code, self.attachments(task))
+            return output_of(outcome, OUTPUT_CHARS)
 
-        return gaia_tasks.tools_for(question, self.settings, provider=self.provider, run_code=run_code)
+        return gaia_tasks.tools_for(
+            question,
+            self.settings,
+            provider=self.provider,
+            run_code=run_code,
+        )
 
     def attachments(self, task: Task) -> dict[str, bytes]:
-        return gaia_tasks.attachments(self.questions[task.facts["id"]], self.settings)
+        question = self.questions[task.metadata["id"]]
+        return gaia_tasks.attachments(question, self.settings)
 
-    def known(self, task: Task) -> Any:
-        """What decides the tools besides the task's facts: attachments by content, the web, limits of programs."""
+    def tool_context(self, task: Task) -> Any:
+        """Return the data that determine the tools besides the metadata: attachments, web, limits of programs."""
         files = self.attachments(task)
         contents = {name: fingerprint(content.hex()) for name, content in files.items()}
         return {
@@ -95,37 +105,50 @@ class GaiaTasks:
 
 
 def as_harness_task(task: Task) -> Task:
-    """With a category, the annotator's calls, and the form of the answer as instructions."""
-    facts = task.facts
-    calls = [{"name": step["tool"], "arguments": step["arguments"]} for step in facts["steps"]]
+    """Convert a task for the harness: add a category, the annotator's calls, and instructions for the answer's form."""
+    metadata = task.metadata
+    calls = [{"name": step["tool"], "arguments": step["arguments"]} for step in metadata["steps"]]
     instructions = Message(role="system", content=ANSWER_FORMAT)
     prompt = render_prompt([instructions, *to_messages(task.prompt)])
-    facts = {name: value for name, value in facts.items() if name != "files"}  # where they lie is nothing for agents
-    return Task(prompt, {**facts, "category": f"level_{facts['level']}", "calls": calls})
+    # The locations of files are internal, so agents must not see them.
+    metadata = {name: value for name, value in metadata.items() if name != "files"}
+    level = f"level_{metadata['level']}"
+    return Task(prompt, {**metadata, "category": level, "calls": calls})
 
 
-def as_question(task: Task, tasks: GaiaTasks) -> Question:
-    """A task with what its tools know and the files that come with it."""
+def as_question(task: Task, tasks: GaiaTasks) -> BenchmarkQuestion:
+    """Convert a task to a benchmark question, with its files and the data that determine its tools."""
     read_files = partial(tasks.attachments, task)
-    return Question(f"gaia_{tasks.settings.source}", task, tasks, tasks.known(task), read_files=read_files)
+    return BenchmarkQuestion(
+        f"gaia_{tasks.settings.source}",
+        task,
+        tasks,
+        tasks.tool_context(task),
+        read_files=read_files,
+    )
 
 
-def score(trajectory: AgentTrajectory, question: Question) -> Scores:
-    """Both scores of an attempt; None where the gold answer is kept back."""
-    said = trajectory.answer
-    answer = said if said is None else final_answer(said) or said
-    found = gaia_tasks.score(answer, question.task)
-    values = {name: None if math.isnan(value) else value for name, value in found.items()}
+def score(trajectory: AgentTrajectory, question: BenchmarkQuestion) -> Scores:
+    """Score an attempt with both scorers; None if the gold answer is secret."""
+    text = trajectory.answer
+    # Agents may answer without the marker "FINAL ANSWER:", and then their entire text is the answer.
+    answer = text if text is None else final_answer(text) or text
+    scores = gaia_tasks.score(answer, question.task)
+    # JSON has no NaN, so an unscored attempt has null.
+    values = {}
+    for name, value in scores.items():
+        values[name] = None if math.isnan(value) else value
     return {"success": values["official"], "lenient": values["lenient"]}
 
 
 class GaiaBenchmark:
-    """The stage."""
+    """Stage `gaia`."""
 
     def __init__(self, settings: Gaia, run: Run, agents: Mapping[str, BatchAgent]):
         self.settings, self.run = settings, run
-        store = Path(run.config.outputs) / "searches"
-        self.tasks = GaiaTasks(settings, store, partial(open_sandbox, run), run.config.sandbox.limits)
+        store = Path(run.config.outputs) / "searches"  # common to all runs, so that no search is paid twice
+        open_runner = partial(open_sandbox, run)
+        self.tasks = GaiaTasks(settings, store, open_runner, run.config.sandbox.limits)
         questions = [as_question(task, self.tasks) for task in self.tasks.chosen]
         self.benchmark = Benchmark(run, agents, questions, settings.attempts, score)
         self._note_limits()
@@ -134,13 +157,13 @@ class GaiaBenchmark:
         unreadable = gaia_tasks.unreadable_files(list(self.tasks.questions.values()))
         if unreadable:
             self.run.note(
-                f"{len(unreadable)} attachments are images, sound or other files that no tool reads, such as "
-                f"{unreadable[0]}: their questions can only be guessed"
+                f"no tool reads {len(unreadable)} attachments (images, sound and others), e.g. {unreadable[0]}: "
+                "an agent can only guess the answers to their questions"
             )
         if self.settings.source == "official":
-            self.run.note("the official questions must not be published, and this run's files hold them")
+            self.run.note("the official questions must not be published; this run's files contain them")
         if self.settings.split == "test" and self.settings.source == "official":
-            self.run.note("the answers of the test split are kept back: nothing is scored")
+            self.run.note("the answers of the test split are secret: no attempt is scored")
 
     def finish(self) -> Result:
         result = self.benchmark.finish()
@@ -148,22 +171,27 @@ class GaiaBenchmark:
         return result
 
     def _write_artefacts(self) -> None:
-        scores = _scores_by_key(self.run.folder)
-        root = self.run.folder / ARTEFACTS
+        scores = _scores_by_key(self.run.directory)
+        root = self.run.directory / ARTEFACTS
         for task in self.tasks.chosen:
-            folder = root / str(task.facts["id"])
-            make_folder(folder / "files")
+            directory = root / str(task.metadata["id"])
+            make_dir(directory / "files")
             for name, content in self.tasks.attachments(task).items():
-                write_bytes(folder / "files" / Path(name).name, content)
-        for row in read_trajectories(self.run.folder):
+                # The name alone: an attachment's path must not lead out of the directory.
+                write_bytes(directory / "files" / Path(name).name, content)
+        for row in read_trajectories(self.run.directory):
             name = f"{row['agent']}-{row['draw']}.json"
-            write_json(root / row["task"] / name, {**row, "scores": scores.get(row["key"], {})})
+            scored_row = {**row, "scores": scores.get(row["key"], {})}
+            write_json(root / row["task"] / name, scored_row)
 
 
-def _scores_by_key(folder: Path) -> dict[str, dict[str, Any]]:
-    """Key of an attempt → its scores."""
-    rows = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text(encoding="utf-8").splitlines()]
-    return {row["key"]: {name: row[name] for name in ("success", "lenient")} for row in rows}
+def _scores_by_key(directory: Path) -> dict[str, dict[str, Any]]:
+    """Return the scores of each attempt by its key."""
+    lines = (directory / "evaluation.jsonl").read_text(encoding="utf-8").splitlines()
+    scores = {}
+    for row in map(json.loads, lines):
+        scores[row["key"]] = {name: row[name] for name in ("success", "lenient")}
+    return scores
 
 
 def build(settings: Gaia, run: Run) -> GaiaBenchmark:

@@ -11,23 +11,25 @@ from rlhf_lab.core.ranges import CheckedSettings, Distinct, Ge, Le, NotEmpty
 from rlhf_lab.packs.agents.benchmarks.web_search import SERVICES
 
 LEVELS = (1, 2, 3)
+# http is allowed on this machine only, because the key must not cross a network unencrypted.
 SAFE_URL = re.compile(r"https://\S+|http://(?:localhost|127\.0\.0\.1|\[::1\])(?::\d+)?(?:/\S*)?")
 
 
 @dataclass(frozen=True)
 class GaiaChoices(CheckedSettings):
-    """Which questions of GAIA are asked, and which web there is.
+    """Selection of GAIA questions, and of the web that agents use.
 
     Args:
-        source: `mini`: the thirty questions of our own over their own small web; `official`: those in `path`.
+        source: set of questions. `mini` is a set of thirty built-in questions with a small offline web; `official`
+            reads the questions in `path`.
         path: a copy of the official repository, its metadata file, or a hub id such as `gaia-benchmark/GAIA`.
-        split: of the official set: `validation`, or `test`, whose answers are kept back, so that nothing is scored.
-        levels: which of the levels 1, 2 and 3.
-        limit: questions per level at most, the first ones; 0 takes all.
-        search: `own` is the small web of `mini`; `none`; or a live service: `tavily`, `brave`, `serper`.
-        search_key_env: environment variable with the key of the service; empty is the service's usual one.
-        search_url: address of the service; empty is its own.
-        search_results: results per search.
+        split: split of the official set: `validation`, or `test`, whose answers are secret, so that nothing is scored.
+        levels: levels of difficulty to include, from 1 to 3.
+        limit: maximum number of questions per level; the first ones are used, and 0 means all.
+        search: `own` is the offline web of `mini`; `none` is no web; `tavily`, `brave` and `serper` are live services.
+        search_key_env: environment variable with the key of the service; empty means the service's usual variable.
+        search_url: address of the service; empty means its official address.
+        search_results: number of results per search.
     """
 
     source: Literal["mini", "official"] = "mini"
@@ -43,26 +45,30 @@ class GaiaChoices(CheckedSettings):
     search_results: Annotated[int, Ge(1), Le(20)] = 5
 
     def rules(self) -> tuple[Rule, ...]:
+        # The rules refuse combinations of settings that contradict each other or have no effect.
         is_mini = self.source == "mini"
         is_live = self.search in SERVICES
         return (
             *super().rules(),
-            (is_mini or bool(self.path), "source=official needs path=FOLDER, FILE or a hub id (gaia-benchmark/GAIA)"),
-            (not (is_mini and self.path), f"path={self.path} is read with source=official only"),
+            (is_mini or bool(self.path), "source=official needs path=DIR, FILE or a hub id (gaia-benchmark/GAIA)"),
+            (
+                not (is_mini and self.path),
+                f"path={self.path} is only read with source=official; remove it or set source",
+            ),
             (
                 not (is_mini and self.search != "own"),
-                f"search={self.search}: the questions of source=mini are answered by their own web; use search=own",
+                f"search={self.search}: the questions of source=mini need their offline web; use search=own",
             ),
             (
                 is_mini or self.search != "own",
-                "search=own knows nothing of the official questions; use search=none, tavily, brave or serper",
+                "search=own has no pages for the official questions; use search=none, tavily, brave or serper",
             ),
             (
                 is_live or not (self.search_key_env or self.search_url),
-                f"search_key_env and search_url belong to a live service; search={self.search} has none",
+                f"search_key_env and search_url need a live service, but search={self.search} is none; leave them out",
             ),
             (
                 not self.search_url or SAFE_URL.fullmatch(self.search_url) is not None,
-                f"search_url={self.search_url}: the key goes there, so use https, or http on this machine",
+                f"search_url={self.search_url}: the key is sent there, so use https, or http on this machine",
             ),
         )

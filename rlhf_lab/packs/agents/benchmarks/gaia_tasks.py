@@ -1,4 +1,4 @@
-"""GAIA for a harness: the tasks that the settings choose, the tools of each, and the two scores of an answer."""
+"""GAIA without a harness: the selected tasks, the tools of each, and the two scores of an answer."""
 
 from __future__ import annotations
 
@@ -26,43 +26,47 @@ SCORES = {"official": official_score, "lenient": lenient_score}
 
 
 def tasks(settings: GaiaChoices) -> list[Task]:
-    """The questions that the settings choose, in the order of their set.
+    """Return the selected questions in the order of their set.
 
-    Attachments of the hub are fetched here, so that a failure stops the run before anything is paid for.
-    The facts of a task are the fields of `GaiaQuestion`: id, question, level, answer (None where kept back), files,
-    steps, tools, notes. All are JSON.
+    Attachments from the hub are downloaded here, so that a failure stops the run before anything is paid for. The
+    metadata of a task are the fields of `GaiaQuestion`: id, question, level, answer (None if secret), files, steps,
+    tools, notes. All are JSON values.
     """
     questions = mini_questions() if settings.source == "mini" else read_gaia(settings.path, settings.split)
     chosen = []
     taken: Counter[int] = Counter()
     for question in questions:
-        is_wanted = question.level in settings.levels
-        if is_wanted and not (settings.limit and taken[question.level] >= settings.limit):
+        is_expected = question.level in settings.levels
+        # The limit applies to each level, so that a small limit still includes all levels.
+        if is_expected and not (settings.limit and taken[question.level] >= settings.limit):
             taken[question.level] += 1
             chosen.append(_task(question))
+    # The hub's client stores the files, so attempts read them without the network.
     if settings.source == "official":
         for task in chosen:
-            for location in task.facts["files"].values():
+            for location in task.metadata["files"].values():
                 gaia_attachment(settings.path, settings.split, location)
     return chosen
 
 
 def _task(question: GaiaQuestion) -> Task:
-    facts = asdict(question)
-    facts["steps"], facts["tools"] = list(question.steps), list(question.tools)
-    return Task(as_prompt(prompt_text(question)), facts)
+    metadata = asdict(question)
+    # JSON has no tuples.
+    metadata["steps"] = list(question.steps)
+    metadata["tools"] = list(question.tools)
+    return Task(as_prompt(prompt_text(question)), metadata)
 
 
 def prompt_text(question: GaiaQuestion) -> str:
-    """What the user says: the question, and which files come with it."""
+    """Return the user message: the question, and the names of its files."""
     if not question.files:
         return question.question
     return f"{question.question}\n\nAttached: {', '.join(question.files)}"
 
 
 def attachments(task: Task, settings: GaiaChoices) -> dict[str, bytes]:
-    """The files of a task by name, for a sandbox to hold them."""
-    return {name: _read(settings, location) for name, location in task.facts["files"].items()}
+    """Return the files of a task for a sandbox: name → content."""
+    return {name: _read(settings, location) for name, location in task.metadata["files"].items()}
 
 
 def _read(settings: GaiaChoices, location: str) -> bytes:
@@ -72,10 +76,11 @@ def _read(settings: GaiaChoices, location: str) -> bytes:
 
 
 def search_provider(settings: GaiaChoices, store: Path) -> SearchProvider | None:
-    """The web of a run; None where there is none. Raises ConfigError where a live service has no key.
+    """Return the web of a run; None if it has none. Raise ConfigError if a live service has no key.
 
     Args:
-        store: folder that keeps the results of a live service, so that nothing is asked twice.
+        settings: the choice of the web.
+        store: directory that stores the results of a live service, so that no search is paid twice.
     """
     if settings.search == "none":
         return None
@@ -97,13 +102,15 @@ def tools_for(
     provider: SearchProvider | None,
     run_code: Callable[[str], str] | None = None,
 ) -> list[Tool]:
-    """The tools of one task.
+    """Return the tools of one task.
 
     Args:
-        provider: of `search_provider`, one for the whole run.
-        run_code: runs a Python program in a sandbox that has the task's `attachments`, and gives what it printed.
+        task: the task.
+        settings: the selection that the task belongs to.
+        provider: result of `search_provider`, created once per run.
+        run_code: runs a Python program in a sandbox with the task's `attachments`, and returns its output.
     """
-    files = task.facts["files"]
+    files = task.metadata["files"]
     return question_tools(
         provider=provider,
         files=list(files),
@@ -113,14 +120,15 @@ def tools_for(
 
 
 def unreadable_files(chosen: Sequence[Task]) -> list[str]:
-    """Names of attachments that no tool reads, such as images and sound: their questions can only be guessed."""
-    names = [name for task in chosen for name in task.facts["files"]]
+    """Return the attachments that no tool reads, such as images and sound. Their questions can only be guessed."""
+    names = [name for task in chosen for name in task.metadata["files"]]
     return [name for name in names if not is_readable(name)]
 
 
 def score(answer: str | None, task: Task) -> dict[str, float]:
-    """1 or 0 by the official and the lenient scorer; NaN where the gold answer is kept back."""
-    gold = task.facts["answer"]
+    """Score an answer with the official and the lenient scorer: 1, 0, or NaN if the gold answer is secret."""
+    gold = task.metadata["answer"]
+    # NaN marks an unscored answer; 0 would count it as wrong.
     if gold is None:
         return dict.fromkeys(SCORES, math.nan)
     return {name: float(is_right(answer, gold)) for name, is_right in SCORES.items()}

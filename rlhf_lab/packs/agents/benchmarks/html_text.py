@@ -1,8 +1,9 @@
-"""The visible text of HTML, in time linear in its length, however broken it is.
+"""Extraction of visible text from HTML, in linear time even for malformed pages.
 
-The standard library's HTMLParser reads an unclosed tag again for each `<` in it: 60 KB of `<a ` take half a minute.
+The standard library's HTMLParser scans an unclosed tag again for each `<` in it: 60 KB of `<a ` take half a minute.
 Here every scan either consumes what it has read or is the last one: as in browsers, a tag, comment or script that
-never ends hides the rest of the page. Not a full HTML5 parser: it knows tags, comments, raw text and entities.
+never ends hides the rest of the page. This is not a complete HTML5 parser: it knows tags, comments, raw text and
+entities.
 """
 
 from __future__ import annotations
@@ -13,61 +14,68 @@ from urllib.parse import urljoin
 
 HIDDEN = ("script", "style", "noscript", "template", "svg", "head")
 RAW = {name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE) for name in ("script", "style")}
-"""Element whose content is no markup → where it ends."""
+"""Element whose content is not markup → pattern of its end tag."""
 BLOCKS = ("p", "div", "li", "tr", "br", "h1", "h2", "h3", "h4", "h5", "h6", "section", "article", "table", "ul", "ol")
 VOID = ("br",)
 MAX_LINK = 2_000
-"""Characters of a link's address; longer ones are left out, so that a long base address cannot multiply the page."""
+"""Maximum number of characters of a link's address; longer addresses are left out."""
+MAX_LINKS = 2**20
+"""Maximum number of characters of all addresses in a page's text; further ones are left out. Relative links are
+expanded with the address of the page, so a long address would multiply the size of the page."""
+MIN_LINK_COST = 50
+"""Minimum number of characters that each link counts towards `MAX_LINKS`. It limits the number of `urljoin` calls."""
 
-# Possessive (++, *+): nothing that was read is read again when the `>` is missing.
+MARKUP = re.compile(r"<(?:(?P<tag>/?[a-zA-Z])|[!?/])")
+"""Start of a tag, or of a comment or declaration. Any other `<` is a "less than" sign and part of the text."""
+# Possessive quantifiers (++, *+) prevent backtracking: no character is read twice if the `>` is missing.
 TAG = re.compile(r"""<(/?)([a-zA-Z][^\s/>]*+)((?:[^>=]++|=\s*+(?:"[^"]*+"|'[^']*+')?+)*+)>""")
 HREF = re.compile(
     r"""([^\s=/>"']++)(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s>]*+)))?+""",
 )
 LONG_NUMBER = re.compile(r"&#(?:0*+[0-9]{8,}+|[xX]0*+[0-9a-fA-F]{7,}+);?")
-"""A reference to no character. Python refuses to read numbers of more than 4,300 digits."""
+"""Numeric reference that is not a valid character. Python refuses to read numbers of more than 4,300 digits."""
 
 
 def html_text(html: str, url: str) -> str:
-    """The visible text of HTML: title first, blocks on lines of their own, the address behind the text of a link.
+    """Return the visible text of HTML. The title comes first, blocks have their own lines, addresses follow their
+    links.
 
     Args:
+        html: the page.
         url: address of the page, to which links are relative.
     """
-    reader = _Reader(url if len(url) <= MAX_LINK else "")
+    reader = _VisibleTextReader(url if len(url) <= MAX_LINK else "")
     _parse(html, reader)
-    lines = (" ".join(line.split()) for line in "".join(reader.parts).split("\n"))
+    text = "".join(reader.parts)
+    lines = [" ".join(line.split()) for line in text.split("\n")]
     body = "\n".join(line for line in lines if line)
     title = " ".join("".join(reader.title).split())
     return f"{title}\n\n{body}" if title else body
 
 
-def _parse(html: str, reader: _Reader) -> None:
-    """Give the tags and texts of a page to a reader, in their order."""
+def _parse(html: str, reader: _VisibleTextReader) -> None:
+    """Pass the tags and texts of a page to a reader, in their order."""
     position = 0
-    while (start := html.find("<", position)) >= 0:
+    while markup := MARKUP.search(html, position):
+        start = markup.start()
         reader.add_text(html[position:start])
-        following = html[start + 1 : start + 3]
-        if (following[:1].isascii() and following[:1].isalpha()) or re.match(r"/[a-zA-Z]", following):
+        if markup["tag"]:
             tag = TAG.match(html, start)
             if tag is None:
-                return  # it never ends
+                return  # the tag never ends, so it hides the rest
             position = _read_tag(html, tag, reader)
-        elif following[:1] in ("!", "?", "/") and following:
+        else:
             is_comment = html.startswith("<!--", start)
             closing = "-->" if is_comment else ">"
-            end = html.find(closing, start + 2)  # also ends `<!-->`, an empty comment
+            end = html.find(closing, start + 2)  # + 2 instead of + 4, because `<!-->` is an empty comment
             if end < 0:
                 return
             position = end + len(closing)
-        else:  # a "less than"
-            reader.add_text("<")
-            position = start + 1
     reader.add_text(html[position:])
 
 
-def _read_tag(html: str, tag: re.Match[str], reader: _Reader) -> int:
-    """Give one tag to a reader. Returns where to go on: behind it, or at the end of the raw text that it opens."""
+def _read_tag(html: str, tag: re.Match[str], reader: _VisibleTextReader) -> int:
+    """Pass one tag to a reader. Return the next position: after the tag, or at the end of the raw text it opens."""
     name, attributes = tag[2].lower(), tag[3]
     if tag[1]:
         reader.end(name)
@@ -81,8 +89,8 @@ def _read_tag(html: str, tag: re.Match[str], reader: _Reader) -> int:
     return tag.end()
 
 
-class _Reader:
-    """What of a page is visible.
+class _VisibleTextReader:
+    """Collects the visible text of a page.
 
     Attributes:
         parts: pieces of the text.
@@ -93,15 +101,16 @@ class _Reader:
         self.parts: list[str] = []
         self.title: list[str] = []
         self._url = url
-        self._hidden: list[str] = []  # open hidden elements, each name once: the outermost decides
+        self._hidden: list[str] = []  # open hidden elements; a name is stored once, because the outermost one decides
         self._links: list[str] = []
+        self._characters_left = MAX_LINKS
         self._in_title = False
 
     def start(self, tag: str, attributes: str) -> None:
-        if tag == "title" and "svg" not in self._hidden:
+        if tag == "title" and "svg" not in self._hidden:  # an SVG image may have a title of its own
             self._in_title = True
         elif tag == "body":
-            self._hidden.clear()  # a head that was never closed
+            self._hidden.clear()  # the head may not have been closed
         elif tag in HIDDEN:
             if tag not in self._hidden:
                 self._hidden.append(tag)
@@ -131,17 +140,21 @@ class _Reader:
             self.parts.append(_unescaped(text))
 
     def _address(self, link: str) -> str:
-        """Where a link leads; "" for one within the page or to no page."""
+        """Return the absolute address of a link; "" for links within the page, other schemes, or beyond the limits."""
+        if self._characters_left <= 0:
+            return ""
         try:
             address = urljoin(self._url, link.strip())
         except ValueError:
             return ""
         is_page = address.startswith(("http://", "https://")) and not link.startswith("#")
-        return address if is_page and len(address) <= MAX_LINK else ""
+        shown = address if is_page and len(address) <= MAX_LINK else ""
+        self._characters_left -= max(len(shown), MIN_LINK_COST)
+        return shown
 
 
 def _href(attributes: str) -> str:
-    """The address that the attributes of a link name; "" where they name none."""
+    """Return the value of `href` in a link's attributes; "" if there is none."""
     for attribute in HREF.finditer(attributes):
         if attribute[1].lower() == "href":
             return _unescaped(attribute[2] or attribute[3] or attribute[4] or "")

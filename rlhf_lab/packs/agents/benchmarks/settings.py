@@ -1,4 +1,4 @@
-"""Settings of the stages that run agents. Imports no torch."""
+"""Settings of the stages that run agents. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from rlhf_lab.packs.agents.gaia.mini import fixture_digests
 from rlhf_lab.packs.agents.gaia.rows import source_digest
 from rlhf_lab.packs.agents.harness.settings import CodeExecutor
 from rlhf_lab.packs.agents.tools.bench.templates import files_digest
+from rlhf_lab.training.settings import ClusterUnit
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
 
 INJECTIONS = Path(__file__).with_name("injections.yml")
-"""The forms of attacks, see injections.py."""
+"""File with the forms of attacks, see injections.py."""
 TaskSetName = Literal["mini", "generated", "world"]
 Tier = Literal[1, 2, 3]
 Category = Literal["tool_use", "multi_step", "failure_recovery", "long_horizon", "flaky", "ambiguous", "conflicting"]
@@ -30,17 +31,18 @@ Category = Literal["tool_use", "multi_step", "failure_recovery", "long_horizon",
 
 @dataclass(frozen=True)
 class AgentStage(EvaluationSettings):
-    """A stage that runs the agents of `agent.programs` on tasks.
+    """Base class for stages that run the agents of `agent.programs` on tasks.
 
     Args:
-        attempts: of each agent at each task; a model that samples does another one each time.
+        attempts: number of attempts of each agent at each task. Attempts differ only if the model samples.
     """
 
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "agent")
     optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    measures_gold: ClassVar[bool] = False  # what it is about is whether answers are right
+    measures_gold: ClassVar[bool] = False  # the result is whether answers are right, not a gold score
     calls_reward: ClassVar[bool] = False
-    shares_work: ClassVar[bool] = False
+    is_distributed: ClassVar[bool] = False
+    clusters: ClassVar[ClusterUnit] = ClusterUnit("the template of the task", "template", "template")
     answer: ClassVar[str] = "agents"
     attempts: Annotated[int, Ge(1)] = 1
 
@@ -48,18 +50,20 @@ class AgentStage(EvaluationSettings):
 @register("algorithm", "agent_bench")
 @dataclass(frozen=True)
 class AgentBench(AgentStage):
-    """Agents on tasks with tools: the answer and the way to it, calls, tokens and cost, agents against each other.
+    """Benchmark of agents on tasks with tools: answers, calls, tokens, cost, and comparisons between agents.
 
     Args:
-        tasks: sets of tasks: `mini`, the 36 that were written by hand; `generated`, siblings of them with other names
-            and numbers; `world`, held-out tasks of data=tools, on whose training tasks a local model may have learned.
-        categories: kinds of the tasks of mini and generated. The first three are AgentBench-Mini's 36.
-        siblings: generated tasks of each hand-written one.
-        limit: tasks of each set at most, at regular intervals; 0 takes all.
-        inject: tasks that are tried once more with tools whose results carry an order; 0 is no attack.
-        regressions: regressions.jsonl of an earlier run: attacks that once succeeded, tried again.
+        tasks: sets of tasks. `mini` has 36 hand-written tasks; `generated` has siblings of them with other names and
+            numbers; `world` has the held-out tasks of data=tools, whose training tasks a local model may be trained on.
+        categories: categories of the tasks of mini and generated. The first three are the 36 tasks of AgentBench-Mini.
+        siblings: number of generated tasks per hand-written task.
+        limit: maximum number of tasks of each set, chosen at regular intervals; 0 means all.
+        inject: number of tasks that are also attempted under attack, with orders in the tools' results; 0 means no
+            attack.
+        regressions: regressions.jsonl of an earlier run; its successful attacks are tried again.
     """
 
+    # A smoke run exercises every part of the stage on a few tasks.
     smoke: ClassVar[dict[str, float]] = {"limit": 6, "siblings": 1, "inject": 4}
     tasks: Annotated[tuple[TaskSetName, ...], NotEmpty(), Distinct()] = ("mini",)
     categories: Annotated[tuple[Category, ...], NotEmpty(), Distinct()] = ("tool_use", "multi_step", "failure_recovery")
@@ -80,14 +84,14 @@ class AgentBench(AgentStage):
 
     def contradictions(self, config: Config) -> list[str]:
         if "world" in self.tasks and registry.kind_of("data", config.data) != "tools":
-            return ["algorithm.tasks: world are the held-out tasks of data=tools; add data=tools, or leave world out"]
+            return ["algorithm.tasks: world has the held-out tasks of data=tools; add data=tools, or remove world"]
         return []
 
 
 @register("algorithm", "gaia")
 @dataclass(frozen=True)
 class Gaia(AgentStage, GaiaChoices):
-    """GAIA: questions for assistants with tools, scored as the leaderboard does (`success`) and leniently."""
+    """Benchmark on GAIA: questions for assistants with tools, scored as on the leaderboard and leniently."""
 
     tools_run_code: ClassVar[bool] = True
     digested_paths: ClassVar[tuple[str, ...]] = ("path",)
@@ -96,6 +100,7 @@ class Gaia(AgentStage, GaiaChoices):
     def contents(self) -> dict[str, str]:
         if self.source == "mini":
             return fixture_digests()
+        # None for a hub id, whose content is not known before the download.
         digest = source_digest(self.path, self.split)
         return {"path": digest} if digest else {}
 
@@ -103,17 +108,17 @@ class Gaia(AgentStage, GaiaChoices):
 @register("algorithm", "code_bench")
 @dataclass(frozen=True)
 class CodeBench(AgentStage):
-    """Agents that write programs: hidden tests grade the last program, and each before it, so that the share solved
-    within so many rounds is known from one run.
+    """Benchmark of agents that write programs. Hidden tests grade every program of an attempt, so that one run shows
+    the fraction of tasks solved after each number of rounds.
 
     Args:
-        tasks: `own`, twelve programs with bugs in three tiers; `data`, the rows of the data that have tests, such as
-            those of data=humaneval.
-        tiers: of the own tasks: 1, a traceback names the line; 2, results are wrong and the description says why; 3,
-            bugs that hide each other, edge cases, and programs that are too slow.
-        limit: tasks at most, at regular intervals; 0 takes all.
-        pass_at: values of k of pass@k, at most `attempts`.
-        rounds_at: numbers of rounds within which the share of solved tasks is told.
+        tasks: set of tasks. `own` has twelve programs with bugs in three tiers; `data` uses the rows of the data that
+            have tests, such as those of data=humaneval.
+        tiers: tiers of the own tasks. In tier 1 a traceback names the line; in tier 2 results are wrong and the
+            description says why; tier 3 has bugs that hide each other, edge cases, and slow programs.
+        limit: maximum number of tasks, chosen at regular intervals; 0 means all.
+        pass_at: values of k in pass@k, each at most `attempts`.
+        rounds_at: numbers of rounds after which the fraction of solved tasks is reported.
     """
 
     smoke: ClassVar[dict[str, float]] = {"limit": 3}
@@ -125,7 +130,8 @@ class CodeBench(AgentStage):
 
     def contradictions(self, config: Config) -> list[str]:
         return [
-            f"agent.programs.{name}.answer=text: its programs are graded; write agent.programs.{name}.answer=code"
+            # Only code_executor has this setting.
+            f"agent.programs.{name}.answer=text: code_bench grades programs; set agent.programs.{name}.answer=code"
             for name, program in config.agent.programs.items()
             if isinstance(program, CodeExecutor) and program.answer != "code"
         ]
@@ -135,6 +141,6 @@ class CodeBench(AgentStage):
             *super().rules(),
             (
                 all(k <= self.attempts for k in self.pass_at),
-                f"pass_at={list(self.pass_at)} has a value above attempts={self.attempts}",
+                f"pass_at={list(self.pass_at)} has a value above attempts={self.attempts}; raise attempts",
             ),
         )

@@ -1,8 +1,9 @@
-"""Trajectories on disk, by the content of their attempts: trajectories.jsonl, a row per attempt, complete.
+"""Trajectories on disk, identified by the content of their attempts: trajectories.jsonl, one row per attempt.
 
-A row is written whole when its attempt ends and carries a checksum. A kill between two rows loses nothing; one within
-a row costs that attempt; a row that is damaged later is dropped and its attempt made anew. Runs of the same stage by
-the same code share their attempts: a run with more tasks or draws than an earlier one takes what that one has.
+A row is written at once when its attempt finishes, and has a checksum. A process that is killed between two rows loses
+nothing; one that is killed within a row loses that attempt. A row that was damaged later is dropped and its attempt is
+repeated. Runs of the same stage with the same code reuse each other's attempts, e.g. if a run has more tasks or draws
+than an earlier one.
 """
 
 from __future__ import annotations
@@ -18,41 +19,43 @@ from typing import Any
 
 from rlhf_lab.core.files import append_jsonl, fingerprint, parse_json, read_json, write_text
 from rlhf_lab.core.tools import Call
-from rlhf_lab.packs.agents.trajectory import AgentTrajectory, Turn
+from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 
 FILE = "trajectories.jsonl"
 CODE = "code.json"
-"""File of a run directory that says which code made it."""
+"""File of a run directory with the digests of the code that ran it."""
 HIDDEN = "[secret]"
 SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
-"""Names of environment variables whose values are not written."""
+"""Pattern of environment variables whose values are never written."""
 SHORTEST_SECRET = 8
-"""Characters: what is shorter would be found in ordinary text."""
+"""Minimum number of characters of a secret. Shorter values would occur in ordinary text by chance."""
 SECRET_FORMS = re.compile(
     r"\b(?:sk|pk|rk)-[A-Za-z0-9_\-]{16,}|\bhf_[A-Za-z0-9]{16,}|\bgh[pousr]_[A-Za-z0-9]{16,}|\bAKIA[A-Z0-9]{12,}"
     r"|\b[Bb]earer [A-Za-z0-9_\-.=+/]{16,}"
 )
-"""Keys of well-known services, wherever they come from."""
+"""Patterns of keys of well-known services, whatever their origin."""
 
 
 class TrajectoryLog:
-    """The attempts of a run so far.
+    """The stored attempts of a run.
 
     Attributes:
-        damaged: rows that were dropped because they are not what was written.
-        adopted: attempts taken from earlier runs.
+        path: the file.
+        damaged: number of rows that were dropped because their checksum is wrong.
+        adopted: number of attempts copied from earlier runs.
     """
 
-    def __init__(self, folder: Path):
-        self.path = folder / FILE
+    def __init__(self, directory: Path):
+        self.path = directory / FILE
         self._secrets = secrets_of(os.environ)
         self._lock = threading.Lock()
         rows = list(_intact(self.path))
         self._rows = {row["key"]: row for row in rows if row is not None}
         self.damaged = sum(row is None for row in rows)
         self.adopted = 0
+        # Rewritten without damaged rows, because an incomplete last row would merge with the next appended one.
         if self.damaged or len(self._rows) < len(rows):
-            write_text(self.path, "".join(json.dumps(row) + "\n" for row in self._rows.values()))
+            self._rewrite()
 
     def __contains__(self, key: str) -> bool:
         return key in self._rows
@@ -64,38 +67,51 @@ class TrajectoryLog:
         return from_json(self._rows[key]["trajectory"])
 
     def add(self, key: str, about: Mapping[str, Any], trajectory: AgentTrajectory) -> None:
-        """Keep an attempt. Secrets of the environment, and what looks like one, are not written.
+        """Store an attempt. Secrets of the environment, and texts that look like secrets, are removed.
 
         Args:
-            about: what else the row says.
+            key: key of the attempt.
+            about: further columns of the row.
+            trajectory: trajectory of the attempt.
         """
         row = {"key": key, **about, "trajectory": to_json(trajectory)}
-        plain = json.loads(json.dumps(row, default=str))  # as it will be read: the checksum is of that
-        self._append([_sealed(without_secrets(plain, self._secrets))])
+        # The checksum is computed from the values as they are read back, e.g. with lists instead of tuples.
+        plain_values = parse_json(json.dumps(row, default=str))
+        redacted = without_secrets(plain_values, self._secrets)
+        self._append([_checksummed(redacted)])
 
     def adopt(self, keys: Iterable[str], folders: Iterable[Path]) -> None:
-        """Take the attempts of these keys that the log lacks from the runs in other folders by the same code."""
+        """Copy missing attempts with these keys from runs in other directories with the same code."""
         missing = {key for key in keys if key not in self}
         code = read_json(self.path.parent / CODE)
-        for folder in folders:
-            if not missing or code is None:
+        if code is None:
+            return
+        for directory in folders:
+            if not missing:
                 return
-            if not _same_code(code, read_json(folder / CODE)):
+            if not _same_code(code, read_json(directory / CODE)):
                 continue
-            rows = {row["key"]: row for row in _intact(folder / FILE) if row is not None and row["key"] in missing}
+            rows = {}
+            for row in _intact(directory / FILE):
+                if row is not None and row["key"] in missing:
+                    rows[row["key"]] = row
             self._append(list(rows.values()))
             self.adopted += len(rows)
             missing -= rows.keys()
 
     def keep_only(self, keys: Iterable[str]) -> None:
-        """Drop attempts that are no part of the run any more, and put the others in the order of the keys."""
-        wanted = {key: self._rows[key] for key in keys}
-        if list(wanted) != list(self._rows):
-            self._rows = wanted
-            write_text(self.path, "".join(json.dumps(row) + "\n" for row in wanted.values()))
+        """Drop attempts that no longer belong to the run, and sort the others in the order of the keys."""
+        expected = {key: self._rows[key] for key in keys}
+        if list(expected) != list(self._rows):
+            self._rows = expected
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        lines = [json.dumps(row) + "\n" for row in self._rows.values()]
+        write_text(self.path, "".join(lines))
 
     def _append(self, rows: list[dict[str, Any]]) -> None:
-        with self._lock:  # agents that ask a service may end attempts in several threads
+        with self._lock:  # agents that call a service may finish attempts in several threads
             fresh = [row for row in rows if row["key"] not in self._rows]
             if fresh:
                 append_jsonl(self.path, fresh)
@@ -103,26 +119,28 @@ class TrajectoryLog:
 
 
 def _same_code(mine: Mapping[str, Any], theirs: Any) -> bool:
-    """Whether two runs share no definition that differs. Each may have more: other agents, other data.
+    """Return True if no definition differs between two runs. Each may have more, e.g. for other agents or data.
 
-    Code that only one of them has was reached from code that both have, or has nothing to do with the other.
+    Code that only one run has was either reached from code that both have, or is irrelevant to the other run.
     """
     if not isinstance(theirs, dict) or mine.get("version") != theirs.get("version"):
         return False
     definitions, others = mine.get("definitions", {}), theirs.get("definitions", {})
+    # A definition that the other run lacks counts as equal.
     return all(others.get(name, digest) == digest for name, digest in definitions.items())
 
 
-def _sealed(row: dict[str, Any]) -> dict[str, Any]:
+def _checksummed(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "sha256": fingerprint(row)}
 
 
 def _intact(path: Path) -> Iterator[dict[str, Any] | None]:
-    """The rows of a log in order; None for one that is cut off or not what was written."""
+    """Yield the rows of a log in order; None for a row that is incomplete or damaged."""
     if not path.exists():
         return
     for line in path.read_bytes().splitlines(keepends=True):
         try:
+            # A row without its line break was cut off by a kill.
             row = parse_json(line.decode("utf-8")) if line.endswith(b"\n") else None
         except ValueError:
             row = None
@@ -130,14 +148,16 @@ def _intact(path: Path) -> Iterator[dict[str, Any] | None]:
 
 
 def _is_intact(row: Mapping[str, Any]) -> bool:
-    """Whether a row is what was written, by its checksum."""
+    """Return True if a row matches its checksum."""
+    if not isinstance(row.get("key"), str):
+        return False
     content = {name: value for name, value in row.items() if name != "sha256"}
-    return isinstance(row.get("key"), str) and row.get("sha256") == fingerprint(content)
+    return row.get("sha256") == fingerprint(content)
 
 
-def read_trajectories(folder: Path) -> list[dict[str, Any]]:
-    """The intact rows of a run directory, in their order; none where it has no such file."""
-    return [row for row in _intact(folder / FILE) if row is not None]
+def read_trajectories(directory: Path) -> list[dict[str, Any]]:
+    """Return the intact rows of a run directory in order; empty if the file does not exist."""
+    return [row for row in _intact(directory / FILE) if row is not None]
 
 
 def to_json(trajectory: AgentTrajectory) -> dict[str, Any]:
@@ -145,24 +165,30 @@ def to_json(trajectory: AgentTrajectory) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any]) -> AgentTrajectory:
-    """The inverse of `to_json`, also after JSON has been between them."""
+    """Invert `to_json`, also for values that have been written as JSON and read again."""
     turns = []
     for turn in values["turns"]:
         calls = tuple(Call(**call) for call in turn["calls"])
-        turns.append(Turn(**{**turn, "calls": calls}))
+        values_of_turn = {**turn, "calls": calls}
+        turns.append(ModelTurn(**values_of_turn))
     return AgentTrajectory(**{**values, "turns": tuple(turns)})
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
-    """Values of an environment that are keys by the name of their variable, the longest first."""
+    """Return the secrets of an environment, by the names of its variables, in descending order of length."""
     values = {value.strip() for name, value in environment.items() if SECRET_NAMES.search(name)}
-    return sorted((value for value in values if len(value) >= SHORTEST_SECRET), key=len, reverse=True)
+    secrets = [value for value in values if len(value) >= SHORTEST_SECRET]
+    # Descending, so that a secret that contains another one is replaced first and leaves no rest.
+    return sorted(secrets, key=len, reverse=True)
 
 
 def without_secrets(value: Any, secrets: Iterable[str]) -> Any:
-    """JSON values in which no text holds one of the secrets, or what looks like one."""
+    """Replace secrets, and texts that look like secrets, in a JSON value."""
     if isinstance(value, dict):
-        return {without_secrets(name, secrets): without_secrets(item, secrets) for name, item in value.items()}
+        redacted = {}
+        for name, item in value.items():
+            redacted[without_secrets(name, secrets)] = without_secrets(item, secrets)
+        return redacted
     if isinstance(value, list):
         return [without_secrets(item, secrets) for item in value]
     if not isinstance(value, str):

@@ -1,8 +1,8 @@
 """Pages of the live web as text.
 
-Addresses come from a model. Only http and https are opened, only on public hosts, at every redirect too: neither files
-nor services of this machine and its network. The connection goes to the address that was checked. A page has one
-deadline, redirects included, and a maximum size.
+A model chooses the addresses. Only http and https on public hosts are opened, and redirects are checked as well, so no
+file and no service of this machine and its network can be read. The connection uses the address that was checked. A
+page has one deadline, which includes redirects, and a maximum size.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from rlhf_lab.core.http_client import ExchangeLimits
 from rlhf_lab.core.tools import ToolError
 from rlhf_lab.packs.agents.benchmarks.html_text import html_text
-from rlhf_lab.packs.agents.benchmarks.web_connection import Limits, build_opener, resolve
+from rlhf_lab.packs.agents.benchmarks.web_connection import build_opener, resolve
 from rlhf_lab.packs.agents.gaia.files import file_text, is_readable
 
 DEADLINE_S = 20.0
-"""Of a page, from its first connection to its last byte."""
+"""Deadline of a page in seconds, from its first connection to its last byte."""
 MOST_BYTES = 8 * 2**20
 AGENT = "Mozilla/5.0 (compatible; rlhf_lab)"
 SUFFIX_OF_TYPE = {
@@ -31,36 +32,39 @@ SUFFIX_OF_TYPE = {
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
 }
 KEPT = "/%:@!$&'()*+,;=~"
-"""What stays as it is in an address; % because it may be quoted already."""
+"""Characters of an address that are not quoted. `%` is one of them, because the address may be quoted already."""
 
 
 def page_text(url: str, *, allow_private: bool = False) -> str:
-    """A page's text; of HTML without scripts, with the addresses of its links. Raises ToolError.
+    """Return the text of a page. HTML loses its scripts, and links are followed by their addresses. Raise ToolError.
 
     Args:
-        allow_private: also on hosts of this machine and its network.
+        url: address of the page.
+        allow_private: True to allow hosts of this machine and its network.
     """
     _check_address(url, allow_private)
-    limits = Limits(DEADLINE_S, MOST_BYTES)
+    limits = ExchangeLimits(DEADLINE_S, MOST_BYTES)
     opener = build_opener(_CheckedRedirect(allow_private), limits, allow_private=allow_private)
     try:
         request = urllib.request.Request(_quoted(url), headers={"User-Agent": AGENT})
         with opener.open(request) as response:
-            content = response.read(MOST_BYTES + 1)
+            content = response.read(MOST_BYTES + 1)  # one more byte, to notice a page that is too large
             address, content_type = response.url, response.headers.get_content_type()
             encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     except urllib.error.HTTPError as error:
         raise ToolError(f"error: {url} answers with status {error.code}") from error
-    except (OSError, HTTPException, ValueError) as error:  # no connection, time-out; cut off; no address
-        raise ToolError(f"error: {url} cannot be reached: {str(error) or type(error).__name__}") from error
+    except (OSError, HTTPException, ValueError) as error:  # no connection or time-out; incomplete; invalid address
+        reason = str(error) or type(error).__name__
+        raise ToolError(f"error: {url} cannot be reached: {reason}") from error
     if len(content) > MOST_BYTES:
         raise ToolError(f"error: {url} has more than {MOST_BYTES // 2**20} MiB")
-    if encoding != "identity":  # nothing else was asked for, and nothing is unpacked
+    if encoding != "identity":  # no other encoding was requested, and decompression could exceed the size limit
         raise ToolError(f"error: {url} answers with the encoding {encoding[:40]!r}, which is not read")
     return _as_text(address, content_type, content)
 
 
 def _as_text(url: str, content_type: str, content: bytes) -> str:
+    # The type that the server states counts more than the ending of the address.
     suffix = SUFFIX_OF_TYPE.get(content_type, "")
     if not suffix and content_type.startswith("text/"):
         suffix = ".txt"
@@ -73,7 +77,7 @@ def _as_text(url: str, content_type: str, content: bytes) -> str:
 
 
 def _check_address(url: str, allow_private: bool) -> None:
-    """Raises ToolError for an address that must not be opened."""
+    """Raise ToolError if an address must not be opened."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -81,6 +85,7 @@ def _check_address(url: str, allow_private: bool) -> None:
         host, port, parts = None, None, urlsplit("")
     if parts.scheme not in ("http", "https") or not host:
         raise ToolError(f"error: {url!r} is no address of a page; it starts with https:// or http://")
+    # Then every host may be opened.
     if allow_private:
         return
     try:
@@ -90,9 +95,11 @@ def _check_address(url: str, allow_private: bool) -> None:
 
 
 def _quoted(url: str) -> str:
-    """An address with the letters that HTTP does not take in its path and query as %XX."""
+    """Quote the characters of path and query that HTTP does not allow."""
     parts = urlsplit(url.strip())
-    return parts._replace(path=quote(parts.path, safe=KEPT), query=quote(parts.query, safe=KEPT + "?")).geturl()
+    path = quote(parts.path, safe=KEPT)
+    query = quote(parts.query, safe=KEPT + "?")
+    return parts._replace(path=path, query=query).geturl()
 
 
 class _CheckedRedirect(urllib.request.HTTPRedirectHandler):

@@ -1,7 +1,8 @@
-"""The live web through a search service, and a store of what was asked, so that a resumed run pays for nothing twice.
+"""Live web search through a service, with a store of results, so that a resumed run does not pay again.
 
-The key is read from the environment, sent to the service, and never stored or shown. A service that does not answer
-raises SearchUnavailable, which is no fault of the agent; a query that it refuses is a ToolError, which the agent reads.
+The key is read from the environment, sent to the service, and never stored or displayed. If the service does not
+answer, SearchUnavailable is raised, because this is no error of the agent. If the service rejects a query, ToolError is
+raised, which the agent reads.
 """
 
 from __future__ import annotations
@@ -20,32 +21,35 @@ from typing import Any
 from urllib.parse import urlencode
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.files import fingerprint, make_folder, parse_json, read_json, write_json
+from rlhf_lab.core.files import fingerprint, make_dir, parse_json, read_json, write_json
+from rlhf_lab.core.http_client import ExchangeLimits, RefuseRedirects, retry_after_s
+from rlhf_lab.core.text import well_formed
 from rlhf_lab.core.tools import ToolError
-from rlhf_lab.packs.agents.benchmarks.web_connection import Limits, build_opener
+from rlhf_lab.packs.agents.benchmarks.web_connection import build_opener
 from rlhf_lab.packs.agents.benchmarks.web_pages import page_text
 from rlhf_lab.packs.agents.gaia.search import Hit, SearchUnavailable
 from rlhf_lab.packs.judging.judges.keys import scrub, without_key
 
-LIMITS = Limits(seconds=30.0, max_bytes=8 * 2**20)
-"""Of one attempt at a search."""
+LIMITS = ExchangeLimits(seconds=30.0, max_bytes=8 * 2**20)
+"""Limits of one attempt at a search."""
 ATTEMPTS = 4
 LONGEST_PAUSE_S = 60.0
 PASSING = (408, 425, 429, 500, 502, 503, 504)
-"""Statuses after which the same request may succeed."""
+"""HTTP status codes after which the same request may succeed."""
 REFUSED_QUERY = (400, 413, 414, 422)
-"""Statuses that blame the query."""
+"""HTTP status codes that mean an invalid query."""
 
 
 @dataclass(frozen=True)
 class SearchService:
-    """How one service is asked.
+    """Interface of a search service.
 
     Attributes:
-        key_env: environment variable that usually has its key.
-        request: (address, key, query, results) → what is sent.
-        entries: the list of results in its answer.
-        fields: of an entry: title, address, snippet.
+        url: official address.
+        key_env: environment variable that usually contains the key.
+        request: function of (address, key, query, number of results) that returns the HTTP request.
+        entries: path to the list of results in the answer.
+        fields: names of title, address and snippet in a result.
     """
 
     url: str
@@ -91,36 +95,32 @@ SERVICES: Mapping[str, SearchService] = {
 
 
 def live_search(service: str, store: Path, *, key_env: str = "", url: str = "", results: int = 5) -> WebSearch:
-    """A service with its key from the environment. Raises ConfigError where the key is not there."""
+    """Open a service with its key from the environment. Raise ConfigError if the key is missing."""
     variable = key_env or SERVICES[service].key_env
     key = os.environ.get(variable, "").strip()
     if not key:
         raise ConfigError(
-            f"algorithm.search={service}: the environment variable {variable} has no key; set it "
-            f"(export {variable}=…), or name another one with algorithm.search_key_env"
+            f"algorithm.search={service}: the environment variable {variable} contains no key; set it "
+            f"(export {variable}=…), or name another variable with algorithm.search_key_env"
         )
     return WebSearch(service, key, store, url=url, results=results)
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the key to another host."""
-
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        return None
 
 
 class WebSearch:
     """A search service and the pages of the web, with a store.
 
     Args:
-        store: folder; results lie there by what was asked, pages by their address.
-        url: address of the service; empty is its own.
-        pause_s: before the second attempt; doubled for each further one.
-        open_url: a page's text by its address; raises ToolError.
+        service: name of the service.
+        key: key of the service.
+        store: directory; results are stored by their request, and pages by their address.
+        url: address of the service; empty means its official address.
+        results: number of results per search.
+        pause_s: pause before the second attempt in seconds, doubled for each further one.
+        open_url: returns the text of a page by its address; raises ToolError.
 
     Attributes:
-        paid: searches that the service answered.
-        stored: searches that the store answered.
+        paid: number of searches that the service answered.
+        stored: number of searches that the store answered.
     """
 
     def __init__(
@@ -138,17 +138,24 @@ class WebSearch:
         self._url = url or self._service.url
         self._results, self._pause_s, self._open_url = results, pause_s, open_url
         self._store = store
+        # one lock per file of the store
         self._locks: dict[str, Lock] = {}
         self.paid = self.stored = 0
 
     def search(self, query: str) -> list[Hit]:
-        query = query.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be sent
-        asked = {"service": self._name, "url": self._url, "query": query, "results": self._results}
-        path = self._path("search", asked)
-        with self._lock(path):  # two agents that ask the same pay once
+        # A model may write lone surrogates, which can neither be sent nor stored.
+        query = well_formed(query)
+        key = {
+            "service": self._name,
+            "url": self._url,
+            "query": query,
+            "results": self._results,
+        }
+        path = self._path("search", key)
+        with self._lock(path):  # two agents with the same query pay once
             row = read_json(path)
             if not _is_row(row, "hits"):
-                row = {**asked, "hits": [asdict(hit) for hit in self._ask(query)]}
+                row = {**key, "hits": [asdict(hit) for hit in self._ask(query)]}
                 self.paid += 1
                 self._keep(path, row)
             else:
@@ -156,10 +163,12 @@ class WebSearch:
         return [Hit(**hit) for hit in row["hits"]]
 
     def open(self, url: str) -> str:
+        url = well_formed(url)
         path = self._path("pages", {"url": url})
         with self._lock(path):
             row = read_json(path)
             if not _is_row(row, "text"):
+                # A page that repeats the key must not be stored with it.
                 row = {"url": url, "text": without_key(self._open_url(url), self._key)}
                 self._keep(path, row)
         return str(row["text"])
@@ -172,40 +181,46 @@ class WebSearch:
             except _Passing as failure:
                 if attempt == ATTEMPTS:
                     problem = self._problem(f"no answer in {ATTEMPTS} attempts: {failure}")
-                    raise SearchUnavailable(f"{problem}; give the same command again later") from failure
+                    raise SearchUnavailable(f"{problem}; repeat the command later") from failure
+                # The service may ask for a longer pause, but not for any length.
                 time.sleep(min(max(pause_s, failure.retry_after_s), LONGEST_PAUSE_S))
                 pause_s *= 2
         raise AssertionError("the last attempt returns or raises")
 
     def _send(self, query: str) -> Any:
-        """One attempt: the service's answer. Raises _Passing, SearchUnavailable or ToolError."""
+        """Make one attempt and return the service's answer. Raise _Passing, SearchUnavailable or ToolError."""
         request = self._service.request(self._url, self._key, query, self._results)
-        # the user names the service, which may be one of this machine
-        opener = build_opener(_NoRedirect(), LIMITS, allow_private=True)
+        # The user chose the service, so it may run on this machine.
+        opener = build_opener(RefuseRedirects(), LIMITS, allow_private=True)
         try:
             with opener.open(request) as response:
                 return parse_json(response.read())
         except urllib.error.HTTPError as error:
             text = _reason(error)
+            # A passing error is repeated, the model reads an error of its query, and any other error stops the run.
             if error.code in PASSING:
-                raise _Passing(f"status {error.code} {text}", error.headers.get("Retry-After")) from error
+                raise _Passing(f"status {error.code} {text}", retry_after_s(error.headers)) from error
             if error.code in REFUSED_QUERY:
                 raise ToolError(self._problem(f"error: the service refuses this query: {text}")) from error
             raise SearchUnavailable(
                 f"{self._problem(f'status {error.code} {text}')}; check the key, its quota and algorithm.search_url"
             ) from error
-        except (OSError, HTTPException, ValueError) as error:  # no connection, time-out; cut off; no JSON
+        except (OSError, HTTPException, ValueError) as error:  # no connection or time-out; incomplete; invalid JSON
             raise _Passing(str(error) or type(error).__name__) from error
 
     def _hits(self, answer: Any) -> list[Hit]:
-        """Results in an answer. An answer without any is a search that found nothing."""
+        """Read the results in an answer. An answer without the expected fields has no results."""
         entries = answer
         for name in self._service.entries:
+            # A missing level counts as empty.
             entries = entries.get(name) or {} if isinstance(entries, Mapping) else {}
         hits = []
+        # A field may be missing or null, and then counts as empty.
         for entry in list(entries)[: self._results]:
-            title, url, snippet = (str(entry.get(field) or "") for field in self._service.fields)
-            hits.append(Hit(*(" ".join(without_key(text, self._key).split()) for text in (title, url, snippet))))
+            texts = [str(entry.get(field) or "") for field in self._service.fields]
+            # An answer may repeat the key, e.g. in an address, so it is removed before it is stored.
+            title, url, snippet = [" ".join(without_key(text, self._key).split()) for text in texts]
+            hits.append(Hit(title, url, snippet))
         return hits
 
     def _problem(self, text: str) -> str:
@@ -215,15 +230,16 @@ class WebSearch:
         return self._store / kind / f"{fingerprint(asked)}.json"
 
     def _lock(self, path: Path) -> Lock:
+        # setdefault is atomic, so two threads get the same lock.
         return self._locks.setdefault(path.name, Lock())
 
     def _keep(self, path: Path, row: Mapping[str, Any]) -> None:
-        make_folder(path.parent)
+        make_dir(path.parent)
         write_json(path, row)
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """The beginning of what a service says with an error; "" where that does not arrive in time."""
+    """Return the start of a service's error message; "" if it does not arrive in time."""
     try:
         return error.read(500).decode("utf-8", "replace")
     except (OSError, HTTPException):
@@ -231,12 +247,11 @@ def _reason(error: urllib.error.HTTPError) -> str:
 
 
 class _Passing(Exception):
-    """An attempt that may be repeated."""
+    """Raised by an attempt that may be repeated."""
 
-    def __init__(self, message: str, retry_after: str | None = None):
+    def __init__(self, message: str, retry_after_s: float | None = None):
         super().__init__(message)
-        is_seconds = retry_after is not None and retry_after.strip().isdecimal()
-        self.retry_after_s = float(retry_after) if retry_after and is_seconds else 0.0
+        self.retry_after_s = retry_after_s or 0.0
 
 
 def _is_row(value: Any, field: str) -> bool:

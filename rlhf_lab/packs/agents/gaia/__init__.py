@@ -1,7 +1,7 @@
-"""GAIA: questions for assistants with tools, the tools, and the two scorers (arXiv:2311.12983).
+"""GAIA (arXiv:2311.12983): questions for assistants with tools, the tools, and two scorers.
 
-questions.py is the record of a question; mini.py the thirty questions of our own over a small invented web; tools.py
-what an agent may call: search.py ranks pages, files.py reads attachments. answers.py says how an answer is given and
-finds it; official.py scores it as the leaderboard does, lenient.py (with numerals.py) as a patient reader would.
-Start at questions.py. The official set is read by packs/agents/gaia/rows.py.
+Read questions.py (the record of a question), then mini.py, which has thirty built-in questions over a small invented
+web in fixtures/, and rows.py, which reads the official set. tools.py has the tools of an agent: search.py ranks pages,
+files.py and read_file.py read attachments. answers.py finds the answer in a response. official.py scores it by the
+rules of the leaderboard, lenient.py (with numerals.py) as a lenient reader would.
 """

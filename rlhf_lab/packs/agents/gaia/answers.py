@@ -1,4 +1,4 @@
-"""How an agent gives its answer, and where in its text the answer is."""
+"""Form of an agent's answer, and its extraction from the agent's text."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ The answer is a number, or as few words as possible, or a list of these separate
 - Number: digits only, without commas between them, and without a unit such as $ or % unless the question asks for one.
 - Words: no article, no abbreviation, and digits written as digits, unless the question says otherwise.
 - List: each element by these rules, in the order that the question asks for."""
-"""The instruction of an agent. The official scorer forgives little of what it forbids."""
+"""Instructions for the form of the answer. The official scorer marks many deviations from it as wrong."""
 
 MARKER = re.compile(r"final\s+answer\s*[*_]*\s*:", re.IGNORECASE)
 EMPHASIS = "*` \t"
 BRACKETS = (("<", ">"), ("[", "]"))
-"""What models put around an answer: emphasis, and the brackets of a template. Quotes may belong to the answer."""
+"""Emphasis marks and template brackets that are removed around an answer. Quotes stay, as they may be part of it."""
 
 
 def final_answer(text: str) -> str | None:
-    """The answer behind the last "FINAL ANSWER:": the rest of its line, or else the next line with text.
+    """Return the answer after the last "FINAL ANSWER:": the rest of its line, or else the next line with text.
 
-    None where there is no marker, or nothing follows it.
+    Return None if there is no marker, or if no text follows it.
     """
     markers = list(MARKER.finditer(text))
     if not markers:
@@ -37,6 +37,7 @@ def final_answer(text: str) -> str | None:
 def _unwrap(line: str) -> str:
     answer = line.strip(EMPHASIS)
     for opening, closing in BRACKETS:
+        # Brackets are removed only if they enclose the entire answer: "[a] and [b]" stays.
         if answer.startswith(opening) and answer.find(closing) == len(answer) - 1:
             return answer[1:-1].strip(EMPHASIS)
     return answer

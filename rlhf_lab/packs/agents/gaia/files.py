@@ -1,7 +1,7 @@
-"""Attachments as text: plain files as they are, spreadsheets as rows, PDF by page.
+"""Attachments as text: text files unchanged, spreadsheets as rows, PDF by page.
 
-Files may come from the web. Spreadsheets and PDF are read by a process of their own, with a deadline and limits of
-memory, of what they unpack to and of their text.
+Files may come from the web. Spreadsheets and PDF files are therefore read in a separate process, with a deadline and
+limits of memory, unpacked size and text length.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from rlhf_lab.core.tools import ToolError
 
 SCRIPT = Path(__file__).with_name("read_file.py")
 DEADLINE_S = 60.0
-"""For the text of one file."""
+"""Deadline for reading one file, in seconds."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""Environment of the reading process: openpyxl imports numpy, whose threads reserve memory."""
+"""Environment of the reading process. openpyxl imports numpy, whose threads reserve memory, which is limited."""
 PLAIN = (".txt", ".md", ".csv", ".tsv", ".json", ".jsonl", ".py", ".xml", ".html", ".yaml", ".yml")
 
 
 def file_text(name: str, content: bytes) -> str:
-    """The text of an attachment.
+    """Return the text of an attachment.
 
-    Raises ToolError where its form is not read, it is damaged, reading it exceeds a limit, or a library is missing.
+    Raise ToolError if the format is not supported, the file is damaged, a limit is exceeded, or a library is missing.
     """
     suffix = PurePosixPath(name).suffix.lower()
     reader = READERS.get(suffix)
@@ -43,11 +43,12 @@ def file_text(name: str, content: bytes) -> str:
 
 
 def is_readable(name: str) -> bool:
-    """Whether files of this form are read, given the libraries."""
+    """Return True if the format of a file is supported, provided that its library is installed."""
     return PurePosixPath(name).suffix.lower() in READERS
 
 
-def _plain(content: bytes) -> str:
+def _to_plain(content: bytes) -> str:
+    # UTF-16 is only tried with a byte order mark. cp1252 fails for a few bytes only, so it is the last guess.
     for encoding in ("utf-8-sig", "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "cp1252"):
         try:
             return content.decode(encoding).replace("\r\n", "\n")
@@ -57,11 +58,12 @@ def _plain(content: bytes) -> str:
 
 
 def _in_process(suffix: str, library: str, content: bytes) -> str:
-    """The text of a file that a library reads, in a process with limits: see read_file.py."""
+    """Return the text of a file that a library reads, in a process with limits: see read_file.py."""
     if find_spec(library) is None:
         raise MissingDependency(*OPTIONAL[library])
-    # -P: the folder of the script must not hide modules of the library
+    # -P: the script's directory is not on the import path, so its modules cannot shadow those of the library.
     command = [sys.executable, "-P", str(SCRIPT), suffix]
+    # The script needs the user's environment to find the libraries.
     environment = {**os.environ, **ONE_THREAD}
     try:
         ran = subprocess.run(
@@ -71,7 +73,7 @@ def _in_process(suffix: str, library: str, content: bytes) -> str:
             stderr=subprocess.DEVNULL,
             timeout=DEADLINE_S,
             env=environment,
-            start_new_session=True,  # Ctrl-C is meant for the run, which then ends this
+            start_new_session=True,  # Ctrl-C must only reach the run itself, which then stops this process
         )
     except subprocess.TimeoutExpired as error:
         raise ValueError(f"reading it takes more than {DEADLINE_S:g} s") from error
@@ -82,7 +84,7 @@ def _in_process(suffix: str, library: str, content: bytes) -> str:
 
 
 READERS: Mapping[str, Callable[[bytes], str]] = {
-    **dict.fromkeys(PLAIN, _plain),
+    **dict.fromkeys(PLAIN, _to_plain),
     ".xlsx": partial(_in_process, ".xlsx", "openpyxl"),
     ".pdf": partial(_in_process, ".pdf", "pypdf"),
 }

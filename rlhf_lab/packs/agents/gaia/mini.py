@@ -1,7 +1,7 @@
-"""GAIA-Mini: thirty questions of our own over a small invented web, ten of each level, with the annotator's steps.
+"""GAIA-Mini: thirty built-in questions over a small invented web, ten of each level, with the annotator's steps.
 
-The facts are invented, so that no model knows them, and do not change. `solve` carries the steps out through the tools:
-what they lead to is the gold answer, so that every question can be answered with what there is.
+The content is invented, so no model knows it, and it never changes. `solve` executes the steps with the tools. They
+lead to the gold answer, which shows that every question can be answered with these tools.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import file_digest
 from rlhf_lab.core.tools import Call, call_tool
+from rlhf_lab.core.yaml_files import read_yaml
 from rlhf_lab.packs.agents.gaia.questions import GaiaQuestion
-from rlhf_lab.packs.agents.gaia.search import Page, PageIndex
+from rlhf_lab.packs.agents.gaia.search import PageIndex, WebPage
 from rlhf_lab.packs.agents.gaia.tools import question_tools
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -27,12 +26,12 @@ PAGES = "pages.yml"
 SLOT = re.compile(r"<<(\w+)>>")
 
 
-class Solution(NamedTuple):
-    """What the annotator's steps lead to.
+class ScriptedSolution(NamedTuple):
+    """Result of executing the annotator's steps.
 
     Attributes:
-        calls: with their results.
-        answer: None where a step was left out whose result it takes.
+        calls: calls of tools with their results.
+        answer: the answer; None if it depends on the result of a step that was skipped.
     """
 
     calls: tuple[Call, ...]
@@ -41,43 +40,53 @@ class Solution(NamedTuple):
 
 @cache
 def mini_questions() -> tuple[GaiaQuestion, ...]:
-    """The thirty questions in the order of their levels."""
-    return tuple(_with_steps(_question(entry)) for entry in _entries().values())
+    """Return the thirty questions in the order of their levels."""
+    questions = [_question(entry) for entry in _entries().values()]
+    return tuple(_with_steps(question) for question in questions)
 
 
 @cache
 def mini_index(results: int = 5) -> PageIndex:
-    """The web of the questions."""
-    pages = _read(PAGES)
-    return PageIndex([Page(url, page["title"], page["text"].strip()) for url, page in pages.items()], results)
+    """Return the web of the questions."""
+    pages = []
+    for url, page in _read(PAGES).items():
+        pages.append(WebPage(url, page["title"], page["text"].strip()))
+    return PageIndex(pages, results)
 
 
 def mini_file(name: str) -> bytes:
-    """An attachment."""
+    """Return the content of an attachment."""
     return _files()[name].encode()
 
 
 def fixture_digests() -> dict[str, str]:
-    """File of the fixtures → SHA-256 of its content."""
-    return {file.name: file_digest(file) for file in sorted(FIXTURES.glob("*.yml"))}
+    """Return the SHA-256 digest of each fixture file by its name."""
+    files = sorted(FIXTURES.glob("*.yml"))
+    return {file.name: file_digest(file) for file in files}
 
 
-def solve(question: GaiaQuestion, run_code: Callable[[str], str] | None) -> Solution:
-    """Carry out the annotator's steps of one of the thirty.
+def solve(question: GaiaQuestion, run_code: Callable[[str], str] | None) -> ScriptedSolution:
+    """Execute the annotator's steps of one of the thirty questions.
 
     Args:
-        run_code: runs Python; without it these steps have no result.
+        question: the question.
+        run_code: runs Python; None skips the steps that run code.
     Raises:
-        ArtifactError: a step fails, or its result does not hold what is taken from it.
+        ArtifactError: a step fails, or its result lacks the value that a later step needs.
     """
     entry = _entries()[question.id]
-    made = question_tools(provider=mini_index(), files=list(question.files), read=mini_file, run_code=run_code)
-    tools = {tool.name: tool for tool in made}
+    tools_of_question = question_tools(
+        provider=mini_index(),
+        files=list(question.files),
+        read=mini_file,
+        run_code=run_code,
+    )
+    tools = {tool.name: tool for tool in tools_of_question}
     values: dict[str, str] = {}
     calls = []
     for step in entry["steps"]:
         arguments = {name: _fill(text, values) for name, text in step["arguments"].items()}
-        if step["tool"] == "python" and run_code is None:
+        if step["tool"] == "python" and run_code is None:  # its result is unknown, and so is all that depends on it
             calls.append(Call("python", arguments))
             continue
         call = call_tool(tools, step["tool"], arguments)
@@ -85,21 +94,33 @@ def solve(question: GaiaQuestion, run_code: Callable[[str], str] | None) -> Solu
             raise ArtifactError(f"{question.id}: {call.name} {arguments} failed: {call.result}")
         calls.append(call)
         for name, pattern in step.get("take", {}).items():
+            # Values are inserted into a regular expression, so they are escaped.
             escaped = {known: re.escape(value) for known, value in values.items()}
             values[name] = _taken(question.id, call, _fill(pattern, escaped))
-    is_complete = all(name in values for name in SLOT.findall(entry["gold"]))
-    return Solution(tuple(calls), _fill(entry["gold"], values) if is_complete else None)
+    gold = entry["gold"]
+    is_complete = all(name in values for name in SLOT.findall(gold))
+    answer = _fill(gold, values) if is_complete else None
+    return ScriptedSolution(tuple(calls), answer)
 
 
 def _question(entry: Mapping[str, Any]) -> GaiaQuestion:
+    # distinct, in the order of their first use
     tools = dict.fromkeys(step["tool"] for step in entry["steps"])
     files = {name: name for name in entry.get("files", ())}
-    return GaiaQuestion(entry["id"], entry["question"], entry["level"], entry["answer"], files, tools=tuple(tools))
+    return GaiaQuestion(
+        entry["id"],
+        entry["question"],
+        entry["level"],
+        entry["answer"],
+        files,
+        tools=tuple(tools),
+    )
 
 
 def _with_steps(question: GaiaQuestion) -> GaiaQuestion:
     calls = solve(question, None).calls
-    return replace(question, steps=tuple({"tool": call.name, "arguments": dict(call.arguments)} for call in calls))
+    steps = [{"tool": call.name, "arguments": dict(call.arguments)} for call in calls]
+    return replace(question, steps=tuple(steps))
 
 
 def _fill(text: str, values: Mapping[str, str]) -> str:
@@ -107,10 +128,11 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def _taken(question: str, call: Call, pattern: str) -> str:
-    """What a pattern finds in a result: its group, or all of it."""
+    """Return the match of a pattern in a result: its last group, or the entire match if it has none."""
     match = re.search(pattern, call.result)
     if match is None:
-        raise ArtifactError(f"{question}: {call.name} {dict(call.arguments)} gave nothing that fits {pattern!r}")
+        made = f"{call.name} {dict(call.arguments)}"
+        raise ArtifactError(f"{question}: the result of {made} does not match {pattern!r}")
     return match[match.lastindex or 0]
 
 
@@ -121,9 +143,10 @@ def _entries() -> dict[str, dict[str, Any]]:
 
 @cache
 def _files() -> dict[str, str]:
+    # All attachments are text files, so one YAML file contains them.
     files: dict[str, str] = _read("files.yml")
     return files
 
 
 def _read(name: str) -> Any:
-    return yaml.safe_load((FIXTURES / name).read_text(encoding="utf-8"))
+    return read_yaml(FIXTURES / name)

@@ -1,4 +1,4 @@
-"""Numbers as people write them: "1,234.5", "17 million", "twenty-one", "3/4", "1.2 × 10^6", "$40", "35 km"."""
+"""Parser for written numbers: "1,234.5", "17 million", "twenty-one", "3/4", "1.2 × 10^6", "$40", "35 km"."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ ONES = (
     *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 )
 TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-SMALL = {word: value for value, word in enumerate(ONES)} | {word: 10 * i for i, word in enumerate(TENS, start=2)}
-SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+SMALL = {word: value for value, word in enumerate(ONES)}
+SMALL |= {word: 10 * value for value, word in enumerate(TENS, start=2)}
+SCALES = {
+    "thousand": 10**3,
+    "million": 10**6,
+    "billion": 10**9,
+    "trillion": 10**12,
+}
 MAGNITUDES = SCALES | {"hundred": 100, "dozen": 12, "bn": 10**9}
 
 UNITS = {
@@ -46,21 +52,22 @@ WRITTEN = re.compile(rf"(?P<number>{DIGITS})(?![\d]){POWER}(?:\s*/\s*(?P<below>\
 MIXED = re.compile(r"(?P<whole>\d+)\s+(?P<above>\d+)\s*/\s*(?P<below>\d+)(?!\d)")
 SIGNED = re.compile(r"(?P<sign>-|\+|minus\s+)?\s*(?P<currency>[$€£])?\s*(?P<rest>.*)", re.DOTALL)
 FREE_UNIT = re.compile(r"[^\W\d_]+(?: [^\W\d_]+)?")
-"""A unit that no table knows: one or two words."""
+"""Unit that is not in the table: one or two words."""
 NO_UNITS = {"and", "or", "not", "to", "plus", "minus", "is", "than", "but", *SMALL, *MAGNITUDES}
-"""Words behind a number that make it something else than one number with its unit."""
+"""Words that cannot be a unit: a text with one of them after a number is not just a number."""
 LONGEST = 200
-"""Characters of a text that can be a number. Python refuses to read numbers of thousands of digits."""
+"""Maximum number of characters of a number. Python refuses to read integers of thousands of digits."""
 MOST_ZEROS = 400
-"""Largest power of ten: no answer is larger, and its exact value could fill the memory."""
+"""Maximum absolute exponent of ten. Exact fractions with larger exponents could fill the memory."""
 
 
-class Quantity(NamedTuple):
+class NumeralQuantity(NamedTuple):
     """A number and its unit.
 
     Attributes:
-        unit: as `UNITS` writes it, or in words that no table knows; "" where there is none.
-        known: whether there is no unit or the table knows it.
+        value: the number.
+        unit: the unit as in `UNITS`, or the words of a unit that is not in the table; "" if there is none.
+        known: True if there is no unit or the unit is in the table.
     """
 
     value: Fraction
@@ -68,13 +75,15 @@ class Quantity(NamedTuple):
     known: bool
 
 
-def read_quantity(text: str) -> Quantity | None:
-    """The one number that a text is, with its unit; None where it is something else. Expects lower case."""
+def read_quantity(text: str) -> NumeralQuantity | None:
+    """Read a lower-case text as one number with an optional unit. Return None if it is anything else."""
     if len(text) > LONGEST:
         return None
     parts = SIGNED.fullmatch(text.strip())
     assert parts is not None, "every text matches"
-    read = _read_digits(parts["rest"]) or _read_words(parts["rest"])
+    # Digits first: "7 million" starts with digits, and its magnitude is read afterwards.
+    rest = parts["rest"]
+    read = _read_digits(rest) or _read_words(rest)
     if read is None:
         return None
     value, rest = read
@@ -83,41 +92,48 @@ def read_quantity(text: str) -> Quantity | None:
     if unit is None:
         return None
     sign = -1 if (parts["sign"] or "").startswith(("-", "minus")) else 1
-    return Quantity(sign * value, unit, not unit or unit in UNITS)
+    return NumeralQuantity(sign * value, unit, not unit or unit in UNITS)
 
 
 def _read_digits(text: str) -> tuple[Fraction, str] | None:
+    # "2 1/2" has to be tried before "2", which would leave "1/2" as a unit.
     mixed = MIXED.match(text)
     if mixed and int(mixed["below"]):
-        return int(mixed["whole"]) + Fraction(int(mixed["above"]), int(mixed["below"])), text[mixed.end() :]
+        fraction = Fraction(int(mixed["above"]), int(mixed["below"]))
+        return int(mixed["whole"]) + fraction, text[mixed.end() :]
     match = WRITTEN.match(text)
     if match is None:
         return None
     exponent = int(match["exponent"] or match["power"] or 0)
     if abs(exponent) > MOST_ZEROS:
         return None
-    value = Fraction(re.sub(r"[, ']", "", match["number"]).rstrip(".")) * Fraction(10) ** exponent
+    digits = re.sub(r"[, ']", "", match["number"]).rstrip(".")
+    value = Fraction(digits) * Fraction(10) ** exponent
     if match["below"]:
-        if not int(match["below"]):
+        divisor = int(match["below"])
+        if not divisor:
             return None
-        value /= int(match["below"])
+        value /= divisor
     return value, text[match.end() :]
 
 
 def _read_words(text: str) -> tuple[Fraction, str] | None:
-    """A number in words at the start of a text, and what follows it."""
+    """Read a number in words at the start of a text. Return it with the remaining text, or None."""
     words = text.replace("-", " ").split()
     value, count = words_value(words)
-    return (Fraction(value), " ".join(words[count:])) if count else None
+    if not count:
+        return None
+    return Fraction(value), " ".join(words[count:])
 
 
 def words_value(words: list[str]) -> tuple[int, int]:
-    """The number that a list of words begins with, and how many of them it takes: 0 where it begins with none."""
+    """Return (value, number of words) of the number at the start of a list of words; (0, 0) if there is none."""
     total = current = taken = 0
     for position, word in enumerate(words):
         if word in SMALL:
             current += SMALL[word]
         elif word == "hundred":
+            # "hundred" multiplies only the current group: "two thousand three hundred" is 2 * 1000 + 3 * 100.
             current = max(current, 1) * 100
         elif word in SCALES:
             total += max(current, 1) * SCALES[word]
@@ -133,7 +149,7 @@ def words_value(words: list[str]) -> tuple[int, int]:
 
 
 def _scaled(value: Fraction, rest: str) -> tuple[Fraction, str]:
-    """A number with the magnitudes behind it: (17, " million people") → (17000000, "people")."""
+    """Multiply a number by the magnitudes that follow it: (17, " million people") → (17000000, "people")."""
     words = rest.split()
     while words and words[0] in MAGNITUDES:
         value *= MAGNITUDES[words.pop(0)]
@@ -141,13 +157,17 @@ def _scaled(value: Fraction, rest: str) -> tuple[Fraction, str]:
 
 
 def _unit(rest: str, currency: str) -> str | None:
-    """The unit in what follows a number; None where that is no unit."""
+    """Return the unit in the text after a number; None if that text is not a unit."""
     rest = rest.strip().rstrip(".")
     if not rest:
         return currency
     unit = UNIT_OF.get(rest)
     if unit is None:
-        if not FREE_UNIT.fullmatch(rest) or NO_UNITS.intersection(rest.split()):
+        is_free = FREE_UNIT.fullmatch(rest) is not None
+        if not is_free or NO_UNITS.intersection(rest.split()):
             return None
         unit = rest
-    return unit if not currency or currency == unit else None
+    # A currency sign before the number excludes any other unit after it: "$5 km" is not a number with a unit.
+    if currency and currency != unit:
+        return None
+    return unit

@@ -1,15 +1,17 @@
-"""GAIA's official scorer: the rules of the leaderboard, with what is odd about them.
+"""Official GAIA scorer: the rules of the leaderboard, including their oddities.
 
-What is compared depends on the gold answer alone:
+The kind of comparison depends only on the gold answer:
 
-- a number (whatever Python's `float` reads): `$`, `%` and `,` leave the answer, then the floats must be equal. An
-  answer that is no number counts as infinity, so any text is right where gold is "inf"; nothing is where it is "nan".
-- a list (it has a comma or a semicolon): both are split there and compared element by element, in order. An element
-  of gold that is a number is compared as above; others without whitespace and case, with their punctuation.
-- other text: compared without whitespace, ASCII punctuation and case. Articles stay.
+- a number (any text that Python's `float` accepts): `$`, `%` and `,` are removed from the answer, and the floats have
+  to be equal. An answer that is not a number counts as infinity. Any text is therefore right if gold is "inf", and no
+  answer is right if gold is "nan".
+- a list (gold has a comma or a semicolon): both texts are split at these and compared element by element, in order.
+  Elements of gold that are numbers are compared as above. Other elements are compared without whitespace and case, but
+  with punctuation.
+- other text: compared without whitespace, ASCII punctuation and case, but with articles.
 
-No answer (None) is the text "None". The leaderboard also warns about answers that are no number and lists of another
-length; here these are only wrong.
+A missing answer (None) is the text "None". The leaderboard also prints warnings for answers that are not numbers and
+for lists of another length; here they are just wrong.
 """
 
 from __future__ import annotations
@@ -24,13 +26,14 @@ WHITESPACE = re.compile(r"\s")
 
 
 def official_score(answer: str | None, gold: str) -> bool:
-    """Whether the answer is right."""
+    """Return True if the answer is right."""
+    # The leaderboard converts a missing answer to this text.
     answer = "None" if answer is None else answer
     if _is_number(gold):
         return _same_number(answer, gold)
     if LIST_SEPARATOR.search(gold):
         return _same_list(LIST_SEPARATOR.split(answer), LIST_SEPARATOR.split(gold))
-    return _plain(answer).translate(PUNCTUATION) == _plain(gold).translate(PUNCTUATION)
+    return _to_plain(answer).translate(PUNCTUATION) == _to_plain(gold).translate(PUNCTUATION)
 
 
 def _is_number(text: str) -> bool:
@@ -43,6 +46,7 @@ def _is_number(text: str) -> bool:
 
 def _same_number(answer: str, gold: str) -> bool:
     digits = answer.translate(DROPPED_FROM_NUMBERS)
+    # Infinity differs from every finite gold number, so the answer is wrong.
     value = float(digits) if _is_number(digits) else float("inf")
     return value == float(gold)
 
@@ -56,9 +60,9 @@ def _same_list(answers: list[str], golds: list[str]) -> bool:
 def _same_element(answer: str, gold: str) -> bool:
     if _is_number(gold):
         return _same_number(answer, gold)
-    return _plain(answer) == _plain(gold)
+    return _to_plain(answer) == _to_plain(gold)
 
 
-def _plain(text: str) -> str:
-    """Without whitespace and in lower case."""
+def _to_plain(text: str) -> str:
+    """Remove whitespace and convert to lower case."""
     return WHITESPACE.sub("", text).lower()

@@ -1,4 +1,4 @@
-"""One question of GAIA, of the official set or of our own."""
+"""Record of one GAIA question, official or built-in."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class GaiaQuestion:
-    """What is asked, and what is known about it.
+    """A question and its annotations.
 
     Attributes:
-        id: unique in its set.
+        id: id, unique in its set.
+        question: text of the question.
         level: 1 (few steps), 2, or 3 (many steps and tools).
-        answer: the gold answer; None where it is kept back, as in the official test split.
-        files: name of an attachment → where its set keeps it.
-        steps: the annotator's calls in order, {"tool": …, "arguments": {…}} each; none where the set has none.
-        tools: names of the tools that the annotator used; none where the set does not name ours.
-        notes: what the annotator wrote about the question, for people.
+        answer: the gold answer; None if it is secret, as in the official test split.
+        files: name of an attachment → its location in the set.
+        steps: the annotator's calls in order, each as {"tool": …, "arguments": {…}}; empty if the set has none.
+        tools: names of the tools that the annotator used; empty if the set has other names for tools.
+        notes: the annotator's explanation, for human readers.
     """
 
     id: str
     question: str
     level: int
     answer: str | None
+    # The fields below are optional annotations.
     files: Mapping[str, str] = field(default_factory=dict)
     steps: tuple[Mapping[str, Any], ...] = ()
     tools: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
-"""Reads one spreadsheet or PDF from standard input and writes its text: files.py runs this as a process of its own.
+"""Script that reads one spreadsheet or PDF from standard input and writes its text; files.py runs it in a process.
 
-Libraries that read such files cannot be interrupted, and a file of a few KB can unpack to gigabytes. So this process
-limits its own memory and CPU time, and whoever started it ends it at a deadline. It imports nothing of the package, so
-that it starts quickly.
+Libraries that read such files cannot be interrupted, and a file of a few KB can unpack to gigabytes. This process
+therefore limits its own memory and CPU time, and the parent process kills it at a deadline. It imports nothing of the
+package, so that it starts quickly.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from itertools import groupby, islice
 MEMORY_BYTES = 2**30
 CPU_S = 60
 MAX_UNPACKED_BYTES = 128 * 2**20
-"""Of all members of an .xlsx file, which is a zip archive."""
+"""Maximum total size of all members of an .xlsx file, which is a zip archive."""
 MAX_CELLS = 2_000_000
-"""Empty ones between the first and the last of a row included; an empty row counts as one."""
+"""Maximum number of cells, including empty ones before the last cell of a row; an empty row counts as one cell."""
 MAX_CHARACTERS = 4_000_000
-"""Of the text, which then ends with a note."""
+"""Maximum number of characters of the text; a longer text ends with a note."""
 MAX_GAP = 20
-"""Longer runs of empty rows, or of empty cells in a row, are a note that says how many they are."""
+"""Maximum number of consecutive empty rows, or empty cells in a row, that are written as such. A longer run is replaced
+by a note with its length."""
 CUT_OFF = "[the rest of the file is left out: it is too large]"
 
 
 def spreadsheet(content: bytes) -> Iterator[str]:
-    """Lines, sheet by sheet, a row a line, cells apart by tabs: values as they were last computed, not formulas."""
+    """Yield lines sheet by sheet: one line per row, tabs between cells, last computed values instead of formulas."""
     import openpyxl
 
+    # The sizes in the zip directory are checked first, because unpacking may fill the memory.
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         unpacked_bytes = sum(member.file_size for member in archive.infolist())
     if unpacked_bytes > MAX_UNPACKED_BYTES:
@@ -39,7 +41,7 @@ def spreadsheet(content: bytes) -> Iterator[str]:
     cells_left = MAX_CELLS
     for sheet in workbook.worksheets:
         yield f"Sheet: {sheet.title}"
-        # rows then end at their last cell, and not at the width that the file claims
+        # Without this, each row would be padded to the width that the file claims, which may be enormous.
         sheet.reset_dimensions()
         empty_rows = 0
         for row in islice(sheet.iter_rows(values_only=True), cells_left):
@@ -68,12 +70,12 @@ def _row_text(row: Sequence[object]) -> str:
 
 
 def _empty(count: int, noun: str) -> list[str]:
-    """Texts that stand for so many empty rows or cells."""
+    """Return texts for a run of empty rows or cells."""
     return [""] * count if count <= MAX_GAP else [f"[{count} empty {noun}]"]
 
 
 def pdf(content: bytes) -> Iterator[str]:
-    """The text of each page behind its number."""
+    """Yield the text of each page, after its page number."""
     import pypdf
 
     for number, page in enumerate(pypdf.PdfReader(io.BytesIO(content)).pages, start=1):
@@ -85,7 +87,7 @@ READERS: Mapping[str, Callable[[bytes], Iterator[str]]] = {".xlsx": spreadsheet,
 
 
 def shortened(lines: Iterator[str]) -> Iterator[str]:
-    """The lines up to `MAX_CHARACTERS`, and a note where they go on."""
+    """Yield lines up to `MAX_CHARACTERS` characters, followed by a note if there are more."""
     characters_left = MAX_CHARACTERS
     for line in lines:
         yield line[:characters_left]
@@ -96,16 +98,18 @@ def shortened(lines: Iterator[str]) -> Iterator[str]:
 
 
 def main(suffix: str) -> None:
-    """Read a file of this suffix. Ends with status 1, and the reason as the only text, where it cannot be read."""
+    """Read a file with this suffix. If it cannot be read, write only the reason and exit with status 1."""
+    # Soft and hard limits are equal, so that a library cannot raise them again.
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+    # no core dumps, which may be large
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         text = "\n".join(shortened(READERS[suffix](sys.stdin.buffer.read())))
         status = 0
     except MemoryError:
         text, status = f"reading it needs more than {MEMORY_BYTES >> 20} MiB of memory", 1
-    except Exception as error:  # the libraries raise a dozen types for damaged files
+    except Exception as error:  # for damaged files, the libraries raise many different types
         text, status = str(error) or type(error).__name__, 1
     sys.stdout.buffer.write(text.encode("utf-8", "replace"))
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Searching and opening pages: what a provider gives, and a deterministic one over pages that are at hand."""
+"""Interface of web search, and a deterministic search provider over stored pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlhf_lab.core.tools import ToolError
 
 
 class SearchUnavailable(LabError, ConnectionError):
-    """A search service that does not answer. The fault is not the agent's: its task is run again later."""
+    """Raised if a search service does not answer. This is not the agent's fault, so its task is repeated later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,9 @@ class Hit:
     """One result of a search.
 
     Attributes:
-        snippet: what of the page fits the query, a line or two.
+        title: title of the page.
+        url: address of the page.
+        snippet: excerpt of the page that matches the query, one or two lines.
     """
 
     title: str
@@ -31,23 +33,23 @@ class Hit:
 
 
 class SearchProvider(Protocol):
-    """A web: one that is at hand, or the live one through a service."""
+    """A web, either stored or accessed live through a service."""
 
     def search(self, query: str) -> Sequence[Hit]:
-        """Results, best first; none is no error. Raises SearchUnavailable."""
+        """Return results, best first; an empty result is no error. Raise SearchUnavailable."""
         ...
 
     def open(self, url: str) -> str:
-        """A page's text, or that of a file that lies there.
+        """Return the text of a page or of a linked file.
 
-        Raises ToolError where there is no such page, SearchUnavailable as `search` does.
+        Raise ToolError if the page does not exist, and SearchUnavailable as `search` does.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """One page of a web that is at hand."""
+class WebPage:
+    """One page of a stored web."""
 
     url: str
     title: str
@@ -59,33 +61,43 @@ STOP_WORDS = frozenset(
     ("a", "an", "and", "are", "as", "at", "by", "for", "from", "in", "is", "it", "of", "on", "or", "that", "the", "to")
 )
 SATURATION, LENGTH_SHARE = 1.2, 0.75
-"""k1 and b of BM25, as Lucene has them."""
+"""Parameters k1 and b of BM25, with the defaults of Lucene."""
 TITLE_WEIGHT = 3
-"""How often a word of the title counts."""
+"""Number of times that each word of the title counts."""
 SNIPPET_WORDS = 32
 
 
 class PageIndex:
-    """A provider over pages that are at hand, ranked by BM25; equal pages in the order of their addresses.
+    """Search provider over stored pages, ranked by BM25. Pages with equal scores are sorted by address.
 
     Args:
-        results: at most, per search.
+        pages: the pages.
+        results: maximum number of results per search.
     """
 
-    def __init__(self, pages: Sequence[Page], results: int = 5):
-        self._pages = {page.url: page for page in sorted(pages, key=lambda page: page.url)}
+    def __init__(self, pages: Sequence[WebPage], results: int = 5):
+        in_order = sorted(pages, key=lambda page: page.url)
+        self._pages = {page.url: page for page in in_order}
         self._results = results
         self._counts = {url: _word_counts(page) for url, page in self._pages.items()}
         self._lengths = {url: sum(counts.values()) for url, counts in self._counts.items()}
-        self._mean_length = sum(self._lengths.values()) / max(len(self._pages), 1)
+        total_length = sum(self._lengths.values())
+        self._mean_length = total_length / max(len(self._pages), 1)
+        # number of pages that contain a word
         self._pages_with = Counter(word for counts in self._counts.values() for word in counts)
 
     def search(self, query: str) -> list[Hit]:
         words = list(dict.fromkeys(_words(query)))
-        scores = {url: sum(self._weight(word, url) for word in words) for url in self._pages}
+        scores = {}
+        for url in self._pages:
+            scores[url] = sum(self._weight(word, url) for word in words)
         matching = [url for url, score in scores.items() if score > 0]
-        best = sorted(matching, key=lambda url: -scores[url])[: self._results]  # stable: addresses break ties
-        return [Hit(self._pages[url].title, url, _snippet(self._pages[url].text, words)) for url in best]
+        ranked = sorted(matching, key=lambda url: -scores[url])  # stable: addresses break ties
+        hits = []
+        for url in ranked[: self._results]:
+            page = self._pages[url]
+            hits.append(Hit(page.title, url, _snippet(page.text, words)))
+        return hits
 
     def open(self, url: str) -> str:
         page = self._pages.get(_address(url))
@@ -94,43 +106,50 @@ class PageIndex:
         return f"{page.title}\n\n{page.text}"
 
     def _weight(self, word: str, url: str) -> float:
-        """BM25 weight of a query's word in a page."""
+        """Return the BM25 weight of a query word in a page."""
         count = self._counts[url][word]
         if not count:
             return 0.0
+        # BM25 (Robertson & Zaragoza 2009, eq. 3.15) with the idf of Lucene, which is never negative.
         holding = self._pages_with[word]
-        rarity = math.log(1 + (len(self._pages) - holding + 0.5) / (holding + 0.5))
+        idf = math.log(1 + (len(self._pages) - holding + 0.5) / (holding + 0.5))
         relative_length = self._lengths[url] / self._mean_length
         saturation = SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * relative_length)
-        return rarity * count * (SATURATION + 1) / (count + saturation)
+        return idf * count * (SATURATION + 1) / (count + saturation)
 
 
 def _words(text: str) -> list[str]:
-    """Words that count in a search: lower case, without the most common ones and the s of a plural."""
+    """Return the words for a search: lower case, without stop words and the plural s."""
     words = [word.casefold() for word in WORD.findall(text)]
     return [_stem(word) for word in words if word not in STOP_WORDS]
 
 
 def _stem(word: str) -> str:
-    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+    is_plural = word.endswith("s") and not word.endswith("ss")
+    return word[:-1] if is_plural and len(word) > 3 else word
 
 
-def _word_counts(page: Page) -> Counter[str]:
-    return Counter(_words(page.title) * TITLE_WEIGHT + _words(page.text))
+def _word_counts(page: WebPage) -> Counter[str]:
+    words = _words(page.title) * TITLE_WEIGHT
+    return Counter(words + _words(page.text))
 
 
 def _snippet(text: str, words: Sequence[str]) -> str:
-    """The stretch of a text that has most of the words, the first of several."""
+    """Return the excerpt of a text with the maximum number of query words; the first one of several."""
     tokens = text.split()
-    wanted = set(words)
-    matches = [not wanted.isdisjoint(_words(token)) for token in tokens]
-    starts = range(0, max(len(tokens) - SNIPPET_WORDS, 0) + 1, SNIPPET_WORDS // 4)
+    expected = set(words)
+    matches = [not expected.isdisjoint(_words(token)) for token in tokens]
+    # Windows overlap by three quarters, so that matches at a window's edge are not separated.
+    last_start = max(len(tokens) - SNIPPET_WORDS, 0)
+    starts = range(0, last_start + 1, SNIPPET_WORDS // 4)
+    # -first: of equally good windows the first one wins
     start = max(starts, key=lambda first: (sum(matches[first : first + SNIPPET_WORDS]), -first))
     end = start + SNIPPET_WORDS
-    before, after = "… " if start else "", " …" if end < len(tokens) else ""
+    before = "… " if start else ""
+    after = " …" if end < len(tokens) else ""
     return f"{before}{' '.join(tokens[start:end])}{after}"
 
 
 def _address(url: str) -> str:
-    """An address as pages are listed: without spaces, a fragment or a final slash."""
+    """Normalise an address: no surrounding spaces, fragment or final slash."""
     return url.strip().partition("#")[0].rstrip("/")

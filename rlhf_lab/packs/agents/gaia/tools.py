@@ -1,4 +1,4 @@
-"""What an agent may call on a question: search, open_page, read_file, calculator, python."""
+"""Tools of an agent on a GAIA question: search, open_page, read_file, calculator, python."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf_lab.packs.agents.gaia.files import file_text
 from rlhf_lab.packs.agents.gaia.search import SearchProvider
 
 PART_CHARACTERS = 8000
-"""Characters of a page or file that a model reads in one call."""
+"""Number of characters of a page or file that a model reads in one call."""
 LONGEST_EXPRESSION = 500
 DECIMALS = 10
 PART = {"type": "string", "description": "1 for the beginning (default), 2 for what follows, …"}
@@ -23,19 +23,20 @@ def question_tools(
     read: Callable[[str], bytes],
     run_code: Callable[[str], str] | None,
 ) -> list[Tool]:
-    """The tools of one question.
+    """Return the tools of one question.
 
     Args:
-        provider: of `search` and `open_page`, which are left out without one.
-        files: names of the question's attachments; `read_file` is left out where it has none.
-        read: an attachment's bytes by its name.
-        run_code: runs a Python program and gives what it printed; `python` is left out without one.
+        provider: provider for `search` and `open_page`; without one, both are left out.
+        files: names of the question's attachments; without any, `read_file` is left out.
+        read: returns the content of an attachment by its name.
+        run_code: runs a Python program and returns its output; without it, `python` is left out.
     """
     tools = []
     if provider is not None:
         tools += [_search_tool(provider), _open_tool(provider)]
     if files:
         tools.append(_read_tool(files, read))
+    # The calculator needs no resources, so every question has it.
     tools.append(_calculator_tool())
     if run_code is not None:
         tools.append(_python_tool(run_code))
@@ -49,7 +50,9 @@ def _search_tool(provider: SearchProvider) -> Tool:
         hits = provider.search(str(query))
         if not hits:
             return "no results"
-        entries = [f"{rank}. {hit.title}\n   {hit.url}\n   {hit.snippet}" for rank, hit in enumerate(hits, start=1)]
+        entries = []
+        for rank, hit in enumerate(hits, start=1):
+            entries.append(f"{rank}. {hit.title}\n   {hit.url}\n   {hit.snippet}")
         return "\n".join(entries)
 
     description = "Search the web. Gives title, address and a snippet of each result."
@@ -70,7 +73,7 @@ def _open_tool(provider: SearchProvider) -> Tool:
 
 def _read_tool(files: Sequence[str], read: Callable[[str], bytes]) -> Tool:
     def read_file(name: str, part: str = "1") -> str:
-        if str(name) not in files:  # only by its exact name: no path leads out of the attachments
+        if str(name) not in files:  # only exact names are accepted, so that no path leads out of the attachments
             raise ToolError(f"error: there is no attachment {str(name)!r}; there is {', '.join(files)}")
         return _part(file_text(str(name), read(str(name))), part, "file")
 
@@ -83,11 +86,15 @@ def _read_tool(files: Sequence[str], read: Callable[[str], bytes]) -> Tool:
 
 
 def _part(text: str, part: str, noun: str) -> str:
-    """One part of a long text; a note says that there are more."""
-    count = max(-(-len(text) // PART_CHARACTERS), 1)
-    number = int(part) if str(part).isdecimal() and len(str(part)) < 9 else 0
+    """Return one part of a long text, with a note if there are several parts."""
+    count = max(-(-len(text) // PART_CHARACTERS), 1)  # rounded up; an empty text has one part
+    # `part` was written by a model, so it may be anything.
+    written = str(part)
+    is_index = written.isdecimal() and len(written) < 9
+    number = int(part) if is_index else 0
     if not 1 <= number <= count:
-        raise ToolError(f"error: part={part}: the {noun} has {count} part{'s' if count > 1 else ''}, from 1")
+        plural = "s" if count > 1 else ""
+        raise ToolError(f"error: part={part}: the {noun} has {count} part{plural}, from 1")
     shown = text[(number - 1) * PART_CHARACTERS : number * PART_CHARACTERS]
     return shown if count == 1 else f"{shown}\n[part {number} of {count}]"
 
@@ -98,7 +105,7 @@ def _calculator_tool() -> Tool:
 
 
 def calculate(expression: str) -> str:
-    """The value of an expression. Raises ToolError where it is none."""
+    """Return the value of an expression. Raise ToolError if it has none."""
     text = str(expression)
     if len(text) > LONGEST_EXPRESSION:
         raise ToolError(f"error: the expression is longer than {LONGEST_EXPRESSION} characters; split it")

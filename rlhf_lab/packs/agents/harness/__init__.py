@@ -1,6 +1,8 @@
-"""Agents: programs that ask a model, call tools and come to an answer. They train nothing.
+"""Agents as generators that call a model and tools, and the driver that runs many attempts together.
 
-Start at agent.py (what a harness wants), program.py (how attempts advance together) and react.py; tool_use.py is the
-loop that most of them share. prompts.py and brief.py are their words, models.py who speaks them, transcripts.py what
-becomes of them as training data.
+Read agent.py (the interface of an agent), program.py (the driver), react.py and tool_use.py (the loop that several
+agents use). The other agents are zero_shot.py, plan_execute.py, multi_agent.py, scratchpad.py, code_executor.py, and
+python.py for agents of the user. scripted.py and scripted_code.py need no model. prompts.py and brief.py contain their
+texts, models.py opens their model, scorers.py scores attempts, transcripts.py turns them into training rows. Nothing
+here trains.
 """

@@ -1,4 +1,4 @@
-"""What a harness wants of an agent."""
+"""The interface of an agent."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.tools import Tool
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory
 
+# A callback instead of a return value, so that finished attempts are stored before an error stops the rest.
 OnDone = Callable[[int, AgentTrajectory], None]
-"""(position of the assignment, its trajectory), called once for each, as they end."""
+"""Callback with (index of the assignment, its trajectory), called when an attempt finishes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +20,10 @@ class Assignment:
     """One attempt at a task.
 
     Attributes:
-        tools: of this attempt alone; their state is its own.
-        draw: which of several attempts at the same task this is; a model that samples gives each another reply.
-        files: of the task, name → content, where they are no fact of it.
+        task: the task.
+        tools: tools of this attempt. They are not shared, because tools have state.
+        draw: index of the attempt at the same task; a sampling model answers each attempt anew.
+        files: files of the task that are not in its metadata: name → content.
     """
 
     task: Task
@@ -32,23 +34,23 @@ class Assignment:
 
 @runtime_checkable
 class Agent(Protocol):
-    """Anything that attempts a task: the agents of the lab, and those of others."""
+    """Any object that attempts a task: built-in agents and those of users."""
 
     def run(self, prompt: str, tools: Sequence[Tool]) -> AgentTrajectory: ...
 
 
 class BatchAgent(Protocol):
-    """An agent that works on many tasks at once, so that a model is asked once for all of their next turns."""
+    """An agent that works on many tasks at once, so that the model gets the requests of all tasks in one batch."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Everything that decides what it does but the tasks, the model's identity included; JSON values."""
+        """Everything but the tasks that determines the behaviour, with the model's identity, as JSON values."""
         ...
 
     def run_many(self, assignments: Sequence[Assignment], on_done: OnDone) -> list[AgentTrajectory]:
-        """A trajectory per assignment, in their order.
+        """Return one trajectory per assignment, in the same order.
 
-        An error of the infrastructure (JudgeUnavailable, BudgetExceeded) is raised after the attempts that ended were
-        handed to `on_done`; whatever the agent or the model did wrong is in the trajectory.
+        `on_done` is called for each attempt that finishes. Infrastructure errors (JudgeUnavailable, BudgetExceeded) are
+        raised after that. Errors of the agent or the model are recorded in its trajectory.
         """
         ...

@@ -1,7 +1,7 @@
-"""Whether an answer is right: exact, numeric, by its words, or a refusal where nothing can be answered.
+"""Scorers of answers: exact match, numeric comparison, word overlap, and refusal if a task cannot be answered.
 
-Each scorer gives a number in [0, 1]. No answer is worth 0, and so is a refusal of a task that has an answer, whatever
-else it says.
+Each scorer returns a number in [0, 1]. A missing answer scores 0. A refusal of a task that has an answer also scores 0,
+whatever else it contains.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.text import normalise as normalise_unicode
 from rlhf_lab.packs.agents.harness.quantities import in_unit, quantities
 
 ARTICLE = re.compile(r"^(?:the|an?)\s+")
@@ -26,20 +27,21 @@ REFUSAL = re.compile(
     r"|not (?:found|available|listed|recorded|known|clear|possible|there)"
     r"|unavailable|unknown|missing|ambiguous|unclear|out of service)\b"
 )
-"""Words of a reply that says that something cannot be answered, in small letters."""
+"""Words of a response that says that something cannot be answered, in lower case."""
 RIGHT = 0.8
-"""Least score of an answer that counts as right; below 1 only for scores by words."""
+"""Minimum score of an answer that counts as right; only scores by word overlap can lie between it and 1."""
 
 
 def normalise(text: str) -> str:
-    """An answer as `exact` compares it.
+    """Normalise an answer for the comparison by `exact`.
 
-    Unicode compatibility forms, small letters, single spaces, no quotation marks or punctuation at either end, and no
-    article at the beginning: "The Grey  Heron." is "grey heron". Punctuation and articles inside stay.
+    The result has Unicode compatibility forms, lower case and single spaces. Quotation marks and punctuation are
+    removed at both ends, and an article is removed at the start: "The Grey  Heron." becomes "grey heron". Punctuation
+    and articles inside stay.
     """
-    plain = unicodedata.normalize("NFKC", text).translate(APOSTROPHES).casefold()
-    plain = " ".join(plain.split()).strip(EDGES)
-    return ARTICLE.sub("", plain)
+    normalised = normalise_unicode("NFKC", text).translate(APOSTROPHES).casefold()
+    normalised = " ".join(normalised.split()).strip(EDGES)
+    return ARTICLE.sub("", normalised)
 
 
 def exact(answer: str, gold: str) -> float:
@@ -47,43 +49,57 @@ def exact(answer: str, gold: str) -> float:
 
 
 def numeric(answer: str, gold: str, *, question: str = "", unit: str = "", tolerance: float = 0.0) -> float:
-    """Whether the one number of an answer is the gold number.
+    """Return 1 if the only number of an answer is the gold number, else 0.
 
-    What stands in front of the last "=" is work, not answer. Numbers of the question may be repeated. An answer that
-    states several other numbers states none, so trying several does not help.
+    Text before the last "=" is ignored as working. Numbers of the question may be repeated. An answer with several
+    other numbers scores 0, so that listing candidates does not help.
 
     Args:
-        unit: of the gold number; an answer in another unit of the same quantity is converted, one of another is wrong.
-        tolerance: how far the number may lie from the gold one.
+        answer: the answer to score.
+        gold: the gold answer, which has one number.
+        question: the question, whose numbers the answer may repeat.
+        unit: unit of the gold number. An answer in another unit of the same quantity is converted; one in a unit of
+            another quantity is wrong.
+        tolerance: maximum distance from the gold number.
 
-    Raises DataError where the gold answer is not one number.
+    Raises DataError if the gold answer does not have exactly one number.
     """
-    wanted = quantities(gold)
-    if len(wanted) != 1:
-        raise DataError(f"answer {gold!r} of a numeric task has {len(wanted)} numbers; write one, or scorer: exact")
+    expected = quantities(gold)
+    if len(expected) != 1:
+        raise DataError(
+            f"answer {gold!r} of a numeric task has {len(expected)} numbers; write exactly one, or use scorer: exact"
+        )
     repeated = {quantity.value for quantity in quantities(question)}
-    stated = {quantity.value: quantity for quantity in quantities(answer.rpartition("=")[2])}
+    # The working before the last "=" is not part of the answer.
+    final_part = answer.rpartition("=")[2]
+    stated = {quantity.value: quantity for quantity in quantities(final_part)}
     if len(stated) > 1:
         stated = {value: quantity for value, quantity in stated.items() if value not in repeated}
     if len(stated) != 1:
         return 0.0
     [quantity] = stated.values()
     value = in_unit(quantity, unit)
-    return float(value is not None and abs(value - wanted[0].value) <= Fraction(str(tolerance)))
+    if value is None:
+        return 0.0
+    # Fraction of the decimal text: the tolerance 0.1 is exactly 1/10 here, and not the nearest float.
+    distance = abs(value - expected[0].value)
+    return float(distance <= Fraction(str(tolerance)))
 
 
 def token_f1(answer: str, gold: str) -> float:
-    """F1 of the words that both have, as SQuAD counts it (arXiv:1606.05250): without articles and punctuation."""
-    answered, wanted = Counter(_words(answer)), Counter(_words(gold))
-    if not answered or not wanted:
-        return float(answered == wanted)
-    shared = (answered & wanted).total()
-    return 2 * shared / (answered.total() + wanted.total())
+    """Return the F1 of common words without articles and punctuation, as in SQuAD (arXiv:1606.05250)."""
+    answered, expected = Counter(_words(answer)), Counter(_words(gold))
+    if not answered or not expected:
+        return float(answered == expected)
+    shared = (answered & expected).total()
+    return 2 * shared / (answered.total() + expected.total())
 
 
 def _words(text: str) -> list[str]:
-    plain = "".join(letter for letter in text.casefold() if not unicodedata.category(letter).startswith("P"))
-    return ARTICLES.sub(" ", plain).split()
+    # Unicode categories that start with P are punctuation.
+    letters = [letter for letter in text.casefold() if not unicodedata.category(letter).startswith("P")]
+    normalised = "".join(letters)
+    return ARTICLES.sub(" ", normalised).split()
 
 
 def is_refusal(answer: str) -> bool:
@@ -91,62 +107,76 @@ def is_refusal(answer: str) -> bool:
 
 
 def graceful_refusal(answer: str, missing: str, *, known: Sequence[str] = ()) -> float:
-    """Whether a reply says that something cannot be found, names it, and states nothing that was not known.
+    """Return 1 if a response says that something cannot be found, names it, and invents nothing; else 0.
 
     Args:
-        missing: what it has to name.
-        known: texts that the reply may repeat: the question, and what the tools said of what is missing. A number or a
-            name (a word with a capital inside a sentence) that is in none of them is invented.
+        answer: the response.
+        missing: the thing that the response must name.
+        known: texts that the response may repeat: the question, and the tools' output about the missing thing. Numbers
+            and names (capitalised words inside a sentence) that occur in none of them count as invented.
     """
     names_it = contains_words(answer, missing)
     return float(is_refusal(answer) and names_it and not invented(answer, known))
 
 
 def contains_words(text: str, words: str) -> bool:
-    """Whether a text has these words in it, side by side, as `normalise` writes them."""
-    return re.search(rf"(?<!\w){re.escape(normalise(words))}(?!\w)", normalise(text)) is not None
+    """Return True if a text contains these words in sequence, after `normalise`."""
+    pattern = rf"(?<!\w){re.escape(normalise(words))}(?!\w)"
+    return re.search(pattern, normalise(text)) is not None
 
 
 def invented(answer: str, known: Sequence[str]) -> list[str]:
-    """Numbers and names of an answer that are in none of the known texts."""
+    """Return the numbers and names of an answer that occur in none of the known texts."""
     text = " \n ".join(known)
     known_words = set(re.findall(r"\w+", text.casefold()))
     known_values = {quantity.value for quantity in quantities(text)}
     numbers = [str(quantity.value) for quantity in _digits(answer) if quantity.value not in known_values]
-    # the first word of a sentence has a capital whatever it is
+    # The first word of a sentence is capitalised even if it is no name, so it is removed first.
     inside = re.sub(r"(^|[.!?:;\n])\W*\w+(?:'\w+)?", r"\1", answer.translate(APOSTROPHES))
-    names = [word for word in re.findall(r"\b[A-Z]\w+", inside) if word.casefold() not in known_words]
+    capitalised = re.findall(r"\b[A-Z]\w+", inside)
+    names = [word for word in capitalised if word.casefold() not in known_words]
     return numbers + names
 
 
 def _digits(text: str) -> list[Any]:
-    return quantities(text) if re.search(r"\d", text) else []
+    if not re.search(r"\d", text):
+        return []  # without digits, `quantities` would read number words instead
+    return quantities(text)
 
 
-def score_answer(answer: str | None, facts: Mapping[str, Any], *, known: Sequence[str] = ()) -> float:
-    """How right an answer to a task is, in [0, 1], by the scorer that its facts name.
+def score_answer(answer: str | None, metadata: Mapping[str, Any], *, known: Sequence[str] = ()) -> float:
+    """Score an answer to a task in [0, 1], by the scorer that its metadata names.
 
     Args:
-        known: what a refusal may repeat, besides the question.
+        answer: the answer; None or blank scores 0.
+        metadata: metadata of the task, with `scorer`, `answer` and `question`.
+        known: texts that a refusal may repeat, besides the question.
     """
     if not (answer or "").strip():
         return 0.0
     assert answer is not None
-    if facts["scorer"] == "refusal":
-        return graceful_refusal(answer, facts["answer"], known=[facts["question"], *known])
-    if is_refusal(answer) and not is_refusal(facts["answer"]):
+    if metadata["scorer"] == "refusal":
+        may_repeat = [metadata["question"], *known]
+        return graceful_refusal(answer, metadata["answer"], known=may_repeat)
+    if is_refusal(answer) and not is_refusal(metadata["answer"]):
         return 0.0
-    return SCORERS[facts["scorer"]](answer, facts)
+    scorer = SCORERS[metadata["scorer"]]
+    return scorer(answer, metadata)
 
 
-def _score_numeric(answer: str, facts: Mapping[str, Any]) -> float:
-    unit, tolerance = facts.get("unit", ""), facts.get("tolerance", 0.0)
-    return numeric(answer, facts["answer"], question=facts["question"], unit=unit, tolerance=tolerance)
+def _score_numeric(answer: str, metadata: Mapping[str, Any]) -> float:
+    return numeric(
+        answer,
+        metadata["answer"],
+        question=metadata["question"],
+        unit=metadata.get("unit", ""),
+        tolerance=metadata.get("tolerance", 0.0),
+    )
 
 
 SCORERS: Mapping[str, Callable[[str, Mapping[str, Any]], float]] = {
-    "exact": lambda answer, facts: exact(answer, facts["answer"]),
+    "exact": lambda answer, metadata: exact(answer, metadata["answer"]),
     "numeric": _score_numeric,
-    "token_f1": lambda answer, facts: token_f1(answer, facts["answer"]),
+    "token_f1": lambda answer, metadata: token_f1(answer, metadata["answer"]),
 }
-"""Scorers of tasks that have an answer."""
+"""Scorers of tasks that have an answer: name → function of the answer and the task's metadata."""

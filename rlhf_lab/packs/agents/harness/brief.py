@@ -1,6 +1,6 @@
-"""What the parts of an agent are told where the model knows a few fixed phrases: one that the lab trained itself.
+"""Prompts of the parts of an agent for a model that knows a few fixed phrases, i.e. one trained from scratch.
 
-There are no instructions: the phrases are those of `packs/agents/tools/roles.py`, which the model was trained on.
+There are no instructions. The phrases are those of `packs/agents/tools/roles.py`, which the model was trained on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rlhf_lab.packs.agents.tools.roles import prompt_of, spaced_call
 
 
 class Brief(Instructions):
-    """The phrases of the roles, and results as they are."""
+    """Prompts that use the phrases of the roles and show results without marks."""
 
     stop: Sequence[str] = ()
 
@@ -40,18 +40,18 @@ class Brief(Instructions):
     def conclude(self, question: str, results: Sequence[Exchange]) -> Words:
         return self.combine(question, results)
 
-    def split(self, question: str, tools: Sequence[Tool], most: int) -> Words:
+    def split(self, question: str, tools: Sequence[Tool], limit: int) -> Words:
         return "", prompt_of("split", question)
 
     def combine(self, question: str, findings: Sequence[Exchange]) -> Words:
-        return "", prompt_of("combine", question, found=[finding for _, finding in findings])
+        return "", prompt_of("combine", question, found=[conclusion for _, conclusion in findings])
 
     def act(self, question: str, notes: str, latest: Sequence[Exchange]) -> str:
-        # the latest result is in the notes already
+        # The notes already contain the latest result.
         return prompt_of("step", question, notes=notes)
 
     def note(self, question: str, notes: str, latest: Sequence[Exchange]) -> Words:
-        ((call, result),) = latest  # a model that is spoken to in brief makes one call a turn
+        ((call, result),) = latest  # a model with brief prompts makes one call per turn
         return "", prompt_of("note", question, notes=notes, call=call, result=result)
 
     def call(self, call: Call) -> str:

@@ -1,7 +1,8 @@
-"""Whether the calls of an agent are those that a task needs, apart from its answer.
+"""Scores of an agent's calls against the calls that a task needs, independent of the answer.
 
-With m calls made and e expected, everything here is 1 where they are the same and falls with each one missing or too
-many. Calls that a busy tool made necessary are not held against an agent, nor are optional ones that it left out.
+Let m be the number of executed calls and e the number of expected calls. Each score is 1 if both sequences are the
+same, and falls with each missing or superfluous call. Repeating a call because its tool was busy costs nothing, and
+neither does leaving out an optional call.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ from rlhf_lab.packs.agents.tools.task_set import ExpectedCall
 
 @dataclass(frozen=True, slots=True)
 class CallScores:
-    """Attributes:
-    sequence: 2·LCS/(m + e), LCS the longest common subsequence of the tools' names; where the order is free, what both
-        have in common instead.
-    matched_f1: 2·M/(m + e), M the largest number of one-to-one pairs of a call made and the same call expected. A call
-        made twice is matched once.
-    arguments: mean over the expected calls of the share of their arguments that were given, in the best one-to-one
-        pairing with calls of the same tool.
-    matched: M.
-    extra: m − M.
-    retries: calls that found a tool busy and were made again; they are in none of the others.
+    """Scores of one attempt's calls.
+
+    Attributes:
+        sequence: 2·LCS/(m + e), where LCS is the length of the longest common subsequence of the tools' names. If the
+            order is free, LCS is the size of their multiset intersection.
+        matched_f1: 2·M/(m + e), where M is the maximum number of one-to-one pairs of an executed call and the same
+            expected call. A repeated call matches once.
+        arguments: mean over the expected calls of the fraction of their arguments that were passed, in the best
+            one-to-one pairing with calls of the same tool.
+        matched: M.
+        extra: m − M.
+        retries: number of calls that found a tool busy and were repeated; no other score counts them.
     """
 
     sequence: float
@@ -44,27 +47,33 @@ class CallScores:
     retries: int
 
 
-def score_calls(made: Sequence[Call], expected: Sequence[ExpectedCall], *, any_order: bool = False) -> CallScores:
-    """The scores under the choice of optional calls that agrees best with what was made."""
-    kept = without_retries(made)
-    retries = len(made) - len(kept)
+def score_calls(calls: Sequence[Call], expected: Sequence[ExpectedCall], *, any_order: bool = False) -> CallScores:
+    """Score calls under the choice of optional calls that agrees best with them."""
+    kept = without_retries(calls)
+    retries = len(calls) - len(kept)
+    # There are 2^n choices for n optional calls; tasks have only a few of them.
     candidates = [_score(kept, choice, any_order, retries) for choice in choices(expected)]
-    # the first of equals: the choice with the most optional calls
-    return max(candidates, key=lambda scores: (scores.matched_f1, scores.sequence, scores.arguments))
+    # max returns the first of equal candidates: the choice with most optional calls
+    return max(candidates, key=_agreement)
+
+
+def _agreement(scores: CallScores) -> tuple[float, float, float]:
+    return scores.matched_f1, scores.sequence, scores.arguments
 
 
 def choices(expected: Sequence[ExpectedCall]) -> Iterator[list[ExpectedCall]]:
-    """The expected calls with each optional one in or left out."""
+    """Yield the expected calls once for every subset of the optional calls."""
     options = [(True, False) if call.get("optional") else (True,) for call in expected]
     for keep in product(*options):
         yield [call for call, kept in zip(expected, keep, strict=True) if kept]
 
 
-def without_retries(made: Sequence[Call]) -> list[Call]:
-    """The calls but those that failed and gave something when they were made again: their tool was busy."""
+def without_retries(calls: Sequence[Call]) -> list[Call]:
+    """Return the calls without those that failed and succeeded when repeated: their tool was busy."""
     kept: list[Call] = []
+    # Backwards, so that a later success of the same call is known when its failure is reached.
     worked_later: set[str] = set()
-    for call in reversed(made):
+    for call in reversed(calls):
         key = call_key(call.name, call.arguments)
         if call.failed and key in worked_later:
             continue
@@ -75,64 +84,80 @@ def without_retries(made: Sequence[Call]) -> list[Call]:
 
 
 def call_key(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call as text: the same for arguments that differ in spaces, capitals or their order."""
-    return json.dumps([name, {key: _plain(value) for key, value in arguments.items()}], sort_keys=True)
+    """Format a call as text that does not depend on spaces, capitals or the order of arguments."""
+    plain_arguments = {key: _to_plain(value) for key, value in arguments.items()}
+    return json.dumps([name, plain_arguments], sort_keys=True)
 
 
-def _plain(value: Any) -> str:
-    return normalise(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))
+def _to_plain(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+    return normalise(text)
 
 
-def is_same(made: Call, expected: ExpectedCall) -> bool:
-    """Whether a call is the expected one: by its arguments, or by what it gave where the task names that."""
-    if made.name != expected["name"]:
+def is_same(calls: Call, expected: ExpectedCall) -> bool:
+    """Return True if a call is the expected one: by its arguments, or by its result if the task states one."""
+    if calls.name != expected["name"]:
         return False
-    if call_key(made.name, made.arguments) == call_key(expected["name"], expected["arguments"]):
+    expected_key = call_key(expected["name"], expected["arguments"])
+    if call_key(calls.name, calls.arguments) == expected_key:
         return True
-    wanted = expected.get("result")
-    return wanted is not None and not made.failed and contains_words(made.result, wanted)
+    target = expected.get("result")
+    if target is None or calls.failed:
+        return False
+    return contains_words(calls.result, target)
 
 
-def _score(made: list[Call], expected: list[ExpectedCall], any_order: bool, retries: int) -> CallScores:
-    total = len(made) + len(expected)
-    names, expected_names = [call.name for call in made], [call["name"] for call in expected]
-    common = shared_count(names, expected_names) if any_order else longest_common(names, expected_names)
-    same_ME = np.array([[float(is_same(call, wanted)) for wanted in expected] for call in made])
-    shares_ME = np.array([[argument_share(call, wanted) for wanted in expected] for call in made])
+def _score(calls: list[Call], expected: list[ExpectedCall], any_order: bool, retries: int) -> CallScores:
+    # All other scores are F1 = 2·common / (m + e), so both missing and extra calls lower them.
+    total = len(calls) + len(expected)
+    names = [call.name for call in calls]
+    expected_names = [call["name"] for call in expected]
+    if any_order:
+        common = shared_count(names, expected_names)
+    else:
+        common = longest_common_subsequence_length(names, expected_names)
+    # M, E: executed and expected calls
+    same = [[float(is_same(call, target)) for target in expected] for call in calls]
+    same_ME = np.array(same)
+    fractions = [[argument_fraction(call, target) for target in expected] for call in calls]
+    fraction_ME = np.array(fractions)
     matched = round(best_pairing(same_ME))
+    # Without any call on either side, both sequences are equal.
     return CallScores(
         sequence=2 * common / total if total else 1.0,
         matched_f1=2 * matched / total if total else 1.0,
-        arguments=best_pairing(shares_ME) / len(expected) if expected else 1.0,
+        arguments=best_pairing(fraction_ME) / len(expected) if expected else 1.0,
         matched=matched,
-        extra=len(made) - matched,
+        extra=len(calls) - matched,
         retries=retries,
     )
 
 
-def argument_share(made: Call, expected: ExpectedCall) -> float:
-    """Share of the expected arguments that a call of the same tool gives; 1 for the same call, 0 for another tool."""
-    if is_same(made, expected):
+def argument_fraction(calls: Call, expected: ExpectedCall) -> float:
+    """Return the fraction of the expected arguments in a call: 1 for the same call, 0 for other tools."""
+    if is_same(calls, expected):
         return 1.0
-    if made.name != expected["name"] or not expected["arguments"]:
+    if calls.name != expected["name"] or not expected["arguments"]:
         return 0.0
-    given = [
-        key in made.arguments and _plain(made.arguments[key]) == _plain(value)
-        for key, value in expected["arguments"].items()
-    ]
-    return sum(given) / len(given)
+    provided = 0
+    for key, value in expected["arguments"].items():
+        if key in calls.arguments and _to_plain(calls.arguments[key]) == _to_plain(value):
+            provided += 1
+    return provided / len(expected["arguments"])
 
 
 def best_pairing(weights_ME: FloatArray) -> float:
-    """The largest sum of weights over one-to-one pairs of rows and columns; 0 where there are none."""
+    """Return the maximum sum of weights over one-to-one pairs of rows and columns; 0 if there are none."""
     if not weights_ME.size:
         return 0.0
+    # the assignment problem, solved exactly: a greedy pairing may be worse
     rows, columns = linear_sum_assignment(weights_ME, maximize=True)
     return float(weights_ME[rows, columns].sum())
 
 
-def longest_common(first: Sequence[str], second: Sequence[str]) -> int:
-    """Length of the longest common subsequence."""
+def longest_common_subsequence_length(first: Sequence[str], second: Sequence[str]) -> int:
+    """Return the length of the longest common subsequence of two sequences."""
+    # Dynamic programming with one row: lengths[column] is the length for the items so far and second[:column].
     lengths = [0] * (len(second) + 1)
     for item in first:
         diagonal = 0
@@ -144,5 +169,5 @@ def longest_common(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 def shared_count(first: Sequence[str], second: Sequence[str]) -> int:
-    """How many items both have, in any order, as often as both have them."""
+    """Return the size of the multiset intersection of two sequences."""
     return (Counter(first) & Counter(second)).total()

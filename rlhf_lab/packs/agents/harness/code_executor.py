@@ -1,8 +1,8 @@
-"""Writes Python, reads what running it gave, and revises, until it is done.
+"""Agent that writes Python, reads the output of running it, and revises until it is done.
 
-Programs run in the sandbox, each from its first line; the files that one leaves are there for the next. A task brings
-files of its own as the fact `files` (name → content, as bytes or text) or with its assignment, and code that runs after
-each program, such as a public example, as the fact `example_code`.
+Programs run in the sandbox, each in a new process. Files that a program writes are available to the next one. A task
+provides its own files in the metadata `files` (name → content, as bytes or text) or with its assignment. The metadata
+`example_code` is code that runs after each program, such as a public example.
 """
 
 from __future__ import annotations
@@ -11,86 +11,100 @@ import re
 from collections.abc import Mapping
 from functools import partial
 
+from rlhf_lab.core.text import well_formed
 from rlhf_lab.core.tools import Call
-from rlhf_lab.packs.agents.harness.program import Attempt, Ended, ProgramAgent, Steps
+from rlhf_lab.packs.agents.harness.program import AgentAttempt, AttemptFinished, ProgramAgent, Steps
+from rlhf_lab.packs.agents.harness.resources import AgentResources, CodeResult, CodeRunner
 from rlhf_lab.packs.agents.harness.settings import CodeExecutor
-from rlhf_lab.packs.agents.harness.surroundings import CodeRunner, Ran, Surroundings
 from rlhf_lab.packs.agents.harness.tool_use import Act, read_answer
 
 BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 LEFT_OUT = "\n… {} characters left out …\n"
 NO_PROGRAM = "error: there is no program; write one between ```python and ```"
 TOOL = "python"
-"""Name under which runs stand among the calls of a trajectory."""
+"""Name of the tool under which a trajectory records runs."""
 
 
 def code_executor(
-    attempt: Attempt, *, run_code: CodeRunner, rounds: int, answer_is_code: bool, output_chars: int
+    attempt: AgentAttempt, *, run_code: CodeRunner, rounds: int, answer_is_code: bool, output_chars: int
 ) -> Steps[str | None]:
-    """Write code, run it, read what came of it."""
+    """Write code, run it, and read its output, until the model writes a turn without code."""
     prompts = attempt.model.prompts
     files = _files(attempt)
-    example = attempt.task.facts.get("example_code", "")
+    example = attempt.task.metadata.get("example_code", "")
     system = prompts.code(answer_is_code=answer_is_code, files=list(files))
     messages = list(attempt.messages)
     code = None
     runs = 0
     while True:
-        (said,) = yield [attempt.ask(messages, system=system)]
-        program = read_code(said.text)
+        (model_output,) = yield [attempt.ask(messages, system=system)]
+        program = read_code(model_output.text)
+        # A turn without a program finishes the attempt, except before the first program if the answer has to be code.
         if program is None and answer_is_code and code is None:
-            messages += [said.message, prompts.problem(NO_PROGRAM)]
+            messages += [model_output.message, prompts.problem(NO_PROGRAM)]
             continue
         if program is None:
-            return code if answer_is_code else Act(said, answer=read_answer(said.text)).final_answer
+            if answer_is_code:
+                return code
+            return Act(model_output, answer=read_answer(model_output.text)).final_answer
         code = program
         if answer_is_code:
-            attempt.draft = code  # the last program is the answer at a limit, although nobody has seen it run
+            attempt.draft = code  # at a limit, the last program is the answer, although it has not been run
         if runs == rounds:
-            raise Ended("call_limit", attempt.draft)
+            raise AttemptFinished("call_limit", attempt.draft)
         attempt.count_call()
         runs += 1
-        # behind the program, so that the line numbers of a traceback are the program's own
-        ran = run_code(f"{program}\n{example}" if example else program, files)
-        files = {**files, **ran.files}
+        # The example comes after the program, so that line numbers of tracebacks match the program.
+        source = f"{program}\n{example}" if example else program
+        ran = run_code(source, files)
+        files = ran.next_files(files)
         failed = ran.status != "ok"
         output = output_of(ran, output_chars)
-        attempt.record(said, Call(TOOL, {"code": program}, output, failed=failed))
-        messages += [said.message, prompts.output(output, failed=failed)]
+        call = Call(TOOL, {"code": program}, output, failed=failed)
+        attempt.record(model_output, call)
+        messages += [model_output.message, prompts.output(output, failed=failed)]
 
 
-def _files(attempt: Attempt) -> dict[str, bytes]:
-    """The files of the task."""
-    files: Mapping[str, bytes | str] = {**(attempt.task.facts.get("files") or {}), **attempt.files}
-    return {name: text.encode() if isinstance(text, str) else text for name, text in files.items()}
+def _files(attempt: AgentAttempt) -> dict[str, bytes]:
+    """Return the files of the task as bytes; files of the assignment override those of the metadata."""
+    of_task = attempt.task.metadata.get("files") or {}
+    files: Mapping[str, bytes | str] = {**of_task, **attempt.files}
+    contents = {}
+    for name, content in files.items():
+        # Texts of tasks may contain lone surrogates, which cannot be encoded.
+        contents[name] = well_formed(content).encode() if isinstance(content, str) else content
+    return contents
 
 
 def read_code(text: str) -> str | None:
-    """The program of a turn: its last block; None where it has none."""
+    """Return the program of a turn: its last code block, or None if it has none."""
     blocks = BLOCK.findall(text)
     return blocks[-1] if blocks else None
 
 
-def output_of(ran: Ran, most_chars: int) -> str:
-    """What a program printed, and where it failed how, in about so many characters."""
+def output_of(ran: CodeResult, max_chars: int) -> str:
+    """Format the output of a program, and the kind of failure, in about `max_chars` characters."""
     parts = [ran.stdout.rstrip()]
     if ran.status != "ok":
-        # of a program that ran into a limit, the limit says more than what it wrote
-        parts += [ran.stderr.rstrip(), "" if ran.status == "error" else f"stopped: {ran.status}"]
-    return shortened("\n".join(filter(None, parts)) or "(nothing)", most_chars)
+        # If a program hit a limit, the limit explains more than the error output, so it comes last.
+        limit = "" if ran.status == "error" else f"stopped: {ran.status}"
+        parts += [ran.stderr.rstrip(), limit]
+    text = "\n".join(filter(None, parts))
+    return shortened(text or "(nothing)", max_chars)
 
 
-def shortened(text: str, most: int) -> str:
-    """A text of at most about `most` characters: the middle of a longer one is left out."""
-    if len(text) <= most:
+def shortened(text: str, limit: int) -> str:
+    """Shorten a text to about `limit` characters by leaving out its middle."""
+    if len(text) <= limit:
         return text
-    half = most // 2
-    return text[:half] + LEFT_OUT.format(len(text) - 2 * half) + text[-half:]
+    half = limit // 2
+    left_out = LEFT_OUT.format(len(text) - 2 * half)
+    return text[:half] + left_out + text[-half:]
 
 
-def build(settings: CodeExecutor, surroundings: Surroundings) -> ProgramAgent:
-    def run_code(code: str, files: Mapping[str, bytes]) -> Ran:
-        return surroundings.run_code(code, files)  # the sandbox is opened when the first program is run
+def build(settings: CodeExecutor, resources: AgentResources) -> ProgramAgent:
+    def run_code(code: str, files: Mapping[str, bytes]) -> CodeResult:
+        return resources.run_code(code, files)  # the sandbox is opened when the first program is run
 
     program = partial(
         code_executor,
@@ -99,5 +113,5 @@ def build(settings: CodeExecutor, surroundings: Surroundings) -> ProgramAgent:
         answer_is_code=settings.answer == "code",
         output_chars=settings.output_chars,
     )
-    identity = {**settings.identity(), "sandbox": dict(surroundings.limits)}
-    return ProgramAgent("code_executor", program, surroundings.model, identity)
+    identity = {**settings.identity(), "sandbox": dict(resources.limits)}
+    return ProgramAgent("code_executor", program, resources.model, identity)

@@ -1,4 +1,4 @@
-"""What an agent has to know of the model that it speaks through."""
+"""The language model of an agent, with its limits and its prompt style."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_lab.packs.agents.harness.prompts import Prompts
+from rlhf_lab.packs.agents.harness.prompts import PromptStyle
 from rlhf_lab.packs.judging.judges.requests import Completer
 
 
 @dataclass(frozen=True)
 class AgentModel:
-    """A model, and how it is spoken to.
+    """A language model and the limits of an agent that uses it.
 
     Attributes:
-        prompts: the words in which a part of an agent is told what it is there for.
-        native_calls: whether tools are offered to the model in its own form; if not, it writes calls as text.
-        max_turns, max_calls: most turns of the model and calls of tools in an attempt, over all parts of the agent.
-        max_tokens: of a turn.
+        completer: sends requests to the model.
+        prompts: texts that instruct the parts of the agent.
+        native_calls: True if tools are passed to the model natively; otherwise it writes calls as text.
+        max_turns, max_calls: maximum number of model turns and of tool calls in an attempt, over all parts of the
+            agent.
+        max_tokens: maximum number of tokens of a turn.
     """
 
     completer: Completer
-    prompts: Prompts
+    prompts: PromptStyle
     native_calls: bool = False
     max_turns: int = 24
     max_calls: int = 24
@@ -30,7 +32,7 @@ class AgentModel:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Everything that decides what is said to the model and by it; JSON values."""
+        """Everything that determines the model's inputs and outputs, as JSON values."""
         return {
             "model": dict(self.completer.identity),
             "prompts": self.prompts.name,

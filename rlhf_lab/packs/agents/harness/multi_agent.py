@@ -1,32 +1,40 @@
-"""A planner, executors and a synthesiser.
+"""Agent with a planner, executors and a synthesiser.
 
-The planner writes queries that can be understood by themselves, as a JSON list. Each goes to an executor, a ReAct loop
-that sees its query and nothing else; executors work at the same time. The synthesiser reads the queries and what was
-found. What one executor finds helps no other, so a chain of lookups is one query.
+The planner writes self-contained queries as a JSON list. Each query goes to an executor, a ReAct loop that sees only
+its query. The executors run in parallel. The synthesiser reads the queries and their results. An executor cannot use
+results of another one, so a chain of lookups has to be one query.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import partial
 
 from rlhf_lab.core.files import parse_json
-from rlhf_lab.packs.agents.harness.program import Attempt, Ended, ProgramAgent, Steps, together, user_message
+from rlhf_lab.packs.agents.harness.program import (
+    AgentAttempt,
+    AttemptFinished,
+    ProgramAgent,
+    Steps,
+    run_in_parallel,
+    user_message,
+)
 from rlhf_lab.packs.agents.harness.prompts import Exchange, Words
+from rlhf_lab.packs.agents.harness.resources import AgentResources
 from rlhf_lab.packs.agents.harness.settings import MultiAgent
-from rlhf_lab.packs.agents.harness.surroundings import Surroundings
 from rlhf_lab.packs.agents.harness.tool_use import conclude, use_tools
 
-LIST = re.compile(r"\[.*\]", re.DOTALL)
 NOTHING_FOUND = "nothing was found"
 
 
-def multi_agent(attempt: Attempt, *, queries: int, executor_turns: int) -> Steps[str | None]:
-    """Plan, execute the queries beside each other, combine what they found."""
+def multi_agent(attempt: AgentAttempt, *, queries: int, executor_turns: int) -> Steps[str | None]:
+    """Plan, execute the queries in parallel, and combine their results."""
     plan = yield from _plan(attempt, queries)
-    executors = [_execute(attempt, query, f"executor {i}", executor_turns) for i, query in enumerate(plan, start=1)]
-    findings = yield from together(executors)
+    executors = []
+    for number, query in enumerate(plan, start=1):
+        executors.append(_execute(attempt, query, f"executor {number}", executor_turns))
+    # Each branch is a generator that starts when the driver asks for its first request.
+    findings = yield from run_in_parallel(executors)
     found = list(zip(plan, findings, strict=True))
 
     def words(since: Sequence[Exchange]) -> Words:
@@ -35,45 +43,55 @@ def multi_agent(attempt: Attempt, *, queries: int, executor_turns: int) -> Steps
     return (yield from conclude(attempt, words, part="synthesiser"))
 
 
-def _plan(attempt: Attempt, most: int) -> Steps[list[str]]:
-    """The queries. The planner is told once what is wrong with them."""
+def _plan(attempt: AgentAttempt, limit: int) -> Steps[list[str]]:
+    """Return the queries of the planner, which gets one chance to correct an invalid plan."""
     prompts = attempt.model.prompts
-    system, question = prompts.split(attempt.question, list(attempt.tools.values()), most)
-    messages = attempt.asked(question)
-    (said,) = yield [attempt.ask(messages, system=system, part="planner")]
+    tools = list(attempt.tools.values())
+    system, question = prompts.split(attempt.question, tools, limit)
+    messages = attempt.to_messages(question)
+    (output,) = yield [attempt.ask(messages, system=system, part="planner")]
     try:
-        return read_queries(said.text, most)
+        return read_queries(output.text, limit)
     except ValueError as error:
-        messages += [said.message, prompts.problem(f"error: {error}")]
-    (said,) = yield [attempt.ask(messages, system=system, part="planner")]
+        messages += [output.message, prompts.problem(f"error: {error}")]
+    (output,) = yield [attempt.ask(messages, system=system, part="planner")]
     try:
-        return read_queries(said.text, most)
+        return read_queries(output.text, limit)
     except ValueError as error:
-        raise Ended("failed", error=f"no plan: {error}") from None
+        raise AttemptFinished("failed", error=f"no plan: {error}") from None
 
 
-def _execute(attempt: Attempt, query: str, part: str, most_turns: int) -> Steps[str]:
-    """What an executor finds who knows its query alone."""
-    act = yield from use_tools(attempt, [user_message(query)], part=part, most_turns=most_turns)
-    return act.answer or NOTHING_FOUND if act else NOTHING_FOUND
+def _execute(attempt: AgentAttempt, query: str, part: str, max_turns_left: int) -> Steps[str]:
+    """Return the result of an executor that sees only its query."""
+    act = yield from use_tools(
+        attempt,
+        [user_message(query)],
+        part=part,
+        max_turns_left=max_turns_left,
+    )
+    if act is None or not act.answer:
+        return NOTHING_FOUND  # the executor ran out of turns, or answered with nothing
+    return act.answer
 
 
-def read_queries(text: str, most: int) -> list[str]:
-    """The queries of a plan. Raises ValueError with what is wrong, for the planner."""
-    found = LIST.search(text)
-    if found is None:
+def read_queries(text: str, limit: int) -> list[str]:
+    """Read the queries of a plan. Raise ValueError with a message for the planner if they are invalid."""
+    # The list may be surrounded by other text or a code fence, so only the outermost brackets are read.
+    start, end = text.find("["), text.rfind("]") + 1
+    if not 0 <= start < end:
         raise ValueError('write a JSON list of queries, ["…", "…"], and nothing else')
     try:
-        queries = parse_json(found[0])
+        queries = parse_json(text[start:end])
     except ValueError as error:
         raise ValueError(f"this is no JSON ({error}); write a list of queries") from None
-    if not queries or not all(isinstance(query, str) and query.strip() for query in queries):
+    are_texts = all(isinstance(query, str) and query.strip() for query in queries)
+    if not queries or not are_texts:
         raise ValueError("each query must be a text, and there must be one at least")
-    if len(queries) > most:
-        raise ValueError(f"{len(queries)} queries are too many; write at most {most}")
+    if len(queries) > limit:
+        raise ValueError(f"{len(queries)} queries are too many; write at most {limit}")
     return queries
 
 
-def build(settings: MultiAgent, surroundings: Surroundings) -> ProgramAgent:
+def build(settings: MultiAgent, resources: AgentResources) -> ProgramAgent:
     program = partial(multi_agent, queries=settings.queries, executor_turns=settings.executor_turns)
-    return ProgramAgent("multi_agent", program, surroundings.model, settings.identity())
+    return ProgramAgent("multi_agent", program, resources.model, settings.identity())

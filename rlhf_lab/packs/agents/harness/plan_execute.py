@@ -1,12 +1,14 @@
-"""Plan, then execute: all calls are written before the first of them is made.
+"""Agent that plans, then executes: the model writes all calls before the first one is executed.
 
     1. search[Velmora ; capital]
     2. search[#1 ; mayor]
 
-#1 is the result of the first step, whatever it says: a value among the arguments of a call, and data in a sentence. A
-step that is no call as it was planned is given to a part that calls tools for it.
-The plan is not changed on the way: what the first results teach comes too late for it, which is what this agent is
-there to show beside ReAct.
+#1 refers to the result of the first step. Inside a call it becomes the value of an argument; inside a sentence it
+becomes text that is marked as data. If a step is a sentence instead of a call, a separate part of the agent calls tools
+for it.
+
+The plan is never revised, even if early results show that it is wrong. This limitation is the point of comparison with
+ReAct.
 """
 
 from __future__ import annotations
@@ -18,10 +20,17 @@ from typing import Any
 
 from rlhf_lab.core.tools import Tool
 from rlhf_lab.data.text_calls import ACTION, Move, read_move
-from rlhf_lab.packs.agents.harness.program import Attempt, Ended, ProgramAgent, Said, Steps, user_message
+from rlhf_lab.packs.agents.harness.program import (
+    AgentAttempt,
+    AttemptFinished,
+    ModelOutput,
+    ProgramAgent,
+    Steps,
+    user_message,
+)
 from rlhf_lab.packs.agents.harness.prompts import Exchange, Words
+from rlhf_lab.packs.agents.harness.resources import AgentResources
 from rlhf_lab.packs.agents.harness.settings import PlanExecute
-from rlhf_lab.packs.agents.harness.surroundings import Surroundings
 from rlhf_lab.packs.agents.harness.tool_use import conclude, use_tools
 
 STEP = re.compile(r"^[ \t]*\d+[.)][ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
@@ -29,11 +38,13 @@ REFERENCE = re.compile(r"#(\d{1,4})(?!\d)")
 NO_RESULT = "no result"
 
 
-def plan_execute(attempt: Attempt, *, steps: int, step_turns: int) -> Steps[str | None]:
-    """Plan, make the calls of the plan, answer from their results."""
+def plan_execute(attempt: AgentAttempt, *, steps: int, step_turns: int) -> Steps[str | None]:
+    """Plan, execute the calls of the plan, and answer from their results."""
     prompts = attempt.model.prompts
-    system, question = prompts.plan(attempt.question, list(attempt.tools.values()))
-    (planned,) = yield [attempt.ask(attempt.asked(question), system=system, part="planner")]
+    tools = list(attempt.tools.values())
+    system, question = prompts.plan(attempt.question, tools)
+    messages = attempt.to_messages(question)
+    (planned,) = yield [attempt.ask(messages, system=system, part="planner")]
     plan = read_plan(planned.text, steps)
     results: list[str] = []
     for step in plan:
@@ -47,37 +58,45 @@ def plan_execute(attempt: Attempt, *, steps: int, step_turns: int) -> Steps[str 
     return (yield from conclude(attempt, words, part="answer"))
 
 
-def _execute(attempt: Attempt, planned: Said, step: str, results: Sequence[str], most_turns: int) -> Steps[str]:
-    """The result of one step. A call is put to the turn that planned it."""
-    # read before results are filled in: what a tool said is never a call
+def _execute(
+    attempt: AgentAttempt, planned: ModelOutput, step: str, results: Sequence[str], max_turns_left: int
+) -> Steps[str]:
+    """Execute one step and return its result. A call is recorded with the turn that planned it."""
+    # The step is parsed before results are inserted, so that the output of a tool is never parsed as a call.
     call = read_call(step, attempt.tools)
     if call is not None:
-        arguments = {name: with_results(value, results) for name, value in (call.arguments or {}).items()}
+        arguments = {}
+        for name, value in (call.arguments or {}).items():
+            arguments[name] = with_results(value, results)
         return attempt.call(planned, call.name, arguments).result
+    # A model reads this sentence, so inserted results are marked as data against prompt injection.
     marked = [attempt.model.prompts.marked(result) for result in results]
     question = user_message(with_results(step, marked))
-    act = yield from use_tools(attempt, [question], part="step", most_turns=most_turns)
-    return act.answer or NO_RESULT if act else NO_RESULT
+    act = yield from use_tools(attempt, [question], part="step", max_turns_left=max_turns_left)
+    if act is None or not act.answer:
+        return NO_RESULT  # the part ran out of turns, or answered with nothing; the plan continues
+    return act.answer
 
 
-def read_plan(text: str, most: int) -> list[str]:
-    """The steps of a plan. Raises Ended for a text without steps, or with too many."""
+def read_plan(text: str, limit: int) -> list[str]:
+    """Read the steps of a plan. Raise AttemptFinished if the text has no steps or too many."""
     steps: list[str] = STEP.findall(text)
     if not steps:
-        raise Ended("failed", error=f"no plan: no numbered step in {text[:80]!r}")
-    if len(steps) > most:
-        raise Ended("failed", error=f"a plan of {len(steps)} steps; at most {most}")
+        raise AttemptFinished("failed", error=f"the plan has no numbered step: {text[:80]!r}")
+    if len(steps) > limit:
+        raise AttemptFinished("failed", error=f"the plan has {len(steps)} steps; at most {limit} are allowed")
     return steps
 
 
 def read_call(step: str, tools: Mapping[str, Tool]) -> Move | None:
-    """The call that a step is; None for one that is a sentence. A call of an unknown tool is a call."""
+    """Read a step as a call. Return None if it is a sentence. A call of an unknown tool is still a call."""
+    # A step has the form of the text after `Action:`, so the parser of text calls can read it.
     move = read_move(f"{ACTION} {step}", tools)
     return move if move.name else None
 
 
 def with_results(value: Any, results: Sequence[str]) -> Any:
-    """A text with the results that it refers to, or JSON with such texts in it."""
+    """Insert the results that a text refers to, also into texts inside a JSON value."""
     if isinstance(value, Mapping):
         return {name: with_results(inner, results) for name, inner in value.items()}
     if isinstance(value, list):
@@ -87,11 +106,14 @@ def with_results(value: Any, results: Sequence[str]) -> Any:
 
     def result(reference: re.Match[str]) -> str:
         number = int(reference[1])
-        return results[number - 1] if 1 <= number <= len(results) else reference[0]
+        # A reference to a later step or to step 0 stays as text: there is no such result.
+        if not 1 <= number <= len(results):
+            return reference[0]
+        return results[number - 1]
 
     return REFERENCE.sub(result, value)
 
 
-def build(settings: PlanExecute, surroundings: Surroundings) -> ProgramAgent:
+def build(settings: PlanExecute, resources: AgentResources) -> ProgramAgent:
     program = partial(plan_execute, steps=settings.steps, step_turns=settings.step_turns)
-    return ProgramAgent("plan_execute", program, surroundings.model, settings.identity())
+    return ProgramAgent("plan_execute", program, resources.model, settings.identity())

@@ -1,4 +1,4 @@
-"""What is found before a run of agents: agents of the user that cannot run, a service that cannot be asked."""
+"""Checks before a run of agents: user agents that cannot run, and services that cannot be called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlhf_lab.packs.judging.judges.preflight import judge_problems
 
 
 def problems(config: Config) -> list[str]:
-    """Why the agents of a stage cannot run on this machine; none for a stage without agents."""
+    """Return why the agents of a stage cannot run on this machine; empty for a stage without agents."""
     if not runs_agents(config):
         return []
     lines = []
@@ -23,15 +23,17 @@ def problems(config: Config) -> list[str]:
         except ConfigError as error:
             lines += error.problems
     if config.agent.asks_service:
+        # The judges' check names the settings of a judge, which here are those of `agent.service`.
         lines += [line.replace("judge.", "agent.service.") for line in judge_problems(config.agent.service)]
     return lines
 
 
 def code_files(config: Config) -> list[Path]:
-    """Source files of the user's own agents that the stage runs."""
+    """Return the source files of the user's own agents that the stage runs."""
     return [file for program in _own_programs(config) for file in files_behind(program.path)]
 
 
 def _own_programs(config: Config) -> list[PythonAgent]:
+    # Only these agents consist of files of the user.
     programs = config.agent.programs.values() if runs_agents(config) else ()
     return [program for program in programs if isinstance(program, PythonAgent)]

@@ -1,14 +1,15 @@
 """Agents as message programs, and the driver that advances many of them at once.
 
-A program is a generator: it yields lists of asks and gets what was said to each, in their order; what it returns is its
-answer. Between two yields it calls tools, through its attempt:
+A program is a generator. It yields a list of model requests and receives one output per request, in the same order. Its
+return value is the answer. Between two yields it calls tools through its attempt:
 
     def greet(attempt):
-        (said,) = yield [attempt.ask([user_message("Who are you?")])]
-        return said.text
+        (output,) = yield [attempt.ask([user_message("Who are you?")])]
+        return output.text
 
-The driver asks for all live programs in one `complete_many`: a service is asked in parallel, a local model in one
-batch. A program waits for nothing else, so there are neither threads nor an event loop.
+The driver collects the requests of all live programs and sends them in one `complete_many`. A service then answers them
+in parallel, and a local model answers them in one batch. A program waits for nothing else, so the driver needs neither
+threads nor an event loop.
 """
 
 from __future__ import annotations
@@ -28,36 +29,36 @@ from rlhf_lab.core.tools import Call, Tool, call_tool
 from rlhf_lab.data.transcript import render_prompt, to_messages
 from rlhf_lab.packs.agents.harness.agent import Assignment, OnDone
 from rlhf_lab.packs.agents.harness.model import AgentModel
-from rlhf_lab.packs.agents.trajectory import AgentTrajectory, TrajectoryStop, Turn
-from rlhf_lab.packs.judging.judges.requests import Reply, Request
+from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn, TrajectoryStop
+from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a program wants of the model.
+    """A model request of a program.
 
     Attributes:
-        request: as the model gets it.
-        part: which part of the agent speaks.
-        lane: of parts that work beside each other, which one; None where there is one alone.
+        request: the completion request that is sent to the model.
+        part: name of the part of the agent that sends it, e.g. "planner".
+        lane: index of the parallel branch; None if there is only one.
     """
 
-    request: Request
+    request: CompletionRequest
     part: str
     lane: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What the model said.
+class ModelOutput:
+    """One output of the model.
 
     Attributes:
-        message: as the assistant's message of the next ask.
-        tool_calls: calls of tools in the model's own form; none where it writes them as text.
-        truncated: whether it was cut at its longest length.
-        turn: its number among the turns of the attempt.
+        message: the output as an assistant message, to be appended to the next request.
+        tool_calls: native tool calls; empty if the model writes tool calls as text.
+        truncated: True if the output reached `max_tokens`.
+        turn: index of the turn in the attempt.
     """
 
     message: Message
@@ -70,18 +71,19 @@ class Said:
         return self.message["content"]
 
 
-Steps = Generator[list[Ask], list[Said], T]
-"""A program, or a part of one, that comes to a T."""
+Steps = Generator[list[Ask], list[ModelOutput], T]
+"""A program, or a part of one, that returns a T."""
 
-Program = Callable[["Attempt"], Steps[str | None]]
+Program = Callable[["AgentAttempt"], Steps[str | None]]
 
 
-class Ended(Exception):
-    """Ends an attempt before its program returns.
+class AttemptFinished(Exception):
+    """Raised to finish an attempt before its program returns.
 
     Args:
-        answer: what the agent says the answer is, where it got that far.
-        error: of the agent itself.
+        stop: why the attempt finished.
+        answer: the answer of the agent; None if it has none yet.
+        error: error message of the agent itself; "" if there was none.
     """
 
     def __init__(self, stop: TrajectoryStop, answer: str | None = None, error: str = ""):
@@ -89,17 +91,18 @@ class Ended(Exception):
         self.stop, self.answer, self.error = stop, answer, error
 
 
-class Attempt:
-    """One attempt of a program at a task: what it has, and its turns so far.
+class AgentAttempt:
+    """One attempt of a program at a task: its inputs and its turns so far.
 
     Attributes:
-        question: the last message of the task's prompt.
-        messages: the task's prompt without instructions.
-        system: the task's own instructions; "" where it has none.
-        tools: by name.
-        files: that come with the task besides its fact `files`: name → content.
-        turns: so far; `trajectory` has them in order.
-        draft: the answer should a limit of turns or calls end the attempt here; None where there is none yet.
+        question: the last user message of the task's prompt.
+        messages: messages of the task's prompt, without system messages.
+        system: instructions of the task; "" if it has none.
+        tools: tools by name.
+        files: files of the task that are not listed in its metadata: name → content.
+        turns: turns so far, with their lanes, in the order of completion; `trajectory` sorts them by lane.
+        calls: number of tool calls so far.
+        draft: the answer to record if a turn or call limit ends the attempt now; None if there is none yet.
     """
 
     def __init__(self, assignment: Assignment, model: AgentModel):
@@ -107,15 +110,16 @@ class Attempt:
         self.tools: Mapping[str, Tool] = {tool.name: tool for tool in assignment.tools}
         self.files = assignment.files
         prompt = to_messages(self.task.prompt)
+        instructions = [message["content"] for message in prompt if message["role"] == "system"]
         self.messages = [message for message in prompt if message["role"] != "system"]
-        self.system = "\n\n".join(message["content"] for message in prompt if message["role"] == "system")
+        self.system = "\n\n".join(instructions)
         self.question = question_of(self.task)
-        self.turns: list[tuple[Turn, int | None]] = []
+        self.turns: list[tuple[ModelTurn, int | None]] = []
         self.calls = 0
         self.draft: str | None = None
 
-    def asked(self, question: str) -> list[Message]:
-        """The task's messages with another question in place of its own."""
+    def to_messages(self, question: str) -> list[Message]:
+        """Return the task's messages with another question instead of its own."""
         return [*self.messages[:-1], user_message(question)]
 
     def ask(
@@ -128,116 +132,148 @@ class Attempt:
         stop: Sequence[str] = (),
         max_tokens: int = 0,
     ) -> Ask:
-        """Something to be asked.
+        """Build a model request.
 
         Args:
-            system: instructions; those of the task stand in front of them.
-            tools: that the model may call in its own form.
-            stop: texts that end what is said.
-            max_tokens: 0 is `agent.max_tokens`.
+            messages: the conversation so far.
+            part: name of the part of the agent that sends the request.
+            system: instructions; those of the task are put before them.
+            tools: tools that the model may call natively.
+            stop: texts that end the output.
+            max_tokens: limit of the output in tokens; 0 means `agent.max_tokens`.
         """
-        request = Request(
+        # A later request may be rejected because the conversation has grown too long, which is a result of the attempt.
+        # A rejected first request means a wrong setting, and raises.
+        request = CompletionRequest(
             tuple(messages),
             system="\n\n".join(filter(None, (self.system, system))),
             max_tokens=max_tokens or self.model.max_tokens,
             draw=self.draw,
             tools=tuple(tool.definition for tool in tools),
             stop=tuple(stop),
-            # what has grown too long is a result of the attempt; a first request that is refused is a wrong setting
             may_be_rejected=bool(self.turns),
         )
         return Ask(request, part)
 
-    def call(self, said: Said, name: str, arguments: Mapping[str, Any], id: str = "") -> Call:
-        """Call a tool, as the model said. Raises Ended when no calls are left."""
+    def call(self, output: ModelOutput, name: str, arguments: Mapping[str, Any], id: str = "") -> Call:
+        """Call a tool as the model requested. Raise AttemptFinished if no calls are left."""
         self.count_call()
         call = call_tool(self.tools, name, arguments, id)
-        self.record(said, call)
+        self.record(output, call)
         return call
 
     def count_call(self) -> None:
-        """Count a call that is about to be made. Raises Ended, with the draft as answer, when no calls are left."""
+        """Count a call before it is executed. Raise AttemptFinished, with the draft as answer, if no calls are left."""
         if self.calls == self.model.max_calls:
-            raise Ended("call_limit", self.draft)
+            raise AttemptFinished("call_limit", self.draft)
         self.calls += 1
 
-    def record(self, said: Said, call: Call) -> None:
-        """Put a call to the turn that made it."""
-        turn, lane = self.turns[said.turn]
-        self.turns[said.turn] = replace(turn, calls=(*turn.calls, call)), lane
+    def record(self, output: ModelOutput, call: Call) -> None:
+        """Add a call to the turn that requested it."""
+        turn, lane = self.turns[output.turn]
+        with_call = replace(turn, calls=(*turn.calls, call))
+        self.turns[output.turn] = with_call, lane
 
-    def hear(self, ask: Ask, reply: Reply) -> Said:
-        """A reply as a turn. Raises Ended for one that was refused, and for a request that was not taken."""
-        if reply.stop == "rejected":
-            raise Ended("failed", error=f"the service does not take the request: {reply.text}")
-        request, usage = ask.request, reply.usage
+    def add_turn(self, ask: Ask, completion: Completion) -> ModelOutput:
+        """Record a completion as a turn. Raise AttemptFinished if the model refused or the request was rejected."""
+        if completion.stop == "rejected":
+            raise AttemptFinished("failed", error=f"the service rejected the request: {completion.text}")
+        request, usage = ask.request, completion.usage
         instructions = [Message(role="system", content=request.system)] if request.system else []
-        turn = Turn(
+        messages = [*instructions, *request.messages]
+        # Tokens written to or read from the provider's prompt cache are input as well.
+        input_tokens = usage.input_tokens + usage.cache_write_tokens + usage.cache_read_tokens
+        turn = ModelTurn(
             agent=ask.part,
-            prompt=render_prompt([*instructions, *request.messages], request.tools),
-            text=reply.text,
-            input_tokens=usage.input_tokens + usage.cache_write_tokens + usage.cache_read_tokens,
+            prompt=render_prompt(messages, request.tools),
+            text=completion.text,
+            input_tokens=input_tokens,
             output_tokens=usage.output_tokens,
-            cost_usd=reply.asked_cost_usd,
-            stored=reply.stored,
-            latency_s=reply.latency_s,
+            cost_usd=completion.paid_cost_usd,
+            stored=completion.stored,
+            latency_s=completion.latency_s,
         )
         self.turns.append((turn, ask.lane))
-        if reply.stop == "refused":
-            raise Ended("refused")
-        truncated = reply.stop == "truncated"
-        return Said(reply.message, reply.tool_calls, truncated, len(self.turns) - 1)
+        # The turn is recorded before a refusal finishes the attempt, because its tokens and cost count.
+        if completion.stop == "refused":
+            raise AttemptFinished("refused")
+        return ModelOutput(
+            completion.message,
+            completion.tool_calls,
+            truncated=completion.stop == "truncated",
+            turn=len(self.turns) - 1,
+        )
 
-    def trajectory(self, ended: Ended, wall_s: float) -> AgentTrajectory:
-        """What became of the attempt. Turns of parts that worked beside each other follow one another."""
-        turns: list[Turn] = []
-        for _, members in groupby(self.turns, key=lambda member: member[1] is not None):
+    def trajectory(self, finished: AttemptFinished, wall_s: float) -> AgentTrajectory:
+        """Return the record of the finished attempt. Turns of parallel branches are sorted by branch."""
+        turns: list[ModelTurn] = []
+        # Each run of turns with a lane comes from one parallel section; a turn without a lane separates two sections.
+        for _, members in groupby(self.turns, key=_is_parallel):
             in_order = sorted(members, key=_lane)  # stable: turns of one lane stay in order
             turns += [turn for turn, _ in in_order]
-        return AgentTrajectory(ended.answer, tuple(turns), ended.stop, wall_s, ended.error)
+        return AgentTrajectory(
+            finished.answer,
+            tuple(turns),
+            finished.stop,
+            wall_s,
+            finished.error,
+        )
 
 
-def _lane(member: tuple[Turn, int | None]) -> int:
+def _is_parallel(member: tuple[ModelTurn, int | None]) -> bool:
+    return member[1] is not None
+
+
+def _lane(member: tuple[ModelTurn, int | None]) -> int:
     return member[1] or 0
 
 
 def question_of(task: Task) -> str:
-    """The last thing that the user of a task's prompt says."""
-    return next((m["content"] for m in reversed(to_messages(task.prompt)) if m["role"] == "user"), task.prompt)
+    """Return the last user message of a task's prompt; the prompt itself if it has none."""
+    for message in reversed(to_messages(task.prompt)):
+        if message["role"] == "user":
+            return message["content"]
+    return task.prompt
 
 
 def user_message(content: str) -> Message:
     return Message(role="user", content=content)
 
 
-def together(parts: Sequence[Steps[T]]) -> Steps[list[T]]:
-    """Parts of a program that work beside each other: what each comes to, in their order."""
+def run_in_parallel(parts: Sequence[Steps[T]]) -> Steps[list[T]]:
+    """Run parts of a program in parallel. Return their results in the order of the parts."""
     results: dict[int, T] = {}
     pending: dict[int, list[Ask]] = {}
 
-    def advance(lane: int, said: list[Said] | None) -> None:
+    def advance(lane: int, output: list[ModelOutput] | None) -> None:
+        part = parts[lane]
         try:
-            pending[lane] = next(parts[lane]) if said is None else parts[lane].send(said)
-        except StopIteration as returned:
+            # A generator has to be started with `next`; only then does it accept a value.
+            pending[lane] = next(part) if output is None else part.send(output)
+        except StopIteration as returned:  # the part has finished with this value
             results[lane] = returned.value
 
     for lane in range(len(parts)):
         advance(lane, None)
     while pending:
+        # One yield sends the requests of all unfinished parts. The outputs come back in the same order.
         asking, pending = pending, {}
-        all_said = yield [replace(ask, lane=lane) for lane, asks in asking.items() for ask in asks]
-        heard = iter(all_said)
+        requests = [replace(ask, lane=lane) for lane, asks in asking.items() for ask in asks]
+        outputs = yield requests
+        incoming = iter(outputs)
         for lane, asks in asking.items():
-            advance(lane, [next(heard) for _ in asks])
+            advance(lane, [next(incoming) for _ in asks])
     return [results[lane] for lane in range(len(parts))]
 
 
 class ProgramAgent:
-    """A program with a model: the `BatchAgent` of the lab's own agents.
+    """A program with a model: the `BatchAgent` of the built-in agents.
 
     Args:
-        name: as progress bars show it.
-        settings: of the program, as JSON values; part of its identity.
+        name: name shown by progress bars.
+        program: the generator function that is run once per attempt.
+        model: the model that answers its requests.
+        settings: settings of the program, as JSON values; part of its identity.
     """
 
     def __init__(self, name: str, program: Program, model: AgentModel, settings: Mapping[str, Any]):
@@ -254,66 +290,75 @@ class ProgramAgent:
         trajectories: dict[int, AgentTrajectory] = {}
         live: dict[int, _Live] = {}
 
-        def advance(number: int, replies: list[Reply] | None) -> None:
+        def advance(number: int, completions: list[Completion] | None) -> None:
             attempt = live[number]
-            ended = attempt.start() if replies is None else attempt.go_on(replies)
-            if ended is not None:
+            finished = attempt.start() if completions is None else attempt.resume(completions)
+            if finished is not None:
                 del live[number]
-                trajectories[number] = attempt.attempt.trajectory(ended, time.monotonic() - start)
-                on_done(number, trajectories[number])
+                wall_s = time.monotonic() - start
+                trajectory = attempt.attempt.trajectory(finished, wall_s)
+                trajectories[number] = trajectory
+                on_done(number, trajectory)
 
         for number, assignment in enumerate(assignments):
-            live[number] = _Live(self.program, Attempt(assignment, self.model))
+            attempt = AgentAttempt(assignment, self.model)
+            live[number] = _Live(self.program, attempt)
             advance(number, None)
+        # Each round sends the requests of all live attempts at once. Attempts that finish drop out of the next round.
         while live:
             asking = {number: attempt.asks for number, attempt in live.items()}
             requests = [ask.request for asks in asking.values() for ask in asks]
-            title = f"{self.name}: {len(trajectories)} of {len(assignments)} tasks done"
-            replies = iter(self.model.completer.complete_many(requests, title=title))
+            done = len(trajectories)
+            title = f"{self.name}: {done} of {len(assignments)} tasks done"
+            completions = iter(self.model.completer.complete_many(requests, title=title))
             for number, asks in asking.items():
-                advance(number, [next(replies) for _ in asks])
+                advance(number, [next(completions) for _ in asks])
         return [trajectories[number] for number in range(len(assignments))]
 
 
 class _Live:
-    """An attempt that has not ended, and what it is asking."""
+    """An unfinished attempt and its pending requests."""
 
-    def __init__(self, program: Program, attempt: Attempt):
+    def __init__(self, program: Program, attempt: AgentAttempt):
         self.attempt = attempt
         self.steps = program(attempt)
         self.asks: list[Ask] = []
 
-    def start(self) -> Ended | None:
+    def start(self) -> AttemptFinished | None:
         return self._advance(lambda: next(self.steps))
 
-    def go_on(self, replies: Sequence[Reply]) -> Ended | None:
-        """Hand replies to the asks on. Returns why the attempt ended; None where it goes on."""
+    def resume(self, completions: Sequence[Completion]) -> AttemptFinished | None:
+        """Pass the completions to the program. Return how the attempt ended, or None if it is still running."""
 
         def send() -> list[Ask]:
-            said = [self.attempt.hear(ask, reply) for ask, reply in zip(self.asks, replies, strict=True)]
-            return self.steps.send(said)
+            pairs = zip(self.asks, completions, strict=True)
+            outputs = [self.attempt.add_turn(ask, completion) for ask, completion in pairs]
+            return self.steps.send(outputs)
 
         return self._advance(send)
 
-    def _advance(self, next_asks: Callable[[], list[Ask]]) -> Ended | None:
+    def _advance(self, next_asks: Callable[[], list[Ask]]) -> AttemptFinished | None:
         try:
             self.asks = next_asks()
-            if len(self.attempt.turns) + len(self.asks) > self.attempt.model.max_turns:
+            # The limit is checked before the requests are sent, so that it is never exceeded.
+            turns_after = len(self.attempt.turns) + len(self.asks)
+            if turns_after > self.attempt.model.max_turns:
                 self.steps.close()
-                return Ended("turn_limit", self.attempt.draft)
+                return AttemptFinished("turn_limit", self.attempt.draft)
             return None
         except StopIteration as returned:
-            return Ended("answered", returned.value)
-        except Ended as ended:
+            return AttemptFinished("answered", returned.value)
+        except AttemptFinished as finished:
             self.steps.close()
-            return ended
-        except LabError:  # of the infrastructure, such as a sandbox that cannot be made
+            return finished
+        except LabError:  # infrastructure errors, e.g. no sandbox could be created, stop the whole benchmark
             raise
-        except Exception as error:  # of a tool or of the program: one task must not end the others
-            return Ended("failed", error=failure(error))
+        except Exception as error:  # an error of one tool or program must not stop the other attempts
+            return AttemptFinished("failed", error=failure(error))
 
 
 def failure(error: Exception) -> str:
-    """An error of an agent in one line, with the place that raised it."""
+    """Format an error of an agent as one line, with the file and line that raised it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
+    location = f"{Path(last.filename).name}, line {last.lineno}"
+    return f"{type(error).__name__}: {error} ({location})"

@@ -1,7 +1,7 @@
-"""What the parts of an agent are told: instructions for models that can follow them.
+"""Prompts of the parts of an agent, for models that follow instructions.
 
-Every method gives the instructions of a part, or one message. brief.py says the same to a small model that was trained
-on a few fixed phrases.
+Every method returns the instructions of a part, or one message. brief.py has the same prompts for a small model that
+was trained on a few fixed phrases.
 """
 
 from __future__ import annotations
@@ -16,80 +16,81 @@ from rlhf_lab.core.tools import Call, Tool
 from rlhf_lab.data.text_calls import ACTION, ANSWER, DIVIDER, THOUGHT
 
 OBSERVATION = "Observation:"
+# The line break belongs to it, because the word may also occur inside a sentence.
 STOP = (f"\n{OBSERVATION}",)
-"""Ends a turn that calls a tool as text: what follows would be the model's guess of the result."""
+"""Stop texts of a turn that calls a tool as text: the model must not invent the result."""
 
 Words = tuple[str, str]
-"""Instructions of a part, and what it is asked."""
+"""(instructions of a part, its question)."""
 Exchange = tuple[str, str]
-"""A call, a step or a query as text, and what came of it."""
+"""(call, step or query as text, its result)."""
 
 
-class Prompts(Protocol):
-    """How a model is spoken to."""
+class PromptStyle(Protocol):
+    """The prompts of an agent: instructions of its parts, and messages to them."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def stop(self) -> Sequence[str]:
-        """Texts that end a turn in which tools are called as text."""
+        """Texts that stop the generation of a turn in which tools are called as text."""
         ...
 
     def direct(self, question: str) -> Words:
-        """Answer without tools."""
+        """Ask for an answer without tools."""
         ...
 
     def with_tools(self, tools: Sequence[Tool], *, native: bool) -> str:
-        """Instructions to call tools until the answer is known."""
+        """Instruct the model to call tools until it knows the answer."""
         ...
 
     def result(self, call: Call, *, native: bool) -> Message:
-        """What a tool gave back."""
+        """Return the result of a call as a message."""
         ...
 
     def problem(self, text: str) -> Message:
-        """What is wrong with a turn that neither calls a tool nor answers."""
+        """Return a message that says why a turn neither called a tool nor answered."""
         ...
 
     def marked(self, result: str) -> str:
-        """A result inside a message: as data, where `with_tools` says what data is."""
+        """Return a result for use inside a message; it is marked as data if `with_tools` explains the marks."""
         ...
 
     def plan(self, question: str, tools: Sequence[Tool]) -> Words:
-        """Write the calls that lead to the answer, before any of them is made."""
+        """Ask for all calls that lead to the answer, before any of them is executed."""
         ...
 
     def conclude(self, question: str, results: Sequence[Exchange]) -> Words:
-        """Answer from the results of a plan."""
+        """Ask for an answer from the results of a plan."""
         ...
 
-    def split(self, question: str, tools: Sequence[Tool], most: int) -> Words:
-        """Write self-contained queries, as a JSON list, for workers who see nothing else."""
+    def split(self, question: str, tools: Sequence[Tool], limit: int) -> Words:
+        """Ask for self-contained queries, as a JSON list, for workers that see nothing else."""
         ...
 
     def combine(self, question: str, findings: Sequence[Exchange]) -> Words:
-        """Answer from what the workers found."""
+        """Ask for an answer from the workers' results."""
         ...
 
     def act(self, question: str, notes: str, latest: Sequence[Exchange]) -> str:
-        """Call a tool or answer, from notes and the latest results alone; the instructions are `with_tools`."""
+        """Ask for a tool call or an answer, from notes and the latest results only, with instructions `with_tools`."""
         ...
 
     def note(self, question: str, notes: str, latest: Sequence[Exchange]) -> Words:
-        """Write notes that take the place of the notes so far and the latest results."""
+        """Ask for notes that replace the old notes and the latest results."""
         ...
 
     def call(self, call: Call) -> str:
-        """A call in one line."""
+        """Format a call as one line."""
         ...
 
     def code(self, *, answer_is_code: bool, files: Sequence[str]) -> str:
-        """Instructions to write Python that is run."""
+        """Instruct the model to write Python that is run."""
         ...
 
     def output(self, text: str, *, failed: bool) -> Message:
-        """What running code printed, or how it failed."""
+        """Return the output of running code, or its failure, as a message."""
         ...
 
 
@@ -115,14 +116,14 @@ TROUBLE = (
 )
 
 MARK = re.compile(r"<(?=\s*/?\s*result\b)", re.IGNORECASE)
-"""The first letter of what reads as `<result>` or `</result>`."""
+"""The first character of anything that reads as `<result>` or `</result>`."""
 
 
 class Instructions:
-    """For models that follow instructions.
+    """Prompts for models that follow instructions.
 
     Args:
-        marks_results: whether results of tools are marked as data (`agent.mark_results`).
+        marks_results: True if results of tools are marked as data (`agent.mark_results`).
     """
 
     stop: Sequence[str] = STOP
@@ -143,7 +144,13 @@ class Instructions:
 
     def result(self, call: Call, *, native: bool) -> Message:
         if native:
-            return Message(role="tool", content=self.marked(call.result), name=call.name, tool_call_id=call.id)
+            return Message(
+                role="tool",
+                content=self.marked(call.result),
+                name=call.name,
+                tool_call_id=call.id,
+            )
+        # Calls written as text have no id that a `tool` message could refer to, so the result is a user message.
         return Message(role="user", content=f"{OBSERVATION} {self.marked(call.result)}")
 
     def problem(self, text: str) -> Message:
@@ -160,25 +167,27 @@ class Instructions:
         return system, question
 
     def conclude(self, question: str, results: Sequence[Exchange]) -> Words:
+        # Results are marked here as well: they are as untrusted as in a conversation with tools.
         system = f"Answer the question from the results of the plan. {LAST_LINE}"
         steps = "\n".join(
             f"{number}. {step}\n{self.marked(result)}" for number, (step, result) in enumerate(results, 1)
         )
         return self._with_rule(system), f"{question}\n\n{steps}"
 
-    def split(self, question: str, tools: Sequence[Tool], most: int) -> Words:
+    def split(self, question: str, tools: Sequence[Tool], limit: int) -> Words:
         system = (
             "Divide the question into queries for workers who work at the same time, each with the tools below. A "
             "worker sees its query and nothing else: name everything in full, and refer to no other query. What "
             "follows from one another belongs into one query.\n\n"
             f"{tool_list(tools)}\n\n"
-            f'Write a JSON list of at most {most} queries, ["…", "…"], and nothing else.'
+            f'Write a JSON list of at most {limit} queries, ["…", "…"], and nothing else.'
         )
         return system, question
 
     def combine(self, question: str, findings: Sequence[Exchange]) -> Words:
         system = f"Answer the question from what workers have found out. {LAST_LINE}"
-        found = "\n".join(f"Query: {query}\n{self.marked(finding)}" for query, finding in findings)
+        answers = [f"Query: {query}\n{self.marked(conclusion)}" for query, conclusion in findings]
+        found = "\n".join(answers)
         return self._with_rule(system), f"{question}\n\n{found}"
 
     def act(self, question: str, notes: str, latest: Sequence[Exchange]) -> str:
@@ -192,7 +201,8 @@ class Instructions:
             "Write them anew: every fact and every failed call that still matters, and what is to be done next. Keep "
             "them short. Write the notes alone."
         )
-        parts = [f"Question: {question}", f"Notes so far:\n{notes or 'none'}"]
+        notes_so_far = notes or "none"
+        parts = [f"Question: {question}", f"Notes so far:\n{notes_so_far}"]
         parts += [f"Call: {call}\n{self.marked(result)}" for call, result in latest]
         return self._with_rule(system), "\n\n".join(parts)
 
@@ -201,46 +211,51 @@ class Instructions:
 
     def code(self, *, answer_is_code: bool, files: Sequence[str]) -> str:
         goal = "Write a Python program that does what is asked." if answer_is_code else "Answer by writing Python."
+        # An answer of code is the last program, so the model only has to end the loop; otherwise it writes the answer.
         end = (
             f"When a run shows that the program is right, your turn is the one line {ANSWER} done. Your last program "
             "is what counts."
             if answer_is_code
             else f"When you know the answer, write no more code. {LAST_LINE}"
         )
-        held = f" There are files: {', '.join(files)}." if files else ""
+        file_list = f" There are files: {', '.join(files)}." if files else ""
         return (
             f"{goal} Each turn has one program, in a block that begins with ```python and ends with ```. It is run "
             "from its first line, and what it prints, or its error, is the next message. Files that it writes stay for "
-            f"your next program; variables do not.{held} {end}"
+            f"your next program; variables do not.{file_list} {end}"
         )
 
     def output(self, text: str, *, failed: bool) -> Message:
-        begin = RUN_FAILED if failed else RUN_PRINTED
-        return Message(role="user", content=f"{begin}:\n{self.marked(text)}")
+        start = RUN_FAILED if failed else RUN_PRINTED
+        return Message(role="user", content=f"{start}:\n{self.marked(text)}")
 
     def _with_rule(self, system: str) -> str:
         return f"{system}\n\n{DATA}" if self.marks_results else system
 
     def marked(self, result: str) -> str:
-        """See `Prompts.marked`."""
+        """See `PromptStyle.marked`."""
         return marked(result) if self.marks_results else result
 
 
 def marked(text: str) -> str:
-    """A tool's result as data. What it has of the marks themselves is disarmed, however it is spaced or capitalised."""
+    """Mark a tool's result as data. Marks inside the result are escaped, however they are spaced or capitalised."""
+    # A result could otherwise close the mark itself and continue with instructions.
     inside = MARK.sub(r"<\\", text)
     return f"<result>\n{inside}\n</result>"
 
 
 def tool_list(tools: Sequence[Tool]) -> str:
-    """The tools as text: how each is called, what for, and what its arguments mean."""
-    return "Tools:\n" + "\n".join(_described(tool) for tool in tools)
+    """List the tools as text: name, arguments, purpose, and the meaning of each argument."""
+    descriptions = [_described(tool) for tool in tools]
+    return "Tools:\n" + "\n".join(descriptions)
 
 
 def _described(tool: Tool) -> str:
-    lines = [f"- {tool.name}[{DIVIDER.join(tool.argument_names)}]: {tool.description}"]
+    arguments = DIVIDER.join(tool.argument_names)
+    lines = [f"- {tool.name}[{arguments}]: {tool.description}"]
     properties: Mapping[str, Mapping[str, object]] = tool.parameters.get("properties", {})
     for name, schema in properties.items():
         optional = "" if name in tool.parameters.get("required", ()) else " (may be left out)"
-        lines.append(f"    {name}{optional}: {schema.get('description') or schema.get('type', '')}")
+        meaning = schema.get("description") or schema.get("type", "")
+        lines.append(f"    {name}{optional}: {meaning}")
     return "\n".join(lines)

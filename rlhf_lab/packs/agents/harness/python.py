@@ -1,7 +1,7 @@
-"""Agents of others: any object with `run(prompt, tools)`, in a bounded number of threads.
+"""Agents of users: any object with `run(prompt, tools)`, run in a limited number of threads.
 
-What it returns may be an AgentTrajectory, or its answer as text; then the calls that it made are known from the tools
-that it was given. A thread cannot be stopped from outside: an agent bounds its own time.
+An agent returns an AgentTrajectory, or its answer as text. In the second case its calls are recorded by wrappers around
+the tools. A thread cannot be stopped from outside, so an agent has to limit its own time.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from rlhf_lab.core.tools import Call, Tool, ToolError
 from rlhf_lab.core.user_code import files_behind, load_from_file
 from rlhf_lab.packs.agents.harness.agent import Agent, Assignment, OnDone
 from rlhf_lab.packs.agents.harness.program import failure, question_of
+from rlhf_lab.packs.agents.harness.resources import AgentResources
 from rlhf_lab.packs.agents.harness.settings import PythonAgent
-from rlhf_lab.packs.agents.harness.surroundings import Surroundings
-from rlhf_lab.packs.agents.trajectory import AgentTrajectory, Turn
+from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 
 
 class ThreadedAgent:
-    """`BatchAgent` over an `Agent`.
+    """`BatchAgent` that runs an `Agent`.
 
     Args:
-        make: gives the agent of one attempt.
-        identity: of the agent, as JSON values.
-        threads: attempts under way at once.
+        make: returns the agent of one attempt.
+        identity: identity of the agent, as JSON values.
+        threads: maximum number of attempts that run at the same time.
     """
 
     def __init__(self, make: Callable[[], Agent], identity: Mapping[str, Any], threads: int = 4):
         self.make, self.identity, self.threads = make, identity, threads
 
     def run_many(self, assignments: Sequence[Assignment], on_done: OnDone) -> list[AgentTrajectory]:
-        """See `BatchAgent.run_many`. After an error of the infrastructure no further attempt starts."""
+        """See `BatchAgent.run_many`. After an infrastructure error no further attempt starts."""
         trajectories: dict[int, AgentTrajectory] = {}
         error: LabError | None = None
         with ThreadPoolExecutor(self.threads, "agent") as pool, progress("agents", len(assignments)) as ticker:
             running: dict[Future[AgentTrajectory], int] = {
-                pool.submit(self._run, assignment): number for number, assignment in enumerate(assignments)
+                pool.submit(self._run, assignment): index for index, assignment in enumerate(assignments)
             }
             while running:
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -54,6 +54,7 @@ class ThreadedAgent:
                     try:
                         trajectories[number] = future.result()
                     except LabError as raised:
+                        # Attempts that run already are completed and reported; the error is raised after them.
                         error = error or raised
                         for waiting in running:
                             waiting.cancel()
@@ -77,18 +78,23 @@ class ThreadedAgent:
                 result = AgentTrajectory(result, _turn(question, result, calls))
         except LabError:
             raise
-        except Exception as error:  # the agent is the user's, and may fail in any way
-            result = AgentTrajectory(None, _turn(question, None, calls), "failed", error=failure(error))
+        except Exception as error:  # user code may raise anything, and that is a failed attempt
+            result = AgentTrajectory(
+                None,
+                _turn(question, None, calls),
+                "failed",
+                error=failure(error),
+            )
         return replace(result, wall_s=time.monotonic() - start)
 
 
-def _turn(question: str, answer: str | None, calls: Sequence[Call]) -> tuple[Turn, ...]:
-    """What is known of an agent that tells nothing of its turns."""
-    return (Turn("agent", question, answer or "", tuple(calls)),)
+def _turn(question: str, answer: str | None, calls: Sequence[Call]) -> tuple[ModelTurn, ...]:
+    """Return one turn with all calls, for an agent that does not report its turns."""
+    return (ModelTurn("agent", question, answer or "", tuple(calls)),)
 
 
 def _recorded(tool: Tool, calls: list[Call]) -> Tool:
-    """The tool, whose calls are put into a list."""
+    """Wrap a tool so that its calls are appended to a list."""
 
     def run(**arguments: Any) -> str:
         try:
@@ -103,35 +109,35 @@ def _recorded(tool: Tool, calls: list[Call]) -> Tool:
 
 
 def load_agent(settings: PythonAgent) -> Callable[[], Agent]:
-    """What makes the agent of one attempt. Raises ConfigError where it is missing, broken or no agent.
+    """Load the function that creates the agent of one attempt. Raise ConfigError if it is missing or invalid.
 
-    One agent is made here, so that what would fail in every attempt is known before the first.
+    One agent is created here, so that an error that would occur in every attempt is reported before the first.
     """
     where = f"agent.programs.python.path={settings.path}"
     named = load_from_file(where, settings.path)
     if hasattr(named, "run") and not isinstance(named, type):
         _require_run(where, named)
-        return lambda: named  # one object for all attempts
+        return lambda: named  # all attempts use the same object
     if not callable(named):
-        raise ConfigError(f"{where} is {type(named).__name__}; expected an object with run(prompt, tools)")
+        raise ConfigError(f"{where} is of type {type(named).__name__}; expected an object with run(prompt, tools)")
     name = settings.path.rpartition(":")[2]
     if not _takes(named):
         raise ConfigError(
-            f"{where} takes arguments, {name}{signature(named)}; expected a class or function without any, "
-            "which makes an object with run(prompt, tools)"
+            f"{where} takes arguments, {name}{signature(named)}; write a class or function without arguments "
+            "that creates an object with run(prompt, tools)"
         )
     try:
         agent = named()
     except LabError:
         raise
-    except Exception as error:  # the agent is the user's, and making one can fail in any way
-        raise ConfigError(f"{where}: {name}() raised {failure(error)}; correct it") from error
+    except Exception as error:  # user code may raise anything
+        raise ConfigError(f"{where}: {name}() raised {failure(error)}; correct the agent") from error
     _require_run(where, agent)
     return named
 
 
 def _require_run(where: str, agent: Any) -> None:
-    """Raises ConfigError where an object has no method that can be called as run(prompt, tools)."""
+    """Raise ConfigError if an object has no method that can be called as run(prompt, tools)."""
     kind = type(agent).__name__
     if not callable(getattr(agent, "run", None)):
         raise ConfigError(f"{where}: {kind} has no method run; write def run(self, prompt, tools), which returns text")
@@ -142,16 +148,16 @@ def _require_run(where: str, agent: Any) -> None:
         )
     if iscoroutinefunction(agent.run):
         raise ConfigError(
-            f"{where}: {kind}.run is async, and attempts run in threads; write def run(self, prompt, tools), which may "
+            f"{where}: {kind}.run is async, but attempts run in threads; write def run(self, prompt, tools), which may "
             "call asyncio.run"
         )
 
 
 def _takes(function: Callable[..., Any], *arguments: Any) -> bool:
-    """Whether a function can be called with these arguments; true where its signature is not known."""
+    """Return True if a function can be called with these arguments, or if its signature is unknown."""
     try:
         known = signature(function)
-    except ValueError:  # of some functions that are not written in Python
+    except ValueError:  # some functions that are written in C have no signature
         return True
     try:
         known.bind(*arguments)
@@ -160,7 +166,9 @@ def _takes(function: Callable[..., Any], *arguments: Any) -> bool:
     return True
 
 
-def build(settings: PythonAgent, surroundings: Surroundings) -> ThreadedAgent:
-    content = sha256(b"".join(path.read_bytes() for path in files_behind(settings.path))).hexdigest()
+def build(settings: PythonAgent, resources: AgentResources) -> ThreadedAgent:
+    # The content of the agent's files is part of its identity, so a change of its code makes new attempts.
+    sources = [path.read_bytes() for path in files_behind(settings.path)]
+    content = sha256(b"".join(sources)).hexdigest()
     identity = {"agent": "python", **settings.identity(), "content": content}
     return ThreadedAgent(load_agent(settings), identity, settings.threads)

@@ -1,6 +1,6 @@
-"""Numbers in what a model answers: "1,234.5", "−3", "1/2", "1.2 million", "forty-two", with the unit behind them.
+"""Parser for numbers in a model's answer, with their units: "1,234.5", "−3", "1/2", "1.2 million", "forty-two".
 
-Left out: exponents, commas as decimal points ("3,5" is two numbers), Roman numerals, ordinals.
+Not supported: exponents, decimal commas ("3,5" is two numbers), Roman numerals, ordinals.
 """
 
 from __future__ import annotations
@@ -10,14 +10,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 SEPARATORS = "\u00a0\u2009\u202f"
-"""Narrow and fixed spaces, which stand between thousands like a comma. An ordinary space divides numbers."""
+"""Narrow and fixed spaces, which separate thousands like a comma. An ordinary space separates two numbers."""
 NUMBER = re.compile(
     rf"(?<![\w.])([-−]?)[$€£]?(\d{{1,3}}(?:[,{SEPARATORS}]\d{{3}})+(?!\d)|\d+)(\.\d+)?(?:/(\d+))?"
     r"\s*(thousand|million|billion)?\s*([%°]|[a-zA-Z]+)?",
 )
 MOST_DIGITS = 400
-"""Read of each part of a number: Python converts no text of thousands of digits, and no answer has so many."""
-MAGNITUDES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
+"""Maximum number of digits read from each part of a number. Python refuses to convert texts of thousands of digits."""
+MAGNITUDES = {
+    "hundred": 100,
+    "thousand": 10**3,
+    "million": 10**6,
+    "billion": 10**9,
+}
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen"
@@ -41,45 +46,48 @@ UNITS = {
     for name in names.split()
     for plural in ("", "s")
 }
-"""Unit → its quantity, and how many of the quantity's base unit it is."""
+"""Unit → (its quantity, its size in the quantity's base unit)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
-    """A number and the word behind it, in small letters: a unit, some other word, or ""."""
+class WordedQuantity:
+    """A number and the following word in lower case, which is a unit, another word, or ""."""
 
     value: Fraction
     unit: str = ""
 
 
-def quantities(text: str) -> list[Quantity]:
-    """The numbers of a text in order; number words count where it has no digits."""
+def quantities(text: str) -> list[WordedQuantity]:
+    """Return the numbers of a text in order. Number words count only in a text without digits."""
     if re.search(r"\d", text):
         return [_read(match) for match in NUMBER.finditer(text)]
     return _spelt_out(text)
 
 
-def _read(match: re.Match[str]) -> Quantity:
-    sign, whole, decimals, denominator, magnitude, unit = match.groups()
-    digits = re.sub(rf"[,{SEPARATORS}]", "", whole)
+def _read(match: re.Match[str]) -> WordedQuantity:
+    sign, full, decimals, denominator, magnitude, unit = match.groups()
+    digits = re.sub(rf"[,{SEPARATORS}]", "", full)
+    # The limit of the decimals has one more character for the decimal point.
     value = Fraction(_first_digits(digits) + (decimals or "")[: MOST_DIGITS + 1])
     divisor = int(_first_digits(denominator or "0"))
+    # A denominator of 0 is ignored.
     if divisor:
         value /= divisor
     value *= MAGNITUDES[magnitude] if magnitude else 1
-    return Quantity(-value if sign else value, (unit or "").lower())
+    return WordedQuantity(-value if sign else value, (unit or "").lower())
 
 
 def _first_digits(digits: str) -> str:
-    """A whole number without leading zeros; of one that is too long, its first digits."""
+    """Return the first `MOST_DIGITS` digits of an integer, without leading zeros."""
     return digits.lstrip("0")[:MOST_DIGITS] or "0"
 
 
-def _spelt_out(text: str) -> list[Quantity]:
-    """Numbers as words: "three hundred and five" is 305. A word that is none ends a number."""
-    found: list[Quantity] = []
+def _spelt_out(text: str) -> list[WordedQuantity]:
+    """Read numbers that are written as words: "three hundred and five" is 305. Any other word ends a number."""
+    found: list[WordedQuantity] = []
     total = group = 0
     inside = False
+    # The empty word at the end finishes a number that the text ends with.
     for word in [*re.findall(r"[a-z]+|%", text.lower()), ""]:
         if word in WORDS:
             group, inside = group + WORDS[word], True
@@ -88,20 +96,20 @@ def _spelt_out(text: str) -> list[Quantity]:
         elif inside and word in MAGNITUDES:
             total, group = total + group * MAGNITUDES[word], 0
         elif inside and word != "and":
-            found.append(Quantity(Fraction(total + group), word))
+            found.append(WordedQuantity(Fraction(total + group), word))
             total = group = 0
             inside = False
     return found
 
 
-def in_unit(quantity: Quantity, unit: str) -> Fraction | None:
-    """The value in a unit; None where its own unit is one of another quantity.
+def in_unit(quantity: WordedQuantity, unit: str) -> Fraction | None:
+    """Return the value in a unit; None if its own unit measures another quantity.
 
-    A word that is no known unit is no unit: "41 villages" is 41. So is a number whose unit goes without saying.
+    A word that is not a known unit is ignored: "41 villages" is 41. A number without a unit is taken to be in `unit`.
     """
-    wanted, stated = UNITS.get(unit.lower()), UNITS.get(quantity.unit)
-    if wanted is None or stated is None:
+    expected, stated = UNITS.get(unit.lower()), UNITS.get(quantity.unit)
+    if expected is None or stated is None:
         return quantity.value
-    if wanted[0] != stated[0]:
+    if expected[0] != stated[0]:
         return None
-    return quantity.value * stated[1] / wanted[1]
+    return quantity.value * stated[1] / expected[1]

@@ -1,6 +1,6 @@
-"""What an attempt at a task is worth: its answer and its calls, scored apart.
+"""Scores of an attempt at a task: its answer and its calls are scored separately.
 
-An agent can be right by luck, and wrong after all the right calls: one number for both would hide that.
+An agent can be right by luck, and wrong after all the right calls. A single score would hide both cases.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from rlhf_lab.packs.agents.trajectory import AgentTrajectory
 
 
 def score(trajectory: AgentTrajectory, task: Task) -> dict[str, float]:
-    """All scores of one attempt, by the names of `metrics.py`, of a task whose facts are `ToolTaskFacts`."""
-    facts = task.facts
+    """Return all scores of one attempt at a task whose metadata is a `ToolTaskRow`, by the names in `metrics.py`."""
+    metadata = task.metadata
     made = trajectory.calls
-    answer_score = score_answer(trajectory.answer, facts, known=_may_be_repeated(made, facts))
+    may_repeat = _may_be_repeated(made, metadata)
+    answer_score = score_answer(trajectory.answer, metadata, known=may_repeat)
     is_right = answer_score >= RIGHT
-    calls = score_calls(made, facts["calls"], any_order=facts.get("any_order", False))
-    needs_calls = any(not call.get("optional") for call in facts["calls"])
+    calls = score_calls(made, metadata["calls"], any_order=metadata.get("any_order", False))
+    needs_calls = any(not call.get("optional") for call in metadata["calls"])
+    # A right answer without the needed calls, or with tools in a wrong order, was not derived from the tools.
     is_wrong_process = needs_calls and (calls.sequence < 1 or calls.matched == 0)
     refused = trajectory.answer is not None and is_refusal(trajectory.answer)
+    has_answer = metadata["scorer"] != "refusal"
     return {
         "answer_score": answer_score,
         "success": float(is_right),
@@ -35,13 +38,13 @@ def score(trajectory: AgentTrajectory, task: Task) -> dict[str, float]:
         "retried_calls": float(calls.retries),
         "right_by_wrong_process": float(is_right and is_wrong_process),
         "lucky_guess": float(is_right and needs_calls and not made),
-        "refused_wrongly": float(refused and facts["scorer"] != "refusal" and not is_right),
+        "refused_wrongly": float(refused and has_answer and not is_right),
         **effort(trajectory),
     }
 
 
 def effort(trajectory: AgentTrajectory) -> dict[str, float]:
-    """What an attempt took, of any benchmark."""
+    """Return what an attempt used: turns, calls, tokens, cost and time. These metrics apply to any benchmark."""
     return {
         "agent_errors": float(trajectory.stop == "failed"),
         "no_answer": float(not (trajectory.answer or "").strip()),
@@ -58,10 +61,14 @@ def effort(trajectory: AgentTrajectory) -> dict[str, float]:
     }
 
 
-def _may_be_repeated(made: Sequence[Call], facts: Mapping[str, Any]) -> list[str]:
-    """What the tools said of what is missing: every failure, and the results of calls that the task expects.
+def _may_be_repeated(calls_made: Sequence[Call], metadata: Mapping[str, Any]) -> list[str]:
+    """Return the tools' output that a refusal may repeat: every failure, and the results of expected calls.
 
-    A value that another call gave is not the one that was asked for.
+    The result of any other call is excluded: it is not the requested value, so repeating it counts as inventing.
     """
-    expected = facts["calls"]
-    return [call.result for call in made if call.failed or any(is_same(call, wanted) for wanted in expected)]
+    results = []
+    for call in calls_made:
+        is_expected = any(is_same(call, target) for target in metadata["calls"])
+        if call.failed or is_expected:
+            results.append(call.result)
+    return results

@@ -1,7 +1,7 @@
-"""Agents without a model, which bound what any agent can score.
+"""Agents without a model, whose scores are bounds for other agents.
 
-`oracle` makes the expected calls and says the right answer once a tool has shown it: the most that is possible.
-`always_refuse` and `always_guess` call nothing, `random_tools` calls anything: what they score is worth nothing.
+`oracle` executes the expected calls, and gives the right answer if a tool has shown it: its score is the upper bound.
+`always_refuse` and `always_guess` call nothing, and `random_tools` calls random tools. Their scores are lower bounds.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ from rlhf_lab.data.text_calls import ACTION, ANSWER, write_call
 from rlhf_lab.packs.agents.harness.agent import Assignment, OnDone
 from rlhf_lab.packs.agents.harness.answer_scores import contains_words
 from rlhf_lab.packs.agents.harness.quantities import quantities
+from rlhf_lab.packs.agents.harness.resources import AgentResources
 from rlhf_lab.packs.agents.harness.settings import Scripted
-from rlhf_lab.packs.agents.harness.surroundings import Surroundings
 from rlhf_lab.packs.agents.tools.bench.fixtures import fixture_values
-from rlhf_lab.packs.agents.trajectory import AgentTrajectory, Turn
+from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 
 MOST_TRIES = 10
-"""Of a call whose tool is busy."""
+"""Maximum number of attempts at a call whose tool is busy."""
 RANDOM_CALLS = 4
-"""Most calls of `random_tools`."""
+"""Maximum number of calls of `random_tools`."""
 
 
 @dataclass(frozen=True)
 class ScriptedAgent:
-    """Attributes:
-    behaviour: one of `BEHAVIOURS`.
-    seed: of what it draws, for each task and draw anew.
+    """A scripted agent.
+
+    Attributes:
+        behaviour: one of `BEHAVIOURS`.
+        seed: seed of its random choices, which are independent for each task and attempt.
     """
 
     behaviour: str
@@ -42,7 +44,8 @@ class ScriptedAgent:
 
     def __post_init__(self) -> None:
         known = self.behaviour in BEHAVIOURS
-        require((known, f"behaviour={self.behaviour}: write one of {', '.join(BEHAVIOURS)}"))
+        names = ", ".join(BEHAVIOURS)
+        require((known, f"behaviour={self.behaviour}: write one of {names}"))
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -50,85 +53,100 @@ class ScriptedAgent:
 
     def run_many(self, assignments: Sequence[Assignment], on_done: OnDone) -> list[AgentTrajectory]:
         trajectories = []
+        behave = BEHAVIOURS[self.behaviour]
         for position, assignment in enumerate(assignments):
             start = time.perf_counter()
-            facts = assignment.task.facts
-            rng = Random(f"{self.behaviour} {self.seed} {facts['id']} {assignment.draw}")
-            calls, answer = BEHAVIOURS[self.behaviour](facts, assignment.tools, rng)
+            task = assignment.task
+            # The random numbers depend on the task and the attempt, not on the order of the assignments.
+            task_id = task.metadata["id"]
+            rng = Random(f"{self.behaviour} {self.seed} {task_id} {assignment.draw}")
+            calls, answer = behave(task.metadata, assignment.tools, rng)
             wall_s = time.perf_counter() - start
-            trajectory = AgentTrajectory(answer, self._turns(assignment.task.prompt, calls, answer), wall_s=wall_s)
+            turns = self._turns(task.prompt, calls, answer)
+            trajectory = AgentTrajectory(answer, turns, wall_s=wall_s)
             on_done(position, trajectory)
             trajectories.append(trajectory)
         return trajectories
 
-    def _turns(self, prompt: str, calls: Sequence[Call], answer: str) -> tuple[Turn, ...]:
-        """A turn a call, and one with the answer."""
-        actions = [
-            Turn(self.behaviour, prompt, f"{ACTION} {write_call(call.name, call.arguments)}", (call,)) for call in calls
-        ]
-        return (*actions, Turn(self.behaviour, prompt, f"{ANSWER} {answer}"))
+    def _turns(self, prompt: str, calls: Sequence[Call], answer: str) -> tuple[ModelTurn, ...]:
+        """Return one turn per call, and one with the answer."""
+        turns = []
+        for call in calls:
+            action = write_call(call.name, call.arguments)
+            turn = ModelTurn(self.behaviour, prompt, f"{ACTION} {action}", (call,))
+            turns.append(turn)
+        turns.append(ModelTurn(self.behaviour, prompt, f"{ANSWER} {answer}"))
+        return tuple(turns)
 
 
 Behaviour = Callable[[Mapping[str, Any], Sequence[Tool], Random], tuple[list[Call], str]]
-"""Facts of a task, its tools, random numbers → calls made, and the answer."""
+"""(metadata of a task, its tools, random numbers) → (executed calls, answer)."""
 
 
-def oracle(facts: Mapping[str, Any], tools: Sequence[Tool], rng: Random) -> tuple[list[Call], str]:
-    """The expected calls, each until its tool is not busy; an answer that no result shows is not given."""
+def oracle(metadata: Mapping[str, Any], tools: Sequence[Tool], rng: Random) -> tuple[list[Call], str]:
+    """Execute the expected calls, each until its tool is not busy. Refuse if no result shows the answer."""
     by_name = {tool.name: tool for tool in tools}
     calls: list[Call] = []
-    for expected in facts["calls"]:
+    for expected in metadata["calls"]:
         for _ in range(MOST_TRIES):
-            calls.append(call_tool(by_name, expected["name"], expected["arguments"]))
-            if not (calls[-1].failed and "busy" in calls[-1].result):
+            call = call_tool(by_name, expected["name"], expected["arguments"])
+            calls.append(call)
+            is_busy = call.failed and "busy" in call.result
+            if not is_busy:
                 break
-    if facts["scorer"] == "refusal":
-        return calls, refusal(facts["answer"])
-    shown = any(not call.failed and shows(call.result, facts) for call in calls)
-    return calls, facts["answer"] if shown else refusal(facts["question"])
+    if metadata["scorer"] == "refusal":
+        return calls, refusal(metadata["answer"])
+    # Without a result that shows it, the oracle must not know the answer: the tools have to suffice.
+    shown = any(not call.failed and shows(call.result, metadata) for call in calls)
+    answer = metadata["answer"] if shown else refusal(metadata["question"])
+    return calls, answer
 
 
-def shows(result: str, facts: Mapping[str, Any]) -> bool:
-    """Whether the answer can be read in a result."""
-    if facts["scorer"] == "numeric":
-        # a table's numbers stand in one text each: a line is a number, or words with numbers among them
-        values = {quantity.value for line in result.split("\n") for quantity in quantities(line)}
-        return quantities(facts["answer"])[0].value in values
-    return contains_words(result, facts["answer"])
+def shows(result: str, metadata: Mapping[str, Any]) -> bool:
+    """Return True if the answer can be read in a result."""
+    if metadata["scorer"] == "numeric":
+        # Each cell of a table has its own text, so numbers are read one text at a time.
+        lines = result.split("\n")
+        values = {quantity.value for line in lines for quantity in quantities(line)}
+        return quantities(metadata["answer"])[0].value in values
+    return contains_words(result, metadata["answer"])
 
 
 def refusal(missing: str) -> str:
     return f"I could not find this: {missing}"
 
 
-def always_refuse(facts: Mapping[str, Any], tools: Sequence[Tool], rng: Random) -> tuple[list[Call], str]:
-    """No call; it repeats the question, and with it whatever may be missing."""
-    return [], refusal(facts["question"])
+def always_refuse(metadata: Mapping[str, Any], tools: Sequence[Tool], rng: Random) -> tuple[list[Call], str]:
+    """Make no call, and repeat the question, so that the refusal names the missing thing."""
+    return [], refusal(metadata["question"])
 
 
-def always_guess(facts: Mapping[str, Any], tools: Sequence[Tool], rng: Random) -> tuple[list[Call], str]:
-    """No call; any value that its tools hold or its question has, each as probable as the others."""
-    return [], rng.choice(guesses(facts))
+def always_guess(metadata: Mapping[str, Any], tools: Sequence[Tool], rng: Random) -> tuple[list[Call], str]:
+    """Make no call, and answer with any value of the tools or the question, all with the same probability."""
+    return [], rng.choice(guesses(metadata))
 
 
-def guesses(facts: Mapping[str, Any]) -> list[str]:
-    """What `always_guess` may say: more than an agent without tools can know.
+def guesses(metadata: Mapping[str, Any]) -> list[str]:
+    """Return the values from which `always_guess` chooses; these are more than an agent without tools can know.
 
-    Of a task that does not say what its tools hold, the words of its question.
+    If a task does not list its tools' values, they are the words of its question.
     """
-    if "fixture" not in facts:
-        return list(dict.fromkeys(re.findall(r"\w+", facts["question"])))
-    fixture = facts["fixture"]
-    words_of_passages = [word for text in fixture.get("passages", {}).values() for word in re.findall(r"\w+", text)]
-    numbers = [word for word in words_of_passages if word.isdigit()]
-    names = re.findall(r"\b[A-Z]\w+|\b\d+\b", facts["question"])
+    if "fixture" not in metadata:
+        words = re.findall(r"\w+", metadata["question"])
+        return list(dict.fromkeys(words))
+    fixture = metadata["fixture"]
+    passages = fixture.get("passages", {}).values()
+    words = [word for text in passages for word in re.findall(r"\w+", text)]
+    numbers = [word for word in words if word.isdigit()]
+    names = re.findall(r"\b[A-Z]\w+|\b\d+\b", metadata["question"])
+    # dict.fromkeys removes duplicates and preserves the order, which the random choice depends on.
     return list(dict.fromkeys([*fixture_values(fixture), *numbers, *names]))
 
 
-def random_tools(facts: Mapping[str, Any], tools: Sequence[Tool], rng: Random) -> tuple[list[Call], str]:
-    """Calls of any tools with values of the task as arguments, then what one of them gave as the answer."""
+def random_tools(metadata: Mapping[str, Any], tools: Sequence[Tool], rng: Random) -> tuple[list[Call], str]:
+    """Call random tools with values of the task as arguments, then answer with the result of one of the calls."""
     by_name = {tool.name: tool for tool in tools}
-    values = guesses(facts)
+    values = guesses(metadata)
     calls = []
     for _ in range(rng.randint(1, RANDOM_CALLS)):
         tool = rng.choice(list(tools))
@@ -145,5 +163,5 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
 }
 
 
-def build(settings: Scripted, surroundings: Surroundings) -> ScriptedAgent:
+def build(settings: Scripted, resources: AgentResources) -> ScriptedAgent:
     return ScriptedAgent(settings.behaviour, settings.seed)

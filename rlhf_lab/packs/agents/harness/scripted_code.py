@@ -1,8 +1,8 @@
-"""Agents that write programs without a model, which bound what any agent that writes programs can score.
+"""Agents without a model that write programs, whose scores are bounds for other agents that write programs.
 
-They go through the rounds of code_executor.py. `solves` is the most that is possible, `unchanged` the least;
-`reads_errors` repairs a program if and only if running it has failed: what a perfect reader of tracebacks can do who
-does not read the description.
+They go through the rounds of code_executor.py. `solves` is the upper bound and `unchanged` the lower bound.
+`reads_errors` repairs a program if and only if running it has failed. This is the bound for a perfect reader of
+tracebacks that ignores the description.
 """
 
 from __future__ import annotations
@@ -18,23 +18,26 @@ from rlhf_lab.packs.agents.harness.code_executor import code_executor
 from rlhf_lab.packs.agents.harness.model import AgentModel
 from rlhf_lab.packs.agents.harness.program import ProgramAgent, question_of
 from rlhf_lab.packs.agents.harness.prompts import RUN_FAILED, Instructions
+from rlhf_lab.packs.agents.harness.resources import AgentResources
 from rlhf_lab.packs.agents.harness.settings import ScriptedCode
-from rlhf_lab.packs.agents.harness.surroundings import Surroundings
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory
-from rlhf_lab.packs.judging.judges.requests import Reply, Request
+from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest
 
+# same value as the default of CodeExecutor.output_chars
 OUTPUT_CHARS = 4000
 
 
 @dataclass(frozen=True)
 class ScriptedCoder:
-    """Attributes:
-    settings: with the behaviour.
-    surroundings: of which it needs what runs code.
+    """A scripted agent that writes programs.
+
+    Attributes:
+        settings: settings with the behaviour.
+        resources: resources of the run, whose code runner is used.
     """
 
     settings: ScriptedCode
-    surroundings: Surroundings
+    resources: AgentResources
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -42,15 +45,17 @@ class ScriptedCoder:
 
     def run_many(self, assignments: Sequence[Assignment], on_done: OnDone) -> list[AgentTrajectory]:
         """See `BatchAgent.run_many`."""
-        facts_of = {question_of(assignment.task): assignment.task.facts for assignment in assignments}
-        script = Script(self.settings.behaviour, facts_of)
+        # The script sees only the messages of a request, so it finds the task by its question.
+        metadata_of = {question_of(assignment.task): assignment.task.metadata for assignment in assignments}
+        script = Script(self.settings.behaviour, metadata_of)
         program = partial(
             code_executor,
-            run_code=self.surroundings.run_code,
+            run_code=self.resources.run_code,
             rounds=self.settings.rounds,
             answer_is_code=True,
             output_chars=OUTPUT_CHARS,
         )
+        # The script takes the place of a model, so the bounds are measured with the real code_executor.
         model = AgentModel(script, Instructions())
         return ProgramAgent(self.settings.behaviour, program, model, self.settings.identity()).run_many(
             assignments, on_done
@@ -59,34 +64,35 @@ class ScriptedCoder:
 
 @dataclass(frozen=True)
 class Script:
-    """A `Completer` that knows the facts of every question."""
+    """A `Completer` that has the metadata of every question."""
 
     behaviour: str
-    facts_of: Mapping[str, Mapping[str, Any]]
+    metadata_of: Mapping[str, Mapping[str, Any]]
 
     @property
     def identity(self) -> Mapping[str, Any]:
         return {"script": self.behaviour}
 
-    def complete_many(self, requests: Sequence[Request], *, title: str = "") -> list[Reply]:
-        return [Reply(self._said(request)) for request in requests]
+    def complete_many(self, requests: Sequence[CompletionRequest], *, title: str = "") -> list[Completion]:
+        return [Completion(self._text_of(request)) for request in requests]
 
-    def _said(self, request: Request) -> str:
-        facts = self.facts_of[request.messages[0]["content"]]
+    def _text_of(self, request: CompletionRequest) -> str:
+        metadata = self.metadata_of[request.messages[0]["content"]]
         is_first = len(request.messages) == 1
         has_failed = request.messages[-1]["content"].startswith(RUN_FAILED)
-        wrote_solution = any(facts["solution"] in message["content"] for message in request.messages[1:])
+        later_messages = request.messages[1:]
+        wrote_solution = any(metadata["solution"] in message["content"] for message in later_messages)
         if is_first:
-            return block(facts["solution"] if self.behaviour == "solves" else facts["program"])
+            return block(metadata["solution"] if self.behaviour == "solves" else metadata["program"])
         if self.behaviour == "reads_errors" and has_failed and not wrote_solution:
-            return block(facts["solution"])
+            return block(metadata["solution"])
         return f"{ANSWER} done"
 
 
 def block(program: str) -> str:
-    """A program as a turn has it."""
+    """Format a program as a code block of a turn."""
     return f"```python\n{program}```"
 
 
-def build(settings: ScriptedCode, surroundings: Surroundings) -> ScriptedCoder:
-    return ScriptedCoder(settings, surroundings)
+def build(settings: ScriptedCode, resources: AgentResources) -> ScriptedCoder:
+    return ScriptedCoder(settings, resources)

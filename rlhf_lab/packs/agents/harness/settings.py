@@ -1,4 +1,4 @@
-"""Settings of every agent (`agent=…`). Imports no torch; see `rlhf_lab/config/registry.py`."""
+"""Settings of the agents (`agent=…`). This module imports no torch; see `rlhf_lab/config/registry.py`."""
 
 from __future__ import annotations
 
@@ -20,41 +20,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AgentSettings(CheckedSettings):
-    """Common to every agent.
+    """Base class for the settings of an agent.
 
     Class attributes:
-        asks_model: whether it speaks through the model of `agent.llm`.
-        runs_code: whether it runs Python that the model wrote, in the sandbox.
+        asks_model: True if the agent uses the model of `agent.llm`.
+        runs_code: True if it runs Python code that the model wrote, in the sandbox.
     """
 
     asks_model: ClassVar[bool] = True
     runs_code: ClassVar[bool] = False
 
     def identity(self) -> dict[str, Any]:
-        """The settings that decide what it does; JSON values."""
+        """Return the settings that determine the agent's behaviour, as JSON values."""
         return asdict(self)
 
 
 @register("agent", "zero_shot")
 @dataclass(frozen=True)
 class ZeroShot(AgentSettings):
-    """One turn without tools."""
+    """An agent that answers in one turn without tools."""
 
 
 @register("agent", "react")
 @dataclass(frozen=True)
 class React(AgentSettings):
-    """Thinks, calls a tool, reads its result, until it knows the answer (arXiv:2210.03629)."""
+    """ReAct agent: alternates between thinking, calling a tool and reading its result (arXiv:2210.03629)."""
 
 
 @register("agent", "plan_execute")
 @dataclass(frozen=True)
 class PlanExecute(AgentSettings):
-    """Plans all calls, makes them, answers from their results. The plan is not changed on the way.
+    """An agent that plans all calls first, executes them, and answers from their results without revising the plan.
 
     Args:
-        steps: most steps of a plan; more are an error of the agent.
-        step_turns: most turns for a step that is a sentence and no call: a part of its own calls tools for it.
+        steps: maximum number of steps in a plan; a longer plan is an error of the agent.
+        step_turns: maximum number of turns for a step that is a sentence instead of a call. A separate part of the
+            agent calls tools for it.
     """
 
     steps: Annotated[int, Ge(1)] = 12
@@ -64,11 +65,11 @@ class PlanExecute(AgentSettings):
 @register("agent", "multi_agent")
 @dataclass(frozen=True)
 class MultiAgent(AgentSettings):
-    """A planner, executors who see their query alone, and a synthesiser.
+    """An agent with a planner, executors that see only their query, and a synthesiser.
 
     Args:
-        queries: most queries of a plan; more are an error that the planner is told once.
-        executor_turns: most turns of an executor.
+        queries: maximum number of queries in a plan. The planner gets one chance to correct a longer plan.
+        executor_turns: maximum number of turns of an executor.
     """
 
     queries: Annotated[int, Ge(1)] = 4
@@ -78,10 +79,10 @@ class MultiAgent(AgentSettings):
 @register("agent", "scratchpad")
 @dataclass(frozen=True)
 class Scratchpad(AgentSettings):
-    """Sees the question, its notes and the latest result; rewrites the notes after every call.
+    """An agent that sees the question, its notes and the latest result, and rewrites the notes after every call.
 
     Args:
-        notes_tokens: longest notes, in tokens of the model.
+        notes_tokens: maximum length of the notes, in tokens of the model.
     """
 
     notes_tokens: Annotated[int, Ge(1)] = 128
@@ -90,12 +91,13 @@ class Scratchpad(AgentSettings):
 @register("agent", "code_executor")
 @dataclass(frozen=True)
 class CodeExecutor(AgentSettings):
-    """Writes Python, reads what running it gave, and revises.
+    """An agent that writes Python, reads the output of running it, and revises.
 
     Args:
-        rounds: most programs that it runs. Each run is a call: `agent.max_calls` bounds them as well.
-        answer: `text` is what it says after its last run; `code` is its last program, for tasks that ask for one.
-        output_chars: of what a run printed, the most that it reads; the middle of more is left out.
+        rounds: maximum number of programs that it runs. Each run is a call, so `agent.max_calls` limits them as well.
+        answer: kind of answer. `text` is the text after the last run; `code` is the last program, for tasks that ask
+            for a program.
+        output_chars: maximum number of characters of a run's output shown to the model. Longer output loses its middle.
     """
 
     runs_code: ClassVar[bool] = True
@@ -107,15 +109,16 @@ class CodeExecutor(AgentSettings):
 @register("agent", "python")
 @dataclass(frozen=True)
 class PythonAgent(AgentSettings):
-    """An agent of the user: an object with `run(prompt, tools)`, or a class or function without arguments that makes
-    one for each attempt. It returns an AgentTrajectory, or its answer as text.
+    """An agent of the user. It is an object with `run(prompt, tools)`, or a class or function without arguments that
+    creates such an object for each attempt. `run` returns an AgentTrajectory, or the answer as text.
 
     Args:
-        path: FILE.py:NAME, the file relative to the working directory.
-        threads: attempts under way at once.
+        path: location of the agent as FILE.py:NAME; the file is relative to the working directory.
+        threads: maximum number of attempts that run at the same time.
     """
 
     asks_model: ClassVar[bool] = False
+    # Empty by default, so that a missing path is reported with the hint.
     path: Annotated[
         str, NotEmpty(hint="write agent.programs.python.path=my_agent.py:Mine, an object with run(prompt, tools)")
     ] = ""
@@ -127,24 +130,24 @@ class PythonAgent(AgentSettings):
             *super().rules(),
             (
                 not self.path or (bool(colon) and file.endswith(".py") and name.isidentifier()),
-                f"path={self.path} is not FILE.py:NAME, such as my_agent.py:Mine",
+                f"path={self.path} is not of the form FILE.py:NAME; write e.g. my_agent.py:Mine",
             ),
         )
 
     def identity(self) -> dict[str, Any]:
-        """The path decides what it does, together with the content of the file, which the caller knows."""
+        """Return the path. Together with the file's content, which the caller adds, it determines the behaviour."""
         return {"path": self.path}
 
 
 @register("agent", "scripted")
 @dataclass(frozen=True)
 class Scripted(AgentSettings):
-    """No model: what it scores is a bound for the agents that have one.
+    """A scripted agent without a model. Its scores are bounds for the agents that have one.
 
     Args:
-        behaviour: `oracle` makes the calls that the task needs and knows its answer; `always_refuse` and `always_guess`
-            call nothing; `random_tools` calls anything.
-        seed: of what it draws.
+        behaviour: the script. `oracle` executes the calls that the task needs and knows its answer; `always_refuse` and
+            `always_guess` call nothing; `random_tools` calls random tools.
+        seed: seed of its random choices.
     """
 
     asks_model: ClassVar[bool] = False
@@ -155,13 +158,13 @@ class Scripted(AgentSettings):
 @register("agent", "scripted_code")
 @dataclass(frozen=True)
 class ScriptedCode(AgentSettings):
-    """No model: code_executor's rounds with programs that are known, as bounds for agents that write programs. A task
-    has the facts `program`, with bugs, and `solution`.
+    """A scripted agent without a model that goes through the rounds of code_executor with known programs. Its scores
+    are bounds for agents that write programs. The metadata of a task has `program`, which has bugs, and `solution`.
 
     Args:
-        behaviour: `solves` writes the solution; `unchanged` writes the program as it is; `reads_errors` does that too,
-            and writes the solution once a run has failed.
-        rounds: most programs that it runs.
+        behaviour: the script. `solves` writes the solution; `unchanged` writes the program as it is; `reads_errors`
+            does the same, and writes the solution after a run has failed.
+        rounds: maximum number of programs that it runs.
     """
 
     asks_model: ClassVar[bool] = False
@@ -173,27 +176,29 @@ class ScriptedCode(AgentSettings):
 @section("agent", parts="programs")
 @dataclass(frozen=True)
 class Agents(Section):
-    """Who attempts tasks, and the model that they speak through. Read by stages that run agents.
+    """Agents that attempt tasks, and the model that they use. Read by stages that run agents.
 
     Args:
-        programs: name → settings of the agent.
-        llm: the model behind the agents: `local` is the policy in `needs.policy`, by the lab's own sampler; `anthropic`
-            and `openai_compatible` are services, asked as judges are, from the same store and the same budget.
-        service: settings of that service, over conf/judge/<llm>.yaml: `agent.service.model=NAME`,
-            `agent.service.base_url=…`, `agent.service.budget_usd=…`; `explain judge=anthropic` lists them. Empty for
+        programs: the agents: name → settings.
+        llm: model of the agents. `local` is the policy in `needs.policy`, sampled by the built-in sampler. `anthropic`
+            and `openai_compatible` are services. They are called as judges are, with the same answer store and budget.
+        service: settings of the service, which override conf/judge/<llm>.yaml: `agent.service.model=NAME`,
+            `agent.service.base_url=…`, `agent.service.budget_usd=…`. `explain judge=anthropic` lists them. Empty for
             `local`.
-        temperature: of sampling; null is 0 for `local`, and what `service` says for a service.
-        max_turns: most turns of the model in one attempt at a task, over all parts of an agent.
-        max_calls: most calls of tools in one attempt; running a program is one.
-        max_prompt_tokens: of the local model: a longer conversation loses its beginning, which a note counts; null is
-            what its positions leave beside a turn.
-        max_tokens: of a turn; null is `rollout.max_new_tokens` for `local`, and 1024 for a service.
-        calls: `native` offers the tools to the model in its own form, `text` has it write calls as text; `auto` is
-            native where the service or the model's chat template takes tools.
-        prompt: `instructions` say what to do and list the tools; `brief` says no more than models are trained on that
-            the lab makes from scratch; `auto` is brief for those, instructions for others.
-        mark_results: instructions have results of tools between <result> and </result>, as data that is not to be
-            obeyed; false shows them as they are, to measure what the marks are worth.
+        temperature: sampling temperature; null means 0 for `local`, and the value in `service` for a service.
+        max_turns: maximum number of model turns in one attempt at a task, over all parts of an agent.
+        max_calls: maximum number of tool calls in one attempt; running a program counts as one.
+        max_prompt_tokens: maximum number of prompt tokens of the local model. A longer conversation loses its start,
+            and a note counts these losses. null means the positions of the model that a turn leaves free.
+        max_tokens: maximum number of tokens of a turn; null means `rollout.max_new_tokens` for `local`, and 1024 for a
+            service.
+        calls: form of tool calls. `native` passes the tools to the model natively; with `text` the model writes calls
+            as text; `auto` is native if the service or the model's chat template supports tools.
+        prompt: style of the prompts. `instructions` explain the task and list the tools; `brief` uses only the phrases
+            that built-in models (`model=scratch`) are trained on; `auto` is brief for these models and instructions for
+            others.
+        mark_results: true puts results of tools between <result> and </result>, and the instructions say that this is
+            data which must not be obeyed. false shows results without marks, to measure the effect of the marks.
     """
 
     programs: Annotated[dict[str, Any], NotEmpty(hint="choose at least one, e.g. agent=react")] = field(
@@ -215,86 +220,99 @@ class Agents(Section):
             *super().rules(),
             (
                 self.calls != "native" or self.prompt != "brief",
-                "calls=native with prompt=brief: a model that is spoken to in brief writes calls as text; choose "
+                "calls=native with prompt=brief: a model with brief prompts writes calls as text; choose "
                 "calls=text or prompt=instructions",
             ),
         )
 
     @classmethod
     def prepared(cls, values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any] | None:
-        """Composed values with the settings of the service built; None where these are wrong."""
+        """Return composed values in which the service's settings are built, or None if these are wrong."""
+        # The kind of the service is the value of `llm`, so its settings can only be built here, where both are known.
         service = _build_service(values.get("llm", cls.llm), values.get("service"), problems)
         return None if service is None else {**values, "service": service}
 
     def parts(self, config: Config) -> list[tuple[str, Any]]:
         if not runs_agents(config):
-            return []
+            return []  # the section is ignored, so an unused agent cannot invalidate a configuration
+        # The service is checked as a judge is.
         service = [("judge", self.service)] if self.asks_service else []
-        return [*(("agent", program) for program in self.programs.values()), *service]
+        programs = [("agent", program) for program in self.programs.values()]
+        return [*programs, *service]
 
     def leaves_out(self, role: str, config: Config) -> bool:
+        # Without an agent that uses it, no policy is built for the stage.
         return role == "policy" and runs_agents(config) and not self.asks_policy
 
     def key_material(self, config: Config) -> dict[str, Any]:
-        """The settings of the agents; of their service what decides its answers, not what they cost."""
+        """Return the settings of the agents, and those settings of their service that determine answers, not costs."""
         if not runs_agents(config):
             return {}
-        identity = {name: value for name, value in to_values(config)["agent"].items() if name != "service"}
+        # A new budget must not repeat attempts, so only the identity of the service is added.
+        values = to_values(config)["agent"]
+        identity = {name: value for name, value in values.items() if name != "service"}
         if self.asks_service:
             identity["service"] = self.service_settings.identity()
         return {"agent": identity}
 
     def contradictions(self, config: Config) -> list[str]:
+        # Agents without a model ignore these settings.
         if not (runs_agents(config) and self.asks_model):
             return []
         problems = []
         if self.llm == "local" and not config.needs.get("policy"):
             problems.append(
-                "agent.llm=local: the agents speak through needs.policy, which is not set; name one, e.g. "
-                "+needs.policy=sft, or a service: agent.llm=anthropic or agent.llm=openai_compatible"
+                "agent.llm=local: the agents use the model of needs.policy, which is not set; set it, e.g. "
+                "+needs.policy=sft, or choose a service: agent.llm=anthropic or agent.llm=openai_compatible"
             )
-        if self.llm == "local" and self.calls == "native" and registry.kind_of("model", config.model) == "scratch":
+        is_scratch = registry.kind_of("model", config.model) == "scratch"
+        if self.llm == "local" and self.calls == "native" and is_scratch:
             problems.append(
-                "agent.calls=native: a model made from scratch has no chat template that takes tools; use "
+                "agent.calls=native: a model of model=scratch has no chat template that supports tools; use "
                 "agent.calls=text"
             )
         if self.llm == "anthropic" and self.temperature is not None:
-            problems.append("agent.temperature: agent.llm=anthropic samples at the service's own; leave it out")
+            problems.append(
+                "agent.temperature: agent.llm=anthropic always samples at its own temperature; leave it out"
+            )
+        # Agents call the built-in sampler, so a vLLM sampler would be set up in vain.
         sampled_by_vllm = registry.kind_of("rollout", config.rollout) == "vllm" and config.engine == "native"
         if sampled_by_vllm and not self.asks_service:
             problems.append(
-                "agent.llm=local: agents ask the lab's own sampler; use rollout=local, or serve the model and use "
+                "agent.llm=local: agents need the built-in sampler; use rollout=local, or serve the model and use "
                 "agent.llm=openai_compatible"
             )
         return problems
 
     @property
     def service_settings(self) -> Any:
-        """The settings of the service, at the agents' temperature where that is written."""
+        """Settings of the service, with the agents' temperature if it is set."""
         return self.service if self.temperature is None else replace(self.service, temperature=self.temperature)
 
     @property
     def asks_service(self) -> bool:
-        """Whether a service is asked."""
+        """True if the agents call a service."""
         return self.llm != "local" and self.asks_model
 
     @property
     def asks_policy(self) -> bool:
-        """Whether one of the agents speaks through the policy in `needs.policy`."""
+        """True if at least one agent uses the policy in `needs.policy`."""
         return self.llm == "local" and self.asks_model
 
     @property
     def asks_model(self) -> bool:
-        """Whether one of the agents speaks through the model."""
+        """True if at least one agent uses a model."""
         return any(program.asks_model for program in self.programs.values())
 
-    def most_requests(self, attempts: int) -> int:
-        """Requests of so many attempts by each agent, at most."""
-        return attempts * self.max_turns * sum(program.asks_model for program in self.programs.values())
+    def max_requests(self, attempts: int) -> int:
+        """Return the maximum number of model requests if each agent makes this number of attempts."""
+        # max_turns limits an attempt over all parts of an agent, so parts need no factor.
+        agents_with_model = sum(program.asks_model for program in self.programs.values())
+        return attempts * self.max_turns * agents_with_model
 
 
 SERVICES = ("anthropic", "openai_compatible")
-"""Values of `agent.llm` that are kinds of judges as well: services that are asked by the judges' transport."""
+"""Values of `agent.llm` that are also kinds of judges: services that are called through the judges' transport."""
 
 
 def runs_agents(config: Config) -> bool:
@@ -303,16 +321,20 @@ def runs_agents(config: Config) -> bool:
 
 
 def _build_service(llm: Any, values: Any, problems: list[str]) -> Any:
-    """Settings of the agents' service, over those of the file of the same name; {} for `local`, None where wrong."""
+    """Build the settings of the agents' service over those of the file of the same name.
+
+    Return {} for `local`, or None if the settings are wrong; then `problems` says why.
+    """
     if not isinstance(values or {}, Mapping):
-        problems.append(f"agent.service={values!r} is no mapping; write agent.service.model=NAME")
+        problems.append(f"agent.service={values!r} is not a mapping; write e.g. agent.service.model=NAME")
         return None
-    if llm not in SERVICES:  # anything else than `local` is reported where the section is built
+    if llm not in SERVICES:  # a value other than `local` is reported when the section is built
         if values:
             problems.append(
-                f"agent.service.{next(iter(values))}: agent.llm={llm} asks no service; leave it out, or choose "
+                f"agent.service.{next(iter(values))}: agent.llm={llm} uses no service; leave it out, or choose "
                 "agent.llm=anthropic or agent.llm=openai_compatible"
             )
         return {}
+    # Later entries win: the user's settings override those of the file.
     from_file = inventory.written_values("judge", llm)
     return build_kind("judge", {**from_file, **(values or {}), "kind": llm}, problems, "agent.service")

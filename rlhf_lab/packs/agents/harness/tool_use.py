@@ -1,7 +1,7 @@
-"""One part of an agent that calls tools until it knows the answer: the loop of ReAct (arXiv:2210.03629).
+"""Loop of one part of an agent that calls tools until it knows the answer, as in ReAct (arXiv:2210.03629).
 
-A model that takes tools calls them in its own form, several in a turn where it wants to; any other model writes a call
-as text, see `data/text_calls.py`. Whatever is wrong with a call is its result, which the model reads.
+A model that supports tools calls them natively, possibly several in a turn. Any other model writes one call as text;
+see `data/text_calls.py`. An invalid call gets an error message as its result, which the model reads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Call
 from rlhf_lab.data.text_calls import ANSWER, answer_below, read_move, unemphasised
-from rlhf_lab.packs.agents.harness.program import Attempt, Ended, Said, Steps
+from rlhf_lab.packs.agents.harness.program import AgentAttempt, AttemptFinished, ModelOutput, Steps
 from rlhf_lab.packs.agents.harness.prompts import Exchange, Words
 
 ANSWER_LINE = re.compile(r"^[ \t*_]*Answer[*_]*:(.*)$", re.MULTILINE)
@@ -22,102 +22,123 @@ NOTHING = f"error: you said nothing; call a tool, or write {ANSWER} and the answ
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What a turn did: it answered, called tools, or neither.
+    """One turn of the model: an answer, tool calls, or neither.
 
     Attributes:
-        problem: why it did neither; the model reads it.
+        output: output of the model.
+        answer: the answer; None if the turn has none.
+        calls: executed calls.
+        problem: reason why the turn has neither an answer nor calls; the model reads it.
     """
 
-    said: Said
+    output: ModelOutput
     answer: str | None = None
     calls: tuple[Call, ...] = ()
     problem: str = ""
 
     @property
     def final_answer(self) -> str | None:
-        """The answer, as that of the attempt. Raises Ended for one that may have been cut."""
-        if self.said.truncated:
-            raise Ended("truncated", self.answer)
+        """The answer, as answer of the attempt. Raises AttemptFinished if the output was truncated."""
+        if self.output.truncated:
+            raise AttemptFinished("truncated", self.answer)
         return self.answer
 
 
 def use_tools(
-    attempt: Attempt, messages: Sequence[Message], *, part: str = "agent", most_turns: int = 0
+    attempt: AgentAttempt, messages: Sequence[Message], *, part: str = "agent", max_turns_left: int = 0
 ) -> Steps[Act | None]:
-    """Call tools until a turn answers. Returns that turn.
+    """Call tools until a turn answers, and return that turn.
 
     Args:
-        messages: what this part knows at its start, and all that it sees besides its own turns.
-        most_turns: of this part; None is returned when they are used up. 0 leaves it to the limit of the attempt.
+        attempt: the attempt that the turns belong to.
+        messages: messages that this part sees besides its own turns.
+        part: name of the part.
+        max_turns_left: maximum number of turns of this part; None is returned when they are used up. 0 means that only
+            the limit of the attempt applies.
     """
     prompts, native = attempt.model.prompts, attempt.model.native_calls
-    system = prompts.with_tools(list(attempt.tools.values()), native=native)
+    tools = list(attempt.tools.values())
+    system = prompts.with_tools(tools, native=native)
     conversation = list(messages)
     turns = 0
-    while not most_turns or turns < most_turns:
+    # The driver enforces the limit of the attempt, so this loop only counts its own turns.
+    while not max_turns_left or turns < max_turns_left:
         turns += 1
         act = yield from take_turn(attempt, conversation, system=system, part=part)
         if act.answer is not None:
             return act
-        conversation.append(act.said.message)
+        conversation.append(act.output.message)
         if act.problem:
             conversation.append(prompts.problem(act.problem))
         conversation += [prompts.result(call, native=native) for call in act.calls]
     return None
 
 
-def take_turn(attempt: Attempt, messages: Sequence[Message], *, system: str, part: str) -> Steps[Act]:
-    """One turn of a model that may call tools, and its calls."""
+def take_turn(attempt: AgentAttempt, messages: Sequence[Message], *, system: str, part: str) -> Steps[Act]:
+    """Run one turn of a model that may call tools, and execute its calls."""
     if attempt.model.native_calls:
         return (yield from _native_turn(attempt, messages, system, part))
     return (yield from _text_turn(attempt, messages, system, part))
 
 
-def _text_turn(attempt: Attempt, messages: Sequence[Message], system: str, part: str) -> Steps[Act]:
+def _text_turn(attempt: AgentAttempt, messages: Sequence[Message], system: str, part: str) -> Steps[Act]:
     stop = attempt.model.prompts.stop
-    (said,) = yield [attempt.ask(messages, part=part, system=system, stop=stop)]
-    move = read_move(said.text, attempt.tools)
+    # The stop texts end a turn before the model invents a result.
+    (output,) = yield [attempt.ask(messages, part=part, system=system, stop=stop)]
+    move = read_move(output.text, attempt.tools)
     if move.answer is not None:
-        return Act(said, answer=move.answer)
+        return Act(output, answer=move.answer)
     if move.problem:
-        return Act(said, problem=move.problem)
-    return Act(said, calls=(attempt.call(said, move.name, move.arguments or {}),))
+        return Act(output, problem=move.problem)
+    call = attempt.call(output, move.name, move.arguments or {})
+    return Act(output, calls=(call,))
 
 
-def _native_turn(attempt: Attempt, messages: Sequence[Message], system: str, part: str) -> Steps[Act]:
+def _native_turn(attempt: AgentAttempt, messages: Sequence[Message], system: str, part: str) -> Steps[Act]:
     tools = list(attempt.tools.values())
-    (said,) = yield [attempt.ask(messages, part=part, system=system, tools=tools)]
-    if not said.tool_calls:
-        answer = read_answer(said.text)
-        return Act(said, answer=answer) if answer else Act(said, problem=NOTHING)
+    (output,) = yield [attempt.ask(messages, part=part, system=system, tools=tools)]
+    if not output.tool_calls:
+        answer = read_answer(output.text)
+        if not answer:
+            return Act(output, problem=NOTHING)
+        return Act(output, answer=answer)
     calls = []
-    for tool_call in said.tool_calls:
+    # A turn may contain several calls; they are executed in their order.
+    for tool_call in output.tool_calls:
         function = tool_call["function"]
-        arguments = function["arguments"]
-        calls.append(attempt.call(said, function["name"], arguments, id=str(tool_call.get("id", ""))))
-    return Act(said, calls=tuple(calls))
+        id = str(tool_call.get("id", ""))
+        calls.append(attempt.call(output, function["name"], function["arguments"], id=id))
+    return Act(output, calls=tuple(calls))
 
 
-def conclude(attempt: Attempt, words: Callable[[Sequence[Exchange]], Words], *, part: str) -> Steps[str | None]:
-    """Answer from what was found. Where more is needed, such as a sum, a call is made and its result joins that.
+def conclude(attempt: AgentAttempt, words: Callable[[Sequence[Exchange]], Words], *, part: str) -> Steps[str | None]:
+    """Answer from results. If more is needed, such as a sum, execute a call and ask again with its result.
 
     Args:
-        words: (what was found since) → what is asked.
+        attempt: the attempt that the turns belong to.
+        words: function of the calls so far that returns (instructions, question).
+        part: name of the part that answers.
     """
+    # calls of this part so far, with their results
     since: list[Exchange] = []
     while True:
         system, question = words(since)
-        (said,) = yield [attempt.ask(attempt.asked(question), system=system, part=part)]
-        move = read_move(said.text, attempt.tools)
+        messages = attempt.to_messages(question)
+        (output,) = yield [attempt.ask(messages, system=system, part=part)]
+        move = read_move(output.text, attempt.tools)
         if not move.name:
-            return Act(said, answer=read_answer(said.text)).final_answer
-        call = attempt.call(said, move.name, move.arguments or {})
-        since.append((attempt.model.prompts.call(call), call.result))
+            answer = read_answer(output.text)
+            return Act(output, answer=answer).final_answer
+        call = attempt.call(output, move.name, move.arguments or {})
+        written = attempt.model.prompts.call(call)
+        since.append((written, call.result))
 
 
 def read_answer(text: str) -> str:
-    """The answer that a text ends with: what its last `Answer:` names, or else all of it."""
+    """Return the answer that a text ends with: the text of its last `Answer:`, or else the entire text."""
     lines = list(ANSWER_LINE.finditer(text))
     if not lines:
         return text.strip()
-    return unemphasised(lines[-1][1]) or answer_below(text[lines[-1].end() :])
+    last = lines[-1]
+    # An empty `Answer:` line has its answer below it.
+    return unemphasised(last[1]) or answer_below(text[last.end() :])

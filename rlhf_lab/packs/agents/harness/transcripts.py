@@ -1,8 +1,9 @@
-"""What an agent did as rows to learn from: conversations in which its own turns are learned, and nothing else.
+"""Training rows from trajectories: conversations in which only the agent's own turns are trained on.
 
-A trajectory is one conversation, or several: parts of an agent have a conversation each, and an agent that keeps notes
-begins a new one with every turn. A row has the columns that `data=sft` reads: `prompt`, messages that are read;
-`completion`, what follows, of which the assistant's messages are learned and what tools and users say is not; `tools`.
+A trajectory contains one or several conversations: each part of an agent has its own, and an agent with notes starts a
+new one with every turn. A row has the columns that `data=sft` reads. `prompt` contains the messages before the first
+turn. `completion` contains the following messages; only assistant messages are trained on, not messages of tools and
+users. `tools` contains the tools' definitions.
 """
 
 from __future__ import annotations
@@ -13,43 +14,56 @@ from typing import Any
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import function_call
 from rlhf_lab.data.transcript import Conversation, to_conversation
-from rlhf_lab.packs.agents.trajectory import AgentTrajectory, Turn
+from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 
 
 def training_rows(trajectory: AgentTrajectory) -> list[dict[str, Any]]:
-    """The conversations of a trajectory, in the order in which they begin; `part` says who speaks in each."""
+    """Return the conversations of a trajectory in the order of their starts; `part` is the part of the agent."""
     rows = []
     for turns in conversations(trajectory.turns):
-        first, last = to_conversation(turns[0].prompt), to_conversation(turns[-1].prompt)
-        begin = len(first.messages)
-        completion = [*last.messages[begin:], _said(turns[-1], last)]
-        rows.append({"prompt": first.messages, "completion": completion, "tools": last.tools, "part": turns[0].agent})
+        first = to_conversation(turns[0].prompt)
+        last = to_conversation(turns[-1].prompt)
+        # The prompt of the last turn contains the entire conversation but for that turn's own output.
+        start = len(first.messages)
+        completion = [*last.messages[start:], _text_of(turns[-1], last)]
+        row = {
+            "prompt": first.messages,
+            "completion": completion,
+            "tools": last.tools,
+            "part": turns[0].agent,
+        }
+        rows.append(row)
     return rows
 
 
-def conversations(turns: Sequence[Turn]) -> list[list[Turn]]:
-    """Turns that go on one from the other, together."""
-    groups: list[list[Turn]] = []
+def conversations(turns: Sequence[ModelTurn]) -> list[list[ModelTurn]]:
+    """Group turns that continue the same conversation."""
+    groups: list[list[ModelTurn]] = []
     for turn in turns:
-        earlier = next((group for group in reversed(groups) if _goes_on(group[-1], turn)), None)
-        if earlier is None:
-            groups.append([turn])
+        # The most recent conversation is checked first, because parts may have had equal conversations before.
+        for group in reversed(groups):
+            if _continues(group[-1], turn):
+                group.append(turn)
+                break
         else:
-            earlier.append(turn)
+            groups.append([turn])
     return groups
 
 
-def _goes_on(turn: Turn, later: Turn) -> bool:
-    """Whether the later turn was said behind this one: its prompt begins with this one's, and then has what it said."""
+def _continues(turn: ModelTurn, later: ModelTurn) -> bool:
+    """Return True if a turn continues an earlier one: its prompt is the earlier prompt followed by its output."""
     if turn.agent != later.agent:
         return False
-    before, after = to_conversation(turn.prompt).messages, to_conversation(later.prompt).messages
-    said = len(before)
-    return after[:said] == before and len(after) > said and after[said]["content"] == turn.text
+    before = to_conversation(turn.prompt).messages
+    after = to_conversation(later.prompt).messages
+    output = len(before)  # index of the earlier output in the later prompt
+    if after[:output] != before or len(after) <= output:
+        return False
+    return after[output]["content"] == turn.text
 
 
-def _said(turn: Turn, conversation: Conversation) -> Message:
-    """The message of a turn, with its calls where the model made them in its own form."""
+def _text_of(turn: ModelTurn, conversation: Conversation) -> Message:
+    """Return the message of a turn, with its calls if the model called tools natively."""
     message = Message(role="assistant", content=turn.text)
     if conversation.tools and turn.calls:
         message["tool_calls"] = [function_call(call.name, call.arguments, call.id) for call in turn.calls]

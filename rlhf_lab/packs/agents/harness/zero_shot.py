@@ -1,19 +1,19 @@
-"""One turn without tools: what the model knows by itself."""
+"""Agent that answers in one turn without tools, from the knowledge of the model."""
 
 from __future__ import annotations
 
-from rlhf_lab.packs.agents.harness.program import Attempt, ProgramAgent, Steps
+from rlhf_lab.packs.agents.harness.program import AgentAttempt, ProgramAgent, Steps
+from rlhf_lab.packs.agents.harness.resources import AgentResources
 from rlhf_lab.packs.agents.harness.settings import ZeroShot
-from rlhf_lab.packs.agents.harness.surroundings import Surroundings
 from rlhf_lab.packs.agents.harness.tool_use import Act, read_answer
 
 
-def zero_shot(attempt: Attempt) -> Steps[str | None]:
-    """Answer at once."""
+def zero_shot(attempt: AgentAttempt) -> Steps[str | None]:
+    """Answer in one turn."""
     system, question = attempt.model.prompts.direct(attempt.question)
-    (said,) = yield [attempt.ask(attempt.asked(question), system=system)]
-    return Act(said, answer=read_answer(said.text)).final_answer
+    (output,) = yield [attempt.ask(attempt.to_messages(question), system=system)]
+    return Act(output, answer=read_answer(output.text)).final_answer
 
 
-def build(settings: ZeroShot, surroundings: Surroundings) -> ProgramAgent:
-    return ProgramAgent("zero_shot", zero_shot, surroundings.model, settings.identity())
+def build(settings: ZeroShot, resources: AgentResources) -> ProgramAgent:
+    return ProgramAgent("zero_shot", zero_shot, resources.model, settings.identity())

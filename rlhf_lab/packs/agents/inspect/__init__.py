@@ -1,6 +1,7 @@
-"""inspect-ai: logs of the lab's benchmarks for its viewer, the lab's models and sandbox for its tasks.
+"""Bridge to inspect-ai: export of our benchmarks as its logs; our models and sandbox for its tasks.
 
-Without inspect: logs.py (a run directory as its logs), messages.py (its messages as requests, replies as its messages),
-gathering.py (questions that come one by one, asked together) and workspace.py (a folder and commands over a sandbox).
-With it, and imported by it alone: provider.py, sandbox.py and plugin.py, which its entry point names.
+Read logs.py (`export`: a run directory as logs) and messages.py (inspect's messages as requests), then gathering.py
+(batching of concurrent requests) and workspace.py (a persistent directory and commands on top of the sandbox). These
+modules do not import inspect-ai. provider.py, sandbox.py and plugin.py are imported by inspect-ai only, through the
+entry point `inspect_ai`. docs/agents/interop.md lists the commands.
 """

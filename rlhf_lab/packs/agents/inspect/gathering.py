@@ -1,4 +1,4 @@
-"""Questions that come one by one from many tasks at once, answered together: the sampler works on batches."""
+"""Batching of requests that come one by one from many concurrent tasks, because the sampler works on batches."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class _Waiting(Generic[Question, Answer]):
 
 
 class Gatherer(Generic[Question, Answer]):
-    """Answers questions of concurrent tasks in batches.
+    """Collects questions of concurrent tasks and answers them in batches.
 
-    The first task that finds nobody answering waits a moment and answers all that have come; those that come meanwhile
-    wait for it, and the first of them answers the next batch.
+    The first task that finds no batch in progress waits for a short time, then answers all questions collected so far.
+    Tasks that arrive during a batch wait for its end, and the first of them answers the next batch.
 
     Args:
-        answer: called in a thread, for one batch at a time; an answer per question, in their order.
+        answer: returns one answer per question, in the same order. It is called in a thread, for one batch at a time.
         window_s: seconds to wait for further questions.
     """
 
@@ -37,17 +37,18 @@ class Gatherer(Generic[Question, Answer]):
         self._turn = anyio.Lock()
 
     async def ask(self, question: Question) -> Answer:
-        """The answer. Raises what `answer` raises for this question alone."""
+        """Return the answer. Raise the error that `answer` raises for this question alone."""
         waiting: _Waiting[Question, Answer] = _Waiting(question)
         self._waiting.append(waiting)
         try:
             async with self._turn:
+                # Another task may have answered this question while this one waited for the lock.
                 if not waiting.answers and waiting.error is None:
                     await anyio.sleep(self._window_s)
                     batch, self._waiting = self._waiting, []
                     await to_thread.run_sync(self._answer_batch, batch)
         finally:
-            if waiting in self._waiting:  # the task was cancelled
+            if waiting in self._waiting:  # the task was cancelled before its batch began
                 self._waiting.remove(waiting)
         if waiting.error is not None:
             raise waiting.error
@@ -60,7 +61,7 @@ class Gatherer(Generic[Question, Answer]):
             if len(batch) == 1:
                 batch[0].error = error
                 return
-            for waiting in batch:  # one question that cannot be asked must not fail the others
+            for waiting in batch:  # one invalid question must not fail the others, so each is tried alone
                 self._answer_batch([waiting])
             return
         for waiting, answer in zip(batch, answers, strict=True):

@@ -1,8 +1,8 @@
-"""A run of a benchmark of agents as inspect's logs, one for each agent: `export RUN to=FOLDER`.
+"""Export of a run of an agent benchmark as inspect logs, one for each agent: `export RUN to=DIR`.
 
-Reads trajectories.jsonl (what was done), evaluation.jsonl (its scores) and result.json (the run's numbers). A log's
-means and intervals are those of result.json. Attempts under attack, which the run keeps out of its other numbers, are a
-log of their own. Left out: inspect's events; the messages have all that was said.
+The input is trajectories.jsonl (the trajectories), evaluation.jsonl (their scores) and result.json (the metrics). The
+means and intervals of a log are those of result.json. The run's other metrics exclude attempts under attack, so these
+get a separate log. inspect's events are not written; the messages contain all text.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import yaml
 from scipy import stats
 
 from rlhf_lab.core.errors import OPTIONAL, DataError, MissingDependency
-from rlhf_lab.core.files import make_folder, read_jsonl
+from rlhf_lab.core.files import make_dir, read_jsonl
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import call_id
 from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.packs.agents.benchmarks.metrics import DESCRIBED
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import FILE
 from rlhf_lab.packs.agents.inspect.messages import tool_call, usage
-from rlhf_lab.results.rundir import Run, read_run
+from rlhf_lab.results.rundir import StoredRun, read_run
 from rlhf_lab.statistics.estimates import Estimate, floats
 from rlhf_lab.statistics.inference import clustered_mean
 
@@ -34,128 +33,162 @@ Row = Mapping[str, Any]
 COUNTED: tuple[str, ...] = ("tool_calls", "failed_calls", "model_turns", "extra_calls", "retried_calls")
 COUNTED += ("agent_input_tokens", "agent_output_tokens", "agent_cost_usd", "agent_paid_usd")
 COUNTED += ("agent_wall_s", "agent_latency_s")
-"""Columns that say what an attempt took: metadata of a sample. All others are its scores."""
+"""Columns with the effort of an attempt, which become metadata of a sample. All other columns are scores."""
 ELSEWHERE = ("trajectory", "sha256", "agent", "question", "expected")
-"""What a row of trajectories.jsonl says that has a place of its own in a sample."""
+"""Columns of trajectories.jsonl that have a separate field in a sample."""
+MANIFEST_KEYS = ("command", "question", "key", "seed", "git_sha")
+"""Keys of manifest.json that become metadata of a log."""
 STOP_REASONS = {"answered": "stop", "refused": "content_filter", "truncated": "max_tokens"}
-"""Ends of an attempt that inspect has a word for; the others are `unknown`, and in the metadata."""
+"""Stop reasons that inspect has a name for; all others become `unknown`, and are in the metadata."""
 
 
-def export(folder: Path, to: Path) -> list[Path]:
-    """Write a run's logs; the files.
+def export(directory: Path, to: Path) -> list[Path]:
+    """Write the logs of a run and return their files.
 
     Raises:
-        DataError: no completed run of a benchmark of agents, or its files disagree.
+        DataError: this is not a completed run of an agent benchmark, or its files disagree.
         MissingDependency: inspect is not installed.
     """
     try:
         from inspect_ai.log import EvalLog, write_eval_log
     except ImportError:
         raise MissingDependency(*OPTIONAL["inspect_ai"]) from None
-    logs = run_logs(folder)
-    make_folder(to)
+    logs = run_logs(directory)
+    make_dir(to)
     files = []
     for name, log in logs.items():
-        file = to / f"{folder.resolve().name}-{name}.eval"
+        file = to / f"{directory.resolve().name}-{name}.eval"
         write_eval_log(EvalLog.model_validate(log), str(file))
         files.append(file)
     return files
 
 
-def run_logs(folder: Path) -> dict[str, dict[str, Any]]:
-    """Name → inspect's EvalLog as plain data: an agent's name, with `-attacked` behind it for attempts under attack."""
-    run = read_run(folder)
-    attempts = {row["key"]: row for row in read_jsonl(folder / FILE)}
+def run_logs(directory: Path) -> dict[str, dict[str, Any]]:
+    """Return name → inspect's EvalLog as a dict. The name is the agent's, with `-attacked` if it was under attack."""
+    run = read_run(directory)
+    attempts = {row["key"]: row for row in read_jsonl(directory / FILE)}
     if not attempts:
-        raise DataError(f"{folder} holds no {FILE}; name a run of agent_bench, gaia or code_bench")
+        raise DataError(f"{directory} has no {FILE}; choose a run of agent_bench, gaia or code_bench")
     if run.status != "completed" or run.changed:
-        problem = f"{', '.join(run.changed)} changed since it completed" if run.changed else f"it is {run.status}"
-        raise DataError(f"{folder} cannot be exported: {problem}; run its command again: {run.manifest.get('command')}")
-    rows = read_jsonl(folder / "evaluation.jsonl")
+        problem = f"{', '.join(run.changed)} changed since its completion" if run.changed else f"it is {run.status}"
+        command = run.manifest.get("command")
+        raise DataError(f"{directory} cannot be exported: {problem}; repeat its command: {command}")
+    rows = read_jsonl(directory / "evaluation.jsonl")
     if missing := [row["prompt_id"] for row in rows if row["key"] not in attempts]:
-        raise DataError(f"{folder / FILE} lacks {len(missing)} attempts, such as at {missing[0]}")
+        raise DataError(
+            f"{directory / FILE} lacks {len(missing)} attempts, e.g. at {missing[0]}; repeat the run's command"
+        )
     logs = {}
     for policy in run.policies:
         own = [row for row in rows if row["policy"] == policy.name]
-        calm = [row for row in own if not row.get("attack")]
+        benign = [row for row in own if not row.get("attack")]
         attacked = [row for row in own if row.get("attack")]
-        if calm:
-            logs[policy.name] = eval_log(run, policy.name, policy.name, calm, attempts, policy.metrics)
+        if benign:
+            logs[policy.name] = eval_log(run, policy.name, policy.name, benign, attempts, policy.metrics)
         if attacked:
+            # The run's metrics exclude attempts under attack, so the estimates come from the rows.
             name = f"{policy.name}-attacked"
             logs[name] = eval_log(run, policy.name, name, attacked, attempts, {})
     return logs
 
 
 def eval_log(
-    run: Run, agent: str, name: str, rows: Sequence[Row], attempts: Mapping[str, Row], metrics: Mapping[str, Estimate]
+    run: StoredRun,
+    agent: str,
+    name: str,
+    rows: Sequence[Row],
+    attempts: Mapping[str, Row],
+    metrics: Mapping[str, Estimate],
 ) -> dict[str, Any]:
-    """One agent's attempts as inspect's EvalLog.
+    """Convert one agent's attempts to inspect's EvalLog.
 
     Args:
-        rows: of evaluation.jsonl.
+        run: the run.
+        agent: name of the agent.
+        name: name of the log.
+        rows: rows of evaluation.jsonl.
         attempts: rows of trajectories.jsonl by key.
-        metrics: the run's estimates; those that it lacks are made from the rows.
+        metrics: estimates of the run; missing ones are computed from the rows.
     """
     model = model_name(run, agent)
     ids = unique_ids(rows)
-    samples = [sample(row, attempts[row["key"]], id, model) for id, row in zip(ids, rows, strict=True)]
+    samples = []
+    for id, row in zip(ids, rows, strict=True):
+        samples.append(sample(row, attempts[row["key"]], id, model))
     columns = score_columns(rows)
+    # One moment stands for start and end, because an attempt may come from an earlier run.
     created = datetime.fromisoformat(str(run.manifest["created"])).isoformat()
+    programs = run.settings.get("agent", {}).get("programs", {})
+    versions = run.manifest.get("versions", {})
     names = list(dict.fromkeys(ids))
-    config = yaml.safe_load(run.config) or {}
     spec = {
         "created": created,
         "task": run.recipe if name == agent else f"{run.recipe}_attacked",
         "task_id": identifier(run, name, "task"),
         "eval_id": identifier(run, name, "eval"),
         "run_id": identifier(run, "", "run"),
-        "dataset": {"name": run.recipe, "samples": len(names), "sample_ids": names, "shuffled": False},
+        "dataset": {
+            "name": run.recipe,
+            "samples": len(names),
+            "sample_ids": names,
+            "shuffled": False,
+        },
         "model": model,
         "solver": agent,
-        "solver_args": config.get("agent", {}).get("programs", {}).get(agent, {}),
+        "solver_args": programs.get(agent, {}),
         "config": {"epochs": max(entry["epoch"] for entry in samples)},
-        "packages": {"rlhf_lab": str(run.manifest.get("versions", {}).get("rlhf_lab", ""))},
+        "packages": {"rlhf_lab": str(versions.get("rlhf_lab", ""))},
         "scorers": [{"name": column} for column in columns],
-        "metadata": {key: run.manifest.get(key) for key in ("command", "question", "key", "seed", "git_sha")},
+        "metadata": {key: run.manifest.get(key) for key in MANIFEST_KEYS},
+    }
+    results = {
+        "total_samples": len(samples),
+        "completed_samples": len(samples),
+        "scores": [score_summary(column, rows, metrics.get(column)) for column in columns],
+    }
+    stats_of_run = {
+        "started_at": created,
+        "completed_at": created,
+        "model_usage": {model: total_usage(samples, model)},
     }
     return {
         "version": 2,
         "status": "success",
         "eval": spec,
         "plan": {"name": agent, "steps": [{"solver": agent}]},
-        "results": {
-            "total_samples": len(samples),
-            "completed_samples": len(samples),
-            "scores": [score_summary(column, rows, metrics.get(column)) for column in columns],
-        },
-        "stats": {"started_at": created, "completed_at": created, "model_usage": {model: total_usage(samples, model)}},
+        "results": results,
+        "stats": stats_of_run,
         "samples": samples,
     }
 
 
-def model_name(run: Run, agent: str) -> str:
-    """Who answered an agent: `rlhf_lab/` and the recipe that made the model, or a service and its model."""
-    settings = (yaml.safe_load(run.config) or {}).get("agent", {})
+def model_name(run: StoredRun, agent: str) -> str:
+    """Return the name of an agent's model: `rlhf_lab/` and the recipe that trained it, or the service and its model."""
+    settings = run.settings.get("agent", {})
     llm = settings.get("llm", "local")
     if llm == "local":
         policy = run.manifest.get("needs", {}).get("policy", {})
         return f"rlhf_lab/{policy.get('recipe', agent)}"
-    return f"{llm}/{settings.get('service', {}).get('model') or 'default'}"
+    service_model = settings.get("service", {}).get("model") or "default"
+    return f"{llm}/{service_model}"
 
 
-def identifier(run: Run, *parts: str) -> str:
-    """The same for the same run: exporting again replaces a log by itself."""
-    return sha256("/".join([str(run.manifest.get("key")), *parts]).encode()).hexdigest()[:22]
+def identifier(run: StoredRun, *parts: str) -> str:
+    """Return an identifier that is the same for the same run, so that a repeated export replaces its logs."""
+    text = "/".join([str(run.manifest.get("key")), *parts])
+    return sha256(text.encode()).hexdigest()[:22]  # as long as the identifiers that inspect makes itself
 
 
 def unique_ids(rows: Iterable[Row]) -> list[str]:
-    """An id of each row's task, with the attack on it. A case that is asked again has a number behind it."""
+    """Return a unique id for each row, from its task and attack. Repeated cases get a number."""
     seen: set[tuple[str, int]] = set()
     ids = []
     for row in rows:
-        name = f"{row['prompt_id']} [{row['attack']}]" if row.get("attack") else str(row["prompt_id"])
+        name = str(row["prompt_id"])
+        if row.get("attack"):
+            name = f"{name} [{row['attack']}]"
         id, number = name, 1
+        # A regression case may repeat an attack on the same task; inspect needs unique (id, epoch).
         while (id, row["sample_id"]) in seen:
             number += 1
             id = f"{name} #{number}"
@@ -165,10 +198,12 @@ def unique_ids(rows: Iterable[Row]) -> list[str]:
 
 
 def score_columns(rows: Sequence[Row]) -> list[str]:
-    """Columns that are scores, success first."""
-    columns = dict.fromkeys(name for row in rows for name in row if name not in (*DESCRIBED, *COUNTED))
+    """Return the columns that are scores, with `success` first."""
+    others = (*DESCRIBED, *COUNTED)
+    columns = dict.fromkeys(name for row in rows for name in row if name not in others)
+    # A column may be null in some rows, e.g. in those that are unscored.
     numbers = [name for name in columns if any(_is_number(row.get(name)) for row in rows)]
-    return sorted(numbers, key=lambda name: name != "success")
+    return sorted(numbers, key=lambda name: name != "success")  # stable: the others keep their order
 
 
 def _is_number(value: Any) -> bool:
@@ -176,12 +211,21 @@ def _is_number(value: Any) -> bool:
 
 
 def score_summary(column: str, rows: Sequence[Row], estimate: Estimate | None) -> dict[str, Any]:
-    """inspect's EvalScore: mean, standard error and interval, clustered by template as in the run."""
+    """Return inspect's EvalScore: mean, standard error and interval, clustered by template as in the run."""
     values_N: list[Any] = [row.get(column) for row in rows]
-    own = clustered_mean(floats(values_N), [row["template"] for row in rows])
+    templates = [row["template"] for row in rows]
+    own = clustered_mean(floats(values_N), templates)
     estimate = estimate or own
-    numbers = {"mean": estimate.mean, "low": estimate.low, "high": estimate.high, "stderr": standard_error(own)}
-    metrics = {name: {"name": name, "value": value} for name, value in numbers.items() if math.isfinite(value)}
+    numbers = {
+        "mean": estimate.mean,
+        "low": estimate.low,
+        "high": estimate.high,
+        "stderr": standard_error(own),
+    }
+    metrics = {}
+    for name, value in numbers.items():
+        if math.isfinite(value):  # JSON has no infinity
+            metrics[name] = {"name": name, "value": value}
     return {
         "name": column,
         "scorer": column,
@@ -193,36 +237,39 @@ def score_summary(column: str, rows: Sequence[Row], estimate: Estimate | None) -
 
 
 def standard_error(mean: Estimate) -> float:
-    """Of `clustered_mean`, from its t interval; infinite with one cluster."""
+    """Return the standard error of a `clustered_mean`, from its t interval; infinite with one cluster."""
     if not mean.bounded:
         return math.inf
-    return (mean.high - mean.mean) / float(stats.t.ppf((1 + mean.level) / 2, mean.clusters - 1))
+    # The half-width of the interval is the t quantile times the standard error.
+    quantile = stats.t.ppf((1 + mean.level) / 2, mean.clusters - 1)
+    return (mean.high - mean.mean) / float(quantile)
 
 
 def sample(row: Row, attempt: Row, id: str, model: str) -> dict[str, Any]:
-    """One attempt as inspect's EvalSample."""
-    trajectory = attempt["trajectory"]
-    expected = attempt["expected"]
-    answer = trajectory["answer"]
+    """Convert one attempt to inspect's EvalSample."""
+    trajectory, expected = attempt["trajectory"], attempt["expected"]
+    turns, answer = trajectory["turns"], trajectory["answer"]
     scores = {name: row[name] for name in score_columns([row])}
     described = {name: row[name] for name in ("set", "category", "template", "attack", "stop") if name in row}
-    # whatever else the attempt's row says, such as the level of the sandbox that it ran in
+    # All other columns of the attempt, such as the isolation level of its sandbox, become metadata.
     others = {name: value for name, value in attempt.items() if name not in (*ELSEWHERE, *described)}
+    counted = {name: row[name] for name in COUNTED if name in row}
     tokens = usage(
-        sum(turn["input_tokens"] for turn in trajectory["turns"]),
-        sum(turn["output_tokens"] for turn in trajectory["turns"]),
-        sum(turn["cost_usd"] for turn in trajectory["turns"]),
+        sum(turn["input_tokens"] for turn in turns),
+        sum(turn["output_tokens"] for turn in turns),
+        sum(turn["cost_usd"] for turn in turns),
     )
     final = {"role": "assistant", "content": answer or "", "model": model}
+    stop_reason = STOP_REASONS.get(trajectory["stop"], "unknown")
     return {
         "id": id,
-        "epoch": row["sample_id"] + 1,
+        "epoch": row["sample_id"] + 1,  # inspect counts epochs from 1
         "input": attempt["question"],
         "target": "" if expected["answer"] is None else _as_text(expected["answer"]),
-        "messages": list(messages(trajectory["turns"], model)),
+        "messages": list(messages(turns, model)),
         "output": {
             "model": model,
-            "choices": [{"message": final, "stop_reason": STOP_REASONS.get(trajectory["stop"], "unknown")}],
+            "choices": [{"message": final, "stop_reason": stop_reason}],
             "usage": tokens,
             "time": trajectory["wall_s"],
             "error": trajectory["error"] or None,
@@ -231,53 +278,71 @@ def sample(row: Row, attempt: Row, id: str, model: str) -> dict[str, Any]:
         "metadata": {
             **described,
             **others,
-            **{name: row[name] for name in COUNTED if name in row},
+            **counted,
             "expected_calls": expected.get("calls", []),
         },
         "uuid": attempt["key"][:22],
         "model_usage": {model: tokens},
         "total_time": trajectory["wall_s"],
-        "turn_count": len(trajectory["turns"]),
+        "turn_count": len(turns),
     }
 
 
 def _as_text(answer: Any) -> str | list[str]:
-    return [str(part) for part in answer] if isinstance(answer, list) else str(answer)
+    if isinstance(answer, list):
+        return [str(part) for part in answer]
+    return str(answer)
 
 
 def messages(turns: Sequence[Row], model: str) -> Iterator[dict[str, Any]]:
-    """The conversation of an attempt. Turns that read something else than what came before start with what they read:
-    the parts of an agent, and notes in place of a history."""
+    """Yield the conversation of an attempt as inspect's messages.
+
+    A turn whose prompt does not continue the previous one starts with its entire prompt. This happens for agents with
+    several parts, and for notes instead of a history.
+    """
     number = 0
     before: list[Message] = []
     prompt = None
-    replies = 0  # results that followed the last turn and are here already
+    responses = 0  # number of tool results after the last turn that were already yielded
     for turn in turns:
         read = to_messages(turn["prompt"])
-        goes_on = prompt is not None and turn["prompt"].startswith(prompt)
-        # behind what the last turn read come that turn itself and the results of its calls
-        new = read[len(before) + 1 + replies :] if goes_on else read
+        continues = prompt is not None and turn["prompt"].startswith(prompt)
+        # The prompt continues the last one with the last turn (+ 1) and its results, which were already yielded.
+        new = read[len(before) + 1 + responses :] if continues else read
+        speaker = {"agent": turn["agent"]}
         for message in new:
-            yield {"role": message["role"], "content": message["content"], "metadata": {"agent": turn["agent"]}}
-        calls = [(call, call["id"] or call_id(number + place)) for place, call in enumerate(turn["calls"])]
+            yield {
+                "role": message["role"],
+                "content": message["content"],
+                "metadata": speaker,
+            }
+        # Calls written as text have no id, but inspect links each result to its call by one.
+        calls = []
+        for position, call in enumerate(turn["calls"]):
+            calls.append((call, call["id"] or call_id(number + position)))
         number += len(calls)
+        tool_calls = [tool_call(call["name"], call["arguments"], id) for call, id in calls]
         yield {
             "role": "assistant",
             "content": turn["text"],
             "model": model,
             "source": "generate",
-            "tool_calls": [tool_call(call["name"], call["arguments"], id) for call, id in calls] or None,
-            "metadata": {"agent": turn["agent"], "stored": turn["stored"]},
+            "tool_calls": tool_calls or None,
+            "metadata": {**speaker, "stored": turn["stored"]},
         }
         for call, id in calls:
-            error = {"type": "unknown", "message": call["result"]} if call["failed"] else None
-            result = {"role": "tool", "content": call["result"], "function": call["name"]}
-            yield {**result, "tool_call_id": id, "error": error}
-        before, prompt, replies = read, turn["prompt"], len(calls)
+            yield {
+                "role": "tool",
+                "content": call["result"],
+                "function": call["name"],
+                "tool_call_id": id,
+                "error": {"type": "unknown", "message": call["result"]} if call["failed"] else None,
+            }
+        before, prompt, responses = read, turn["prompt"], len(calls)
 
 
 def total_usage(samples: Iterable[Mapping[str, Any]], model: str) -> dict[str, Any]:
-    """Tokens and cost of all samples."""
+    """Sum the tokens and costs of all samples."""
     totals: dict[str, float] = {}
     for entry in samples:
         for name, value in entry["model_usage"][model].items():

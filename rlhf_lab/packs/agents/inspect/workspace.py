@@ -1,17 +1,18 @@
-"""A folder that lasts, and commands that run in it, over `Sandbox`, which runs one Python program and forgets it.
+"""A persistent directory and commands that run in it, on top of `Sandbox`, which runs one Python program in isolation.
 
-The folder is kept here, in memory: its files go into the sandbox with each command and come back after it. The program
-of the sandbox is RUNNER, which becomes the command. A command finds Python's standard library and copies of this
-machine's shell and of a few small programs; everything else of the machine stays hidden.
+The directory is stored in memory. Its files are copied into the sandbox for each command and copied back after it. The
+sandbox runs the program RUNNER, which replaces itself with the command. A command has access to Python's standard
+library and to copies of this machine's shell and of a few small programs; the rest of the machine is hidden.
 
-Left out: processes that go on after their command, empty folders, links and permissions of files (all are executable),
-and what a command leaves outside its folder.
+Not supported: processes that outlive their command, empty directories, links, file permissions (all files are
+executable), and files that a command writes outside its directory.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,20 +20,24 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.packs.code.sandbox.levels import MAIN, Task
-from rlhf_lab.packs.code.sandbox.outcome import Level, Outcome
+from rlhf_lab.packs.code.sandbox.jail.launch import MAX_PATH_BYTES
+from rlhf_lab.packs.code.sandbox.levels import MAIN, SandboxTask
+from rlhf_lab.packs.code.sandbox.outcome import Level, ProgramOutcome
 from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
 from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 
 FOLDER = "sample"
-"""Of the working files, below the sandbox's own."""
+"""Name of the working directory, inside the sandbox's own directory."""
 ROOT = f"/work/{FOLDER}"
-"""Where a command finds them, but on the level `rlimits`, whose folder is a temporary one of the machine."""
+"""Path of the working directory for a command. At the level `rlimits` it is a temporary directory instead."""
+MAX_NAME_BYTES = 255
+"""Maximum length of a file name on Linux, in bytes."""
+# Names inside the sandbox: the file with the command, and the directory with the copied programs.
 COMMAND, PROGRAMS = "command.json", "programs"
 SHELL: tuple[str, ...] = ("bash", "sh", "basename", "cat", "chmod", "cp", "cut", "date", "diff", "dirname", "echo")
 SHELL += ("env", "expr", "find", "grep", "head", "ls", "mkdir", "mv", "printf", "pwd", "rm", "sed", "seq", "sleep")
 SHELL += ("sort", "tail", "tee", "test", "touch", "tr", "true", "uniq", "wc", "xargs")
-"""Programs that a command finds beside `python` and `python3`, where this machine has them."""
+"""Programs that a command can use in addition to `python` and `python3`, if this machine has them."""
 RUNNER = f"""
 import json, os, sys
 with open("{COMMAND}") as file:
@@ -61,10 +66,11 @@ except OSError as error:
 
 @dataclass
 class Workspace:
-    """The working files of one sample, and what runs on them.
+    """Working files of one sample, and the execution of commands on them.
 
     Attributes:
-        files: path relative to the folder → content.
+        settings: settings of the sandbox.
+        files: path relative to the working directory → content.
     """
 
     settings: Sandboxing = field(default_factory=Sandboxing)
@@ -72,12 +78,12 @@ class Workspace:
 
     @property
     def level(self) -> Level:
-        """The level that commands run at. Raises SandboxUnavailable; ConfigError for one that gives no files back."""
+        """Isolation level of commands. Raises SandboxUnavailable, or ConfigError for a level that returns no files."""
         level = Sandbox(self.settings).level
         if level == "container":
             raise ConfigError(
-                "level=container gives no files back, which a sample's folder needs; write a level of namespaces or "
-                "rlimits into the sandbox's file, see docs/agents/interop.md"
+                "level=container cannot return files, but a sample's directory needs them; set a level of namespaces or"
+                " rlimits in the sandbox's file, see docs/agents/interop.md"
             )
         return level
 
@@ -85,52 +91,78 @@ class Workspace:
         self,
         argv: Sequence[str],
         stdin: bytes = b"",
-        folder: str = "",
+        directory: str = "",
         environment: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
-    ) -> Outcome:
-        """Run a command in the folder.
+    ) -> ProgramOutcome:
+        """Run a command in the working directory.
 
         Args:
-            folder: below the working folder; made where it is missing.
-            timeout_s: in place of the settings'.
+            argv: the command and its arguments.
+            stdin: standard input.
+            directory: directory relative to the working directory; it is created if it does not exist.
+            environment: additional environment variables.
+            timeout_s: time limit in seconds, instead of that of the settings.
 
         Returns:
-            What came of it. A command that was ended from outside leaves the files as they were.
+            The outcome. A command that was killed leaves the files unchanged.
 
         Raises:
-            PermissionError: the folder is outside.
-            SandboxError: the machine cannot run it.
+            PermissionError: `directory` is outside the working directory.
+            SandboxError: the machine cannot run the command.
         """
         level = self.level
+        # At `rlimits` the command sees the machine's own programs; other levels get copies of them.
         is_open = level == "rlimits"
         command = {
             "argv": list(argv),
-            "folder": relative(folder),
+            "folder": relative(directory),
             "environment": dict(environment or {}),
             "path": ["/usr/local/bin", "/usr/bin", "/bin"] if is_open else [],
         }
         programs = {} if is_open else shell_programs()
+        # The sandbox gets one set of files: the working files, the programs, and the runner with its command.
         files = {f"{FOLDER}/{name}": content for name, content in self.files.items()}
         files |= {f"{PROGRAMS}/{name}": content for name, content in programs.items()}
-        files |= {MAIN: RUNNER.encode(), COMMAND: json.dumps(command).encode()}
-        # the programs take nothing of the room that the settings give to the command's own files
+        files[MAIN] = RUNNER.encode()
+        files[COMMAND] = json.dumps(command).encode()
+        # The copied programs must not count towards the disk limit of the command's own files.
         programs_mib = sum(map(len, programs.values())) // 2**20 + 1
         settings = replace(
             self.settings,
             disk_mib=self.settings.disk_mib + programs_mib,
             timeout_s=timeout_s or self.settings.timeout_s,
         )
-        task = Task(files, stdin, keep=True)
+        # keep=True returns the files as the command left them.
+        task = SandboxTask(files, stdin, keep=True)
         outcome = Sandbox(settings).run_retrying(lambda: [task], level)[0]
-        if MAIN in outcome.files:  # without it the folder could not be read, and nothing is known of it
-            names = [name for name in outcome.files if name.startswith(f"{FOLDER}/")]
-            self.files = {name.removeprefix(f"{FOLDER}/"): outcome.files[name] for name in names}
+        left = outcome.next_files(files)
+        # Programs and runner are not part of the working directory, so they are dropped again.
+        names = [name for name in left if name.startswith(f"{FOLDER}/")]
+        self.files = {name.removeprefix(f"{FOLDER}/"): left[name] for name in names}
         return outcome
 
     def write(self, path: str, content: bytes) -> None:
-        """Raises PermissionError outside the folder, IsADirectoryError, or OSError where the disk would be full."""
+        """Write a file.
+
+        Raises:
+            PermissionError: the path is outside the working directory.
+            IsADirectoryError: the path is a directory.
+            NotADirectoryError: a parent of the path is a file.
+            OSError: the path is too long, or the disk limit would be exceeded.
+        """
         name = self._file(path)
+        above = next(
+            (str(directory) for directory in PurePosixPath(name).parents if str(directory) in self.files), None
+        )
+        if above is not None:
+            raise NotADirectoryError(errno.ENOTDIR, f"{above} is a file of the sandbox, not a folder", path)
+        # Checked here, because the copy into the sandbox would fail with a less clear error.
+        longest_name = max(len(os.fsencode(part)) for part in name.split("/"))
+        if len(os.fsencode(name)) > MAX_PATH_BYTES or longest_name > MAX_NAME_BYTES:
+            message = f"a path has at most {MAX_PATH_BYTES} bytes, and each name in it {MAX_NAME_BYTES}"
+            raise OSError(errno.ENAMETOOLONG, message, path)
+        # The disk limit includes files that inspect writes, because each command gets all files.
         others = sum(len(other) for key, other in self.files.items() if key != name)
         if others + len(content) > self.settings.disk_mib << 20:
             message = f"more than disk_mib={self.settings.disk_mib} in the folder"
@@ -138,7 +170,7 @@ class Workspace:
         self.files[name] = content
 
     def read(self, path: str) -> bytes:
-        """Raises PermissionError outside the folder, IsADirectoryError or FileNotFoundError."""
+        """Read a file. Raise PermissionError outside the working directory, IsADirectoryError or FileNotFoundError."""
         name = self._file(path)
         if name not in self.files:
             raise FileNotFoundError(errno.ENOENT, "no such file in the sandbox", path)
@@ -146,14 +178,16 @@ class Workspace:
 
     def _file(self, path: str) -> str:
         name = relative(path)
+        # There are no empty directories, so a directory is the prefix of a file's path.
         if not name or any(other.startswith(f"{name}/") for other in self.files):
             raise IsADirectoryError(errno.EISDIR, "a folder of the sandbox", path)
         return name
 
 
 def relative(path: str) -> str:
-    """A path relative to the working folder, "" for the folder itself. Raises PermissionError for one outside."""
+    """Return a path relative to the working directory, "" for itself. Raise PermissionError if it is outside."""
     pure = PurePosixPath(path)
+    # Commands see the directory under this absolute path, so it is accepted as well.
     if pure.is_absolute() and pure.is_relative_to(ROOT):
         pure = pure.relative_to(ROOT)
     if pure.is_absolute() or ".." in pure.parts or "\0" in path:
@@ -163,6 +197,8 @@ def relative(path: str) -> str:
 
 @cache
 def shell_programs() -> Mapping[str, bytes]:
-    """The programs of SHELL that this machine has. Their libraries lie where the sandbox shows them."""
-    paths = {name: shutil.which(name, path="/usr/local/bin:/usr/bin:/bin") for name in SHELL}
+    """Return the programs of SHELL that this machine has. The sandbox already contains their libraries."""
+    # Only programs of the system: the sandbox contains the directories of their libraries.
+    search_path = "/usr/local/bin:/usr/bin:/bin"
+    paths = {name: shutil.which(name, path=search_path) for name in SHELL}
     return {name: Path(path).read_bytes() for name, path in paths.items() if path}

@@ -1,4 +1,4 @@
-"""The page on which every attempt of an agent can be read: turns, calls with their results, scores, what was expected.
+"""Page that shows every attempt of an agent: turns, calls with their results, scores, expected answers.
 
-view.py makes what templates/attempts.html.j2 shows.
+attempts.py prepares the data for the template attempts.html.j2.
 """

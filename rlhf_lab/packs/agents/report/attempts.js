@@ -1,18 +1,18 @@
-// Hides the attempts that a reader has not chosen. Without it all of them are shown.
+// Hides the attempts that the reader's filters exclude. Without this script all attempts are shown.
 (function () {
   "use strict";
   const root = document.getElementById("attempts"), bar = root.querySelector(".pick");
   const lists = [...bar.querySelectorAll("select")], search = bar.querySelector("input");
   const attempts = [...root.querySelectorAll(".attempt")], count = bar.querySelector("[data-count]");
-  let texts = null; // made at the first search: a page may hold megabytes
+  let texts = null; // computed at the first search, because a page may contain megabytes
 
   function show() {
     const words = search.value.trim().toLowerCase();
     if (words && !texts) texts = attempts.map((attempt) => attempt.textContent.toLowerCase());
     let shown = 0;
-    attempts.forEach((attempt, place) => {
+    attempts.forEach((attempt, index) => {
       const chosen = lists.every((list) => !list.value || attempt.dataset[list.dataset.by] === list.value);
-      attempt.hidden = !(chosen && (!words || texts[place].includes(words)));
+      attempt.hidden = !(chosen && (!words || texts[index].includes(words)));
       if (!attempt.hidden) shown += 1;
     });
     count.textContent = shown + " shown";

@@ -1,7 +1,7 @@
-"""Attempts of agents in words and cells: what the page attempts.html shows.
+"""Attempts of agents as text and tables: the content of the page attempts.html.
 
-A page is bounded. Where not all attempts fit, every agent, category and verdict gets its share, and the page says how
-many are left out; trajectories.jsonl has all of them.
+The size of a page is limited. If not all attempts fit, every combination of agent, category and verdict is represented,
+and the page states how many attempts are left out. trajectories.jsonl contains all of them.
 """
 
 from __future__ import annotations
@@ -14,100 +14,124 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.metrics import titled
-from rlhf_lab.figures.charts import Level, dots
+from rlhf_lab.figures.charts import Level, dot_chart
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.packs.agents.benchmarks.comparisons import read_comparisons
+from rlhf_lab.packs.agents.benchmarks.settings import AgentStage
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import FILE, read_trajectories
 from rlhf_lab.packs.agents.harness.code_executor import TOOL
-from rlhf_lab.reports.sections import Page, PageSection, Table
+from rlhf_lab.reports.sections import PageSection, ReportPage, ReportTable
 from rlhf_lab.results.glossary import term
-from rlhf_lab.results.rundir import Run
+from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.wording import compact, metric_note, metric_title, p_text, signed
 from rlhf_lab.statistics.estimates import Estimate
 
 BUDGET_BYTES = 3_000_000
-"""Of the attempts on a page: some hundreds, and still opened in a moment."""
+"""Maximum size of the attempts on a page in bytes: some hundred attempts, and the page still opens quickly."""
 MAX_TEXT = 4_000
-"""Characters of one prompt, turn or result that are shown."""
+"""Maximum number of displayed characters of one prompt, turn or result."""
 VERDICTS = {"right": "right", "wrong_process": "right by a wrong process", "wrong": "wrong", "unscored": "not scored"}
 ON_SET = "success_on/"
 Row = Mapping[str, Any]
 
 
-def attempts(run: Run) -> PageSection | None:
-    """A link to `attempts.html`, which it has written; None for a run without trajectories."""
+def attempts(run: StoredRun) -> PageSection | None:
+    """Write `attempts.html` and return a section that links to it; None for a run without trajectories."""
     page = attempts_page(run)
     if page is None:
         return None
-    values = {"total": page.sections["attempts"].values["total"], "chart": success_dots(run)}
-    template = f"{__package__}:link.html.j2"
-    return PageSection("Attempts of agents", template=template, values=values, files={"attempts.html": page})
+    total = page.sections["attempts"].values["total"]
+    return PageSection(
+        "Attempts of agents",
+        template=f"{__package__}:link.html.j2",
+        values={"total": total, "chart": success_dots(run)},
+        files={"attempts.html": page},
+    )
 
 
-def attempts_page(run: Run, *, budget: int = BUDGET_BYTES) -> Page | None:
-    """The page of attempts: agents, their differences, every attempt that fits; None for a run without trajectories."""
+def attempts_page(run: StoredRun, *, budget: int = BUDGET_BYTES) -> ReportPage | None:
+    """Return the page of attempts: agents, comparisons, attempts that fit; None for a run without trajectories."""
     trajectories = read_trajectories(run.path)
     if not trajectories:
         return None
-    sections = {"header": PageSection(template=f"{__package__}:header.html.j2", values={"run": run})}
+    header = PageSection(template=f"{__package__}:header.html.j2", values={"run": run})
+    sections = {"header": header}
+    # An interrupted run has attempts but no result yet.
     if run.policies:
         sections["agents"] = _agents(run)
     if pairs := _pair_rows(run.path):
         note = (
-            "The same tasks, paired; p after Holm over the pairs of one metric; “detectable” is the difference that "
-            "would be found with 80 % power."
+            "Paired comparisons on the same tasks. p is adjusted by Holm's method over the pairs of one metric; "
+            "“detectable” is the difference that would be detected with 80 % power."
         )
         headings = ("metric", "agents", "difference", term("p (Holm)"), term("detectable"), "tasks", "test")
-        sections["pairs"] = PageSection("Agents against each other", note, table=Table(headings, pairs, "names"))
+        table = ReportTable(headings, pairs, "names")
+        sections["pairs"] = PageSection("Agents against each other", note, table=table)
     sections["attempts"] = _attempts(run, trajectories, budget)
     files = f"{FILE}, evaluation.jsonl, comparisons.json, result.json"
-    footer = f"Every number is measured in this run. Files beside this page: {files}."
-    return Page(f"{run.recipe} · attempts", sections, footer)
+    footer = f"Every number is measured in this run. Its files are next to this page: {files}."
+    return ReportPage(f"{run.recipe} · attempts", sections, footer)
 
 
-def _attempts(run: Run, trajectories: Sequence[Row], budget: int) -> PageSection:
+def _attempts(run: StoredRun, trajectories: Sequence[Row], budget: int) -> PageSection:
     scores: dict[str, Row] = {}
+    # evaluation.jsonl is written after all attempts, so an interrupted run has no scores.
     if "key" in run.evaluation:
-        scores = {str(row["key"]): {str(name): row[name] for name in row} for row in run.evaluation.to_dict("records")}
+        for row in run.evaluation.to_dict("records"):
+            scores[str(row["key"])] = {str(name): row[name] for name in row}
     shown = _choose(trajectories, scores, budget)
-    values = {"attempts": shown, "total": len(trajectories), "filters": _filters(shown), "file": FILE}
+    values = {
+        "attempts": shown,
+        "total": len(trajectories),
+        "filters": _filters(shown),
+        "file": FILE,
+    }
     return PageSection("Attempts", template=f"{__package__}:attempts.html.j2", values=values)
 
 
 def _choose(trajectories: Sequence[Row], scores: Mapping[str, Row], budget: int) -> list[dict[str, Any]]:
-    """Attempts as they are shown, in the order of the file, as many as fit; one in any case."""
-    kinds: dict[tuple[str, ...], list[int]] = {}
-    for place, row in enumerate(trajectories):
-        kind = (row["agent"], row["set"], row["category"], row["attack"], verdict(scores.get(row["key"], {})))
-        kinds.setdefault(kind, []).append(place)
+    """Select the attempts that fit on a page, at least one, in the order of the file, and format them."""
+    positions_by_kind: dict[tuple[str, ...], list[int]] = {}
+    for position, row in enumerate(trajectories):
+        kind = (
+            row["agent"],
+            row["set"],
+            row["category"],
+            row["attack"],
+            verdict(scores.get(row["key"], {})),
+        )
+        positions_by_kind.setdefault(kind, []).append(position)
+    # Round-robin over the kinds: the first attempt of every kind, then the second, until the page is full.
+    rounds = zip_longest(*positions_by_kind.values())
+    in_turn = [position for positions in rounds for position in positions if position is not None]
     chosen: dict[int, dict[str, Any]] = {}
     used = 0
-    for places in zip_longest(*kinds.values()):  # the first attempt of every kind, then the second, …
-        for place in places:
-            if place is None:
-                continue
-            entry = _entry(trajectories[place], scores.get(trajectories[place]["key"], {}))
-            size = len(json.dumps(entry))
-            if used + size > budget and chosen:
-                return [chosen[number] for number in sorted(chosen)]
-            used += size
-            chosen[place] = entry
-    return [chosen[number] for number in sorted(chosen)]
+    for position in in_turn:
+        row = trajectories[position]
+        entry = _entry(row, scores.get(row["key"], {}))
+        size = len(json.dumps(entry))
+        if used + size > budget and chosen:
+            break
+        used += size
+        chosen[position] = entry
+    return [chosen[position] for position in sorted(chosen)]
 
 
 def verdict(scores: Row) -> str:
-    """A key of VERDICTS."""
+    """Return the verdict of an attempt, a key of VERDICTS."""
     success = _number(scores.get("success"))
     if success is None:
         return "unscored"
     if success < 1:
         return "wrong"
-    return "wrong_process" if _number(scores.get("right_by_wrong_process")) == 1 else "right"
+    is_wrong_process = _number(scores.get("right_by_wrong_process")) == 1
+    return "wrong_process" if is_wrong_process else "right"
 
 
 def _entry(row: Row, scores: Row) -> dict[str, Any]:
-    trajectory = row["trajectory"]
-    expected = row["expected"]
+    trajectory, expected = row["trajectory"], row["expected"]
+    answer, expected_answer = trajectory["answer"], expected["answer"]
+    calls = [call for turn in trajectory["turns"] for call in turn["calls"]]
     return {
         "agent": row["agent"],
         "set": row["set"],
@@ -117,11 +141,11 @@ def _entry(row: Row, scores: Row) -> dict[str, Any]:
         "draw": row["draw"],
         "verdict": verdict(scores),
         "question": _cut(row["question"]),
-        "answer": None if trajectory["answer"] is None else _cut(str(trajectory["answer"])),
-        "expected_answer": "" if expected["answer"] is None else _cut(str(expected["answer"])),
+        "answer": None if answer is None else _cut(str(answer)),
+        "expected_answer": "" if expected_answer is None else _cut(str(expected_answer)),
         "stop": trajectory["stop"].replace("_", " "),
         "error": _cut(trajectory["error"]),
-        "made": [written_call(call) for turn in trajectory["turns"] for call in turn["calls"]],
+        "made": [written_call(call) for call in calls],
         "expected": [written_call(call) for call in expected["calls"]],
         "scores": _scores(scores),
         "turns": _turns(trajectory["turns"]),
@@ -129,113 +153,148 @@ def _entry(row: Row, scores: Row) -> dict[str, Any]:
 
 
 def _scores(scores: Row) -> list[tuple[str, str, str]]:
-    """(title, number, meaning) of every metric that the row has and that has a title."""
-    numbers = {name: _number(scores.get(name)) for name in titled()}
-    return [
-        (metric_title(name), compact(number), metric_note(name))
-        for name, number in numbers.items()
-        if number is not None
-    ]
+    """Return (title, number, meaning) of every metric that the row has and that has a title."""
+    rows = []
+    for name in titled():
+        number = _number(scores.get(name))
+        if number is not None:
+            rows.append((metric_title(name), compact(number), metric_note(name)))
+    return rows
 
 
 def _turns(turns: Sequence[Row]) -> list[dict[str, Any]]:
-    """Turns as they are shown: of what the model read, only what the turn of the same part before it had not."""
+    """Format turns for display. A prompt that continues the part's previous prompt is shown without the repetition."""
     read_before: dict[str, str] = {}
     shown = []
     for turn in turns:
-        prompt, before = turn["prompt"], read_before.get(turn["agent"], "")
+        prompt = turn["prompt"]
+        before = read_before.get(turn["agent"], "")
         is_continued = bool(before) and prompt.startswith(before)
         read_before[turn["agent"]] = prompt
-        calls = [
-            {"written": written_call(call), "result": _cut(call["result"]), "failed": call["failed"]}
-            for call in turn["calls"]
-        ]
-        cost = f", ${turn['cost_usd']:.4f}" if turn["cost_usd"] else ""
-        numbers = f"{turn['input_tokens']} tokens in, {turn['output_tokens']} out{cost}"
         shown.append(
             {
                 "agent": turn["agent"],
                 "read": _cut(prompt.removeprefix(before) if is_continued else prompt),
                 "continued": is_continued,
                 "text": _cut(turn["text"]),
-                "calls": calls,
-                "numbers": f"{numbers}, from the store" if turn["stored"] else numbers,
+                "calls": [_shown_call(call) for call in turn["calls"]],
+                "numbers": _tokens_and_cost(turn),
             }
         )
     return shown
 
 
-def written_call(call: Row) -> str:
-    """A call on one line: `search(entity="Oslo", relation="population")`.
+def _shown_call(call: Row) -> dict[str, Any]:
+    return {
+        "written": written_call(call),
+        "result": _cut(call["result"]),
+        "failed": call["failed"],
+    }
 
-    Of a program, which stands in the turn that wrote it, the number of its lines.
+
+def _tokens_and_cost(turn: Row) -> str:
+    # A local model costs nothing, so a cost of 0 is not shown.
+    cost = f", ${turn['cost_usd']:.4f}" if turn["cost_usd"] else ""
+    numbers = f"{turn['input_tokens']} tokens in, {turn['output_tokens']} out{cost}"
+    return f"{numbers}, from the store" if turn["stored"] else numbers
+
+
+def written_call(call: Row) -> str:
+    """Format a call as one line: `search(entity="Oslo", relation="population")`.
+
+    A program is shown in the turn that wrote it, so here only its number of lines is stated.
     """
     arguments = call["arguments"]
-    if call["name"] == TOOL and isinstance(arguments.get("code"), str):
-        return f"the program, {len(arguments['code'].splitlines())} lines"
-    named = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items()]
+    code = arguments.get("code")
+    if call["name"] == TOOL and isinstance(code, str):
+        return f"the program, {len(code.splitlines())} lines"
+    named = []
+    for name, value in arguments.items():
+        text = json.dumps(value, ensure_ascii=False)
+        named.append(f"{name}={text}")
     return _cut(f"{call['name']}({', '.join(named)})")
 
 
 def _filters(attempts: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, str]]]:
-    """What a reader can choose from: name of the filter → (value, its words)."""
+    """Return the options of the reader's filters: name of the filter → (value, text)."""
     filters: dict[str, list[tuple[str, str]]] = {}
     for name in ("agent", "set", "category", "attack"):
         values = list(dict.fromkeys(attempt[name] for attempt in attempts))
+        # With a single value there is nothing to choose.
         if len(values) > 1:
-            filters[name] = [(value or "none", value.replace("_", " ") or "none") for value in values]
-    there = {attempt["verdict"] for attempt in attempts}
-    if len(there) > 1:
-        filters["verdict"] = [(name, words) for name, words in VERDICTS.items() if name in there]
+            texts = [value.replace("_", " ") for value in values]
+            options = zip(values, texts, strict=True)
+            filters[name] = [(value or "none", text or "none") for value, text in options]
+    verdicts = {attempt["verdict"] for attempt in attempts}
+    if len(verdicts) > 1:
+        options_of_verdict = [(name, words) for name, words in VERDICTS.items() if name in verdicts]
+        filters["verdict"] = options_of_verdict
     return filters
 
 
-def success_dots(run: Run) -> Chart | None:
-    """Success of every agent on every set of tasks; None for a run without agents."""
+def success_dots(run: StoredRun) -> Chart | None:
+    """Plot the success of every agent on every set of tasks; None for a run without agents."""
     levels = []
     for colour, policy in enumerate(run.policies):
-        sets = {name.partition("/")[2]: value for name, value in policy.metrics.items() if name.startswith(ON_SET)}
-        named = {f"{policy.name}, {name}": value for name, value in sets.items()}
-        if not sets and "success" in policy.metrics:
+        named = {}
+        for metric, value in policy.metrics.items():
+            if metric.startswith(ON_SET):
+                name = metric.partition("/")[2]
+                named[f"{policy.name}, {name}"] = value
+        # A run with one set of tasks has no metrics by set.
+        if not named and "success" in policy.metrics:
             named = {policy.name: policy.metrics["success"]}
-        levels += [Level(name, value, colour=colour) for name, value in named.items() if value.n]
-    return dots(levels, title="Success of every agent", x_label="share of right answers") if levels else None
+        for name, value in named.items():
+            if value.n:
+                level = Level(name, value, colour=colour, units=AgentStage.clusters.plural)
+                levels.append(level)
+    if not levels:
+        return None
+    return dot_chart(levels, title="Success of every agent", x_label="fraction of right answers")
 
 
-def _agents(run: Run) -> PageSection:
-    """A row per agent, a column per metric with a title; then its success by category and by set of tasks."""
+def _agents(run: StoredRun) -> PageSection:
+    """Return a table of agents and titled metrics, and one of success by category and by set of tasks."""
     measured = list(dict.fromkeys(name for policy in run.policies for name in policy.metrics))
     metrics = [name for name in titled() if name in measured]
-    headings = ["agent", *(term(metric_title(name), metric_note(name)) for name in metrics)]
-    by_category = [name for prefix in ("success/", ON_SET) for name in measured if name.startswith(prefix)]
-    categories = ["agent", *(name.partition("/")[2].replace("_", " ") for name in by_category)]
+    headings = ["agent"]
+    headings += [term(metric_title(name), metric_note(name)) for name in metrics]
+    # The second table has one column for each category, then one for each set.
+    by_category = [name for name in measured if name.startswith("success/")]
+    by_category += [name for name in measured if name.startswith(ON_SET)]
+    categories = ["agent"]
+    categories += [name.partition("/")[2].replace("_", " ") for name in by_category]
+    category_table = ReportTable(categories, _rows(run, by_category)) if by_category else None
     return PageSection(
         "Agents",
-        "Mean with 95 % interval, clustered by the template of the task.",
-        table=Table(headings, _rows(run, metrics)),
+        f"Mean with 95 % interval, clustered by {AgentStage.clusters.name}.",
+        table=ReportTable(headings, _rows(run, metrics)),
         template=f"{__package__}:agents.html.j2",
-        values={
-            "chart": success_dots(run),
-            "categories": Table(categories, _rows(run, by_category)) if by_category else None,
-        },
+        values={"chart": success_dots(run), "categories": category_table},
     )
 
 
-def _rows(run: Run, metrics: Sequence[str]) -> list[tuple[str, ...]]:
-    return [(policy.name, *(_cell(policy.metrics.get(name)) for name in metrics)) for policy in run.policies]
-
-
-def _pair_rows(folder: Path) -> list[tuple[str, ...]]:
-    """(metric, second, first, difference, p, detectable, tasks, test) of every comparison of two agents."""
+def _rows(run: StoredRun, metrics: Sequence[str]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for row in read_comparisons(folder):
+    for policy in run.policies:
+        cells = [_cell(policy.metrics.get(name)) for name in metrics]
+        rows.append((policy.name, *cells))
+    return rows
+
+
+def _pair_rows(directory: Path) -> list[tuple[str, ...]]:
+    """Return (metric, agents, difference, p, detectable, tasks, test) of every comparison of two agents."""
+    rows: list[tuple[str, ...]] = []
+    for row in read_comparisons(directory):
         effect = row["minimum_detectable_effect"]
+        # JSON has no NaN, so a comparison without a p-value has null.
+        p_holm = math.nan if row["p_holm"] is None else row["p_holm"]
         rows.append(
             (
                 metric_title(row["metric"]),
                 f"{row['second']} − {row['first']}",
                 signed(Estimate.from_dict(row["difference"])),
-                p_text(math.nan if row["p_holm"] is None else row["p_holm"]),
+                p_text(p_holm),
                 compact(effect) if effect else "–",
                 str(row["tasks"]),
                 row["test"],
@@ -249,7 +308,9 @@ def _cell(value: Estimate | None) -> str:
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if not math.isfinite(value):
         return None
     return float(value)
 
@@ -257,4 +318,5 @@ def _number(value: object) -> float | None:
 def _cut(text: str) -> str:
     if len(text) <= MAX_TEXT:
         return text
+    # The note says where the full text is.
     return f"{text[:MAX_TEXT]} … ({len(text) - MAX_TEXT} more characters; see {FILE})"

@@ -1,4 +1,4 @@
-"""The reward of tool calls.
+"""Reward of tool calls, turn by turn.
 
 Read settings.py, then tool_calls.py.
 """

@@ -1,4 +1,4 @@
-"""Settings of the reward of tool calls. Imports no torch."""
+"""Settings of the reward of tool calls. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rlhf_lab.rewards.term import TermSettings
 @register("reward", "tool_calls")
 @dataclass(frozen=True)
 class ToolCalls(TermSettings):
-    """What the calls of tools cost and earn, beside the outcome (`reward=[environment,tool_calls]`).
+    """Cost and reward of tool calls, in addition to the outcome (`reward=[environment,tool_calls]`).
 
-    Every turn that does not answer counts as a call, one that cannot be read too. Text that no policy sampled is
+    Every turn that does not answer counts as a call, even if it cannot be parsed. Text that no policy sampled is
     unscored.
 
     Args:
-        cost: subtracted for each call. Where nothing else separates the episodes of a task, a cost leads to no calls
-            at all, from where no gradient leads back.
-        progress: shared out over the task's expected calls; each earns its part when it is made in their order. What
-            an episode can earn so is bounded, whatever calls it adds.
-        bonus: added for each call, useful or not: a reward that can be had without solving the task.
+        cost: cost of each call. If nothing else distinguishes the episodes of a task, the policy learns to make no
+            calls at all, and no gradient leads away from that state.
+        progress: total reward for the expected calls of a task. Each of them earns an equal part if it is made in their
+            order. Extra calls earn nothing, so the reward of an episode is bounded.
+        bonus: reward for each call, useful or not. The policy can earn it without solving the task.
     """
 
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.TURNS)

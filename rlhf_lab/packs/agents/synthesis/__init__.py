@@ -1,4 +1,4 @@
-"""Training data made of attempts in an environment.
+"""Stages that turn attempts into training data.
 
-Read settings.py, then trajectories.py and attempt_pairs.py.
+Read settings.py, then trajectories.py (conversations for supervised training) and attempt_pairs.py (preference pairs).
 """

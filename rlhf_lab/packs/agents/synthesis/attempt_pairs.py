@@ -1,9 +1,10 @@
-"""Makes preference pairs of attempts at tasks: one that ended right is chosen over one that ended wrong.
+"""Stage that makes preference pairs of attempts at tasks: a successful attempt is preferred to a failed one.
 
-Outcomes are the labels, as for an outcome reward model (arXiv:2110.14168), but attempts are compared within a task, so
-that the pairs are rows like human ones and mix with them. Attempts at held-out tasks are written beside the pairs.
+Outcomes are the labels, as for an outcome reward model (arXiv:2110.14168). Attempts are compared within a task, so the
+pairs have the form of human preference pairs and can be mixed with them. Attempts at held-out tasks are written to a
+separate file.
 
-Left out: pairs of two right attempts (the shorter one over the longer), and pairs of single steps.
+Not included: pairs of two successful attempts (shorter over longer), and pairs of single steps.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from rlhf_lab.data.attempts import Attempts, attempt_text, write_attempts
 from rlhf_lab.packs.agents.synthesis.settings import AttemptPairs
 from rlhf_lab.packs.agents.synthesis.trajectories import demonstrated
 from rlhf_lab.packs.judging.synthesis import making
-from rlhf_lab.packs.judging.synthesis.making import Item, Row
-from rlhf_lab.sampling.policy_replies import PolicyReplies
+from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
+from rlhf_lab.sampling.policy_responses import PolicyResponses
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.training.run import Result, Run
 
@@ -29,7 +30,7 @@ ALL_WRONG = "no attempt succeeded"
 
 
 class AttemptPairMaker:
-    """Attempts tasks of both splits, and writes pairs of the training tasks and the held-out attempts."""
+    """Attempts tasks of both splits; writes pairs for the training tasks, and the attempts at held-out tasks."""
 
     def __init__(self, settings: AttemptPairs, run: Run):
         self.settings, self.run = settings, run
@@ -38,59 +39,68 @@ class AttemptPairMaker:
             raise ConfigError(f"data={run.corpus.name} has no environment; use data=tools or data=environment")
         if settings.demonstrate and not isinstance(environment, Demonstrating):
             raise ConfigError(
-                f"algorithm.demonstrate=true: the environment of data={run.corpus.name} does not show how its tasks "
-                "are done; leave it out"
+                f"algorithm.demonstrate=true: the environment of data={run.corpus.name} has no demonstrations of its "
+                "tasks; leave it out"
             )
         self.environment = environment
-        self.policy = PolicyReplies(run)
-        self.held_out = run.corpus.tasks("test")[: settings.heldout_tasks]
+        self.policy = PolicyResponses(run)
+        self.heldout = run.corpus.tasks("test")[: settings.heldout_tasks]
         self.held_out_prompts = {task.prompt for task in run.corpus.tasks("test")}
-        tasks = [*run.corpus.tasks("train"), *self.held_out]
+        tasks = [*run.corpus.tasks("train"), *self.heldout]
         self.tasks = {task.prompt: task for task in tasks}
 
     def finish(self) -> Result:
         training = self._draw_training_tasks()
-        items = [*training, *(Item(task.prompt, 0) for task in self.held_out)]
-        rows = making.settle_all(self.run, items, self._settle, "attempting tasks")
+        # One pass over both kinds of tasks shares the batches of the sampler; the held-out tasks come last.
+        heldout = [SynthesisItem(task.prompt, 0) for task in self.heldout]
+        items = [*training, *heldout]
+        rows = making.make_all(self.run, items, self._make_result, "attempting tasks")
         attempts = [Attempts(row["prompt"], row["replies"], row["correct"]) for row in rows]
-        write_attempts(self.run.folder, attempts[len(training) :])
+        write_attempts(self.run.directory, attempts[len(training) :])
         metrics = self._write_pairs(attempts[: len(training)])
-        return Result(metrics=metrics, primary=["made/acceptance", "made/success", "made/longer_chosen"])
+        primary = ["made/acceptance", "made/success", "made/longer_chosen"]
+        return Result(metrics=metrics, primary=primary)
 
-    def _draw_training_tasks(self) -> list[Item]:
-        prompts = list(dict.fromkeys(task.prompt for task in self.run.corpus.tasks("train")))
+    def _draw_training_tasks(self) -> list[SynthesisItem]:
+        tasks = self.run.corpus.tasks("train")
+        prompts = list(dict.fromkeys(task.prompt for task in tasks))
         return making.draw_tasks(self.run, prompts, self.settings.prompts, "attempt_pairs/tasks")
 
-    def _settle(self, chunk: int, items: Sequence[Item]) -> list[Row]:
+    def _make_result(self, chunk: int, items: Sequence[SynthesisItem]) -> list[Row]:
         tasks = [self.tasks[item.prompt] for item in items]
         seed = self.run.seed("attempt_pairs/attempts", chunk)
         collected = self.policy.collector.collect(self.policy.policy, tasks, self.settings.attempts, seed)
-        return [
-            {
+        rows = []
+        for task, episodes in zip(tasks, collected, strict=True):
+            row = {
                 "prompt": task.prompt,
                 "replies": [attempt_text(episode) for episode in episodes],
                 "correct": self._outcomes(episodes),
             }
-            for task, episodes in zip(tasks, collected, strict=True)
-        ]
+            rows.append(row)
+        return rows
 
     def _outcomes(self, episodes: Sequence[Episode]) -> list[int]:
         correct = self.environment.grade(episodes).get("correct")
         if correct is None:
             raise ConfigError(
-                f"the environment of data={self.run.corpus.name} does not say which episodes are right (its grade has "
-                "no `correct`), and algorithm=attempt_pairs compares right ones with wrong ones"
+                "algorithm=attempt_pairs needs an environment that grades episodes as right or wrong, but the grade of "
+                f"data={self.run.corpus.name} has no `correct`; use data=tools or another environment"
             )
-        # a last turn that was cut does not end
-        return [int(right and episode.ended) for right, episode in zip(correct, episodes, strict=True)]
+        # An episode whose last turn was truncated has not finished, so it counts as wrong.
+        outcomes = zip(correct, episodes, strict=True)
+        return [int(right and episode.finished) for right, episode in outcomes]
 
     def _write_pairs(self, tasks: Sequence[Attempts]) -> dict[str, Any]:
         rows_of_tasks = [self._rows(attempts) for attempts in tasks]
         rows = [row for rows_of_task in rows_of_tasks for row in rows_of_task]
         kept, rejected = making.write_corpus(self.run, "pairs", rows, {"attempts": self.settings.attempts})
+        # The task is the cluster: attempts at one task are not independent.
         task_numbers = np.arange(len(tasks))
-        has_pairs = np.array([rows_of_task[0]["problem"] is None for rows_of_task in rows_of_tasks], dtype=float)
-        success = np.array([np.mean(attempts.correct) for attempts in tasks])
+        with_pairs = [rows_of_task[0]["problem"] is None for rows_of_task in rows_of_tasks]
+        has_pairs = np.array(with_pairs, dtype=float)
+        rates = [np.mean(attempts.correct) for attempts in tasks]
+        success = np.array(rates)
         metrics = {
             **making.counts(rows, kept, rejected),
             "made/items": len(tasks),
@@ -99,16 +109,20 @@ class AttemptPairMaker:
             "made/success": clustered_mean(success, task_numbers),
         }
         if kept:
-            words_N = [(len(row["chosen"].split()), len(row["rejected"].split())) for row in kept]
-            metrics["made/words"] = making.mean_over_prompts([chosen for chosen, _ in words_N], kept)
-            longer_N = [np.sign(chosen - rejected) / 2 + 0.5 for chosen, rejected in words_N]
+            # Length bias is measured here, because a reward model may learn it instead of correctness.
+            chosen_words = [len(row["chosen"].split()) for row in kept]
+            rejected_words = [len(row["rejected"].split()) for row in kept]
+            metrics["made/words"] = making.mean_over_prompts(chosen_words, kept)
+            # 1 if the chosen attempt is longer, 0 if it is shorter, 0.5 for equal lengths
+            lengths = zip(chosen_words, rejected_words, strict=True)
+            longer_N = [np.sign(chosen - rejected) / 2 + 0.5 for chosen, rejected in lengths]
             metrics["made/longer_chosen"] = making.mean_over_prompts(longer_N, kept)
         return metrics
 
     def _rows(self, attempts: Attempts) -> list[Row]:
-        """The pairs of a task; one row that says why there are none."""
+        """Return the pairs of a task, or one row that says why there are none."""
         right, wrong = distinct_outcomes(attempts)
-        if not right and self.settings.demonstrate:
+        if not right and self.settings.demonstrate:  # the environment's solution stands in for a successful attempt
             right = [self._demonstrate(attempts.prompt)]
         problem = None
         if attempts.prompt in self.held_out_prompts:
@@ -116,32 +130,49 @@ class AttemptPairMaker:
         elif not right or not wrong:
             problem = ALL_WRONG if wrong else ALL_RIGHT
         if problem:
-            return [{"prompt": attempts.prompt, "replies": [*right, *wrong], "problem": problem}]
-        return [
-            {"prompt": attempts.prompt, "chosen": chosen, "rejected": rejected, "correct_chosen": 1, "problem": None}
-            for chosen, rejected in pair_up(right, wrong, self.settings.pairs_per_task)
-        ]
+            return [
+                {
+                    "prompt": attempts.prompt,
+                    "replies": [*right, *wrong],
+                    "problem": problem,
+                }
+            ]
+        rows = []
+        for chosen, rejected in pair_up(right, wrong, self.settings.pairs_per_task):
+            row = {
+                "prompt": attempts.prompt,
+                "chosen": chosen,
+                "rejected": rejected,
+                "correct_chosen": 1,
+                "problem": None,
+            }
+            rows.append(row)
+        return rows
 
     def _demonstrate(self, prompt: str) -> str:
-        """The environment's own attempt at a task, as text."""
+        """Return the environment's own attempt at a task, as text."""
         assert isinstance(self.environment, Demonstrating)
         task = self.tasks[prompt]
         shown = demonstrated(self.environment, task)
-        return attempt_text(Episode(task, shown.prompt, shown.completion))
+        episode = Episode(task, shown.prompt, shown.completion)
+        return attempt_text(episode)
 
 
 def distinct_outcomes(attempts: Attempts) -> tuple[list[str], list[str]]:
-    """The different texts of right and of wrong attempts at a task, in the order in which they were made."""
+    """Return the distinct texts of right and of wrong attempts at a task, in the order of generation."""
     outcomes = list(zip(attempts.replies, attempts.correct, strict=True))
-    right = dict.fromkeys(reply for reply, correct in outcomes if correct)
-    # a tool that fails at random may let the same words end right once and wrong once: that is no preference
-    wrong = dict.fromkeys(reply for reply, correct in outcomes if not correct and reply not in right)
+    right = dict.fromkeys(response for response, correct in outcomes if correct)
+    # With a randomly failing tool the same text may be right once and wrong once. Such a pair states no preference.
+    wrong = dict.fromkeys(response for response, correct in outcomes if not correct and response not in right)
     return list(right), list(wrong)
 
 
-def pair_up(right: Sequence[str], wrong: Sequence[str], most: int) -> list[tuple[str, str]]:
-    """(right, wrong) attempts at a task: `most` pairs at most, each with another wrong one; right ones take turns."""
-    return [(right[i % len(right)], reply) for i, reply in enumerate(wrong[:most])]
+def pair_up(right: Sequence[str], wrong: Sequence[str], limit: int) -> list[tuple[str, str]]:
+    """Return up to `limit` pairs (right, wrong), each with a different wrong attempt; right attempts alternate."""
+    pairs = []
+    for i, response in enumerate(wrong[:limit]):
+        pairs.append((right[i % len(right)], response))
+    return pairs
 
 
 def build(settings: AttemptPairs, run: Run) -> AttemptPairMaker:

@@ -1,7 +1,7 @@
-"""Makes conversations with tools to imitate: by someone who knows the tasks, or the successes of the policy itself.
+"""Stage that records conversations with tools for supervised training: demonstrations, or successes of the policy.
 
-The shortest successful attempt at a task is its row. A policy that imitates its own successes is rejection-sampling
-fine-tuning (arXiv:2308.01825): the honest baseline of reinforcement learning on the same tasks.
+The row of a task is its shortest successful attempt. Training a policy on its own successes is rejection-sampling
+fine-tuning (arXiv:2308.01825), the natural baseline for reinforcement learning on the same tasks.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 
 from rlhf_lab.core.episodes import Demonstrating, Episode, Task
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.data.transcript import render_prompt, reply_text, to_conversation
+from rlhf_lab.data.transcript import render_prompt, response_text, to_conversation
 from rlhf_lab.packs.agents.synthesis.settings import Trajectories
 from rlhf_lab.packs.judging.synthesis import making
-from rlhf_lab.packs.judging.synthesis.making import Item, Row
-from rlhf_lab.sampling.policy_replies import PolicyReplies
+from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
+from rlhf_lab.sampling.policy_responses import PolicyResponses
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.training.run import Result, Run
 
@@ -26,14 +26,14 @@ FAILED = "no attempt succeeded"
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """One attempt at a task, as a row holds it.
+class StoredAttempt:
+    """One attempt at a task, in the form of a row.
 
     Attributes:
         prompt: the conversation before the last turn.
         completion: the last turn.
-        success: 0 or 1; None where the environment cannot say.
-        turns: of the assistant.
+        success: 0 or 1; None if the environment does not grade success.
+        turns: number of assistant turns.
     """
 
     prompt: str
@@ -52,115 +52,136 @@ class TrajectoryMaker:
             raise ConfigError(f"data={run.corpus.name} has no environment; use data=tools or data=environment")
         if settings.teacher == "world" and not isinstance(environment, Demonstrating):
             raise ConfigError(
-                f"algorithm.teacher=world: the environment of data={run.corpus.name} does not show how its tasks are "
-                "done; use algorithm.teacher=policy with needs.policy"
+                f"algorithm.teacher=world: the environment of data={run.corpus.name} has no demonstrations of its "
+                "tasks; use algorithm.teacher=policy with needs.policy"
             )
         self.environment = environment
-        self.policy = PolicyReplies(run) if settings.teacher == "policy" else None
+        self.policy = PolicyResponses(run) if settings.teacher == "policy" else None
         self.tasks = {task.prompt: task for task in run.corpus.tasks("train")}
-        self.held_out = {task.prompt for task in run.corpus.tasks("test")}
+        self.heldout = {task.prompt for task in run.corpus.tasks("test")}
 
     def finish(self) -> Result:
-        rows = making.settle_all(self.run, self._items(), self._settle, "attempting tasks")
-        return Result(metrics=self._write(rows), primary=["made/acceptance", "made/success", "made/turns"])
+        rows = making.make_all(self.run, self._items(), self._make_result, "attempting tasks")
+        primary = ["made/acceptance", "made/success", "made/turns"]
+        return Result(metrics=self._write(rows), primary=primary)
 
-    def _items(self) -> list[Item]:
-        return making.draw_tasks(self.run, list(self.tasks), self.settings.prompts, "trajectories/tasks")
+    def _items(self) -> list[SynthesisItem]:
+        prompts = list(self.tasks)
+        return making.draw_tasks(self.run, prompts, self.settings.prompts, "trajectories/tasks")
 
-    def _settle(self, chunk: int, items: Sequence[Item]) -> list[Row]:
+    def _make_result(self, chunk: int, items: Sequence[SynthesisItem]) -> list[Row]:
         tasks = [self.tasks[item.prompt] for item in items]
         attempts = self._demonstrate(tasks) if self.policy is None else self._sample(tasks, chunk)
-        return [self._row(task, made) for task, made in zip(tasks, attempts, strict=True)]
+        pairs = zip(tasks, attempts, strict=True)
+        return [self._row(task, of_task) for task, of_task in pairs]
 
-    def _row(self, task: Task, attempts: Sequence[Attempt]) -> Row:
-        """The shortest attempt that succeeded, with what became of the others."""
+    def _row(self, task: Task, attempts: Sequence[StoredAttempt]) -> Row:
+        """Return the row of a task: its shortest successful attempt, and statistics of all attempts."""
         successes = [attempt for attempt in attempts if attempt.success]
-        # an environment that cannot say which attempts succeed shows none that fails
+        # If the environment does not grade success, no attempt counts as failed.
         is_ungraded = all(attempt.success is None for attempt in attempts)
-        candidates = successes if self.settings.only_successes and not is_ungraded else successes or attempts
+        needs_success = self.settings.only_successes and not is_ungraded
+        candidates = successes if needs_success else successes or attempts
         problem = None if candidates else FAILED
-        if task.prompt in self.held_out:
+        # A task that is also in the test split would leak it into training, even if its attempt succeeded.
+        if task.prompt in self.heldout:
             problem = making.CONTAMINATED
         best = min(candidates or attempts, key=lambda attempt: attempt.turns)
-        known = [attempt.success for attempt in attempts if attempt.success is not None]
+        graded = [attempt.success for attempt in attempts if attempt.success is not None]
+        # Ungraded rows have no column for success, instead of a wrong value.
+        correct: dict[str, float] = {} if best.success is None else {"correct_chosen": best.success}
         return {
             "prompt": best.prompt,
             "completion": best.completion,
             "learn_from": len(to_conversation(task.prompt).messages),
             "task": task.prompt,
-            "category": str(task.facts.get("category", "")),
+            "category": str(task.metadata.get("category", "")),
             "turns": best.turns,
             "attempts": len(attempts),
-            "success": sum(known) / len(known) if known else None,
+            "success": sum(graded) / len(graded) if graded else None,
             "problem": problem,
-            **({} if best.success is None else {"correct_chosen": best.success}),
+            **correct,
         }
 
-    def _demonstrate(self, tasks: Sequence[Task]) -> list[list[Attempt]]:
-        """The environment's own attempts, graded as the policy's are: even it may run out of patience."""
+    def _demonstrate(self, tasks: Sequence[Task]) -> list[list[StoredAttempt]]:
+        """Return the environment's own attempts, with grades, because even a demonstration may fail on a busy tool."""
         assert isinstance(self.environment, Demonstrating)
         shown = [demonstrated(self.environment, task) for task in tasks]
-        episodes = [
-            Episode(task, attempt.prompt, attempt.completion) for task, attempt in zip(tasks, shown, strict=True)
-        ]
-        correct = self.environment.grade(episodes).get("correct")
-        return [
-            [replace(attempt, success=None if correct is None else float(correct[i]))]
-            for i, attempt in enumerate(shown)
-        ]
+        episodes = []
+        for task, attempt in zip(tasks, shown, strict=True):
+            episodes.append(Episode(task, attempt.prompt, attempt.completion))
+        successes = self._grade(episodes)
+        graded = zip(shown, successes, strict=True)
+        return [[replace(attempt, success=success)] for attempt, success in graded]
 
-    def _sample(self, tasks: Sequence[Task], chunk: int) -> list[list[Attempt]]:
+    def _grade(self, episodes: Sequence[Episode]) -> list[float | None]:
+        """Return 1 or 0 for each episode; None for all if the environment does not grade success."""
+        correct = self.environment.grade(episodes).get("correct")
+        if correct is None:
+            return [None] * len(episodes)
+        return [float(value) for value in correct]
+
+    def _sample(self, tasks: Sequence[Task], chunk: int) -> list[list[StoredAttempt]]:
         assert self.policy is not None
         seed = self.run.seed("trajectories/attempts", chunk)
-        collected = self.policy.collector.collect(self.policy.policy, tasks, self.settings.attempts, seed)
-        episodes = [episode for group in collected for episode in group]
-        correct = self.environment.grade(episodes).get("correct")
-        if correct is None and self.settings.only_successes:
-            raise ConfigError(
-                f"the environment of data={self.run.corpus.name} does not say which episodes are right (its grade has "
-                "no `correct`); use algorithm.only_successes=false"
-            )
         size = self.settings.attempts
-        attempts = [
-            _sampled(episode, None if correct is None else float(correct[i])) for i, episode in enumerate(episodes)
-        ]
-        return [attempts[begin : begin + size] for begin in range(0, len(attempts), size)]
+        collected = self.policy.collector.collect(self.policy.policy, tasks, size, seed)
+        # All episodes are graded in one call; the attempts are then divided by task again.
+        episodes = [episode for group in collected for episode in group]
+        successes = self._grade(episodes)
+        if self.settings.only_successes and None in successes:
+            raise ConfigError(
+                f"the grade of data={self.run.corpus.name} has no `correct`, so successful episodes are unknown; "
+                "use algorithm.only_successes=false"
+            )
+        graded = zip(episodes, successes, strict=True)
+        attempts = [_sampled(episode, success) for episode, success in graded]
+        starts = range(0, len(attempts), size)
+        return [attempts[start : start + size] for start in starts]
 
     def _write(self, rows: Sequence[Row]) -> dict[str, Any]:
-        kept, rejected = making.write_corpus(self.run, "demonstrations", rows, {"teacher": self.settings.teacher})
+        columns = {"teacher": self.settings.teacher}
+        kept, rejected = making.write_corpus(self.run, "demonstrations", rows, columns)
         metrics = making.counts(rows, kept, rejected)
-        # Tasks are the unit: each became one row, or none.
+        # The task is the unit of these statistics: each became one row, or none.
         tasks = np.arange(len(rows))
-        metrics["made/attempts"] = float(np.mean([row["attempts"] for row in rows]))
-        success = np.array([np.nan if row["success"] is None else row["success"] for row in rows])
-        if not np.isnan(success).all():
-            metrics["made/success"] = clustered_mean(success, tasks)
+        attempts = [row["attempts"] for row in rows]
+        metrics["made/attempts"] = float(np.mean(attempts))
+        success = [np.nan if row["success"] is None else row["success"] for row in rows]
+        success_N = np.array(success)
+        if not np.isnan(success_N).all():
+            metrics["made/success"] = clustered_mean(success_N, tasks)
         if kept:
-            metrics["made/turns"] = clustered_mean(np.array([row["turns"] for row in kept], float), tasks[: len(kept)])
+            turns_N = np.array([row["turns"] for row in kept], float)
+            metrics["made/turns"] = clustered_mean(turns_N, tasks[: len(kept)])
         return metrics | by_category(rows)
 
 
-def demonstrated(environment: Demonstrating, task: Task) -> Attempt:
-    """The environment's own attempt at a task, not yet graded."""
+def demonstrated(environment: Demonstrating, task: Task) -> StoredAttempt:
+    """Return the environment's own attempt at a task, without a grade."""
     messages, tools = to_conversation(task.prompt)
-    *said, last = environment.demonstration(task)
-    turns = sum(message["role"] == "assistant" for message in said) + 1
-    return Attempt(render_prompt([*messages, *said], tools), reply_text(last), None, turns)
+    *earlier, last = environment.demonstration(task)
+    turns = sum(message["role"] == "assistant" for message in earlier) + 1
+    prompt = render_prompt([*messages, *earlier], tools)
+    return StoredAttempt(prompt, response_text(last), None, turns)
 
 
-def _sampled(episode: Episode, success: float | None) -> Attempt:
-    # a last turn that was cut has no end to imitate
-    return Attempt(episode.prompt, episode.response, success if episode.ended else 0.0, len(episode.turns))
+def _sampled(episode: Episode, success: float | None) -> StoredAttempt:
+    # An episode with a truncated last turn counts as failed, because its end must not be imitated.
+    graded = success if episode.finished else 0.0
+    return StoredAttempt(episode.prompt, episode.response, graded, len(episode.turns))
 
 
 def by_category(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Share of tasks that became a row, for each category; nothing where tasks have none."""
+    """Estimate the fraction of tasks that became a row, by category; empty if tasks have no categories."""
     categories = sorted({row["category"] for row in rows if row["category"]})
-    shares = {}
+    fractions = {}
     for category in categories:
-        accepted = np.array([not row["problem"] for row in rows if row["category"] == category], dtype=float)
-        shares[f"made/accepted/{category}"] = clustered_rate(accepted, np.arange(len(accepted)))
-    return shares
+        accepted = [not row["problem"] for row in rows if row["category"] == category]
+        accepted_N = np.array(accepted, dtype=float)
+        each_task = np.arange(len(accepted))
+        fractions[f"made/accepted/{category}"] = clustered_rate(accepted_N, each_task)
+    return fractions
 
 
 def build(settings: Trajectories, run: Run) -> TrajectoryMaker:

@@ -1,4 +1,7 @@
-"""Worlds of tools: facts that can only be looked up, tasks that need several calls, and calls as text.
+"""The tool world: questions about facts that can only be looked up with tools.
 
-Start at text_calls.py (how a call is written and read) and task_set.py (what a task knows of itself).
+Read world.py (the environment), then bases.py and knowledge.py (facts), kinds.py (the catalogue of tasks),
+demonstrations.py (the scripted solution of a task) and task_set.py (metadata of a task). retrieval.py and table.py are
+further tools, flaky.py makes a tool busy at random. roles.py has the prompts of small models. tools.py builds the
+corpus of `data=tools`. The text form of calls is defined in data/text_calls.py. bench/ contains AgentBench-Mini.
 """

@@ -1,4 +1,4 @@
-"""A tool that is sometimes busy: the same call may work a moment later."""
+"""Tools that are busy at random: the same call may succeed later."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from rlhf_lab.core.tools import Tool, ToolError
 
 BUSY = "busy"
-"""What a call of a busy tool gives."""
+"""Result of calling a busy tool."""
 
 
 def flaky(tool: Tool, probability: float, seed: int | str) -> Tool:
-    """The tool, busy with a probability at each call.
+    """Make a tool busy with a given probability at each call.
 
-    Which calls fail follows from the seed and the number of the call: an attempt that makes the same calls has the same
-    luck. Attempts that should have luck of their own need seeds of their own.
+    The seed and the index of the call decide which calls fail. Attempts with the same calls therefore see the same
+    failures; use different seeds for independent failures.
     """
     calls = 0
 
@@ -31,6 +31,7 @@ def flaky(tool: Tool, probability: float, seed: int | str) -> Tool:
 
 
 def uniform(key: str) -> float:
-    """A number in [0, 1) that follows from a text."""
+    """Hash a text to a number in [0, 1)."""
+    # A hash and not `random`, so that the result depends on the text alone, on every machine.
     digest = blake2b(key.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64

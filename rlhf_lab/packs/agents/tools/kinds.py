@@ -1,7 +1,7 @@
-"""The catalogue: kinds of tasks that need tools, each a function that draws one task.
+"""Catalogue of tasks that need tools: each kind is a function that samples one task.
 
-A task is a question, the steps that lead to its answer, and the answer, which is read off the truth and not off the
-tools. `demonstrations.py` takes the steps through the tools.
+A task has a question, the steps that lead to its answer, and the answer. The answer is computed from the true facts and
+not with the tools. `demonstrations.py` executes the steps with the tools.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from typing import Literal
 from rlhf_lab.core.tools import Tool, ToolError, text_tool
 from rlhf_lab.packs.agents.tools.bases import LARGEST, BaseSize, FactBase, draw_base
 from rlhf_lab.packs.agents.tools.flaky import flaky
-from rlhf_lab.packs.agents.tools.knowledge import KnowledgeBase, calculator_tool, search_tool
+from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculator_tool, search_tool
 
 UNKNOWN = "unknown"
-"""The answer to a question that the tools cannot answer."""
+"""Answer to a question that the tools cannot answer."""
 
 FLAKY = 0.3
-"""How often the tools of the kind `flaky` are busy."""
+"""Probability that a tool of the kind `flaky` is busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Look up a relation of an entity.
+    """Step that looks up a relation of an entity.
 
     Attributes:
-        subject: the entity, or the number of the step whose value it is.
+        subject: the entity, or the index of the step whose value it is.
+        relation: the relation.
         tool: search, archive, retrieve or table.
     """
 
@@ -40,27 +41,28 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Combine the values of the first two steps."""
+    """Step that combines the values of the first two steps."""
 
     sign: Literal["+", "-"]
 
 
 @dataclass(frozen=True)
-class DrawnTask:
+class SampledTask:
     """One task.
 
     Attributes:
-        question: as it is asked.
-        base: the facts it is about.
-        steps: a shortest way, redirects aside.
-        answer: the right one; `scorer` says what else counts.
-        gives: what the answer is made of: the last value; the subject with the larger value; all values; or nothing,
-            because a step fails.
-        parts: questions that can be answered by themselves and together answer this one; itself where there are none.
+        question: the question.
+        base: the facts.
+        steps: a shortest sequence of steps to the answer, without redirects.
+        answer: the right answer.
+        scorer: name of the scorer, which decides which other answers count as right.
+        gives: origin of the answer: the last value; the subject with the larger value; all values; or nothing, because
+            a step fails.
+        parts: self-contained questions whose answers together answer this one; empty if it cannot be split.
         busy: probability that a call of a tool fails.
-        archive: a second source that contradicts the first; None where there is none.
-        table: the cells of a table by row and column; empty where there is none.
-        passages: whether there is a tool that gives all facts of an entity at once.
+        archive: a second source that contradicts the first; None if there is none.
+        table: cells of a table by row and column; None if there is none.
+        passages: True if there is a tool that returns all facts of an entity at once.
     """
 
     question: str
@@ -71,182 +73,231 @@ class DrawnTask:
     gives: Literal["last", "larger", "all", "nothing"] = "last"
     parts: tuple[str, ...] = ()
     busy: float = 0.0
-    archive: KnowledgeBase | None = None
+    archive: ToolKnowledge | None = None
     table: Mapping[str, Mapping[str, str]] | None = None
     passages: bool = False
 
 
-Draw = Callable[[Random, str, BaseSize], DrawnTask]
-"""(random numbers, split, size of the base) → a task."""
+Draw = Callable[[Random, str, BaseSize], SampledTask]
+"""(random numbers, split, size of the base) → task."""
 
 
-def chain(rng: Random, split: str, size: BaseSize, hops: int, moves: int = 0) -> DrawnTask:
-    """From one entity along `hops` relations. No relation follows itself."""
+def chain(rng: Random, split: str, size: BaseSize, hops: int, moves: int = 0) -> SampledTask:
+    """Sample a question that follows `hops` relations from one entity. A relation never follows itself."""
     base = draw_base(rng, split, size, moves=moves)
     start = base.entities[0]
     relations = _draw_relations(rng, base.links, hops)
+    # The answer comes from the true facts, along the relations of the question.
     value = start
     for relation in relations:
         value = base.truth[value][relation]
-    steps = (
-        Lookup(start, relations[0]),
-        *(Lookup(number, relation) for number, relation in enumerate(relations[1:])),
-    )
+    first = Lookup(start, relations[0])
+    later = [Lookup(index, relation) for index, relation in enumerate(relations[1:])]
     onward = "".join(f", then its {relation}" for relation in relations[1:])
-    return DrawnTask(f"Find the {relations[0]} of {start}{onward}.", base, steps, value)
+    question = f"Find the {relations[0]} of {start}{onward}."
+    return SampledTask(question, base, (first, *later), value)
+
+
+def _find(relation: str, entity: str) -> str:
+    return f"Find the {relation} of {entity}."
 
 
 def _draw_relations(rng: Random, relations: tuple[str, ...], count: int) -> list[str]:
     if count <= len(relations):
         return rng.sample(relations, count)
-    drawn: list[str] = []
-    while len(drawn) < count:
-        drawn.append(rng.choice([relation for relation in relations if relation not in drawn[-1:]]))
-    return drawn
+    # A chain longer than the number of relations repeats some of them, but none directly after itself.
+    selected: list[str] = []
+    while len(selected) < count:
+        candidates = [relation for relation in relations if relation not in selected[-1:]]
+        selected.append(rng.choice(candidates))
+    return selected
 
 
-def long_chain(rng: Random, split: str, size: BaseSize) -> DrawnTask:
+def long_chain(rng: Random, split: str, size: BaseSize) -> SampledTask:
     return chain(rng, split, size, rng.randint(6, 10))
 
 
-def calculation(rng: Random, split: str, size: BaseSize, sign: Literal["+", "-"]) -> DrawnTask:
-    """The sum or the difference of two amounts."""
+def calculation(rng: Random, split: str, size: BaseSize, sign: Literal["+", "-"]) -> SampledTask:
+    """Sample a question for the sum or the difference of two amounts."""
     base = draw_base(rng, split, size)
     relation = base.amounts[0]
     entities = rng.sample(base.entities, 2)
-    first, second = sorted(entities, key=lambda entity: -int(base.truth[entity][relation]))
-    amounts = [int(base.truth[entity][relation]) for entity in (first, second)]
-    answer = sum(amounts) if sign == "+" else amounts[0] - amounts[1]
-    between = "plus" if sign == "+" else "minus"
-    return DrawnTask(
+    # The larger amount comes first, so that a difference is never negative.
+    by_amount = sorted(entities, key=lambda entity: -int(base.truth[entity][relation]))
+    first, second = by_amount
+    amounts = _amounts(base, relation, first, second)
+    if sign == "+":
+        answer, between = sum(amounts), "plus"
+    else:
+        answer, between = amounts[0] - amounts[1], "minus"
+    return SampledTask(
         f"Compute the {relation} of {first} {between} the {relation} of {second}.",
         base,
         (Lookup(first, relation), Lookup(second, relation), Compute(sign)),
         str(answer),
-        parts=(f"Find the {relation} of {first}.", f"Find the {relation} of {second}."),
+        parts=(_find(relation, first), _find(relation, second)),
     )
 
 
-def compare(rng: Random, split: str, size: BaseSize) -> DrawnTask:
-    """Which of two entities has more of an amount; they never have the same."""
+def _amounts(base: FactBase, relation: str, *entities: str) -> list[int]:
+    return [int(base.truth[entity][relation]) for entity in entities]
+
+
+def compare(rng: Random, split: str, size: BaseSize) -> SampledTask:
+    """Sample a question that compares two different amounts."""
+    # Equal amounts have no answer, so the base is sampled again.
     while True:
         base = draw_base(rng, split, size)
         relation = base.amounts[0]
         first, second = rng.sample(base.entities, 2)
-        amounts = [int(base.truth[entity][relation]) for entity in (first, second)]
+        amounts = _amounts(base, relation, first, second)
         if amounts[0] != amounts[1]:
             break
-    return DrawnTask(
+    larger = first if amounts[0] > amounts[1] else second
+    return SampledTask(
         f"Which has the larger {relation}, {first} or {second}?",
         base,
         (Lookup(first, relation), Lookup(second, relation)),
-        first if amounts[0] > amounts[1] else second,
+        larger,
         gives="larger",
-        parts=(f"Find the {relation} of {first}.", f"Find the {relation} of {second}."),
+        parts=(_find(relation, first), _find(relation, second)),
     )
 
 
-def missing_entity(rng: Random, split: str, size: BaseSize) -> DrawnTask:
-    """There is no such entity."""
+def missing_entity(rng: Random, split: str, size: BaseSize) -> SampledTask:
+    """Sample a question about an entity that does not exist."""
     base = draw_base(rng, split, size)
     name = base.spare[0]
     relation = rng.choice(base.links)
-    steps = (Lookup(name, relation),)
-    return DrawnTask(f"Find the {relation} of {name}.", base, steps, UNKNOWN, scorer="refusal", gives="nothing")
+    return _unanswerable(base, Lookup(name, relation), _find(relation, name))
 
 
-def missing_relation(rng: Random, split: str, size: BaseSize) -> DrawnTask:
-    """There is such an entity, and nobody wrote down this fact of it."""
-    base = draw_base(rng, split, size)
-    start = base.entities[0]
-    relation = rng.choice(base.links)
-    filed = base.knowledge.facts
-    kept = {name: {key: value for key, value in facts.items() if key != relation} for name, facts in filed.items()}
-    base = replace(base, knowledge=replace(base.knowledge, facts=kept))
-    steps = (Lookup(start, relation),)
-    return DrawnTask(f"Find the {relation} of {start}.", base, steps, UNKNOWN, scorer="refusal", gives="nothing")
-
-
-def ambiguous(rng: Random, split: str, size: BaseSize) -> DrawnTask:
-    """Half a name fits two entities, and a fact says which is meant."""
-    base = draw_base(rng, split, size, twins=True)
-    first, second = base.twins
-    known, asked = rng.sample(base.links, 2)
-    # what tells the two apart has to differ
-    while base.truth[first][known] == base.truth[second][known]:
-        return ambiguous(rng, split, size)
-    meant = rng.choice(base.twins)
-    half = first.split()[0]
-    fact = base.truth[meant][known]
-    return DrawnTask(
-        f"Of {first} and {second}, take the {half} whose {known} is {fact}. Find its {asked}.",
+def _unanswerable(base: FactBase, step: Lookup, question: str) -> SampledTask:
+    """Return a task whose only step fails, so that a refusal is the right answer."""
+    return SampledTask(
+        question,
         base,
-        (Lookup(first, known), Lookup(meant, asked)),
-        base.truth[meant][asked],
+        (step,),
+        UNKNOWN,
+        scorer="refusal",
+        gives="nothing",
     )
 
 
-def conflicting(rng: Random, split: str, size: BaseSize) -> DrawnTask:
-    """Two sources contradict each other, and the question says which counts."""
+def missing_relation(rng: Random, split: str, size: BaseSize) -> SampledTask:
+    """Sample a question about a relation that is missing for an existing entity."""
     base = draw_base(rng, split, size)
     start = base.entities[0]
     relation = rng.choice(base.links)
-    others = [name for name in base.entities if name not in (start, base.truth[start][relation])]
+    # The relation is removed from all entities, so that no tool can return it.
+    remaining = {}
+    for name, facts in base.knowledge.facts.items():
+        remaining[name] = {key: value for key, value in facts.items() if key != relation}
+    base = replace(base, knowledge=replace(base.knowledge, facts=remaining))
+    return _unanswerable(base, Lookup(start, relation), _find(relation, start))
+
+
+def ambiguous(rng: Random, split: str, size: BaseSize) -> SampledTask:
+    """Sample a question in which half a name fits two entities, and a fact identifies one of them."""
+    base = draw_base(rng, split, size, paired_bases=True)
+    first, second = base.paired_bases
+    known, requested = rng.sample(base.links, 2)
+    # The fact that identifies the entity has to differ between the two.
+    while base.truth[first][known] == base.truth[second][known]:
+        return ambiguous(rng, split, size)
+    meant = rng.choice(base.paired_bases)
+    half = first.split()[0]
+    fact = base.truth[meant][known]
+    question = f"Of {first} and {second}, take the {half} whose {known} is {fact}. Find its {requested}."
+    return SampledTask(
+        question,
+        base,
+        # The first step identifies the entity; the answer needs the second one only.
+        (Lookup(first, known), Lookup(meant, requested)),
+        base.truth[meant][requested],
+    )
+
+
+def conflicting(rng: Random, split: str, size: BaseSize) -> SampledTask:
+    """Sample a question for which two sources contradict each other; the question says which one is right."""
+    base = draw_base(rng, split, size)
+    start = base.entities[0]
+    relation = rng.choice(base.links)
+    right = base.truth[start][relation]
+    others = [name for name in base.entities if name not in (start, right)]
     contrary = rng.choice(others)
-    archive = KnowledgeBase({**base.truth, start: {**base.truth[start], relation: contrary}})
+    # The archive has the true facts under their own names, except for the contradicting one.
+    archived = {**base.truth[start], relation: contrary}
+    archive = ToolKnowledge({**base.truth, start: archived})
     source = rng.choice(("search", "archive"))
-    answer = contrary if source == "archive" else base.truth[start][relation]
-    question = f"Find the {relation} of {start}. The {source} is right."
-    return DrawnTask(question, base, (Lookup(start, relation, source),), answer, archive=archive)
+    answer = contrary if source == "archive" else right
+    return SampledTask(
+        f"{_find(relation, start)} The {source} is right.",
+        base,
+        (Lookup(start, relation, source),),
+        answer,
+        archive=archive,
+    )
 
 
-def busy(rng: Random, split: str, size: BaseSize) -> DrawnTask:
-    """A chain of two with tools that are often busy."""
+def busy(rng: Random, split: str, size: BaseSize) -> SampledTask:
+    """Sample a chain of two steps with tools that are often busy."""
     return replace(chain(rng, split, size, 2), busy=FLAKY)
 
 
-def table(rng: Random, split: str, size: BaseSize) -> DrawnTask:
-    """Two cells of a table, and their sum."""
+def table(rng: Random, split: str, size: BaseSize) -> SampledTask:
+    """Sample a question for the sum of two cells of a table."""
     base = draw_base(rng, split, size)
     column = base.amounts[0]
-    rows = {str(row): {column: str(rng.randint(2, LARGEST))} for row in range(1, size.entities + 1)}
+    rows = {}
+    for row in range(1, size.entities + 1):
+        rows[str(row)] = {column: str(rng.randint(2, LARGEST))}
     first, second = rng.sample(list(rows), 2)
-    total = int(rows[first][column]) + int(rows[second][column])
-    return DrawnTask(
+    amounts = [int(rows[row][column]) for row in (first, second)]
+    return SampledTask(
         f"Compute the {column} in row {first} of the table plus the {column} in row {second}.",
         base,
-        (Lookup(first, column, "table"), Lookup(second, column, "table"), Compute("+")),
-        str(total),
+        (
+            Lookup(first, column, "table"),
+            Lookup(second, column, "table"),
+            Compute("+"),
+        ),
+        str(sum(amounts)),
         table=rows,
-        parts=(f"Find the {column} in row {first} of the table.", f"Find the {column} in row {second} of the table."),
+        parts=(
+            f"Find the {column} in row {first} of the table.",
+            f"Find the {column} in row {second} of the table.",
+        ),
     )
 
 
-def retrieval(rng: Random, split: str, size: BaseSize) -> DrawnTask:
-    """A fact in a passage, then a fact about that one."""
+def retrieval(rng: Random, split: str, size: BaseSize) -> SampledTask:
+    """Sample a question that needs a fact from a passage, then a fact about that one."""
     task = chain(rng, split, size, 2)
     first = task.steps[0]
     assert isinstance(first, Lookup)
     steps = (replace(first, tool="retrieve"), *task.steps[1:])
-    return replace(task, question=f"Read about it first. {task.question}", steps=steps, passages=True)
+    question = f"Read about it first. {task.question}"
+    return replace(task, question=question, steps=steps, passages=True)
 
 
-def several(rng: Random, split: str, size: BaseSize) -> DrawnTask:
-    """Two questions in one; the answer names both values."""
+def two_part_question(rng: Random, split: str, size: BaseSize) -> SampledTask:
+    """Sample two questions in one; the answer names both values."""
     base = draw_base(rng, split, size)
     first, second = rng.sample(base.entities, 2)
-    relations = rng.sample(base.links, 2)
-    values = [base.truth[first][relations[0]], base.truth[second][relations[1]]]
-    return DrawnTask(
-        f"Find the {relations[0]} of {first} and the {relations[1]} of {second}.",
+    relation, other = rng.sample(base.links, 2)
+    values = [base.truth[first][relation], base.truth[second][other]]
+    return SampledTask(
+        f"Find the {relation} of {first} and the {other} of {second}.",
         base,
-        (Lookup(first, relations[0]), Lookup(second, relations[1])),
+        (Lookup(first, relation), Lookup(second, other)),
         ", ".join(values),
         gives="all",
-        parts=(f"Find the {relations[0]} of {first}.", f"Find the {relations[1]} of {second}."),
+        parts=(_find(relation, first), _find(other, second)),
     )
 
 
+# The names are values of the setting `kinds` and appear in stored results, so they must not change.
 KINDS: Mapping[str, Draw] = {
     "lookup": partial(chain, hops=1),
     "chain_2": partial(chain, hops=2),
@@ -264,18 +315,20 @@ KINDS: Mapping[str, Draw] = {
     "flaky": busy,
     "table": table,
     "retrieval": retrieval,
-    "several": several,
+    "several": two_part_question,
 }
 """The 17 kinds of the catalogue."""
 
-CHAINS: Mapping[str, Draw] = {f"chain_{hops}": partial(chain, hops=hops) for hops in range(4, 11)}
-"""Chains of one length each, for studies of length."""
+LENGTHS = range(4, 11)
+CHAINS: Mapping[str, Draw] = {f"chain_{hops}": partial(chain, hops=hops) for hops in LENGTHS}
+"""Kinds of tasks that need a fixed number of lookups, one kind per number, for studies of the length of chains."""
 
 ALL_KINDS: Mapping[str, Draw] = {**KINDS, **CHAINS}
 
 
-def tools_of(task: DrawnTask, seed: int | str) -> list[Tool]:
-    """The tools of one attempt at a task, with a state of its own."""
+def tools_of(task: SampledTask, seed: int | str) -> list[Tool]:
+    """Create the tools of one attempt at a task; they have their own state."""
+    # Every task has search and calculator; the other tools exist only if the task has content for them.
     tools = [search_tool(task.base.knowledge), calculator_tool()]
     if task.archive is not None:
         tools.append(archive_tool(task.archive))
@@ -283,12 +336,18 @@ def tools_of(task: DrawnTask, seed: int | str) -> list[Tool]:
         tools.append(table_tool(task.table))
     if task.passages:
         tools.append(retrieve_tool(task.base.knowledge))
-    return [flaky(tool, task.busy, seed) for tool in tools] if task.busy else tools
+    if not task.busy:
+        return tools
+    return [flaky(tool, task.busy, seed) for tool in tools]
 
 
-def archive_tool(base: KnowledgeBase) -> Tool:
-    meaning = {"entity": "the name, exactly as it is written", "relation": "what to look up, such as capital"}
-    return text_tool("archive", "Looks up one fact in the archive, which may differ from search.", meaning, base.search)
+def archive_tool(base: ToolKnowledge) -> Tool:
+    return text_tool(
+        "archive",
+        "Looks up one fact in the archive, which may differ from search.",
+        {"entity": "the name, exactly as it is written", "relation": "what to look up, such as capital"},
+        base.search,
+    )
 
 
 def table_tool(cells: Mapping[str, Mapping[str, str]]) -> Tool:
@@ -299,15 +358,28 @@ def table_tool(cells: Mapping[str, Mapping[str, str]]) -> Tool:
             raise ToolError(f"no column {column}")
         return cells[row][column]
 
-    return text_tool("table", "Reads one cell of the table.", {"row": "its number", "column": "its heading"}, run)
+    return text_tool(
+        "table",
+        "Reads one cell of the table.",
+        {"row": "its number", "column": "its heading"},
+        run,
+    )
 
 
-def retrieve_tool(base: KnowledgeBase) -> Tool:
+def retrieve_tool(base: ToolKnowledge) -> Tool:
     def run(entity: str) -> str:
         if entity in base.moved:
+            # The relation is irrelevant for a redirect.
             return base.search(entity, "")
         if entity not in base.facts:
             raise ToolError(f"no entry for {entity}")
-        return ", ".join(f"{relation} {value}" for relation, value in base.facts[entity].items())
+        facts = base.facts[entity]
+        written = [f"{relation} {value}" for relation, value in facts.items()]
+        return ", ".join(written)
 
-    return text_tool("retrieve", "Gives the passage about an entity.", {"entity": "the name, exactly as written"}, run)
+    return text_tool(
+        "retrieve",
+        "Gives the passage about an entity.",
+        {"entity": "the name, exactly as written"},
+        run,
+    )

@@ -1,4 +1,4 @@
-"""Facts that can only be looked up: a base of them, and the tools that read it."""
+"""Facts that can only be looked up, and the tools that read them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from rlhf_lab.core.tools import Tool, ToolError, text_tool
 from rlhf_lab.environments.maths.expressions import computed
 
 LONGEST_EXPRESSION = 500
-"""Characters. The numbers of a shorter one, and their product, are written in digits that Python converts."""
+"""Maximum number of characters of an expression. Its numbers and their product stay short enough for Python's limit on
+converting integers to text."""
 MOVED = "moved see {}"
-"""What a search gives for an entity whose entry lies under another name."""
+"""Result of a search for an entity whose facts are stored under another name."""
 
 
 @dataclass(frozen=True)
-class KnowledgeBase:
-    """Attributes:
-    facts: entity → relation → value.
-    moved: entity → the entity under which its facts are found.
+class ToolKnowledge:
+    """Facts as the tools store them.
+
+    Attributes:
+        facts: entity → relation → value.
+        moved: entity → other name under which its facts are stored.
     """
 
     facts: Mapping[str, Mapping[str, str]]
     moved: Mapping[str, str] = field(default_factory=dict)
 
     def search(self, entity: str, relation: str) -> str:
-        """The value, or where to look instead. Raises ToolError where there is no such entry."""
+        """Return the value, or a redirect. Raise ToolError if there is no such entry."""
+        # A redirect is a result and not an error: following it is part of the task.
         if entity in self.moved:
             return MOVED.format(self.moved[entity])
         relations = self.facts.get(entity)
@@ -36,7 +40,7 @@ class KnowledgeBase:
         return relations[relation]
 
 
-def search_tool(base: KnowledgeBase) -> Tool:
+def search_tool(base: ToolKnowledge) -> Tool:
     return text_tool(
         "search",
         "Looks up one fact about one entity. May name another entity under which the fact is found.",
@@ -46,7 +50,7 @@ def search_tool(base: KnowledgeBase) -> Tool:
 
 
 def calculate(expression: str) -> str:
-    """The exact value of a sum, difference, product or quotient. Raises ToolError where it is none."""
+    """Return the exact value of a sum, difference, product or quotient. Raise ToolError if it has none."""
     if len(expression) > LONGEST_EXPRESSION:
         raise ToolError(f"the expression is longer than {LONGEST_EXPRESSION} characters; split it")
     value = computed(expression)

@@ -1,7 +1,7 @@
-"""Names that nobody knows: two syllables each, so that a closed vocabulary can write names never seen in training.
+"""Invented names of two syllables, so that a closed vocabulary can represent names that never occur in training.
 
-A name belongs to the training or to the test split by the hash of its text, as prompts do: a task of the test split
-asks about names that no training task has, although every syllable is known.
+The hash of a name's text decides whether it belongs to the training or the test split, as for prompts. Tasks of the
+test split therefore use names that no training task uses, although every syllable is known.
 """
 
 from __future__ import annotations
@@ -20,28 +20,32 @@ SYLLABLES = (
 )  # fmt: skip
 
 SPARE = 10
-"""Syllables that the names of a base leave over."""
+"""Minimum number of syllables that the names of a base leave unused."""
 
 
 @cache
 def names_of(split: str) -> tuple[tuple[str, str], ...]:
-    """All names of a split, as pairs of different syllables."""
+    """Return all names of a split, as pairs of different syllables."""
     pairs = ((first, second) for first in SYLLABLES for second in SYLLABLES if first != second)
     return tuple(pair for pair in pairs if split_of(" ".join(pair)) == split)
 
 
-def draw_names(rng: Random, count: int, split: str, apart_from: Sequence[str] = ()) -> list[str]:
-    """Names of a split in which no syllable occurs twice, so that a syllable says which name it is part of.
+def draw_names(rng: Random, count: int, split: str, exclude: Sequence[str] = ()) -> list[str]:
+    """Sample names of a split in which no syllable occurs twice, so that a syllable identifies its name.
 
     Args:
-        apart_from: names whose syllables are not used either.
+        rng: random numbers.
+        count: number of names.
+        split: split of the names.
+        exclude: names whose syllables must not be used.
 
-    Raises ValueError for more names than there are syllables for.
+    Raises ValueError if there are not enough syllables.
     """
-    used = {syllable for name in apart_from for syllable in name.split()}
-    # with fewer syllables to spare there may be no name left in the test split
+    used = {syllable for name in exclude for syllable in name.split()}
+    # With fewer spare syllables, the test split may have no name left, and the loop below would never end.
     if 2 * count + len(used) > len(SYLLABLES) - SPARE:
-        raise ValueError(f"{count} names without a common syllable; at most {(len(SYLLABLES) - SPARE) // 2}")
+        limit = (len(SYLLABLES) - SPARE) // 2
+        raise ValueError(f"{count} names without a common syllable are too many; the limit is {limit}")
     all_names = names_of(split)
     names: list[str] = []
     while len(names) < count:
@@ -52,8 +56,8 @@ def draw_names(rng: Random, count: int, split: str, apart_from: Sequence[str] = 
     return names
 
 
-def draw_twins(rng: Random, split: str) -> tuple[str, str]:
-    """Two names with the same first syllable."""
+def draw_paired_bases(rng: Random, split: str) -> tuple[str, str]:
+    """Sample two names with the same first syllable."""
     names = names_of(split)
     while True:
         first, second = rng.choice(names), rng.choice(names)

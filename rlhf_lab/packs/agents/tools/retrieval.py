@@ -1,8 +1,8 @@
-"""Passages that can be found by their words.
+"""Retrieval of passages by their words with BM25 (Robertson & Zaragoza 2009, eq. 3.15).
 
-BM25 (Robertson & Zaragoza 2009, eq. 3.15) with the idf of Lucene, which is never negative:
+The idf is that of Lucene, which is never negative:
     score(q, d) = Σ_{w in q} idf(w) · tf / (tf + k1·(1 − b + b·|d|/mean |d|)),   idf(w) = log(1 + (N − n + ½)/(n + ½))
-Left out: stemming, synonyms, stop words (a word of every passage weighs little by its idf).
+Not included: stemming, synonyms, stop words (the idf already gives frequent words a low weight).
 """
 
 from __future__ import annotations
@@ -18,53 +18,61 @@ from rlhf_lab.core.tools import Tool, ToolError, text_tool
 
 WORD = re.compile(r"\w+")
 SATURATION = 1.2
-"""k1: how soon further occurrences of a word stop to count."""
+"""Parameter k1 of BM25: saturation of repeated occurrences of a word."""
 LENGTH_WEIGHT = 0.75
-"""b: how much a long passage is discounted, from 0 to 1."""
+"""Parameter b of BM25: penalty for long passages, from 0 to 1."""
 TOP = 3
-"""Passages that a search returns."""
+"""Number of passages that a search returns."""
 
 
 @dataclass(frozen=True)
 class PassageIndex:
-    """Attributes:
-    passages: title → text. Of passages that match equally well the earlier one comes first.
+    """Index of passages for BM25.
+
+    Attributes:
+        passages: title → text. Passages with equal scores keep this order.
     """
 
     passages: Mapping[str, str]
 
     @cached_property
     def _word_counts(self) -> dict[str, Counter[str]]:
-        """Title → how often each word occurs in title and text."""
-        return {title: Counter(words(f"{title} {text}")) for title, text in self.passages.items()}
+        """Number of occurrences of each word in title and text, by title."""
+        counts = {}
+        for title, text in self.passages.items():
+            counts[title] = Counter(words(f"{title} {text}"))
+        return counts
 
     @cached_property
     def _idf(self) -> dict[str, float]:
+        # n: number of passages that contain the word
         documents = Counter(word for counts in self._word_counts.values() for word in counts)
         total = len(self.passages)
         return {word: math.log1p((total - n + 0.5) / (n + 0.5)) for word, n in documents.items()}
 
     def find(self, query: str, top: int = TOP) -> list[tuple[str, float]]:
-        """(title, score) of the passages that share a word with the query, best first."""
+        """Return (title, score) of the passages that have a word in common with the query, best first."""
         lengths = {title: counts.total() for title, counts in self._word_counts.items()}
         mean_length = sum(lengths.values()) / max(1, len(lengths))
+        query_words = set(words(query))
         scores = {}
         for title, counts in self._word_counts.items():
             discount = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * lengths[title] / mean_length)
-            shared = [word for word in set(words(query)) if word in counts]
-            # sorted: a float sum depends on its order, and that of a set on the process
-            scores[title] = sum(self._idf[word] * counts[word] / (counts[word] + discount) for word in sorted(shared))
+            # Sorted, because a float sum depends on its order, and the order of a set differs between processes.
+            shared = sorted(word for word in query_words if word in counts)
+            scores[title] = sum(self._idf[word] * counts[word] / (counts[word] + discount) for word in shared)
         ranked = sorted(scores.items(), key=lambda item: -item[1])
         return [(title, score) for title, score in ranked[:top] if score > 0]
 
     def retrieve(self, query: str) -> str:
-        """The best passages, one a line: "title: text". Raises ToolError where none shares a word with the query."""
+        """Return the best passages as lines "title: text". Raise ToolError if no passage has a word of the query."""
         if not words(query):
             raise ToolError("the query has no words; write what to look for, such as: height of the tower")
         found = self.find(query)
         if not found:
             raise ToolError(f"no passage has any word of {query!r}")
-        return "\n".join(f"{title}: {self.passages[title]}" for title, _ in found)
+        lines = [f"{title}: {self.passages[title]}" for title, _ in found]
+        return "\n".join(lines)
 
 
 def words(text: str) -> list[str]:

@@ -1,17 +1,17 @@
-r"""What a small model is asked, and in which form it answers: one short prompt for each part that an agent may give it.
+r"""Prompts and response forms of small models: one short prompt for each role that an agent may give the model.
 
-A model of a hundred thousand parameters reads no instructions: a word in front of the question says what is wanted, and
-demonstrations say the rest. Agents that ask such a model and the data it was trained on (`data=tools`, `data.roles`)
-take their prompts from here, so that it is asked what it has learned.
+A model of a hundred thousand parameters cannot follow instructions. A word before the question names the role, and
+demonstrations teach the rest. Agents with such a model and its training data (`data=tools`, `data.roles`) use the
+prompts of this module, so that the prompts are those of the training data.
 
-    role      prompt                                          reply
-    act       the question; then what the tools said          Thought: …\nAction: search[ X ; r ], or Answer: …
+    role      prompt                                          response
+    act       the question; then the tools' results           Thought: …\nAction: search[ X ; r ], or Answer: …
     answer    the question                                    Answer: …
-    plan      the question                                    a numbered call a line; #1 is the result of the first
-    split     the question                                    a JSON list of questions, each understood by itself
+    plan      the question                                    numbered calls, one per line; #1 is the first result
+    split     the question                                    a JSON list of self-contained questions
     step      the question and notes                          one turn as in act
-    note      the question, notes, a call and its result      the new notes, which replace the old ones
-    combine   the question and what was found so far          Answer: …, or one more Action whose result joins it
+    note      the question, notes, a call and its result      new notes, which replace the old ones
+    combine   the question and the results so far             Answer: …, or one more Action whose result is added
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ Role = Literal["act", "answer", "plan", "split", "step", "note", "combine"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
 NOTHING = "nothing"
-"""Notes before anything was noted."""
+"""Text of empty notes."""
 
 
 def prompt_of(
     role: Role, question: str = "", *, notes: str = "", call: str = "", result: str = "", found: Sequence[str] = ()
 ) -> str:
-    """The user's message that asks a small model to play a role.
+    """Return the user message that asks a small model to play a role.
 
     Args:
-        notes: of step and note: what was noted so far.
-        call, result: of note: the call as `spaced_call` writes it, and what it gave.
-        found: of combine: the results or answers of the parts, in order.
+        role: the role.
+        question: the question.
+        notes: notes so far, for step and note.
+        call, result: call as `spaced_call` writes it, and its result, for note.
+        found: results of the steps or answers of the parts in order, for combine.
     """
     if role == "act":
         return question
@@ -46,16 +48,18 @@ def prompt_of(
         return f"Step: {question} Notes: {notes or NOTHING}."
     if role == "combine":
         return f"Combine: {question} Found: {'; '.join(found)}."
+    # Small models are trained on these words, so they must not change.
     words = {"answer": "Reply", "plan": "Plan", "split": "Split"}
     return f"{words[role]}: {question}"
 
 
 def spaced_call(name: str, arguments: Sequence[str]) -> str:
-    """A call as a small model writes it: `search[ Velmora ; capital ]`.
+    """Format a call in the form of small models: `search[ Velmora ; capital ]`.
 
-    With a space before every word, so that a word is the same token here as in a sentence.
+    Every word has a space before it, so that it is the same token as in a sentence.
 
     Args:
-        arguments: their values, in the order of the tool's parameters.
+        name: name of the tool.
+        arguments: values of the arguments, in the order of the tool's parameters.
     """
     return f"{name}[ {DIVIDER.join(arguments)} ]"

@@ -1,4 +1,4 @@
-"""Settings of the embedded world of tools (`data=tools`)."""
+"""Settings of the built-in tool world (`data=tools`)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import CheckedSettings, Ge, Le, Lt
 from rlhf_lab.data.settings import WorldSettings
 
+# Repeated here, so that the settings can be read without importing the world.
 TOOL_KINDS = (
     "lookup", "chain_2", "chain_3", "long_chain", "sum", "difference", "compare", "redirected", "twice_redirected",
     "missing_entity", "missing_relation", "ambiguous", "conflicting", "flaky", "table", "retrieval", "several",
@@ -24,14 +25,14 @@ TOOL_ROLES = ("act", "answer", "plan", "split", "step", "note", "combine")
 
 @dataclass(frozen=True)
 class HabitSettings(CheckedSettings):
-    """Mistakes in the demonstrations of the tool world: what a model starts with that has only imitated them.
+    """Mistakes in the demonstrations of the tool world, which a model learns by imitation.
 
     Args:
-        wrong_relation: probability, at each search, of looking up another relation than is needed.
-        take_redirect: probability, at each redirect, of taking the name where the entry lies for the value. Above ½ it
-            is what most demonstrations do, so that greedy decoding makes the mistake too.
-        stop_early: probability, after each step but the last, of answering with what was found.
-        repeat_call: probability, at each call, of making it twice.
+        wrong_relation: at each search, probability of looking up another relation than the needed one.
+        take_redirect: at each redirect, probability of using the name of the entry as the value. Above 0.5 most
+            demonstrations make this mistake, so greedy decoding makes it as well.
+        stop_early: after each step but the last, probability of answering with its value.
+        repeat_call: at each call, probability of making it twice.
     """
 
     wrong_relation: Annotated[float, Ge(0), Lt(1)] = 0.1
@@ -43,25 +44,25 @@ class HabitSettings(CheckedSettings):
 @register("data", "tools")
 @dataclass(frozen=True)
 class Tools(WorldSettings):
-    """The embedded tool world: questions over fresh bases of facts that only tools can read.
+    """The built-in tool world: questions about newly sampled facts that can only be read with tools.
 
-    A training row is a demonstration, with the mistakes of `habits`; an episode is a conversation with the tools.
-    No name of a test task occurs in a training task.
+    A training row is a demonstration with the mistakes of `habits`; an episode is a conversation with the tools. The
+    names in test tasks never occur in training tasks.
 
     Args:
-        kinds: kind of task → how often it is drawn, relative to the others. The kinds: lookup, chain_2 … chain_10,
-            long_chain, sum, difference, compare, redirected, twice_redirected, missing_entity, missing_relation,
-            ambiguous, conflicting, flaky, table, retrieval, several.
-        test_kinds: kinds of the held-out tasks, each as often; null is those of `kinds`.
-        roles: what the demonstrations teach → how often, relative to the others: act (a conversation with the tools),
+        kinds: relative frequencies of the kinds of tasks. The kinds are lookup, chain_2 … chain_10, long_chain, sum,
+            difference, compare, redirected, twice_redirected, missing_entity, missing_relation, ambiguous, conflicting,
+            flaky, table, retrieval, several.
+        test_kinds: kinds of the held-out tasks, with equal frequencies; null means those of `kinds`.
+        roles: relative frequencies of the roles in demonstrations. The roles are act (a conversation with the tools),
             answer, plan, split, step, note, combine; see `packs/agents/tools/roles.py`.
-        train_tasks, test_tasks: tasks per split. A training task has one demonstration, in one role: a row, or in the
-            roles step and note a row for each turn.
-        entities, relations: in each task's base of facts.
-        redirect: probability that the facts of an entity lie under another name.
-        busy: probability that a call fails and has to be made again; the kind flaky has its own.
-        habits: mistakes in the demonstrations of the role act; the other roles' have none.
-        turns: most turns of an episode.
+        train_tasks, test_tasks: numbers of tasks per split. A training task has one demonstration in one role. It is
+            one row, or in the roles step and note one row per turn.
+        entities, relations: numbers of entities and relations in each task's base of facts.
+        redirect: probability that the facts of an entity are stored under another name.
+        busy: probability that a call fails and has to be repeated; the kind flaky has its own probability.
+        habits: mistakes in the demonstrations of the role act; the other roles have none.
+        turns: maximum number of turns of an episode.
     """
 
     provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS | Capability.TRUE_REWARD
@@ -87,11 +88,11 @@ class Tools(WorldSettings):
             schema.only_known("kinds", self.kinds, TOOL_KINDS),
             schema.only_known("test_kinds", self.test_kinds or (), TOOL_KINDS),
             schema.only_known("roles", self.roles, TOOL_ROLES),
-            (any(self.kinds.values()), f"kinds={self.kinds}; write a weight above 0 for one of them"),
-            (any(self.roles.values()), f"roles={self.roles}; write a weight above 0 for one of them"),
+            (any(self.kinds.values()), f"kinds={self.kinds}: set a weight above 0 for at least one of them"),
+            (any(self.roles.values()), f"roles={self.roles}: set a weight above 0 for at least one of them"),
         )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # what other sources know of themselves as a class is a setting here
+        # For other data sources `max_turns` is a class attribute; here it is a setting.
         object.__setattr__(self, "max_turns", self.turns)

@@ -1,7 +1,8 @@
-"""Tables that are read by SQL: a query can neither change them, nor reach anything else, nor run for long.
+"""Tables that are read with SQL. A query cannot change them, cannot access anything else, and cannot run for long.
 
-A query runs in a new database in memory. An authorizer lets it read these tables and call a few functions; a count of
-the virtual machine's instructions, not a clock, ends it, so that the same query ends alike everywhere.
+A query runs in a new in-memory database. An authorizer allows it to read these tables and to call a few functions. The
+time limit counts instructions of the virtual machine instead of seconds, so that the same query has the same result on
+every machine.
 """
 
 from __future__ import annotations
@@ -17,23 +18,25 @@ Cell = str | int | float | None
 
 MOST_ROWS = 20
 MOST_INSTRUCTIONS = 1_000_000
-"""Of SQLite's virtual machine: about 50 ms."""
+"""Maximum number of instructions of SQLite's virtual machine: about 50 ms."""
 LONGEST_TEXT = 10_000
-"""Characters of a query, and bytes of any value in it."""
+"""Maximum number of characters of a query, and of bytes of any value in it."""
 LONGEST_PATTERN = 100
-"""Characters of a LIKE pattern; matching a long one can take exponentially long."""
+"""Maximum number of characters of a LIKE pattern; matching a long pattern can take exponential time."""
 AGGREGATES = ("avg", "count", "group_concat", "max", "min", "sum", "total")
 OF_TEXT = ("instr", "length", "like", "lower", "ltrim", "replace", "rtrim", "substr", "substring", "trim", "upper")
 OF_VALUES = ("abs", "coalesce", "ifnull", "iif", "nullif", "round")
 FUNCTIONS = frozenset((*AGGREGATES, *OF_TEXT, *OF_VALUES))
-"""What a query may call, in small letters."""
+"""Functions that a query may call, in lower case."""
 
 
 @dataclass(frozen=True)
-class Table:
-    """Attributes:
-    columns: their names.
-    rows: values in the order of the columns.
+class DataTable:
+    """A table.
+
+    Attributes:
+        columns: names of the columns.
+        rows: values in the order of the columns.
     """
 
     columns: Sequence[str]
@@ -42,26 +45,34 @@ class Table:
 
 @dataclass(frozen=True)
 class TableBase:
-    """Attributes:
-    tables: name → table.
+    """Tables that queries can read.
+
+    Attributes:
+        tables: name → table.
     """
 
-    tables: Mapping[str, Table]
+    tables: Mapping[str, DataTable]
 
     def schema(self) -> str:
-        """One line a table: `lakes(name, depth_m): 4 rows`."""
-        lines = [f"{name}({', '.join(table.columns)}): {len(table.rows)} rows" for name, table in self.tables.items()]
+        """Describe each table as a line: `lakes(name, depth_m): 4 rows`."""
+        lines = []
+        for name, table in self.tables.items():
+            columns = ", ".join(table.columns)
+            row_count = len(table.rows)
+            lines.append(f"{name}({columns}): {row_count} rows")
         return "\n".join(lines)
 
     def query(self, statement: str) -> str:
-        """A line of column names, then a line a row, values divided by " | "; "no rows" where there is none.
+        """Return a line of column names, then one line per row, with " | " between values; "no rows" if there are none.
 
-        Raises ToolError for anything but one SELECT of these tables that ends soon.
+        Raise ToolError for anything but one SELECT from these tables that finishes within the limit.
         """
-        with closing(self._connect()) as connection:
+        with closing(
+            self._connect()
+        ) as connection:  # a new database for each query, so nothing remains of the last one
             try:
                 cursor = connection.execute(statement)
-                rows = cursor.fetchmany(MOST_ROWS + 1)
+                rows = cursor.fetchmany(MOST_ROWS + 1)  # one more row, to notice that there are more
             except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
                 raise ToolError(self._explain(error)) from None
             if cursor.description is None:
@@ -69,7 +80,9 @@ class TableBase:
             columns = [column[0] for column in cursor.description]
         if not rows:
             return "no rows"
-        lines = [" | ".join(columns), *(" | ".join(map(written_cell, row)) for row in rows[:MOST_ROWS])]
+        lines = [" | ".join(columns)]
+        for row in rows[:MOST_ROWS]:
+            lines.append(" | ".join(map(written_cell, row)))
         if len(rows) > MOST_ROWS:
             lines.append(f"(only the first {MOST_ROWS} rows; add a condition or a LIMIT)")
         return "\n".join(lines)
@@ -82,19 +95,20 @@ class TableBase:
             marks = ", ".join("?" * len(table.columns))
             connection.executemany(f"INSERT INTO {quoted(name)} VALUES ({marks})", table.rows)
         connection.commit()
+        # The limits are set after the tables are filled, so they restrict only the query.
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_TEXT)
         connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, LONGEST_TEXT)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, LONGEST_PATTERN)
         connection.set_authorizer(self._authorize)
-        # a handler that returns anything but 0 interrupts the query
+        # The handler is called after this number of instructions; a value other than 0 interrupts the query.
         connection.set_progress_handler(lambda: 1, MOST_INSTRUCTIONS)
         return connection
 
     def _authorize(self, action: int, first: str | None, second: str | None, *_: object) -> int:
-        """What SQLite asks before each thing that a query would do."""
+        """Decide whether a query may do something. SQLite asks before each operation."""
         if action == sqlite3.SQLITE_SELECT:
             return sqlite3.SQLITE_OK
-        # reading no column, as count(*) does, names the table too; a sub-query's own name is "" or no table
+        # count(*) reads no column, but SQLite still names the table. For a sub-query the name is "" or not a table.
         if action == sqlite3.SQLITE_READ and (not first or first in self.tables):
             return sqlite3.SQLITE_OK
         if action == sqlite3.SQLITE_FUNCTION and str(second).lower() in FUNCTIONS:
@@ -106,19 +120,20 @@ class TableBase:
         if "interrupted" in message:
             return "the query took too long; ask for less"
         if "not authorized" in message or "prohibited" in message:
-            return f"only SELECT from {', '.join(self.tables)} is allowed here"
+            names = ", ".join(self.tables)
+            return f"only SELECT from {names} is allowed here"
         return f"SQL error: {message}"
 
 
 def written_cell(value: Cell | bytes) -> str:
-    """A value as it is shown; a missing one is NULL."""
+    """Format a value; a missing one is NULL."""
     if value is None:
         return "NULL"
     return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
 def quoted(name: str) -> str:
-    """A name as SQL writes it."""
+    """Quote a name for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -1,4 +1,4 @@
-"""What a task with tools knows of itself, whichever set it belongs to."""
+"""Metadata of tasks with tools, and the interface of task sets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ class ExpectedCall(TypedDict):
     """A call that solves a part of a task.
 
     Keys:
-        result: what counts of its result, where its arguments can say the same in many ways (SQL, an expression, key
-            words): any call of the tool whose result has this text in it is the same call.
-        optional: whether the task can also be solved without it; neither making nor leaving out such a call is a fault.
+        name: name of the tool.
+        arguments: arguments of the call.
+        result: relevant part of the result, for tools whose arguments can express the same request in many ways (SQL,
+            an expression, key words). Any call of the tool whose result contains this text counts as the same call.
+        optional: True if the task can also be solved without the call; neither making nor omitting it lowers a score.
     """
 
     name: str
@@ -24,21 +26,21 @@ class ExpectedCall(TypedDict):
     optional: NotRequired[bool]
 
 
-class ToolTaskFacts(TypedDict):
-    """`Task.facts` of a task with tools; `Task.prompt` is the question as a transcript.
+class ToolTaskRow(TypedDict):
+    """`Task.metadata` of a task with tools. `Task.prompt` is the question as a transcript.
 
     Keys:
-        id: unique in its set.
+        id: id, unique in its set.
         category: tool_use, multi_step, failure_recovery, long_horizon, flaky, ambiguous, conflicting, …
-        question: as it is asked.
-        answer: the right answer; of a task that cannot be done, what is missing.
-        scorer: how an answer is compared with it: exact, numeric, token_f1 or refusal.
-        calls: a shortest way to the answer, in order.
-        any_order: whether these calls may come in any order.
-        template: of a task that was drawn, what it was drawn from: tasks of one template are not independent.
-        tolerance: of a numeric answer: how far it may lie from the right one, in its unit.
-        unit: of a numeric answer; an answer in another unit of the same quantity is converted.
-        fixture: what its tools hold, as the task set writes it; an agent never sees it.
+        question: the question.
+        answer: the right answer; for an impossible task, the name of the missing thing.
+        scorer: comparison of answers: exact, numeric, token_f1 or refusal.
+        calls: a shortest sequence of calls to the answer.
+        any_order: True if these calls may be made in any order.
+        template: origin of a sampled task; tasks of one template are not independent.
+        tolerance: maximum distance of a numeric answer from the right one, in its unit.
+        unit: unit of a numeric answer; an answer in another unit of the same quantity is converted.
+        fixture: content of the tools in the form of the task set; it is hidden from agents.
     """
 
     id: str
@@ -48,6 +50,7 @@ class ToolTaskFacts(TypedDict):
     scorer: str
     calls: list[ExpectedCall]
     any_order: NotRequired[bool]
+    # Keys that only some tasks have.
     template: NotRequired[str]
     tolerance: NotRequired[float]
     unit: NotRequired[str]
@@ -56,10 +59,10 @@ class ToolTaskFacts(TypedDict):
 
 @runtime_checkable
 class TaskSet(Protocol):
-    """Tasks, and the tools that each attempt at one gets."""
+    """Tasks, and the tools for each attempt at one."""
 
     def tasks(self, split: str) -> Sequence[Task]: ...
 
     def tools(self, task: Task, seed: int) -> list[Tool]:
-        """Tools of one attempt, with a state of its own. Whatever is random in them follows from the seed."""
+        """Create the tools of one attempt; they have their own state. The seed determines all of their randomness."""
         ...

@@ -1,7 +1,7 @@
-"""The embedded tool world as a corpus (`data=tools`). Needs no download; see `packs/agents/tools/`.
+"""Corpus of the built-in tool world (`data=tools`). It needs no download; see `packs/agents/tools/`.
 
-A training row is what one demonstration says in one role: a conversation with the tools (act), or a prompt and a reply.
-`Pair.meta` has `role`, `category`, `answer` and `correct_chosen`: whether the demonstration ends with the right answer.
+A training row is a demonstration in one role: a conversation with the tools (act), or a prompt and a response.
+`Pair.meta` has `role`, `category`, `answer` and `correct_chosen`: 1 if the demonstration ends with the right answer.
 """
 
 from __future__ import annotations
@@ -21,24 +21,31 @@ from rlhf_lab.data.loading import fingerprint
 from rlhf_lab.data.text_calls import ANSWER
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.packs.agents.tools.bases import BaseSize
-from rlhf_lab.packs.agents.tools.demonstrations import NONE, Demonstration, Habits
-from rlhf_lab.packs.agents.tools.kinds import Compute, DrawnTask
+from rlhf_lab.packs.agents.tools.demonstrations import NONE, Habits, ToolDemonstration
+from rlhf_lab.packs.agents.tools.kinds import Compute, SampledTask
 from rlhf_lab.packs.agents.tools.roles import Role, prompt_of, spaced_call
 from rlhf_lab.packs.agents.tools.settings import Tools
 from rlhf_lab.packs.agents.tools.world import VERSION, ToolWorld, ToolWorldSize, is_right
 
 
 def build(settings: Tools) -> Corpus:
-    """Draw the corpus of a tool world. `environment` is the `ToolWorld` itself."""
+    """Sample the corpus of a tool world. Its `environment` is the `ToolWorld`."""
     world = world_of(settings)
     habits = Habits(**vars(settings.habits))
     splits: dict[str, list[Pair]] = {}
     reports: dict[str, LoadReport] = {}
     for split in ("train", "test"):
-        splits[split] = [row for task in world.tasks(split) for row in _rows(world, task, settings.roles, habits)]
-        count = len(splits[split])
-        reports[split] = LoadReport(rows=count, kept=count, statistics=statistics(splits[split]))
-    content = f"tool world {VERSION} {settings!r} {fingerprint(splits['train'], splits['test'])}"
+        rows: list[Pair] = []
+        for task in world.tasks(split):
+            rows += _rows(world, task, settings.roles, habits)
+        splits[split] = rows
+        reports[split] = LoadReport(
+            rows=len(rows),
+            kept=len(rows),
+            statistics=statistics(rows),
+        )
+    rows_digest = fingerprint(splits["train"], splits["test"])
+    content = f"tool world {VERSION} {settings!r} {rows_digest}"
     return Corpus(
         name="tools",
         train=splits["train"],
@@ -51,7 +58,7 @@ def build(settings: Tools) -> Corpus:
 
 
 def world_of(settings: Tools) -> ToolWorld:
-    """The world that these settings describe."""
+    """Return the world with these settings."""
     size = ToolWorldSize(
         kinds=settings.kinds,
         base=BaseSize(settings.entities, settings.relations, settings.redirect),
@@ -64,93 +71,127 @@ def world_of(settings: Tools) -> ToolWorld:
 
 
 def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Of the rows of a split."""
+    """Return statistics of the rows of a split."""
     acting = [pair.meta for pair in pairs if pair.meta["role"] == "act"]
     if not acting:
         return {}
+    right = [meta["correct_chosen"] for meta in acting]
+    calls = [meta["calls"] for meta in acting]
     return {
-        "share of demonstrations with the right answer": float(np.mean([meta["correct_chosen"] for meta in acting])),
-        "calls per demonstration": float(np.mean([meta["calls"] for meta in acting])),
+        "share of demonstrations with the right answer": float(np.mean(right)),
+        "calls per demonstration": float(np.mean(calls)),
     }
 
 
 def _rows(world: ToolWorld, task: Task, roles: Mapping[str, float], habits: Habits) -> Iterator[Pair]:
-    """The rows of a task, all of one role: a conversation, or what is said when it is asked for piece by piece."""
+    """Yield the rows of a task, all of one role: a conversation, or single prompts with their responses."""
     rng = world.random("role", task)
-    role: Role = rng.choices(list(roles), list(roles.values()))[0]  # type: ignore[assignment]
+    names, weights = list(roles), list(roles.values())
+    role: Role = rng.choices(names, weights)[0]  # type: ignore[assignment]
+    # `habits` are mistakes of the role act; the other roles are taught without mistakes.
     demonstration = world.demonstrate(task, habits if role == "act" else NONE)
-    correct = int(is_right(task.facts, demonstration.answer))
-    meta = {"role": role, "category": task.facts["category"], "answer": task.facts["answer"], "correct_chosen": correct}
+    correct = int(is_right(task.metadata, demonstration.answer))
+    meta = {
+        "role": role,
+        "category": task.metadata["category"],
+        "answer": task.metadata["answer"],
+        "correct_chosen": correct,
+    }
     if role == "act":
         yield _conversation(task, demonstration, meta)
         return
-    drawn = world.draw(task.facts["split"], task.facts["number"])
-    for prompt, reply in ROLE_ROWS[role](drawn, demonstration):
-        yield Pair(render_prompt([{"role": "user", "content": prompt}]), reply, "", meta)
+    selected = world.draw(task.metadata["split"], task.metadata["number"])
+    for prompt, response in ROLE_ROWS[role](selected, demonstration):
+        message: Message = {"role": "user", "content": prompt}
+        yield Pair(render_prompt([message]), response, "", meta)
 
 
-def _conversation(task: Task, demonstration: Demonstration, meta: Mapping[str, Any]) -> Pair:
-    """A whole conversation, every turn of which is learned."""
-    *said, last = demonstration.messages()
-    messages: list[Message] = [{"role": "user", "content": task.facts["question"]}, *said]
-    calls = len(demonstration.turns) - 1
-    return Pair(render_prompt(messages), last["content"], "", {**meta, "calls": calls, "learn_from": 1})
+def _conversation(task: Task, demonstration: ToolDemonstration, meta: Mapping[str, Any]) -> Pair:
+    """Return a conversation in which all assistant turns are trained on."""
+    *earlier, last = demonstration.messages()
+    messages: list[Message] = [{"role": "user", "content": task.metadata["question"]}, *earlier]
+    columns = {
+        **meta,
+        "calls": len(demonstration.turns) - 1,  # the last turn answers
+        "learn_from": 1,  # index of the first message after the question
+    }
+    return Pair(render_prompt(messages), last["content"], "", columns)
 
 
 Written = list[tuple[str, str]]
-"""Prompts of a role, and the replies to them."""
+"""(prompt, response) for each row of a role."""
 
 
-def _answer(task: DrawnTask, demonstration: Demonstration) -> Written:
-    return [(prompt_of("answer", task.question), f"{ANSWER} {demonstration.answer}")]
+def _answer(task: SampledTask, demonstration: ToolDemonstration) -> Written:
+    prompt = prompt_of("answer", task.question)
+    return [(prompt, f"{ANSWER} {demonstration.answer}")]
 
 
-def _plan(task: DrawnTask, demonstration: Demonstration) -> Written:
-    """The steps as calls, as they look before anything was looked up: redirects are not known."""
+def _plan(task: SampledTask, demonstration: ToolDemonstration) -> Written:
+    """Return the steps as calls. They do not follow redirects, because a planner has not looked anything up yet."""
     lines = []
     for number, step in enumerate(task.steps, start=1):
         if isinstance(step, Compute):
             call = spaced_call("calculate", [f"#1 {step.sign} #2"])
         else:
             subject = step.subject if isinstance(step.subject, str) else f"#{step.subject + 1}"
-            call = spaced_call(step.tool, [subject] if step.tool == "retrieve" else [subject, step.relation])
+            # `retrieve` returns all facts of an entity, so it has no argument for the relation.
+            arguments = [subject] if step.tool == "retrieve" else [subject, step.relation]
+            call = spaced_call(step.tool, arguments)
         lines.append(f"{number}. {call}")
-    return [(prompt_of("plan", task.question), "\n".join(lines))]
+    prompt = prompt_of("plan", task.question)
+    return [(prompt, "\n".join(lines))]
 
 
-def _split(task: DrawnTask, demonstration: Demonstration) -> Written:
-    return [(prompt_of("split", task.question), json.dumps(list(task.parts or (task.question,))))]
+def _split(task: SampledTask, demonstration: ToolDemonstration) -> Written:
+    prompt = prompt_of("split", task.question)
+    questions = list(task.parts or (task.question,))
+    return [(prompt, json.dumps(questions))]
 
 
-def _step(task: DrawnTask, demonstration: Demonstration) -> Written:
-    return [(prompt_of("step", task.question, notes=turn.notes), turn.text) for turn in demonstration.turns]
+def _step(task: SampledTask, demonstration: ToolDemonstration) -> Written:
+    rows = []
+    for turn in demonstration.turns:
+        prompt = prompt_of("step", task.question, notes=turn.notes)
+        rows.append((prompt, turn.text))
+    return rows
 
 
-def _note(task: DrawnTask, demonstration: Demonstration) -> Written:
+def _note(task: SampledTask, demonstration: ToolDemonstration) -> Written:
     rows = []
     for turn, after in pairwise(demonstration.turns):
-        assert turn.call is not None
-        call = spaced_call(turn.call.name, list(turn.call.arguments.values()))
-        prompt = prompt_of("note", task.question, notes=turn.notes, call=call, result=turn.call.result)
+        call = turn.call
+        assert call is not None, "every turn before the last one has a call"
+        arguments = call.arguments
+        prompt = prompt_of(
+            "note",
+            task.question,
+            notes=turn.notes,
+            call=spaced_call(call.name, list(arguments.values())),
+            result=call.result,
+        )
         rows.append((prompt, after.notes))
     return rows
 
 
-def _combine(task: DrawnTask, demonstration: Demonstration) -> Written:
-    """From all values that the steps of a plan gave, and from the answers of the parts alone."""
+def _combine(task: SampledTask, demonstration: ToolDemonstration) -> Written:
+    """Return rows for combining all values of a plan's steps, and for combining only the answers of the parts."""
     values = demonstration.values
-    if not values:  # a step failed
+    if not values:  # a step failed, so there is nothing to combine
         return []
     answer = f"{ANSWER} {demonstration.answer}"
     rows = [(prompt_of("combine", task.question, found=values), answer)]
+    # The last value is the answer of a task that cannot be split.
     found = values[: len(task.parts)] if task.parts else values[-1:]
     if len(found) < len(values):
-        computed = [turn.text for turn in demonstration.turns if turn.call and turn.call.name == "calculate"]
-        rows.append((prompt_of("combine", task.question, found=found), computed[0] if computed else answer))
+        # The parts' answers lack the result of the calculation, so the response is the call that computes it.
+        computing = [turn.text for turn in demonstration.turns if turn.call and turn.call.name == "calculate"]
+        response = computing[0] if computing else answer
+        rows.append((prompt_of("combine", task.question, found=found), response))
     return rows
 
 
-ROLE_ROWS: Mapping[str, Callable[[DrawnTask, Demonstration], Written]] = {
+ROLE_ROWS: Mapping[str, Callable[[SampledTask, ToolDemonstration], Written]] = {
     "answer": _answer,
     "plan": _plan,
     "split": _split,

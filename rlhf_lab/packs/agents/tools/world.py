@@ -1,13 +1,13 @@
-r"""The tool world: tasks over fresh bases of facts, as an environment to train in and as a task set for agents.
+r"""The tool world: tasks about newly sampled facts, as an environment for training and as a task set for agents.
 
     world = ToolWorld(ToolWorldSize(kinds={"chain_2": 1}), seed=0)
     task = world.tasks("test")[0]
     state = world.reset(task, seed=1)
     world.step(state, "Thought: need capital\nAction: search[ tal vor ; capital ]")
 
-A turn that calls a tool is answered by a tool's message; a turn that answers ends the episode. What the environment
-gives is the outcome alone: 1 for the right answer on the turn that gives it. What calls cost is a matter of the reward
-that a policy is trained on (`reward=tool_calls`).
+A turn that calls a tool is followed by a tool message; a turn that answers finishes the episode. The environment
+rewards only the outcome: 1 for a right answer, in the turn that gives it. Costs of calls belong to the reward that a
+policy is trained on (`reward=tool_calls`).
 """
 
 from __future__ import annotations
@@ -28,27 +28,29 @@ from rlhf_lab.core.tools import Tool, call_tool
 from rlhf_lab.data.text_calls import read_move
 from rlhf_lab.environments.splits import SPLITS, transcript
 from rlhf_lab.packs.agents.tools.bases import BaseSize
-from rlhf_lab.packs.agents.tools.demonstrations import NONE, Demonstration, Habits
-from rlhf_lab.packs.agents.tools.kinds import ALL_KINDS, UNKNOWN, DrawnTask, tools_of
-from rlhf_lab.packs.agents.tools.task_set import ToolTaskFacts
+from rlhf_lab.packs.agents.tools.demonstrations import NONE, Habits, ToolDemonstration
+from rlhf_lab.packs.agents.tools.kinds import ALL_KINDS, UNKNOWN, SampledTask, tools_of
+from rlhf_lab.packs.agents.tools.task_set import ToolTaskRow
 
 VERSION = 2
-"""Increased whenever the same settings give other text or other answers; part of a corpus fingerprint."""
+"""Version of the world, part of a corpus fingerprint. Increase it if the same settings lead to other text or answers.
+"""
 
 DEMONSTRATED = 0
-"""Seed of the tools of demonstrations."""
+"""Seed of the tools in demonstrations."""
 
 
 @dataclass(frozen=True)
 class ToolWorldSize:
-    """Of a world.
+    """Size and composition of a world.
 
     Attributes:
-        kinds: kind → how often it is drawn, relative to the others; see `kinds.ALL_KINDS`.
-        base: of the facts of each task.
-        busy: probability that a call fails, of the kinds that do not say it themselves.
-        train_tasks, test_tasks: per split. Test tasks go through the kinds in turn, each as often.
-        test_kinds: kinds of the test tasks; empty is those of `kinds`.
+        kinds: relative frequencies of the kinds of tasks; see `kinds.ALL_KINDS`.
+        base: size of each task's base of facts.
+        busy: probability that a call fails, for kinds without their own probability.
+        train_tasks, test_tasks: numbers of tasks per split. Test tasks cycle through the kinds, so that all are equally
+            frequent.
+        test_kinds: kinds of the test tasks; empty means those of `kinds`.
     """
 
     kinds: Mapping[str, float]
@@ -60,7 +62,7 @@ class ToolWorldSize:
 
 
 @dataclass
-class Attempt:
+class ToolEpisodeState:
     """State of an episode: the tools of this attempt."""
 
     task: Task
@@ -68,25 +70,27 @@ class Attempt:
 
 
 class ToolWorld:
-    """Implements `core.episodes.Environment` and `task_set.TaskSet`.
+    """Environment and task set; implements `core.episodes.Environment` and `task_set.TaskSet`.
 
-    A task is a number: everything in it is drawn from (seed, split, number). Test tasks use names that no training task
-    uses (`names.py`).
+    A task is identified by its index: everything in it is sampled with a seed from (seed, split, index). Test tasks use
+    names that no training task uses (`names.py`).
 
     Args:
-        seed, test_seed: of the training and of the held-out tasks.
+        size: size and composition.
+        seed, test_seed: seeds of the training tasks and of the held-out tasks; `test_seed` is `seed` by default.
     """
 
     measures = (GOLD, CORRECT, CALLS)
 
     def __init__(self, size: ToolWorldSize, seed: int, test_seed: int | None = None):
         self.size = size
-        self.seeds = {"train": seed, "test": seed if test_seed is None else test_seed}
+        test_seed = seed if test_seed is None else test_seed
+        self.seeds = {"train": seed, "test": test_seed}
         self._tasks: dict[str, list[Task]] = {}
-        self.draw = lru_cache(maxsize=256)(self._draw)  # the attempts of a group follow each other
+        self.draw = lru_cache(maxsize=256)(self._draw)  # the attempts of a group use the same task one after the other
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Raises ValueError for an unknown split."""
+        """Return the tasks of a split. Raise ValueError if the split is unknown."""
         if split not in SPLITS:
             raise ValueError(f"split {split!r} is unknown; use {' or '.join(SPLITS)}")
         if split not in self._tasks:
@@ -95,82 +99,102 @@ class ToolWorld:
         return self._tasks[split]
 
     def task(self, split: str, number: int) -> Task:
-        """One task. Its prompt is the question alone; the tools are known from the demonstrations."""
-        drawn = self.draw(split, number)
+        """Return one task. Its prompt is only the question; small models know the tools from demonstrations."""
+        selected = self.draw(split, number)
         kind = self._kind(split, number)
-        oracle = Demonstration(drawn, tools_of(replace(drawn, busy=0.0), 0), Random(0))
+        # The expected calls are those of the scripted oracle. It runs with tools that are never busy, so none is
+        # repeated.
+        tools = tools_of(replace(selected, busy=0.0), 0)
+        oracle = ToolDemonstration(selected, tools, Random(0))
         calls = [turn.call for turn in oracle.turns if turn.call is not None]
-        facts: ToolTaskFacts = {
+        metadata: ToolTaskRow = {
             "id": f"{kind}/{split}/{number}",
             "category": kind,
-            "question": drawn.question,
-            "answer": drawn.answer,
-            "scorer": drawn.scorer,
+            "question": selected.question,
+            "answer": selected.answer,
+            "scorer": selected.scorer,
             "calls": [{"name": call.name, "arguments": dict(call.arguments)} for call in calls],
         }
-        return Task(transcript(drawn.question), {**facts, "split": split, "number": number})
+        location = {"split": split, "number": number}
+        return Task(transcript(selected.question), {**metadata, **location})
 
     def tools(self, task: Task, seed: int) -> list[Tool]:
-        # attempts with one seed, at several tasks or in several worlds, would else have the same luck with busy tools
-        split = task.facts["split"]
-        return tools_of(self.draw(split, task.facts["number"]), f"{self.seeds[split]}/{task.facts['id']}/{seed}")
+        # The seed includes the world and the task. Otherwise all attempts with one seed would see the same failures.
+        metadata = task.metadata
+        split = metadata["split"]
+        selected = self.draw(split, metadata["number"])
+        tool_seed = f"{self.seeds[split]}/{metadata['id']}/{seed}"
+        return tools_of(selected, tool_seed)
 
-    def reset(self, task: Task, seed: int) -> Attempt:
-        return Attempt(task, {tool.name: tool for tool in self.tools(task, seed)})
+    def reset(self, task: Task, seed: int) -> ToolEpisodeState:
+        tools = {tool.name: tool for tool in self.tools(task, seed)}
+        return ToolEpisodeState(task, tools)
 
-    def step(self, state: Attempt, reply: str) -> Step:
-        move = read_move(reply, state.tools)
+    def step(self, state: ToolEpisodeState, response: str) -> Step:
+        move = read_move(response, state.tools)
         if move.answer is not None:
-            return Step(reward=float(is_right(state.task.facts, move.answer)), done=True)
+            right = is_right(state.task.metadata, move.answer)
+            return Step(reward=float(right), done=True)
+        # A turn that is no valid call gets the reason as its result, and the episode continues.
         result = move.problem or call_tool(state.tools, move.name, move.arguments or {}).result
         return Step([{"role": "tool", "content": result}], done=False)
 
     def grade(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:
-        """`correct`, and the same as `gold`: success is the true reward. `calls`: turns that did not answer."""
-        answers = [read_move(episode.response, {}).answer for episode in episodes]
-        right = [
-            answer is not None and is_right(episode.task.facts, answer)
-            for episode, answer in zip(episodes, answers, strict=True)
-        ]
-        turns = [max(1, len(episode.turns)) for episode in episodes]
-        calls = [count - (answer is not None) for count, answer in zip(turns, answers, strict=True)]
-        correct = np.array(right, dtype=np.float64)
-        return {"gold": correct, "correct": correct.copy(), "calls": np.array(calls, dtype=np.float64)}
+        """Return `correct`; `gold`, which equals it, as success is the true reward; and `calls`: turns without an
+        answer.
+        """
+        right, calls = [], []
+        for episode in episodes:
+            answer = read_move(episode.response, {}).answer
+            right.append(answer is not None and is_right(episode.task.metadata, answer))
+            # The last turn is no call if it answers. An episode that was graded as text has one turn.
+            turns = max(1, len(episode.turns))
+            is_answered = answer is not None
+            calls.append(turns - is_answered)
+        correct_N = np.array(right, dtype=np.float64)
+        calls_N = np.array(calls, dtype=np.float64)
+        return {"gold": correct_N, "correct": correct_N.copy(), "calls": calls_N}
 
-    def demonstrate(self, task: Task, habits: Habits) -> Demonstration:
-        """One attempt with habits. What goes wrong in it follows from the task."""
-        split, number = task.facts["split"], task.facts["number"]
-        drawn = self.draw(split, number)
+    def demonstrate(self, task: Task, habits: Habits) -> ToolDemonstration:
+        """Return one attempt with habits; its mistakes are determined by the task."""
+        split, number = task.metadata["split"], task.metadata["number"]
+        selected = self.draw(split, number)
         rng = self.random("demonstration", task)
-        return Demonstration(drawn, self.tools(task, DEMONSTRATED), rng, habits)
+        return ToolDemonstration(selected, self.tools(task, DEMONSTRATED), rng, habits)
 
     def demonstration(self, task: Task) -> list[Message]:
         """See `core.episodes.Demonstrating`."""
         return self.demonstrate(task, NONE).messages()
 
     def random(self, purpose: str, task: Task) -> Random:
-        """Random numbers of a task for one purpose."""
-        return self._random(purpose, task.facts["split"], task.facts["number"])
+        """Return a random number generator for a task and a purpose."""
+        return self._random(purpose, task.metadata["split"], task.metadata["number"])
 
-    def _draw(self, split: str, number: int) -> DrawnTask:
+    def _draw(self, split: str, number: int) -> SampledTask:
         draw = ALL_KINDS[self._kind(split, number)]
-        drawn = draw(self._random("task", split, number), split, self.size.base)
-        return replace(drawn, busy=drawn.busy or self.size.busy)
+        rng = self._random("task", split, number)
+        selected = draw(rng, split, self.size.base)
+        return replace(selected, busy=selected.busy or self.size.busy)
 
     def _kind(self, split: str, number: int) -> str:
         kinds = [kind for kind, weight in self.size.kinds.items() if weight > 0]
         if split == "test":
+            # Test tasks cycle through the kinds, so that each kind has the same number of them.
             kinds = list(self.size.test_kinds) or kinds
             return kinds[number % len(kinds)]
         weights = [self.size.kinds[kind] for kind in kinds]
-        return self._random("kind", split, number).choices(kinds, weights)[0]
+        rng = self._random("kind", split, number)
+        return rng.choices(kinds, weights)[0]
 
     def _random(self, purpose: str, split: str, number: int) -> Random:
-        key = f"tools/{self.seeds[split]}/{purpose}/{split}/{number}"
-        return Random(int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big"))
+        # Independent random numbers for each purpose: one more draw for a purpose leaves the others unchanged.
+        seed = self.seeds[split]
+        key = f"tools/{seed}/{purpose}/{split}/{number}"
+        digest = blake2b(key.encode(), digest_size=8).digest()
+        return Random(int.from_bytes(digest, "big"))
 
 
-def is_right(facts: Mapping[str, object], answer: str) -> bool:
-    """Whether an answer is the right one: word for word, or, where there is none, that there is none."""
-    expected = UNKNOWN if facts["scorer"] == "refusal" else str(facts["answer"])
+def is_right(metadata: Mapping[str, object], answer: str) -> bool:
+    """Return True if an answer equals the right one up to spaces and case, or says "unknown" if there is none."""
+    expected = UNKNOWN if metadata["scorer"] == "refusal" else str(metadata["answer"])
     return " ".join(answer.split()).casefold() == expected.casefold()

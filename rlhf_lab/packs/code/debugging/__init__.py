@@ -1,5 +1,5 @@
-"""Programs with bugs, and the hidden assertions that a repaired one satisfies.
+"""Hand-written programs with bugs, and hidden assertions that a repaired program must satisfy.
 
-tasks/*.yml have the tasks, a file per tier; start at tier_1.yml. debugging.py reads them: what an agent is shown, and
-what only the grader knows.
+tasks/ contains a YAML file for each tier of difficulty. debugging.py reads them. It separates the text for the agent
+from the data that only the grader may use.
 """

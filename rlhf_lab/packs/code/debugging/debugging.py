@@ -1,7 +1,7 @@
-"""Twelve debugging tasks of our own in three tiers: a description, a program with bugs, hidden assertions.
+"""Twelve debugging tasks in three tiers: a description, a program with bugs, hidden assertions.
 
-The prompt has the description, the program and one public example. The assertions and a repaired program are among the
-facts, which agents do not see.
+The prompt contains the description, the program and one public example. The assertions and a repaired program are in
+the metadata, which agents do not see.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
 
-import yaml
-
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.errors import require
 from rlhf_lab.core.tools import Tool
+from rlhf_lab.core.yaml_files import read_yaml
 from rlhf_lab.environments.splits import transcript
 
 FOLDER = Path(__file__).parent / "tasks"
@@ -34,17 +33,17 @@ This example is run after your program each time:
 {example}```"""
 
 
-class CodeTaskFacts(TypedDict):
-    """What is known of a task.
+class CodeTaskRow(TypedDict):
+    """Metadata of a task.
 
     Attributes:
-        id: its name among all tasks.
-        category: its tier, `tier_1` to `tier_3`.
-        question: what an agent reads.
-        program: with the bugs.
-        example_code: Python that runs after an agent's program in every round.
-        tests: hidden; each is Python that raises where the program is wrong.
-        solution: a program that passes them.
+        id: unique name of the task.
+        category: tier of the task, `tier_1` to `tier_3`.
+        question: prompt of the agent.
+        program: program with the bugs.
+        example_code: Python code that runs after the agent's program in each round.
+        tests: hidden tests; each is Python code that raises if the program is wrong.
+        solution: program that passes the tests.
     """
 
     id: str
@@ -58,42 +57,42 @@ class CodeTaskFacts(TypedDict):
 
 @dataclass(frozen=True)
 class DebuggingTasks:
-    """The tasks of some tiers. All of them are test tasks; they have no tools.
+    """Debugging tasks of the selected tiers. All are test tasks, and they have no tools.
 
     Args:
-        tiers: which of `TIERS`.
+        tiers: selected tiers, a subset of `TIERS`.
     """
 
     tiers: Sequence[int] = TIERS
 
     def __post_init__(self) -> None:
         known = bool(self.tiers) and all(tier in TIERS for tier in self.tiers)
-        require((known, f"tiers={list(self.tiers)}: write some of {', '.join(map(str, TIERS))}"))
+        require((known, f"tiers={list(self.tiers)} must be one or more of {', '.join(map(str, TIERS))}"))
 
     def tasks(self, split: str) -> list[Task]:
         if split != "test":
             return []
-        return [Task(transcript(facts["question"]), facts) for tier in self.tiers for facts in read_tier(tier)]
+        return [Task(transcript(metadata["question"]), metadata) for tier in self.tiers for metadata in read_tier(tier)]
 
     def tools(self, task: Task, seed: int) -> list[Tool]:
         return []
 
 
 @cache
-def read_tier(tier: int) -> tuple[CodeTaskFacts, ...]:
-    """The tasks of a tier in the order of its file."""
-    entries: list[dict[str, Any]] = yaml.safe_load((FOLDER / f"tier_{tier}.yml").read_text(encoding="utf-8"))
-    return tuple(_facts(f"tier_{tier}", entry) for entry in entries)
+def read_tier(tier: int) -> tuple[CodeTaskRow, ...]:
+    """Return the tasks of a tier in the order of its file."""
+    entries: list[dict[str, Any]] = read_yaml(FOLDER / f"tier_{tier}.yml")
+    return tuple(_metadata(f"tier_{tier}", entry) for entry in entries)
 
 
-def _facts(category: str, entry: dict[str, Any]) -> CodeTaskFacts:
+def _metadata(category: str, entry: dict[str, Any]) -> CodeTaskRow:
     shown = {name: entry[name] for name in ("description", "program", "example")}
-    return CodeTaskFacts(
+    return CodeTaskRow(
         id=entry["id"],
         category=category,
         question=QUESTION.format(**shown),
         program=entry["program"],
-        # without a word of it, a run that went well would look like one that did nothing
+        # without this output, a successful run would look like a program that does nothing
         example_code=entry["example"] + 'print("The example passes.")\n',
         tests=entry["tests"],
         solution=entry["solution"],

@@ -1,4 +1,5 @@
-"""Programs with planted bugs that a small model can repair: a closed language, its interpreter, bugs, demonstrations.
+"""World of repairs: a small language, its interpreter, planted bugs and demonstrations of their repair.
 
-Read in this order: programs.py, interpreter.py, bugs.py, demonstrations.py, world.py.
+Read programs.py, interpreter.py, bugs.py, demonstrations.py and world.py. runs.py defines the responses of an agent and
+the answers it gets. repairs.py creates the corpus of `data=repairs`.
 """

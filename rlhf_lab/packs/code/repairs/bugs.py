@@ -1,10 +1,10 @@
-"""Bugs: a word of a program replaced by another of its kind.
+"""Planted bugs: a word of a program is replaced by another word of the same kind.
 
-| tier | what is replaced | what the example shows |
+| tier | replaced word | information in the example |
 |---|---|---|
-| 1 | an operand's name, by one that is not defined there | line and word |
+| 1 | the name of an operand, by a name that is not defined there | line and word |
 | 2 | a number, an operator or a comparison | a wrong result |
-| 3 | two such words of two lines | the result of one of them |
+| 3 | two words as in tier 2, in two lines | the wrong result of one bug |
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rlhf_lab.packs.code.repairs.programs import (
     PARAMETERS,
     Inputs,
     Line,
-    Program,
+    RepairProgram,
     draw_inputs,
     draw_program,
 )
@@ -34,75 +34,83 @@ Kind = Literal["name", "number", "operator", "comparison"]
 
 HIDDEN_INPUTS = 10
 LEAST_DIFFERENT = 2
-"""Hidden inputs on which a bug must change the result."""
+"""Minimum number of hidden inputs on which a bug must change the result."""
 LARGEST_RESULT = 99
-"""Results of the right program lie in -99…99: a token each."""
+"""Maximum absolute result of the correct program, so that each result is one token."""
 MOST_DRAWS = 40
-"""Of inputs for an example, before another program is drawn."""
+"""Maximum number of attempts to find example inputs. After these, another program is generated."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A word that can be wrong.
+    """A word that a bug can replace.
 
     Attributes:
-        line, place: where it stands, counted from 0.
-        words: of its kind, other than itself.
+        line, position: index of the line, and of the word in it, from 0.
+        kind: kind of the word.
+        words: other words of the same kind.
     """
 
     line: int
-    place: int
+    position: int
     kind: Kind
     words: tuple[str, ...]
 
     def put(self, line: Line, word: str) -> Line:
-        """The line with this word in the slot."""
-        return (*line[: self.place], word, *line[self.place + 1 :])
+        """Return the line with this word in the slot."""
+        return (*line[: self.position], word, *line[self.position + 1 :])
 
 
 @dataclass(frozen=True)
 class BuggyProgram:
-    """A task before it is put into words.
+    """A repair task before its text is written.
 
     Attributes:
+        tier: tier of the bugs.
         right, buggy: the same program without and with its bugs.
-        slots: of the bugs; the first is what the example shows.
-        example: inputs.
-        expected: result of the right program on them.
-        hidden: inputs that decide whether a program is right.
+        slots: slots of the bugs; the example reveals the first one.
+        example: inputs of the example.
+        expected: result of the correct program for the example.
+        hidden: inputs that determine if a program is correct.
     """
 
     tier: Tier
-    right: Program
-    buggy: Program
+    right: RepairProgram
+    buggy: RepairProgram
     slots: tuple[Slot, ...]
     example: Inputs
     expected: int
     hidden: tuple[Inputs, ...]
 
     def repair(self) -> dict[int, Line]:
-        """The lines to change, in order."""
+        """Return the changed lines of the repair, in order."""
         return {line: self.right.lines[line] for line in sorted(slot.line for slot in self.slots)}
 
 
-def slots_of(program: Program) -> list[Slot]:
-    """The words of a program that can be wrong."""
+def slots_of(program: RepairProgram) -> list[Slot]:
+    """Return the words of a program that a bug can replace."""
     slots = []
-    defined = list(PARAMETERS[:2])  # a list in place of a number would be another kind of error
-    for number, line in enumerate(program.lines):
+    defined = list(PARAMETERS[:2])  # without `v`: using a list as a number would be a different kind of error
+    for index, line in enumerate(program.lines):
         equals = line.index("=")
-        for place, word in enumerate(line):
-            if (kind := _kind_of(word)) is None or place == equals - 1 or line[max(0, place - 1)] == "for":
+        for position, word in enumerate(line):
+            # the target of an assignment and the variable of a loop stay correct
+            if (kind := _kind_of(word)) is None or position == equals - 1 or line[max(0, position - 1)] == "for":
                 continue
             undefined = [name for name in NAMES if name not in defined]
             words = {"name": undefined, "number": NUMBERS, "operator": OPERATORS, "comparison": COMPARISONS}[kind]
-            slots.append(Slot(number, place, kind, tuple(other for other in words if other != word)))
+            slots.append(Slot(index, position, kind, tuple(other for other in words if other != word)))
         defined.append(line[equals - 1])
     return slots
 
 
 def draw_buggy_program(rng: Random, tier: Tier, lines: Sequence[int]) -> BuggyProgram:
-    """A program with bugs of a tier, `lines` long at least and at most."""
+    """Sample a program with bugs of a tier.
+
+    Args:
+        lines: minimum and maximum number of lines.
+    """
+    # rejection sampling: rejects programs with constant or large results, and bugs with too little or no visible effect
     while True:
         right = draw_program(rng, rng.randint(*lines))
         hidden = tuple(draw_inputs(rng) for _ in range(HIDDEN_INPUTS))
@@ -112,9 +120,11 @@ def draw_buggy_program(rng: Random, tier: Tier, lines: Sequence[int]) -> BuggyPr
         slots = _draw_slots(rng, right, tier)
         if slots is None:
             continue
+        # each bug alone must change enough results, so that no bug is invisible to the hidden inputs
         wrong = [_with_bug(right, slot, rng.choice(slot.words)) for slot in slots]
         if any(_differing(program, hidden, results) < LEAST_DIFFERENT for program in wrong):
             continue
+        # all bugs are applied together
         buggy = right
         for program, slot in zip(wrong, slots, strict=True):
             buggy = buggy.replaced({slot.line: program.lines[slot.line]})
@@ -124,34 +134,37 @@ def draw_buggy_program(rng: Random, tier: Tier, lines: Sequence[int]) -> BuggyPr
         return BuggyProgram(tier, right, buggy, tuple(slots), example, run(right, example), hidden)
 
 
-def is_right(program: Program, task: BuggyProgram) -> bool:
-    """Whether a program gives what the right one gives, on all hidden inputs and on the example."""
+def is_right(program: RepairProgram, task: BuggyProgram) -> bool:
+    """Return True if a program gives the correct result for all hidden inputs and for the example."""
     return all(_result(program, inputs) == run(task.right, inputs) for inputs in (task.example, *task.hidden))
 
 
-def _draw_slots(rng: Random, right: Program, tier: Tier) -> list[Slot] | None:
-    """Where the bugs of a tier go; None where the program has no room for them."""
+def _draw_slots(rng: Random, right: RepairProgram, tier: Tier) -> list[Slot] | None:
+    """Sample the slots of the bugs of a tier; None if the program has too few suitable words."""
     named = [slot for slot in slots_of(right) if slot.kind == "name"]
     others = [slot for slot in slots_of(right) if slot.kind != "name"]
     if tier == 1:
         return [rng.choice(named)]
     if tier == 2:
         return [rng.choice(others)] if others else None
+    # tier 3: two bugs in different lines
     first = rng.choice(others) if others else None
     rest = [slot for slot in others if first is not None and slot.line != first.line]
     return [first, rng.choice(rest)] if first and rest else None
 
 
-def _with_bug(right: Program, slot: Slot, word: str) -> Program:
+def _with_bug(right: RepairProgram, slot: Slot, word: str) -> RepairProgram:
     return right.replaced({slot.line: slot.put(right.lines[slot.line], word)})
 
 
-def _draw_example(rng: Random, right: Program, buggy: Program, wrong: Sequence[Program]) -> dict[str, Any] | None:
-    """Inputs on which the first bug shows and the others do not.
+def _draw_example(
+    rng: Random, right: RepairProgram, buggy: RepairProgram, wrong: Sequence[RepairProgram]
+) -> dict[str, Any] | None:
+    """Sample inputs for which the first bug changes the result and the others do not; None if none are found.
 
     Args:
-        buggy: the program with all bugs. Two of them may cancel out.
-        wrong: the program with one bug each.
+        buggy: program with all bugs; it is checked as well, because two bugs may cancel out.
+        wrong: programs with one bug each.
     """
     for _ in range(MOST_DRAWS):
         inputs = draw_inputs(rng)
@@ -162,12 +175,12 @@ def _draw_example(rng: Random, right: Program, buggy: Program, wrong: Sequence[P
     return None
 
 
-def _differing(program: Program, hidden: Sequence[Inputs], results: Sequence[int]) -> int:
+def _differing(program: RepairProgram, hidden: Sequence[Inputs], results: Sequence[int]) -> int:
     return sum(_result(program, inputs) != expected for inputs, expected in zip(hidden, results, strict=True))
 
 
-def _result(program: Program, inputs: Inputs) -> Any:
-    """What a program returns; None where it stops."""
+def _result(program: RepairProgram, inputs: Inputs) -> Any:
+    """Return the result of a program; None if it stops with an error."""
     try:
         return run(program, inputs)
     except ProgramError:

@@ -1,4 +1,4 @@
-"""How someone who knows the bug repairs a program: at once, or after wrong tries and a look at what came out."""
+"""Demonstrations of repairs: immediate repairs, or repairs after wrong attempts and their answers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from rlhf_lab.packs.code.repairs.programs import Line
 from rlhf_lab.packs.code.repairs.runs import DONE, answer_to, is_shown_wrong, write_changes
 
 MOST_TRIES = 3
-"""Wrong tries in a demonstration."""
+"""Maximum number of wrong attempts in a demonstration."""
 DRAWS = 20
-"""Of a wrong try that the example shows to be wrong, before the demonstration goes without."""
+"""Maximum number of draws to find a wrong attempt that fails the example. After these, the demonstration has no further
+wrong attempt."""
 
 
 @dataclass(frozen=True)
-class Demonstration:
-    """Attributes:
-    tries: wrong changes, in order; each is answered by what came out of it.
-    messages: the conversation behind the prompt.
-    learn_from: of `messages`, the first that should be imitated: the repair. Wrong tries are read only.
+class RepairDemonstration:
+    """A demonstration of one task.
+
+    Attributes:
+        tries: wrong changes in order; each is answered with its result.
+        messages: conversation after the prompt.
+        learn_from: index in `messages` of the repair, the first message to imitate. Wrong attempts are only context.
     """
 
     tries: tuple[dict[int, Line], ...]
@@ -29,11 +32,11 @@ class Demonstration:
     learn_from: int
 
 
-def demonstrate(task: BuggyProgram, rng: Random, revise: float) -> Demonstration:
-    """One attempt.
+def demonstrate(task: BuggyProgram, rng: Random, revise: float) -> RepairDemonstration:
+    """Generate a demonstration of a task.
 
     Args:
-        revise: probability of a wrong try first, and of another behind each of them.
+        revise: probability of a wrong attempt before the repair, and of a further one after each wrong attempt.
     """
     tries: list[dict[int, Line]] = []
     messages: list[Message] = []
@@ -45,18 +48,19 @@ def demonstrate(task: BuggyProgram, rng: Random, revise: float) -> Demonstration
         messages += _exchange(task, changes)
     learn_from = len(messages)
     messages += [*_exchange(task, task.repair()), {"role": "assistant", "content": DONE}]
-    return Demonstration(tuple(tries), messages, learn_from)
+    return RepairDemonstration(tuple(tries), messages, learn_from)
 
 
 def wrong_try(task: BuggyProgram, rng: Random) -> dict[int, Line] | None:
-    """A change that leaves the example wrong: another word in the place of the bug, or one of its kind elsewhere.
+    """Sample a change that fails the example: another word at the bug, or a wrong word of the same kind elsewhere.
 
-    None where none is drawn.
+    Returns None if no such change is found in `DRAWS` draws.
     """
     is_name = task.slots[0].kind == "name"
-    places = [slot for slot in slots_of(task.right) if (slot.kind == "name") == is_name]
+    positions = [slot for slot in slots_of(task.right) if (slot.kind == "name") == is_name]
     for _ in range(DRAWS):
-        slot = task.slots[0] if rng.random() < 0.5 else rng.choice(places)
+        # half of the draws try another word at the position of the bug
+        slot = task.slots[0] if rng.random() < 0.5 else rng.choice(positions)
         changes = {slot.line: _miswritten(task, slot, rng)}
         if is_shown_wrong(task, changes):
             return changes

@@ -1,4 +1,4 @@
-"""Measures of the world of repairs, beside those that any world may have."""
+"""Measures of the world of repairs, in addition to those of all worlds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rlhf_lab.core.measures import Measure
 REPAIRS = (
     Measure(
         "solved_within/<rounds>",
-        "share of episodes whose program after at most so many rounds passes all hidden tests (data=repairs)",
+        "fraction of episodes whose program passes all hidden tests within this number of rounds (data=repairs)",
         kind="rate",
         by_category=True,
     ),
@@ -18,4 +18,4 @@ REPAIRS = (
         by_category=True,
     ),
 )
-"""world.py"""
+"""Measures of world.py."""

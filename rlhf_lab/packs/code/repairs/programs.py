@@ -1,13 +1,13 @@
-"""Programs of a closed language, as words: every name, number and sign is a word of its own, and a token of its own.
+"""Programs of a small language as sequences of words. Each name, number and sign is a separate word and token.
 
     line 1 : d = a + 3                  # plus 3
     line 2 : if d > b : d = d - 2       # minus 2 above b
     line 3 : for x in v : d = d max x
     return d
 
-`a` and `b` are numbers, `v` is a list of numbers. A line goes on from the name of the line before it, so what the first
-name of an expression should be follows from the program. A comment says in words what its line should do; not every
-line has one.
+`a` and `b` are numbers, `v` is a list of numbers. The first name of an expression is the name that the previous line
+defined, so the correct name follows from the program. A comment describes the correct operation of its line in words.
+Not every line has a comment.
 """
 
 from __future__ import annotations
@@ -20,64 +20,70 @@ from typing import Any
 Line = tuple[str, ...]
 """Words of a line."""
 Inputs = Mapping[str, Any]
-"""Parameter → value."""
+"""Values of the parameters by name."""
 
 PARAMETERS = ("a", "b", "v")
 LOOPED = "x"
-"""The name that a loop gives to each number of `v`."""
+"""Variable of a loop over the numbers of `v`."""
 NAMES = ("c", "d", "e", "f")
 """Names that lines may define."""
 NUMBERS = tuple(str(number) for number in range(1, 6))
 OPERATORS = {"+": "plus", "-": "minus", "*": "times", "min": "smaller", "max": "larger"}
-"""Sign → its word in comments."""
+"""Words of the operators in comments."""
 COMPARISONS = {">": "above", "<": "below", "==": "equal"}
 FACTORS = ("2", "3")
-"""Numbers that a program multiplies by: results stay small."""
+"""Factors of multiplications; they are small, so that results stay small."""
 OPERATOR_WEIGHTS = {"+": 7, "-": 6, "*": 2, "min": 2, "max": 3}
 
 
 @dataclass(frozen=True)
-class Program:
-    """Attributes:
-    lines: in order; without the last one, which returns `result`.
-    result: the name that is returned.
+class RepairProgram:
+    """A program.
+
+    Attributes:
+        lines: lines in order, without the return statement.
+        result: name that the program returns.
     """
 
     lines: tuple[Line, ...]
     result: str
 
-    def replaced(self, changes: Mapping[int, Line]) -> Program:
-        """The program with other lines in these places; counted from 0."""
-        return Program(tuple(changes.get(i, line) for i, line in enumerate(self.lines)), self.result)
+    def replaced(self, changes: Mapping[int, Line]) -> RepairProgram:
+        """Return the program with some lines replaced; `changes` maps indices from 0 to lines."""
+        return RepairProgram(tuple(changes.get(i, line) for i, line in enumerate(self.lines)), self.result)
 
 
-def draw_program(rng: Random, lines: int) -> Program:
-    """A program of so many lines."""
+def draw_program(rng: Random, lines: int) -> RepairProgram:
+    """Sample a program with this number of lines."""
     current = "a"
     free = list(NAMES)
-    drawn: list[Line] = []
+    selected: list[Line] = []
     for number in range(lines):
+        # the first line is an assignment: conditions and loops update a name that a line has defined
         shapes = {"assignment": 5, "condition": 3 if number else 0, "loop": 2 if number else 0}
         shape = rng.choices(list(shapes), list(shapes.values()))[0]
         if shape == "assignment":
+            # each assignment defines a new name
             target = free.pop(rng.randrange(len(free)))
-            drawn.append((target, "=", *_expression(rng, current)))
+            selected.append((target, "=", *_expression(rng, current)))
             current = target
         elif shape == "condition":
             comparison = rng.choice(list(COMPARISONS)[:2])
+            # only > and <; equality is rarely true for random numbers
             condition = ("if", current, comparison, _operand(rng), ":")
-            drawn.append((*condition, current, "=", *_expression(rng, current)))
+            selected.append((*condition, current, "=", *_expression(rng, current)))
         else:
+            # no multiplication in loops, because results must stay small
             operator = rng.choice(("+", "-", "max", "min"))
-            drawn.append(("for", LOOPED, "in", "v", ":", current, "=", current, operator, LOOPED))
-    return Program(tuple(drawn), current)
+            selected.append(("for", LOOPED, "in", "v", ":", current, "=", current, operator, LOOPED))
+    return RepairProgram(tuple(selected), current)
 
 
 def comment_of(line: Line) -> str:
-    """What a line should do, in words: operator and second operand, then the condition.
+    """Describe the operation of a line in words: operator and second operand, then the condition.
 
-    In this order every word of a comment stands equally far behind the word that it is about, in lines of any shape:
-    a model of two layers learns to compare them.
+    In this order each word of a comment has the same distance from the word it refers to, in lines of all shapes. A
+    model with two layers can learn to compare them.
     """
     head, body = split_line(line)
     operator, operand = body[-2:]
@@ -88,7 +94,7 @@ def comment_of(line: Line) -> str:
 
 
 def split_line(line: Line) -> tuple[Line, Line]:
-    """(what stands before the colon, with it; the assignment)."""
+    """Split a line into its head, including the colon, and its assignment. The head is empty if there is no colon."""
     if ":" not in line:
         return (), line
     colon = line.index(":")
@@ -96,22 +102,26 @@ def split_line(line: Line) -> tuple[Line, Line]:
 
 
 def numbered(number: int, line: Line) -> str:
-    """A line as it is written in prompts and replies; `number` counts from 0, the text from 1."""
+    """Format a line for prompts and responses. `number` is the index from 0; the text counts from 1."""
     return f"line {number + 1} : {' '.join(line)}"
 
 
-def spell(value: int | float) -> str:
-    """A number as words: the sign stands alone, so that 3 and - 3 have one token in common."""
+def number_as_words(value: int | float) -> str:
+    """Format a number as words. The sign is a separate word, so that 3 and -3 share a token."""
     return f"- {-value}" if value < 0 else str(value)
 
 
 def spell_inputs(inputs: Inputs) -> str:
+    """Format inputs for a prompt, such as `a 3 , b 5 , v 1 2`."""
     values = {name: value if isinstance(value, Sequence) else [value] for name, value in inputs.items()}
-    return " , ".join(f"{name} {' '.join(spell(number) for number in values[name])}" for name in values)
+    return " , ".join(f"{name} {' '.join(number_as_words(number) for number in values[name])}" for name in values)
 
 
 def draw_inputs(rng: Random) -> dict[str, Any]:
-    return {"a": rng.randint(0, 9), "b": rng.randint(0, 9), "v": [rng.randint(0, 9) for _ in range(rng.randint(2, 3))]}
+    """Sample inputs: digits for `a` and `b`, two or three digits for `v`."""
+    a, b = rng.randint(0, 9), rng.randint(0, 9)
+    length = rng.randint(2, 3)
+    return {"a": a, "b": b, "v": [rng.randint(0, 9) for _ in range(length)]}
 
 
 def _expression(rng: Random, current: str) -> Line:

@@ -1,6 +1,7 @@
-"""The embedded world of repairs as a corpus (`data=repairs`). Needs no download; see `packs/code/repairs/`.
+"""Corpus of the built-in world of repairs (`data=repairs`). It needs no download; see `packs/code/repairs/`.
 
-A training row is a demonstration: a conversation of which the repair is learned, and wrong tries before it are read.
+A training row is a demonstration: a conversation in which the model learns the repair. Wrong attempts before the repair
+are only context.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rlhf_lab.packs.code.repairs.world import VERSION, RepairWorld, RepairWorldS
 
 
 def build(settings: Repairs) -> Corpus:
-    """Draw the corpus of a world of repairs. `environment` is the `RepairWorld` itself."""
+    """Generate the corpus of a world of repairs. `environment` is the `RepairWorld`."""
     world = world_of(settings)
     splits: dict[str, list[Pair]] = {}
     reports: dict[str, LoadReport] = {}
@@ -45,7 +46,7 @@ def build(settings: Repairs) -> Corpus:
 
 
 def world_of(settings: Repairs) -> RepairWorld:
-    """The world that these settings describe."""
+    """Return the world that these settings describe."""
     size = RepairWorldSize(
         lines=(settings.min_lines, settings.max_lines),
         told=settings.told,
@@ -57,13 +58,13 @@ def world_of(settings: Repairs) -> RepairWorld:
 
 
 def _conversation(world: RepairWorld, task: Task, revise: float) -> Pair:
-    """A whole conversation, learned from the repair on."""
+    """Return a complete conversation; `learn_from` in its metadata is the index of the first message to learn."""
     demonstration = world.demonstrate(task, revise)
-    *said, last = demonstration.messages
-    messages: list[Message] = [*to_messages(task.prompt), *said]
-    learn_from = len(messages) - len(said) + demonstration.learn_from
+    *earlier, last = demonstration.messages
+    messages: list[Message] = [*to_messages(task.prompt), *earlier]
+    learn_from = len(messages) - len(earlier) + demonstration.learn_from
     meta = {
-        "category": task.facts["category"],
+        "category": task.metadata["category"],
         "tries": len(demonstration.tries),
         "correct_chosen": 1,
         "learn_from": learn_from,

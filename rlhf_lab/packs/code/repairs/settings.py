@@ -15,21 +15,23 @@ from rlhf_lab.data.settings import WorldSettings
 @register("data", "repairs")
 @dataclass(frozen=True)
 class Repairs(WorldSettings):
-    """The embedded world of repairs: small programs with planted bugs, each with an example that fails.
+    """Built-in world of repairs: small programs with planted bugs, each with a failing example.
 
-    A training row is a demonstration; an episode writes lines anew, reads what running the program gives, and writes
-    again. Bugs have three tiers: 1, a name that is not defined; 2, a wrong number, operator or comparison; 3, two such
-    words, of which the example shows one.
+    A training row is a demonstration. In an episode the agent rewrites lines, reads the result of the program, and may
+    rewrite lines again. Bugs have three tiers: (1) an undefined name; (2) a wrong number, operator or comparison; (3)
+    two bugs as in tier 2, of which the example reveals one.
 
     Args:
-        train_tasks, test_tasks: tasks per split, the tiers in turn. A training task has one demonstration.
-        min_lines, max_lines: of a program, without the one that returns.
-        told: probability that a comment says what a line should do. What no comment tells only running the program can.
-        revise: probability that a demonstration has a wrong try before its repair, and another behind each of them.
-            Wrong tries are read, and not learned; with 0 there is nothing to read.
-        shown_run: `own`, what running the program gave; `other`, of a program that fails, what a failing program of
-            another task gave: what is left of success then is not due to reading.
-        turns: most turns of an episode, with the one that says that it is done.
+        train_tasks, test_tasks: number of tasks per split; tasks cycle through the tiers. A training task has one
+            demonstration.
+        min_lines, max_lines: minimum and maximum number of lines of a program, without the return statement.
+        told: probability that a line has a comment with its correct operation. Without a comment, only the result of
+            the program reveals it.
+        revise: probability that a demonstration has a wrong attempt before its repair, and a further one after each
+            wrong attempt. Wrong attempts are context and not learned; with 0 there are none.
+        shown_run: `own` answers with the result of the agent's program. `other` is a control: a failing program is
+            answered with the result of a failing program of another task, so success cannot come from reading it.
+        turns: maximum number of turns of an episode, including the final `done`.
     """
 
     provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS | Capability.TRUE_REWARD
@@ -38,7 +40,7 @@ class Repairs(WorldSettings):
     train_tasks: Annotated[int, Ge(1), Le(10_000_000)] = 24000
     test_tasks: Annotated[int, Ge(1), Le(1_000_000)] = 600
     min_lines: Annotated[int, Ge(2), Le(4)] = 2
-    max_lines: Annotated[int, Ge(2), Le(4)] = 3  # there are names for four lines
+    max_lines: Annotated[int, Ge(2), Le(4)] = 3  # `programs.NAMES` has names for four lines
     told: Annotated[float, Ge(0), Le(1)] = 0.7
     revise: Annotated[float, Ge(0), Lt(1)] = 0.5
     shown_run: Literal["own", "other"] = "own"
@@ -47,10 +49,13 @@ class Repairs(WorldSettings):
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            (self.min_lines <= self.max_lines, f"min_lines={self.min_lines} is above max_lines={self.max_lines}"),
+            (
+                self.min_lines <= self.max_lines,
+                f"min_lines={self.min_lines} must not exceed max_lines={self.max_lines}",
+            ),
         )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # what other sources know of themselves as a class is a setting here
+        # `max_turns` is a class attribute of other data settings; here it depends on a setting
         object.__setattr__(self, "max_turns", self.turns)

@@ -1,4 +1,4 @@
-"""The world of repairs: programs with planted bugs, repaired by writing lines anew and reading what running them gives.
+"""World of repairs: programs with planted bugs. An agent rewrites lines and reads the result of running them.
 
     world = RepairWorld(RepairWorldSize(), seed=0)
     task = world.tasks("test")[0]
@@ -6,7 +6,7 @@
     world.step(state, "line 2 : d = c + 4")    # "gives 12 , 2 too low"
     world.step(state, "done")
 
-The program that was written last counts, as in `code_bench`. Hidden inputs decide; what they say is never shown.
+The last program counts, as in `code_bench`. Hidden inputs determine if it is correct; their results are never shown.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from rlhf_lab.core.measures import CALLS, CORRECT, GOLD
 from rlhf_lab.core.messages import Message
 from rlhf_lab.environments.splits import SPLITS, split_of, transcript
 from rlhf_lab.packs.code.repairs.bugs import BuggyProgram, Tier, draw_buggy_program, is_right
-from rlhf_lab.packs.code.repairs.demonstrations import Demonstration, demonstrate, wrong_try
+from rlhf_lab.packs.code.repairs.demonstrations import RepairDemonstration, demonstrate, wrong_try
 from rlhf_lab.packs.code.repairs.metrics import REPAIRS
-from rlhf_lab.packs.code.repairs.programs import comment_of, numbered, spell, spell_inputs
+from rlhf_lab.packs.code.repairs.programs import comment_of, number_as_words, numbered, spell_inputs
 from rlhf_lab.packs.code.repairs.runs import DONE, PASSES, UNREADABLE, answer_to, read_changes
 
 VERSION = 1
-"""Increased whenever the same settings give other text or other answers; part of a corpus fingerprint."""
+"""Version of the world; part of the fingerprint of a corpus. Increase it if the same settings give different text or
+answers."""
 TIERS: tuple[Tier, ...] = (1, 2, 3)
 ROUNDS = (1, 2, 6)
 """Numbers of rounds after which programs are graded."""
@@ -38,13 +39,13 @@ ROUNDS = (1, 2, 6)
 
 @dataclass(frozen=True)
 class RepairWorldSize:
-    """Of a world.
+    """Size and options of a world.
 
     Attributes:
-        lines: fewest and most of a program, without the one that returns.
+        lines: minimum and maximum number of lines of a program, without the return statement.
         told: probability that a line has a comment.
-        train_tasks, test_tasks: per split; test tasks go through the tiers in turn.
-        other_answers: whether a program that fails is answered with what another task's program gave.
+        train_tasks, test_tasks: number of tasks per split; tasks cycle through the tiers.
+        other_answers: True to answer a failing program with the result of another task's program.
     """
 
     lines: tuple[int, int] = (2, 3)
@@ -55,12 +56,13 @@ class RepairWorldSize:
 
 
 @dataclass
-class Attempt:
+class RepairEpisodeState:
     """State of an episode.
 
     Attributes:
-        solved: whether the program that was written last is right.
-        random: draws the answers where they are another task's.
+        task: task of the episode.
+        random: random generator that selects the answers of other tasks.
+        solved: True if the last program is correct.
     """
 
     task: Task
@@ -69,13 +71,14 @@ class Attempt:
 
 
 class RepairWorld:
-    """Implements `core.episodes.Environment`.
+    """Environment of repairs, an implementation of `core.episodes.Environment`.
 
-    A task is a number: everything in it is drawn from (seed, split, number). A task belongs to a split by the hash of
-    its prompt, so no test task is a training task.
+    A task is determined by (seed, split, number). The hash of its prompt determines its split, so that no test task is
+    a training task.
 
     Args:
-        seed, test_seed: of the training and of the held-out tasks.
+        size: size and options of the world.
+        seed, test_seed: seeds of the training tasks and of the held-out tasks.
     """
 
     measures = (GOLD, CORRECT, CALLS, *REPAIRS)
@@ -84,98 +87,105 @@ class RepairWorld:
         self.size = size
         self.seeds = {"train": seed, "test": seed if test_seed is None else test_seed}
         self._tasks: dict[str, list[Task]] = {}
-        self._drawn: dict[tuple[str, int], BuggyProgram] = {}
+        self._sampled_logps: dict[tuple[str, int], BuggyProgram] = {}
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Raises ValueError for an unknown split."""
+        """Return the tasks of a split. Raises ValueError for an unknown split."""
         if split not in SPLITS:
-            raise ValueError(f"split {split!r} is unknown; use {' or '.join(SPLITS)}")
+            raise ValueError(f"unknown split {split!r}; use {' or '.join(SPLITS)}")
         if split not in self._tasks:
             count = self.size.train_tasks if split == "train" else self.size.test_tasks
             self._tasks[split] = [self._draw(split, number) for number in range(count)]
         return self._tasks[split]
 
     def program(self, task: Task) -> BuggyProgram:
-        """The programs behind a task."""
-        key = task.facts["split"], task.facts["number"]
-        if key not in self._drawn:
+        """Return the programs of a task."""
+        key = task.metadata["split"], task.metadata["number"]
+        if key not in self._sampled_logps:
             self._draw(*key)
-        return self._drawn[key]
+        return self._sampled_logps[key]
 
-    def reset(self, task: Task, seed: int) -> Attempt:
-        return Attempt(task, self._random(f"answers/{seed}", task.facts["split"], task.facts["number"]))
+    def reset(self, task: Task, seed: int) -> RepairEpisodeState:
+        return RepairEpisodeState(
+            task, self._random(f"answers/{seed}", task.metadata["split"], task.metadata["number"])
+        )
 
-    def step(self, state: Attempt, reply: str) -> Step:
-        """Answer a reply.
+    def step(self, state: RepairEpisodeState, response: str) -> Step:
+        """Answer a response.
 
-        The reward is 1 where a program becomes right and -1 where it was right before: over an episode they add up to
-        whether the last program is right, and up to any round to whether the program of that round is.
+        The reward is 1 if the program becomes correct, −1 if it becomes wrong, and 0 if nothing changes. The sum of the
+        rewards up to a round is 1 if the program of that round is correct, else 0.
         """
-        if reply.strip() == DONE:
+        if response.strip() == DONE:
             return Step(done=True)
         program = self.program(state.task)
-        changes = read_changes(reply, len(program.buggy.lines))
+        changes = read_changes(response, len(program.buggy.lines))
         if changes is None:
-            return Step([_said(UNREADABLE)], done=False)
+            return Step([_text_of(UNREADABLE)], done=False)
+        # a program must be correct for all hidden inputs, not only for the example
         before, state.solved = state.solved, is_right(program.buggy.replaced(changes), program)
         answer = answer_to(program, changes)
         if self.size.other_answers and answer != PASSES:
             answer = self._other_answer(state)
-        return Step([_said(answer)], reward=float(state.solved) - float(before), done=False)
+        return Step([_text_of(answer)], reward=float(state.solved) - float(before), done=False)
 
     def grade(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:
-        """What programs are worth after some rounds, and in the end.
+        """Grade programs after some rounds and at the end.
 
-        `correct`, and the same as `gold`: the last program is right. `solved_within/r`: the last of the first r is.
-        `gain_by_round/r`: what rounds 2 to r changed in that. `calls`: programs that were written.
+        `correct` and `gold`: 1 if the last program is correct. `solved_within/r`: 1 if the last of the first r programs
+        is correct. `gain_by_round/r`: the change of that between rounds 1 and r. `calls`: number of programs.
         """
-        solved = {most: np.array([_solved_within(episode, most) for episode in episodes]) for most in ROUNDS}
+        solved = {cutoff: np.array([_solved_within(episode, cutoff) for episode in episodes]) for cutoff in ROUNDS}
         correct = np.array([_solved_within(episode, len(episode.turns)) for episode in episodes])
         calls = [len(episode.turns) - (episode.response.strip() == DONE) for episode in episodes]
         grades = {"gold": correct, "correct": correct.copy(), "calls": np.array(calls, dtype=np.float64)}
-        grades |= {f"solved_within/{most}": values for most, values in solved.items()}
-        return grades | {f"gain_by_round/{most}": solved[most] - solved[1] for most in ROUNDS[1:]}
+        grades |= {f"solved_within/{cutoff}": values for cutoff, values in solved.items()}
+        return grades | {f"gain_by_round/{cutoff}": solved[cutoff] - solved[1] for cutoff in ROUNDS[1:]}
 
-    def demonstrate(self, task: Task, revise: float) -> Demonstration:
-        """One attempt, which has wrong tries with probability `revise`; they follow from the task."""
+    def demonstrate(self, task: Task, revise: float) -> RepairDemonstration:
+        """Generate a demonstration, with wrong attempts with probability `revise`. It is determined by the task."""
         return demonstrate(self.program(task), self.random("demonstration", task), revise)
 
     def demonstration(self, task: Task) -> list[Message]:
-        """See `core.episodes.Demonstrating`."""
+        """Return a demonstration without wrong attempts; see `core.episodes.Demonstrating`."""
         return self.demonstrate(task, 0.0).messages
 
     def random(self, purpose: str, task: Task) -> Random:
-        """Random numbers of a task for one purpose."""
-        return self._random(purpose, task.facts["split"], task.facts["number"])
+        """Return a random generator for one purpose, determined by the task."""
+        return self._random(purpose, task.metadata["split"], task.metadata["number"])
 
     def _draw(self, split: str, number: int) -> Task:
         rng = self._random("task", split, number)
         tier = TIERS[number % len(TIERS)]
+        # draws are repeated until the hash of the prompt assigns the task to the requested split
         while True:
-            drawn = draw_buggy_program(rng, tier, self.size.lines)
-            question = self._question(drawn, rng)
+            selected = draw_buggy_program(rng, tier, self.size.lines)
+            question = self._question(selected, rng)
             if split_of(transcript(question)) == split:
                 break
-        self._drawn[split, number] = drawn
-        facts = {"id": f"tier_{tier}/{split}/{number}", "category": f"tier_{tier}", "split": split, "number": number}
-        return Task(transcript(question), facts)
+        self._sampled_logps[split, number] = selected
+        # the metadata only identify the task; programs are regenerated from (split, number)
+        metadata = {"id": f"tier_{tier}/{split}/{number}", "category": f"tier_{tier}", "split": split, "number": number}
+        return Task(transcript(question), metadata)
 
     def _question(self, drawn: BuggyProgram, rng: Random) -> str:
-        """The program with the comments that it has, and the example."""
-        unseen = {slot.line for slot in drawn.slots[1:]}  # nothing else says what is wrong there
+        """Return the text of a task: the program with its comments, and the example."""
+        unseen = {slot.line for slot in drawn.slots[1:]}  # these lines need a comment: the example does not reveal them
         rows = []
-        for number, (given, right) in enumerate(zip(drawn.buggy.lines, drawn.right.lines, strict=True)):
-            is_told = rng.random() < self.size.told or number in unseen
-            rows.append(numbered(number, given) + (f" # {comment_of(right)}" if is_told else ""))
-        expected = spell(drawn.expected)
+        for index, (provided, right) in enumerate(zip(drawn.buggy.lines, drawn.right.lines, strict=True)):
+            # drawn for all lines, so that the draws do not depend on the bugs
+            is_stated = rng.random() < self.size.told or index in unseen
+            rows.append(numbered(index, provided) + (f" # {comment_of(right)}" if is_stated else ""))
+        expected = number_as_words(drawn.expected)
         return "\n".join(
             ["Repair:", *rows, f"return {drawn.buggy.result}", f"{spell_inputs(drawn.example)} : {expected}"]
         )
 
-    def _other_answer(self, state: Attempt) -> str:
-        """What a wrong try at another task of the same tier gives."""
-        split, number = state.task.facts["split"], state.task.facts["number"]
+    def _other_answer(self, state: RepairEpisodeState) -> str:
+        """Return the answer to a wrong attempt at another task of the same tier."""
+        split, number = state.task.metadata["split"], state.task.metadata["number"]
         while True:
+            # tasks cycle through the tiers, so a multiple of their number keeps the tier
             distance = len(TIERS) * state.random.randint(1, 10**6)
             other = self._neighbour(split, number + distance)
             changes = wrong_try(other, state.random)
@@ -187,14 +197,15 @@ class RepairWorld:
         return draw_buggy_program(self._random("neighbour", split, number), tier, self.size.lines)
 
     def _random(self, purpose: str, split: str, number: int) -> Random:
+        # blake2b is stable between processes, unlike `hash`
         key = f"repairs/{self.seeds[split]}/{purpose}/{split}/{number}"
         return Random(int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big"))
 
 
-def _said(text: str) -> Message:
+def _text_of(text: str) -> Message:
     return {"role": "tool", "content": text}
 
 
-def _solved_within(episode: Episode, most: int) -> float:
-    """Whether the last of the first programs is right; see `RepairWorld.step` on rewards."""
-    return float(sum(turn.reward for turn in episode.turns[:most]))
+def _solved_within(episode: Episode, limit: int) -> float:
+    """Return 1 if the last of the first `limit` programs is correct, else 0; see the rewards of `RepairWorld.step`."""
+    return float(sum(turn.reward for turn in episode.turns[:limit]))

@@ -1,4 +1,5 @@
-"""Replies that are programs, checked by running the tests of their row in the sandbox.
+"""Reward terms for responses that are programs.
 
-settings.py, then code_tests.py (facts and reply → score) and extraction.py (which part of a reply is the program).
+Read settings.py, then code_tests.py (runs the tests of a row in the sandbox) and extraction.py (extracts the program of
+a response). code_quality.py analyses the program without running it.
 """

@@ -1,7 +1,7 @@
-"""Static quality of Python code in a reply: read from its syntax tree, never run.
+"""Static quality of the Python code in a response, computed from its syntax tree. The code is never run.
 
-RLSQM (arXiv:2310.02368) rewards properties of C# unit tests that a static analysis finds. Here are those that any
-Python code has. Left out: scopes are not told apart, so a name that is read anywhere counts as used everywhere.
+RLSQM (arXiv:2310.02368) rewards properties of C# unit tests that static analysis finds. This module checks properties
+that apply to all Python code. It does not distinguish scopes: a name that is read anywhere counts as used everywhere.
 """
 
 from __future__ import annotations
@@ -25,65 +25,66 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class CodeQualityReward:
-    """See `CodeQuality`."""
+    """Reward term of `CodeQuality`."""
 
     def __init__(self, settings: CodeQuality):
         self.settings = settings
         self.no_code = math.nan if settings.no_code is None else settings.no_code
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
-        """Parts: "parses", and each check's share; NaN where there is no code, or none that parses."""
-        rows = [self._score_reply(text) for text in responses]
+        """Score responses. The parts are "parses" and the fraction of each check; NaN without code that parses."""
+        rows = [self._score_response(text) for text in responses]
         names = ("parses", *self.settings.checks)
         total_N = np.array([row[0] for row in rows], dtype=np.float64)
         parts_NC = np.array([row[1:] for row in rows], dtype=np.float64).reshape(len(rows), len(names))
         return RewardBatch(total_N, dict(zip(names, parts_NC.T, strict=True)))
 
-    def _score_reply(self, text: str) -> list[float]:
-        """The reward of a reply, whether its code parses, and each check's share."""
+    def _score_response(self, text: str) -> list[float]:
+        """Return the reward of a response, 1 if its code parses (else 0), and the fraction of each check."""
         unknown = [math.nan] * len(self.settings.checks)
         blocks = [code for language, code in BLOCK.findall(text) if language.lower() in PYTHON]
         if not blocks:
             return [self.no_code, math.nan, *unknown]
+        # the blocks are joined, so that a name defined in one block and read in another counts as used
         code = "\n".join(blocks)
         tree = parsed(code)
         if tree is None:
             return [0.0, 0.0, *unknown]
-        shares = [self._run_check(name, tree, code) for name in self.settings.checks]
-        return [sum(shares) / len(shares), 1.0, *shares]
+        fractions = [self._run_check(name, tree, code) for name in self.settings.checks]
+        return [sum(fractions) / len(fractions), 1.0, *fractions]
 
     def _run_check(self, name: str, tree: ast.Module, code: str) -> float:
         if name == "line_length":
             lines = [line for line in code.splitlines() if line.strip()]
-            return _share([len(line) <= self.settings.max_line for line in lines])
+            return _fraction([len(line) <= self.settings.max_line for line in lines])
         return CHECKS[name](tree)
 
 
 def parsed(code: str) -> ast.Module | None:
-    """The syntax tree, or None for text that is no Python."""
+    """Parse the code; None if it is not valid Python."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes of the reply are not the lab's
+            warnings.simplefilter("ignore")  # invalid escapes in a response must not print warnings
             return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
 def used_imports(tree: ast.Module) -> float:
-    """Share of imported names that are read."""
+    """Return the fraction of imported names that are read."""
     names_read = _names_read(tree)
     imported = []
     for node in ast.walk(tree):
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
             continue
-        if getattr(node, "module", "") == "__future__":  # no code reads those names
+        if getattr(node, "module", "") == "__future__":  # these names are directives; no code reads them
             continue
         imported += [alias.asname or alias.name.partition(".")[0] for alias in node.names if alias.name != "*"]
-    return _share([name in names_read for name in imported])
+    return _fraction([name in names_read for name in imported])
 
 
 def used_names(tree: ast.Module) -> float:
-    """Share of names assigned inside functions that are read; names with a leading underscore do not count."""
+    """Return the fraction of names assigned in functions that are read; names with a leading underscore are ignored."""
     names_read = _names_read(tree)
     functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     assigned = [
@@ -92,34 +93,35 @@ def used_names(tree: ast.Module) -> float:
         for node in ast.walk(function)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and not node.id.startswith("_")
     ]
-    return _share([name in names_read for name in dict.fromkeys(assigned)])  # each name once
+    distinct_names = list(dict.fromkeys(assigned))
+    return _fraction([name in names_read for name in distinct_names])
 
 
 def documented(tree: ast.Module) -> float:
-    """Share of functions and classes that have a docstring; names with a leading underscore need none."""
+    """Return the fraction of functions and classes with a docstring; names with a leading underscore are ignored."""
     definitions = [node for node in ast.walk(tree) if isinstance(node, DEFINITIONS)]
     public = [node for node in definitions if not node.name.startswith("_")]
-    return _share([ast.get_docstring(node) is not None for node in public])
+    return _fraction([ast.get_docstring(node) is not None for node in public])
 
 
 def named_errors(tree: ast.Module) -> float:
-    """Share of `except` clauses that say what they catch."""
-    return _share([node.type is not None for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)])
+    """Return the fraction of `except` clauses that name the error they catch."""
+    return _fraction([node.type is not None for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)])
 
 
 def reachable(tree: ast.Module) -> float:
-    """Share of statements that do not follow a return, raise, break or continue of the same block."""
+    """Return the fraction of statements that do not follow a return, raise, break or continue in the same block."""
     outcomes: list[bool] = []
     for node in ast.walk(tree):
         for field in ("body", "orelse", "finalbody"):
             block = getattr(node, field, None)
-            if not isinstance(block, list):  # the body of a lambda or a conditional expression is no block
+            if not isinstance(block, list):  # the body of a lambda or conditional expression is a single node
                 continue
-            ended = False
+            finished = False
             for statement in block:
-                outcomes.append(not ended)
-                ended = ended or isinstance(statement, ENDS)
-    return _share(outcomes)
+                outcomes.append(not finished)
+                finished = finished or isinstance(statement, ENDS)
+    return _fraction(outcomes)
 
 
 CHECKS: dict[str, Callable[[ast.Module], float]] = {
@@ -132,12 +134,12 @@ CHECKS: dict[str, Callable[[ast.Module], float]] = {
 
 
 def _names_read(tree: ast.Module) -> set[str]:
-    """Names that the code reads anywhere; scopes are not told apart."""
+    """Return all names that the code reads, without distinguishing scopes."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 
-def _share(outcomes: list[bool]) -> float:
-    """Share of good outcomes; 1 where there is nothing to check."""
+def _fraction(outcomes: list[bool]) -> float:
+    """Return the fraction of True values; 1 for an empty list, because nothing violates the check."""
     return sum(outcomes) / len(outcomes) if outcomes else 1.0
 
 

@@ -1,4 +1,4 @@
-"""The tests of a row as a verifier: facts and a reply in, a score out, for reward and metric alike."""
+"""Verifier that runs the hidden tests of a row: from metadata and a response to a score, for reward and metric."""
 
 from __future__ import annotations
 
@@ -10,82 +10,87 @@ from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data.transcript import parse
 from rlhf_lab.packs.code.rewards.extraction import program_of, prompt_code
 from rlhf_lab.packs.code.rewards.settings import CodeTests
-from rlhf_lab.packs.code.sandbox.grader import Grade, Grader, HiddenTests
+from rlhf_lab.packs.code.sandbox.grader import HiddenTestResult, HiddenTests, ProgramGrader
 from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
 from rlhf_lab.packs.code.sandbox.settings import Sandboxing
-from rlhf_lab.rewards.verifiers.verifier import ABSTAINS, Reply, Verdict, VerifierReward, verifier_of
+from rlhf_lab.rewards.verifiers.verifier import ABSTAINS, GradedTriple, VerifierTermReward, VerifierVerdict, verifier_of
 from rlhf_lab.training.run import Run
 
 COLUMNS = ("test", "tests", "test_list")
+"""Default columns of tests, in order of preference."""
 KEPT = 4096
-"""Grades that are kept, so that the metric does not run again what the reward has run."""
+"""Maximum number of cached grades. The cache avoids running the same program for both reward and metric."""
 
 
 class CodeVerifier:
-    """Runs replies against the tests of their rows."""
+    """Verifier that runs responses against the hidden tests of their rows."""
 
     def __init__(self, settings: CodeTests, sandbox: Sandbox):
         self.settings = settings
-        self.grader = Grader(sandbox)
-        self._grades: dict[tuple[str, HiddenTests], Grade] = {}
+        self.grader = ProgramGrader(sandbox)
+        self._grades: dict[tuple[str, HiddenTests], HiddenTestResult] = {}
 
-    def score(self, facts: Mapping[str, Any], prompt: str, response: str) -> float:
-        """0…1; NaN where the row has no tests, or its tests cannot be run across processes."""
-        return self.verdicts([(facts, prompt, response)])[0].score
+    def score(self, metadata: Mapping[str, Any], prompt: str, response: str) -> float:
+        """Return the score of a response, 0…1; NaN if the row has no tests or its tests are unsupported."""
+        return self.verdicts([(metadata, prompt, response)])[0].score
 
-    def verdicts(self, replies: Sequence[Reply]) -> list[Verdict]:
-        """Of many replies, some at a time."""
-        return [ABSTAINS if grade is None else self._verdict(grade) for grade in self.grades(replies)]
+    def verdicts(self, responses: Sequence[GradedTriple]) -> list[VerifierVerdict]:
+        """Return the verdicts of responses; several programs run at the same time."""
+        return [ABSTAINS if grade is None else self._verdict(grade) for grade in self.grades(responses)]
 
-    def _verdict(self, grade: Grade) -> Verdict:
+    def _verdict(self, grade: HiddenTestResult) -> VerifierVerdict:
         parts = {"runs": float(grade.status in ("passed", "failed")), "sandbox_lost": float(grade.lost)}
-        return Verdict(self._credit(grade), parts)
+        return VerifierVerdict(self._credit(grade), parts)
 
-    def grades(self, replies: Sequence[Reply]) -> list[Grade | None]:
-        """The grade of each reply; None where its row has no tests."""
-        jobs = [self.job(*reply) for reply in replies]
+    def grades(self, responses: Sequence[GradedTriple]) -> list[HiddenTestResult | None]:
+        """Return the grade of each response; None if its row has no tests."""
+        jobs = [self.job(*response) for response in responses]
+        # identical programs with the same tests are graded once
         new = [job for job in dict.fromkeys(jobs) if job is not None and job not in self._grades]
         for job, grade in zip(new, self.grader.grade_many(new), strict=True):
             self._grades[job] = grade
         grades = [None if job is None else self._grades[job] for job in jobs]
+        # dropped after all grades are collected, so that none of this call's grades is missing
         while len(self._grades) > KEPT:
             self._grades.pop(next(iter(self._grades)))
         return grades
 
-    def job(self, facts: Mapping[str, Any], prompt: str, response: str) -> tuple[str, HiddenTests] | None:
-        """The program of a reply and its tests; None where the row has none."""
-        entry_point = str(facts.get("entry_point") or "")
-        given = prompt_code(_question(prompt), entry_point) if entry_point else ""
-        tests = hidden_tests(facts, given, self.settings.column)
+    def job(self, metadata: Mapping[str, Any], prompt: str, response: str) -> tuple[str, HiddenTests] | None:
+        """Return the program of a response and its tests; None if the row has no tests."""
+        entry_point = str(metadata.get("entry_point") or "")
+        provided = prompt_code(_question(prompt), entry_point) if entry_point else ""
+        tests = hidden_tests(metadata, provided, self.settings.column)
         if tests is None:
             return None
-        return program_of(response, given, entry_point), tests
+        return program_of(response, provided, entry_point), tests
 
-    def _credit(self, grade: Grade) -> float:
-        if grade.status == "unsupported":
+    def _credit(self, grade: HiddenTestResult) -> float:
+        if grade.status == "unsupported":  # a fault of the tests must not be a penalty for the response
             return math.nan
         if self.settings.credit == "share":
             return grade.passed / grade.total
         return float(grade.status == "passed")
 
 
-def hidden_tests(facts: Mapping[str, Any], given: str, column: str = "") -> HiddenTests | None:
-    """The hidden tests of a row; None where it has none. Raises DataError for what is no text and no list of texts."""
-    name = column or next((name for name in COLUMNS if facts.get(name)), "")
-    value = facts.get(name)
+def hidden_tests(metadata: Mapping[str, Any], provided: str, column: str = "") -> HiddenTests | None:
+    """Return the hidden tests of a row; None if it has none. Raises DataError unless they are text or a list of it."""
+    name = column or next((name for name in COLUMNS if metadata.get(name)), "")
+    value = metadata.get(name)
     if not value:
         return None
-    entry_point = str(facts.get("entry_point") or "")
+    entry_point = str(metadata.get("entry_point") or "")
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
-        raise DataError(f"column {name} is {value!r:.80}; expected Python text, or a list of it, for reward=code_tests")
-    if entry_point:
+        raise DataError(
+            f"column {name} is {value!r:.80}; expected Python code as text, or a list of texts, for reward=code_tests"
+        )
+    if entry_point:  # tests in the format of HumanEval define `check` and do not call it
         texts = [f"{text}\ncheck({entry_point})\n" if "def check(" in text else text for text in texts]
-    return HiddenTests(tuple(texts), entry_point, given)
+    return HiddenTests(tuple(texts), entry_point, provided)
 
 
 def _question(prompt: str) -> str:
-    """What the last message of a prompt says, with its spaces."""
+    """Return the content of the last message of a prompt, including its white space."""
     messages = parse(prompt.removesuffix("\n\nAssistant:")).messages
     return messages[-1]["content"] if messages else ""
 
@@ -94,12 +99,12 @@ def make(settings: CodeTests, sandbox: Sandboxing) -> CodeVerifier:
     return CodeVerifier(settings, Sandbox(sandbox))
 
 
-def build(settings: CodeTests, run: Run) -> VerifierReward:
-    rows = run.corpus.facts.values()
-    if run.corpus.environment is None and not any(hidden_tests(facts, "", settings.column) for facts in rows):
+def build(settings: CodeTests, run: Run) -> VerifierTermReward:
+    rows = run.corpus.metadata.values()
+    if run.corpus.environment is None and not any(hidden_tests(metadata, "", settings.column) for metadata in rows):
         columns = settings.column or ", ".join(COLUMNS)
         raise ConfigError(
             f"reward=code_tests: no row of data={run.corpus.name} has tests (column {columns}); use data=humaneval, or "
-            "name the column in reward.terms.code_tests.column"
+            "set the column with reward.terms.code_tests.column"
         )
-    return VerifierReward(verifier_of(settings, settings.runs_in(run.config)))
+    return VerifierTermReward(verifier_of(settings, settings.runs_in(run.config)))

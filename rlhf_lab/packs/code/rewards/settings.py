@@ -1,4 +1,4 @@
-"""Settings of the verifier of programs."""
+"""Settings of the reward terms for programs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from rlhf_lab.rewards.verifiers.settings import VerifierSettings
 @register("reward", "code_tests")
 @dataclass(frozen=True)
 class CodeTests(VerifierSettings):
-    """Hidden tests of a program: a reply is run against the tests of its row, in the sandbox (section `sandbox`).
+    """Hidden tests: a response is run against the tests of its row in the sandbox (section `sandbox`).
 
-    A row without tests is unscored, and one whose tests pass functions or objects to the program. The part `runs` is 1
-    where the program loads and ends by itself within its limits; `sandbox_lost` is 1 where its sandbox ended twice
-    without a report, so that it counts as failed.
+    A row is unscored if it has no tests, or if its tests pass functions or objects to the program. The part `runs` is 1
+    if the program loads and finishes within its limits. The part `sandbox_lost` is 1 if its sandbox exited twice
+    without a report; such a program counts as failed.
 
     Args:
-        credit: `all` is 1 where every test passes, else 0; `share` is the share of tests that pass, of rows with a list
-            of them.
-        column: the column with the tests; empty takes the first of `test`, `tests` and `test_list` that a row has. Text
-            is one test, a list is one test per entry; text that defines `check` (HumanEval) is called with the
-            function that the column `entry_point` names.
+        credit: `all` scores 1 if all tests pass, else 0. `share` scores the fraction of tests that pass, for rows with
+            a list of tests.
+        column: column of the tests; if empty, the first of `test`, `tests` and `test_list` that a row has. Text is one
+            test, a list is one test per entry. If the text defines `check` (HumanEval), `check` is called with the
+            function named in the column `entry_point`.
     """
 
     runs_code: ClassVar[bool] = True
@@ -40,19 +40,21 @@ class CodeTests(VerifierSettings):
 
 
 CODE_CHECKS = ("used_imports", "used_names", "documented", "line_length", "named_errors", "reachable")
-"""Checks that `code_quality` offers; see `packs/code/rewards/code_quality.py`."""
+"""Checks of `code_quality`; see `packs/code/rewards/code_quality.py`."""
 
 
 @register("reward", "code_quality")
 @dataclass(frozen=True)
 class CodeQuality(TermSettings):
-    """Static quality of the Python code in a reply, after RLSQM (arXiv:2310.02368): 0 for code that does not parse,
-    else the mean of `checks`, each a share in [0, 1]. The code is parsed and never run.
+    """Static quality of the Python code in a response, after RLSQM (arXiv:2310.02368).
+
+    The score is 0 if the code does not parse, else the mean of `checks`, each a fraction in [0, 1]. The code is never
+    run.
 
     Args:
-        checks: some of used_imports, used_names, documented, line_length, named_errors, reachable.
-        max_line: characters of a line that is not overlong.
-        no_code: reward of a reply without a ``` block; None leaves it unscored.
+        checks: checks to average: used_imports, used_names, documented, line_length, named_errors, reachable.
+        max_line: maximum number of characters in a line.
+        no_code: reward of a response without a ``` block; None leaves it unscored.
     """
 
     checks: Annotated[tuple[str, ...], NotEmpty(hint="name at least one")] = CODE_CHECKS

@@ -1,7 +1,7 @@
-"""Runs Python that nobody has read: what a model wrote, and the tests of it.
+"""Sandbox for untrusted Python: programs that a model wrote, and their tests.
 
-Start at sandbox.py (`Sandbox.run`), then outcome.py (limits and results), levels.py (how much isolation the machine
-allows), process.py (started programs, their pipes and their end) and jail/ (what isolates them). grader.py runs hidden
-tests against code that does not see them. probes/ has attacks on all of it.
-docs/code/sandbox.md has the guarantees.
+Read sandbox.py (`Sandbox.run`), outcome.py (limits and results), levels.py (levels of isolation), process.py (started
+programs and their pipes), then jail/, the launcher that isolates programs. grader.py runs hidden tests against code
+that cannot see them; harness/ runs inside its two sandboxes. probes/ attacks the sandbox and the grader.
+docs/code/sandbox.md lists the guarantees.
 """

@@ -1,8 +1,8 @@
-"""The level `container`: a program under docker or podman. Thin: one command, and no files back.
+"""Level `container`: a program in docker or podman. It is a single command and returns no files.
 
-The program goes in by standard input, in front of its own, so that no folder of the machine is mounted. What holds it
-is the container's: no network, no capabilities, no new privileges, a read-only root, an unknown uid, memory and
-processes counted by its control group, and the filter of system calls that docker and podman have by default.
+The files of the program are sent on standard input, before the program's own input, so that no directory of the machine
+is mounted. The container isolates the program: no network, no capabilities, no new privileges, a read-only root, an
+unknown uid, a control group for memory and processes, and the default filter of system calls of docker and podman.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import signal
 import subprocess
 from subprocess import PIPE, Popen
 
-from rlhf_lab.packs.code.sandbox.levels import ENVIRONMENT, MAIN, Task
-from rlhf_lab.packs.code.sandbox.outcome import Limits, SandboxError
-from rlhf_lab.packs.code.sandbox.process import Program
+from rlhf_lab.packs.code.sandbox.jail.launch import PENDING_SIGNALS
+from rlhf_lab.packs.code.sandbox.levels import ENVIRONMENT, MAIN, SandboxTask
+from rlhf_lab.packs.code.sandbox.outcome import ProgramLimits, SandboxError
+from rlhf_lab.packs.code.sandbox.process import SandboxedProcess
 
 ENGINES = ("docker", "podman")
 STARTED = "rlhf_lab: the program starts\n"
-"""What stderr says in front of the program's own: without it the exit status and what was said are the engine's. A
-program can exit with any number and say anything, but it cannot take this back."""
+"""Marker on stderr before the output of the program. Without it, exit status and output come from the engine. A program
+can exit with any status and write anything, but it cannot remove the marker."""
 READ = (
     f"STARTED = {STARTED!r}"
     + """
@@ -44,56 +45,63 @@ os.write(2, STARTED.encode())
 os.execv(sys.executable, [sys.executable, "-s", "-B", "-X", "utf8", sys.argv[1]])
 """
 )
-"""Runs in the container: writes the files that come first on stdin, and becomes the program, which reads the rest."""
+"""Script that runs in the container: reads the files from stdin, writes them, and executes the program, which reads the
+rest."""
 START_S = 20.0
-"""Time to start a container, besides the program's own."""
+"""Additional wall time to start a container in seconds."""
 
 SIGNALLED = 128
-"""Engines report the signal n that ended a program as the exit status SIGNALLED + n."""
+"""Offset of signals in exit statuses: engines report a program killed by signal n with status SIGNALLED + n."""
 
 _numbers = itertools.count()
 
 
 def engine() -> str | None:
-    """The path of docker or podman, whichever is installed."""
+    """Return the path of docker or podman, whichever is installed; None if neither is."""
     return next((path for path in map(shutil.which, ENGINES) if path), None)
 
 
-def command(path: str, name: str, image: str, limits: Limits) -> list[str]:
-    """The command line that runs a program in a container."""
+def command(path: str, name: str, image: str, limits: ProgramLimits) -> list[str]:
+    """Return the command line that runs a program in a container."""
+    # memory file systems limit the size of all files that a program writes
     disk = f"rw,nosuid,nodev,mode=1777,size={limits.disk_mib}m"
     environment = [word for key, value in ENVIRONMENT.items() if key != "PATH" for word in ("--env", f"{key}={value}")]
     return [
         path, "run", "--rm", "--interactive", "--name", name, "--init", "--network", "none", "--read-only",
         "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "65534:65534", "--ipc", "private",
         "--memory", f"{limits.memory_mib}m", "--memory-swap", f"{limits.memory_mib}m",
-        "--pids-limit", str(limits.processes + 1), "--ulimit", f"cpu={max(1, round(limits.cpu_s))}",
+        "--pids-limit", str(limits.processes + 1),
+        "--ulimit", f"cpu={limits.whole_cpu_s}:{limits.whole_cpu_s + 1}",
+        "--ulimit", f"sigpending={PENDING_SIGNALS}",
         "--tmpfs", f"/work:{disk}", "--tmpfs", f"/tmp:{disk}", "--shm-size", f"{limits.disk_mib}m",
         "--workdir", "/work", *environment, image, "python3", "-I", "-S", "-c", READ, MAIN,
     ]  # fmt: skip
 
 
 def exit_code(status: int) -> int:
-    """The exit status of an engine's command as that of the program: minus the signal that ended it, if one did."""
+    """Convert the exit status of an engine to that of the program; it is −n if signal n killed the program."""
     return SIGNALLED - status if SIGNALLED < status <= SIGNALLED + signal.SIGRTMAX else status
 
 
-def start(task: Task, limits: Limits, image: str) -> Program:
-    """Start a program. Raises SandboxError where files are to come back, or no engine is there."""
+def start(task: SandboxTask, limits: ProgramLimits, image: str) -> SandboxedProcess:
+    """Start a program. Raises SandboxError if files should be returned or if there is no engine."""
     path = engine()
     if path is None:
-        raise SandboxError(f"no container engine: install one of {', '.join(ENGINES)}")
+        raise SandboxError(f"no container engine is installed; install one of {', '.join(ENGINES)}")
     if task.keep:
-        raise SandboxError("level=container gives no files back; use sandbox.level=namespaces+seccomp")
+        raise SandboxError("level=container cannot return files; use sandbox.level=namespaces+seccomp")
     name = f"rlhf_lab-sandbox-{os.getpid()}-{next(_numbers)}"
+    # marshal, because the script in the container must start fast and the data are trusted
     frame = marshal.dumps({key: bytes(content) for key, content in task.files.items()})
     process = Popen(command(path, name, image, limits), stdin=PIPE, stdout=PIPE, stderr=PIPE)
 
     def stop() -> None:
-        subprocess.run([path, "kill", name], capture_output=True)  # the client's end is not the container's
+        subprocess.run(
+            [path, "kill", name], capture_output=True
+        )  # killing only the client leaves the container running
         process.kill()
 
-    return Program(
+    return SandboxedProcess(
         process,
         stop,
         stdin=len(frame).to_bytes(8, "little") + frame + task.stdin,

@@ -1,9 +1,10 @@
-"""Runs hidden tests against code that never sees them: the code in one sandbox, its tests in another.
+"""Grader that runs hidden tests against code that cannot see them: code and tests run in separate sandboxes.
 
-A usual grader executes the code and its tests in one process and looks at the exit status. Code that ends the process
-with status 0, prints what the grader looks for, replaces `assert`'s errors or `__eq__`, then passes. Here the tests'
-process asks the code's for values, which arrive as plain data, and reports behind a nonce that only it has. Left out:
-tests that pass functions, objects or open files to the code, whose grade is `unsupported`; docs/design/022-sandbox.md.
+A common grader executes code and tests in one process and checks the exit status. Code can then pass by exiting with
+status 0, by printing the expected output, or by replacing the errors of `assert` or `__eq__`. Here the test process
+requests values from the code process. The values arrive as built-in types, and the report starts with a nonce that only
+the test process knows. Tests that pass functions, objects or open files to the code are graded `unsupported`. See
+docs/design/022-sandbox.md.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from typing import Any, Literal
 
 from rlhf_lab.core.machine import usable_cores
 from rlhf_lab.packs.code.sandbox.harness import candidate, plain
-from rlhf_lab.packs.code.sandbox.levels import MAIN, Task
-from rlhf_lab.packs.code.sandbox.outcome import Level, Outcome
-from rlhf_lab.packs.code.sandbox.process import Program
+from rlhf_lab.packs.code.sandbox.levels import MAIN, SandboxTask
+from rlhf_lab.packs.code.sandbox.outcome import Level, ProgramOutcome
+from rlhf_lab.packs.code.sandbox.process import SandboxedProcess
 from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
 
 HARNESS = Path(__file__).parent / "harness"
 CHANNEL_KIB = 16 * 1024
-"""Most that the two processes say to each other, each."""
+"""Maximum amount of data that each process may send to the other, in KiB."""
 REPORT = {"load": str, "messages": list, "unsupported": str, "ended": bool}
-"""Entries of the report of the tests' process."""
+"""Entries of the report of the test process, and their types."""
 LONGER_S = 5.0
-"""So much longer than the code may its tests take: they have to report that it took too long."""
+"""Additional time of the test process in seconds, so that it can report a timeout of the code."""
 Verdict = Literal[
     "passed", "failed", "error", "timeout", "memory", "disk", "output", "processes", "killed", "unsupported"
 ]
@@ -36,12 +37,13 @@ Verdict = Literal[
 
 @dataclass(frozen=True)
 class HiddenTests:
-    """Hidden tests.
+    """Hidden tests of a program.
 
     Attributes:
-        tests: programs, each of which passes unless it raises; asserts, usually.
-        entry_point: the name that the tests get from the code; empty: every name that a test reads and does not define.
-        setup: a program that defines what the tests need besides, such as helper functions of the task.
+        tests: test programs, usually assertions; a test passes if it does not raise.
+        entry_point: name that the tests get from the code. If empty, they get all names that a test reads and does not
+            define.
+        setup: program with additional definitions for the tests, such as helper functions of the task.
     """
 
     tests: tuple[str, ...]
@@ -50,19 +52,19 @@ class HiddenTests:
 
 
 @dataclass(frozen=True)
-class Grade:
-    """What hidden tests say of a program.
+class HiddenTestResult:
+    """Result of the hidden tests of a program.
 
     Attributes:
-        status: `passed` all tests; `failed` one of them; `error` the code does not load or ended by itself; a limit
-            that it ran into; `unsupported` where its tests need more than values or the standard library, or are not
-            Python.
-        passed, total: tests.
-        message: the first failure: the line of the test, the error, the call before it.
-        level: the isolation it was graded under.
-        seconds: wall time.
-        cpu_s: processor time of both processes; without one that was ended from outside.
-        lost: whether one of its sandboxes ended twice without a report, so that it fails unseen.
+        status: `passed` if all tests pass; `failed` if a test fails; `error` if the code does not load or exits; the
+            name of a limit that it exceeded; `unsupported` if the tests are not Python, or need more than values and
+            the standard library.
+        passed, total: number of passed tests, and of all tests.
+        message: first failure: the line of the test, the error, and the previous call.
+        level: level of isolation.
+        seconds: wall time in seconds.
+        cpu_s: processor time of both processes in seconds, except for a process that was killed from outside.
+        lost: True if one of its sandboxes exited twice without a report, so that the program counts as failed.
     """
 
     status: Verdict
@@ -75,46 +77,50 @@ class Grade:
     lost: bool = False
 
 
-class Grader:
-    """Grades programs, each in two sandboxes of its own. May be shared between threads."""
+class ProgramGrader:
+    """Grader of programs; each program gets two new sandboxes. It may be shared between threads."""
 
     def __init__(self, sandbox: Sandbox):
         self.sandbox = sandbox
 
-    def grade(self, code: str, tests: HiddenTests) -> Grade:
-        """Grade one program. Raises SandboxError where the machine can start no sandbox."""
+    def grade(self, code: str, tests: HiddenTests) -> HiddenTestResult:
+        """Grade one program. Raises SandboxError if no sandbox can be started."""
         report, tests_outcome, code_outcome = self._run(code, tests)
         grade = _grade(report, tests, tests_outcome, code_outcome)
         if report is None and grade.status == "error":
-            # The tests' process has ended itself. If it also does without any code, the tests are to blame.
+            # The test process exited by itself. If it does so without any code as well, the tests are at fault.
             report_without_code, *_ = self._run("", tests)
             if report_without_code is None:
                 return replace(grade, status="unsupported")
         return grade
 
-    def _run(self, code: str, tests: HiddenTests) -> tuple[dict[str, Any] | None, Outcome, Outcome]:
-        """(report, outcome of the tests, outcome of the code). The report is None if the tests' process wrote none."""
+    def _run(self, code: str, tests: HiddenTests) -> tuple[dict[str, Any] | None, ProgramOutcome, ProgramOutcome]:
+        """Return the report, the outcome of the tests, and the outcome of the code. The report is None if missing."""
         conversation = _Conversation(tests)
 
-        def make_tasks() -> list[Task]:
-            nonlocal conversation
+        def make_tasks() -> list[SandboxTask]:
+            nonlocal conversation  # a retry needs a new nonce and an empty report
             conversation = _Conversation(tests)
             return conversation.tasks(code)
 
         tests_outcome, code_outcome = self.sandbox.run_retrying(make_tasks)
         return conversation.report, tests_outcome, code_outcome
 
-    def grade_many(self, programs: Sequence[tuple[str, HiddenTests]], *, at_once: int = 0) -> list[Grade]:
-        """Grade programs, some at a time: `at_once`, or 0 for one per usable core. In the order given."""
+    def grade_many(self, programs: Sequence[tuple[str, HiddenTests]], *, at_once: int = 0) -> list[HiddenTestResult]:
+        """Grade programs in parallel. The results have the order of the programs.
+
+        Args:
+            at_once: maximum number of programs at the same time; 0 means one per usable core.
+        """
         with ThreadPoolExecutor(at_once or usable_cores()) as pool:
             return list(pool.map(lambda program: self.grade(*program), programs))
 
 
 class _Conversation:
-    """Carries lines between the two processes, and keeps the report.
+    """Relay of lines between the two processes. It intercepts the report.
 
-    What the code's process says goes to the tests' process unread. What the tests' process says goes the other way, but
-    for the line with the nonce.
+    Output of the code process is passed to the test process unread. Output of the test process is passed to the code
+    process, except for the line with the nonce.
     """
 
     def __init__(self, tests: HiddenTests):
@@ -122,10 +128,10 @@ class _Conversation:
         self._tests = tests
         self._nonce = secrets.token_hex(16)
         self._line = bytearray()
-        self._programs: dict[str, Program] = {}
+        self._programs: dict[str, SandboxedProcess] = {}
 
-    def tasks(self, code: str) -> list[Task]:
-        """The two programs; the one with the tests is first, so that its end is the end of both."""
+    def tasks(self, code: str) -> list[SandboxTask]:
+        """Return both programs. The tests are first, because the other program is stopped when the first one exits."""
         job = {
             "nonce": self._nonce,
             "setup": self._tests.setup,
@@ -133,8 +139,9 @@ class _Conversation:
             "entry_point": self._tests.entry_point,
         }
         common = {"rlhf_lab/packs/code/sandbox/harness/plain.py": (HARNESS / "plain.py").read_bytes()}
+        # surrogatepass: a response may contain lone surrogates
         solution = {candidate.CODE: code.encode("utf-8", "surrogatepass")}
-        tests_task = Task(
+        tests_task = SandboxTask(
             {MAIN: (HARNESS / "tests.py").read_bytes(), **common},
             stdin=plain.dumps(job).encode() + b"\n",
             stays_open=True,
@@ -143,7 +150,7 @@ class _Conversation:
             output_kib=CHANNEL_KIB,
             longer_s=LONGER_S,
         )
-        code_task = Task(
+        code_task = SandboxTask(
             {MAIN: (HARNESS / "candidate.py").read_bytes(), **common, **solution},
             stays_open=True,
             on_output=lambda data: self._programs["tests"].feed(data),
@@ -154,6 +161,7 @@ class _Conversation:
         return [tests_task, code_task]
 
     def _hear_tests(self, data: bytes) -> None:
+        # data arrives in arbitrary pieces: complete lines are passed on, and the rest waits for more data
         self._line += data
         *lines, rest = self._line.split(b"\n")
         self._line = bytearray(rest)
@@ -165,13 +173,14 @@ class _Conversation:
 
 
 def _checked_report(line: bytes, total: int) -> dict[str, Any] | None:
-    """The report of a line; None for any other value: tests come from data sets, and may write what they like."""
+    """Parse a report; None if it is invalid. It is checked because tests come from data sets and may write anything."""
     try:
         report = plain.loads(line.decode())
     except ValueError:
         return None
     if not isinstance(report, dict) or report.keys() != REPORT.keys():
         return None
+    # an exact check, because the report decides the grade
     has_types = all(isinstance(report[name], kind) for name, kind in REPORT.items())
     messages = report["messages"]
     if not has_types or not all(isinstance(message, str) for message in messages):
@@ -179,17 +188,20 @@ def _checked_report(line: bytes, total: int) -> dict[str, Any] | None:
     return report if report["load"] or len(messages) == total else None
 
 
-def _grade(report: dict[str, Any] | None, tests: HiddenTests, tests_outcome: Outcome, code_outcome: Outcome) -> Grade:
+def _grade(
+    report: dict[str, Any] | None, tests: HiddenTests, tests_outcome: ProgramOutcome, code_outcome: ProgramOutcome
+) -> HiddenTestResult:
     total = len(tests.tests)
     messages: list[str] = []
     if report is not None:
         messages = [report["load"]] * total if report["load"] else list(report["messages"])
     lost = tests_outcome.lost or code_outcome.lost
+    # a lost sandbox does not matter if a complete report of the tests had arrived before
     is_unknown = bool(lost) and (report is None or bool(report["load"]) or report["ended"])
     status, message = _verdict(report, messages, tests_outcome, code_outcome)
     if is_unknown:
-        status, message = "killed", f"its sandbox was lost twice: {lost}"
-    return Grade(
+        status, message = "killed", f"the sandbox was lost twice: {lost}"
+    return HiddenTestResult(
         status=status,
         passed=messages.count(""),
         total=total,
@@ -201,28 +213,30 @@ def _grade(report: dict[str, Any] | None, tests: HiddenTests, tests_outcome: Out
     )
 
 
-def _last_words(tests_outcome: Outcome) -> str:
+def _last_words(tests_outcome: ProgramOutcome) -> str:
     last_line = (tests_outcome.stderr.strip().splitlines() or ["no message"])[-1]
-    return f"the tests' process ended without a report: {last_line[:500]}"
+    return f"the test process exited without a report: {last_line[:500]}"
 
 
 def _verdict(
-    report: dict[str, Any] | None, messages: list[str], tests_outcome: Outcome, code_outcome: Outcome
+    report: dict[str, Any] | None, messages: list[str], tests_outcome: ProgramOutcome, code_outcome: ProgramOutcome
 ) -> tuple[Verdict, str]:
-    """(status, message)."""
+    """Return the status and the message of a grade."""
     if report is None:
         if tests_outcome.status == "ok" or tests_outcome.status == "error":
             return "error", _last_words(tests_outcome)
         return tests_outcome.status, "while its tests ran"
     if report["unsupported"]:
         return "unsupported", report["unsupported"]
+    # the first failure is the most informative one
     first = next((message for message in messages if message), "")
     if not first:
         return "passed", ""
     if not (report["load"] or report["ended"]):
         return "failed", first
-    # the program is gone: by a limit, by a signal, or because it ended itself
+    # the program has exited: because of a limit, a signal, or by itself
     status = code_outcome.status
-    if status == "ok" or (status == "killed" and code_outcome.exit is None):  # None: ended from here, after the report
+    # exit None: the sandbox stopped the program after the report
+    if status == "ok" or (status == "killed" and code_outcome.exit is None):
         return "error", first
     return status, first

@@ -1,8 +1,8 @@
-"""Control groups: the memory and processes of a whole sandbox, counted together by the kernel, where one can be made.
+"""Control groups: the kernel limits the total memory and number of processes of a sandbox, if a group can be created.
 
 Version 1 needs a writable group of each controller. Version 2 needs a group whose children have the memory and pids
-controllers, which a system hands to ordinary users only where it delegates one. Without a group the limits hold for
-each process, and for the number of processes.
+controllers; ordinary users only have one if the system delegates it. Without a control group, the memory limit applies
+to each process, and the number of processes is limited.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_lab.packs.code.sandbox.outcome import Limits
+from rlhf_lab.packs.code.sandbox.outcome import ProgramLimits
 
 ROOT = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
 MIB = 1024 * 1024
 OWN_MEMORY_MIB = 48
-"""Memory of the launcher and of process 1, which are in the group too."""
+"""Memory in MiB of the launcher and process 1, which belong to the group as well."""
 OWN_PROCESSES = 2
+"""Number of these processes."""
 
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True)
-class Group:
-    """A control group of one program; with version 1 a folder for each controller.
+class ControlGroup:
+    """A control group of one program.
 
     Attributes:
-        folders: where it lies.
-        join: files to which the launcher writes.
-        events: file that counts kills for lack of memory.
+        folders: directories of the group; version 1 has one for each controller.
+        join: files to which the launcher writes in order to join the group.
+        events: file that counts kills because of the memory limit.
     """
 
     folders: tuple[Path, ...]
@@ -40,7 +41,7 @@ class Group:
     events: Path
 
     def killed_for_memory(self) -> bool:
-        """Whether the kernel ended a process because the group had no memory left."""
+        """Return True if the kernel killed a process because the group reached its memory limit."""
         try:
             lines = self.events.read_text().splitlines()
         except OSError:
@@ -49,11 +50,12 @@ class Group:
         return int(counts.get("oom_kill", 0)) > 0
 
     def remove(self) -> None:
-        """Remove the group. Its last process may be still on its way out, which the kernel answers with EBUSY."""
-        for folder in self.folders:
+        """Remove the group. While its last process is still exiting, the kernel returns EBUSY, so this retries."""
+        for directory in self.folders:
+            # up to 0.1 s
             for _ in range(50):
                 try:
-                    folder.rmdir()
+                    directory.rmdir()
                     break
                 except FileNotFoundError:
                     break
@@ -61,13 +63,14 @@ class Group:
                     time.sleep(0.002)
 
 
-def create(limits: Limits) -> Group | None:
-    """A new group with these limits, or None where none can be made."""
-    memory = (limits.memory_mib + limits.disk_mib + OWN_MEMORY_MIB) * MIB  # files in memory count too
+def create(limits: ProgramLimits) -> ControlGroup | None:
+    """Create a group with these limits; None if that is not possible."""
+    memory = (limits.memory_mib + limits.disk_mib + OWN_MEMORY_MIB) * MIB  # the files of the program are in memory too
     processes = limits.processes + OWN_PROCESSES
     try:
         paths = _own_paths()
         name = f"rlhf_lab-{os.getpid()}-{next(_numbers)}"
+        # version 1 lists its controllers by name
         if {"memory", "pids"} <= paths.keys():
             return _create_v1(paths, name, memory, processes)
         if "" in paths:
@@ -77,8 +80,8 @@ def create(limits: Limits) -> Group | None:
     return None
 
 
-def has_groups(limits: Limits) -> bool:
-    """Whether a group can be made here."""
+def has_groups(limits: ProgramLimits) -> bool:
+    """Return True if a group can be created on this machine."""
     group = create(limits)
     if group:
         group.remove()
@@ -86,8 +89,9 @@ def has_groups(limits: Limits) -> bool:
 
 
 def _own_paths() -> dict[str, str]:
-    """Controller → path of this process's group; "" is the one of version 2."""
+    """Return the path of this process's group for each controller; the key "" is version 2."""
     paths = {}
+    # each line has the form `hierarchy:controllers:path`
     for line in OWN.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
@@ -95,39 +99,42 @@ def _own_paths() -> dict[str, str]:
     return paths
 
 
-def _create_v1(paths: dict[str, str], name: str, memory: int, processes: int) -> Group:
+def _create_v1(paths: dict[str, str], name: str, memory: int, processes: int) -> ControlGroup:
     folders = {
         controller: ROOT / controller / paths[controller].lstrip("/") / name for controller in ("memory", "pids")
     }
     values = {"memory": ("memory.limit_in_bytes", memory), "pids": ("pids.max", processes)}
-    join = tuple(folder / "cgroup.procs" for folder in folders.values())
-    group = Group(tuple(folders.values()), join, folders["memory"] / "memory.oom_control")
+    join = tuple(directory / "cgroup.procs" for directory in folders.values())
+    group = ControlGroup(tuple(folders.values()), join, folders["memory"] / "memory.oom_control")
     _fill(group, [(folders[controller], file, value) for controller, (file, value) in values.items()])
     return group
 
 
-def _create_v2(own: str, name: str, memory: int, processes: int) -> Group | None:
-    """Below this process's group or beside it: a group that has processes can give its children no controllers."""
+def _create_v2(own: str, name: str, memory: int, processes: int) -> ControlGroup | None:
+    """Create a group below this process's group or next to it.
+
+    The second is needed because a version 2 group that contains processes cannot give its children controllers.
+    """
     here = ROOT / own.lstrip("/")
     for parent in (here, here.parent):
         if not parent.is_relative_to(ROOT):
             continue
         enabled = (parent / "cgroup.subtree_control").read_text().split()
         if {"memory", "pids"} <= set(enabled) and os.access(parent / "cgroup.procs", os.W_OK):
-            folder = parent / name
-            group = Group((folder,), (folder / "cgroup.procs",), folder / "memory.events")
-            _fill(group, [(folder, "memory.max", memory), (folder, "pids.max", processes)])
+            directory = parent / name
+            group = ControlGroup((directory,), (directory / "cgroup.procs",), directory / "memory.events")
+            _fill(group, [(directory, "memory.max", memory), (directory, "pids.max", processes)])
             return group
     return None
 
 
-def _fill(group: Group, values: list[tuple[Path, str, int]]) -> None:
-    """Make the folders and write the limits. Raises OSError, and leaves nothing then."""
+def _fill(group: ControlGroup, values: list[tuple[Path, str, int]]) -> None:
+    """Create the directories and write the limits. On an OSError the group is removed and the error is raised again."""
     try:
-        for folder in group.folders:
-            folder.mkdir()
-        for folder, file, value in values:
-            (folder / file).write_text(str(value))
+        for directory in group.folders:
+            directory.mkdir()
+        for directory, file, value in values:
+            (directory / file).write_text(str(value))
     except OSError:
         group.remove()
         raise

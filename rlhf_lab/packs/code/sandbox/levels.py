@@ -1,13 +1,13 @@
-"""The ladder of isolation: what each level is, what of it works on this machine, and how a program is started on it.
+"""Levels of isolation, and the start of a program at each level except `container`.
 
-| level                | a program has                                                                     |
-|----------------------|-----------------------------------------------------------------------------------|
-| `namespaces+seccomp` | its own root, processes, network, ipc, host name, uid; a filter of system calls   |
-| `container`          | what docker or podman give a container without network, capabilities and writable root |
-| `namespaces`         | the first without the filter                                                      |
-| `rlimits`            | limits per process, a folder and an empty environment; all that the user can read |
+| level                | isolation of a program                                                              |
+|----------------------|-------------------------------------------------------------------------------------|
+| `namespaces+seccomp` | own root, processes, network, ipc, host name and uid; a filter of system calls      |
+| `container`          | docker or podman without network, without capabilities, with a read-only root       |
+| `namespaces`         | `namespaces+seccomp` without the filter                                             |
+| `rlimits`            | limits per process, own directory, empty environment; it can read the user's files  |
 
-`auto` takes the first of these that works, and never `rlimits`: docs/design/022-sandbox.md.
+`auto` selects the first of these that works, but never `rlimits`; see docs/design/022-sandbox.md.
 """
 
 from __future__ import annotations
@@ -25,33 +25,34 @@ from typing import Any, get_args
 
 import rlhf_lab
 from rlhf_lab.core.scratch import scratch_dir
-from rlhf_lab.packs.code.sandbox.groups import Group
-from rlhf_lab.packs.code.sandbox.outcome import Level, Limits
-from rlhf_lab.packs.code.sandbox.process import Program
+from rlhf_lab.packs.code.sandbox.groups import ControlGroup
+from rlhf_lab.packs.code.sandbox.jail.mounts import DISK_FOLDERS
+from rlhf_lab.packs.code.sandbox.outcome import Level, ProgramLimits, SandboxError
+from rlhf_lab.packs.code.sandbox.process import SandboxedProcess
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 STAYS_OPEN: Mapping[Level, str] = {
     "namespaces+seccomp": (
-        "faults of the kernel in calls that are allowed; load, uptime and free memory of the machine; read locks of "
-        "records on the interpreter's files, which other sandboxes can see"
+        "kernel bugs in allowed calls; reading load, uptime and free memory of the machine; read locks of records on "
+        "the interpreter's files, which other sandboxes can see"
     ),
-    "container": "what the engine's own filter allows; the probes were not run on it",
+    "container": "everything that the filter of the engine allows; the probes were not run at this level",
     "namespaces": (
-        "all that namespaces+seccomp does not stop; sockets of a virtual machine to its host; without a control group "
-        "memory that is shared or pinned but not mapped; watches and locks on the interpreter's files; kernel "
-        "interfaces with many past faults; an ordinary user's program can end its own sandbox, and fails then"
+        "everything that namespaces+seccomp does not stop; sockets of a virtual machine to its host; without a control "
+        "group, memory that is shared or pinned but not mapped; watches and locks on the interpreter's files; kernel "
+        "interfaces with many past bugs; a program of an ordinary user can kill its own sandbox, and then fails"
     ),
-    "rlimits": "all that this user can read, reach and end, the process that reports on a program among it",
+    "rlimits": "everything that this user can read, reach and kill, including the process that reports on the program",
 }
-"""What each level does not stop, for the command `sandbox`."""
+"""Attacks that each level does not stop, for the command `sandbox`."""
 NO_GROUP = (
-    "no control group can be made here (it takes root or a delegated group): each process of a program is bounded "
-    "exactly, all together are added up every 50 ms, and what the kernel keeps for them is not counted, such as up to "
-    "14 MiB per process in its sockets"
+    "no control group can be created on this machine (it needs root or a delegated group): the limit of each process "
+    "is exact, the total of all processes is only checked every 50 ms, and kernel memory for them is not counted, such "
+    "as up to 14 MiB per process in its sockets"
 )
-WITH_GROUP = "a control group counts all processes of a program, and what the kernel keeps for them"
+WITH_GROUP = "a control group counts all processes of a program, and the kernel memory that they use"
 AUTOMATIC: tuple[Level, ...] = ("namespaces+seccomp", "container", "namespaces")
-"""In the order in which `auto` tries them."""
+"""Levels that `auto` tries, in this order."""
 
 PACKAGE = Path(rlhf_lab.__file__).resolve().parent
 BOOT = """
@@ -64,31 +65,31 @@ for name in ("rlhf_lab", "rlhf_lab.packs", "rlhf_lab.packs.code", "rlhf_lab.pack
 from rlhf_lab.packs.code.sandbox.jail.launch import run
 run(int(sys.argv[2]), int(sys.argv[3]))
 """
-"""The launcher's program. Importing the packages themselves would cost more than the launcher does."""
+"""Program of the launcher. It creates empty packages, because importing the real ones would take longer than a run."""
 
 MAIN = "main.py"
-"""The file of the program in its folder."""
+"""Name of the program's file in its directory."""
 ENVIRONMENT = {"PATH": "/nowhere", "HOME": "/work", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
-"""All that a program finds in its environment. The fixed hash seed makes the order of sets the same every time."""
+"""Environment of a program. The fixed hash seed makes the order of sets reproducible."""
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 LINKER_CACHE = "/etc/ld.so.cache"
 USER_IN_NAMESPACE = 1000
 PRIVATE_UIDS = 0x40000000
-"""Root gives each program a uid that nobody has: this plus the launcher's process number, which is below 2^22. The
-kernel counts RLIMIT_NPROC by uid, so that two programs with one uid would count together."""
+"""First private uid. Root runs each program with an unused uid: this plus the launcher's process id, which is below
+2^22. The kernel counts RLIMIT_NPROC per uid, so programs with the same uid would share the limit."""
 STATUS_BYTES = 1 << 20
-"""Of the launcher's report besides the content of files."""
+"""Maximum size of the launcher's report in bytes, without the contents of files."""
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Where the interpreter and its libraries lie, which a program sees at the same places.
+class InterpreterPaths:
+    """Paths of the interpreter and its libraries. A program sees them at the same paths.
 
     Attributes:
-        python: the interpreter.
-        read_only: files and folders that are shown.
-        hidden: folders of these that are shown empty: installed packages.
-        links: (path, target) of links beside them.
+        python: path of the interpreter.
+        read_only: visible files and directories.
+        hidden: sub-directories that appear empty: installed packages.
+        links: path and target of symbolic links.
     """
 
     python: str
@@ -98,8 +99,9 @@ class Layout:
 
 
 @cache
-def layout() -> Layout:
-    """The layout of this process's interpreter; of a virtual environment the one that it was made from."""
+def layout() -> InterpreterPaths:
+    """Return the paths of this interpreter; in a virtual environment, those of its base interpreter."""
+    # a virtual environment only contains links to its base interpreter
     executable = getattr(sys, "_base_executable", "") or sys.executable
     interpreter = os.path.realpath(executable)
     folders = [path for path in LIBRARIES if os.path.isdir(path) and not os.path.islink(path)]
@@ -109,25 +111,26 @@ def layout() -> Layout:
     files = [path for path in (interpreter, LINKER_CACHE) if os.path.isfile(path)]
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     names = [f"{python}/{kind}-packages" for python in (version, "python3") for kind in ("site", "dist")]
-    packages = [f"{folder}/{name}" for folder in folders for name in names]
+    packages = [f"{directory}/{name}" for directory in folders for name in names]
     hidden = [path for path in packages if os.path.isdir(path) and not os.path.islink(path)]
     links = [(path, os.readlink(path)) for path in LIBRARIES if os.path.islink(path)]
-    return Layout(interpreter, (*folders, *files), tuple(hidden), tuple(links))
+    return InterpreterPaths(interpreter, (*folders, *files), tuple(hidden), tuple(links))
 
 
 @dataclass(frozen=True)
-class Task:
+class SandboxTask:
     """One program to start.
 
     Attributes:
-        files: path → content of the files in its folder; `MAIN` is run.
-        stdin: what it reads; more may follow where `stays_open`.
-        keep: whether files come back.
-        on_output: what arrives on its stdout, see `Program`.
-        on_start: called with the started program, before anything is read from it.
-        on_end: called when the program has ended.
-        output_kib: in place of the limit's, where not 0.
-        longer_s: time in addition to the limit's.
+        files: contents of the files in its directory by path; `MAIN` is run.
+        stdin: input of the program.
+        stays_open: True if more input may follow.
+        keep: True to return files.
+        on_output: function that receives its stdout; see `SandboxedProcess`.
+        on_start: function called with the started program, before its output is read.
+        on_end: function called after the program has exited.
+        output_kib: output limit in KiB that replaces the general one; 0 keeps the general one.
+        longer_s: additional wall time in seconds.
     """
 
     files: Mapping[str, bytes]
@@ -135,23 +138,25 @@ class Task:
     stays_open: bool = False
     keep: bool = False
     on_output: Callable[[bytes], None] | None = None
-    on_start: Callable[[Program], None] | None = None
+    on_start: Callable[[SandboxedProcess], None] | None = None
     on_end: Callable[[], None] | None = None
     output_kib: int = 0
     longer_s: float = 0.0
 
 
-def start(task: Task, limits: Limits, level: Level, group: Group | None) -> tuple[Program, str]:
-    """Start a program on one of the levels but `container`.
+def start(
+    task: SandboxTask, limits: ProgramLimits, level: Level, group: ControlGroup | None
+) -> tuple[SandboxedProcess, str]:
+    """Start a program at a level other than `container`.
 
     Returns:
-        The program, and a temporary folder to remove after its end; "" where there is none.
+        The program, and a temporary directory to remove after its exit; empty if there is none.
     """
-    folder = tempfile.mkdtemp(prefix="sandbox-", dir=scratch_dir()) if level == "rlimits" else ""
-    frame = marshal.dumps(_specification(task, limits, level, group, folder))
+    directory = tempfile.mkdtemp(prefix="sandbox-", dir=scratch_dir()) if level == "rlimits" else ""
+    frame = marshal.dumps(_specification(task, limits, level, group, directory))
     receive_spec, send_spec = os.pipe()
     receive_status, send_status = os.pipe()
-    # -I and -S: nothing of the user's environment, and no site-packages, whose .pth files can cost more than all else
+    # -I ignores the user's environment; -S skips site-packages, whose .pth files can take longer than everything else
     command = [layout().python, "-I", "-S", "-c", BOOT, str(PACKAGE), str(receive_spec), str(send_status)]
     try:
         process = Popen(
@@ -164,7 +169,7 @@ def start(task: Task, limits: Limits, level: Level, group: Group | None) -> tupl
     finally:
         os.close(receive_spec)
         os.close(send_status)
-    program = Program(
+    program = SandboxedProcess(
         process,
         lambda: os.close(send_spec),
         stdin=task.stdin,
@@ -177,26 +182,30 @@ def start(task: Task, limits: Limits, level: Level, group: Group | None) -> tupl
         on_end=task.on_end,
     )
     _send_all(send_spec, len(frame).to_bytes(8, "little") + frame)
-    return program, folder
+    return program, directory
 
 
 def _send_all(descriptor: int, data: bytes) -> None:
-    """The launcher reads this before anything else, so that writing blocks for its start at most."""
+    """Send the specification. Writing blocks until the launcher has started, because it reads this first."""
     try:
         while data:
             data = data[os.write(descriptor, data) :]
     except BrokenPipeError:
-        return  # it did not start; its stderr says why
+        return  # the launcher did not start; its stderr contains the reason
 
 
-def _specification(task: Task, limits: Limits, level: Level, group: Group | None, folder: str) -> dict[str, Any]:
-    """What `jail.launch.run` reads."""
+def _specification(
+    task: SandboxTask, limits: ProgramLimits, level: Level, group: ControlGroup | None, directory: str
+) -> dict[str, Any]:
+    """Return the specification for `jail.launch.run`."""
     shown = layout()
     has_namespaces = level != "rlimits"
+    if has_namespaces:
+        _require_visible(shown)
     return {
         "argv": [shown.python, "-s", "-B", "-X", "utf8", MAIN],
-        "env": {**ENVIRONMENT, **({} if has_namespaces else {"HOME": folder, "TMPDIR": folder})},
-        "folder": "/work" if has_namespaces else folder,
+        "env": {**ENVIRONMENT, **({} if has_namespaces else {"HOME": directory, "TMPDIR": directory})},
+        "folder": "/work" if has_namespaces else directory,
         "files": {name: bytes(content) for name, content in task.files.items()},
         "namespaces": has_namespaces,
         "user_namespace": os.geteuid() != 0,
@@ -207,7 +216,7 @@ def _specification(task: Task, limits: Limits, level: Level, group: Group | None
         "links": list(shown.links),
         "memory_mib": limits.memory_mib,
         "disk_mib": limits.disk_mib,
-        "cpu_s": limits.cpu_s,
+        "cpu_s": limits.whole_cpu_s,
         "wall_s": limits.wall_s + task.longer_s,
         "processes": limits.processes,
         "keep": task.keep,
@@ -215,9 +224,21 @@ def _specification(task: Task, limits: Limits, level: Level, group: Group | None
     }
 
 
+def _require_visible(shown: InterpreterPaths) -> None:
+    """Raise SandboxError if the program's disk would hide the interpreter."""
+    for path in shown.read_only:
+        directory = next((directory for directory in DISK_FOLDERS if Path(path).is_relative_to(directory)), None)
+        if directory:
+            raise SandboxError(
+                f"the Python interpreter needs {path}, but the empty disk of the sandbox hides {directory}; run "
+                f"rlhf_lab with an interpreter outside {', '.join(DISK_FOLDERS)} (for a virtual environment, this "
+                "means its base interpreter)"
+            )
+
+
 @cache
 def _private_uids() -> tuple[int, int]:
-    """First private uid, and how many there are: fewer in a container that has a part of the numbers only."""
+    """Return the first private uid and their number. In a container that only maps some uids, there are fewer."""
     lines = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
     if any(int(inside) == 0 and int(count) > PRIVATE_UIDS + 2**22 for inside, _, count in lines):
         return PRIVATE_UIDS, 2**22
@@ -225,10 +246,10 @@ def _private_uids() -> tuple[int, int]:
 
 
 def problem_of(failure: str) -> str:
-    """What a failed start means, in words of what can be done."""
+    """Return the message of a failed start, with an explanation if the cause is known."""
     if failure.startswith("unshare") and "Operation not permitted" in failure:
         return (
-            f"{failure}: user namespaces are not allowed here (sysctl user.max_user_namespaces, AppArmor, or the "
-            "filter of a container around it)"
+            f"{failure}: user namespaces are not allowed on this machine (sysctl user.max_user_namespaces, AppArmor, "
+            "or the filter of the surrounding container)"
         )
     return failure

@@ -1,9 +1,10 @@
-"""What a program may use, and what came of it."""
+"""Limits and outcome of a program in the sandbox."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from rlhf_lab.core.errors import LabError
@@ -13,25 +14,25 @@ Status = Literal["ok", "error", "timeout", "memory", "disk", "output", "processe
 
 
 class SandboxError(LabError, OSError):
-    """A program could not be started in a sandbox: a fault of the machine or of the lab, never of the program."""
+    """A program could not be started in a sandbox. The cause is the machine or rlhf_lab, never the program."""
 
 
 class SandboxUnavailable(SandboxError):
-    """The level of isolation that is asked for does not work here. Says why, and what to choose instead."""
+    """The requested level of isolation does not work on this machine. The message has the reason and alternatives."""
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What one program may use.
+class ProgramLimits:
+    """Resource limits of one program.
 
     Args:
-        wall_s: seconds from its start; then it is killed.
-        cpu_s: seconds of processor time of each of its processes, rounded up to whole ones.
-        memory_mib: address space of each of its processes. Where a control group can be made, also the memory of all of
-            them together.
-        disk_mib: of all files that it writes, in its folder, in /tmp and in /dev/shm together.
-        processes: processes and threads at a time.
-        output_kib: of standard output and standard error, each; a program that writes more is killed.
+        wall_s: wall time in seconds, after which the program is killed.
+        cpu_s: processor time of each process in seconds, rounded up to an integer.
+        memory_mib: address space of each process in MiB. If a control group can be created, it is also the limit of the
+            total memory of all processes.
+        disk_mib: total size in MiB of all files that it writes, in its directory, in /tmp and in /dev/shm.
+        processes: maximum number of simultaneous processes and threads.
+        output_kib: maximum size in KiB of standard output, and of standard error; a program that writes more is killed.
     """
 
     wall_s: float
@@ -41,24 +42,30 @@ class Limits:
     processes: int
     output_kib: int
 
+    @property
+    def whole_cpu_s(self) -> int:
+        """`cpu_s` rounded up to an integer, because the kernel only accepts integers; 1 or more."""
+        return max(1, math.ceil(self.cpu_s))
+
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of one program.
+class ProgramOutcome:
+    """Outcome of one program.
 
     Attributes:
-        status: `ok` ended with exit status 0; `error` with another; `killed` by a signal. `timeout`, `memory`, `disk`,
-            `output` and `processes` name the limit that it ran into. Of `memory`, `disk` and `processes` a program
-            may decide itself that it ran into them (they are read from its last error); never of `ok`.
-        exit: exit status; minus the number of the signal that ended it; None where it did not end by itself.
-        stdout, stderr: what it wrote, bytes that are no UTF-8 replaced.
-        wall_s: from the start of the launcher to the end of all processes.
-        cpu_s: processor time of the program and what it started; 0 where it was ended from outside.
-        level: the isolation it ran under.
-        files: regular files in its folder at the end, where they were asked for: path → content.
-        files_cut: whether files were left out of `files` because of their size, or could not be read.
-        lost: why nothing is known of the program's end: what builds its sandbox ended without a report. Empty
-            otherwise. Its status is `killed`, or the limit for which it was ended from here.
+        status: `ok` for exit status 0; `error` for another exit status; `killed` by a signal. `timeout`, `memory`,
+            `disk`, `output` and `processes` name the limit that it exceeded. A program can fake `memory`, `disk` and
+            `processes`, because they are detected in its last error message. It cannot fake `ok`.
+        exit: exit status, or minus the number of the signal that killed it; None if the sandbox stopped it.
+        stdout, stderr: output of the program; invalid UTF-8 is replaced.
+        wall_s: time in seconds from the start of the launcher to the exit of all processes.
+        cpu_s: processor time in seconds of the program and its descendants; 0 if the sandbox stopped it.
+        level: level of isolation.
+        files: contents of the regular files in its directory after its exit, by path, if requested. `main.py` is
+            excluded. None if the directory could not be read, for example because the sandbox stopped the program.
+        files_cut: True if files are missing in `files` because of their size or path, or because they are unreadable.
+        lost: reason why the exit of the program is unknown: its launcher exited without a report; else empty. The
+            status is then `killed`, or the limit for which the sandbox stopped it.
     """
 
     status: Status
@@ -68,6 +75,14 @@ class Outcome:
     wall_s: float
     cpu_s: float
     level: Level
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes] | None = None
     files_cut: bool = False
     lost: str = ""
+
+    def next_files(self, files: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Return the files for the next run of the same task.
+
+        These are the files after this run, so that a deleted file stays deleted. If the directory could not be read,
+        they are `files`, the files before this run.
+        """
+        return dict(files if self.files is None else self.files)

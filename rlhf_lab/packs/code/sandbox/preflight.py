@@ -1,4 +1,4 @@
-"""What is found before a run that needs the sandbox: a level of isolation that does not work on this machine."""
+"""Preflight check of the sandbox: the requested level of isolation must work on this machine."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rlhf_lab.packs.code.sandbox.settings import runs_code
 
 
 def problems(config: Config) -> list[str]:
-    """Why the programs of a stage cannot be isolated here; none for a stage that runs no programs."""
+    """Return the reasons why the programs of a stage cannot be isolated; empty if the stage runs no programs."""
     measures_by_running = "rollout" in config.algorithm.uses and getattr(config.verifier, "runs_code", False)
     if not (runs_code(config) or measures_by_running):
         return []
     try:
-        choose_level(config.sandbox)  # one small program, once per process
+        choose_level(config.sandbox)  # runs a small program; the result is cached per process
     except SandboxUnavailable as error:
         return [str(error)]
     return []

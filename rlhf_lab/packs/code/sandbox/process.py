@@ -1,4 +1,4 @@
-"""Started programs: their pipes are served in one loop, within limits of time and output, until all have ended."""
+"""Started programs, and the loop that serves their pipes within the limits of time and output until all have exited."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from rlhf_lab.packs.code.sandbox.outcome import Status
 
 CHUNK = 1 << 16
 PATIENCE_S = 20.0
-"""A launcher that has not ended so long after it was told to is broken."""
+"""Time in seconds for a launcher to exit after it was stopped. After this time it counts as hung and is killed."""
 
 
-class Program:
-    """One program in a sandbox, from its start to its end.
+class SandboxedProcess:
+    """One program in a sandbox, from its start to its exit.
 
     Args:
-        process: the launcher, with pipes for stdin, stdout and stderr.
-        stop: makes the launcher end the program and itself.
-        stdin: what the program reads; the pipe is closed behind it unless `stays_open`.
-        wall_s, output_bytes: limits.
-        status_pipe: where the launcher reports; -1 where it does not.
-        on_output: called with what arrives on stdout, in place of keeping it.
-        on_end: called when the program has ended.
+        process: launcher with pipes for stdin, stdout and stderr.
+        stop: function that makes the launcher kill the program and exit.
+        stdin: input of the program; the pipe is closed after it unless `stays_open`.
+        wall_s, output_bytes: limits of wall time in seconds, and of stdout and stderr in bytes.
+        status_pipe: descriptor of the launcher's report; -1 if it does not report.
+        status_bytes: maximum size of the report in bytes.
+        stays_open: True if `feed` may add input later.
+        on_output: function that receives stdout instead of storing it.
+        on_end: function called after the program has exited.
     """
 
     def __init__(
@@ -43,15 +45,15 @@ class Program:
         on_end: Callable[[], None] | None = None,
     ):
         self.process = process
-        self.broke: Status | None = None  # the limit for which it was ended from here
+        self.broke: Status | None = None  # limit for which this process stopped the program
         self.stdout, self.stderr, self.report = bytearray(), bytearray(), bytearray()
         self.on_output, self.on_end = on_output, on_end
         self.started = time.monotonic()
         self.deadline = self.started + wall_s
-        self.ended: float | None = None
-        self.is_stopped = False  # ended from here, so that it may not have reported
-        self.is_hung = False  # did not end when it was told to
-        self._stop: Callable[[], None] | None = stop  # called once
+        self.finished: float | None = None
+        self.is_stopped = False  # stopped by this process, so the report may be missing
+        self.is_hung = False  # did not exit after it was stopped
+        self._stop: Callable[[], None] | None = stop  # None once it was called, because it may only be called once
         self._pending = bytearray(stdin)
         self._closes_stdin = not stays_open
         self._written = {"stdout": 0, "stderr": 0, "report": 0}
@@ -61,22 +63,22 @@ class Program:
         if status_pipe >= 0:
             self._readable[status_pipe] = "report"
         self._status_pipe = status_pipe
-        os.set_blocking(process.stdin.fileno(), False)
+        os.set_blocking(process.stdin.fileno(), False)  # a program that does not read must not block the loop
 
     @property
     def wall_s(self) -> float:
-        return (self.ended or time.monotonic()) - self.started
+        return (self.finished or time.monotonic()) - self.started
 
     def feed(self, data: bytes) -> None:
-        """Write to the program's stdin, as soon as it takes it."""
+        """Queue data for the program's stdin; it is written as soon as the pipe accepts it."""
         self._pending += data
 
     def close_stdin(self) -> None:
-        """Let the program see the end of its input, behind all that it was fed."""
+        """Close the program's stdin after all queued data."""
         self._closes_stdin = True
 
     def stop(self, reason: Status | None = None) -> None:
-        """End the program; `reason` is the limit that it broke, if it did."""
+        """Stop the program. `reason` is the limit that it exceeded, if any."""
         if self._stop is not None:
             self.is_stopped = True
             self.broke = reason
@@ -85,8 +87,8 @@ class Program:
             self._stop = None
 
     def check_deadline(self) -> None:
-        """End a program whose time is over, and kill its launcher where that did not end when it was told to."""
-        if self.ended is not None or time.monotonic() < self.deadline:
+        """Stop a program whose wall time has expired, and kill its launcher if it does not exit after that."""
+        if self.finished is not None or time.monotonic() < self.deadline:
             return
         if self.is_stopped:
             self.is_hung = True
@@ -96,7 +98,7 @@ class Program:
             self.stop("timeout")
 
     def register(self, selector: selectors.BaseSelector) -> None:
-        """Wait for what can be read, and for room in stdin while there is something to write."""
+        """Register the readable pipes, and stdin if there is data to write."""
         for descriptor in self._readable:
             selector.register(descriptor, selectors.EVENT_READ, self)
         stdin = self.process.stdin
@@ -107,7 +109,7 @@ class Program:
             stdin.close()
 
     def handle(self, descriptor: int) -> None:
-        """Read or write once."""
+        """Read from or write to a descriptor once."""
         if descriptor in self._readable:
             self._read(descriptor)
         else:
@@ -121,9 +123,10 @@ class Program:
             if not self._readable:
                 self._finish()
             return
-        room = self._most[name] - self._written[name]
+        # the limit applies to everything that was written, but only the part within the limit is stored
+        capacity = self._most[name] - self._written[name]
         self._written[name] += len(data)
-        data = data[: max(room, 0)]
+        data = data[: max(capacity, 0)]
         if name == "stdout" and self.on_output and data:
             self.on_output(data)
         else:
@@ -142,26 +145,26 @@ class Program:
             self._closes_stdin = True
 
     def _finish(self) -> None:
-        """All its pipes are closed, so nothing of the program is left but perhaps its launcher."""
+        """Wait for the launcher. All pipes are closed, so all processes of the program have exited."""
         try:
             self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.ended = time.monotonic()
+        self.finished = time.monotonic()
         self.close()
         if self.on_end:
             self.on_end()
 
     def abandon(self) -> None:
-        """End the program, if it has not ended, and wait for its launcher."""
-        if self.ended is None:
+        """Kill the program if it is still running, and wait for its launcher."""
+        if self.finished is None:
             self.close()
             self.process.wait()
-            self.ended = time.monotonic()
+            self.finished = time.monotonic()
 
     def close(self) -> None:
-        """Close every pipe, which ends the program if it still runs."""
+        """Close all pipes, which stops the program if it is still running."""
         if self._stop is not None:
             self._stop()
             self._stop = None
@@ -176,22 +179,23 @@ class Program:
             self._status_pipe = -1
 
 
-def supervise(programs: Sequence[Program]) -> None:
-    """Serve programs until all have ended. When the first of them ends, the others are ended too.
+def supervise(programs: Sequence[SandboxedProcess]) -> None:
+    """Serve programs until all have exited. When the first program exits, the others are stopped.
 
-    Nothing runs on when this returns or raises.
+    No program is running when this returns or raises.
     """
     try:
-        while running := [program for program in programs if program.ended is None]:
-            if programs[0].ended is not None:
+        while running := [program for program in programs if program.finished is None]:
+            if programs[0].finished is not None:
                 for program in running:
                     program.stop()
             with selectors.DefaultSelector() as selector:
                 for program in running:
                     program.register(selector)
+                # wake up at the next deadline even if no data arrive
                 wait = min(program.deadline for program in running) - time.monotonic()
                 for key, _ in selector.select(max(wait, 0.0)):
-                    if key.data.ended is None:
+                    if key.data.finished is None:  # an earlier event of the same batch may have finished it
                         key.data.handle(key.fd)
             for program in running:
                 program.check_deadline()

@@ -1,10 +1,11 @@
-"""`Sandbox.run`: a program and its input go in, what came of it comes out."""
+"""Sandbox that runs a program with its input and returns its outcome (`Sandbox.run`)."""
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import shutil
+import json
+import math
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +15,23 @@ from typing import Any
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.machine import usable_cores
+from rlhf_lab.core.text import is_well_formed, well_formed
 from rlhf_lab.packs.code.sandbox import container, groups, levels
 from rlhf_lab.packs.code.sandbox.jail.launch import STARTED
-from rlhf_lab.packs.code.sandbox.levels import AUTOMATIC, MAIN, Task
-from rlhf_lab.packs.code.sandbox.outcome import Level, Limits, Outcome, SandboxError, SandboxUnavailable, Status
-from rlhf_lab.packs.code.sandbox.process import PATIENCE_S, Program, supervise
+from rlhf_lab.packs.code.sandbox.levels import AUTOMATIC, MAIN, SandboxTask
+from rlhf_lab.packs.code.sandbox.outcome import (
+    Level,
+    ProgramLimits,
+    ProgramOutcome,
+    SandboxError,
+    SandboxUnavailable,
+    Status,
+)
+from rlhf_lab.packs.code.sandbox.process import PATIENCE_S, SandboxedProcess, supervise
 from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 
 HELLO = "import threading; t = threading.Thread(target=print, args=('hello',)); t.start(); t.join()"
-"""The program with which a level is tried."""
+"""Program that tests a level. It starts a thread, because a wrong filter of system calls can prevent threads."""
 LAST_WORDS: tuple[tuple[str, Status], ...] = (
     ("MemoryError", "memory"),
     ("OSError: [Errno 28] No space left on device", "disk"),
@@ -30,23 +39,37 @@ LAST_WORDS: tuple[tuple[str, Status], ...] = (
     ("BlockingIOError: [Errno 11]", "processes"),
     ("RuntimeError: can't start new thread", "processes"),
 )
-"""How the last line of an error begins → the limit that the program ran into."""
+"""Start of the last line of an error message, and the limit that it indicates."""
 SIGKILL, SIGXCPU = 9, 24
+REPORT: dict[str, tuple[type, ...]] = {
+    "code": (int,),
+    "cpu_s": (int, float),
+    "memory": (bool,),
+    "files": (list,),
+    "files_cut": (bool,),
+    "failed": (str,),
+    "disk_full": (bool,),
+    "bad_tree": (str,),
+}
+"""Entries of a launcher's report and their types. All entries are optional."""
+BEFORE_START = ("failed", "disk_full", "bad_tree")
+"""Entries that explain why a program was not started. After its start, only the program itself could have written them,
+so they are invalid then."""
 RETRY_PAUSE_S = 0.5
-"""Pause before a sandbox that failed is made again: what kept it from starting, such as a lack of memory, may pass."""
+"""Pause in seconds before a failed sandbox is retried, because the cause may be temporary, such as a lack of memory."""
 
 _trying = threading.Lock()
 _tried: dict[tuple[Level, str], str] = {}
 
 
 class Sandbox:
-    """Runs programs at one level of isolation, each in a sandbox of its own. May be shared between threads.
+    """Runner of programs at one level of isolation; each program gets a new sandbox. It may be shared between threads.
 
     Args:
-        settings: the section `sandbox` of a config.
+        settings: section `sandbox` of a config.
 
     Attributes:
-        limits: what each program may use.
+        limits: resource limits of each program.
     """
 
     def __init__(self, settings: Sandboxing | None = None):
@@ -56,64 +79,74 @@ class Sandbox:
 
     @property
     def level(self) -> Level:
-        """The level that programs run at; the first use tries it. Raises SandboxUnavailable."""
+        """Level of isolation; the first use tests it. Raises SandboxUnavailable if it does not work."""
         if self._level is None:
             self._level = choose_level(self.settings)
         return self._level
 
     def run(
         self, code: str, stdin: str = "", files: Mapping[str, bytes] | None = None, *, keep: bool = False
-    ) -> Outcome:
+    ) -> ProgramOutcome:
         """Run a program.
 
         Args:
-            code: Python; standard library only.
-            stdin: what it reads.
-            files: path in its folder → content, beside the program itself, which is `main.py`.
-            keep: give back the files that it leaves, `Outcome.files`: the next run of the same task takes them in.
+            code: Python code that only uses the standard library.
+            stdin: input of the program.
+            files: contents of additional files in its directory by path; the program itself is `main.py`.
+            keep: True to return the files after the run as `ProgramOutcome.files`, for the next run of the same task.
+                See `ProgramOutcome.next_files`.
 
         Raises:
-            ConfigError: a path leaves the folder.
-            SandboxUnavailable, SandboxError: the machine cannot run it.
+            ConfigError: a path leaves the directory, or is below the program itself.
+            SandboxUnavailable, SandboxError: the machine cannot run the program.
         """
-        task = Task(
-            checked_files({**(files or {}), MAIN: code.encode("utf-8", "surrogatepass")}), stdin.encode(), keep=keep
+        task = SandboxTask(
+            checked_files({**(files or {}), MAIN: code.encode("utf-8", "surrogatepass")}),
+            well_formed(stdin).encode(),
+            keep=keep,
         )
         return self.run_retrying(lambda: [task])[0]
 
-    def run_many(self, codes: Sequence[str], *, at_once: int = 0) -> list[Outcome]:
-        """Run programs, some at a time: `at_once`, or 0 for one per usable core. In the order given."""
+    def run_many(self, codes: Sequence[str], *, at_once: int = 0) -> list[ProgramOutcome]:
+        """Run programs in parallel. The outcomes have the order of the programs.
+
+        Args:
+            at_once: maximum number of programs at the same time; 0 means one per usable core.
+        """
         with ThreadPoolExecutor(at_once or usable_cores()) as pool:
             return list(pool.map(self.run, codes))
 
-    def run_retrying(self, make_tasks: Callable[[], Sequence[Task]], level: Level | None = None) -> list[Outcome]:
-        """Run programs together, and once more if a sandbox could not be started or was lost.
+    def run_retrying(
+        self, make_tasks: Callable[[], Sequence[SandboxTask]], level: Level | None = None
+    ) -> list[ProgramOutcome]:
+        """Run programs together. Repeat once if a sandbox could not be started or was lost.
 
         Args:
-            make_tasks: called for each attempt.
+            make_tasks: function that creates the tasks of each attempt.
 
         Returns:
-            The outcomes; one that was lost twice says why in `Outcome.lost`.
+            The outcomes. `ProgramOutcome.lost` has the reason if a program was lost twice.
 
         Raises:
-            SandboxUnavailable, SandboxError: a sandbox could not be started twice, so that nothing is known of any
-                program.
+            SandboxUnavailable, SandboxError: a sandbox could not be started twice.
         """
         level = level or self.level
-        with contextlib.suppress(OSError):  # SandboxError is one, and so is a fork that the machine refuses
+        with contextlib.suppress(OSError):  # includes SandboxError, and a failed fork
             outcomes = self.run_together(make_tasks(), level)
             if not any(outcome.lost for outcome in outcomes):
                 return outcomes
         time.sleep(RETRY_PAUSE_S)
         return self.run_together(make_tasks(), level)
 
-    def run_together(self, tasks: Sequence[Task], level: Level | None = None) -> list[Outcome]:
-        """Run programs at the same time, each in its own sandbox; when the first ends, the others are ended.
+    def run_together(self, tasks: Sequence[SandboxTask], level: Level | None = None) -> list[ProgramOutcome]:
+        """Run programs at the same time, each in its own sandbox. When the first one exits, the others are stopped.
 
-        A task may feed another one: see `Task.on_output` and `grader.py`. Raises SandboxError where one does not start.
+        A task may send data to another one; see `SandboxTask.on_output` and `grader.py`. Raises SandboxError if a
+        program cannot be started.
         """
         level = level or self.level
         with contextlib.ExitStack() as stack:
+            # all programs are started before any output is read, because they may send data to each other
             running = [self._start(task, level, stack) for task in tasks]
             for task, (program, _) in zip(tasks, running, strict=True):
                 if task.on_start:
@@ -121,7 +154,10 @@ class Sandbox:
             supervise([program for program, _ in running])
             return [_outcome(program, group, level) for program, group in running]
 
-    def _start(self, task: Task, level: Level, stack: contextlib.ExitStack) -> tuple[Program, groups.Group | None]:
+    def _start(
+        self, task: SandboxTask, level: Level, stack: contextlib.ExitStack
+    ) -> tuple[SandboxedProcess, groups.ControlGroup | None]:
+        # the stack runs callbacks in reverse: first the program is stopped, then directory and group are removed
         if level == "container":
             program = container.start(task, self.limits, self.settings.image)
             stack.callback(program.abandon)
@@ -129,14 +165,20 @@ class Sandbox:
         group = groups.create(self.limits)
         if group:
             stack.callback(group.remove)
-        program, folder = levels.start(task, self.limits, level, group)
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        program, directory = levels.start(task, self.limits, level, group)
+        if directory:
+            stack.callback(_remove, directory)
         stack.callback(program.abandon)
         return program, group
 
 
-def limits_of(settings: Sandboxing) -> Limits:
-    return Limits(
+def _remove(directory: str) -> None:
+    """Remove a directory tree. `shutil.rmtree` is recursive, and a program can nest thousands of directories."""
+    subprocess.run(["rm", "-rf", "--", directory], stderr=subprocess.DEVNULL)
+
+
+def limits_of(settings: Sandboxing) -> ProgramLimits:
+    return ProgramLimits(
         wall_s=settings.timeout_s,
         cpu_s=settings.timeout_s,
         memory_mib=settings.memory_mib,
@@ -147,33 +189,44 @@ def limits_of(settings: Sandboxing) -> Limits:
 
 
 def checked_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files, if all their paths stay in the folder. Raises ConfigError."""
+    """Return the files. Raises ConfigError if a path leaves the directory or conflicts with the program."""
     for name in files:
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
-            raise ConfigError(f"file {name!r} of a program leaves its folder; write a relative path without '..'")
+        if not is_inside(name):
+            raise ConfigError(
+                f"file {name!r} of a program is outside its directory or not a file name; write a relative path in "
+                "UTF-8 without '..'"
+            )
+        if PurePosixPath(name).parts[0] == MAIN and name != MAIN:
+            raise ConfigError(f"file {name!r} of a program is below {MAIN}, which is the program itself; rename it")
     return dict(files)
 
 
+def is_inside(name: str) -> bool:
+    """Return True if a path names a file below the directory that it is relative to."""
+    path = PurePosixPath(name)
+    is_name = "\0" not in name and is_well_formed(name)
+    return is_name and bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+
+
 def choose_level(settings: Sandboxing) -> Level:
-    """The level that the settings ask for, tried once per process. Raises SandboxUnavailable where it does not work."""
-    wanted = AUTOMATIC if settings.level == "auto" else (settings.level,)
+    """Return the level for the settings. It is tested once per process. Raises SandboxUnavailable if none works."""
+    requested = AUTOMATIC if settings.level == "auto" else (settings.level,)
     reasons = []
-    for level in wanted:
+    for level in requested:
         reason = why_not(level, settings.image)
         if not reason:
             return level
         reasons.append(f"{level}: {reason}")
     raise SandboxUnavailable(
         f"sandbox.level={settings.level} does not work on this machine. {'; '.join(reasons)}. "
-        "sandbox.level=rlimits runs programs with limits alone: they read your files and use your network; choose it "
-        "only for code that you would run yourself"
+        "sandbox.level=rlimits only sets limits: programs can read your files and use your network, so choose it only "
+        "for code that you would run yourself"
     )
 
 
 def why_not(level: Level, image: str = Sandboxing.image) -> str:
-    """Why a level does not work here; empty where it does. Runs a small program, once per process and level."""
-    with _trying:
+    """Return why a level does not work on this machine; empty if it works. Runs a small program once per process."""
+    with _trying:  # one thread at a time, so that parallel callers do not test the same level twice
         key = (level, image if level == "container" else "")
         if key not in _tried:
             _tried[key] = _try(level, image)
@@ -185,17 +238,17 @@ def _try(level: Level, image: str) -> str:
         return f"neither {' nor '.join(container.ENGINES)} is installed"
     sandbox = Sandbox(Sandboxing(image=image, timeout_s=30.0))
     try:
-        outcome = sandbox.run_together([Task({MAIN: HELLO.encode()})], level)[0]
+        outcome = sandbox.run_together([SandboxTask({MAIN: HELLO.encode()})], level)[0]
     except SandboxError as error:
         return str(error)
     if outcome.stdout != "hello\n":
         lines = outcome.stderr.strip().splitlines() or [f"exit {outcome.exit}"]
-        return f"a trial ended with {outcome.status}: {lines[-1]}"
+        return f"a test program exited with status {outcome.status}: {lines[-1]}"
     return ""
 
 
-def _outcome(program: Program, group: groups.Group | None, level: Level) -> Outcome:
-    """What came of a program that has ended. Raises SandboxError where it was never started."""
+def _outcome(program: SandboxedProcess, group: groups.ControlGroup | None, level: Level) -> ProgramOutcome:
+    """Return the outcome of a program that has exited. Raises SandboxError if it was never started."""
     stderr = program.stderr.decode("utf-8", "replace")
     contents = b""
     if level == "container":
@@ -207,55 +260,94 @@ def _outcome(program: Program, group: groups.Group | None, level: Level) -> Outc
     for_memory = report.get("memory", False) or (group is not None and group.killed_for_memory())
     lost = ""
     if program.is_hung:
-        lost = f"the launcher did not end within {PATIENCE_S:.0f} s of being told to"
+        lost = f"the launcher did not exit within {PATIENCE_S:.0f} s after it was stopped"
     elif not (report or program.is_stopped or for_memory):
-        status = program.process.returncode
+        finished = f"exited with status {program.process.returncode}"
+        # without the marker the program has not run, so the cause is the machine and not the program
         if not program.report.startswith(STARTED):
-            raise SandboxError(f"the launcher of a sandbox ended with exit status {status}: {stderr.strip()[-500:]}")
-        lost = f"the launcher ended with exit status {status}, without a report"
+            raise SandboxError(f"the launcher of a sandbox {finished}: {stderr.strip()[-500:]}")
+        lost = f"the launcher {finished} without a report"
     code = None if program.broke else report.get("code")
-    files, position = {}, 0
-    for name, length in report.get("files", []):
-        files[name] = contents[position : position + length]
-        position += length
-    return Outcome(
-        status="disk" if report.get("disk_full") else _status(program, code, for_memory, stderr),
+    status = _status(program, code, for_memory, stderr)
+    # these two entries replace the outcome of a program that never started
+    if "disk_full" in report:
+        status = "disk"
+    elif "bad_tree" in report:
+        status = "error"
+        stderr = f"the program was not started, because its files cannot be written: {report['bad_tree']}\n"
+    return ProgramOutcome(
+        status=status,
         exit=code,
         stdout=program.stdout.decode("utf-8", "replace"),
         stderr=stderr,
         wall_s=program.wall_s,
         cpu_s=report.get("cpu_s", 0.0),
         level=level,
-        files=files,
+        files=_split(contents, report["files"]) if "files" in report else None,
         files_cut=report.get("files_cut", False),
         lost=lost,
     )
 
 
-def _container_report(program: Program, stderr: str) -> tuple[dict[str, Any], str]:
-    """A report like a launcher's, and the program's own stderr. Raises SandboxError where the program did not start."""
-    engine_said, started, own = stderr.partition(container.STARTED)
+def _split(contents: bytes, files: list[tuple[str, int]]) -> dict[str, bytes]:
+    """Split concatenated contents of files. Returns the contents by path."""
+    split, position = {}, 0
+    for name, length in files:
+        split[name] = contents[position : position + length]
+        position += length
+    return split
+
+
+def _container_report(program: SandboxedProcess, stderr: str) -> tuple[dict[str, Any], str]:
+    """Return a report in the launcher's form, and the program's stderr. Raises SandboxError if it did not start."""
+    engine_output, started, own = stderr.partition(container.STARTED)
     status = program.process.returncode
     if not started and (program.broke or not program.is_stopped):
-        reason = engine_said.strip()[-500:] or program.broke or "no message"
-        raise SandboxError(f"the container of a program did not start, exit {status}: {reason}")
+        reason = engine_output.strip()[-500:] or program.broke or "no message"
+        raise SandboxError(f"the container of a program did not start (exit status {status}): {reason}")
     code = container.exit_code(status)
     if code != -SIGKILL:
         return {"code": code}, own
-    # not ended from here: by the kernel, for the container's memory, or by itself
+    # if this process did not stop it, the kernel killed it for the container's memory, or it killed itself
     return ({} if program.is_stopped else {"code": code, "memory": True}), own
 
 
-def _read_report(program: Program) -> tuple[dict[str, Any], bytes]:
-    """The launcher's report and the bytes after it; empty where it was ended before it could write one."""
+def _read_report(program: SandboxedProcess) -> tuple[dict[str, Any], bytes]:
+    """Return the launcher's report and the bytes after it; both are empty if there is no valid report.
+
+    At level `rlimits` a program of root can write to the launcher's pipe, so the report is validated.
+    """
     line, _, contents = bytes(program.report).removeprefix(STARTED).partition(b"\n")
     try:
-        return ast.literal_eval(line.decode()), contents
-    except (ValueError, SyntaxError):
+        report = json.loads(line)
+    except (ValueError, RecursionError):
         return {}, b""
+    may_fail = not program.report.startswith(STARTED)
+    return (report, contents) if _is_report(report, len(contents), may_fail) else ({}, b"")
 
 
-def _status(program: Program, code: int | None, for_memory: bool, stderr: str) -> Status:
+def _is_report(report: Any, length: int, may_fail: bool) -> bool:
+    """Return True if a value is a valid report and the total size of its files is `length` bytes.
+
+    Args:
+        may_fail: True if it was written before the program's start, so that it may contain `BEFORE_START` entries.
+    """
+    if not isinstance(report, dict):
+        return False
+    for name, value in report.items():
+        # exact types, because bool is a subclass of int
+        if type(value) not in REPORT.get(name, ()) or (name in BEFORE_START and not may_fail):
+            return False
+    files = report.get("files", [])
+    if not all(isinstance(file, list) and len(file) == 2 for file in files):
+        return False
+    if not all(type(name) is str and is_inside(name) and type(size) is int and size >= 0 for name, size in files):
+        return False
+    cpu_s = report.get("cpu_s", 0.0)
+    return math.isfinite(cpu_s) and cpu_s >= 0 and sum(size for _, size in files) == length
+
+
+def _status(program: SandboxedProcess, code: int | None, for_memory: bool, stderr: str) -> Status:
     if program.broke:
         return program.broke
     if for_memory:
@@ -266,9 +358,10 @@ def _status(program: Program, code: int | None, for_memory: bool, stderr: str) -
         return "timeout"
     if code is None or code < 0:
         return "killed"
+    # the program exited by itself: its last error message may name a limit
     lines = stderr.strip().splitlines() or [""]
     if stderr.count("Traceback (most recent call last)") > 1:
-        # many processes have failed at once: the last line may be in the middle of what another one says
-        said = "\n".join(lines)
-        return next((status for words, status in LAST_WORDS if words in said), "error")
+        # several processes failed at the same time, so their messages may be interleaved
+        text = "\n".join(lines)
+        return next((status for words, status in LAST_WORDS if words in text), "error")
     return next((status for words, status in LAST_WORDS if lines[-1].startswith(words)), "error")

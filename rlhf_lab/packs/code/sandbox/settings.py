@@ -1,4 +1,4 @@
-"""Settings of the sandbox in which programs of a model run. Imports no torch."""
+"""Settings of the sandbox for model-written programs. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ if TYPE_CHECKING:
 @section("sandbox")
 @dataclass(frozen=True)
 class Sandboxing(Section):
-    """Where programs run that a model wrote, and their tests; see docs/code/sandbox.md.
+    """Sandbox for model-written programs and their tests; see docs/code/sandbox.md.
 
     Args:
-        level: how much isolation. `auto` takes the first of `namespaces+seccomp`, `container` (docker or podman) and
-            `namespaces` that works on this machine, and stops the run where none does. `rlimits` is never chosen by
-            itself: a program under it reads the user's files and uses the network.
-        timeout_s: seconds that a program may take, and of processor time each of its processes.
-        memory_mib: address space of each process of a program; of all together where a control group can be made.
-        disk_mib: of all files that a program writes.
-        processes: processes and threads of a program at a time.
-        output_kib: that a program may write to standard output, and to standard error.
-        image: of `level=container`; it needs `python3`.
+        level: level of isolation. `auto` selects the first of `namespaces+seccomp`, `container` (docker or podman) and
+            `namespaces` that works on this machine, and stops the run if none works. `rlimits` is never selected
+            automatically, because its programs can read the user's files and use the network.
+        timeout_s: maximum wall time of a program in seconds, and maximum processor time of each of its processes.
+        memory_mib: maximum address space of each process in MiB. If a control group can be created, it is also the
+            maximum total memory of a program.
+        disk_mib: maximum total size of the files that a program writes, in MiB.
+        processes: maximum number of simultaneous processes and threads of a program.
+        output_kib: maximum size of standard output, and of standard error, in KiB.
+        image: container image for `level=container`; it must contain `python3`.
     """
 
     inherited: ClassVar[bool] = True
@@ -40,7 +41,7 @@ class Sandboxing(Section):
 
     @property
     def limits(self) -> dict[str, float]:
-        """What decides what a program can do; how well it is isolated does not."""
+        """Settings that can change the outcome of a program. Level and image only affect its isolation."""
         return {name: value for name, value in asdict(self).items() if name not in ("level", "image")}
 
     def key_material(self, config: Config) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which rows of the data are trained on: without duplicates, evaluation items and unusable replies.
+"""Selection of the rows to train on: no duplicates, no evaluation items, no unusable responses.
 
-Read settings.py, then curate.py. The corpus it writes is trained on with `needs.corpus=curate`.
+Read settings.py, then curate.py. Train on the corpus that it writes with `needs.corpus=curate`.
 """

@@ -1,4 +1,4 @@
-"""Curates preference pairs: usable replies, no duplicates, no evaluation items, and a reason for every other row."""
+"""Curation of preference pairs: usable responses, no duplicates, no evaluation items, a reason for each other row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Pair
 from rlhf_lab.data.contamination import EvaluationItems, read_items
-from rlhf_lab.data.made import TRUTH
+from rlhf_lab.data.generated import TRUTH
 from rlhf_lab.evaluations.suite.suite_file import read_suite
 from rlhf_lab.packs.judging.curation.settings import Curate
 from rlhf_lab.packs.judging.safety.prompt_sets import safety_set
@@ -19,30 +19,40 @@ from rlhf_lab.training.run import Result, Run
 CONTAMINATED = "holds an evaluation item"
 TOO_SHORT = "too short"
 ALL = 10**9
+"""Maximum number of safety prompts that includes all of them."""
 Row = dict[str, Any]
 
 
 class Curation:
-    """Judges the rows in the order of the data."""
+    """Curation of the training rows, in the order of the data."""
 
     def __init__(self, settings: Curate, run: Run):
-        self.settings, self.run = settings, run
+        self.settings = settings
+        self.run = run
         items = evaluation_items(settings, run)
         self.items = EvaluationItems(items, share=settings.share or 1.0, n=settings.n)
 
     def finish(self) -> Result:
-        rows = [self._row(number, pair) for number, pair in enumerate(self.run.corpus.train)]
+        # first each row by itself, then duplicates among the rest
+        rows = [self._row(index, pair) for index, pair in enumerate(self.run.corpus.train)]
         reject_duplicates(rows, ("chosen", "rejected"), self.settings.max_overlap)
         kept, rejected = write_corpus(self.run, "pairs", rows, {"evaluation_items": len(self.items)})
         if not kept:
-            raise DataError("no row of the data is left; look at rejected.jsonl, and relax what rejects most")
+            raise DataError(
+                "no row of the data is left; see the reasons in rejected.jsonl, and relax the frequent ones"
+            )
         metrics = {**count_rows(rows, kept, rejected), "made/evaluation_items": len(self.items)}
         return Result(metrics=metrics, primary=["made/rows", "made/acceptance"])
 
     def _row(self, number: int, pair: Pair) -> Row:
-        row: Row = {"prompt": pair.prompt, "chosen": pair.chosen, "rejected": pair.rejected}
+        row: Row = {
+            "prompt": pair.prompt,
+            "chosen": pair.chosen,
+            "rejected": pair.rejected,
+        }
         row |= {"source": str(pair.meta.get("source", f"row {number + 1}")), "problem": self._problem(pair)}
         truth = {name: pair.meta[name] for name in TRUTH if name in pair.meta}
+        # only the first reason counts, so a row that is rejected already is not searched
         if row["problem"] is None:
             match = self.items.find_in(pair)
             if match is not None:
@@ -50,7 +60,8 @@ class Curation:
         return {**row, **truth}
 
     def _problem(self, pair: Pair) -> str | None:
-        """Why the replies are of no use by themselves."""
+        """Return why the responses are unusable by themselves, or None."""
+        # the length limits apply to the chosen response, which is what a model learns to write
         length = len(pair.chosen.split())
         if not length or not pair.rejected.strip():
             return EMPTY
@@ -62,13 +73,14 @@ class Curation:
 
 
 def evaluation_items(settings: Curate, run: Run) -> list[str]:
-    """The prompts that no training row may hold."""
+    """Return the prompts that no training row may contain."""
     items: list[str] = []
     if "held_out" in settings.against:
         items += run.corpus.prompts("test")
+    # safe prompts count too: over-refusal is measured on them
     if "safety" in settings.against:
-        asked = safety_set(Safety(), run.corpus, ALL)
-        items += [prompt.prompt for prompt in (*asked.harmful, *asked.safe)]
+        requested = safety_set(Safety(), run.corpus, ALL)
+        items += [prompt.prompt for prompt in (*requested.harmful, *requested.safe)]
     files = list(settings.files)
     if settings.suite:
         files += [golden.path for golden in read_suite(settings.suite).golden.values() if golden.path]

@@ -13,7 +13,7 @@ from rlhf_lab.core.files import file_digest
 from rlhf_lab.core.ranges import Ge, Gt, Le
 from rlhf_lab.evaluations.settings import content_digest
 from rlhf_lab.evaluations.suite.suite_file import read_suite
-from rlhf_lab.training.settings import Held, StageSettings
+from rlhf_lab.training.settings import ModelCopies, StageSettings
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 @register("algorithm", "curate")
 @dataclass(frozen=True)
 class Curate(StageSettings):
-    """The preference pairs of the data without those that a model should not be trained on. Asks no model.
+    """Removes the preference pairs that a model should not be trained on. Uses no model.
 
-    Of each row the first reason counts: a reply that is empty, too short or too long; identical replies; a duplicate or
-    near-duplicate of an earlier row of the same prompt; an evaluation item in it. Every row that is left out stands in
-    rejected.jsonl with its reason.
+    A row is rejected for the first of these reasons: a response that is empty, too short or too long; identical
+    responses; a duplicate or near-duplicate of an earlier row of the same prompt; an evaluation item in the row. Every
+    rejected row is in rejected.jsonl with its reason.
 
     Args:
-        against: evaluation sets that no row may hold: `held_out` (prompts of the data), `safety` (what a safety
-            evaluation asks on these data).
-        suite: a suite, whose golden sets no row may hold either.
+        against: evaluation sets that no row may contain: `held_out` (held-out prompts of the data), `safety` (prompts
+            of a safety evaluation on these data).
+        suite: a suite whose golden sets no row may contain.
         files: further files of evaluation prompts, with a column prompt or question.
-        share: of an item's n-grams in a row from which it counts as held. null is .5, or 1 where the data are drawn
-            from an embedded world, whose prompts are of a few templates.
-        n: words of an n-gram.
-        max_overlap: rows of one prompt whose replies overlap by more (ROUGE-L, 0…1) are near-duplicates; 1 calls only
-            replies of the same words duplicates.
-        min_words, max_words: of a chosen reply.
+        share: fraction of an item's n-grams from which on a row counts as containing it. null is 0.5, or 1 for data
+            generated from an embedded world, whose prompts come from a few templates.
+        n: number of words of an n-gram.
+        max_overlap: rows of one prompt are near-duplicates if the overlap of their responses (ROUGE-L, 0…1) is larger;
+            1 counts only responses with the same words as duplicates.
+        min_words, max_words: minimum and maximum number of words of a chosen response.
     """
 
     makes_model: ClassVar[bool] = False
     makes_rows: ClassVar[str] = "pairs"
-    shares_work: ClassVar[bool] = False
+    is_distributed: ClassVar[bool] = False
     compares_policies: ClassVar[bool] = False
     requires: ClassVar[Requirements] = (Capability.PAIRS, Capability.SINGLE_TURN)
     uses: ClassVar[tuple[str, ...]] = ()
-    answer: ClassVar[str] = "corpus_made"
+    answer: ClassVar[str] = "synthetic_corpus"
     against: tuple[Literal["held_out", "safety"], ...] = ("held_out", "safety")
     suite: str = ""
     files: tuple[str, ...] = ()
@@ -67,16 +67,18 @@ class Curate(StageSettings):
     def completed(self, config: Config) -> Self:
         if self.share is not None:
             return self
-        return replace(self, share=1.0 if config.data.drawn else 0.5)
+        # prompts from templates share many n-grams, so only a full match counts there
+        return replace(self, share=1.0 if config.data.is_generated else 0.5)
 
     def contents(self) -> dict[str, str]:
-        digests = {f"files/{number}": content_digest(file, "files") for number, file in enumerate(self.files)}
+        digests = {f"files/{index}": content_digest(file, "files") for index, file in enumerate(self.files)}
         if self.suite:
+            # the content of the files decides which rows are rejected, so it enters the stage's key
             golden = [golden.path for golden in read_suite(self.suite).golden.values() if golden.path]
             digests["suite"] = " ".join(file_digest(Path(path)) for path in golden)
         return digests
 
-    def held(self, *, adapter: bool) -> list[Held]:
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
         return []
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:

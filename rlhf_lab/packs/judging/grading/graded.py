@@ -13,8 +13,8 @@ from rlhf_lab.packs.judging.judges.rubric import Grades, JudgeRubric
 
 
 @dataclass(frozen=True)
-class GradedReply:
-    """A reply that is to be graded, and where it stands in the corpus."""
+class GradedResponse:
+    """A response to grade, with its position in the corpus."""
 
     split: str
     pair: int
@@ -23,25 +23,46 @@ class GradedReply:
     response: str
 
     def row(self, rubric: JudgeRubric, grades: Grades) -> dict[str, Any]:
-        """As a row of grades.jsonl."""
+        """Return the response and its grades as a row of grades.jsonl."""
+        # JSON has no NaN
         values = [None if grades.unscored else value for value in grades.values]
         columns = dict(zip(rubric.names, values, strict=True))
-        return {**vars(self), **columns, "reason": grades.reason, "unscored": grades.unscored}
+        return {
+            **vars(self),
+            **columns,
+            "reason": grades.reason,
+            "unscored": grades.unscored,
+        }
 
 
-def replies_of(split: str, pairs: Sequence[Pair], positions: Sequence[int]) -> Iterator[GradedReply]:
-    """Both replies of some pairs of a split, in the order of the rows."""
+def responses_of(
+    split: str,
+    pairs: Sequence[Pair],
+    positions: Sequence[int],
+) -> Iterator[GradedResponse]:
+    """Yield both responses of some pairs of a split, in the order of the rows."""
     for position in positions:
         pair = pairs[position]
         for side in SIDES:
-            yield GradedReply(split, position, side, pair.prompt, getattr(pair, side))
+            yield GradedResponse(
+                split,
+                position,
+                side,
+                pair.prompt,
+                getattr(pair, side),
+            )
 
 
 def header(pairs: Sequence[Pair], rubric: JudgeRubric, judge: Mapping[str, Any]) -> dict[str, Any]:
-    """What grades.json says.
+    """Return the content of grades.json.
 
     Args:
         pairs: all training pairs of the corpus, graded or not.
     """
-    about_rubric = {"name": rubric.name, "attributes": rubric.names, "low": rubric.low, "high": rubric.high}
+    about_rubric = {
+        "name": rubric.name,
+        "attributes": rubric.names,
+        "low": rubric.low,
+        "high": rubric.high,
+    }
     return {"corpus": corpus_mark(pairs), "rubric": about_rubric, "judge": dict(judge)}

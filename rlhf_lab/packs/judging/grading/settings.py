@@ -8,28 +8,29 @@ from typing import Annotated, ClassVar
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.ranges import Ge
-from rlhf_lab.training.settings import Held, StageSettings
+from rlhf_lab.training.settings import ModelCopies, StageSettings
 
 
 @register("algorithm", "grade")
 @dataclass(frozen=True)
-class Grade(StageSettings):
-    """A judge's grades of both replies of the pairs of `data`, for `rubric_rm` (`needs.grades`) and `data=graded`.
+class GradeStage(StageSettings):
+    """Grades by a judge of both responses of each pair of `data`, for `rubric_rm` (`needs.grades`) and `data=graded`.
 
-    Trains nothing: it writes grades.jsonl, a row per reply.
+    Trains nothing: it writes grades.jsonl, one row per response.
 
     Args:
         rubric: YAML file with the criteria (docs/judging/judging.md); empty is five criteria, 1…5.
-        reference: column of the data with an answer that the judge is shown as right; empty shows none.
-        max_tokens: of an answer of the judge.
-        max_pairs: most training pairs, drawn at random as `rubric_rm` draws them for its own `max_pairs`. 0 is all.
-        heldout_pairs: most held-out pairs, the first ones, for the audit of what is trained on the grades.
+        reference: column of the data with a reference answer that the judge takes as right; empty is none.
+        max_tokens: maximum number of tokens of an answer of the judge.
+        max_pairs: maximum number of training pairs, selected at random as `rubric_rm` does for its own `max_pairs`. 0
+            is all.
+        heldout_pairs: maximum number of held-out pairs, from the start, to audit models trained on the grades.
     """
 
     requires: ClassVar[Requirements] = (Capability.PAIRS, Capability.SINGLE_TURN)
     makes_model: ClassVar[bool] = False
     compares_policies: ClassVar[bool] = False
-    shares_work: ClassVar[bool] = False
+    is_distributed: ClassVar[bool] = False
     asks_judge: ClassVar[bool] = True
     chance_metric: ClassVar[str] = "label_agreement"
     answer: ClassVar[str] = "graded_pairs"
@@ -41,5 +42,5 @@ class Grade(StageSettings):
     max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 0
     heldout_pairs: Annotated[int, Ge(0, hint="0 is none")] = 1000
 
-    def held(self, *, adapter: bool) -> list[Held]:
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
         return []

@@ -1,5 +1,7 @@
-"""Language models that are asked: as judges of replies, and as writers of data.
+"""The transport to language models, as judges of responses and as writers of data.
 
-Read requests.py (what is asked and answered), client.py (`complete_many`: the one way to ask), store.py (replies that
-were paid for, the ledger, the budget), then pairwise.py and rubric.py. backends/ has who answers, and their settings.
+Read requests.py (a request and its completion), client.py (`complete_many`, the only method that sends requests) and
+store.py (paid completions, the ledger, the budget), then pairwise.py and rubric.py with the rubrics in rubrics/.
+batches.py, channel.py, pacing.py and pricing.py send requests within limits; command.py is the sub-command `judge`.
+backends/ has the services and their settings.
 """

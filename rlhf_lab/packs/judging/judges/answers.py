@@ -1,4 +1,4 @@
-"""What a judge answered, read tolerantly but never guessed: an answer without a verdict is unscored, and no tie."""
+"""Parsing of a judge's answers: tolerant, but without guessing. An answer without a verdict is unscored, not a tie."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from rlhf_lab.core.files import parse_json
-from rlhf_lab.packs.judging.judges.requests import Reply, Stop
+from rlhf_lab.packs.judging.judges.requests import Completion, Stop
 
 Unscored = Literal["refused", "truncated", "invalid"]
 REASONS: tuple[Unscored, ...] = ("refused", "truncated", "invalid")
-"""Why an answer has no verdict: the model declined, the answer was cut off, or it is not in the form asked for."""
+"""Reasons why an answer has no verdict: the model refused, the answer was truncated, or its form is wrong."""
 STOPS: Mapping[Stop, Unscored] = {"refused": "refused", "truncated": "truncated"}
 
 
-def read_object(reply: Reply) -> tuple[dict[str, Any], Unscored | None]:
-    """(the JSON object of an answer, keys in lower case; why there is none). The object may stand in other text.
+def read_object(response: Completion) -> tuple[dict[str, Any], Unscored | None]:
+    """Return (the JSON object of an answer with lower-case keys, the reason if there is none).
 
-    From the first brace to the last: an answer that quotes an object of the reply it judges, and then gives its own,
-    is no JSON and so unscored, where taking either of the two could take the forged one.
+    Other text may surround the object. It is read from the first brace to the last: an answer that quotes an object of
+    the response and then gives its own is invalid. Choosing one of the two objects could choose the forged one.
     """
-    if reply.stop in STOPS:
-        return {}, STOPS[reply.stop]
-    text = reply.text
+    # a truncated answer may contain a complete object by accident
+    if response.stop in STOPS:
+        return {}, STOPS[response.stop]
+    text = response.text
     try:
         answer = parse_json(text[text.index("{") : text.rindex("}") + 1])
     except ValueError:  # no braces, or no JSON between them
@@ -33,13 +34,13 @@ def read_object(reply: Reply) -> tuple[dict[str, Any], Unscored | None]:
 
 
 def reason_of(answer: Mapping[str, Any]) -> str:
-    """The judge's reason; "" where it gave none."""
+    """Return the judge's reason, or "" if it gave none."""
     reason = answer.get("reason")
     return reason if isinstance(reason, str) else ""
 
 
 def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON schema of an object that has all of these properties and no other."""
+    """Return the JSON schema of an object with exactly these properties."""
     return {
         "type": "object",
         "properties": dict(properties),

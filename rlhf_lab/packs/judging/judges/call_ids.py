@@ -1,4 +1,4 @@
-"""Which result of a tool belongs to which call: services want every call to have an id that its result names."""
+"""Ids of tool calls. Services require an id for every call, and every result names the id of its call."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from rlhf_lab.core.tools import call_id
 
 
 def calls_before(messages: Sequence[Message]) -> int:
-    """Calls that a conversation has so far: the number of its next one."""
+    """Return the number of calls in a conversation, which is the index of its next call."""
     return sum(len(message.get("tool_calls") or ()) for message in messages)
 
 
 def with_call_ids(messages: Sequence[Message]) -> Iterator[Message]:
-    """The messages with the ids that are missing, as in a conversation that a person wrote or a chat template made.
+    """Yield the messages with missing ids filled in, e.g. for a conversation from a person or a chat template.
 
-    Calls get their number in the conversation; results without an id answer the calls before them, in order.
+    A call's id follows from its index in the conversation. Results without an id are matched with the preceding calls
+    in order.
     """
     number = 0
-    waiting: list[str] = []  # ids of calls whose result has not come
+    waiting: list[str] = []  # ids of calls that have no result yet
     for message in messages:
         if calls := message.get("tool_calls"):
             waiting = []
@@ -31,6 +32,7 @@ def with_call_ids(messages: Sequence[Message]) -> Iterator[Message]:
                 number += 1
             message = {**message, "tool_calls": numbered}
         elif message["role"] == "tool":
+            # a result without a preceding call still needs some id
             id = message.get("tool_call_id") or next(iter(waiting), call_id(number))
             if id in waiting:
                 waiting.remove(id)

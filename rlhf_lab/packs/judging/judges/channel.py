@@ -1,85 +1,132 @@
-"""A service with the store, the price and the account that its requests go by."""
+"""A service together with the store, price, rate limits and account of its requests."""
 
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, field
 
 from rlhf_lab.core.console import console
+from rlhf_lab.core.text import with_texts
 from rlhf_lab.packs.judging.judges.address import url_of
 from rlhf_lab.packs.judging.judges.backends.settings import Service
 from rlhf_lab.packs.judging.judges.keys import without_key
-from rlhf_lab.packs.judging.judges.pacing import Limits
-from rlhf_lab.packs.judging.judges.pricing import Price, body_bytes, most_input_tokens
-from rlhf_lab.packs.judging.judges.requests import Reply, Request, Usage, with_texts, writable
-from rlhf_lab.packs.judging.judges.service import Answer, Backend
-from rlhf_lab.packs.judging.judges.store import Question, Store
+from rlhf_lab.packs.judging.judges.pacing import RateLimits
+from rlhf_lab.packs.judging.judges.pricing import Price, body_bytes, max_input_tokens
+from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest, Usage
+from rlhf_lab.packs.judging.judges.service import Backend, ServiceAnswer
+from rlhf_lab.packs.judging.judges.store import PendingRequest, Store
 
 MAX_TOKENS = 10**9
-"""Of one answer; a service that reports more, or fewer than none, does not count tokens."""
+"""Maximum number of tokens of one answer. A service that reports more, or a negative number, does not count tokens."""
+MAX_BYTES_PER_TOKEN = 16
+"""Maximum number of bytes per reported token. Texts have 2 to 6, so a service that reports fewer tokens than this
+implies does not count them."""
 
 
 @dataclass(frozen=True)
 class Channel:
-    """Attributes:
-    account: what is spent counts as its.
-    pause_s: seconds before the second attempt where the service names none; doubled for each further one.
-    warned: what was wrong with the counts of the service, where that was printed.
+    """A service with the store, price, rate limits and account of its requests.
+
+    Attributes:
+        account: name under which spending is counted.
+        pause_s: seconds before the second attempt if the service names no pause; doubled for each further attempt.
+        warned: warnings that were printed about the service's token counts.
     """
 
     backend: Backend
     settings: Service
     store: Store
     price: Price
-    limits: Limits
+    limits: RateLimits
     account: str
     pause_s: float
     warned: list[str] = field(default_factory=list)
 
-    def question(self, request: Request) -> Question:
-        """A request with what sending it takes."""
+    def question(self, request: CompletionRequest) -> PendingRequest:
+        """Return a request with its digest, its size and its maximum cost."""
         body = self.backend.body(request)
-        most_input = most_input_tokens(body, schema=request.schema is not None, tools=bool(request.tools))
-        return Question(
+        max_input = max_input_tokens(
+            body,
+            schema=request.schema is not None,
+            tools=bool(request.tools),
+        )
+        return PendingRequest(
             digest=request.digest(self.backend.identity),
             request=request,
             identity=self.backend.identity,
             bytes=body_bytes(body),
-            reserve_usd=self.price.at_most(most_input, request.max_tokens, batch=self.settings.batches),
+            reserve_usd=self.price.at_most(max_input, request.max_tokens, batch=self.settings.batches),
             price=self.price.source,
         )
 
-    def reply(self, question: Question, answer: Answer, *, batch: bool = False, latency_s: float = 0.0) -> Reply:
-        """An answer with its cost. Where the service counts nothing that can be true, it costs the most that it can."""
+    def completion(
+        self,
+        question: PendingRequest,
+        answer: ServiceAnswer,
+        *,
+        batch: bool = False,
+        latency_s: float = 0.0,
+    ) -> Completion:
+        """Return an answer with its cost.
+
+        If the reported token counts are missing or implausible, the answer costs the request's maximum. Otherwise
+        spending would be undercounted when a service, or a proxy before it, reports no tokens.
+        """
         usage = answer.usage
         if usage is not None and not _can_be_true(usage):
-            self._warn(f"reports {usage}", "the most that the request can cost")
+            self._warn(f"reports {usage}", "the maximum cost of the request")
             usage = None
-        counted = usage is not None or self.price.free
+        elif answer.charged and not self.price.free and (usage is None or _is_too_low(usage, question.request, answer)):
+            self._warn(f"reports {usage or 'no tokens'}", "the maximum cost of the request")
+            usage = None
+        # without usable counts, the answer costs the reserved maximum
+        counted = usage is not None or self.price.free or not answer.charged
         usage = usage or Usage()
         cost = self.price.cost(usage, batch=batch) if counted else question.reserve_usd
-        # sums of the same prices may differ by what doubles round off
+        # sums of the same prices may differ by rounding errors
         if cost > question.reserve_usd * (1 + 1e-9):
-            reported = f"reports {usage}, ${cost:.6f}, where at most ${question.reserve_usd:.6f} was reserved"
-            self._warn(reported, "what was reserved")
+            reported = f"reports {usage}, ${cost:.6f}, although at most ${question.reserve_usd:.6f} was reserved"
+            self._warn(reported, "the reserved amount")
             cost = question.reserve_usd
-        calls = tuple(with_texts(call, self._kept) for call in answer.tool_calls)
-        blocks = tuple(with_texts(block, self._kept) for block in answer.blocks)
-        text = self._kept(answer.text)
-        return Reply(text, answer.stop, usage, cost, tool_calls=calls, blocks=blocks, latency_s=latency_s)
+        # a model may repeat a key that it has seen; it must not reach the store
+        calls = tuple(with_texts(call, self._without_key) for call in answer.tool_calls)
+        blocks = tuple(with_texts(block, self._without_key) for block in answer.blocks)
+        text = self._without_key(answer.text)
+        return Completion(
+            text,
+            answer.stop,
+            usage,
+            cost,
+            tool_calls=calls,
+            blocks=blocks,
+            latency_s=latency_s,
+        )
 
     def _warn(self, what: str, instead: str) -> None:
-        """Say once that a service counts what it cannot have worked on."""
+        """Print, once, that a service reports an implausible number of tokens."""
         if not self.warned:
             self.warned.append(what)
             console.print(
-                f"warning: {self.settings.model} at {url_of(self.settings)} {what}; counted as {instead}, here and "
-                "in further answers. Compare the ledger with the bill of the service"
+                f"warning: {self.settings.model} at {url_of(self.settings)} {what}. This answer and later ones are "
+                f"counted as {instead}. Compare the ledger with the service's bill"
             )
 
-    def _kept(self, text: str) -> str:
-        """A text of the service as it may be kept: without the key, and as SQLite and files in UTF-8 can hold it."""
-        return writable(without_key(text, self.backend.key))
+    def _without_key(self, text: str) -> str:
+        return without_key(text, self.backend.key)
 
 
 def _can_be_true(usage: Usage) -> bool:
     return all(0 <= tokens <= MAX_TOKENS for tokens in astuple(usage))
+
+
+def _is_too_low(usage: Usage, request: CompletionRequest, answer: ServiceAnswer) -> bool:
+    """Return True if a service reports fewer tokens than the texts it read and wrote can have."""
+    texts = [request.system, *(message["content"] for message in request.messages)]
+    read = usage.input_tokens + usage.cache_write_tokens + usage.cache_read_tokens
+    # the text of a refusal may come from the service, not from the model
+    written = "" if answer.stop == "refused" else answer.text
+    return read < _least_tokens("".join(texts)) or usage.output_tokens < _least_tokens(written)
+
+
+def _least_tokens(text: str) -> int:
+    """Return the minimum number of tokens of a text."""
+    return -(-len(text.encode("utf-8", "replace")) // MAX_BYTES_PER_TOKEN)

@@ -1,4 +1,4 @@
-"""The sub-command `judge`: a judge compares the replies of two sources, or grades those of one."""
+"""The sub-command `judge`: compares the responses of two sources, or grades those of one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from rlhf_lab.config import check, compose, registry, root
 from rlhf_lab.config.groups import DataSource
@@ -17,16 +16,17 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import fingerprint
 from rlhf_lab.core.types import Corpus
+from rlhf_lab.core.yaml_files import read_mapping
 from rlhf_lab.packs.judging.judges.backends.settings import Service
-from rlhf_lab.packs.judging.judges.caller import Caller, open_judge
 from rlhf_lab.packs.judging.judges.client import estimate
-from rlhf_lab.packs.judging.judges.judgement import Judging, Options, names_of
-from rlhf_lab.packs.judging.judges.judging import Item, Metered, number_items
+from rlhf_lab.packs.judging.judges.context import JudgeContext, open_judge
+from rlhf_lab.packs.judging.judges.judgement import JudgeOptions, Judging, names_of
+from rlhf_lab.packs.judging.judges.judging import JudgingItem, Metered, number_items
 from rlhf_lab.packs.judging.judges.pairwise import Candidates, comparison_requests
-from rlhf_lab.packs.judging.judges.requests import Request
+from rlhf_lab.packs.judging.judges.requests import CompletionRequest
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_request, load_rubric
-from rlhf_lab.packs.judging.judges.sources import Answer, Matched, Source, match, read_source
-from rlhf_lab.reports.comparison.report import outputs_folder
+from rlhf_lab.packs.judging.judges.sources import Matched, ResponseSource, SourcedResponse, match, read_source
+from rlhf_lab.reports.comparison.report import outputs_dir
 from rlhf_lab.results.folders import find_run
 
 OPTIONS = ("policy", "items", "seed", "reference", "rubric", "max_tokens", "to", "outputs")
@@ -34,10 +34,11 @@ GROUPS = ("judge", "data")
 DRY_RUN = "--dry-run"
 
 
-def read_words(words: Sequence[str]) -> Options:
-    """The options that the words of a command line name. Raises ConfigError with every problem."""
+def read_words(words: Sequence[str]) -> JudgeOptions:
+    """Parse the words of a command line into options. Raises ConfigError with all problems."""
     problems: list[str] = []
-    paths, options, overrides = _sort_words([word for word in words if word != DRY_RUN], problems)
+    others = [word for word in words if word != DRY_RUN]
+    paths, options, overrides = _sort_words(others, problems)
     if len(paths) not in (1, 2):
         problems.append("judge takes one or two run directories or JSONL files: judge outputs/runs/A outputs/runs/B")
     numbers = {"items": 0, "seed": 0, "max_tokens": 512}
@@ -46,20 +47,22 @@ def read_words(words: Sequence[str]) -> Options:
             if options[name].isdigit():
                 numbers[name] = int(options[name])
             else:
-                problems.append(f"{name}={options[name]} is not a whole number of 0 or more")
+                problems.append(f"{name}={options[name]} is not an integer of 0 or more")
     if numbers["max_tokens"] == 0:
-        problems.append("max_tokens=0 leaves the judge nothing to say; write 1 or more")
+        problems.append("max_tokens=0 leaves no tokens for the judge's answer; write 1 or more")
     usable = compose.usable_overrides([forced(override) for override in overrides], problems)
     if problems:
         raise ConfigError(problems)
+    # the recipe only completes the config; the judgement uses its judge, data and runtime
     values = compose.compose([*(override.input_line or "" for override in usable), "+recipe=sft"])
     config = check.effective({**values, "study": None})
+    # with two sources, a comma separates the policies of A and B
     policy = options.get("policy")
     policies: tuple[str | None, ...] = (policy,) * len(paths)
     if policy and "," in policy and len(paths) == 2:
         first, _, second = policy.partition(",")
         policies = (first.strip(), second.strip())
-    return Options(
+    return JudgeOptions(
         sources=tuple(Path(path) for path in paths),
         policies=policies,
         reference=options.get("reference", ""),
@@ -74,13 +77,13 @@ def read_words(words: Sequence[str]) -> Options:
 
 
 def _sort_words(words: Sequence[str], problems: list[str]) -> tuple[list[str], dict[str, str], list[str]]:
-    """(sources, options by name, overrides of the groups judge and data)."""
+    """Return (sources, options by name, overrides of the groups judge and data)."""
     paths: list[str] = []
     options: dict[str, str] = {}
     overrides: list[str] = []
     for word in words:
         name, equals, value = word.partition("=")
-        if not equals or Path(word).exists():  # the name of a folder may contain an equals sign
+        if not equals or Path(word).exists():  # the name of a directory may contain an equals sign
             paths.append(word)
         elif name.partition(".")[0] in GROUPS:
             overrides.append(word)
@@ -92,18 +95,22 @@ def _sort_words(words: Sequence[str], problems: list[str]) -> tuple[list[str], d
 
 
 def run(words: Sequence[str]) -> None:
-    """Judge, print what was found, and say where it lies."""
+    """Run the judgement, print its results and the output directory."""
     options = read_words(words)
-    sources = [_read(path, policy) for path, policy in zip(options.sources, options.policies, strict=True)]
-    if len({(source.path.resolve(), source.policy) for source in sources}) < len(sources):
-        raise DataError(f"A and B are the same replies, {sources[0].path}; name two policies: policy='OF A,OF B'")
+    named = zip(options.sources, options.policies, strict=True)
+    sources = [_read(path, policy) for path, policy in named]
+    distinct = {(source.path.resolve(), source.policy) for source in sources}
+    if len(distinct) < len(sources):
+        raise DataError(f"A and B are the same responses of {sources[0].path}; name two policies: policy='OF A,OF B'")
+    # the corpus is built only if the judge or a reference needs it
     data = _data(options, sources)
     corpus: Corpus | None = registry.build("data", data) if data else None
-    rubric = load_rubric(options.rubric) if options.rubric or len(sources) == 1 else None
+    grades = len(sources) == 1  # one source is graded, two are compared
+    rubric = load_rubric(options.rubric) if options.rubric or grades else None
     matched = match(*sources) if len(sources) == 2 else None
     items = _items(options, sources, matched, corpus)
-    outputs = options.outputs or outputs_folder(sources[0].path) or Path("outputs")
-    caller = Caller(
+    outputs = options.outputs or outputs_dir(sources[0].path) or Path("outputs")
+    caller = JudgeContext(
         account=_account(options, sources, rubric),
         outputs=outputs,
         oracle=corpus.oracle if corpus else None,
@@ -122,32 +129,36 @@ def run(words: Sequence[str]) -> None:
     Judging(options, sources, matched, rubric, Metered(judge, world), items).run()
 
 
-def _read(path: Path, policy: str | None) -> Source:
-    """A run, or a job of a study that points at one; or a file."""
+def _read(path: Path, policy: str | None) -> ResponseSource:
+    """Read a run directory, a job of a study that refers to a run, or a file."""
     return read_source(find_run(path) if path.is_dir() else path, policy)
 
 
-def _account(options: Options, sources: Sequence[Source], rubric: JudgeRubric | None) -> str:
-    """The name under which this command's spending is counted, the same when it is given again.
+def _account(
+    options: JudgeOptions,
+    sources: Sequence[ResponseSource],
+    rubric: JudgeRubric | None,
+) -> str:
+    """Return the account of this command. Repeating the command gives the same account.
 
-    A command with other sources, another judge or other criteria is another one, with a budget of its own.
+    A command with other sources, another judge or another rubric has its own account and budget.
     """
     judge = options.config.judge
-    asked = [registry.kind_of("judge", judge), dict(judge.identity()), rubric.digest if rubric else ""]
+    requested = [registry.kind_of("judge", judge), dict(judge.identity()), rubric.digest if rubric else ""]
     paths = [[str(source.path.resolve()), source.policy] for source in sources]
-    digest = fingerprint([asked, paths, options.reference, options.max_tokens])
+    digest = fingerprint([requested, paths, options.reference, options.max_tokens])
     return f"judge {' '.join(source.path.name for source in sources)} ({digest[:8]})"
 
 
 def _device(config: root.Config) -> str:
-    # Imported here because it imports torch, which a wrong command does without.
+    # imported here because it imports torch, which a command with an error does not need
     from rlhf_lab.core.ranks import device
 
     return device(config.runtime.device)
 
 
-def _data(options: Options, sources: Sequence[Source]) -> DataSource | None:
-    """The data of the replies, where something has to be read from them: the world's truth, or a reference."""
+def _data(options: JudgeOptions, sources: Sequence[ResponseSource]) -> DataSource | None:
+    """Return the data of the responses if they are needed, for the truth of a world or for references; else None."""
     settings = options.config.judge
     runs = [source for source in sources if source.policy is not None]
     reads_reference = bool(options.reference and (runs or options.names_data))
@@ -159,79 +170,113 @@ def _data(options: Options, sources: Sequence[Source]) -> DataSource | None:
         return _run_config(runs[0].path).data
     kind = registry.kind_of("judge", settings)
     raise ConfigError(
-        f"judge={kind} answers from the truth of a world, and files name none; name the world of the prompts, "
-        "data=mini_hh data.seed=0, or another judge: judge=anthropic, openai_compatible or local"
+        f"judge={kind} answers from the truth of a world, which files do not name; add the world of the prompts, "
+        "data=mini_hh data.seed=0, or use another judge: judge=anthropic, openai_compatible or local"
     )
 
 
-def _run_config(folder: Path) -> root.Config:
-    """The config of a stored run. Raises DataError where there is none, or it is none of this version."""
-    path = folder / "config.yaml"
+def _run_config(directory: Path) -> root.Config:
+    """Return the config of a stored run. Raises DataError if it is missing or invalid in this version."""
+    path = directory / "config.yaml"
     if not path.is_file():
-        raise DataError(f"{folder} has no config.yaml, which names its data; name them: data=…")
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raise DataError(f"{directory} has no config.yaml, so its data are unknown; name them: data=…")
+    values = read_mapping(path, "the settings of a run")
     try:
         return check.effective({**values, "study": None})
     except ConfigError as error:
         raise DataError(f"{path}: {error}; name the data of the run: data=…") from None
 
 
-def _items(options: Options, sources: Sequence[Source], matched: Matched | None, corpus: Corpus | None) -> list[Item]:
-    """What is judged, in the order of A. A smaller draw lies within a larger one."""
+def _items(
+    options: JudgeOptions,
+    sources: Sequence[ResponseSource],
+    matched: Matched | None,
+    corpus: Corpus | None,
+) -> list[JudgingItem]:
+    """Return the items to judge, in the order of A. With the same seed a smaller selection is part of a larger one."""
     names = names_of(sources)
     if matched:
         candidates = [
-            Candidates(a.prompt, a.response, b.response, names, _reference(options, (a, b), corpus))
+            Candidates(
+                a.prompt,
+                a.response,
+                b.response,
+                names,
+                _reference(options, (a, b), corpus),
+            )
             for a, b in matched.pairs
         ]
     else:
         answers = sources[0].answers
         candidates = [
-            Candidates(answer.prompt, answer.response, "", names, _reference(options, (answer,), corpus))
+            Candidates(
+                answer.prompt,
+                answer.response,
+                "",
+                names,
+                _reference(options, (answer,), corpus),
+            )
             for answer in answers
         ]
     if options.reference and all(each.reference is None for each in candidates):
         raise DataError(
-            f"reference={options.reference}: no prompt has this column, in the files or in the data of the run; name "
-            "another, or leave it out"
+            f"reference={options.reference}: neither the files nor the data of the run have this column; name another "
+            "column, or leave it out"
         )
+    # number before selecting, so that prompt ids do not depend on the selection
     items = number_items(candidates)
     if options.items and options.items < len(items):
-        drawn = np.random.default_rng(options.seed).permutation(len(items))[: options.items]
-        items = [items[i] for i in sorted(drawn.tolist())]
+        selected = np.random.default_rng(options.seed).permutation(len(items))[: options.items]
+        items = [items[i] for i in sorted(selected.tolist())]
     return items
 
 
-def _reference(options: Options, answers: Sequence[Answer], corpus: Corpus | None) -> str | None:
-    """The reference answer to a prompt: from a row of a file, else from the data of the run."""
+def _reference(
+    options: JudgeOptions,
+    answers: Sequence[SourcedResponse],
+    corpus: Corpus | None,
+) -> str | None:
+    """Return the reference answer to a prompt, from a row of a file or else from the data of the run."""
     if not options.reference:
         return None
-    facts = [answer.facts for answer in answers]
-    facts += [corpus.task(answers[0].prompt).facts] if corpus else []
-    value = next((known[options.reference] for known in facts if known.get(options.reference) is not None), None)
+    metadata = [answer.metadata for answer in answers]
+    # both sides have the same prompt, so the first side's will do
+    metadata += [corpus.task(answers[0].prompt).metadata] if corpus else []
+    values = [known[options.reference] for known in metadata if known.get(options.reference) is not None]
+    value = next(iter(values), None)
     return None if value is None else str(value)
 
 
-def _requests(items: Sequence[Item], rubric: JudgeRubric | None, options: Options) -> list[Request]:
-    """All questions, as the judge would be asked them."""
-    requests: list[Request] = []
+def _requests(
+    items: Sequence[JudgingItem],
+    rubric: JudgeRubric | None,
+    options: JudgeOptions,
+) -> list[CompletionRequest]:
+    """Return all requests that judging would send."""
+    requests: list[CompletionRequest] = []
     for item in items:
         texts = item.candidates
         if len(options.sources) == 1:
-            assert rubric is not None
+            assert rubric is not None, "grading always has a rubric, at least the shipped one"
             request = grade_request(
                 rubric, texts.prompt, texts.first, reference=texts.reference, max_tokens=options.max_tokens
             )
             requests.append(request)
-        elif texts.first != texts.second:
+        elif texts.first != texts.second:  # identical responses are ties without a request
             requests += comparison_requests(texts, rubric, max_tokens=options.max_tokens)
     return requests
 
 
-def _print_estimate(caller: Caller, items: Sequence[Item], rubric: JudgeRubric | None, options: Options) -> None:
-    """What judging would take. Nothing is sent and nothing is written."""
+def _print_estimate(
+    caller: JudgeContext,
+    items: Sequence[JudgingItem],
+    rubric: JudgeRubric | None,
+    options: JudgeOptions,
+) -> None:
+    """Print the number and the cost of the requests. Sends and writes nothing."""
     requests = _requests(items, rubric, options)
     takes: object = f"{len(requests)} requests, at no cost"
-    if isinstance(options.config.judge, Service):  # another judge need not be opened, which may load a model
+    if isinstance(options.config.judge, Service):  # opening another judge may load a model, and is not needed
         takes = estimate(open_judge(options.config.judge, caller), requests)
-    console.print(f"{len(items)} {'comparisons' if len(options.sources) == 2 else 'replies'}: {takes}", soft_wrap=True)
+    unit = "comparisons" if len(options.sources) == 2 else "responses"
+    console.print(f"{len(items)} {unit}: {takes}", soft_wrap=True)

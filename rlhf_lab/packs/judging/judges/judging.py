@@ -1,8 +1,8 @@
-"""Judge what two sources say, or grade what one says, row by row into a file that an interrupted attempt goes on with.
+"""Comparison of two sources, or grading of one, row by row into a file that an interrupted attempt can resume.
 
-A row's id is a hash of everything that decides it: the judge, what it is told, the prompt and the replies. Rows that
-are in the file already are not asked for again. The rows of a chunk are written when all of its answers are there; what
-a service answered before it failed lies in the judge's store.
+A row's id is a hash of everything that determines it: the judge, its instructions, the prompt and the responses. Rows
+that are already in the file are not requested again. The rows of a chunk are written once all of its answers have
+arrived. Answers received before a failure are in the judge's store.
 """
 
 from __future__ import annotations
@@ -22,65 +22,77 @@ from rlhf_lab.core.files import append_jsonl, fingerprint, read_rows, truncate, 
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.packs.judging.judges.answers import REASONS
 from rlhf_lab.packs.judging.judges.pairwise import IDENTICAL, Candidates, judge_pairs, system_text
-from rlhf_lab.packs.judging.judges.requests import Completer, Reply, Request
-from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_replies
-from rlhf_lab.statistics.inference import Estimate, clustered_mean, clustered_rate, least_sd_of_outcomes
+from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest
+from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_responses
+from rlhf_lab.statistics.inference import Estimate, clustered_mean, clustered_rate, min_sd_of_outcomes
 
 AT_ONCE = 64
-"""Items that are judged before their rows are written."""
+"""Number of items judged before their rows are written."""
 ID_LENGTH = 16
+"""Number of hexadecimal digits of a row's id."""
 
 
 def at_once(judge: JudgeSource, items: int, usual: int = AT_ONCE) -> int:
-    """How many of some items are asked about before their rows are written.
+    """Return the number of items to judge before their rows are written.
 
-    A service that takes batches gets all of them: a batch takes up to a day, however small it is.
+    A service with batches gets all items at once: a batch takes up to a day, however small it is.
     """
-    return max(1, items) if getattr(judge, "batches", False) else usual
+    if getattr(judge, "batches", False):
+        return max(1, items)
+    return usual
 
 
 class Metered:
-    """A judge, and what was asked of it.
+    """A judge with counters of its requests.
 
     Args:
-        world: a hash of the world whose truth the judge answers from, part of who answers; "" where it reads none.
+        world: hash of the world whose truth the judge reads, as part of its identity; "" if it reads none.
 
     Attributes:
-        answers, stored: answers, and those of them that came from the store.
-        usd: what the others cost.
+        answers, stored: number of answers, and number of them that came from the store.
+        usd: cost in USD of the other answers.
     """
 
     def __init__(self, judge: Completer, world: str = ""):
-        self.judge, self.world = judge, world
+        self.judge = judge
+        self.world = world
         self.answers = self.stored = self.input_tokens = self.output_tokens = 0
         self.usd = 0.0
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        return {**self.judge.identity, "world": self.world} if self.world else self.judge.identity
+        if self.world:
+            return {**self.judge.identity, "world": self.world}
+        return self.judge.identity
 
-    def complete_many(self, requests: Sequence[Request], *, title: str = "") -> list[Reply]:
-        replies = self.judge.complete_many(requests, title=title)
-        for reply in replies:
+    def complete_many(self, requests: Sequence[CompletionRequest], *, title: str = "") -> list[Completion]:
+        # count answers here, because the judge itself may not keep a ledger
+        responses = self.judge.complete_many(requests, title=title)
+        for response in responses:
             self.answers += 1
-            self.stored += reply.stored
-            self.usd += reply.cost_usd
-            if not reply.stored:
-                usage = reply.usage
+            self.stored += response.stored
+            self.usd += response.cost_usd
+            if not response.stored:
+                usage = response.usage
                 self.input_tokens += usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
                 self.output_tokens += usage.output_tokens
-        return replies
+        return responses
 
     def cost(self, before: Mapping[str, float] | None = None) -> dict[str, float]:
-        """As it is recorded with a result.
+        """Return the cost as recorded with a result.
 
         Args:
-            before: what earlier attempts at the same recorded. The ledger of a service knows better what was spent: it
-                also has what an attempt paid for before it failed.
+            before: cost recorded by earlier attempts at the same result. If it is passed, the spending comes from the
+                service's ledger, which also contains payments of attempts that failed later.
         """
-        counts = {"answers": self.answers, "stored": self.stored, "usd": round(self.usd, 6)}
+        counts = {
+            "answers": self.answers,
+            "stored": self.stored,
+            "usd": round(self.usd, 6),
+        }
         counts |= {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
-        total = {name: value + (before or {}).get(name, 0) for name, value in counts.items()}
+        earlier = before or {}
+        total = {name: value + earlier.get(name, 0) for name, value in counts.items()}
         ledger = getattr(self.judge, "ledger", None)
         if before is not None and ledger is not None:
             total["usd"] = round(ledger.spent_usd, 6)
@@ -88,11 +100,12 @@ class Metered:
 
 
 @dataclass(frozen=True)
-class Item:
-    """A pair of replies, or a reply (`second` is then empty), and where its prompt stands among all prompts.
+class JudgingItem:
+    """A pair of responses, or one response (`second` is empty), with the index of its prompt.
 
     Attributes:
-        repeat: how many items with the same texts came before.
+        prompt_id: index of the prompt among all prompts.
+        repeat: number of earlier items with the same texts.
     """
 
     candidates: Candidates
@@ -105,39 +118,47 @@ class Item:
         return fingerprint(material)[:ID_LENGTH]
 
 
-def number_items(candidates: Sequence[Candidates]) -> list[Item]:
-    """Items in the order of the candidates; prompts are numbered in the order in which they first appear."""
+def number_items(candidates: Sequence[Candidates]) -> list[JudgingItem]:
+    """Return items in the order of the candidates. Prompts are numbered by their first appearance."""
+    # equal texts get a repeat count, so that their rows have different ids
     prompt_ids: dict[str, int] = {}
     repeats: Counter[Candidates] = Counter()
     items = []
     for each in candidates:
         prompt_id = prompt_ids.setdefault(each.prompt, len(prompt_ids))
-        items.append(Item(each, prompt_id, repeats[each]))
+        items.append(JudgingItem(each, prompt_id, repeats[each]))
         repeats[each] += 1
     return items
 
 
 def question_of(judge: Completer, rubric: JudgeRubric | None, max_tokens: int, *, graded: bool) -> str:
-    """A hash of who is asked and what it is told, whatever the replies are."""
+    """Return a hash of the judge and its instructions, independent of the responses."""
+    # both variants of the instructions enter, because rows may or may not have a reference
     if graded:
         assert rubric is not None
-        told = [rubric.system(guided=guided) for guided in (False, True)]
+        stated = [rubric.system(guided=guided) for guided in (False, True)]
     else:
-        told = [system_text(rubric, guided=guided) for guided in (False, True)]
-    return fingerprint([dict(judge.identity), told, max_tokens])
+        stated = [system_text(rubric, guided=guided) for guided in (False, True)]
+    return fingerprint([dict(judge.identity), stated, max_tokens])
 
 
 def judge_items(
-    judge: Completer, items: Sequence[Item], path: Path, rubric: JudgeRubric | None, max_tokens: int, count: int
+    judge: Completer,
+    items: Sequence[JudgingItem],
+    path: Path,
+    rubric: JudgeRubric | None,
+    max_tokens: int,
+    count: int,
 ) -> list[dict[str, Any]]:
-    """Rows of judgements.jsonl, one for each item. See `_complete` for what is done to the file.
+    """Return the rows of judgements.jsonl, one per item. `_complete` describes how the file is updated.
 
     Args:
-        count: items whose rows are written together.
+        count: number of items whose rows are written together.
     """
+    # the question is part of every row's id, so another judge or rubric starts afresh
     question = question_of(judge, rubric, max_tokens, graded=False)
 
-    def ask(part: Sequence[Item], title: str) -> list[dict[str, Any]]:
+    def ask(part: Sequence[JudgingItem], title: str) -> list[dict[str, Any]]:
         pairs = [item.candidates for item in part]
         judgements = judge_pairs(judge, pairs, rubric, max_tokens=max_tokens, title=title)
         return [
@@ -149,18 +170,23 @@ def judge_items(
 
 
 def grade_items(
-    judge: Completer, items: Sequence[Item], path: Path, rubric: JudgeRubric, max_tokens: int, count: int
+    judge: Completer,
+    items: Sequence[JudgingItem],
+    path: Path,
+    rubric: JudgeRubric,
+    max_tokens: int,
+    count: int,
 ) -> list[dict[str, Any]]:
-    """Rows of grades.jsonl, one for each item's first reply. See `_complete` for what is done to the file.
+    """Return the rows of grades.jsonl, one for each item's first response. `_complete` describes the file update.
 
     Args:
-        count: items whose rows are written together.
+        count: number of items whose rows are written together.
     """
     question = question_of(judge, rubric, max_tokens, graded=True)
 
-    def ask(part: Sequence[Item], title: str) -> list[dict[str, Any]]:
+    def ask(part: Sequence[JudgingItem], title: str) -> list[dict[str, Any]]:
         texts = [item.candidates for item in part]
-        graded = grade_replies(
+        graded = grade_responses(
             judge,
             rubric,
             [text.prompt for text in texts],
@@ -171,98 +197,122 @@ def grade_items(
         )
         rows = []
         for item, text, grades in zip(part, texts, graded, strict=True):
-            values = [None if math.isnan(value) else value for value in grades.values]
-            identity = {"id": item.row_id(question), "prompt_id": item.prompt_id, "name": text.names[0]}
-            said = {"prompt": text.prompt, "response": text.first, "reference": text.reference}
+            values = [None if math.isnan(value) else value for value in grades.values]  # JSON has no NaN
+            identity = {
+                "id": item.row_id(question),
+                "prompt_id": item.prompt_id,
+                "name": text.names[0],
+            }
+            output_text = {
+                "prompt": text.prompt,
+                "response": text.first,
+                "reference": text.reference,
+            }
             columns = dict(zip(rubric.names, values, strict=True))
-            rows.append({**identity, **said, **columns, "reason": grades.reason, "unscored": grades.unscored})
+            rows.append({**identity, **output_text, **columns, "reason": grades.reason, "unscored": grades.unscored})
         return rows
 
-    return _complete(items, question, path, ask, count, "replies")
+    return _complete(items, question, path, ask, count, "responses")
 
 
 def _complete(
-    items: Sequence[Item],
+    items: Sequence[JudgingItem],
     question: str,
     path: Path,
-    ask: Callable[[Sequence[Item], str], list[dict[str, Any]]],
+    ask: Callable[[Sequence[JudgingItem], str], list[dict[str, Any]]],
     count: int,
     what: str,
 ) -> list[dict[str, Any]]:
-    """The row of each item, in their order: from the file, or asked for now and appended.
+    """Return the row of each item, in their order: read from the file, or requested now and appended to it.
 
-    Rows of the file that are of other items are left out of it in the end.
+    Rows of other items are removed from the file at the end.
     """
     old, ends = read_rows(path)
-    truncate(path, ends[-1] if ends else 0)  # a line that a kill cut off
+    truncate(path, ends[-1] if ends else 0)  # drop a last line that a killed process left incomplete
     rows = {row["id"]: row for row in old if "id" in row}
     ids = [item.row_id(question) for item in items]
     missing = [item for item, row_id in zip(items, ids, strict=True) if row_id not in rows]
-    for begin in range(0, len(missing), count):
-        part = missing[begin : begin + count]
-        title = f"{what} {begin + 1} to {begin + len(part)} of {len(missing)}"
+    for start in range(0, len(missing), count):
+        part = missing[start : start + count]
+        end = start + len(part)
+        title = f"{what} {start + 1} to {end} of {len(missing)}"
         new = ask(part, title)
         append_jsonl(path, new)
         rows.update((row["id"], row) for row in new)
     in_order = [rows[row_id] for row_id in ids]
+    # rewrite the file only if needed: rows of other items, or rows appended in another order by an earlier attempt
     if [row.get("id") for row in read_rows(path)[0]] != ids:
         write_text(path, "".join(json.dumps(row) + "\n" for row in in_order))
     return in_order
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What judgements say of the first name against the second, clustered by prompt.
+    """Return statistics of the first name against the second, clustered by prompt.
 
-    Keys: `win_rate` of the first, ties half, NaN where all comparisons are of identical responses; `consistency`, the
-    share of comparisons that were asked in which both orders agree; `first_shown`, the share of votes with a winner
-    that name the reply shown first; `words`, how much longer the first's replies are; counts of comparisons, prompts,
-    identical replies, and of unscored votes by reason.
+    Keys: `win_rate` of the first name, with ties as half a win (NaN if all pairs are identical); `consistency`, the
+    fraction of compared pairs in which both orders agree; `first_shown`, the fraction of votes with a winner that name
+    the response shown first; `words`, the difference in words, first minus second; counts of comparisons, prompts and
+    identical responses; counts of unscored votes by reason.
     """
     prompts = np.array([row["prompt_id"] for row in rows])
-    score_N = np.array([math.nan if row["score"] is None else row["score"] for row in rows], dtype=np.float64)
-    words_N = np.array([len(row["first"].split()) - len(row["second"].split()) for row in rows], dtype=np.float64)
-    asked = [row for row in rows if not is_identical(row)]
-    agree_N = [float(row["votes"][0]["winner"] == row["votes"][1]["winner"]) for row in asked if row["winner"]]
-    agree_prompts = [row["prompt_id"] for row in asked if row["winner"]]
+    scores = [math.nan if row["score"] is None else row["score"] for row in rows]
+    score_N = np.array(scores, dtype=np.float64)
+    word_differences = [len(row["first"].split()) - len(row["second"].split()) for row in rows]
+    words_N = np.array(word_differences, dtype=np.float64)
+    compared = [row for row in rows if not is_identical(row)]
+    # consistency: pairs with both votes, whatever the votes are
+    fully_scored = [row for row in compared if row["winner"]]
+    agree_N = [float(row["votes"][0]["winner"] == row["votes"][1]["winner"]) for row in fully_scored]
+    agree_prompts = [row["prompt_id"] for row in fully_scored]
+    # position bias: single votes with a winner, 1 for the response shown first
     decided = [
         (float(vote["winner"] == vote["shown"]), row["prompt_id"])
-        for row in asked
+        for row in compared
         for vote in row["votes"]
         if vote["winner"] in ("first", "second")
     ]
     reasons = Counter(vote["unscored"] for row in rows for vote in row["votes"])
     return {
-        # Sides that wrote the same everywhere did not draw: nothing was compared.
-        "win_rate": share(score_N if asked else np.full(len(rows), math.nan), prompts),
+        # if all responses are identical, nothing was compared: that is no draw
+        "win_rate": proportion(score_N if compared else np.full(len(rows), math.nan), prompts),
         "consistency": clustered_rate(agree_N, agree_prompts),
         "first_shown": clustered_rate([value for value, _ in decided], [prompt for _, prompt in decided]),
         "words": clustered_mean(words_N, prompts),
         "comparisons": len(rows),
         "prompts": len(set(prompts.tolist())),
-        "identical": len(rows) - len(asked),
+        "identical": len(rows) - len(compared),
         "unscored": sum(row["score"] is None for row in rows),
         **{f"unscored/{reason}": reasons[reason] for reason in REASONS},
     }
 
 
 def is_identical(row: Mapping[str, Any]) -> bool:
-    """Whether a row of judgements.jsonl is of two replies with the same text, about which nobody was asked."""
+    """Return True if a row of judgements.jsonl has two identical responses, which are never sent to the judge."""
     return all(vote["reason"] == IDENTICAL for vote in row["votes"])
 
 
-def share(score_N: FloatArray, prompts: np.ndarray) -> Estimate:
-    """Mean of scores 0…1 with an interval within 0…1; scores that are all equal do not make it certain."""
+def proportion(score_N: FloatArray, prompts: np.ndarray) -> Estimate:
+    """Return the mean of scores in 0…1 with an interval within 0…1. Equal scores still get an interval."""
     scored_N = score_N[~np.isnan(score_N)]
     all_equal = np.unique(scored_N).size == 1
-    # The difference of a win and a loss has twice the spread of the score.
-    least_sd_N = least_sd_of_outcomes(score_N, 1 - score_N) / 2 if all_equal else None
-    mean = clustered_mean(score_N, prompts, least_sd_N=least_sd_N)
-    low, high = max(0.0, mean.low), min(1.0, mean.high)
-    return Estimate(mean.mean, low, high, mean.n, mean.clusters, mean.level, mean.unscored)
+    # the difference of a win and a loss has twice the standard deviation of the score
+    min_sd_N = min_sd_of_outcomes(score_N, 1 - score_N) / 2 if all_equal else None
+    mean = clustered_mean(score_N, prompts, min_sd_N=min_sd_N)
+    low = max(0.0, mean.low)
+    high = min(1.0, mean.high)
+    return Estimate(
+        mean.mean,
+        low,
+        high,
+        mean.n,
+        mean.clusters,
+        mean.level,
+        mean.unscored,
+    )
 
 
 def summarise_grades(rows: Sequence[Mapping[str, Any]], rubric: JudgeRubric) -> dict[str, Any]:
-    """Means of the grades, clustered by prompt, and counts of replies, prompts and unscored replies by reason."""
+    """Return means of the grades, clustered by prompt, and counts of responses, prompts and unscored responses."""
     prompts = np.array([row["prompt_id"] for row in rows])
     reasons = Counter(row["unscored"] for row in rows)
     means = {}

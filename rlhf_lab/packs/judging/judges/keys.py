@@ -1,4 +1,4 @@
-"""Keys of services: read from the environment, sent to the service, and never shown or stored."""
+"""API keys: read from the environment, sent to the service, and never printed or stored."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from rlhf_lab.packs.judging.judges.address import is_private
 from rlhf_lab.packs.judging.judges.backends.settings import Service
 
 HIDDEN = "[key]"
+"""Text that replaces a key."""
 LOOKS_LIKE_KEY = re.compile(r"\b(?:sk|pk|rk|key)-[A-Za-z0-9_\-*.]{6,}|(?i:bearer)\s+[A-Za-z0-9_\-.=+/]{6,}")
-"""Keys of services, also those that are not ours, and headers that carry one."""
+"""Pattern of API keys, of any service, and of headers with a bearer token."""
 NO_KEY = "none"
-"""Sent to a server of one's own that asks for no key: the SDK sends none without one."""
+"""Placeholder for a self-hosted server without a key: the SDKs refuse to start without a key."""
 
 
 def missing_key(settings: Service) -> str:
-    """What to do about a key that is needed and not there; "" where there is one or none is needed."""
+    """Return how to provide a missing key; "" if there is one or none is needed."""
+    # a self-hosted server needs a key only if a variable is named
     variable = settings.api_key_env or settings.default_key_env
     if os.environ.get(variable, "").strip() or (not settings.api_key_env and is_private(settings)):
         return ""
@@ -25,22 +27,24 @@ def missing_key(settings: Service) -> str:
 
 
 def read_key(settings: Service) -> str:
-    """The key of a service. Raises ConfigError where it is needed and not there."""
+    """Return the key of a service. Raises ConfigError if it is needed but missing."""
     problem = missing_key(settings)
     if problem:
         raise ConfigError(problem)
     if not settings.api_key_env and is_private(settings):
-        return NO_KEY  # a key that the environment holds for someone else is not given to a server of one's own
+        return NO_KEY  # never send another vendor's key from the environment to a self-hosted server
     return os.environ[settings.api_key_env or settings.default_key_env].strip()
 
 
 def scrub(text: str, key: str) -> str:
-    """A text of a service without the key, and without anything that looks like one."""
+    """Return a text of the service without the key and without anything that looks like a key."""
     if key and key != NO_KEY:
         text = text.replace(key, HIDDEN)
     return LOOKS_LIKE_KEY.sub(HIDDEN, text)
 
 
 def without_key(text: str, key: str) -> str:
-    """An answer without the key; what else it says stays."""
-    return text.replace(key, HIDDEN) if key and key != NO_KEY else text
+    """Return an answer without the key. Other text that looks like a key stays: it may belong to the answer."""
+    if key and key != NO_KEY:
+        return text.replace(key, HIDDEN)
+    return text

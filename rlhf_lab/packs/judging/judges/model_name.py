@@ -1,49 +1,50 @@
-"""The name of a service's model, which decides its answers: refused where it is missing, and never guessed.
+"""Check of the model name of a service. A missing name is an error, because the model determines the answers.
 
-A server of one's own lists its models, so that the refusal can say what to write. The list is not a default: whether a
-server answers while a run is planned must not decide which run it is.
+For a self-hosted server the error lists the models it serves. The list never becomes a default: which run this is must
+not depend on whether the server answers while the run is planned.
 """
 
 from __future__ import annotations
 
-import json
 from http.client import HTTPException
-from urllib.request import ProxyHandler, build_opener
 
+from rlhf_lab.core.files import parse_json
+from rlhf_lab.core.http_client import ExchangeLimits, RefuseRedirects, build_opener
 from rlhf_lab.packs.judging.judges.address import is_private, url_of
 from rlhf_lab.packs.judging.judges.backends.settings import Service
 
-WAIT_S = 3.0
-"""Longest wait for a server's list."""
-MAX_BYTES = 2**20
+LIMITS = ExchangeLimits(seconds=3.0, max_bytes=2**20)
+"""Limits of the request for a server's list of models."""
 SHOWN = 5
-"""Names that a refusal lists at most."""
+"""Maximum number of model names in the error."""
 
 
 def missing_model(settings: Service, *, may_ask: bool = True) -> str:
-    """What to do about a model that is not named; "" where one is named.
+    """Return how to name a missing model; "" if one is named.
 
     Args:
-        may_ask: whether a server of one's own is asked for the names of its models.
+        may_ask: True to request the list of models from a self-hosted server.
     """
     if settings.model:
         return ""
+    # an explicit key means that the server may require one, and none is sent here
     served = served_models(settings) if may_ask and is_private(settings) and not settings.api_key_env else []
     if not served:
         return (
-            f"judge.model is not set; write the name that {url_of(settings)} has for the model, judge.model=NAME "
-            "(GET …/models lists the names)"
+            f"judge.model is not set; write the model's name at {url_of(settings)}, judge.model=NAME (GET …/models "
+            "lists the names)"
         )
     names = ", ".join(served[:SHOWN]) + (", …" if len(served) > SHOWN else "")
     return f"judge.model is not set; {url_of(settings)} serves {names}: write judge.model={served[0]}"
 
 
 def served_models(settings: Service) -> list[str]:
-    """Names of the models that a server lists at `/models`; none where it does not answer. No key is sent."""
-    opener = build_opener(ProxyHandler({}))  # the server is on this machine or in its network
+    """Return the models that a server lists at `/models`; empty if it does not answer. No key is sent."""
+    # the server is on this machine or in its network, so no proxy is used
+    opener = build_opener(RefuseRedirects(), LIMITS, proxies={})
     try:
-        with opener.open(f"{url_of(settings).rstrip('/')}/models", timeout=WAIT_S) as response:
-            listed = json.loads(response.read(MAX_BYTES))
+        with opener.open(f"{url_of(settings).rstrip('/')}/models") as response:
+            listed = parse_json(response.read())
         return [str(entry["id"]) for entry in listed["data"]]
-    except (OSError, HTTPException, ValueError, LookupError, TypeError, RecursionError):
+    except (OSError, HTTPException, ValueError, LookupError, TypeError):
         return []

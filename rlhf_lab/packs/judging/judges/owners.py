@@ -1,4 +1,4 @@
-"""Which process sent an attempt, and whether it is still there to hear the answer."""
+"""Identity of the process that sent an attempt, and check whether that process is still alive."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from pathlib import Path
 
 
 def this_process() -> str:
-    """Host, process id and start of this process: an id by itself is given to another process some day."""
+    """Return host, process id and start time of this process. The system reuses process ids, so one is not enough."""
     return f"{socket.gethostname()}/{os.getpid()}/{_start(os.getpid())}"
 
 
 def is_gone(owner: str) -> bool:
-    """Whether a process has certainly ended. One of another host is never certain."""
+    """Return True if a process has certainly ended. This is never certain for a process of another host."""
     host, pid, start = owner.rsplit("/", 2)
     if host != socket.gethostname():
         return False
     try:
-        os.kill(int(pid), 0)
+        os.kill(int(pid), 0)  # signal 0 only checks that the process exists
     except ProcessLookupError:
         return True
-    except PermissionError:  # it is there, and someone else's
+    except PermissionError:  # the process exists and belongs to another user
         return False
     return _start(int(pid)) != start
 
 
 def _start(pid: int) -> str:
-    """When a process started, in the kernel's count since boot, with the boot; "" where the system does not tell."""
+    """Return boot id and start time of a process in ticks since boot; "" if the system does not provide them."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        # the second field is a name in brackets that may hold spaces; the start is the 22nd field
+        # field 2 is a name in brackets that may contain spaces, so split after it; the start time is field 22
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
-    if fields[0] == "Z":  # killed, and not yet buried by its parent
+    if fields[0] == "Z":  # a zombie: killed, but not yet reaped by its parent
         return "ended"
     return f"{boot}:{fields[19]}"

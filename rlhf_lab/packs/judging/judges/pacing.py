@@ -1,7 +1,8 @@
-"""When the next attempt may be sent: the limits per minute, and the pauses that a busy service asks for.
+"""Pacing of attempts: rate limits per minute, and the pauses requested by a busy service.
 
-Both are shared by all threads. While a service is overloaded nobody sends; after the pause one attempt goes ahead, and
-only when that one has got through do the others follow. So a storm meets one attempt at a time, and not one per thread.
+All threads share both. While a service is overloaded, no thread sends. After the pause one attempt probes the service,
+and the others resume only once it has succeeded. An overloaded service thus gets one request per pause, not one per
+thread.
 """
 
 from __future__ import annotations
@@ -10,32 +11,35 @@ import random
 import threading
 import time
 
+from rlhf_lab.packs.judging.judges.service import ServiceError
+
 MINUTE_S = 60.0
 LONGEST_BACKOFF_S = 60.0
+"""Maximum backoff in seconds if the service names no pause."""
 
 
 class Stopped(Exception):
-    """No more attempts are sent."""
+    """Raised in waiting threads once no more attempts may be sent."""
 
 
 class Pacer:
     """Admits the attempts of one call.
 
     Args:
-        limits: of requests and of tokens; they outlive the call.
+        limits: rate limits of requests and tokens; they outlive the call.
     """
 
-    def __init__(self, limits: Limits):
+    def __init__(self, limits: RateLimits):
         self._changed = threading.Condition()
         self._limits = limits
         self._resume_at = 0.0
-        self._storm = 0  # number of the pause that the latest attempt has not yet got through; 0 is calm
+        self._storm = 0  # index of the pause since which no attempt has succeeded; 0 if the service is not overloaded
         self._pauses = 0
         self._probing = False
         self._stopped = False
 
     def admit(self, tokens: int) -> int:
-        """Wait until an attempt of so many tokens may be sent; returns a ticket to give back. Raises Stopped."""
+        """Wait until an attempt with this many tokens may be sent. Return a ticket to release. Raises Stopped."""
         with self._changed:
             while True:
                 if self._stopped:
@@ -44,12 +48,13 @@ class Pacer:
                 delay = max(self._resume_at - now, self._limits.delay(tokens, now))
                 if delay <= 0 and not self._probing:
                     self._limits.take(tokens)
+                    # while the service is overloaded, only this attempt may be in flight
                     self._probing = bool(self._storm)
-                    return self._pauses
+                    return self._pauses  # the ticket: a later pause makes the attempt's success meaningless
                 self._changed.wait(delay if delay > 0 else None)
 
     def passed(self, ticket: int) -> None:
-        """The service worked on an attempt: a storm that began before it was sent is over."""
+        """Record a successful attempt. It ends an overload that began before the attempt was sent."""
         with self._changed:
             if ticket == self._pauses:
                 self._storm = 0
@@ -57,15 +62,16 @@ class Pacer:
             self._changed.notify_all()
 
     def release(self, ticket: int) -> None:
-        """An attempt says nothing about the storm: another one goes ahead."""
+        """Record an attempt that says nothing about the overload, so that another one may probe."""
         with self._changed:
             if ticket == self._pauses:
                 self._probing = False
             self._changed.notify_all()
 
     def hold(self, seconds: float) -> None:
-        """Nobody sends for so long."""
+        """Stop all sending for a number of seconds."""
         with self._changed:
+            # attempts sent before this pause have an older ticket, so their success does not end it
             self._pauses += 1
             self._storm = self._pauses
             self._probing = False
@@ -73,7 +79,7 @@ class Pacer:
             self._changed.notify_all()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep, unless attempts are stopped. Raises Stopped."""
+        """Sleep, or raise Stopped as soon as attempts are stopped."""
         end = time.monotonic() + seconds
         with self._changed:
             while not self._stopped and (left := end - time.monotonic()) > 0:
@@ -82,19 +88,21 @@ class Pacer:
                 raise Stopped
 
     def stop(self) -> None:
+        """Stop all waiting threads; they raise Stopped."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
 
 
-class Limits:
-    """Requests and tokens per minute; 0 is no limit."""
+class RateLimits:
+    """Rate limits of requests and tokens per minute; 0 is no limit."""
 
     def __init__(self, requests_per_minute: int, tokens_per_minute: int):
-        self._requests, self._tokens = Bucket(requests_per_minute), Bucket(tokens_per_minute)
+        self._requests = Bucket(requests_per_minute)
+        self._tokens = Bucket(tokens_per_minute)
 
     def delay(self, tokens: int, now: float) -> float:
-        """Seconds until a request of so many tokens may be sent."""
+        """Return the seconds until a request with this many tokens may be sent."""
         return max(self._requests.delay(1, now), self._tokens.delay(tokens, now))
 
     def take(self, tokens: int) -> None:
@@ -103,7 +111,7 @@ class Limits:
 
 
 class Bucket:
-    """A token bucket: holds up to a minute's amount, and is full at the start. 0 holds everything."""
+    """Token bucket with the capacity of one minute, full at the start. A rate of 0 is no limit."""
 
     def __init__(self, per_minute: int):
         self.per_minute = per_minute
@@ -111,13 +119,13 @@ class Bucket:
         self._filled = time.monotonic()
 
     def delay(self, amount: float, now: float) -> float:
-        """Seconds until so much is there; an amount above a minute's waits for a full bucket."""
+        """Return the seconds until the amount is available. An amount above the capacity waits for a full bucket."""
         if not self.per_minute:
             return 0.0
         rate = self.per_minute / MINUTE_S
         self._level = min(self.per_minute, self._level + (now - self._filled) * rate)
         self._filled = now
-        # what rounding takes from a level must not make anyone wait once more
+        # the tolerance of 1e-6 keeps a rounding error from causing another short wait
         return max(0.0, (min(amount, self.per_minute) - self._level - 1e-6) / rate)
 
     def take(self, amount: float) -> None:
@@ -125,7 +133,25 @@ class Bucket:
             self._level -= amount
 
 
+LONGEST_WAIT_S = 600.0
+"""Maximum number of seconds to wait at a service's request. Beyond that, the command fails and can resume later."""
+
+
+def wait_s(error: ServiceError, failures: int, retries: int, pause_s: float) -> float:
+    """Return the seconds to wait before the next attempt. Raises the error if there is no next attempt.
+
+    Args:
+        failures: number of failed attempts so far.
+        retries: number of attempts allowed after the first.
+        pause_s: first pause of `backoff_s`, which applies if the service names no pause.
+    """
+    wait = backoff_s(failures, pause_s) if error.retry_after_s is None else error.retry_after_s
+    if not error.passing or failures > retries or wait > LONGEST_WAIT_S:
+        raise error
+    return wait
+
+
 def backoff_s(failures: int, pause_s: float) -> float:
-    """Seconds to wait after so many failures: doubled each time, with jitter, so that clients do not return at once."""
-    longest = min(pause_s * 2.0 ** min(failures - 1, 10), max(LONGEST_BACKOFF_S, pause_s))
-    return longest * (0.75 + 0.25 * random.random())
+    """Return the pause after this many failures: doubled each time, with jitter to spread clients out."""
+    max_length = min(pause_s * 2.0 ** min(failures - 1, 10), max(LONGEST_BACKOFF_S, pause_s))
+    return max_length * (0.75 + 0.25 * random.random())

@@ -1,7 +1,7 @@
-"""Which of two replies is better: the same question in both orders, and what two answers make one judgement of.
+"""Pairwise judgement of two responses: the judge answers the same question in both orders.
 
-A judge that prefers whatever it reads first says so once for each reply: the two orders disagree, and disagreement is a
-tie. An answer that refuses, is cut off or cannot be read is no vote; with a vote missing the judgement is unscored.
+A judge that always prefers the response it reads first contradicts itself: its two orders disagree, and the pair is a
+tie. An answer that is a refusal, truncated or unreadable is no vote. If a vote is missing, the judgement is unscored.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any, Literal
 from rlhf_lab.core.messages import Message
 from rlhf_lab.packs.judging.judges.answers import Unscored, object_schema, read_object, reason_of
 from rlhf_lab.packs.judging.judges.frames import code_of, fence, fence_conversation
-from rlhf_lab.packs.judging.judges.questions import Comparison
-from rlhf_lab.packs.judging.judges.requests import Completer, Reply, Request
+from rlhf_lab.packs.judging.judges.questions import PairwiseQuestion
+from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric
 
 Winner = Literal["first", "second", "tie"]
 Shown = Literal["first", "second"]
 ORDERS: tuple[Shown, Shown] = ("first", "second")
-"""Which reply is shown first, in the two requests of a comparison."""
+"""Response shown first, in each of the two requests of a comparison."""
 POINTS = {"first": 1.0, "tie": 0.5, "second": 0.0}
-"""Points of the first reply."""
+"""Winner → points of the first response."""
 LETTERS: dict[Shown, dict[str, Winner]] = {
     "first": {"a": "first", "b": "second", "tie": "tie"},
     "second": {"a": "second", "b": "first", "tie": "tie"},
 }
-"""Which reply is shown first → what the judge's word for the winner means."""
+"""Response shown first → the judge's word for the winner → the winner."""
 ANSWER = {"reason": {"type": "string"}, "winner": {"type": "string", "enum": ["A", "B", "tie"]}}
 SCHEMA = object_schema(ANSWER)
 
@@ -49,11 +49,13 @@ DECIDING = "It has a further key, principle: the name of the one criterion that 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Two replies to be compared.
+    """Two responses to compare.
 
     Attributes:
-        names: who wrote them.
-        reference: an answer that is taken as right; None compares without.
+        prompt: the conversation that both respond to.
+        first, second: the responses.
+        names: the authors of the responses.
+        reference: a reference answer that the judge takes as right; None to compare without one.
     """
 
     prompt: str
@@ -68,11 +70,11 @@ class Vote:
     """A judge's answer in one order.
 
     Attributes:
-        shown: which reply was shown first.
-        winner: None where the answer has no verdict.
-        reason: in the judge's words; of an answer without a verdict, its text.
-        principle: the criterion that decided, where that was asked for and one of them was named.
-        unscored: why there is no verdict.
+        shown: the response shown first.
+        winner: the preferred response; None if the answer has no verdict.
+        reason: the judge's reason, or the full text of an answer without a verdict.
+        unscored: the reason why there is no verdict.
+        principle: the criterion that decided, if the judge was requested to name one; otherwise "".
     """
 
     shown: Shown
@@ -83,14 +85,14 @@ class Vote:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """The votes in both orders, and what follows from them."""
+class PairJudgement:
+    """The votes in both orders, and the judgement derived from them."""
 
     votes: tuple[Vote, Vote]
 
     @property
     def winner(self) -> Winner | None:
-        """The winner in both orders; a tie where the orders disagree; None with a vote missing."""
+        """Winner in both orders; a tie if the orders disagree; None if a vote is missing."""
         one, other = (vote.winner for vote in self.votes)
         if one is None or other is None:
             return None
@@ -98,12 +100,14 @@ class Judgement:
 
     @property
     def score(self) -> float | None:
-        """Points of the first reply, the mean of both votes; None with a vote missing."""
+        """Points of the first response, averaged over both votes; None if a vote is missing."""
         one, other = (vote.winner for vote in self.votes)
-        return None if one is None or other is None else (POINTS[one] + POINTS[other]) / 2
+        if one is None or other is None:
+            return None
+        return (POINTS[one] + POINTS[other]) / 2
 
     def row(self, identifier: str, prompt_id: int, candidates: Candidates) -> dict[str, Any]:
-        """As a row of judgements.jsonl."""
+        """Return the judgement as a row of judgements.jsonl."""
         return {
             "id": identifier,
             "prompt_id": prompt_id,
@@ -119,12 +123,12 @@ class Judgement:
 
 
 IDENTICAL = "the replies are identical; not asked"
-IDENTICAL_TIE = Judgement((Vote("first", "tie", IDENTICAL), Vote("second", "tie", IDENTICAL)))
-"""The judgement of two replies with the same text."""
+IDENTICAL_TIE = PairJudgement((Vote("first", "tie", IDENTICAL), Vote("second", "tie", IDENTICAL)))
+"""Judgement of two responses with identical text."""
 
 
 def system_text(rubric: JudgeRubric | None, *, guided: bool, principles: Sequence[str] = ()) -> str:
-    """Instructions to the judge. `guided`: whether a reference answer is shown."""
+    """Return the instructions to the judge. `guided`: True if a reference answer is shown."""
     parts = [INSTRUCTIONS]
     if rubric is not None:
         parts.append(f"{CRITERIA}\n{rubric.described()}")
@@ -140,42 +144,54 @@ def comparison_requests(
     *,
     max_tokens: int = 512,
     principles: Sequence[str] = (),
-) -> list[Request]:
-    """The question in both orders, in the order of `ORDERS`.
+) -> list[CompletionRequest]:
+    """Return the requests of a comparison, one per order of `ORDERS`.
 
     Args:
-        rubric: criteria to judge by; its scale is not read. None asks for what does better what was asked.
-        principles: names of criteria of which the judge names the one that decided; empty does not ask.
+        rubric: criteria to judge by (its scale is not used). None asks which response does the task better.
+        principles: criteria from which the judge names the one that decided; empty does not ask for one.
     """
-    replies, names = (candidates.first, candidates.second), candidates.names
+    responses = (candidates.first, candidates.second)
+    names = candidates.names
     reference = candidates.reference
-    code = code_of([candidates.prompt, *replies, *([] if reference is None else [reference])])
+    references = [] if reference is None else [reference]
+    code = code_of([candidates.prompt, *responses, *references])
+    # parts that are the same in both orders come first
     before = [fence_conversation(candidates.prompt, code)]
     before += [] if reference is None else [fence("reference", reference, code)]
     system = system_text(rubric, guided=reference is not None, principles=principles)
+    # the answer has a third key only if a principle is requested
     deciding = {"principle": {"type": "string", "enum": list(principles)}}
     schema = object_schema({**ANSWER, **deciding}) if principles else SCHEMA
     requests = []
     for order in ORDERS:
+        # both orders share the fence code and the instructions, so that they differ in the order only
         step = 1 if order == "first" else -1
-        a, b = replies[::step]
+        a, b = responses[::step]
         content = "\n\n".join([*before, fence("reply_a", a, code), fence("reply_b", b, code)])
         message: Message = {"role": "user", "content": content}
         writer_a, writer_b = names[::step]
-        about = Comparison(candidates.prompt, a, b, (writer_a, writer_b), tuple(principles))
-        requests.append(Request((message,), system, max_tokens, schema, about=about))
+        about = PairwiseQuestion(
+            candidates.prompt,
+            a,
+            b,
+            (writer_a, writer_b),
+            tuple(principles),
+        )
+        requests.append(CompletionRequest((message,), system, max_tokens, schema, about=about))
     return requests
 
 
-def read_vote(reply: Reply, shown: Shown) -> Vote:
-    """A judge's answer as a vote."""
-    answer, unscored = read_object(reply)
+def read_vote(response: Completion, shown: Shown) -> Vote:
+    """Parse a judge's answer into a vote."""
+    answer, unscored = read_object(response)
     if unscored:
-        return Vote(shown, None, reply.text, unscored)
+        return Vote(shown, None, response.text, unscored)
     word = answer.get("winner")
     winner = LETTERS[shown].get(word.strip().lower()) if isinstance(word, str) else None
+    # a word other than A, B or tie is no verdict
     if winner is None:
-        return Vote(shown, None, reply.text, "invalid")
+        return Vote(shown, None, response.text, "invalid")
     principle = answer.get("principle")
     return Vote(shown, winner, reason_of(answer), principle=principle if isinstance(principle, str) else "")
 
@@ -188,22 +204,24 @@ def judge_pairs(
     max_tokens: int = 512,
     principles: Sequence[str] = (),
     title: str = "",
-) -> list[Judgement]:
-    """Judgements of pairs, in their order; identical replies are ties that nobody is asked about.
+) -> list[PairJudgement]:
+    """Return the judgements of pairs, in their order. Identical responses are recorded as ties without a request.
 
     `principles`: see `comparison_requests`.
 
-    Raises what the judge raises; see `Completer.complete_many`.
+    Raises the errors of `Completer.complete_many`.
     """
-    asked = [i for i, pair in enumerate(pairs) if pair.first != pair.second]
+    compared = [i for i, pair in enumerate(pairs) if pair.first != pair.second]
     requests = [
         request
-        for i in asked
+        for i in compared
         for request in comparison_requests(pairs[i], rubric, max_tokens=max_tokens, principles=principles)
     ]
+    # one call for all pairs, so that a service can work in parallel or in batches
     answers = iter(judge.complete_many(requests, title=title) if requests else [])
+    # pairs that were not sent keep this value
     judgements = [IDENTICAL_TIE] * len(pairs)
-    for i in asked:
+    for i in compared:
         one, other = (read_vote(next(answers), shown) for shown in ORDERS)
-        judgements[i] = Judgement((one, other))
+        judgements[i] = PairJudgement((one, other))
     return judgements

@@ -1,4 +1,4 @@
-"""What is found before a run that asks a judge: a missing library, key, model, price or rubric."""
+"""Checks before a run that uses a judge: missing library, key, model, price or rubric."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from importlib.util import find_spec
 from rlhf_lab.config.root import Config
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, MissingDependency
 from rlhf_lab.models import model_files
-from rlhf_lab.packs.judging.judges.backends.settings import JudgeSettings, LocalModel, Service, is_asked, rubric_files
+from rlhf_lab.packs.judging.judges.backends.settings import (
+    JudgeSettings,
+    LocalModel,
+    Service,
+    is_requested,
+    rubric_files,
+)
 from rlhf_lab.packs.judging.judges.keys import missing_key
 from rlhf_lab.packs.judging.judges.model_name import missing_model
 from rlhf_lab.packs.judging.judges.pricing import price_of
@@ -15,8 +21,8 @@ from rlhf_lab.packs.judging.judges.rubric import load_rubric
 
 
 def problems(config: Config) -> list[str]:
-    """Why the judge of a stage cannot answer from this machine; none for a stage that asks no judge."""
-    lines = judge_problems(config.judge) if is_asked(config) else []
+    """Return why the judge of a stage cannot answer from this machine; empty for a stage without a judge."""
+    lines = judge_problems(config.judge) if is_requested(config) else []
     for setting, file in rubric_files(config).items():
         try:
             load_rubric(file)
@@ -26,19 +32,22 @@ def problems(config: Config) -> list[str]:
 
 
 def judge_problems(judge: JudgeSettings) -> list[str]:
-    """What one judge lacks on this machine."""
+    """Return what one judge lacks on this machine."""
     if isinstance(judge, LocalModel):
         return model_files.problems(judge.path, "judge.path")
     lines = []
+    # look for the library without importing it: an SDK takes seconds to import
     if judge.library and find_spec(judge.library) is None:
         lines.append(str(MissingDependency(*OPTIONAL[judge.library])))
-    return [*lines, *_service_problems(judge)] if isinstance(judge, Service) else lines
+    if isinstance(judge, Service):
+        return [*lines, *_service_problems(judge)]
+    return lines
 
 
 def _service_problems(service: Service) -> list[str]:
-    """A service without a key, the name of a model, or a known price."""
+    """Return the problems of a service: a missing key, model name or price."""
     lines = [problem] if (problem := missing_key(service)) else []
-    if problem := missing_model(service):  # without a name there is no price either
+    if problem := missing_model(service):  # the price depends on the name, so it cannot be checked either
         return [*lines, problem]
     try:
         price_of(service)

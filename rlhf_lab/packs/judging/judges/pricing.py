@@ -1,7 +1,7 @@
-"""What requests cost: before they are sent, at most and about; afterwards, by the tokens that the service counted.
+"""Cost of requests: an upper bound before they are sent, and the cost of the counted tokens afterwards.
 
-At most: a token of byte-level BPE, of which the tokenizers of all services are, has at least one byte, so a request has
-no more tokens than bytes, and an answer no more than `max_tokens`.
+The upper bound: every tokenizer of the services is a byte-level BPE, whose tokens have at least one byte. A request
+therefore has at most as many tokens as bytes, and an answer has at most `max_tokens`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ from rlhf_lab.packs.judging.judges.requests import Usage
 
 MILLION = 1e6
 REQUEST_TOKENS = 64
-"""Tokens that a service itself writes around a request, at most: roles, beginnings and ends of turns."""
+"""Maximum number of tokens that a service adds to a request: roles, starts and ends of turns."""
 SCHEMA_TOKENS = 1024
-"""Tokens, at most, of the instructions that a service writes about a schema, beside the schema."""
+"""Maximum number of tokens of a service's instructions about a schema, in addition to the schema."""
 TOOLS_TOKENS = 1024
-"""Tokens, at most, of the instructions that a service writes about tools, beside their definitions."""
+"""Maximum number of tokens of a service's instructions about tools, in addition to their definitions."""
 DATED = re.compile(r"-(\d{8}|\d{4}-\d\d-\d\d|latest)$")
+"""Suffix of a dated version of a model."""
 
 
 @dataclass(frozen=True)
 class Price:
-    """USD per million tokens.
+    """Price in USD per million tokens.
 
     Attributes:
-        batch: a token of a batch costs this many times as much.
-        long_above: prompts of more tokens cost `long_input` and `long_output` times as much; 0 is none.
-        source: where the price is from, for the ledger.
+        input, cache_write, cache_read, output: price of each kind of token.
+        batch: factor on the price of tokens in a batch.
+        long_above: number of prompt tokens above which the factors `long_input` and `long_output` apply; 0 is none.
+        source: origin of the price, for the ledger.
     """
 
     input: float
@@ -55,9 +57,10 @@ class Price:
         return not (self.input or self.output)
 
     def cost(self, usage: Usage, *, batch: bool = False) -> float:
-        """USD of an answer's tokens."""
+        """Return the cost of an answer's tokens in USD."""
         read = usage.input_tokens + usage.cache_write_tokens + usage.cache_read_tokens
         is_long = bool(self.long_above) and read > self.long_above
+        # tokens written to and read from the cache have prices of their own
         reading = (
             usage.input_tokens * self.input
             + usage.cache_write_tokens * self.cache_write
@@ -67,7 +70,8 @@ class Price:
         return (reading + writing) / MILLION * (self.batch if batch else 1.0)
 
     def at_most(self, input_tokens: int, output_tokens: int, *, batch: bool = False) -> float:
-        """USD of so many tokens if each were of the dearest kind."""
+        """Return the cost in USD if every token were of the most expensive kind."""
+        # writing to the cache may cost more than input without a cache
         written_to_cache = self.cache_write > self.input
         usage = Usage(
             input_tokens=0 if written_to_cache else input_tokens,
@@ -77,9 +81,12 @@ class Price:
         return self.cost(usage, batch=batch)
 
 
-def most_input_tokens(body: Mapping[str, Any], *, schema: bool, tools: bool = False) -> int:
-    """Tokens of a request, at most: the bytes of what is sent, and what the service adds."""
-    return body_bytes(body) + REQUEST_TOKENS + (SCHEMA_TOKENS if schema else 0) + (TOOLS_TOKENS if tools else 0)
+def max_input_tokens(body: Mapping[str, Any], *, schema: bool, tools: bool = False) -> int:
+    """Return an upper bound of a request's tokens: the bytes sent plus the service's additions."""
+    added = REQUEST_TOKENS
+    added += SCHEMA_TOKENS if schema else 0
+    added += TOOLS_TOKENS if tools else 0
+    return body_bytes(body) + added
 
 
 def body_bytes(body: Mapping[str, Any]) -> int:
@@ -87,7 +94,8 @@ def body_bytes(body: Mapping[str, Any]) -> int:
 
 
 def price_of(settings: Service) -> Price:
-    """What the model of a service costs. Raises ConfigError where that is not known."""
+    """Return the price of a service's model. Raises ConfigError if it is unknown."""
+    # order of precedence: the settings, the price table, free on a private server
     if settings.input_usd is not None and settings.output_usd is not None:
         own = settings.input_usd
         return Price(own, own, own, settings.output_usd, source="judge.input_usd, judge.output_usd")
@@ -95,17 +103,17 @@ def price_of(settings: Service) -> Price:
     if listed is not None:
         return listed
     if is_private(settings):
-        return Price(0.0, 0.0, 0.0, 0.0, source="a server of one's own")
+        return Price(0.0, 0.0, 0.0, 0.0, source="a self-hosted server")
     raise ConfigError(
-        f"judge.model={settings.model} has no price in rlhf_lab/packs/judging/judges/prices.toml; write "
-        "judge.input_usd and "
-        "judge.output_usd, USD per million tokens (0 where nothing is charged)"
+        f"judge.model={settings.model} has no price in rlhf_lab/packs/judging/judges/prices.toml; set judge.input_usd "
+        "and judge.output_usd in USD per million tokens (0 if nothing is charged)"
     )
 
 
 def _listed(model: str) -> Price | None:
-    """The price of a model, or of the one that it is a dated version of, in the table."""
+    """Return the listed price of a model, or of the model whose dated version it is."""
     table = price_table()
+    # a dated version costs the same as its model unless it is listed itself
     row = table["models"].get(model) or table["models"].get(DATED.sub("", model))
     if row is None:
         return None
@@ -125,7 +133,7 @@ def _listed(model: str) -> Price | None:
 
 @cache
 def price_table() -> dict[str, Any]:
-    """prices.toml: its `version`, the discount of batches and the models."""
+    """Return prices.toml: its `version`, the discount of batches, and the models."""
     table: dict[str, Any] = tomllib.loads(
         files("rlhf_lab.packs.judging.judges").joinpath("prices.toml").read_text("utf-8")
     )

@@ -1,4 +1,4 @@
-"""What a request asks, as data (`Request.about`): what a simulated judge or writer reads instead of the text."""
+"""Content of a request as data (`CompletionRequest.about`), which simulated judges and writers read instead of text."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Which of two replies is better?
+class PairwiseQuestion:
+    """Question to a judge: the better one of two responses.
 
     Attributes:
-        first, second: replies, in the order in which they are shown.
-        authors: who wrote them, in the same order; "" where that is not known.
-        principles: names of those of which one is to be named as deciding; empty asks for none.
+        prompt: the conversation that both respond to.
+        first, second: responses, in the order shown to the judge.
+        authors: authors of the responses, in the same order; "" if unknown.
+        principles: criteria from which the judge names the one that decided; empty asks for none.
     """
 
     prompt: str
@@ -24,15 +25,15 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Grading:
-    """What grade does a reply get on each criterion?
+class GradingQuestion:
+    """Question to a judge: the grade of a response on each criterion.
 
     Attributes:
         low, high: the worst and the best grade.
     """
 
     prompt: str
-    reply: str
+    response: str
     criteria: tuple[str, ...]
     low: float = 1.0
     high: float = 5.0
@@ -40,23 +41,23 @@ class Grading:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Does a reply refuse what its prompt asks for, or give it?"""
+    """Question to a judge: does a response refuse its prompt or comply with it?"""
 
     prompt: str
-    reply: str
+    response: str
 
 
 @dataclass(frozen=True)
 class Writing:
-    """Write a reply, a critique of one, its revision, or a new prompt.
+    """Request to a writer: a response, a critique of one, its revision, or new prompts.
 
     Attributes:
-        prompt: the conversation that is replied to; of a new prompt, an example.
-        draft: the reply that is criticised or revised.
-        principles: of a critique, names of those that are looked at; of a revision, of those that the critique found
-            violated.
-        count: how many new prompts.
-        draw: which of several independent writings this is.
+        kind: kind of text.
+        prompt: the conversation to respond to; for new prompts, an example.
+        draft: the response to criticise or revise.
+        principles: for a critique, the principles to check; for a revision, the principles that the draft violates.
+        count: number of new prompts.
+        draw: index among independent texts of the same kind.
     """
 
     kind: Literal["reply", "critique", "revision", "prompt"]

@@ -1,35 +1,37 @@
-"""What a language model is asked, and what it answers: the currency of judges, data synthesis and agents."""
+"""Requests to a language model and their completions, shared by judges, data synthesis and agents."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Literal, Protocol
 
 from rlhf_lab.core.messages import Message
+from rlhf_lab.core.text import well_formed_value
 
 Stop = Literal["end", "refused", "truncated", "rejected"]
-"""Why an answer ended. `rejected` is none: the service does not take the request (`Request.may_be_rejected`)."""
+"""Stop reason of a completion. `rejected`: the service rejected the request (see `may_be_rejected`)."""
 
 
 @dataclass(frozen=True)
-class Request:
-    """One question to a language model.
+class CompletionRequest:
+    """A request to a language model.
 
     Attributes:
-        messages: the conversation, of the roles user, assistant and tool; the last one is not the assistant's.
-        system: instructions in front of it. Requests that share them are asked with prompt caching where it exists.
-        max_tokens: most tokens of the answer.
-        schema: JSON schema of the answer; None is free text.
-        draw: which of several independent answers to the same question this is.
-        about: the same question as data, for backends that answer from the truth of a world and read no text. No part
-            of the request's identity: the text says it all.
-        tools: definitions of the tools that the model may call, as chat templates take them.
-        stop: texts that end the answer; they are no part of it.
-        may_be_rejected: a request that the service does not take, such as one that is too long, has a reply that says
-            so, with the stop `rejected`, and ends no other. Such a reply is not stored. No part of the identity.
+        messages: the conversation, with the roles user, assistant and tool. The last message is not the assistant's.
+        system: system instructions. Requests with the same instructions use prompt caching if the service supports it.
+        max_tokens: maximum number of tokens of the answer.
+        schema: JSON schema of the answer; None for free text.
+        draw: index of the answer among independent answers to the same question.
+        about: the same question as data, for backends that answer from the truth of a world and read no text. It is
+            not part of the request's identity, because the text contains the same information.
+        tools: definitions of the tools that the model may call, in the form of chat templates.
+        stop: strings that end the answer; they are not included in it.
+        may_be_rejected: True if the service may reject this request, for example because it is too long. The completion
+            then has the stop reason `rejected`, other requests continue, and nothing is stored. It is not part of the
+            identity.
     """
 
     messages: tuple[Message, ...]
@@ -43,11 +45,12 @@ class Request:
     may_be_rejected: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "messages", tuple(with_texts(message, writable) for message in self.messages))
-        object.__setattr__(self, "system", writable(self.system))
+        # lone surrogates could not be encoded in UTF-8, neither for the digest nor for the service
+        for name in ("messages", "system", "schema", "tools", "stop"):
+            object.__setattr__(self, name, well_formed_value(getattr(self, name)))
 
     def digest(self, backend: Mapping[str, Any]) -> str:
-        """SHA-256 of everything that decides the answer: the request, and the identity of who answers it."""
+        """Return the SHA-256 of everything that determines the answer: the request and the backend's identity."""
         material = {
             "backend": dict(backend),
             "messages": list(self.messages),
@@ -56,6 +59,7 @@ class Request:
             "schema": self.schema,
             "draw": self.draw,
         }
+        # optional fields enter only if they are set, so that digests stored by earlier versions stay valid
         if self.tools:
             material["tools"] = [dict(tool) for tool in self.tools]
         if self.stop:
@@ -63,30 +67,15 @@ class Request:
         return sha256(json.dumps(material, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-def writable(text: str) -> str:
-    """A text as UTF-8 can hold it: JSON may hold half a surrogate pair, which becomes a question mark."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def with_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """A JSON value with all its texts changed, keys included."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {change(key): with_texts(item, change) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [with_texts(item, change) for item in value]
-    return value
-
-
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of one answer, as the service counts them.
+    """Tokens of one answer, as counted by the service.
 
     Attributes:
-        input_tokens: read at the full price.
-        cache_write_tokens, cache_read_tokens: read into and from the prompt cache; not among `input_tokens`.
-        output_tokens: written.
+        input_tokens: input tokens at the full price.
+        cache_write_tokens, cache_read_tokens: input tokens written to and read from the prompt cache; not included in
+            `input_tokens`.
+        output_tokens: output tokens.
     """
 
     input_tokens: int = 0
@@ -96,21 +85,21 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Reply:
-    """What came back. A reply that was refused or cut off is an answer too: it was paid for and is kept.
+class Completion:
+    """Completion of a request. A refused or truncated completion is an answer too: it was paid for and is stored.
 
     Attributes:
-        text: of the answer; of a refusal, what was said.
-        stop: why it ended.
-        usage: what it cost in tokens; zero where nothing is counted.
-        cost_usd: what it cost when it was asked; 0 for one that came from the store.
-        stored: whether it came from the store.
-        stored_cost_usd: of one that came from the store: what it cost when it was asked.
-        tool_calls: the tools that it calls, as `core.messages.Message` has them, each with an id. Arguments that could
-            not be read are `{core.tools.MALFORMED: text}`.
-        blocks: as `core.messages.Message` has them.
-        latency_s: seconds of the attempt that was answered, also where it came from the store; 0 where it is not known,
-            as of a batch. No part of what was answered: replies that differ in nothing else are equal.
+        text: text of the answer, or of the refusal.
+        stop: stop reason.
+        usage: tokens used; zero if nothing is counted.
+        cost_usd: cost in USD of this request; 0 for a completion from the store.
+        stored: True if the completion came from the store.
+        tool_calls: tool calls in the form of `core.messages.Message`, each with an id. Unreadable arguments are
+            `{core.tools.MALFORMED: text}`.
+        blocks: content blocks in the form of `core.messages.Message`.
+        latency_s: seconds of the successful attempt, also for a stored completion; 0 if unknown, e.g. for a batch.
+            Completions that differ only in latency are equal.
+        stored_cost_usd: original cost in USD of a completion from the store.
     """
 
     text: str
@@ -124,13 +113,14 @@ class Reply:
     stored_cost_usd: float = field(default=0.0, compare=False)
 
     @property
-    def asked_cost_usd(self) -> float:
-        """What it cost when it was asked, whether now or by an earlier run."""
+    def paid_cost_usd(self) -> float:
+        """Cost in USD when the request was sent, by this run or by an earlier one."""
         return self.cost_usd + self.stored_cost_usd
 
     @property
     def message(self) -> Message:
-        """The answer as the assistant's message of the next request."""
+        """The answer as an assistant message for the next request."""
+        # optional keys are left out if empty, so that equal messages have equal digests
         message = Message(role="assistant", content=self.text)
         if self.tool_calls:
             message["tool_calls"] = [dict(call) for call in self.tool_calls]
@@ -140,20 +130,20 @@ class Reply:
 
 
 class Completer(Protocol):
-    """Who answers requests: `client.Client` for services, or a backend by itself where nothing is sent."""
+    """Answers requests: `client.JudgeClient` for services, or a backend by itself if nothing is sent."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Who answers: everything that decides the answers but the requests; JSON values."""
+        """JSON values that identify the backend: everything that determines the answers except the requests."""
         ...
 
-    def complete_many(self, requests: Sequence[Request], *, title: str = "") -> list[Reply]:
-        """The answers, in the order of the requests.
+    def complete_many(self, requests: Sequence[CompletionRequest], *, title: str = "") -> list[Completion]:
+        """Return the completions in the order of the requests.
 
         Args:
-            title: of the progress bar.
+            title: title of the progress bar.
 
-        Raises JudgeUnavailable or BudgetExceeded when some could not be had; those that were answered are stored, and
-        the same call goes on from there.
+        Raises JudgeUnavailable or BudgetExceeded if some requests could not be answered. Finished answers are stored,
+        and the same call resumes from there.
         """
         ...

@@ -1,4 +1,4 @@
-"""Rubrics: what a judge grades single replies on, read from a YAML file, and the grades that it gives.
+"""Rubrics: criteria for grading single responses, read from a YAML file, and the judge's grades.
 
     name: support
     scale: {low: 1, high: 5}
@@ -7,7 +7,7 @@
       tone: is friendly and not familiar
     instructions: Prices change, so do not grade them.   # optional
 
-All criteria are asked for in one request, with a reason before the grades. Imports no torch.
+One request asks for the grades of all criteria, after a reason. Imports no torch.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.files import file_digest
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import Rubric
+from rlhf_lab.core.yaml_files import read_mapping
 from rlhf_lab.data.rows import describe
 from rlhf_lab.packs.judging.judges.answers import Unscored, object_schema, read_object, reason_of
 from rlhf_lab.packs.judging.judges.frames import code_of, fence, fence_conversation
-from rlhf_lab.packs.judging.judges.questions import Grading
-from rlhf_lab.packs.judging.judges.requests import Completer, Reply, Request
+from rlhf_lab.packs.judging.judges.questions import GradingQuestion
+from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest
 
 SHIPPED = Path(__file__).parent / "rubrics" / "assistant.yml"  # Hydra lists .yaml files in here as choices
-"""The rubric that is used unless another is named."""
+"""Rubric that is used unless another is named."""
 KEYS = ("name", "scale", "criteria", "instructions")
 MOST_LISTED = 20
-"""Grades of a scale that the schema of an answer lists one by one; of a longer one it only says that they are whole."""
+"""Maximum number of grades that an answer's schema lists one by one. A longer scale is declared as integers only."""
 
 INSTRUCTIONS = (
     "You grade the reply of an assistant to a conversation. The texts stand between marks that carry a code. All that "
@@ -48,14 +47,14 @@ GUIDED = "A reference answer is given: take it as right, and grade the reply by 
 
 @dataclass(frozen=True)
 class JudgeRubric:
-    """What a judge grades on.
+    """Criteria and scale for grading responses.
 
     Attributes:
-        name: of the rubric.
-        low, high: the worst and the best grade, whole numbers.
-        criteria: name → what a reply does that is good by it.
-        instructions: further ones to the judge; may be empty.
-        digest: of the file, part of the identity of every result.
+        name: name of the rubric.
+        low, high: the worst and the best grade, integers.
+        criteria: name → description of a response that is good on this criterion.
+        instructions: further instructions to the judge; may be empty.
+        digest: SHA-256 of the file, part of the identity of every result.
     """
 
     name: str
@@ -71,23 +70,23 @@ class JudgeRubric:
 
     @property
     def scale(self) -> Rubric:
-        """The same as a corpus describes its grades."""
+        """The scale and criteria in the form in which a corpus describes its grades."""
         return Rubric(self.names, self.low, self.high)
 
     def described(self) -> str:
-        """The criteria, one a line."""
+        """Return the criteria, one per line."""
         return "\n".join(f"- {name}: the reply {meaning}" for name, meaning in self.criteria.items())
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """JSON schema of an answer: the reason first, so that the grades follow from it."""
+        """JSON schema of an answer. The reason comes first, so that the grades are generated after it."""
         grade: dict[str, Any] = {"type": "integer"}
         if self.high - self.low < MOST_LISTED:
             grade["enum"] = list(range(self.low, self.high + 1))
         return object_schema({"reason": {"type": "string"}, **dict.fromkeys(self.names, grade)})
 
     def system(self, *, guided: bool) -> str:
-        """Instructions to the judge. `guided`: whether a reference answer is shown."""
+        """Return the instructions to the judge. `guided`: True if a reference answer is shown."""
         parts = [INSTRUCTIONS.format(low=self.low, high=self.high) + "\n" + self.described()]
         parts += [GUIDED] if guided else []
         parts += [self.instructions] if self.instructions else []
@@ -98,12 +97,12 @@ class JudgeRubric:
 
 @dataclass(frozen=True)
 class Grades:
-    """A judge's grades of one reply.
+    """A judge's grades of one response.
 
     Attributes:
-        values: in the order of the rubric's criteria; NaN where the answer has no grades.
-        reason: in the judge's words.
-        unscored: why there are none.
+        values: grades in the order of the rubric's criteria; NaN if the answer has no grades.
+        reason: the judge's reason.
+        unscored: the reason why there are no grades.
     """
 
     values: tuple[float, ...]
@@ -112,36 +111,32 @@ class Grades:
 
 
 def rubric_path(setting: str | Path) -> Path:
-    """The file that a setting `rubric` names, by its path or, of one that comes with the lab, by its name; the shipped
-    one where it is empty."""
+    """Return the file of a setting `rubric`: a path, the name of a shipped rubric, or "" for the default one."""
+    # a shipped rubric has precedence over a file of the same name in the working directory
     shipped = SHIPPED.parent / f"{setting or SHIPPED.stem}{SHIPPED.suffix}"
-    return shipped if shipped.is_file() else Path(setting).expanduser()
+    if shipped.is_file():
+        return shipped
+    return Path(setting).expanduser()
 
 
 def content_digest(setting: str) -> str:
-    """SHA-256 of a rubric's file; the setting itself where there is no such file, which `load_rubric` reports."""
+    """Return the SHA-256 of a rubric's file, or the setting itself if there is no such file (see `load_rubric`)."""
     path = rubric_path(setting)
-    return sha256(path.read_bytes()).hexdigest() if path.is_file() else setting
+    return file_digest(path) if path.is_file() else setting
 
 
 def load_rubric(setting: str | Path = "") -> JudgeRubric:
-    """Read a rubric. Raises ConfigError with everything that is wrong with the file."""
+    """Read a rubric. Raises ConfigError with all problems of the file."""
     path = rubric_path(setting)
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"rubric={setting}: the file cannot be read ({error.strerror}); name a YAML file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        first_lines = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{path}: is no YAML ({first_lines}); see docs/judging/judging.md, Rubric files") from None
-    if not isinstance(values, Mapping):
-        raise ConfigError(
-            f"{path}: is {describe(values)}; expected the keys name, scale and criteria, see docs/judging/judging.md"
-        )
+    values = read_mapping(
+        path, "the keys name, scale and criteria, see docs/judging/judging.md, Rubric files", "rubric"
+    )
+    # report all problems at once
     problems = [*_key_problems(values), *_scale_problems(values.get("scale")), *_criteria_problems(values)]
     if problems:
         raise ConfigError([f"{path}: {problem}" for problem in problems])
-    scale, criteria = values["scale"], values["criteria"]
+    scale = values["scale"]
+    criteria = values["criteria"]
     return JudgeRubric(
         name=values["name"],
         low=scale["low"],
@@ -153,7 +148,7 @@ def load_rubric(setting: str | Path = "") -> JudgeRubric:
 
 
 def _key_problems(values: Mapping[Any, Any]) -> list[str]:
-    """Keys that are unknown, missing, or no text."""
+    """Return the problems with keys: unknown, missing, or not text."""
     problems = [f"{key} is not a key of a rubric; it has {', '.join(KEYS)}" for key in values if key not in KEYS]
     if not isinstance(values.get("name"), str) or not values["name"].strip():
         problems.append(f"name is {describe(values.get('name'))}; expected text, such as name: support")
@@ -163,88 +158,96 @@ def _key_problems(values: Mapping[Any, Any]) -> list[str]:
 
 
 def _scale_problems(scale: Any) -> list[str]:
-    """What is wrong with the bounds of the grades."""
+    """Return the problems with the bounds of the grades."""
     expected = "expected two whole numbers, such as scale: {low: 1, high: 5}"
     if not isinstance(scale, Mapping) or set(scale) != {"low", "high"}:
         return [f"scale is {describe(scale)}; {expected}"]
-    wrong = [f"scale.{key} is {describe(value)}; {expected}" for key, value in scale.items() if type(value) is not int]
+    not_int = {key: value for key, value in scale.items() if type(value) is not int}  # a bool is no grade
+    wrong = [f"scale.{key} is {describe(value)}; {expected}" for key, value in not_int.items()]
     if not wrong and scale["low"] >= scale["high"]:
         return [f"scale.low={scale['low']} is not below scale.high={scale['high']}; {expected}"]
     return wrong
 
 
 def _criteria_problems(values: Mapping[Any, Any]) -> list[str]:
-    """What is wrong with the criteria: their names are keys of the answer, so they are told apart without case."""
+    """Return the problems with the criteria. Their names are keys of the answer, which are read without case."""
     criteria = values.get("criteria")
-    expected = "expected a line for each, name: what a good reply does"
+    expected = "expected one line per criterion, name: description of a good response"
     if not isinstance(criteria, Mapping) or not criteria:
         return [f"criteria is {describe(criteria)}; {expected}"]
     problems = []
     seen: set[str] = set()
     for name, meaning in criteria.items():
-        plain = str(name).strip().lower()
-        if not isinstance(name, str) or name != name.strip() or not plain:
+        # answers are read without case, so names that differ in case only would collide
+        normalised = str(name).strip().lower()
+        if not isinstance(name, str) or name != name.strip() or not normalised:
             problems.append(f"criteria has the name {describe(name)}; expected text without spaces around it")
-        if plain == "reason":
+        if normalised == "reason":
             problems.append("criteria.reason: the judge's reason has this key; give the criterion another name")
-        if plain in seen:
-            problems.append(f"criteria.{name} is there twice, but for its case; give one of them another name")
-        seen.add(plain)
+        if normalised in seen:
+            problems.append(f"criteria.{name} occurs twice, ignoring case; give one of them another name")
+        seen.add(normalised)
         if not isinstance(meaning, str) or not meaning.strip():
             problems.append(f"criteria.{name} is {describe(meaning)}; {expected}")
     return problems
 
 
 def grade_request(
-    rubric: JudgeRubric, prompt: str, reply: str, *, reference: str | None = None, max_tokens: int = 512
-) -> Request:
-    """Ask for the grades of one reply.
+    rubric: JudgeRubric,
+    prompt: str,
+    response: str,
+    *,
+    reference: str | None = None,
+    max_tokens: int = 512,
+) -> CompletionRequest:
+    """Return the request for the grades of one response.
 
     Args:
-        reference: an answer that is taken as right; None asks without.
+        reference: a reference answer that the judge takes as right; None for none.
     """
-    texts = [prompt, reply, *([] if reference is None else [reference])]
+    texts = [prompt, response, *([] if reference is None else [reference])]
     code = code_of(texts)
     parts = [fence_conversation(prompt, code)]
     parts += [] if reference is None else [fence("reference", reference, code)]
-    parts.append(fence("reply", reply, code))
+    parts.append(fence("reply", response, code))
     message: Message = {"role": "user", "content": "\n\n".join(parts)}
-    about = Grading(prompt, reply, rubric.names, rubric.low, rubric.high)
+    about = GradingQuestion(prompt, response, rubric.names, rubric.low, rubric.high)
     system = rubric.system(guided=reference is not None)
-    return Request((message,), system, max_tokens, rubric.schema, about=about)
+    return CompletionRequest((message,), system, max_tokens, rubric.schema, about=about)
 
 
-def read_grades(reply: Reply, rubric: JudgeRubric) -> Grades:
-    """A judge's answer as grades: one for each criterion, each within the scale, or none at all."""
+def read_grades(response: Completion, rubric: JudgeRubric) -> Grades:
+    """Parse a judge's answer into grades: one per criterion, all within the scale, or none at all."""
     none = (math.nan,) * len(rubric.names)
-    answer, unscored = read_object(reply)
+    answer, unscored = read_object(response)
     if unscored:
-        return Grades(none, reply.text, unscored)
+        return Grades(none, response.text, unscored)
     values = []
     for name in rubric.names:
         grade = answer.get(name.lower())
         if isinstance(grade, bool) or not isinstance(grade, (int, float)):  # in Python a bool is an int
-            return Grades(none, reply.text, "invalid")
+            return Grades(none, response.text, "invalid")
+        # one grade outside the scale makes the entire answer unusable
         if not rubric.low <= grade <= rubric.high:
-            return Grades(none, reply.text, "invalid")
+            return Grades(none, response.text, "invalid")
         values.append(float(grade))
     return Grades(tuple(values), reason_of(answer))
 
 
-def grade_replies(
+def grade_responses(
     judge: Completer,
     rubric: JudgeRubric,
     prompts: Sequence[str],
-    replies: Sequence[str],
+    responses: Sequence[str],
     *,
     references: Sequence[str | None] | None = None,
     max_tokens: int = 512,
     title: str = "",
 ) -> list[Grades]:
-    """Grades of replies, in their order. Raises what the judge raises; see `Completer.complete_many`."""
-    references = references or [None] * len(replies)
+    """Return the grades of responses, in their order. Raises the errors of `Completer.complete_many`."""
+    references = references or [None] * len(responses)
     requests = [
-        grade_request(rubric, prompt, reply, reference=reference, max_tokens=max_tokens)
-        for prompt, reply, reference in zip(prompts, replies, references, strict=True)
+        grade_request(rubric, prompt, response, reference=reference, max_tokens=max_tokens)
+        for prompt, response, reference in zip(prompts, responses, references, strict=True)
     ]
     return [read_grades(answer, rubric) for answer in judge.complete_many(requests, title=title)]

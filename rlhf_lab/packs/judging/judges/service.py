@@ -1,4 +1,4 @@
-"""What the transport needs of a service, whichever SDK speaks to it: the backends implement it."""
+"""Interface between the transport and a service, independent of the SDK; the backends implement it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from rlhf_lab.packs.judging.judges.requests import Request, Stop, Usage
+from rlhf_lab.core.text import well_formed, well_formed_value
+from rlhf_lab.packs.judging.judges.requests import CompletionRequest, Stop, Usage
 
 Fate = Literal["unsent", "refused", "lost"]
-"""What became of an attempt without an answer: it never left (unsent), the service took no work on (refused), or nobody
-knows, and it may have been charged (lost)."""
+"""Fate of an attempt without an answer: it never left (unsent), the service did no work (refused), or the fate is
+unknown and the attempt may have been charged (lost)."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a service answered, as it counts it.
+class ServiceAnswer:
+    """Answer of a service, with the service's own counts. Its texts are made well-formed Unicode.
 
     Attributes:
-        model: the model that answered, in the service's words.
-        usage: None where the service counts nothing.
-        repeated: whether the service gave the answer of an earlier attempt once more, which it charged then.
-        tool_calls, blocks: as of `Reply`.
+        text: text of the answer.
+        stop: stop reason.
+        usage: token counts; None if the service does not report them.
+        model: the service's name of the model that answered.
+        repeated: True if the service returned the answer of an earlier attempt again, which it has charged already.
+        tool_calls, blocks: see `Completion`.
+        charged: False for a refusal that arrived as an error, before a model read anything.
     """
 
     text: str
@@ -31,18 +35,24 @@ class Answer:
     repeated: bool = False
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     blocks: tuple[Mapping[str, Any], ...] = ()
+    charged: bool = True
+
+    def __post_init__(self) -> None:
+        # services may send lone surrogates, which no file or database accepts
+        for name in ("text", "model", "tool_calls", "blocks"):
+            object.__setattr__(self, name, well_formed_value(getattr(self, name)))
 
 
 class ServiceError(Exception):
-    """An attempt without an answer. Its message holds no key.
+    """An attempt without an answer. Its message contains no key and is well-formed Unicode.
 
     Attributes:
-        fate: what is known of its cost.
-        status: of HTTP; 0 where there was none.
-        code: the service's own name of the error; "" where it gives none.
-        passing: whether the same attempt may succeed later.
-        overloaded: whether the service is too busy or away, for every request alike.
-        retry_after_s: how long the service asks to wait; None where it says nothing.
+        fate: whether the attempt may have been charged.
+        status: HTTP status; 0 if there was none.
+        code: the service's error code; "" if it gives none.
+        passing: True if the same attempt may succeed later.
+        overloaded: True if the service is too busy or unavailable for all requests.
+        retry_after_s: pause in seconds requested by the service; None if it names none.
     """
 
     def __init__(
@@ -56,9 +66,16 @@ class ServiceError(Exception):
         overloaded: bool = False,
         retry_after_s: float | None = None,
     ):
+        # the message reaches files and the console
+        message = well_formed(message)
         super().__init__(message)
-        self.message, self.fate, self.status, self.code = message, fate, status, code
-        self.passing, self.overloaded, self.retry_after_s = passing, overloaded, retry_after_s
+        self.message = message
+        self.fate = fate
+        self.status = status
+        self.code = well_formed(code)
+        self.passing = passing
+        self.overloaded = overloaded
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True)
@@ -66,36 +83,43 @@ class BatchItem:
     """One request of a batch.
 
     Attributes:
-        name: unique in the service's account, up to 64 of letters, digits, - and _.
+        name: unique name in the service's account: at most 64 letters, digits, - and _.
+        request: the request.
     """
 
     name: str
-    request: Request
+    request: CompletionRequest
 
 
 @dataclass(frozen=True)
 class BatchStatus:
-    """Attributes:
-    ended: no item is worked on any more.
-    done: items that are.
-    failed: why the whole batch was refused; "" where it was not.
+    """Status of a batch.
+
+    Attributes:
+        finished: True if no item is being processed any more.
+        done: number of processed items.
+        failed: reason why the entire batch was rejected, or "".
     """
 
-    ended: bool
+    finished: bool
     done: int = 0
     failed: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "failed", well_formed(self.failed))
+
 
 CLOCK_SKEW_S = 900.0
-"""How far a service's clock, with the time that a POST takes, may be from ours."""
+"""Maximum difference in seconds between a service's clock and ours, including the duration of a POST."""
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A batch at the service that may be one whose creation was interrupted.
+class BatchCandidate:
+    """A batch at the service that may be the one whose creation was interrupted.
 
     Attributes:
-        certain: the service keeps our name of it; else only the names of its items tell.
+        remote: the service's name of the batch.
+        certain: True if the service stored our name of the batch; otherwise only the names of its items can tell.
     """
 
     remote: str
@@ -103,34 +127,38 @@ class Candidate:
 
 
 class Backend(Protocol):
-    """One service and one model there, through one SDK."""
+    """One model of one service, through one SDK."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Everything that decides the answers but the requests; JSON values."""
+        """JSON values that identify the backend: everything that determines the answers except the requests."""
         ...
 
     @property
-    def key(self) -> str: ...
-
-    def body(self, request: Request) -> Mapping[str, Any]:
-        """What is sent, as JSON values."""
+    def key(self) -> str:
+        """API key, so that the transport can remove it from texts."""
         ...
 
-    def send(self, request: Request, idempotency_key: str) -> Answer:
-        """One attempt. Raises ServiceError."""
+    def body(self, request: CompletionRequest) -> Mapping[str, Any]:
+        """Return the body of the HTTP request as JSON values."""
+        ...
+
+    def send(self, request: CompletionRequest, idempotency_key: str) -> ServiceAnswer:
+        """Make one attempt. Raises ServiceError."""
         ...
 
     def create_batch(self, name: str, items: Sequence[BatchItem]) -> str:
-        """Send a batch; returns the service's name of it. Raises ServiceError."""
+        """Send a batch. Return the service's name of it. Raises ServiceError."""
         ...
 
-    def find_batches(self, name: str, created: float, items: int) -> list[Candidate]:
-        """Batches that may be the one of this name, created about then. Raises ServiceError."""
+    def find_batches(self, name: str, created: float, items: int) -> list[BatchCandidate]:
+        """Return batches created around that time that may have this name. Raises ServiceError."""
         ...
 
-    def batch_status(self, remote: str) -> BatchStatus: ...
+    def batch_status(self, remote: str) -> BatchStatus:
+        """Return the status of a batch. Raises ServiceError."""
+        ...
 
-    def batch_results(self, remote: str) -> Iterator[tuple[str, Answer | ServiceError]]:
-        """(name, result) of each item of a batch that has ended, in any order. Raises ServiceError."""
+    def batch_results(self, remote: str) -> Iterator[tuple[str, ServiceAnswer | ServiceError]]:
+        """Yield (name, result) of each item of a finished batch, in any order. Raises ServiceError."""
         ...

@@ -1,8 +1,9 @@
-"""Replies that are to be judged: those of one policy of a run directory, or of a JSONL file; and how two are matched.
+"""Responses to judge, from one policy of a run directory or from a JSONL file, and the matching of two sources.
 
-A row of a file has a prompt (`prompt`: text, a transcript or messages) and a reply (`response` or `completion`: text, a
-message or messages); or `messages`, of which the last is the reply. Rows that all have an `id` (or `question_id`, as
-MT-Bench's) are matched by it, else by prompt; the k-th reply to a prompt is matched with the k-th of the other source.
+A row of a file has a prompt (`prompt`: text, a transcript or messages) and a response (`response` or `completion`:
+text, a message or messages), or `messages` whose last one is the response. If all rows have an `id` (or `question_id`,
+as in MT-Bench), the sources are matched by it, otherwise by prompt. The k-th response to a prompt is matched with the
+k-th one of the other source.
 """
 
 from __future__ import annotations
@@ -14,77 +15,87 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.core import seal
+from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.files import file_digest, parse_json, read_json, read_jsonl
+from rlhf_lab.core.files import file_digest, parse_json, read_jsonl, read_object
 from rlhf_lab.core.policies import in_training_order, own_policy
 from rlhf_lab.data.lines import file_lines
 from rlhf_lab.data.rows import describe
-from rlhf_lab.data.transcript import as_prompt, render_prompt, reply_text
+from rlhf_lab.data.transcript import as_prompt, render_prompt, response_text
 
 ROWS, RESULT = "evaluation.jsonl", "result.json"
 IDS = ("question_id", "id")
+"""Names of the id column, in order of precedence."""
 REPLIES = ("response", "completion")
+"""Names of the response column, in order of precedence."""
 MESSAGES_FORM = '[{"role": "user", "content": "…"}, …]'
+"""Expected form of messages, for errors."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One reply.
+class SourcedResponse:
+    """A response with its prompt.
 
     Attributes:
-        prompt: transcript that ends where the reply starts.
-        row_id: what the row is called in its file; None where it has no name.
-        facts: further columns of its row.
+        prompt: transcript that ends where the response starts.
+        response: text of the response.
+        row_id: id of the row in its file; None if the row has no id.
+        metadata: the other columns of the row.
     """
 
     prompt: str
     response: str
     row_id: str | None
-    facts: Mapping[str, Any]
+    metadata: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Source:
-    """The replies of one side.
+class ResponseSource:
+    """All responses of one side.
 
     Attributes:
-        path: as it was named.
-        policy: of a run directory; None of a file.
-        digest: SHA-256 of the file that they were read from.
+        path: path as given on the command line.
+        policy: policy of a run directory; None for a file.
+        answers: the responses.
+        digest: SHA-256 of the file they were read from.
     """
 
     path: Path
     policy: str | None
-    answers: Sequence[Answer]
+    answers: Sequence[SourcedResponse]
     digest: str
 
     def summary(self) -> dict[str, Any]:
-        """As it is recorded with a result."""
-        return {"path": str(self.path), "policy": self.policy, "replies": len(self.answers), "sha256": self.digest}
+        """Return the source as it is recorded with a result."""
+        return {
+            "path": str(self.path),
+            "policy": self.policy,
+            "replies": len(self.answers),
+            "sha256": self.digest,
+        }
 
 
 @dataclass(frozen=True)
 class Matched:
-    """Replies of two sources to the same prompts.
+    """Responses of two sources to the same prompts.
 
     Attributes:
-        pairs: (of A, of B), in A's order.
-        unmatched: replies of A and of B without a counterpart.
-        other_prompt: rows with the same id whose prompts differ; they are not compared.
+        pairs: (response of A, response of B) in A's order.
+        unmatched: number of responses of A and of B without a counterpart.
+        other_prompt: number of rows with the same id but different prompts; they are not compared.
     """
 
-    pairs: list[tuple[Answer, Answer]]
+    pairs: list[tuple[SourcedResponse, SourcedResponse]]
     unmatched: tuple[int, int]
     other_prompt: int = 0
 
 
-def read_source(path: Path, policy: str | None = None) -> Source:
-    """The replies of a run directory, or of a JSONL file. Raises DataError when there are none.
+def read_source(path: Path, policy: str | None = None) -> ResponseSource:
+    """Read the responses of a run directory or of a JSONL file. Raises DataError if there are none.
 
     Args:
-        policy: of a run directory; None takes the run's own. A file has none.
+        policy: policy of a run directory; None selects the run's own. Ignored for a file.
     """
     if path.is_dir():
         return _read_run(path, policy)
@@ -98,62 +109,69 @@ def read_source(path: Path, policy: str | None = None) -> Source:
         try:
             answers.append(_read_answer(parse_json(line)))
         except ValueError as error:
-            message = f"is no JSON ({error.msg})" if isinstance(error, json.JSONDecodeError) else str(error)
+            message = f"is not JSON ({error.msg})" if isinstance(error, json.JSONDecodeError) else str(error)
             problems.append(f"{path}, row {number}: {message}")
     if problems:
+        # report all invalid rows at once, but at most 20 in detail
         more = f"\n… and {len(problems) - 20} more rows" if len(problems) > 20 else ""
         raise DataError("\n".join(problems[:20]) + more)
     if not answers:
-        raise DataError(f"{path} has no rows; expected one per reply, with the columns prompt and response")
-    return Source(path, None, answers, file_digest(path))
+        raise DataError(f"{path} has no rows; expected one per response, with the columns prompt and response")
+    return ResponseSource(path, None, answers, file_digest(path))
 
 
-def _read_run(folder: Path, policy: str | None) -> Source:
-    seal.check(folder, rebuilt=False, say=console.print)
-    rows = read_jsonl(folder / ROWS)
+def _read_run(directory: Path, policy: str | None) -> ResponseSource:
+    # raises if files of the run are missing or were changed after the run
+    seal.check(directory, rebuilt=False, say=console.print)
+    rows = read_jsonl(directory / ROWS)
     if not rows:
         raise DataError(
-            f"{folder} has no {ROWS} with replies; name the run directory of an evaluation, or a .jsonl file"
+            f"{directory} has no {ROWS} with responses; name the run directory of an evaluation, or a .jsonl file"
         )
-    stored = (read_json(folder / RESULT) or {}).get("policies") or []
-    names = in_training_order([each["name"] for each in stored], [row["policy"] for row in rows])
+    stored = read_object(directory / RESULT).get("policies") or []
+    stored_names = [each["name"] for each in stored]
+    names = in_training_order(stored_names, [row["policy"] for row in rows])
     policy = policy or own_policy(names)
     if policy not in names:
-        raise DataError(f"policy={policy}: {folder} evaluated {', '.join(names)}")
+        raise DataError(f"policy={policy}: {directory} evaluated {', '.join(names)}; name one of these")
     rows = [row for row in rows if row["policy"] == policy]
     if not rows:
-        raise DataError(f"{folder / ROWS} has no replies of {policy}; name another policy: policy='{names[0]}'")
+        raise DataError(f"{directory / ROWS} has no responses of {policy}; name another policy: policy='{names[0]}'")
+    # only the last response of an episode is stored as `response`
     if any(row.get("turns", 1) > 1 for row in rows):
         raise DataError(
-            f"{folder}: replies of {policy} are episodes of several turns, whose last replies have no prompt in "
-            "common; judge single replies"
+            f"{directory}: {policy} has episodes of several turns, and the last responses of two policies answer "
+            "different conversations; judge runs with single responses"
         )
-    answers = [Answer(row["prompt"], row["response"], None, {}) for row in rows]
-    return Source(folder, policy, answers, file_digest(folder / ROWS))
+    answers = [SourcedResponse(row["prompt"], row["response"], None, {}) for row in rows]
+    return ResponseSource(directory, policy, answers, file_digest(directory / ROWS))
 
 
-def _read_answer(row: Any) -> Answer:
-    """A row of a file. Raises ValueError naming the column, what was found and what is expected."""
+def _read_answer(row: Any) -> SourcedResponse:
+    """Parse a row of a file. Raises ValueError with the column, its content and the expected form."""
     if not isinstance(row, Mapping):
         raise ValueError(f'is {describe(row)}; expected an object like {{"prompt": …, "response": …}}')
-    reply_column = next((name for name in REPLIES if name in row), None)
-    if "messages" in row and reply_column is None:
+    response_column = next((name for name in REPLIES if name in row), None)
+    if "messages" in row and response_column is None:
         messages = _messages(row["messages"], "messages")
         if len(messages) < 2 or messages[-1]["role"] != "assistant":
-            raise ValueError("column 'messages' does not end with the assistant's reply to a message of the user")
-        prompt, response = render_prompt(messages[:-1]), reply_text(messages[-1])
-    elif "prompt" in row and reply_column is not None:
+            raise ValueError("column 'messages' must end with the assistant's response to a message of the user")
+        prompt = render_prompt(messages[:-1])
+        response = response_text(messages[-1])
+    elif "prompt" in row and response_column is not None:
         prompt = _prompt(row["prompt"])
-        response = _response(row[reply_column], reply_column)
+        response = _response(row[response_column], response_column)
     else:
         listed = ", ".join(map(repr, row)) or "none"
         raise ValueError(
-            f"the columns 'prompt' and 'response' (or 'completion'), or 'messages', are missing; the row has {listed}; "
-            "rename the columns that hold them"
+            f"the row has the columns {listed}; expected 'prompt' and 'response' (or 'completion'), or 'messages'. "
+            "Rename the columns"
         )
-    row_id = next((str(row[name]) for name in IDS if row.get(name) is not None), None)
+    ids = [str(row[name]) for name in IDS if row.get(name) is not None]
+    row_id = next(iter(ids), None)
     used = ("prompt", "messages", *REPLIES)
-    return Answer(prompt, response, row_id, {name: value for name, value in row.items() if name not in used})
+    metadata = {name: value for name, value in row.items() if name not in used}
+    return SourcedResponse(prompt, response, row_id, metadata)
 
 
 def _prompt(value: Any) -> str:
@@ -167,9 +185,10 @@ def _prompt(value: Any) -> str:
 def _response(value: Any, column: str) -> str:
     if isinstance(value, str):
         return value
+    # a single message, or a list whose last one is the response
     messages = [value] if isinstance(value, Mapping) else value
     if isinstance(messages, list) and messages:
-        return reply_text(_messages(messages, column)[-1])
+        return response_text(_messages(messages, column)[-1])
     raise ValueError(f"column {column!r} is {describe(value)}; expected text or messages {MESSAGES_FORM}")
 
 
@@ -181,24 +200,28 @@ def _messages(values: Any, column: str) -> list[Any]:
     return list(values) if isinstance(values, list) else []
 
 
-def match(a: Source, b: Source) -> Matched:
-    """Pair the replies of two sources. Raises DataError when nothing matches."""
-    by_id = all(answer.row_id is not None for source in (a, b) for answer in source.answers)
-    of_a, of_b = _keyed(a.answers, by_id), _keyed(b.answers, by_id)
+def match(a: ResponseSource, b: ResponseSource) -> Matched:
+    """Pair the responses of two sources. Raises DataError if no pair has the same prompt."""
+    # ids are used only if every row of both sources has one
+    answers = [*a.answers, *b.answers]
+    by_id = all(answer.row_id is not None for answer in answers)
+    of_a = _keyed(a.answers, by_id)
+    of_b = _keyed(b.answers, by_id)
     shared = [key for key in of_a if key in of_b]
     pairs = [(of_a[key], of_b[key]) for key in shared]
     same_prompt = [pair for pair in pairs if pair[0].prompt == pair[1].prompt]
     if not same_prompt:
+        method = "id" if by_id else "prompt"
         raise DataError(
-            f"{a.path} and {b.path} have no prompt in common ({len(of_a)} and {len(of_b)} replies, matched by "
-            f"{'id' if by_id else 'prompt'}); sample both on the same prompts"
+            f"{a.path} and {b.path} have no prompt in common ({len(of_a)} and {len(of_b)} responses, matched by "
+            f"{method}); sample both on the same prompts"
         )
     unmatched = (len(of_a) - len(shared), len(of_b) - len(shared))
     return Matched(same_prompt, unmatched, len(pairs) - len(same_prompt))
 
 
-def _keyed(answers: Sequence[Answer], by_id: bool) -> dict[tuple[str, int], Answer]:
-    """(id or prompt, how many-th reply to it) → reply."""
+def _keyed(answers: Sequence[SourcedResponse], by_id: bool) -> dict[tuple[str, int], SourcedResponse]:
+    """Return (id or prompt, index among the responses to it) → response."""
     counts: Counter[str] = Counter()
     keyed = {}
     for answer in answers:

@@ -1,14 +1,15 @@
-"""Replies that were paid for, the ledger of every attempt at one, and batches: one SQLite file.
+"""SQLite store of paid completions, of a ledger of attempts, and of batches.
 
-An attempt is written down, with the most that it can cost, before it is sent; its reply and what it did cost are one
-transaction. So a process may be killed at any point: what was answered is there, what was under way is known.
+The store commits an attempt with its maximum cost before the request is sent. It commits a completion and its actual
+cost in one transaction. A process may therefore be killed at any point: finished answers are stored, and attempts
+in flight are known.
 
-    sent ──► answered   the reply is stored, the cost known
-      ├────► failed     the service took no work on, or never got it: costs nothing
-      └────► lost       the answer never came: it may have been charged, and counts as the most that it can cost
+    sent ──► answered   the completion is stored and its cost is known
+      ├────► failed     the service did no work or never got the request: the attempt costs nothing
+      └────► lost       no answer arrived: the attempt may have been charged and counts at its maximum cost
 
-A batch is written down before it is sent (intent), gets the service's name for it (sent), and ends (done, failed). Its
-attempts carry its name.
+A batch is recorded before it is sent (intent), then gets the service's name (sent), and finishes (done, failed). Its
+attempts carry the batch's own name.
 """
 
 from __future__ import annotations
@@ -25,27 +26,31 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, cast
 
+from rlhf_lab.core.database import WellFormedConnection
 from rlhf_lab.core.errors import ArtifactError, StorageError
 from rlhf_lab.packs.judging.judges.owners import is_gone, this_process
-from rlhf_lab.packs.judging.judges.requests import Reply, Request, Stop, Usage
+from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest, Stop, Usage
 
 VERSION = 3
-"""Of the tables. A file of an earlier version is brought to this one when it is opened."""
+"""Version of the tables. A file of an earlier version is migrated when it is opened."""
 APPLICATION = 0x726C6A31
-"""Marks the file as a store of judges, in SQLite's own header."""
+"""SQLite application id that marks a file as a judge store."""
 IN_MEMORY = Path(":memory:")
-"""SQLite's name for no file: an empty store that ends with its process."""
+"""SQLite's name for a database without a file: an empty store that lives as long as its process."""
 BUSY_S = 60.0
-"""How long one process waits for another's transaction."""
+"""Maximum number of seconds that a process waits for another process's transaction."""
 LONGEST_ATTEMPT_S = 1200.0
-"""Of an older attempt of another process nobody waits for the answer, where the store is opened with no other limit."""
+"""Age in seconds after which an attempt of another process counts as abandoned. Used if the opener sets no limit."""
 LONGEST_SENDING_S = 3600.0
-"""A batch that another process has been creating for longer is looked for at the service."""
+"""Age in seconds after which a batch that another process is still creating is searched for at the service."""
 AT_ONCE = 500
-"""Values of one SQL statement."""
+"""Maximum number of values in one SQL statement."""
 _pursued: set[tuple[str, int | str]] = set()
-"""(file, attempt or batch) that a thread of this process is at. Others of this process have been given up: what stopped
-them, such as a full disk, kept that from being written."""
+"""(file, attempt id or batch name) pairs that a thread of this process is waiting for.
+
+An attempt that is `sent` in the database but missing here was abandoned, for example because a full disk prevented
+recording its failure.
+"""
 TABLES = """
 CREATE TABLE store (id TEXT NOT NULL);
 CREATE TABLE accounts (account TEXT PRIMARY KEY, counted_usd REAL NOT NULL);
@@ -79,23 +84,23 @@ MIGRATIONS = {
     ),
     2: ("ALTER TABLE replies ADD COLUMN blocks TEXT",),
 }
-"""Version → the statements that make the next one of it."""
+"""Version → SQL statements that migrate a file of this version to the next one."""
 
 
 @dataclass(frozen=True)
-class Question:
-    """A request that may have to be sent, and what sending it takes.
+class PendingRequest:
+    """A request that may have to be sent, with its cost.
 
     Attributes:
-        digest: of the request and who answers it.
-        identity: who answers it.
-        bytes: of what is sent.
-        reserve_usd: the most that an attempt can cost.
+        digest: hash of the request and of the backend's identity.
+        identity: identity of the backend.
+        bytes: number of bytes to send.
+        reserve_usd: maximum cost of one attempt in USD.
         price: source of the price.
     """
 
     digest: str
-    request: Request
+    request: CompletionRequest
     identity: Mapping[str, Any]
     bytes: int = 0
     reserve_usd: float = 0.0
@@ -103,28 +108,34 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """A row of the ledger that is under way.
+class LedgerAttempt:
+    """An attempt of the ledger that is in flight.
 
     Attributes:
-        idempotency_key: the same when an attempt whose answer was lost is repeated, so that a service that keeps such
-            keys answers twice and charges once.
-        batch: name of its batch; "" for one by itself.
+        id: primary key of the attempt.
+        question: the request.
+        idempotency_key: key sent with the request. A repetition of a lost attempt has the same key, so a service that
+            supports such keys answers twice and charges once.
+        batch: name of the attempt's batch; "" for a single request.
     """
 
     id: int
-    question: Question
+    question: PendingRequest
     idempotency_key: str
     batch: str = ""
 
 
 @dataclass(frozen=True)
-class Batch:
-    """A batch that has not ended.
+class OpenBatch:
+    """A batch that has not finished.
 
     Attributes:
-        remote: the service's name of it; "" where its creation was interrupted.
-        digests: of its requests, by the names of its items.
+        name: name of the batch in this store.
+        account: account that pays for it.
+        owner: process that created it.
+        remote: the service's name of the batch; "" if its creation was interrupted.
+        began: time of its creation (Unix seconds).
+        digests: item name → digest of the request.
     """
 
     name: str
@@ -137,15 +148,15 @@ class Batch:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What an account has spent.
+    """Spending of an account.
 
     Attributes:
-        requests: answered.
-        spent_usd: by these.
-        open_usd: reserved for attempts under way.
-        lost: attempts whose answer never came.
-        lost_usd: the most that these can have cost.
-        usage: tokens of what was answered.
+        requests: number of answered requests.
+        spent_usd: cost of the answered requests.
+        open_usd: amount reserved for attempts in flight.
+        lost: number of attempts whose answer never arrived.
+        lost_usd: maximum cost of the lost attempts.
+        usage: tokens of the answered requests.
     """
 
     requests: int
@@ -157,15 +168,16 @@ class Ledger:
 
     @property
     def counted_usd(self) -> float:
-        """What counts against the budget."""
+        """Amount that counts against the budget in USD."""
         return self.spent_usd + self.open_usd + self.lost_usd
 
 
 class OverBudget(Exception):
-    """The next attempt could cost more than what is left.
+    """Raised if the next attempt could cost more than the rest of the budget.
 
     Attributes:
-        may_pass: whether attempts of the account are under way, which may cost less than is reserved for them.
+        may_pass: True if attempts of the account are in flight. They may cost less than their reservations, so it can
+            help to wait.
     """
 
     def __init__(self, may_pass: bool = False):
@@ -173,31 +185,35 @@ class OverBudget(Exception):
         self.may_pass = may_pass
 
 
-class Asked(Exception):
-    """Another process is asking the same at this moment, or a batch has it."""
+class AlreadyRequested(Exception):
+    """Raised if another process is sending the same request now, or if a batch contains it."""
 
 
 class Store:
-    """The file, for the threads of this process; other processes may use it at the same time.
+    """Judge store in one SQLite file, shared by the threads of this process and by other processes.
 
-    Opening it declares attempts lost whose process has ended. Raises ArtifactError for a file that is no store or of a
-    newer version, StorageError when the disk refuses.
+    Opening the file marks attempts of dead processes as lost. Raises ArtifactError for a file that is not a judge
+    store or has a newer version, and StorageError if the file cannot be read or written.
 
     Args:
-        durable: every reply is on the disk before it is used, and survives a power cut. Else it survives the end of its
-            process, however it ends, and is written several times as fast.
-        longest_attempt_s: how long anyone waits for the answer to a single request.
+        durable: True if each completion must be on disk before it is used, so that it survives a power cut. Otherwise
+            it survives the death of the process only, and writing is several times as fast.
+        max_attempt_s: maximum number of seconds to wait for the answer to a single request.
     """
 
-    def __init__(self, path: Path, *, durable: bool = True, longest_attempt_s: float = LONGEST_ATTEMPT_S):
-        self.path, self.longest_attempt_s = path, longest_attempt_s
+    def __init__(self, path: Path, *, durable: bool = True, max_attempt_s: float = LONGEST_ATTEMPT_S):
+        self.path = path
+        self.max_attempt_s = max_attempt_s
         self.owner = this_process()
         self._file = str(path.resolve())
         self._lock = threading.RLock()
         with self._explained():
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            self._db = sqlite3.connect(
+                path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, factory=WellFormedConnection
+            )
             self._db.row_factory = sqlite3.Row
+            # WAL lets other processes read during a write
             self._write_ahead()
             self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._prepare()
@@ -209,7 +225,8 @@ class Store:
             self._db.close()
 
     def _write_ahead(self) -> None:
-        """Readers go on while one writes. Where two processes create the file at once, SQLite makes neither wait."""
+        """Turn on write-ahead logging, so that readers continue while another process writes."""
+        # SQLite ignores its busy timeout if two processes create the file at the same time, so this method retries.
         end = time.monotonic() + BUSY_S
         while True:
             try:
@@ -221,10 +238,11 @@ class Store:
                 time.sleep(0.05)
 
     def _prepare(self) -> None:
-        """Create the tables of a new file, add what an older one lacks, refuse one that is not ours to write."""
+        """Create the tables of a new file or migrate an older one. Raise ArtifactError for any other file."""
         with self._transaction() as db:
             application = db.execute("PRAGMA application_id").fetchone()[0]
             version = db.execute("PRAGMA user_version").fetchone()[0]
+            # an empty file is a new store; any other file must carry our application id
             is_empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
             if is_empty:
                 for statement in TABLES.split(";"):
@@ -233,11 +251,11 @@ class Store:
                 db.execute(f"PRAGMA application_id = {APPLICATION}")
                 db.execute(f"PRAGMA user_version = {VERSION}")
             elif application != APPLICATION:
-                raise ArtifactError(f"{self.path} is an SQLite file, but no store of judges; write judge.store=FILE")
+                raise ArtifactError(f"{self.path} is an SQLite file, but no judge store; set judge.store=FILE")
             elif version > VERSION:
                 raise ArtifactError(
-                    f"{self.path} is a store of version {version}, and this is a lab that knows {VERSION}; update the "
-                    "lab, or write judge.store=FILE with another name"
+                    f"{self.path} is a judge store of version {version}, but this rlhf_lab reads up to {VERSION}; "
+                    "update rlhf_lab, or set judge.store=FILE to another name"
                 )
             elif version < VERSION:
                 for earlier in range(version, VERSION):
@@ -245,62 +263,71 @@ class Store:
                         db.execute(statement)
                 db.execute(f"PRAGMA user_version = {VERSION}")
 
-    # --- replies
+    # --- completions
 
-    def replies(self, digests: Iterable[str]) -> dict[str, Reply]:
-        """Stored replies, by digest."""
-        wanted = list(dict.fromkeys(digests))
-        found: dict[str, Reply] = {}
+    def completions(self, digests: Iterable[str]) -> dict[str, Completion]:
+        """Return the stored completions by digest."""
+        # without duplicates, in portions that fit one statement
+        expected = list(dict.fromkeys(digests))
+        found: dict[str, Completion] = {}
         with self._explained(), self._lock:
-            for some in _portions(wanted):
+            for some in _portions(expected):
                 rows = self._db.execute(f"SELECT * FROM replies WHERE digest IN ({_marks(some)})", some)
-                found |= {row["digest"]: _reply(row) for row in rows}
+                found |= {row["digest"]: _completion(row) for row in rows}
         return found
 
     # --- attempts
 
-    def begin(self, question: Question, account: str, budget_usd: float | None) -> Reply | Attempt:
-        """The stored reply, or an attempt that is written down and reserved and may now be sent.
+    def start(
+        self,
+        question: PendingRequest,
+        account: str,
+        budget_usd: float | None,
+    ) -> Completion | LedgerAttempt:
+        """Return the stored completion, or reserve the maximum cost and return an attempt that may now be sent.
 
         Raises:
-            Asked: another process or a batch is at it; ask again in a while.
-            OverBudget: `account` has less left of its budget than the attempt can cost.
+            AlreadyRequested: another process is sending the same request, or a batch contains it; try again later.
+            OverBudget: the attempt can cost more than the rest of the budget of `account`.
         """
+        # One transaction covers the three checks: otherwise two processes could both send, or both spend the rest.
         with self._writing() as db:
             row = db.execute("SELECT * FROM replies WHERE digest = ?", [question.digest]).fetchone()
             if row is not None:
-                return _reply(row)
-            if self._is_asked(db, question.digest):
-                raise Asked
+                return _completion(row)
+            if self._is_requested(db, question.digest):
+                raise AlreadyRequested
             attempt = self._reserve(db, question, account, budget_usd, batch=None)
             _pursued.add((self._file, attempt.id))
             return attempt
 
-    def is_asked(self, digest: str) -> bool:
-        """Whether an attempt at this request is under way."""
+    def is_requested(self, digest: str) -> bool:
+        """Return True if an attempt at this request is in flight."""
         with self._explained(), self._lock:
-            return self._is_asked(self._db, digest)
+            return self._is_requested(self._db, digest)
 
-    def _is_asked(self, db: sqlite3.Connection, digest: str) -> bool:
+    def _is_requested(self, db: sqlite3.Connection, digest: str) -> bool:
+        # a batch counts as in flight whether or not its process is alive: the service works on it
         rows = db.execute("SELECT id, owner, batch, began FROM attempts WHERE digest = ? AND state = 'sent'", [digest])
         return any(row["batch"] or self._is_attempted(row) for row in rows)
 
     def _is_attempted(self, row: sqlite3.Row) -> bool:
-        """Whether somebody is waiting for the answer to a single request."""
-        return self._is_pursued(row["id"], row["owner"], row["began"], self.longest_attempt_s)
+        """Return True if some process is waiting for the answer to this single request."""
+        return self._is_pursued(row["id"], row["owner"], row["began"], self.max_attempt_s)
 
-    def _is_pursued(self, what: int | str, owner: str, began: float, longest_s: float) -> bool:
-        """Whether the process that began an attempt or a batch is still at it.
+    def _is_pursued(self, what: int | str, owner: str, began: float, max_s: float) -> bool:
+        """Return True if the process that started an attempt or batch is still waiting for it.
 
-        Of another host, or of a process that gave it up and could not write that down, only its age tells.
+        The age decides for a process on another host, and for one that gave up but could not record that.
         """
+        # for this process the set of pursued attempts is exact, independent of their age
         if owner == self.owner:
             return (self._file, what) in _pursued
-        return not is_gone(owner) and time.time() - began <= longest_s
+        return not is_gone(owner) and time.time() - began <= max_s
 
     @contextmanager
-    def _ending(self, what: int | str) -> Iterator[sqlite3.Connection]:
-        """A transaction that writes down the end of what a thread was at, which it is no more, written or not."""
+    def _finish_attempt(self, what: int | str) -> Iterator[sqlite3.Connection]:
+        """Open a transaction that records the end of an attempt or batch, then stop pursuing it even on an error."""
         try:
             with self._writing() as db:
                 yield db
@@ -308,18 +335,25 @@ class Store:
             _pursued.discard((self._file, what))
 
     def _reserve(
-        self, db: sqlite3.Connection, question: Question, account: str, budget_usd: float | None, batch: str | None
-    ) -> Attempt:
+        self,
+        db: sqlite3.Connection,
+        question: PendingRequest,
+        account: str,
+        budget_usd: float | None,
+        batch: str | None,
+    ) -> LedgerAttempt:
         row = db.execute("SELECT counted_usd FROM accounts WHERE account = ?", [account]).fetchone()
         counted = row["counted_usd"] if row else 0.0
-        # the sums of many small numbers may differ from the budget by what doubles round off
+        # the counted amount is a sum of many small floats, so it may exceed the budget by rounding errors
         if budget_usd is not None and counted + question.reserve_usd > budget_usd * (1 + 1e-12):
-            raise OverBudget(may_pass=self._has_under_way(db, account))
+            raise OverBudget(may_pass=self._has_in_flight(db, account))
+        # the reservation counts from now on, until the attempt ends
         _count(db, account, question.reserve_usd)
+        # A service that supports idempotency keys would repeat its own error 500 forever, so each such error changes
+        # the key. After a lost attempt the key stays the same.
         broken = db.execute(
             "SELECT count(*) FROM attempts WHERE digest = ? AND state = 'failed' AND status = 500", [question.digest]
         ).fetchone()[0]
-        # after an error of its own a service that keeps keys would give the same error for ever
         key = sha256(f"{self._id}/{question.digest}/{broken}".encode()).hexdigest()
         values = {
             "digest": question.digest,
@@ -331,27 +365,36 @@ class Store:
             "reserved_usd": question.reserve_usd,
             "price": question.price,
             "batch": batch,
-            "request": _request_json(question.request) if batch else None,  # whoever reads the results has to know it
+            # another process may read the results of a batch, and then needs the request
+            "request": _request_json(question.request) if batch else None,
             "began": time.time(),
         }
         cursor = db.execute(f"INSERT INTO attempts ({', '.join(values)}) VALUES ({_marks(values)})", [*values.values()])
-        return Attempt(cast(int, cursor.lastrowid), question, key, batch or "")
+        return LedgerAttempt(cast(int, cursor.lastrowid), question, key, batch or "")
 
-    def _has_under_way(self, db: sqlite3.Connection, account: str) -> bool:
-        """Whether somebody is waiting for an answer that the account pays. Batches are left out: they take a day."""
+    def _has_in_flight(self, db: sqlite3.Connection, account: str) -> bool:
+        """Return True if a single request of the account is in flight. Batches do not count: they take up to a day."""
         rows = db.execute(
             "SELECT id, owner, began FROM attempts WHERE account = ? AND state = 'sent' AND batch IS NULL", [account]
         )
         return any(self._is_attempted(row) for row in rows)
 
-    def answered(self, attempt: Attempt, reply: Reply, model: str, *, repeated: bool = False) -> None:
-        """Store a reply and what it cost.
+    def store_completion(
+        self,
+        attempt: LedgerAttempt,
+        completion: Completion,
+        model: str,
+        *,
+        repeated: bool = False,
+    ) -> None:
+        """Store a completion and its cost.
 
         Args:
-            repeated: the service gave the answer of a lost attempt once more: that one was charged for it, and both
-                together cost what one does.
+            repeated: True if the service returned the answer of a lost attempt again. The service charged only once,
+                so the lost attempts of this request are released.
         """
-        with self._ending(attempt.id) as db:
+        with self._finish_attempt(attempt.id) as db:
+            # the service charged the lost attempt, and this answer carries that cost
             if repeated:
                 rows = db.execute(
                     "SELECT id, account, reserved_usd FROM attempts WHERE digest = ? AND state = 'lost'",
@@ -361,48 +404,57 @@ class Store:
                     _count(db, row["account"], -row["reserved_usd"])
                     why = "its answer came with a later attempt, which carries the cost"
                     self._end(db, row["id"], "failed", why=why)
-            self._answer(db, attempt.id, attempt.question, reply, model)
+            self._answer(db, attempt.id, attempt.question, completion, model)
 
-    def _answer(self, db: sqlite3.Connection, id: int, question: Question, reply: Reply, model: str) -> bool:
+    def _answer(
+        self,
+        db: sqlite3.Connection,
+        id: int,
+        question: PendingRequest,
+        completion: Completion,
+        model: str,
+    ) -> bool:
         row = db.execute("SELECT account, state, reserved_usd FROM attempts WHERE id = ?", [id]).fetchone()
+        # results of a batch may be read twice, by two processes
         if row["state"] == "answered":
             return False
-        held = row["reserved_usd"] if row["state"] in ("sent", "lost") else 0.0
-        _count(db, row["account"], reply.cost_usd - held)
-        usage = asdict(reply.usage)
-        self._end(db, id, "answered", cost_usd=reply.cost_usd, **usage)
+        # replace the reservation by the actual cost; a failed attempt has released its own already
+        reserved = row["reserved_usd"] if row["state"] in ("sent", "lost") else 0.0
+        _count(db, row["account"], completion.cost_usd - reserved)
+        usage = asdict(completion.usage)
+        self._end(db, id, "answered", cost_usd=completion.cost_usd, **usage)
         values = {
             "digest": question.digest,
-            "text": reply.text,
-            "stop": reply.stop,
+            "text": completion.text,
+            "stop": completion.stop,
             **usage,
-            "cost_usd": reply.cost_usd,
+            "cost_usd": completion.cost_usd,
             "model": model,
             "identity": json.dumps(dict(question.identity), ensure_ascii=False),
             "request": _request_json(question.request),
             "time": time.time(),
-            "tool_calls": _json_or_none(reply.tool_calls),
-            "latency_s": reply.latency_s,
-            "blocks": _json_or_none(reply.blocks),
+            "tool_calls": _json_or_none(completion.tool_calls),
+            "latency_s": completion.latency_s,
+            "blocks": _json_or_none(completion.blocks),
         }
-        # where two processes asked, the first answer stays: results may have been made of it already
+        # if two processes sent the request, keep the first answer: results may already depend on it
         db.execute(f"INSERT OR IGNORE INTO replies ({', '.join(values)}) VALUES ({_marks(values)})", [*values.values()])
         return True
 
-    def failed(self, attempt: Attempt, why: str, status: int = 0) -> None:
-        """An attempt that cost nothing: it never reached the service, or the service took no work on."""
-        with self._ending(attempt.id) as db:
+    def failed(self, attempt: LedgerAttempt, why: str, status: int = 0) -> None:
+        """Record an attempt that cost nothing: it did not reach the service, or the service did no work."""
+        with self._finish_attempt(attempt.id) as db:
             row = db.execute("SELECT state FROM attempts WHERE id = ?", [attempt.id]).fetchone()
             if row["state"] == "sent":
                 self._release(db, attempt.id, why, status)
 
-    def lost(self, attempt: Attempt, why: str, status: int = 0) -> None:
-        """An attempt whose answer never came; its reservation stays."""
-        with self._ending(attempt.id) as db:
+    def mark_lost(self, attempt: LedgerAttempt, why: str, status: int = 0) -> None:
+        """Record an attempt whose answer never arrived. Its reservation stays counted."""
+        with self._finish_attempt(attempt.id) as db:
             self._end(db, attempt.id, "lost", why=why, status=status)
 
     def lose_abandoned(self) -> int:
-        """Attempts that nobody is at any more, mostly as their process has ended, become lost; returns how many."""
+        """Mark abandoned attempts as lost, mostly those of dead processes. Return their number."""
         with self._writing() as db:
             rows = db.execute("SELECT id, owner, began FROM attempts WHERE state = 'sent' AND batch IS NULL").fetchall()
             abandoned = [row["id"] for row in rows if not self._is_attempted(row)]
@@ -422,25 +474,30 @@ class Store:
 
     # --- batches
 
-    def begin_batch(
-        self, questions: Sequence[Question], account: str, budget_usd: float | None
-    ) -> tuple[str, list[Attempt]]:
-        """Write a batch down: (its name, its attempts). Questions that are answered or asked already are left out, and
-        those from the first one on that the budget does not cover.
+    def start_batch(
+        self,
+        questions: Sequence[PendingRequest],
+        account: str,
+        budget_usd: float | None,
+    ) -> tuple[str, list[LedgerAttempt]]:
+        """Record a batch and return (its name, its attempts).
 
-        Raises OverBudget where it covers none.
+        Questions that are stored or in flight are left out. From the first question that the budget does not cover, the
+        rest is left out too. Raises OverBudget if the budget covers none.
         """
+        # random, so that the name is unique in the service's account
         name = f"b{token_hex(8)}"
-        attempts: list[Attempt] = []
+        attempts: list[LedgerAttempt] = []
         with self._writing() as db:
             for question in questions:
                 if db.execute("SELECT 1 FROM replies WHERE digest = ?", [question.digest]).fetchone():
                     continue
-                if self._is_asked(db, question.digest):
+                if self._is_requested(db, question.digest):
                     continue
                 try:
                     attempts.append(self._reserve(db, question, account, budget_usd, batch=name))
                 except OverBudget:
+                    # a batch may be smaller than requested, but not empty
                     if not attempts:
                         raise
                     break
@@ -452,13 +509,14 @@ class Store:
         return name, attempts
 
     def batch_sent(self, name: str, remote: str) -> None:
-        with self._ending(name) as db:
+        with self._finish_attempt(name) as db:
             db.execute("UPDATE batches SET state = 'sent', remote = ? WHERE name = ?", [remote, name])
 
-    def open_batches(self, digests: Iterable[str]) -> list[Batch]:
-        """Batches that have not ended and hold one of these requests, oldest first; of whichever process."""
+    def open_batches(self, digests: Iterable[str]) -> list[OpenBatch]:
+        """Return the unfinished batches, of any process, that contain one of these requests; oldest first."""
         names: dict[str, None] = {}
         with self._explained(), self._lock:
+            # a request may be in a batch of another process
             for some in _portions(list(digests)):
                 rows = self._db.execute(
                     f"SELECT DISTINCT batch FROM attempts WHERE digest IN ({_marks(some)}) AND state = 'sent' "
@@ -469,7 +527,7 @@ class Store:
             batches = [self._batch(name) for name in names]
         return sorted((batch for batch in batches if batch is not None), key=lambda batch: batch.began)
 
-    def _batch(self, name: str) -> Batch | None:
+    def _batch(self, name: str) -> OpenBatch | None:
         row = self._db.execute(
             "SELECT * FROM batches WHERE name = ? AND state IN ('intent', 'sent')", [name]
         ).fetchone()
@@ -477,10 +535,17 @@ class Store:
             return None
         items = self._db.execute("SELECT id, digest FROM attempts WHERE batch = ?", [name])
         digests = {item_name(name, item["id"]): item["digest"] for item in items}
-        return Batch(name, row["account"], row["owner"], row["remote"] or "", row["began"], digests)
+        return OpenBatch(
+            name,
+            row["account"],
+            row["owner"],
+            row["remote"] or "",
+            row["began"],
+            digests,
+        )
 
-    def question(self, item: str) -> Question:
-        """What an item of a batch asks."""
+    def question(self, item: str) -> PendingRequest:
+        """Return the request of a batch item."""
         with self._explained(), self._lock:
             row = self._db.execute(
                 "SELECT attempts.*, batches.identity FROM attempts JOIN batches ON batches.name = attempts.batch "
@@ -488,40 +553,55 @@ class Store:
                 [_attempt_id(item)],
             ).fetchone()
         values = json.loads(row["request"])
+        # JSON has lists; requests compare and hash tuples
         lists = {name: tuple(values.get(name, ())) for name in ("messages", "tools", "stop")}
-        request = Request(**values | lists)
+        request = CompletionRequest(**values | lists)
         identity = json.loads(row["identity"])
-        return Question(row["digest"], request, identity, row["bytes"], row["reserved_usd"], row["price"])
+        return PendingRequest(
+            row["digest"],
+            request,
+            identity,
+            row["bytes"],
+            row["reserved_usd"],
+            row["price"],
+        )
 
-    def is_being_sent(self, batch: Batch) -> bool:
-        """Whether somebody is creating a batch at the service at this moment."""
+    def is_being_sent(self, batch: OpenBatch) -> bool:
+        """Return True if a process is creating this batch at the service now."""
         return not batch.remote and self._is_pursued(batch.name, batch.owner, batch.began, LONGEST_SENDING_S)
 
     def give_up_sending(self, name: str) -> None:
-        """A batch may or may not have been created; whoever needs it next looks for it."""
+        """Stop pursuing a batch that may or may not exist. The next process that needs it searches for it."""
         _pursued.discard((self._file, name))
 
     def known_batches(self) -> set[str]:
-        """The service's names of all batches that were sent from here."""
+        """Return the service's names of all batches that were sent from this store."""
         with self._explained(), self._lock:
             rows = self._db.execute("SELECT remote FROM batches WHERE remote IS NOT NULL")
             return {row["remote"] for row in rows}
 
-    def item_answered(self, item: str, question: Question, reply: Reply, model: str) -> bool:
-        """As `answered`, for one item of a batch; False where it was stored already."""
+    def item_answered(
+        self,
+        item: str,
+        question: PendingRequest,
+        completion: Completion,
+        model: str,
+    ) -> bool:
+        """Store the completion of a batch item. Return False if it was stored already."""
         with self._writing() as db:
-            return self._answer(db, _attempt_id(item), question, reply, model)
+            return self._answer(db, _attempt_id(item), question, completion, model)
 
     def item_failed(self, item: str, why: str, status: int = 0) -> None:
-        """An item that the service did not work on; it may be asked again."""
+        """Record a batch item that the service did not process. It may be requested again."""
         with self._writing() as db:
             row = db.execute("SELECT state FROM attempts WHERE id = ?", [_attempt_id(item)]).fetchone()
             if row is not None and row["state"] == "sent":
                 self._release(db, _attempt_id(item), why, status)
 
     def end_batch(self, name: str, state: str, why: str = "") -> None:
-        """A batch is `done`, or `failed` as a whole, and cost nothing. Items without a result may be asked again."""
-        with self._ending(name) as db:
+        """Finish a batch as `done`, or as `failed` at no cost. Items without a result may be requested again."""
+        with self._finish_attempt(name) as db:
+            # items that have no result yet
             for row in db.execute("SELECT id FROM attempts WHERE batch = ? AND state = 'sent'", [name]).fetchall():
                 if state == "failed":
                     self._release(db, row["id"], why)
@@ -534,7 +614,8 @@ class Store:
     # --- accounts
 
     def ledger(self, account: str | None = None) -> Ledger:
-        """What an account has spent; None is all of them."""
+        """Return the spending of an account, or of all accounts if None."""
+        # sums per state of the attempts
         where, values = ("", []) if account is None else ("WHERE account = ?", [account])
         with self._explained(), self._lock:
             rows = self._db.execute(
@@ -545,7 +626,9 @@ class Store:
                 values,
             ).fetchall()
         of = {row["state"]: row for row in rows}
-        answered, lost, sent = of.get("answered"), of.get("lost"), of.get("sent")
+        answered = of.get("answered")
+        lost = of.get("lost")
+        sent = of.get("sent")
         usage = Usage()
         if answered:
             usage = Usage(answered["input"], answered["cache_write"], answered["cache_read"], answered["output"])
@@ -559,13 +642,13 @@ class Store:
         )
 
     def counted_usd(self, account: str) -> float:
-        """What counts against an account's budget."""
+        """Return the amount in USD that counts against an account's budget."""
         with self._explained(), self._lock:
             row = self._db.execute("SELECT counted_usd FROM accounts WHERE account = ?", [account]).fetchone()
         return row["counted_usd"] if row else 0.0
 
     def token_rates(self, model: str) -> tuple[float, float] | None:
-        """(input tokens per byte sent, output tokens per answer) of a model so far; None before its first answer."""
+        """Return (input tokens per byte sent, output tokens per answer) of a model; None before its first answer."""
         with self._explained(), self._lock:
             row = self._db.execute(
                 "SELECT count(*) AS count, sum(bytes) AS bytes, sum(output_tokens) AS output, "
@@ -573,6 +656,7 @@ class Store:
                 "FROM attempts WHERE model = ? AND state = 'answered' AND output_tokens > 0",
                 [model],
             ).fetchone()
+        # without any answer there are no rates
         if not row["count"] or not row["bytes"]:
             return None
         return row["input"] / row["bytes"], row["output"] / row["count"]
@@ -598,25 +682,26 @@ class Store:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """SQLite's errors as those of the lab."""
+        """Convert SQLite's errors to StorageError or ArtifactError."""
         try:
             yield
         except (sqlite3.OperationalError, OSError) as error:
-            advice = "make it writable, or write judge.store=FILE"
-            if "disk is full" in str(error):  # SQLite: "database or disk is full"; a path may hold the word too
-                advice = "free space there"
+            hint = "make it writable, or write judge.store=FILE"
+            # SQLite's full text: "database or disk is full". The word "full" alone may be part of the path.
+            if "disk is full" in str(error):
+                hint = "free disk space there"
             elif "locked" in str(error):
-                advice = f"another process has held it for {BUSY_S:.0f} s"
-            raise StorageError(f"{self.path} cannot be written or read: {error}; {advice}") from error
+                hint = f"another process has locked it for {BUSY_S:.0f} s"
+            raise StorageError(f"{self.path} cannot be written or read: {error}; {hint}") from error
         except sqlite3.DatabaseError as error:
             raise ArtifactError(
-                f"{self.path} is damaged or no store of judges: {error}; restore it from a copy, or move it away and "
-                "pay again for what it held"
+                f"{self.path} is damaged or no judge store: {error}; restore it from a copy, or move it away and pay "
+                "for its completions again"
             ) from error
 
 
 def item_name(batch: str, attempt_id: int) -> str:
-    """What an item of a batch is called at the service."""
+    """Return the name that a batch item has at the service."""
     return f"{batch}-{attempt_id}"
 
 
@@ -625,16 +710,16 @@ def _attempt_id(item: str) -> int:
 
 
 def _count(db: sqlite3.Connection, account: str, usd: float) -> None:
-    """Add to what counts against an account's budget."""
+    """Add an amount to the account's counted USD."""
     db.execute(
         "INSERT INTO accounts VALUES (?, ?) ON CONFLICT (account) DO UPDATE SET counted_usd = counted_usd + ?",
         [account, usd, usd],
     )
 
 
-def _reply(row: sqlite3.Row) -> Reply:
+def _completion(row: sqlite3.Row) -> Completion:
     usage = Usage(row["input_tokens"], row["cache_write_tokens"], row["cache_read_tokens"], row["output_tokens"])
-    return Reply(
+    return Completion(
         text=row["text"],
         stop=cast(Stop, row["stop"]),
         usage=usage,
@@ -647,11 +732,13 @@ def _reply(row: sqlite3.Row) -> Reply:
 
 
 def _json_or_none(values: Sequence[Mapping[str, Any]]) -> str | None:
-    return json.dumps(list(values), ensure_ascii=False) if values else None
+    if values:
+        return json.dumps(list(values), ensure_ascii=False)
+    return None
 
 
-def _request_json(request: Request) -> str:
-    """A request as it is kept beside its reply: what was asked must be readable without the code that asked it."""
+def _request_json(request: CompletionRequest) -> str:
+    """Return the request as JSON, stored with its completion so that it can be read without this code."""
     values: dict[str, Any] = {
         "system": request.system,
         "messages": list(request.messages),
@@ -667,8 +754,8 @@ def _request_json(request: Request) -> str:
 
 
 def _portions(values: Sequence[str]) -> Iterator[Sequence[str]]:
-    for begin in range(0, len(values), AT_ONCE):
-        yield values[begin : begin + AT_ONCE]
+    for start in range(0, len(values), AT_ONCE):
+        yield values[start : start + AT_ONCE]
 
 
 def _marks(values: Iterable[Any]) -> str:

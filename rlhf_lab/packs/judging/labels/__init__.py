@@ -1,5 +1,6 @@
-"""Labels by people: two replies to a prompt, which is better? `python -m rlhf_lab label` serves the page.
+"""Labels by people: which of two responses to a prompt is better? `python -m rlhf_lab label` serves the page.
 
-Read items.py (what is labelled, the blind order), sources.py (where it comes from), store.py (what is kept), then
-session.py and server.py (what the page is told), agreement.py (what the labels say) and export.py (files for others).
+Read items.py (the labelled comparisons, in blind order), sources.py (their origin) and store.py (the append-only
+store), then session.py and server.py (the page), agreement.py (statistics of labels) and export.py (files for
+training). command.py is the sub-command.
 """

@@ -1,4 +1,4 @@
-"""`label`: serve the page on which people compare replies, or write their labels to a file."""
+"""`label`: serve the page on which people compare responses, or write their labels to a file."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.reading import SUFFIXES
 from rlhf_lab.packs.judging.labels.export import FORMS, PAIRS, export
 from rlhf_lab.packs.judging.labels.items import draw
-from rlhf_lab.packs.judging.labels.session import Session
+from rlhf_lab.packs.judging.labels.session import LabelSession
 from rlhf_lab.packs.judging.labels.sources import JUDGEMENTS, read_source
 from rlhf_lab.packs.judging.labels.store import LabelStore
 
-USAGE = "label takes a run directory or a file: python -m rlhf_lab label outputs/runs/NAME [items=100 annotator=ana]"
+USAGE = "label needs a run directory or a file: python -m rlhf_lab label outputs/runs/NAME [items=100 annotator=ana]"
 EVALUATION = "evaluation.jsonl"
 PORTS = range(1, 65536)
 
 
 @dataclass
-class Options:
-    """What stands behind the source on the command line; `label --help` says what each is."""
+class LabelOptions:
+    """Options of the command line, described by `label --help`."""
 
     policies: str | None = None
     items: int | None = None
@@ -44,36 +44,35 @@ def run(arguments: Sequence[str]) -> None:
     path = Path(options.to) if options.to else store_path(source)
     if options.export:
         file = Path(options.export)
+        # an export must not overwrite the files that are being labelled
         read = (source, source / JUDGEMENTS, source / EVALUATION)
         if file.resolve() in [each.resolve() for each in read]:
-            raise ConfigError(
-                f"export={options.export} is what is labelled, and would be overwritten; name another file"
-            )
+            raise ConfigError(f"export={options.export} is the source and would be overwritten; name another file")
         _export(LabelStore(path), file, options.format)
     else:
         _serve(source, path, options)
 
 
 def store_path(source: Path) -> Path:
-    """Where the labels of a source are kept: beside it, since a run directory may be emptied when it is built again."""
+    """Return the label store of a source. It is next to the source, because a rebuilt run directory is emptied."""
     source = source.absolute()
     return source.with_name(f"{_stem(source)}.labels.sqlite")
 
 
 def _stem(source: Path) -> str:
-    """The source's name without what says its form."""
+    """Return the name of a source without the suffix of its format."""
     suffix = next((suffix for suffix in SUFFIXES if source.name.endswith(suffix)), "")
     return source.name.removesuffix(suffix)
 
 
-def _parse(arguments: Sequence[str]) -> tuple[Path, Options]:
-    """The source and the options. Raises ConfigError with all that is wrong."""
-    # A file's name may contain an equals sign.
+def _parse(arguments: Sequence[str]) -> tuple[Path, LabelOptions]:
+    """Parse the source and the options. Raises ConfigError with all problems."""
+    # the name of a file may contain an equals sign
     sources = [word for word in arguments if "=" not in word or Path(word).exists()]
     if len(sources) != 1:
         raise ConfigError(USAGE)
-    names = [field.name for field in fields(Options)]
-    options = Options()
+    names = [field.name for field in fields(LabelOptions)]
+    options = LabelOptions()
     problems = []
     for name, _, text in (word.partition("=") for word in arguments if word not in sources):
         if name not in names:
@@ -89,12 +88,16 @@ def _parse(arguments: Sequence[str]) -> tuple[Path, Options]:
 
 
 def _value(name: str, text: str) -> Any:
-    """The value of an option. Raises ValueError that says what it takes."""
+    """Parse the value of an option. Raises ValueError with the expected form."""
     if not text:
         raise ValueError("it has no value")
     if name in ("items", "seed", "port"):
         if not text.isdecimal() or (name == "items" and int(text) < 1) or (name == "port" and int(text) not in PORTS):
-            forms = {"items": "a number from 1", "seed": "a number from 0", "port": "a number from 1 to 65535"}
+            forms = {
+                "items": "a number from 1",
+                "seed": "a number from 0",
+                "port": "a number from 1 to 65535",
+            }
             raise ValueError(f"expected {forms[name]}")
         return int(text)
     if name == "open":
@@ -109,28 +112,34 @@ def _value(name: str, text: str) -> Any:
 def _export(store: LabelStore, file: Path, form: str) -> None:
     written = export(store, file, form)
     left_out = f"; left out: {written.ties} ties, {written.skips} skips" if written.ties or written.skips else ""
-    console.print(f"{file}: {written.rows} labels{left_out}", markup=False, soft_wrap=True)
+    console.print(
+        f"{file}: {written.rows} labels{left_out}",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
-def _serve(source: Path, path: Path, options: Options) -> None:
-    from rlhf_lab.packs.judging.labels.server import serve  # needs libraries that are optional
+def _serve(source: Path, path: Path, options: LabelOptions) -> None:
+    from rlhf_lab.packs.judging.labels.server import serve  # imports optional libraries
 
     read = read_source(source, options.policies)
     store = LabelStore(path, create=True)
+    # without an explicit seed, a store keeps the one it was started with
     seed = options.seed if options.seed is not None else store.seed() or 0
-    drawn = draw(read.items, seed, options.items)
-    store.begin(drawn, seed)
-    session = Session(store, options.annotator, seed, read.judge)
+    selected = draw(read.items, seed, options.items)
+    store.start(selected, seed)
+    session = LabelSession(store, options.annotator, seed, read.judge)
     left_out = "".join(f"; left out: {count} {reason}" for reason, count in read.left_out.items())
-    say(f"{len(drawn)} of {len(read.items)} comparisons{left_out}")
+    say(f"{len(selected)} of {len(read.items)} comparisons{left_out}")
     say(f"labels: {path}")
 
     def announce(url: str) -> None:
         say(f"open {url}")
-        say("Ctrl-C ends it; every answer is on disk before the page says saved, and the same command goes on")
+        say("Press Ctrl-C to stop. Every answer is on disk before the page says saved; the same command resumes")
         if options.open:
             webbrowser.open(url)
 
+    # the command that exports these labels, for the page and the console
     words = ["python", "-m", "rlhf_lab", "label", str(source), *([f"to={options.to}"] if options.to else [])]
     export_command = shlex.join([*words, f"export={_stem(source.absolute())}.labels.jsonl"])
     serve(session, port=options.port, export_command=export_command, announce=announce)

@@ -1,4 +1,4 @@
-"""What is labelled: two replies to a prompt, in an order that names neither of them."""
+"""Items to label: two responses to a prompt, shown in an order that does not reveal their authors."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ WINNERS = (FIRST, SECOND, TIE)
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """Two replies to one prompt.
+class LabelItem:
+    """Two responses to one prompt.
 
     Attributes:
-        id: unique in its source, the same whenever the source is read.
-        prompt_id: labels of one prompt are not independent of each other.
-        prompt: transcript that ends where the replies start.
-        names: who wrote `first` and `second`.
-        winner: what the judge says: first, second or tie; None where it says nothing. Not shown before the label.
-        score: how sure the judge is that `first` is better, in [0, 1]; None where it does not say.
+        id: unique id in the source, the same whenever the source is read.
+        prompt_id: id of the prompt; labels of one prompt are not independent.
+        prompt: transcript that ends where the responses start.
+        first, second: the responses.
+        names: authors of `first` and `second`.
+        winner: the judge's verdict: first, second or tie; None without a verdict. Hidden until the item is labelled.
+        score: the judge's probability that `first` is better, in [0, 1]; None if it gives none.
     """
 
     id: str
@@ -34,33 +35,36 @@ class Item:
     score: float | None = None
 
     def to_row(self) -> dict[str, Any]:
-        """JSON-ready; inverse of `from_row`."""
+        """Return the item as JSON values; inverse of `from_row`."""
         return asdict(self)
 
     @classmethod
-    def from_row(cls, row: dict[str, Any]) -> Item:
+    def from_row(cls, row: dict[str, Any]) -> LabelItem:
+        # JSON has no tuples
         return cls(**{**row, "names": tuple(row["names"])})
 
 
 def digest(*parts: object) -> str:
-    """A short text that stands for the parts, the same on every machine."""
+    """Return a short digest of the parts, the same on every machine."""
     return sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def draw(items: Iterable[Item], seed: int, count: int | None = None) -> list[Item]:
-    """The first `count` items in an order drawn by `seed`; all of them for None.
+def draw(items: Iterable[LabelItem], seed: int, count: int | None = None) -> list[LabelItem]:
+    """Return the first `count` items in a random order set by `seed`; all of them if None.
 
-    An item's place depends on nothing but the seed and its id: with a larger count the earlier items stay first.
+    The order depends on the seed and the ids only: with a larger count the earlier items stay first.
     """
+    # a digest of seed and id is a random order that does not depend on the other items
     ordered = sorted(items, key=lambda item: digest("order", seed, item.id))
     return ordered[:count]
 
 
 def shown_first(item_id: str, seed: int, annotator: str) -> str:
-    """Which reply an annotator sees as number 1: `first` or `second`, each for half of the items."""
+    """Return the response that an annotator sees as number 1: `first` or `second`, each for half of the items."""
+    # the parity of a digest is a reproducible coin flip
     return (FIRST, SECOND)[int(digest("side", seed, annotator, item_id), 16) % 2]
 
 
-def other(side: str) -> str:
-    """The side that `side` is not."""
+def other_side(side: str) -> str:
+    """Return the opposite side."""
     return SECOND if side == FIRST else FIRST

@@ -1,9 +1,9 @@
-"""The page and the answers it sends, for this machine and whoever has the token.
+"""HTTP server of the labelling page, for this machine and for requests with the token.
 
-Starlette and uvicorn, bound to 127.0.0.1. The token is in the URL that the console prints and nowhere else. The page
-sends it in a header with everything it asks, which a page of another origin cannot do; there is no cookie, because
-cookies know no ports and would go to every other server of this machine. A request without the token, for another host
-(DNS rebinding) or with a long body is answered with an empty 404, whatever it asks for.
+Starlette and uvicorn, bound to 127.0.0.1. The token appears only in the URL that the console prints. The page sends it
+in a header with every request, which a page of another origin cannot do. There is no cookie, because cookies ignore the
+port and would be sent to every other server of this machine. A request without the token, for another host (DNS
+rebinding) or with a long body gets an empty 404.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, MissingDependency
+from rlhf_lab.core.text import is_well_formed
 from rlhf_lab.figures.palette import DARK, LIGHT
-from rlhf_lab.packs.judging.judges.requests import writable
-from rlhf_lab.packs.judging.labels.session import Session
+from rlhf_lab.packs.judging.labels.session import LabelSession
 from rlhf_lab.packs.judging.labels.store import OutOfDate
 
 try:
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 TOKEN_HEADER = "x-label-token"
 MOST_BYTES = 10_000
-"""Of a request's body; an answer has some 200."""
+"""Maximum size of a request's body in bytes; an answer has about 200."""
 MOST_SECONDS = 86_400.0
-"""An answer's time is cut off here: the page was left open overnight."""
+"""Maximum recorded time of an answer in seconds. Longer times mean that the page was left open."""
 MOST_ID = 2**63 - 1
-"""Of an event, as SQLite counts."""
+"""Maximum number of an event, the largest integer of SQLite."""
 CHOICES = ("1", "2", "tie", "skip")
 TEMPLATES = Path(__file__).parent / "templates"
 HEADERS = {
@@ -63,10 +63,10 @@ POLICY = (
 
 
 class Guard:
-    """Lets through what comes with the token and for this host; anything else gets an empty 404.
+    """Middleware that admits requests with the token for this host. Any other request gets an empty 404.
 
     Args:
-        hosts: what a Host header may be, such as 127.0.0.1:8000.
+        hosts: accepted Host headers, such as 127.0.0.1:8000.
     """
 
     def __init__(self, app: ASGIApp, token: str, hosts: tuple[str, ...]):
@@ -88,29 +88,33 @@ class Guard:
 
     def _admits(self, scope: Scope) -> bool:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        # DNS rebinding: another name for this machine would make a foreign page same-origin
         if headers.get(b"host") not in self.hosts:
             return False
         if scope["method"] == "POST" and not _is_short(headers.get(b"content-length", "")):
             return False
-        given = headers.get(TOKEN_HEADER.encode(), "")
-        if (scope["method"], scope["path"]) == ("GET", "/"):  # the one request that a person's browser makes by itself
-            given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        return secrets.compare_digest(given.encode(), self.token)
+        provided = headers.get(TOKEN_HEADER.encode(), "")
+        # the browser itself makes the first request, and can send the token only in the URL
+        if (scope["method"], scope["path"]) == ("GET", "/"):
+            provided = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        # constant time, so that response times do not reveal the token
+        return secrets.compare_digest(provided.encode(), self.token)
 
 
 def _is_short(length: str) -> bool:
     return length.isdecimal() and int(length) <= MOST_BYTES
 
 
-def build_app(session: Session, token: str, port: int, export_command: str) -> ASGIApp:
-    """The application behind its guard.
+def build_app(session: LabelSession, token: str, port: int, export_command: str) -> ASGIApp:
+    """Return the application with its guard.
 
     Args:
-        port: on which it will be served.
-        export_command: shown when everything is labelled.
+        port: port on which it will be served.
+        export_command: command shown when everything is labelled.
     """
 
     async def page(request: Request) -> Response:
+        # only the page's own script and style, which carry the nonce, may run
         nonce = secrets.token_urlsafe(16)
         text = _template().render(
             nonce=nonce, token=token, annotator=session.annotator, judge=session.judge, export_command=export_command
@@ -127,7 +131,7 @@ def build_app(session: Session, token: str, port: int, export_command: str) -> A
         sent = await _body(request, event=str, item=str, choice=str, seconds=(int, float))
         if sent is None or sent["choice"] not in CHOICES:
             return _refusal("an answer is {event, item, choice, seconds}", 400)
-        # in this order: a whole number of many digits is no float
+        # clip before converting: an integer with many digits does not fit a float
         seconds = float(min(max(0, sent["seconds"]), MOST_SECONDS))
         return _saved(session, lambda: session.answer(sent["event"], sent["item"], sent["choice"], seconds))
 
@@ -148,25 +152,25 @@ def build_app(session: Session, token: str, port: int, export_command: str) -> A
 
 
 async def _body(request: Request, **types: Any) -> dict[str, Any] | None:
-    """The fields of a JSON body; None when one is missing or of another type."""
+    """Return the fields of a JSON body; None if one is missing or has another type."""
     try:
         sent = await request.json()
-    except (ValueError, RecursionError):  # no JSON, or nested too deeply
+    except (ValueError, RecursionError):  # not JSON, or nested too deeply
         return None
     if not isinstance(sent, dict) or not all(isinstance(sent.get(name), kind) for name, kind in types.items()):
         return None
-    if any(writable(sent[name]) != sent[name] for name, kind in types.items() if kind is str):
-        return None  # half a surrogate pair, which SQLite cannot hold
-    return sent
+    if is_well_formed({name: sent[name] for name in types}):
+        return sent
+    return None
 
 
-def _saved(session: Session, save: Callable[[], None]) -> Response:
-    """The state after saving; with a reason when nothing was saved."""
+def _saved(session: LabelSession, save: Callable[[], None]) -> Response:
+    """Return the state after saving, or the reason if nothing was saved."""
     try:
         save()
     except OutOfDate as reason:
         return JSONResponse({"error": str(reason), "state": session.state()}, 409)
-    except sqlite3.Error as error:  # the disk is full or gone, or another process holds the file
+    except sqlite3.Error as error:  # the disk is full or gone, or another process has locked the file
         return _refusal(f"{session.store.path.name} cannot be written ({error})", 503)
     return JSONResponse({"state": session.state()})
 
@@ -182,12 +186,18 @@ def _template() -> Any:
     return environment.get_template("label.html.j2")
 
 
-def serve(session: Session, *, port: int | None, export_command: str, announce: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM.
+def serve(
+    session: LabelSession,
+    *,
+    port: int | None,
+    export_command: str,
+    announce: Callable[[str], None],
+) -> None:
+    """Serve the page until Ctrl-C or SIGTERM.
 
     Args:
-        port: None takes a free one.
-        announce: called with the URL, token included, when the page can be opened.
+        port: port to use; None selects a free one.
+        announce: receives the URL, token included, when the page can be opened.
     """
     listener = _listen(port)
     actual_port = listener.getsockname()[1]
@@ -206,20 +216,21 @@ def serve(session: Session, *, port: int | None, export_command: str, announce: 
     try:
         announce(f"http://{HOST}:{actual_port}/?token={token}")
         uvicorn.Server(config).run(sockets=[listener])
-    except KeyboardInterrupt:  # the way to end it; uvicorn has shut down, and raises the signal once more
+    except KeyboardInterrupt:  # Ctrl-C stops the server; uvicorn has shut down and raises the signal again
         pass
     finally:
         listener.close()
 
 
 def _listen(port: int | None) -> socket.socket:
-    """A listening socket of this machine alone. Raises ConfigError when the port is taken."""
+    """Return a listening socket that only this machine can reach. Raises ConfigError if the port is taken."""
     listener = socket.socket()
+    # a restart may reuse the port at once
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port or 0))
     except OSError as error:
         listener.close()
         raise ConfigError(f"port={port}: {error.strerror}; choose another, or leave it out for a free one") from error
-    listener.listen()  # from here on a browser may connect: it waits until the server answers
+    listener.listen()  # a browser may connect from now on; it waits until the server answers
     return listener

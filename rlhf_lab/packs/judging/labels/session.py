@@ -1,4 +1,4 @@
-"""One annotator at work: what the page shows next, and what it is told about the labels so far."""
+"""Session of one annotator: the next item to show, and statistics of the labels so far."""
 
 from __future__ import annotations
 
@@ -8,24 +8,31 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlhf_lab.core.messages import Message
-from rlhf_lab.data.transcript import reply_message, to_conversation
+from rlhf_lab.data.transcript import response_message, to_conversation
 from rlhf_lab.packs.judging.labels import agreement
-from rlhf_lab.packs.judging.labels.items import SECOND, TIE, Item, other, shown_first
+from rlhf_lab.packs.judging.labels.items import SECOND, TIE, LabelItem, other_side, shown_first
 from rlhf_lab.packs.judging.labels.store import LabelStore
 from rlhf_lab.statistics.estimates import format_estimate
 
-SPEAKERS = {"user": "Person", "assistant": "Assistant", "system": "System", "tool": "Tool"}
+SPEAKERS = {
+    "user": "Person",
+    "assistant": "Assistant",
+    "system": "System",
+    "tool": "Tool",
+}
 LEAST_LABELS = 10
-"""Labels from which the page offers its figures of agreement."""
+"""Minimum number of labels before the page offers agreement statistics."""
 
 
 @dataclass
-class Session:
-    """An annotator, and the store the answers go to.
+class LabelSession:
+    """An annotator with the store for the answers.
 
     Attributes:
-        judge: what the items' winners are of, in words.
-        seed: draws which reply is shown as number 1.
+        store: the label store.
+        annotator: name of the annotator.
+        seed: seed that determines which response is shown as number 1.
+        judge: name of the source of the items' winners, in words.
     """
 
     store: LabelStore
@@ -34,7 +41,7 @@ class Session:
     judge: str
 
     def state(self) -> dict[str, Any]:
-        """What the page shows. Who wrote a reply and what the judge says of it is not among it."""
+        """Return the state of the page. It reveals neither the authors nor the judge's verdict."""
         progress = self.store.progress(self.annotator)
         item = self.store.next_item(self.annotator)
         return {
@@ -44,32 +51,47 @@ class Session:
             "offers_figures": progress.labelled >= LEAST_LABELS,
         }
 
-    def _shown(self, item: Item) -> dict[str, Any]:
+    def _shown(self, item: LabelItem) -> dict[str, Any]:
         conversation = to_conversation(item.prompt)
         turns = [_turn(message) for message in conversation.messages]
+        # tool definitions are shown above the conversation
         if conversation.tools:
             turns.insert(0, {"speaker": "Tools", "text": _json(conversation.tools), "calls": ""})
-        replies = [item.first, item.second]
+        # show the responses in this annotator's random order
+        responses = [item.first, item.second]
         if shown_first(item.id, self.seed, self.annotator) == SECOND:
-            replies.reverse()
-        return {"id": item.id, "prompt": turns, "replies": [_turn(reply_message(reply)) for reply in replies]}
+            responses.reverse()
+        return {
+            "id": item.id,
+            "prompt": turns,
+            "replies": [_turn(response_message(response)) for response in responses],
+        }
 
     def answer(self, event: str, item_id: str, choice: str, seconds: float) -> None:
-        """Keep an answer: "1" or "2" is the reply shown there, then "tie" and "skip". Raises OutOfDate."""
+        """Store an answer: "1" or "2" is the response shown there, else "tie" or "skip". Raises OutOfDate."""
         shown = shown_first(item_id, self.seed, self.annotator)
-        winner = {"1": shown, "2": other(shown), "tie": TIE, "skip": None}[choice]
-        self.store.label(event, self.annotator, item_id, winner=winner, shown=shown, seconds=round(seconds, 3))
+        # translate the button into the side of the item
+        winner = {"1": shown, "2": other_side(shown), "tie": TIE, "skip": None}[choice]
+        self.store.label(
+            event,
+            self.annotator,
+            item_id,
+            winner=winner,
+            shown=shown,
+            seconds=round(seconds, 3),
+        )
 
     def undo(self, event: str, undoes: int) -> None:
-        """Take back the last answer. Raises OutOfDate."""
+        """Undo the last answer. Raises OutOfDate."""
         self.store.undo(event, self.annotator, undoes)
 
     def figures(self) -> dict[str, Any]:
-        """Agreement with the judge and between annotators, and the judge's calibration, in words."""
+        """Return, as text, the agreement with the judge and between annotators, and the judge's calibration."""
         labels = self.store.labels()
         rows = []
-        for name, given in agreement.by_annotator(labels).items():
-            judged = agreement.with_judge(given)
+        # each annotator against the judge, then annotators against each other
+        for name, provided in agreement.by_annotator(labels).items():
+            judged = agreement.with_judge(provided)
             if judged is not None:
                 rows.append(_row(f"{name} and {self.judge}", judged))
         rows += [_row(f"{a} and {b}", shared) for a, b, shared in agreement.pairs_of_annotators(labels)]
@@ -86,13 +108,13 @@ class Session:
             ],
             "left": [
                 {"annotator": name, "share": format_estimate(left), "n": left.n}
-                for name, given in agreement.by_annotator(labels).items()
-                if (left := agreement.left_chosen(given)).n
+                for name, provided in agreement.by_annotator(labels).items()
+                if (left := agreement.left_chosen(provided)).n
             ],
         }
 
     def summary(self) -> list[str]:
-        """How far this annotator is, and the agreement so far, in lines."""
+        """Return lines on this annotator's progress and on the agreement so far."""
         progress = self.store.progress(self.annotator)
         lines = [
             f"{progress.labelled} of {progress.total} labelled by {self.annotator} ({progress.ties} ties), "
@@ -101,7 +123,8 @@ class Session:
         if progress.labelled < LEAST_LABELS:
             return lines
         for row in self.figures()["agreement"]:
-            lines.append(f"{row['who']}: same answer {row['same']}, κ {row['kappa']}, n={row['n']}")
+            statistics = f"same answer {row['same']}, κ {row['kappa']}, n={row['n']}"
+            lines.append(f"{row['who']}: {statistics}")
         return lines
 
 
@@ -116,12 +139,16 @@ def _row(who: str, rated: agreement.Agreement) -> dict[str, Any]:
 
 
 def _turn(message: Message) -> dict[str, str]:
-    """One turn as the page shows it."""
+    """Return one turn as the page shows it."""
     speaker = SPEAKERS[message["role"]]
     if message.get("name"):
         speaker += f" {message['name']}"
     calls = message.get("tool_calls")
-    return {"speaker": speaker, "text": message["content"], "calls": _json(calls) if calls else ""}
+    return {
+        "speaker": speaker,
+        "text": message["content"],
+        "calls": _json(calls) if calls else "",
+    }
 
 
 def _json(values: Sequence[Any]) -> str:

@@ -1,11 +1,11 @@
-"""Where items come from: a run's evaluation, a judge's comparisons, or a file of pairs.
+"""Sources of items to label: a run's evaluation, a judge's comparisons, or a file of pairs.
 
-    a run directory       evaluation.jsonl: two policies' replies to the same prompt; the run's reward is the judge
-    judgements.jsonl      or a folder that holds one: {prompt, first, second, names, winner, score, …}
+    a run directory       evaluation.jsonl: responses of two policies to the same prompt; the run's reward is the judge
+    judgements.jsonl      or its directory: {prompt, first, second, names, winner, score, …}
     any file of pairs     {prompt, chosen, rejected} or {prompt, first, second}, text or messages, as `data=pairs` reads
-                          them; without `prompt`, both sides are whole conversations
+                          them; without `prompt`, both sides are full conversations
 
-Identical replies are left out and counted, and so is what `data=pairs` would drop from a file of pairs.
+Identical responses are left out and counted, and so are rows that `data=pairs` would drop from a file of pairs.
 """
 
 from __future__ import annotations
@@ -22,101 +22,114 @@ from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data.file_settings import Pairs
 from rlhf_lab.data.pairs import parse_row
 from rlhf_lab.data.reading import read_rows
-from rlhf_lab.data.replies import IDENTICAL
-from rlhf_lab.data.rows import BadRows, Row, RowProblem, describe, text_column
+from rlhf_lab.data.rows import BadRows, RowProblem, SourceRow, describe, text_column
+from rlhf_lab.data.split_rows import IDENTICAL
 from rlhf_lab.data.transcript import as_prompt, to_conversation
-from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE, WINNERS, Item, digest
+from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE, WINNERS, LabelItem, digest
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.results.gains import policy_names, policy_of
-from rlhf_lab.results.rundir import Run, read_run
+from rlhf_lab.results.rundir import StoredRun, read_run
 
 JUDGEMENTS = "judgements.jsonl"
 TWICE = "the same comparison twice"
-COLUMNS = "{prompt, chosen, rejected}, {prompt, first, second}, or {chosen, rejected} that are whole conversations"
+COLUMNS = "{prompt, chosen, rejected}, {prompt, first, second}, or {chosen, rejected} with full conversations"
+"""Accepted columns of a file of pairs, for errors."""
 
 
 @dataclass
-class Source:
-    """The items of a source.
+class ItemSource:
+    """Items of a source.
 
     Attributes:
-        judge: what `Item.winner` is of, in words.
-        left_out: reason → how many comparisons were left out for it.
+        judge: name of the source of `LabelItem.winner`, in words.
+        items: the items to label.
+        left_out: reason → number of comparisons left out.
     """
 
     judge: str
-    items: list[Item] = field(default_factory=list)
+    items: list[LabelItem] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
 
-    def add(self, item: Item) -> None:
-        """Keep an item, unless its replies are the same."""
+    def add(self, item: LabelItem) -> None:
+        """Add an item, or count it as left out if its responses are identical."""
         if item.first.strip() == item.second.strip():
             self.left_out[IDENTICAL] += 1
         else:
             self.items.append(item)
 
 
-def read_source(path: Path, policies: str | None = None) -> Source:
-    """The items of a run directory, a folder with judgements.jsonl, or a file.
+def read_source(path: Path, policies: str | None = None) -> ItemSource:
+    """Read the items of a run directory, a directory with judgements.jsonl, or a file.
 
     Args:
         policies: "A,B": the policies of a run to compare; None is the starting policy and the run's own.
+
     Raises:
-        DataError: nothing to label is there, or a row has another form.
+        DataError: there is nothing to label, or a row has another form.
     """
     if path.is_dir() and (policies or not (path / JUDGEMENTS).is_file()):
         source = _read_run(read_run(find_run(path)), policies)
     elif policies:
-        raise ConfigError(f"policies={policies}: {path} is a file; policies are chosen of a run directory")
+        raise ConfigError(f"policies={policies}: {path} is a file; policies can be selected in run directories only")
     else:
         source = _read_file(path / JUDGEMENTS if path.is_dir() else path)
     _keep_one_of_each(source)
     if not source.items:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in source.left_out.items()) or "it has no rows"
+        counted = [f"{count} {reason}" for reason, count in source.left_out.items()]
+        reasons = ", ".join(counted) or "it has no rows"
         raise DataError(f"{path}: nothing is left to label ({reasons}); name another file or other policies")
     return source
 
 
-def _keep_one_of_each(source: Source) -> None:
-    items: dict[str, Item] = {}
+def _keep_one_of_each(source: ItemSource) -> None:
+    items: dict[str, LabelItem] = {}
     for item in source.items:
         earlier = items.setdefault(item.id, item)
         if (earlier.prompt, earlier.first, earlier.second) != (item.prompt, item.first, item.second):
-            raise DataError(f"two different comparisons have the id {item.id!r}; give each comparison its own")
+            raise DataError(f"two different comparisons have the id {item.id!r}; give each comparison its own id")
     source.left_out[TWICE] += len(source.items) - len(items)
-    source.left_out = +source.left_out  # without the reasons that never occurred
+    source.left_out = +source.left_out  # unary plus drops reasons with a count of 0
     source.items = list(items.values())
 
 
 # Runs
 
 
-def _read_run(run: Run, policies: str | None) -> Source:
-    """Reply i of one policy against reply i of the other, for every prompt that both answered.
+def _read_run(run: StoredRun, policies: str | None) -> ItemSource:
+    """Pair response i of one policy with response i of the other, for every prompt that both answered.
 
-    The disguises of a safety evaluation have one `prompt_id` and differ in `prompt`, and not every policy is asked all
-    of them: replies are compared where the prompts are the same.
+    The disguised prompts of a safety evaluation share one `prompt_id` and differ in `prompt`, and not every policy gets
+    all of them. So responses are paired only if the prompts are equal.
     """
+    # rows of the two policies, without summaries
     names = _choose_policies(run, policies)
     rows = run.evaluation[run.evaluation["policy"].isin(names)]
     if "part" in rows:
-        rows = rows[rows["part"] != "red_team_prompt"]  # summaries, which repeat a reply
+        rows = rows[rows["part"] != "red_team_prompt"]  # summary rows repeat a response
     rows = rows.copy()
+    # the sample index pairs responses; stored indices have precedence over the order of rows
     rows["sample"] = rows.groupby(["policy", "prompt_id"]).cumcount()
     if "sample_id" in rows:
         rows["sample"] = rows["sample_id"].fillna(rows["sample"]).astype(int)
-    replies: dict[tuple[str, str, int], dict[str, dict[Any, Any]]] = {}
+    responses: dict[tuple[str, str, int], dict[str, dict[Any, Any]]] = {}
     for row in rows.to_dict("records"):
-        replies.setdefault((row["prompt_id"], row["prompt"], row["sample"]), {})[row["policy"]] = row
-    source = Source("the run's reward")
-    for (prompt_id, _, sample), row_by_policy in replies.items():
+        responses.setdefault((row["prompt_id"], row["prompt"], row["sample"]), {})[row["policy"]] = row
+    source = ItemSource("the run's reward")
+    for (prompt_id, _, sample), row_by_policy in responses.items():
+        # a response without a counterpart cannot be compared
         if len(row_by_policy) < 2:
             source.left_out["reply of one policy only"] += 1
             continue
         first, second = (row_by_policy[name] for name in names)
         source.add(
-            Item(
-                id=digest(prompt_id, sample, *names, first["response"], second["response"]),
+            LabelItem(
+                id=digest(
+                    prompt_id,
+                    sample,
+                    *names,
+                    first["response"],
+                    second["response"],
+                ),
                 prompt_id=prompt_id,
                 prompt=as_prompt(first["prompt"]),
                 first=first["response"],
@@ -128,11 +141,11 @@ def _read_run(run: Run, policies: str | None) -> Source:
     return source
 
 
-def _choose_policies(run: Run, policies: str | None) -> tuple[str, str]:
+def _choose_policies(run: StoredRun, policies: str | None) -> tuple[str, str]:
     known = policy_names(run)
     if run.evaluation.empty or len(known) < 2:
         raise DataError(
-            f"{run.path} has no replies of two policies (evaluation.jsonl); name a run that compares policies, "
+            f"{run.path} has no responses of two policies (evaluation.jsonl); name a run that compares policies, "
             "judgements.jsonl, or a file of pairs"
         )
     if policies is None:
@@ -146,13 +159,13 @@ def _choose_policies(run: Run, policies: str | None) -> tuple[str, str]:
     if problems:
         raise ConfigError(problems)
     if len(chosen) != 2 or chosen[0] == chosen[1]:
-        raise ConfigError(f"policies={policies}: write two of {', '.join(known)}, such as policies='A,B'")
+        raise ConfigError(f"policies={policies}: name two of {', '.join(known)}, such as policies='A,B'")
     return chosen[0], chosen[1]
 
 
 def _higher(first: float | None, second: float | None) -> str | None:
-    """The side with the higher score; None where one is not scored (NaN)."""
-    if first is None or second is None or first != first or second != second:
+    """Return the side with the higher score; None if one is unscored (None or NaN)."""
+    if first is None or second is None or first != first or second != second:  # NaN differs from itself
         return None
     if first == second:
         return TIE
@@ -162,43 +175,51 @@ def _higher(first: float | None, second: float | None) -> str | None:
 # Files
 
 
-def _read_file(file: Path) -> Source:
-    bad = BadRows(str(file), limit=sys.maxsize)  # counted here, and reported below with a remedy that fits
-    source = Source("the judge" if file.name == JUDGEMENTS else "the labels of the file")
+def _read_file(file: Path) -> ItemSource:
+    bad = BadRows(str(file), limit=sys.maxsize)  # only count here; the error below has a more suitable hint
+    source = ItemSource("the judge" if file.name == JUDGEMENTS else "the labels of the file")
     for row in _rows_of(file, bad):
         try:
             _read_row(row.values, source)
         except (RowProblem, DataError) as problem:
             raise DataError(f"{row.file}, row {row.number}: {problem}") from None
     if bad.count:
-        place, number = bad.rows()[0]
+        location, number = bad.rows()[0]
         raise DataError(
-            f"{place}: {bad.count} rows are no JSON objects, the first in line {number}; correct or remove them"
+            f"{location}: {bad.count} rows are not JSON objects, the first in line {number}; correct or remove them"
         )
     return source
 
 
-def _rows_of(file: Path, bad: BadRows) -> Iterator[Row]:
+def _rows_of(file: Path, bad: BadRows) -> Iterator[SourceRow]:
     if not file.is_file():
         raise DataError(f"{file} does not exist; name a run directory, {JUDGEMENTS} or a file of pairs")
     return read_rows(str(file), bad)
 
 
-def _read_row(values: Mapping[str, Any], source: Source) -> None:
+def _read_row(values: Mapping[str, Any], source: ItemSource) -> None:
     if {"first", "second"} <= values.keys() and {"names", "votes", "winner"} & values.keys():
+        # votes or names identify a row of judgements.jsonl, whatever the name of the file
         source.judge = "the judge"
         source.add(_judgement(values))
         return
-    sides = next((sides for sides in (("chosen", "rejected"), (FIRST, SECOND)) if set(sides) <= values.keys()), None)
+    known_sides = (("chosen", "rejected"), (FIRST, SECOND))
+    sides = next((sides for sides in known_sides if set(sides) <= values.keys()), None)
     if sides is None:
         raise RowProblem(f"the row has the columns {', '.join(map(repr, values)) or 'none'}; expected {COLUMNS}")
-    columns = Pairs(path="-", prompt="prompt" if "prompt" in values else "", chosen=sides[0], rejected=sides[1])
+    # reuse the parser of data=pairs, so that the same rows are accepted and dropped
+    columns = Pairs(
+        path="-",
+        prompt="prompt" if "prompt" in values else "",
+        chosen=sides[0],
+        rejected=sides[1],
+    )
     split = parse_row(values, columns)
     if split.drop:
         source.left_out[split.drop] += 1
         return
     source.add(
-        Item(
+        LabelItem(
             id=digest(split.prompt, split.chosen, split.rejected),
             prompt_id=digest(split.prompt),
             prompt=split.prompt,
@@ -210,19 +231,21 @@ def _read_row(values: Mapping[str, Any], source: Source) -> None:
     )
 
 
-def _judgement(values: Mapping[str, Any]) -> Item:
+def _judgement(values: Mapping[str, Any]) -> LabelItem:
     prompt = as_prompt(text_column(values, "prompt"))
-    to_conversation(prompt)  # raises DataError where it is no transcript, which the page and an export would meet later
-    first, second = text_column(values, "first"), text_column(values, "second")
-    winner, score = values.get("winner"), values.get("score")
+    to_conversation(prompt)  # raise DataError for an invalid transcript now, not later in the page or the export
+    first = text_column(values, "first")
+    second = text_column(values, "second")
+    winner = values.get("winner")
+    score = values.get("score")
     if winner not in (*WINNERS, None):
         raise RowProblem(f"column 'winner' is {describe(winner)}; expected first, second, tie or null")
     if score is not None and not (isinstance(score, int | float) and 0 <= score <= 1):
         raise RowProblem(f"column 'score' is {describe(score)}; expected a number from 0 to 1, or null")
     names = values.get("names") or [FIRST, SECOND]
     if not (isinstance(names, list) and len(names) == 2 and all(isinstance(name, str) for name in names)):
-        raise RowProblem(f"column 'names' is {describe(names)}; expected two texts: who wrote first and second")
-    return Item(
+        raise RowProblem(f"column 'names' is {describe(names)}; expected two texts: the authors of first and second")
+    return LabelItem(
         id=str(values.get("id") or digest(prompt, first, second, names)),
         prompt_id=str(values.get("prompt_id", digest(prompt))),
         prompt=prompt,

@@ -1,8 +1,9 @@
-"""Labels on disk: SQLite, in which every answer is an event that is appended and never changed.
+"""Append-only SQLite store of labels: every answer is an event that never changes.
 
-    items     what was shown, as JSON; `place` is its place in the order of the last start, null where it was not drawn
-    events    label, skip or undo; an undo names the event that it takes back, and nothing is deleted
-    standing  the view that counts: labels and skips that no undo takes back
+    items     the shown comparisons as JSON; `place` is the position in the order of the last start, null if the item
+              was not selected
+    events    label, skip or undo; an undo names the event that it revokes, and nothing is deleted
+    standing  view of the labels and skips that no undo revokes
 
 An event is on disk when `label` or `undo` returns: the write-ahead log is flushed at every commit (synchronous=FULL).
 """
@@ -19,12 +20,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from rlhf_lab.core.database import WellFormedConnection
 from rlhf_lab.core.errors import ConfigError, DataError, LabError
-from rlhf_lab.core.files import make_folder
-from rlhf_lab.packs.judging.labels.items import Item
+from rlhf_lab.core.files import make_dir
+from rlhf_lab.packs.judging.labels.items import LabelItem
 
 APPLICATION, VERSION = 0x524C4142, 1
-"""Written into the file ("RLAB"), so that another program's database is not taken for one of ours."""
+"""SQLite application id ("RLAB") and version, so that another program's database is not mistaken for a label store."""
 SCHEMA = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE items (id TEXT PRIMARY KEY, place INTEGER, row TEXT NOT NULL);
@@ -51,21 +53,23 @@ CREATE VIEW standing AS
 
 
 class OutOfDate(LabError):
-    """The answer is to something that is no longer so, such as an item that was labelled in another window."""
+    """Raised if an answer does not match the state of the store, e.g. if the item was labelled in another window."""
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class StoredLabel:
     """One annotator's answer to one item.
 
     Attributes:
-        winner: first, second or tie, in terms of the item, whatever the order in which it was shown.
-        shown: the reply that was shown as number 1: first or second.
-        seconds: from showing the item to the answer.
-        time: of the answer, ISO 8601, UTC.
+        item: the item.
+        annotator: name of the annotator.
+        winner: first, second or tie, in terms of the item, independent of the order on the page.
+        shown: the response that was shown as number 1: first or second.
+        seconds: seconds from showing the item to the answer.
+        time: time of the answer, ISO 8601, UTC.
     """
 
-    item: Item
+    item: LabelItem
     annotator: str
     winner: str
     shown: str
@@ -75,7 +79,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an annotator is with the items that are drawn."""
+    """Counts of an annotator's answers to the selected items."""
 
     total: int
     labelled: int
@@ -89,24 +93,26 @@ class Progress:
 
 
 class LabelStore:
-    """The labels of one source.
+    """Labels of one source.
 
     Args:
         path: the SQLite file.
-        create: make it where it is not there; else that is a DataError.
+        create: True to create a missing file; otherwise it raises DataError.
     """
 
     def __init__(self, path: Path, *, create: bool = False):
         if create:
-            make_folder(path.parent)
+            make_dir(path.parent)
         elif not path.is_file():
             raise DataError(
-                f"{path} does not exist: nothing has been labelled yet, or the labels are elsewhere (to=FILE)"
+                f"{path} does not exist: nothing has been labelled yet, or the labels are in another file (to=FILE)"
             )
         self.path = path
         try:
-            # The server answers in one thread, which under tests is not the one that opens the file.
-            self._connection = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
+            # the server answers in one thread; in tests it is not the thread that opens the file
+            self._connection = sqlite3.connect(
+                path, timeout=10, isolation_level=None, check_same_thread=False, factory=WellFormedConnection
+            )
             self._prepare()
         except sqlite3.Error as error:
             raise DataError(f"{path} cannot be used for labels ({error}); name another file with to=FILE") from error
@@ -117,76 +123,90 @@ class LabelStore:
         self._connection.execute("PRAGMA foreign_keys=ON")
         with self._writing():
             if self._value("SELECT count(*) FROM sqlite_master") == 0:
-                # `executescript` would commit what came before it, and so begin a store that a kill leaves half made.
+                # `executescript` commits first, so a killed process could leave an incomplete store
                 for statement in _statements(SCHEMA):
                     self._connection.execute(statement)
                 self._connection.execute(f"PRAGMA application_id={APPLICATION}")
                 self._connection.execute(f"PRAGMA user_version={VERSION}")
         found = self._value("PRAGMA application_id"), self._value("PRAGMA user_version")
         if found != (APPLICATION, VERSION):
-            raise DataError(f"{self.path} is a database, but not of labels; name another file with to=FILE")
+            raise DataError(f"{self.path} is a database, but not a label store; name another file with to=FILE")
 
     def close(self) -> None:
         self._connection.close()
 
-    # What is asked
+    # Items to label
 
-    def begin(self, items: Sequence[Item], seed: int) -> None:
-        """Set what is to be labelled, in this order. Items of an earlier start keep their labels.
+    def start(self, items: Sequence[LabelItem], seed: int) -> None:
+        """Set the items to label, in this order. Items of an earlier start keep their labels.
 
-        What the judge says may have changed since then; what was shown may not. Raises ConfigError when the store was
-        begun with another seed, or has other texts under the id of an item.
+        The judge's verdicts may have changed since then, but the texts must be the same. Raises ConfigError if the
+        store was started with another seed, or has other texts under the id of an item.
         """
         stored = self.seed()
         if stored not in (None, seed):
             raise ConfigError(
-                f"seed={seed}: {self.path} was begun with seed={stored}; write that, or to=ANOTHER.sqlite"
+                f"seed={seed}: {self.path} was started with seed={stored}; use that seed, or to=ANOTHER.sqlite"
             )
         with self._writing():
             self._require_same_texts(items)
             self._connection.execute("INSERT OR IGNORE INTO settings VALUES ('seed', ?)", (str(seed),))
+            # items of an earlier start leave the selection, but their labels stay
             self._connection.execute("UPDATE items SET place = NULL")
             self._connection.executemany(
                 "INSERT INTO items VALUES (?, ?, ?) "
                 "ON CONFLICT (id) DO UPDATE SET place = excluded.place, row = excluded.row",
-                [(item.id, place, json.dumps(item.to_row(), ensure_ascii=False)) for place, item in enumerate(items)],
+                [
+                    (item.id, position, json.dumps(item.to_row(), ensure_ascii=False))
+                    for position, item in enumerate(items)
+                ],
             )
 
-    def _require_same_texts(self, items: Sequence[Item]) -> None:
+    def _require_same_texts(self, items: Sequence[LabelItem]) -> None:
         rows = self._connection.execute("SELECT row FROM items").fetchall()
-        known = {item.id: item for item in (Item.from_row(json.loads(row)) for (row,) in rows)}
+        known = {item.id: item for item in (LabelItem.from_row(json.loads(row)) for (row,) in rows)}
         for item in items:
             earlier = known.get(item.id, item)
             if (earlier.prompt, earlier.first, earlier.second) != (item.prompt, item.first, item.second):
                 raise ConfigError(
-                    f"{self.path} has another comparison with the id {item.id!r}: the source has changed since; write "
-                    "to=ANOTHER.sqlite to label it as it is now"
+                    f"{self.path} has another comparison with the id {item.id!r}: the source has changed since; set "
+                    "to=ANOTHER.sqlite to label the new version"
                 )
 
     def seed(self) -> int | None:
-        """The seed that the store was begun with; None before that."""
+        """Return the seed that the store was started with; None before the first start."""
         value = self._value("SELECT value FROM settings WHERE name = 'seed'")
         return None if value is None else int(value)
 
-    def next_item(self, annotator: str) -> Item | None:
-        """The first drawn item without an answer of this annotator; None when all have one."""
+    def next_item(self, annotator: str) -> LabelItem | None:
+        """Return the first selected item without an answer of this annotator; None if all have one."""
         row = self._value(
             "SELECT row FROM items WHERE place IS NOT NULL "
             "AND id NOT IN (SELECT item FROM standing WHERE annotator = ?) ORDER BY place LIMIT 1",
             annotator,
         )
-        return None if row is None else Item.from_row(json.loads(row))
+        if row is None:
+            return None
+        return LabelItem.from_row(json.loads(row))
 
-    # What is answered
+    # Answers
 
     def label(
-        self, event: str, annotator: str, item_id: str, *, winner: str | None, shown: str, seconds: float
+        self,
+        event: str,
+        annotator: str,
+        item_id: str,
+        *,
+        winner: str | None,
+        shown: str,
+        seconds: float,
     ) -> None:
-        """Append a label, or a skip. The same event once more changes nothing.
+        """Append a label or a skip. Repeating an event changes nothing.
 
         Args:
-            event: an id that the page draws for the answer, and sends again with a retry.
+            event: id that the page creates for the answer and repeats with a retry.
             winner: first, second or tie; None is a skip.
+
         Raises:
             OutOfDate: this annotator has answered the item already, or there is no such item.
         """
@@ -195,6 +215,7 @@ class LabelStore:
                 return
             if self._value("SELECT 1 FROM items WHERE id = ?", item_id) is None:
                 raise OutOfDate("this item is not in the store")
+            # one answer per item and annotator; an undo must come first
             answered = "SELECT 1 FROM standing WHERE item = ? AND annotator = ?"
             if self._value(answered, item_id, annotator) is not None:
                 raise OutOfDate("this item has been answered already, in another window")
@@ -202,20 +223,20 @@ class LabelStore:
             self._append(event, item_id, annotator, kind, winner, shown, seconds, None)
 
     def undo(self, event: str, annotator: str, undoes: int) -> None:
-        """Take back this annotator's last answer, number `undoes`. The same event once more changes nothing.
+        """Revoke this annotator's last answer, whose number is `undoes`. Repeating an event changes nothing.
 
-        Raises OutOfDate when that is not the last one.
+        Raises OutOfDate if it is not the last answer.
         """
         with self._writing():
             if self._has(event):
                 return
             if self.last_answer(annotator) != undoes:
-                raise OutOfDate("this is not the last answer, which was given in another window")
+                raise OutOfDate("a later answer was given in another window, so this one is not the last")
             item_id = self._value("SELECT item FROM events WHERE number = ?", undoes)
             self._append(event, item_id, annotator, "undo", None, None, None, undoes)
 
     def last_answer(self, annotator: str) -> int | None:
-        """Number of the annotator's last answer to a drawn item; None where there is none."""
+        """Return the number of the annotator's last answer to a selected item; None if there is none."""
         number = self._value(
             "SELECT max(number) FROM standing WHERE annotator = ? "
             "AND item IN (SELECT id FROM items WHERE place IS NOT NULL)",
@@ -235,18 +256,18 @@ class LabelStore:
             (event, item_id, annotator, kind, winner, shown, seconds, time, undoes),
         )
 
-    # What is known
+    # Reading
 
-    def labels(self) -> list[Label]:
-        """The labels that count, of all annotators, in the order in which they were given."""
+    def labels(self) -> list[StoredLabel]:
+        """Return the valid labels of all annotators, in chronological order."""
         rows = self._connection.execute(
             "SELECT items.row, annotator, winner, shown, seconds, time FROM standing JOIN items ON items.id = item "
             "WHERE kind = 'label' ORDER BY number"
         )
-        return [Label(Item.from_row(json.loads(row)), *values) for row, *values in rows]
+        return [StoredLabel(LabelItem.from_row(json.loads(row)), *values) for row, *values in rows]
 
     def skips(self) -> int:
-        """How many items were skipped, of all annotators."""
+        """Return the number of skipped items, over all annotators."""
         return int(self._value("SELECT count(*) FROM standing WHERE kind = 'skip'"))
 
     def progress(self, annotator: str) -> Progress:
@@ -255,6 +276,7 @@ class LabelStore:
             "WHERE annotator = ? AND place IS NOT NULL",
             (annotator,),
         ).fetchall()
+        # skips have a time too, but the median is of labels
         seconds = [seconds for kind, _, seconds in answers if kind == "label"]
         return Progress(
             total=int(self._value("SELECT count(*) FROM items WHERE place IS NOT NULL")),
@@ -265,25 +287,25 @@ class LabelStore:
         )
 
     def _value(self, query: str, *values: object) -> Any:
-        """The first column of the first row; None without one."""
+        """Return the first column of the first row; None if there is no row."""
         row = self._connection.execute(query, values).fetchone()
         return None if row is None else row[0]
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """One transaction: on disk in whole when the block ends, absent when it fails."""
-        self._connection.execute("BEGIN IMMEDIATE")
+        """Open a transaction: on disk when the block ends, rolled back if it fails."""
+        self._connection.execute("BEGIN IMMEDIATE")  # lock first: what the block reads stays true
         try:
             yield
         except BaseException:
-            if self._connection.in_transaction:  # SQLite itself rolls back when the disk is full
+            if self._connection.in_transaction:  # SQLite rolls back by itself if the disk is full
                 self._connection.execute("ROLLBACK")
             raise
         self._connection.execute("COMMIT")
 
 
 def _statements(script: str) -> Iterator[str]:
-    """Statements of a script; a trigger's body holds semicolons of its own."""
+    """Yield the statements of a script. A trigger contains semicolons, so splitting at them would not work."""
     statement = ""
     for line in script.splitlines():
         statement += line + "\n"

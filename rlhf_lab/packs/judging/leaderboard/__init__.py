@@ -1,6 +1,5 @@
-"""Who writes the better replies: a league of policies from the judgements of a judge.
+"""A ranking of policies from the judgements of a judge, optionally with people's labels.
 
-Read judgements.py (rows of files), style.py (what of a reply is counted as style), board.py (the numbers), then view.py
-(the words and cells) and report.py (files and console). The files are read here because nothing else reads them: a
-league is a page about several runs, like a comparison, and its numbers are all in `statistics`.
+Read judgements.py (rows of files), style.py (which properties of a response count as style), board.py (the numbers),
+then view.py (words and cells) and report.py (files and console). The formulas are in `packs/judging/statistics/`.
 """

@@ -1,4 +1,4 @@
-"""The numbers of a league: strengths, win rates, biases of the judge, and what people's labels say of them."""
+"""Statistics of a league: strengths, win rates, biases of the judge, and comparisons with people's labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from rlhf_lab.core.errors import DataError, NumericError
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.packs.judging.leaderboard.judgements import SCORES, Judgement, Judgements, Label
+from rlhf_lab.packs.judging.leaderboard.judgements import SCORES, JudgementRow, Judgements, LabelRow
 from rlhf_lab.packs.judging.leaderboard.style import length_difference, style_differences
 from rlhf_lab.packs.judging.statistics.agreement import cohen_kappa, krippendorff_alpha, percent_agreement
 from rlhf_lab.packs.judging.statistics.judge_bias import (
@@ -35,18 +35,20 @@ from rlhf_lab.statistics.estimates import Estimate
 
 IDENTICAL = "of identical responses"
 OUTCOMES = {score: outcome for outcome, score in SCORES.items()}
-"""Score of the first reply → outcome."""
+"""Score of the first response → outcome."""
 
 
 @dataclass(frozen=True)
 class Player:
-    """One line of the table.
+    """A player of the league.
 
     Attributes:
-        prompts, comparisons: on and in which it was compared and scored.
-        unscored: reason → comparisons without a score.
-        win_rate, length_controlled: against the baseline; None for the baseline and without a comparison with it.
-        corrected: the same win rate with people's labels; None without such labels.
+        name: name of the player.
+        prompts, comparisons: number of prompts and comparisons with a score.
+        unscored: reason → number of comparisons without a score.
+        win_rate, length_controlled: win rate against the baseline; None for the baseline itself and for a player that
+            was not compared with it.
+        corrected: the same win rate corrected by people's labels; None without such labels.
     """
 
     name: str
@@ -63,14 +65,14 @@ class People:
     """A judge against people who labelled some of the same comparisons.
 
     Attributes:
-        matched, unmatched: labels of judged comparisons, and labels of others, which are not used.
-        comparisons, annotators: labelled comparisons that the judge scored; people.
-        agreement, kappa: of the judge and what most people say.
-        alpha: Krippendorff's, of the judge and every annotator as raters.
-        alpha_of_people: of the annotators alone; None when there is one.
-        longer: how much more often the judge prefers the longer reply than people do.
-        own: the same of replies by the judge's own model; None when it is no player.
-        choices: what the judge's single votes follow, with people's labels held fixed.
+        matched, unmatched: number of labels of judged comparisons, and of other labels, which are not used.
+        comparisons, annotators: number of labelled comparisons that the judge scored, and of annotators.
+        agreement, kappa: agreement of the judge with the majority of people.
+        alpha: Krippendorff's α, with the judge and every annotator as raters.
+        alpha_of_people: Krippendorff's α of the annotators only; None if there is only one.
+        longer: how much more often the judge prefers the longer response than people do.
+        own: the same for responses by the judge's own model; None if that model is not a player.
+        choices: joint model of the judge's single votes, with people's labels as a covariate.
     """
 
     matched: int
@@ -91,13 +93,17 @@ class Board:
     """A league.
 
     Attributes:
-        players: those with a strength first, strongest first.
-        ranking: strengths; `styled` the same at equal style, None when that cannot be fitted, `style_problem` says why.
-        position: the judge's bias for a place; identical replies, which no judge is asked about, do not count.
-        comparisons, prompts, unscored: of all judgements; reason → count.
-        with_itself: judgements of two replies by one player: they count for the position bias only.
-        repeated: rows left out because they stand twice.
-        people: None without labels of people.
+        players: players with a strength first, strongest first.
+        baseline: the player that win rates are against.
+        ranking: strengths.
+        styled: strengths at equal style; None if they cannot be fitted.
+        style_problem: reason why `styled` is None, or "".
+        position: the judge's position bias, without identical responses, which no judge sees.
+        comparisons, prompts: counts over all judgements.
+        unscored: reason → number of judgements.
+        with_itself: number of judgements of two responses by one player, which count for the position bias only.
+        repeated: number of duplicate rows, which are left out.
+        people: comparison with people's labels; None without labels.
     """
 
     players: tuple[Player, ...]
@@ -116,38 +122,41 @@ class Board:
 
 def build_board(
     judgements: Judgements,
-    labels: Sequence[Label] = (),
+    labels: Sequence[LabelRow] = (),
     *,
     baseline: str | None = None,
     judge: str | None = None,
     prior_sd: float | None = None,
 ) -> Board:
-    """Compute everything that the table, the page and the JSON file show.
+    """Compute all statistics of the table, the page and the JSON file.
 
     Args:
-        labels: of people, for comparisons among these.
-        baseline: whom win rates are against; None is the first player of the file.
-        judge: the player that the judge's own model is, for self-preference; None is no player.
-        prior_sd: of a Gaussian prior on strengths, in logits; None is none.
+        labels: people's labels of some of these comparisons.
+        baseline: player that win rates are against; None is the first player of the file.
+        judge: player whose model is also the judge, for self-preference; None is no player.
+        prior_sd: standard deviation in logits of a Gaussian prior on strengths; None is no prior.
 
     Raises:
-        DataError: fewer than two players, or a name that is none.
+        DataError: there are fewer than two players, or a name is not a player.
     """
+    # identical responses everywhere say nothing about who is better
     judged = _unscore_identical_sides(judgements.rows)
     rows = [row for row in judged if row.names[0] != row.names[1]]
     names = list(dict.fromkeys(name for row in rows for name in row.names))
     if len(names) < 2:
-        raise DataError("these judgements compare nobody with anybody else; a league needs two names or more")
+        raise DataError("all comparisons are of a player with itself; a league needs at least two names")
     for option, name in (("baseline", baseline), ("judge", judge)):
         if name is not None and name not in names:
-            raise DataError(f"{option}={name} is none of the players: {', '.join(names)}")
+            raise DataError(f"{option}={name} is not a player; name one of {', '.join(names)}")
     baseline = baseline or names[0]
+    # people's scores per judgement, then the mean over annotators
     scores_of_people = match_labels(rows, labels)
     ranking, styled, style_problem = _rank(rows, prior_sd)
     people_N = np.array([_mean_over_people(scores) for scores in scores_of_people])
     players = [_player(name, baseline, rows, people_N) for name in names]
-    place = {name: number for number, name in enumerate(ranking.order)}
-    players.sort(key=lambda player: place.get(player.name, len(place)))
+    position = {name: index for index, name in enumerate(ranking.order)}
+    # rated players in the order of the ranking, the others after them
+    players.sort(key=lambda player: position.get(player.name, len(position)))
     return Board(
         players=tuple(players),
         baseline=baseline,
@@ -160,12 +169,20 @@ def build_board(
         unscored=dict(Counter(row.unscored for row in judged if row.unscored)),
         with_itself=len(judgements.rows) - len(rows),
         repeated=judgements.repeated,
-        people=_people(rows, labels, scores_of_people, people_N, judge) if labels else None,
+        people=_people(
+            rows,
+            labels,
+            scores_of_people,
+            people_N,
+            judge,
+        )
+        if labels
+        else None,
     )
 
 
-def _unscore_identical_sides(rows: Sequence[Judgement]) -> list[Judgement]:
-    """The judgements; those of two players that never gave different responses are unscored instead of ties."""
+def _unscore_identical_sides(rows: Sequence[JudgementRow]) -> list[JudgementRow]:
+    """Return the judgements. Those of two players whose responses never differ become unscored instead of ties."""
     differ = {frozenset(row.names) for row in rows if row.first != row.second}
     judged = []
     for row in rows:
@@ -178,35 +195,40 @@ def _unscore_identical_sides(rows: Sequence[Judgement]) -> list[Judgement]:
     return judged
 
 
-def _rank(rows: Sequence[Judgement], prior_sd: float | None) -> tuple[Ranking, Ranking | None, str]:
-    """Strengths, strengths at equal style, and why there are none of these."""
+def _rank(rows: Sequence[JudgementRow], prior_sd: float | None) -> tuple[Ranking, Ranking | None, str]:
+    """Return strengths, strengths at equal style, and the reason if the latter cannot be fitted."""
     firsts = [row.names[0] for row in rows]
     seconds = [row.names[1] for row in rows]
     scores = [row.score for row in rows]
     prompts = [row.prompt for row in rows]
     ranking = rank(comparisons(firsts, seconds, scores, prompts), prior_sd=prior_sd)
-    differences = style_differences([row.first for row in rows], [row.second for row in rows])
+    first_texts = [row.first for row in rows]
+    differences = style_differences(first_texts, [row.second for row in rows])
+    # style is fitted among the rated players only
     rated = set(ranking.order)
+    # a style column that is 0 in all rated comparisons has no finite coefficient
     counts_N = np.array([{*row.names} <= rated and not math.isnan(row.score) for row in rows], dtype=bool)
     style = {name: column for name, column in differences.items() if column[counts_N].any()}
     if not rated or not style:
         return ranking, None, "no difference in style"
     try:
-        return ranking, rank(comparisons(firsts, seconds, scores, prompts, style=style), prior_sd=prior_sd), ""
+        styled_league = comparisons(firsts, seconds, scores, prompts, style=style)
+        return ranking, rank(styled_league, prior_sd=prior_sd), ""
     except NumericError as error:
         return ranking, None, str(error)
 
 
 Scores = dict[str, list[float]]
-"""Annotator → scores that they gave the first reply of one comparison."""
+"""Annotator → scores of the first response of one comparison."""
 
 
-def match_labels(rows: Sequence[Judgement], labels: Sequence[Label]) -> list[Scores]:
-    """What people said of every judgement; a label matches by its texts, in either order."""
+def match_labels(rows: Sequence[JudgementRow], labels: Sequence[LabelRow]) -> list[Scores]:
+    """Return people's scores of every judgement. A label is matched by its texts, in either order."""
     by_texts: dict[tuple[str, str, str], list[tuple[str, float]]] = defaultdict(list)
     for label in labels:
         by_texts[label.prompt, label.first, label.second].append((label.annotator, label.score))
         if label.first != label.second:
+            # a label in the other order counts with the mirrored score
             by_texts[label.prompt, label.second, label.first].append((label.annotator, 1 - label.score))
     matched = []
     for row in rows:
@@ -218,14 +240,17 @@ def match_labels(rows: Sequence[Judgement], labels: Sequence[Label]) -> list[Sco
 
 
 def _mean_over_people(scores: Scores) -> float:
-    """Every annotator counts once; NaN without any."""
-    return float(np.mean([np.mean(values) for values in scores.values()])) if scores else math.nan
+    """Return the mean score in which every annotator counts once; NaN without annotators."""
+    if scores:
+        return float(np.mean([np.mean(values) for values in scores.values()]))
+    return math.nan
 
 
-def _player(name: str, baseline: str, rows: Sequence[Judgement], people_N: FloatArray) -> Player:
+def _player(name: str, baseline: str, rows: Sequence[JudgementRow], people_N: FloatArray) -> Player:
     mine = [row for row in rows if name in row.names]
     scored = [row for row in mine if not math.isnan(row.score)]
-    against = [number for number, row in enumerate(rows) if {*row.names} == {name, baseline}]
+    # comparisons of this player with the baseline
+    against = [index for index, row in enumerate(rows) if {*row.names} == {name, baseline}]
     player = Player(
         name=name,
         prompts=len({row.prompt for row in scored}),
@@ -234,11 +259,14 @@ def _player(name: str, baseline: str, rows: Sequence[Judgement], people_N: Float
     )
     if not against:
         return player
+    # turn all comparisons so that the player is the first side
     sign_n = np.array([1 if rows[number].names[0] == name else -1 for number in against])
     prompts = [rows[number].prompt for number in against]
     score_n = _turned([rows[number].score for number in against], sign_n)
     people_n = _turned(people_N[against], sign_n)
-    length_n = sign_n * length_difference([rows[n].first for n in against], [rows[n].second for n in against])
+    firsts = [rows[n].first for n in against]
+    seconds = [rows[n].second for n in against]
+    length_n = sign_n * length_difference(firsts, seconds)
     return dataclasses.replace(
         player,
         win_rate=win_rate(score_n, prompts),
@@ -248,47 +276,54 @@ def _player(name: str, baseline: str, rows: Sequence[Judgement], people_N: Float
 
 
 def _turned(score_N: ArrayLike, sign_N: np.ndarray) -> FloatArray:
-    """Scores of the first reply as scores of the player who wrote it (1) or the second one (−1)."""
+    """Return scores of the first response as scores of the player who wrote it (1) or the second one (−1)."""
     return 0.5 + sign_N * (np.asarray(score_N, dtype=np.float64) - 0.5)
 
 
-def _position(rows: Sequence[Judgement]) -> PositionBias:
-    asked = [row for row in rows if row.first != row.second]
-    shown_first = [row.shown_first for row in asked]
-    shown_second = [row.shown_second for row in asked]
-    return position_bias(shown_first, shown_second, [row.prompt for row in asked])
+def _position(rows: Sequence[JudgementRow]) -> PositionBias:
+    compared = [row for row in rows if row.first != row.second]
+    shown_first = [row.shown_first for row in compared]
+    shown_second = [row.shown_second for row in compared]
+    return position_bias(shown_first, shown_second, [row.prompt for row in compared])
 
 
 def _people(
-    rows: Sequence[Judgement],
-    labels: Sequence[Label],
+    rows: Sequence[JudgementRow],
+    labels: Sequence[LabelRow],
     scores_of_people: Sequence[Scores],
     people_N: FloatArray,
     judge: str | None,
 ) -> People:
-    texts = {(row.prompt, *order) for row in rows for order in ((row.first, row.second), (row.second, row.first))}
+    texts = {(row.prompt, row.first, row.second) for row in rows}
+    texts |= {(row.prompt, row.second, row.first) for row in rows}
     matched = sum((label.prompt, label.first, label.second) in texts for label in labels)
     if not matched:
         raise DataError(
-            "no label of a person is of a judged comparison: prompt, first and second must be the same texts, in either"
-            " order of the two replies"
+            "no label of a person matches a judged comparison: prompt, first and second must be the same texts, in "
+            "either order of the two responses"
         )
     prompts = [row.prompt for row in rows]
     judge_N = np.array([row.score for row in rows])
     annotators = sorted({name for scores in scores_of_people for name in scores})
+    # nominal labels of the judge and of the majority, None for unscored
     judged = [_label(score) for score in judge_N]
     majority = [_majority(score) for score in people_N]
+    # a row of labels per annotator, None for comparisons without one
     by_annotator = [
         [_label(float(np.mean(scores[name]))) if name in scores else None for scores in scores_of_people]
         for name in annotators
     ]
-    # Only what people labelled is about people: other judgements are not "unscored" here.
-    labelled = [number for number, score in enumerate(people_N) if not math.isnan(score)]
+    # restrict everything to labelled comparisons: other judgements are not "unscored" here
+    labelled = [index for index, score in enumerate(people_N) if not math.isnan(score)]
     prompts_n = [prompts[number] for number in labelled]
-    judged_n, majority_n = [judged[n] for n in labelled], [majority[n] for n in labelled]
+    judged_n = [judged[n] for n in labelled]
+    majority_n = [majority[n] for n in labelled]
     raters = [[row[number] for number in labelled] for row in (judged, *by_annotator)]
-    judge_n, people_n = judge_N[labelled], people_N[labelled]
-    length_n = length_difference([rows[n].first for n in labelled], [rows[n].second for n in labelled])
+    judge_n = judge_N[labelled]
+    people_n = people_N[labelled]
+    firsts = [rows[n].first for n in labelled]
+    seconds = [rows[n].second for n in labelled]
+    length_n = length_difference(firsts, seconds)
     own_n = _own(rows, judge)[labelled]
     return People(
         matched=matched,
@@ -306,38 +341,43 @@ def _people(
 
 
 def _label(score: float) -> str | None:
-    """The outcome of a judgement: both orders have to agree on a winner."""
+    """Return the outcome of a judgement. There is a winner only if both orders agree."""
     return None if math.isnan(score) else OUTCOMES.get(score, "tie")
 
 
 def _majority(score: float) -> str | None:
-    """What more people say than not."""
+    """Return the answer of the majority of people; None without labels."""
     if math.isnan(score):
         return None
     return OUTCOMES[float(np.sign(score - 0.5)) / 2 + 0.5]
 
 
-def _own(rows: Sequence[Judgement], judge: str | None) -> FloatArray:
-    """(N,) 1 where the first reply alone is by the judge's own model, −1 where the second one alone is, else 0."""
+def _own(rows: Sequence[JudgementRow], judge: str | None) -> FloatArray:
+    """Return (N,) 1 if only the first response is by the judge's own model, −1 if only the second is, else 0."""
     return np.array([(row.names[0] == judge) - float(row.names[1] == judge) for row in rows])
 
 
 def _kind(difference_N: FloatArray) -> FloatArray:
-    """1 where the first reply has more, 0 where it has less, NaN where both are alike: see `excess_preference`."""
+    """Return 1 if the first response has more, 0 if it has less, NaN if both are equal (see `excess_preference`)."""
     return np.where(difference_N == 0, np.nan, (difference_N > 0).astype(np.float64))
 
 
 def _choices(
-    rows: Sequence[Judgement], people_N: FloatArray, length_N: FloatArray, own_N: FloatArray | None
+    rows: Sequence[JudgementRow],
+    people_N: FloatArray,
+    length_N: FloatArray,
+    own_N: FloatArray | None,
 ) -> ChoiceModel:
-    """The model of single votes: two rows per comparison, first in one order, then in the other."""
-    vote_2N = np.concatenate([[row.shown_first for row in rows], [row.shown_second for row in rows]])
+    """Fit the model of single votes: two rows per comparison, one per order."""
+    shown_first = [row.shown_first for row in rows]
+    vote_2N = np.concatenate([shown_first, [row.shown_second for row in rows]])
     columns = {
         "position": np.repeat([1.0, -1.0], len(rows)),
         "length": np.tile(saturated(length_N), 2),
-        "people": np.tile(2 * people_N - 1, 2),
+        "people": np.tile(2 * people_N - 1, 2),  # scores 0…1 as −1…1, because columns change their sign with the order
     }
     if own_N is not None:
         columns["own"] = np.tile(own_N, 2)
+    # a column of zeros would make the regression singular
     varying = {name: column for name, column in columns.items() if column.any()}
     return choice_model(vote_2N, varying, [row.prompt for row in rows] * 2)

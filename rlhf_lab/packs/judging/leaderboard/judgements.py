@@ -1,4 +1,4 @@
-"""Reads judgements.jsonl, a row per comparison, and files of people's labels."""
+"""Reading of judgements.jsonl, one row per comparison, and of files with people's labels."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.files import parse_json
+from rlhf_lab.core.files import parse_json, read_json
 from rlhf_lab.data.lines import file_lines
+from rlhf_lab.reports.comparison.report import outputs_dir
+from rlhf_lab.results.folders import find_run
 
-FILE = "judgements.jsonl"
+FILE, RESULT = "judgements.jsonl", "result.json"
 SCORES = {"first": 1.0, "tie": 0.5, "second": 0.0}
-"""Outcome → score of the first reply."""
+"""Outcome → score of the first response."""
 NO_REASON = "no reason given"
 FORM = (
     'a row is {"prompt": "…", "first": "…", "second": "…", "names": ["A", "B"], "votes": […], '
@@ -23,15 +25,15 @@ FORM = (
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """A judge's comparison of two replies to one prompt.
+class JudgementRow:
+    """A judge's comparison of two responses to one prompt.
 
     Attributes:
-        prompt, first, second: texts.
-        names: who wrote first and second.
-        score: of `first`: the mean of its votes; NaN when unscored.
-        shown_first, shown_second: score of `first` where it was shown first, and where second; NaN without that vote.
-        unscored: why there is no score; empty when there is one.
+        prompt, first, second: texts of the prompt and of the responses.
+        names: authors of first and second.
+        score: score of `first`: the mean of its votes; NaN if unscored.
+        shown_first, shown_second: score of `first` when it was shown first or second; NaN without that vote.
+        unscored: reason why there is no score; "" if there is one.
     """
 
     prompt: str
@@ -45,8 +47,8 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class Label:
-    """A person's comparison of the same kind. `score` is that of `first`."""
+class LabelRow:
+    """A person's comparison of two responses. `score` is that of `first`."""
 
     prompt: str
     first: str
@@ -60,41 +62,81 @@ class Judgements:
     """The rows of one or more files.
 
     Attributes:
-        repeated: rows left out because an earlier one has the same id and texts: a file given twice, or a copy.
+        rows: the judgements.
+        repeated: number of rows left out because an earlier one has the same id and texts (a file named twice, or a
+            copy).
     """
 
-    rows: tuple[Judgement, ...]
+    rows: tuple[JudgementRow, ...]
     repeated: int = 0
 
 
-def find_files(sources: Sequence[str]) -> list[Path]:
-    """The files behind files and folders. Raises DataError for what is neither, all of them at once."""
-    files, problems = [], []
-    for source in sources:
-        path = Path(source).expanduser()
-        if path.is_dir():
-            path = path / FILE
-        if path.is_file():
+def find_files(sources: Sequence[str], outputs: Path = Path("outputs")) -> list[Path]:
+    """Return the files of judgements for the sources: files, directories with judgements.jsonl, and runs or files of
+    responses that `judge` has compared with each other.
+
+    Args:
+        outputs: an outputs directory to search for judgements, in addition to those of the sources.
+
+    Raises:
+        DataError: some sources have no judgements; the message lists all of them.
+    """
+    paths = [Path(source).expanduser() for source in sources]
+    # a run is a source if `judge` has compared it with another source of this command
+    compared = _judgements_between(paths, outputs)
+    files = []
+    problems = []
+    for source, path in zip(sources, paths, strict=True):
+        if path.is_dir() and (path / FILE).is_file():
+            files.append(path / FILE)
+        elif found := compared.get(path):
+            files += found
+        elif path.is_file():
             files.append(path)
         else:
-            problems.append(f"{source}: no such file, and no folder with a {FILE}")
+            problems.append(f"{source}: not a file, not a directory with {FILE}, not compared with the other sources")
     if problems:
-        raise DataError("; ".join(problems) + f"; name files or folders of judgements: leaderboard outputs/…/{FILE}")
-    return files
+        raise DataError(
+            "; ".join(problems) + f"; name files or directories of judgements, leaderboard outputs/…/{FILE}, or runs "
+            "that judge has compared: judge A B, then leaderboard A B"
+        )
+    return list(dict.fromkeys(files))
+
+
+def _judgements_between(paths: Sequence[Path], outputs: Path) -> dict[Path, list[Path]]:
+    """Return path → files in which `judge` compared this source with another one of these paths."""
+    # judgements record resolved paths, so sources are resolved the same way
+    path_of = {_compared_path(path): path for path in paths}
+    roots = {outputs.resolve(), *filter(None, (outputs_dir(path) for path in path_of))}
+    found: dict[Path, list[Path]] = {}
+    for result in sorted(file for root in roots for file in root.glob(f"judgements/*/{RESULT}")):
+        stored = read_json(result) or {}
+        compared = [Path(source["path"]).resolve() for source in stored.get("sources", ())]
+        file = result.with_name(FILE)
+        if file.is_file() and all(path in path_of for path in compared):
+            for path in compared:
+                found.setdefault(path_of[path], []).append(file)
+    return found
+
+
+def _compared_path(path: Path) -> Path:
+    """Return the path that `judge` records for a source: for a job of a study, that of its run."""
+    return (find_run(path) if (path / "job.json").is_file() else path).resolve()
 
 
 def read_judgements(files: Sequence[Path]) -> Judgements:
-    """All judgements in their order.
+    """Read all judgements, in their order.
 
     Raises:
-        DataError: naming file, row and field of the first row that is not a judgement.
+        DataError: the first invalid row, with its file, row number and field.
     """
-    judgements: dict[tuple[str, str, str, str, tuple[str, str]], Judgement] = {}
+    judgements: dict[tuple[str, str, str, str, tuple[str, str]], JudgementRow] = {}
     repeated = 0
     for file in files:
         for number, row in _rows(file):
             judgement = _judgement(row, f"{file}: row {number}")
             identity = str(row.get("id", f"{file}:{number}"))
+            # several files may use one id for different texts
             key = (identity, judgement.prompt, judgement.first, judgement.second, judgement.names)
             repeated += key in judgements
             judgements.setdefault(key, judgement)
@@ -103,17 +145,27 @@ def read_judgements(files: Sequence[Path]) -> Judgements:
     return Judgements(tuple(judgements.values()), repeated)
 
 
-def read_labels(file: Path) -> list[Label]:
-    """All labels of people. A label without a winner (skipped) is left out. Raises DataError as `read_judgements`."""
+def read_labels(file: Path) -> list[LabelRow]:
+    """Read all labels of people. Skipped items have no winner and are left out. Raises as `read_judgements`."""
     if not file.is_file():
         raise DataError(f"truth={file}: no such file; name a .jsonl file of labels: {FORM_OF_LABELS}")
     labels = []
     for number, row in _rows(file):
-        place = f"{file}: row {number}"
-        score = _score_of(row.get("winner"), f"{place}: winner")
+        location = f"{file}: row {number}"
+        score = _score_of(row.get("winner"), f"{location}: winner")
         if not math.isnan(score):
-            prompt, first, second = (_text(row, field, place) for field in ("prompt", "first", "second"))
-            labels.append(Label(prompt, first, second, score, str(row.get("annotator") or "")))
+            prompt = _text(row, "prompt", location)
+            first = _text(row, "first", location)
+            second = _text(row, "second", location)
+            labels.append(
+                LabelRow(
+                    prompt,
+                    first,
+                    second,
+                    score,
+                    str(row.get("annotator") or ""),
+                )
+            )
     if not labels:
         raise DataError(f"truth={file}: no label; {FORM_OF_LABELS}")
     return labels
@@ -125,7 +177,7 @@ FORM_OF_LABELS = (
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Numbered rows; empty lines are passed over."""
+    """Yield numbered rows without empty lines."""
     for number, line in file_lines(file):
         if not line.strip():
             continue
@@ -134,23 +186,26 @@ def _rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         except ValueError as error:
             raise DataError(f"{file}: row {number} is not JSON ({error}); write one object per line") from error
         if not isinstance(row, dict):
-            raise DataError(f"{file}: row {number} is no object; {FORM}")
+            raise DataError(f"{file}: row {number} is not an object; {FORM}")
         yield number, row
 
 
-def _judgement(row: Mapping[str, Any], place: str) -> Judgement:
-    shown_first, shown_second, reason = _votes(row.get("votes"), place)
-    score = _score_of(row.get("winner"), f"{place}: winner")
-    given = row.get("score")
-    if given is not None:
-        if not isinstance(given, (int, float)) or isinstance(given, bool) or not 0 <= given <= 1:
-            raise DataError(f"{place}: score is {given!r}; write a number from 0 to 1, of the first reply, or null")
-        score = float(given)
-    return Judgement(
-        prompt=_text(row, "prompt", place),
-        first=_text(row, "first", place),
-        second=_text(row, "second", place),
-        names=_names(row.get("names"), place),
+def _judgement(row: Mapping[str, Any], location: str) -> JudgementRow:
+    shown_first, shown_second, reason = _votes(row.get("votes"), location)
+    score = _score_of(row.get("winner"), f"{location}: winner")
+    provided = row.get("score")
+    # an explicit score, e.g. the mean of two orders, has precedence over the winner
+    if provided is not None:
+        if not isinstance(provided, (int, float)) or isinstance(provided, bool) or not 0 <= provided <= 1:
+            raise DataError(
+                f"{location}: score is {provided!r}; expected a number from 0 to 1 for the first response, or null"
+            )
+        score = float(provided)
+    return JudgementRow(
+        prompt=_text(row, "prompt", location),
+        first=_text(row, "first", location),
+        second=_text(row, "second", location),
+        names=_names(row.get("names"), location),
         score=score,
         shown_first=shown_first,
         shown_second=shown_second,
@@ -158,40 +213,44 @@ def _judgement(row: Mapping[str, Any], place: str) -> Judgement:
     )
 
 
-def _votes(votes: Any, place: str) -> tuple[float, float, str]:
-    """Score of `first` where it was shown first and second, and the first reason for which a vote is unscored."""
+def _votes(votes: Any, location: str) -> tuple[float, float, str]:
+    """Return the score of `first` when shown first and when shown second, and the first reason of an unscored vote."""
     if votes is None:
         return math.nan, math.nan, ""
     if not isinstance(votes, list) or not all(isinstance(vote, dict) for vote in votes):
-        raise DataError(f'{place}: votes is no list of objects; write [{{"shown": "first", "winner": "first"}}, …]')
+        raise DataError(
+            f'{location}: votes is not a list of objects; write [{{"shown": "first", "winner": "first"}}, …]'
+        )
+    # one vote per order; a missing vote stays NaN
     scores = {"first": math.nan, "second": math.nan}
     reason = ""
-    for number, vote in enumerate(votes):
+    for index, vote in enumerate(votes):
         shown = vote.get("shown")
         if shown not in scores:
-            raise DataError(f'{place}: votes[{number}].shown is {shown!r}; write "first" or "second"')
-        scores[shown] = _score_of(vote.get("winner"), f"{place}: votes[{number}].winner")
+            raise DataError(f'{location}: votes[{index}].shown is {shown!r}; write "first" or "second"')
+        scores[shown] = _score_of(vote.get("winner"), f"{location}: votes[{index}].winner")
         reason = reason or str(vote.get("unscored") or "")
     return scores["first"], scores["second"], reason
 
 
-def _score_of(winner: Any, place: str) -> float:
+def _score_of(winner: Any, location: str) -> float:
+    # a missing winner is unscored, not a tie
     if winner is None:
         return math.nan
     if not isinstance(winner, str) or winner not in SCORES:
-        raise DataError(f'{place} is {winner!r}; write "first", "second", "tie" or null')
+        raise DataError(f'{location} is {winner!r}; write "first", "second", "tie" or null')
     return SCORES[winner]
 
 
-def _text(row: Mapping[str, Any], field: str, place: str) -> str:
+def _text(row: Mapping[str, Any], field: str, location: str) -> str:
     value = row.get(field)
     if not isinstance(value, str):
         problem = "is missing" if field not in row else f"is {type(value).__name__}, not text"
-        raise DataError(f"{place}: {field} {problem}; {FORM}")
+        raise DataError(f"{location}: {field} {problem}; {FORM}")
     return value
 
 
-def _names(names: Any, place: str) -> tuple[str, str]:
+def _names(names: Any, location: str) -> tuple[str, str]:
     if isinstance(names, list) and len(names) == 2 and all(isinstance(name, str) and name for name in names):
         return names[0], names[1]
-    raise DataError(f'{place}: names is {names!r}; write who wrote the two replies: ["A", "B"]')
+    raise DataError(f'{location}: names is {names!r}; write the authors of the two responses: ["A", "B"]')

@@ -1,4 +1,4 @@
-"""Writes leaderboard.json and leaderboard.html, and prints the same league as a table."""
+"""Leaderboard report: leaderboard.json, leaderboard.html, and the same league as a table for the console."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_lab.core.files import make_folder, write_json
+from rlhf_lab.core.files import make_dir, write_json
 from rlhf_lab.packs.judging.leaderboard.board import Board, build_board
 from rlhf_lab.packs.judging.leaderboard.judgements import find_files, read_judgements, read_labels
 from rlhf_lab.packs.judging.leaderboard.view import board_json, board_view, league_page
@@ -23,7 +23,7 @@ from rlhf_lab.reports.page import write_page
 
 @dataclass(frozen=True)
 class Written:
-    """A league in memory, its view, and the files that hold it."""
+    """A league, its view, and the written files."""
 
     board: Board
     view: dict[str, Any]
@@ -41,51 +41,61 @@ def leaderboard(
     judge: str | None = None,
     prior_sd: float | None = None,
 ) -> Written:
-    """Read judgements, rank who wrote the replies, and write leaderboard.json and leaderboard.html.
+    """Read judgements, rank the authors of the responses, and write leaderboard.json and leaderboard.html.
 
     Args:
-        sources: files of judgements, or folders with a judgements.jsonl.
-        to: folder of what is written; None is leaderboards/ in `outputs` and a name of its own for these files.
+        sources: files of judgements, directories with a judgements.jsonl, or runs that `judge` has compared.
+        to: output directory; None is a directory below `outputs`/leaderboards named after these files.
         truth: a file of people's labels of some of these comparisons.
         baseline, judge, prior_sd: see `build_board`.
 
     Raises:
-        DataError: a file is missing or a row is not as it should be.
+        DataError: a file is missing or a row is invalid.
     """
-    files = find_files(sources)
+    files = find_files(sources, Path(outputs))
     labels = read_labels(Path(truth).expanduser()) if truth else []
-    board = build_board(read_judgements(files), labels, baseline=baseline, judge=judge, prior_sd=prior_sd)
+    board = build_board(
+        read_judgements(files),
+        labels,
+        baseline=baseline,
+        judge=judge,
+        prior_sd=prior_sd,
+    )
     view = board_view(board)
-    folder = Path(to) if to else _default_folder(files, Path(outputs))
-    make_folder(folder)
-    numbers = folder / "leaderboard.json"
+    # a digest of the paths keeps leagues of different files apart
+    directory = Path(to) if to else _default_dir(files, Path(outputs))
+    make_dir(directory)
+    # the same league as numbers for programs and as a page for people
+    numbers = directory / "leaderboard.json"
     write_json(numbers, board_json(board))
-    page = write_page(folder / "leaderboard.html", league_page(view, files))
+    page = write_page(directory / "leaderboard.html", league_page(view, files))
     return Written(board, view, page, numbers)
 
 
-def _default_folder(files: Sequence[Path], outputs: Path) -> Path:
-    """A folder for these files: the name of the first one's folder, and a digest of all paths."""
+def _default_dir(files: Sequence[Path], outputs: Path) -> Path:
+    """Return an output directory for these files: the name of the first one's directory, and a digest of all paths."""
     paths = [str(file.resolve()) for file in files]
     digest = sha256("\n".join(paths).encode()).hexdigest()[:6]
     return outputs / "leaderboards" / f"{files[0].resolve().parent.name or 'judgements'}-{digest}"
 
 
 def printed(view: dict[str, Any]) -> RenderableType:
-    """The league for a terminal."""
+    """Return the league for a terminal."""
     blocks: list[RenderableType] = [Text(view["title"], style="bold")]
     blocks += [_table(headings, rows) for headings, rows in view["tables"]]
     blocks += [Text(f"! {line}", style="yellow") for line in view["connection"]]
     blocks += [Text(line) for line in view["neighbours"]]
     blocks += [Text(line) for line in (*view["biases"], *view["people"])]
-    blocks += [Text(f"! {remark}", style="yellow") for remark in view["remarks"]]
-    return Group(*blocks, Text(view["finding"], style="bold"), Text(view["method"], style="dim"))
+    blocks += [Text(f"! {note}", style="yellow") for note in view["remarks"]]
+    conclusion = Text(view["finding"], style="bold")
+    method = Text(view["method"], style="dim")
+    return Group(*blocks, conclusion, method)
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, heading in enumerate(headings):
-        table.add_column(escape(heading), justify="left" if number == 0 else "right")
+    for index, heading in enumerate(headings):
+        table.add_column(escape(heading), justify="left" if index == 0 else "right")
     for row in rows:
         table.add_row(*map(escape, row))
     return table

@@ -1,4 +1,4 @@
-"""What of a reply is style: its length, and its Markdown lists, bold text and headers."""
+"""Style of a response: its length, and its Markdown lists, bold text and headers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from rlhf_lab.core.types import FloatArray
 
+# Markdown syntax at the start of a line, or in pairs of markers
 LIST_ITEM = re.compile(r"^[ \t]*(?:[-*+]|\d+[.)])[ \t]+\S", re.MULTILINE)
 BOLD = re.compile(r"\*\*[^*\n]+\*\*|__[^_\n]+__")
 HEADER = re.compile(r"^#{1,6}[ \t]+\S", re.MULTILINE)
@@ -19,19 +20,22 @@ STYLE: dict[str, Callable[[str], int]] = {
     "bold": lambda text: len(BOLD.findall(text)),
     "headers": lambda text: len(HEADER.findall(text)),
 }
-"""Name → count in a reply. Lengths are characters, which need no tokenizer and exist in every language."""
+"""Name → count in a response. Length is in characters, which need no tokenizer and exist in every language."""
 
 
 def style_differences(first: Sequence[str], second: Sequence[str]) -> dict[str, FloatArray]:
-    """Name → (N,) (a − b)/(a + b) of the counts a and b in the two replies; 0 where both are 0.
+    """Return name → (N,) (a − b)/(a + b) of the counts a and b in the two responses; 0 if both are 0.
 
-    A difference in proportion, from −1 to 1: a hundred characters more mean less in a long reply.
+    The difference is relative, from −1 to 1, because a hundred more characters matter less in a long response.
     """
-    return {name: _relative(_counts(count, first), _counts(count, second)) for name, count in STYLE.items()}
+    differences = {}
+    for name, count in STYLE.items():
+        differences[name] = _relative(_counts(count, first), _counts(count, second))
+    return differences
 
 
 def length_difference(first: Sequence[str], second: Sequence[str]) -> FloatArray:
-    """(N,) characters that the first reply has more."""
+    """Return (N,) the characters of the first response minus those of the second."""
     return _counts(len, first) - _counts(len, second)
 
 
@@ -40,4 +44,5 @@ def _counts(count: Callable[[str], int], texts: Sequence[str]) -> FloatArray:
 
 
 def _relative(first_N: FloatArray, second_N: FloatArray) -> FloatArray:
+    # counts are integers, so 1 replaces only a sum of 0
     return (first_N - second_N) / np.maximum(first_N + second_N, 1)

@@ -1,4 +1,4 @@
-"""A league in words and cells: what the console prints and the page shows."""
+"""Text of a league: sentences and table cells for the console and the page."""
 
 from __future__ import annotations
 
@@ -7,73 +7,81 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.figures.charts import Level, dots
+from rlhf_lab.figures.charts import Level, dot_chart
 from rlhf_lab.packs.judging.leaderboard.board import Board, People, Player
 from rlhf_lab.packs.judging.statistics.judge_bias import PositionBias
 from rlhf_lab.packs.judging.statistics.ranking import Neighbours, Ranking
-from rlhf_lab.reports.sections import Page, PageSection
+from rlhf_lab.reports.sections import PageSection, ReportPage
 from rlhf_lab.results.wording import compact
 from rlhf_lab.statistics.estimates import Estimate
 
 DEGENERATE_SHARE = 0.01
-"""From this share of bootstrap draws without a finite estimate on, a remark says so."""
+"""Fraction of bootstrap draws without a finite estimate above which a note is shown."""
 NOT_RATED = "not rated"
 STYLE = "at equal style"
 WITH_PEOPLE = "corrected by people"
 STANDING = 6
-"""Columns of the first table; the others, with the player's name, are the second."""
+"""Number of columns of the first table. The second table has the player's name and the other columns."""
 
 
 def board_view(board: Board) -> dict[str, Any]:
-    """What console and page show, as text."""
+    """Return the text that console and page show."""
     ranking = board.ranking
     return {
         "title": f"{len(board.players)} players, {board.comparisons} comparisons on {board.prompts} prompts",
         "tables": _tables(board),
-        "finding": _finding(board),
+        "finding": _conclusion(board),
         "connection": _connection_lines(ranking),
         "neighbours": [_neighbours_line(pair, ranking.prompts) for pair in ranking.neighbours],
         "biases": [*_position_lines(board.position), *_style_lines(board)],
         "people": _people_lines(board.people, board) if board.people else [],
-        "remarks": _remarks(board),
+        "remarks": _notes(board),
         "matrix": _matrix(ranking),
         "chart": _chart(board) if ranking.order else None,
         "method": _method(ranking),
     }
 
 
-def league_page(view: Mapping[str, Any], files: Sequence[Path]) -> Page:
-    """The page of a league that was read from `files`."""
+def league_page(view: Mapping[str, Any], files: Sequence[Path]) -> ReportPage:
+    """Return the page of a league that was read from `files`."""
     league = PageSection(template=f"{__package__}:league.html.j2", values={**view, "files": files})
-    footer = "Every number is measured in these judgements. Made by `python -m rlhf_lab leaderboard`."
-    return Page(f"Leaderboard: {view['title']}", {"league": league}, footer)
+    footer = "Every number is measured in these judgements. Written by `python -m rlhf_lab leaderboard`."
+    return ReportPage(f"Leaderboard: {view['title']}", {"league": league}, footer)
 
 
 def _tables(board: Board) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-    """(headings, rows) of the standings, and of what else is known of every player."""
+    """Return (headings, rows) of the standings, and of the other columns of every player."""
     headings = _headings(board)
     rows = [_cells(board, player) for player in board.players]
+    # two narrow tables fit a terminal better than a wide one
     standings = (headings[:STANDING], [row[:STANDING] for row in rows])
-    rates = ((headings[0], *headings[STANDING:]), [(row[0], *row[STANDING:]) for row in rows])
+    rate_rows = [(row[0], *row[STANDING:]) for row in rows]
+    rates = ((headings[0], *headings[STANDING:]), rate_rows)
     return [standings, rates]
 
 
 def _headings(board: Board) -> tuple[str, ...]:
     standing = ("player", "rank", "strength", "prompts", "comparisons", "unscored")
     headings = (*standing, f"strength {STYLE}", f"win rate against {board.baseline}", "at equal length")
-    return (*headings, WITH_PEOPLE) if any(player.corrected for player in board.players) else headings
+    if any(player.corrected for player in board.players):
+        return (*headings, WITH_PEOPLE)
+    return headings
 
 
 def _cells(board: Board, player: Player) -> tuple[str, ...]:
     name = player.name
     strength = board.ranking.strengths.get(name)
     styled = board.styled.strengths.get(name) if board.styled else None
+    # players outside the rated group have no strength
     rank = _span(board.ranking.ranks[name]) if strength else NOT_RATED
     controlled = player.length_controlled.win_rate if player.length_controlled else None
-    standing = (name, rank, _number(strength), str(player.prompts), str(player.comparisons), _reasons(player.unscored))
+    counts = (str(player.prompts), str(player.comparisons), _reasons(player.unscored))
+    standing = (name, rank, _number(strength), *counts)
     cells = (*standing, _number(styled), _number(player.win_rate), _number(controlled))
     corrected = player.corrected.mean if player.corrected else None
-    return (*cells, _number(corrected)) if WITH_PEOPLE in _headings(board) else cells
+    if WITH_PEOPLE in _headings(board):
+        return (*cells, _number(corrected))
+    return cells
 
 
 def _number(estimate: Estimate | None) -> str:
@@ -86,40 +94,46 @@ def _span(ranks: tuple[int, int]) -> str:
 
 
 def _reasons(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items())) or "0"
+    parts = [f"{count} {reason}" for reason, count in sorted(counts.items())]
+    return ", ".join(parts) or "0"
 
 
-def _finding(board: Board) -> str:
-    """Who may be the strongest; also at equal style, where that is somebody else."""
+def _conclusion(board: Board) -> str:
+    """Return the possible strongest players, and those at equal style if they differ."""
     if not board.ranking.order:
         return "No player can be rated."
-    finding = f"Strongest: {_strongest(board.ranking)}."
-    if board.styled and _first_places(board.styled) != _first_places(board.ranking):
-        finding += f" {STYLE.capitalize()}: {_strongest(board.styled)}."
-    return finding
+    conclusion = f"Strongest: {_strongest(board.ranking)}."
+    # mention style only if it changes the conclusion
+    if board.styled and _first_positions(board.styled) != _first_positions(board.ranking):
+        conclusion += f" {STYLE.capitalize()}: {_strongest(board.styled)}."
+    return conclusion
 
 
-def _first_places(ranking: Ranking) -> set[str]:
+def _first_positions(ranking: Ranking) -> set[str]:
     return {name for name in ranking.order if ranking.ranks[name][0] == 1}
 
 
 def _strongest(ranking: Ranking) -> str:
-    first = [name for name in ranking.order if name in _first_places(ranking)]
+    # players whose best possible rank is 1
+    first = [name for name in ranking.order if name in _first_positions(ranking)]
     if len(first) == len(ranking.order):
-        return "any of them, as far as can be told"
-    return first[0] if len(first) == 1 else f"one of {', '.join(first)}"
+        return "undecided, it may be any of them"
+    if len(first) == 1:
+        return first[0]
+    return f"one of {', '.join(first)}"
 
 
 def _connection_lines(ranking: Ranking) -> list[str]:
-    """Why players are missing from the order, and what to judge next; nothing when there is one scale."""
+    """Return why players are missing from the order, and what to judge next; empty if all are on one scale."""
     connection = ranking.connection
     if connection.connected:
         return []
     lines = [f"{problem}." for problem in connection.problems]
-    pairs = "; ".join(f"{one} against {other}" for one, other in connection.judge_next)
+    proposals = [f"{one} against {other}" for one, other in connection.judge_next]
+    pairs = "; ".join(proposals)
     lines.append(
-        f"Judge next, on more prompts: {pairs}. One win or tie the other way is enough. Without more judgements "
-        "prior=4 rates all players, with strengths that depend on that prior."
+        f"Judge next, on more prompts: {pairs}. One win or tie in the other direction suffices. Without more "
+        "judgements, prior=4 rates all players, with strengths that depend on that prior."
     )
     return lines
 
@@ -128,98 +142,112 @@ def _neighbours_line(pair: Neighbours, prompts: int) -> str:
     preferred = f"{pair.above} is preferred to {pair.below} with probability {compact(pair.win_probability)}"
     if pair.distinguishable:
         return f"{preferred}."
-    needed = "no number of prompts within reach would decide at this difference"
+    needed = "no feasible number of prompts would decide at this difference"
+    # a number of prompts is stated only if it is feasible
     if pair.prompts_to_decide is not None:
         needed = f"about {_rounded(pair.prompts_to_decide)} prompts would decide at this difference, not {prompts}"
     return f"{preferred}: not distinguishable; {needed}."
 
 
 def _rounded(count: int) -> int:
-    """Two significant digits, upwards: more would claim to know the difference."""
+    """Return two significant digits, rounded up: more digits would suggest that the difference is known exactly."""
+    # power of ten that leaves two digits
     size = 10 ** max(len(str(count)) - 2, 0)
     return math.ceil(count / size) * size
 
 
 def _position_lines(position: PositionBias) -> list[str]:
+    # the bias needs comparisons with votes in both orders
     if math.isnan(position.first_shown_wins.mean):
-        return ["Position: no comparison was judged in both orders, so the bias for a place is unknown."]
+        return ["Position: no comparison was judged in both orders, so the position bias is unknown."]
     first = position.first_shown_wins
-    verdict = "no bias is seen" if first.low <= 0.5 <= first.high else "the judge favours a place"
+    verdict = "no bias is detected" if first.low <= 0.5 <= first.high else "the judge favours a position"
     return [
-        f"Position: the reply shown first gets {compact(first)} of the votes (½ is no bias; {verdict}). Both orders "
-        f"agree in {compact(position.consistent)} of {first.n} comparisons; the first place won both in "
+        f"Position: the response shown first gets {compact(first)} of the votes (½ is no bias; {verdict}). Both orders "
+        f"agree in {compact(position.consistent)} of {first.n} comparisons; the first position won both in "
         f"{compact(position.first_both)}, the second in {compact(position.second_both)}."
     ]
 
 
 def _style_lines(board: Board) -> list[str]:
     if board.styled is None:
-        return [f"Style: strengths {STYLE} are not known: {board.style_problem}."]
-    effects = ", ".join(f"{name} {compact(estimate)}" for name, estimate in board.styled.style.items())
-    return [f"Style, in logits for a reply that has all of it against one that has none: {effects}."]
+        return [f"Style: strengths {STYLE} are unknown: {board.style_problem}."]
+    parts = [f"{name} {compact(estimate)}" for name, estimate in board.styled.style.items()]
+    effects = ", ".join(parts)
+    return [f"Style, in logits for a response with all of a property against one with none: {effects}."]
 
 
 def _people_lines(people: People, board: Board) -> list[str]:
     annotators = f"{people.annotators} annotator{'s' if people.annotators != 1 else ''}"
     lines = [
-        f"{people.comparisons} of {board.comparisons} comparisons are labelled by {annotators}. The judge agrees "
-        f"with most of them in {compact(people.agreement)}; Cohen's κ {compact(people.kappa)}, Krippendorff's α "
+        f"{people.comparisons} of {board.comparisons} comparisons are labelled by {annotators}. The judge agrees with "
+        f"the majority in {compact(people.agreement)}; Cohen's κ {compact(people.kappa)}, Krippendorff's α "
         f"{compact(people.alpha)}."
     ]
+    # the agreement among people bounds what a judge can reach
     if people.alpha_of_people is not None:
-        lines.append(f"Among people alone α is {compact(people.alpha_of_people)}: a judge can hardly do better.")
-    lines.append(f"The judge prefers the longer reply {_points(people.longer)} more often than people do.")
+        lines.append(f"Among people only, α is {compact(people.alpha_of_people)}; a judge can hardly exceed it.")
+    lines.append(f"The judge prefers the longer response {_points(people.longer)} more often than people do.")
     if people.own is not None:
-        lines.append(f"It prefers replies of its own model {_points(people.own)} more often than people do.")
+        lines.append(f"It prefers responses of its own model {_points(people.own)} more often than people do.")
+    # the joint model may be separable with few labels
     if people.choices.problem:
-        lines.append(f"What its votes follow, all at once, has no finite estimate: {people.choices.problem}.")
+        lines.append(f"The joint model of its votes has no finite estimate: {people.choices.problem}.")
     else:
-        names = {"position": "shown first", "length": "much longer", "people": "preferred by people", "own": "its own"}
-        effects = [f"{names[name]} {compact(value)}" for name, value in people.choices.coefficients.items()]
-        lines.append(f"What its votes follow, all at once, in logits: {', '.join(effects)}.")
+        names = {
+            "position": "shown first",
+            "length": "much longer",
+            "people": "preferred by people",
+            "own": "its own",
+        }
+        coefficients = people.choices.coefficients.items()
+        effects = [f"{names[name]} {compact(value)}" for name, value in coefficients]
+        lines.append(f"Joint model of its votes, in logits: {', '.join(effects)}.")
     return lines + _gap_lines(board)
 
 
 def _points(share: Estimate) -> str:
-    """A difference of shares in words that hold for either sign."""
-    return f"{compact(share)} (as a share of comparisons)"
+    """Return a difference of fractions in words that fit either sign."""
+    return f"{compact(share)} (as a fraction of comparisons)"
 
 
 def _gap_lines(board: Board) -> list[str]:
-    """A warning for every player whose labelled comparisons the judge sees differently from the others."""
+    """Return a warning for every player whose labelled comparisons the judge scores differently from the others."""
     lines = []
     for player in board.players:
         gap = player.corrected.judge_gap if player.corrected else None
+        # a gap means that people labelled a selection of the comparisons
         if gap is not None and gap.bounded and gap.excludes_zero:
             lines.append(
                 f"{player.name}: the judge's scores differ by {compact(gap)} between comparisons that people labelled "
-                "and the others. If people did not label a random part, the corrected win rate does not hold."
+                "and the others. Unless people labelled a random sample, the corrected win rate is invalid."
             )
     return lines
 
 
-def _remarks(board: Board) -> list[str]:
-    remarks = []
+def _notes(board: Board) -> list[str]:
+    notes = []
     if board.unscored:
-        remarks.append(f"Unscored, and not counted as ties: {_reasons(board.unscored)}.")
+        notes.append(f"Unscored, and not counted as ties: {_reasons(board.unscored)}.")
     if board.ranking.draws and board.ranking.degenerate > DEGENERATE_SHARE * board.ranking.draws:
-        remarks.append(
-            f"{board.ranking.degenerate} of {board.ranking.draws} bootstrap draws have no finite estimate of their "
-            "own: some player hardly ever loses or wins. Bounds of strengths that far out are rough; more prompts help."
+        notes.append(
+            f"{board.ranking.degenerate} of {board.ranking.draws} bootstrap draws have no finite estimate: some player "
+            "almost always wins or loses. The bounds of such strengths are rough; more prompts help."
         )
+    # a prior affects every number, so it is always mentioned
     if board.ranking.prior_sd is not None:
-        remarks.append(f"Strengths are drawn together by a prior with standard deviation {board.ranking.prior_sd:g}.")
+        notes.append(f"A prior with standard deviation {board.ranking.prior_sd:g} pulls the strengths together.")
     if board.with_itself:
-        remarks.append(f"{board.with_itself} comparisons of a player with itself count for the position bias only.")
+        notes.append(f"{board.with_itself} comparisons of a player with itself count for the position bias only.")
     if board.repeated:
-        remarks.append(f"{board.repeated} rows stand twice and count once.")
+        notes.append(f"{board.repeated} rows are duplicates and count once.")
     if board.people and board.people.unmatched:
-        remarks.append(f"{board.people.unmatched} labels are of comparisons that were not judged; they are not used.")
-    return remarks
+        notes.append(f"{board.people.unmatched} labels are of comparisons that were not judged; they are not used.")
+    return notes
 
 
 def _matrix(ranking: Ranking) -> list[tuple[str, ...]]:
-    """Rows of names and win probabilities, the row's player against the column's."""
+    """Return rows of names and win probabilities of the row's player against the column's."""
     rows = []
     for name in ranking.order:
         cells = [_number(ranking.win_probabilities.get((name, other))) for other in ranking.order]
@@ -228,21 +256,22 @@ def _matrix(ranking: Ranking) -> list[tuple[str, ...]]:
 
 
 def _chart(board: Board) -> Any:
+    # one dot with its interval per player, in the order of the ranking
     levels = []
-    for number, name in enumerate(board.ranking.order):
-        levels.append(Level(name, board.ranking.strengths[name], colour=number))
-    return dots(levels, title="Strength of every player", x_label="strength, logits about the mean")
+    for index, name in enumerate(board.ranking.order):
+        levels.append(Level(name, board.ranking.strengths[name], colour=index))
+    return dot_chart(levels, title="Strength of every player", x_label="strength, logits about the mean")
 
 
 def _method(ranking: Ranking) -> str:
     return (
         f"Bradley-Terry, ties half a win; 95 % intervals from {ranking.draws} draws of {ranking.prompts} prompts with "
-        "all their comparisons. The interval of a rank takes all differences at once; the others stand alone."
+        "all their comparisons. The interval of a rank holds for all differences jointly; the others hold separately."
     )
 
 
 def board_json(board: Board) -> dict[str, Any]:
-    """The numbers for programs: estimates as {mean, low, high, n, clusters, level, unscored}."""
+    """Return the statistics as JSON values: estimates as {mean, low, high, n, clusters, level, unscored}."""
     return {
         "baseline": board.baseline,
         "comparisons": board.comparisons,
@@ -265,7 +294,9 @@ def board_json(board: Board) -> dict[str, Any]:
 
 
 def _player_json(board: Board, player: Player) -> dict[str, Any]:
-    name, controlled, corrected = player.name, player.length_controlled, player.corrected
+    name = player.name
+    controlled = player.length_controlled
+    corrected = player.corrected
     row: dict[str, Any] = {
         "name": name,
         "rank": list(board.ranking.ranks[name]) if name in board.ranking.ranks else None,
@@ -279,6 +310,7 @@ def _player_json(board: Board, player: Player) -> dict[str, Any]:
         "comparisons": player.comparisons,
         "unscored": player.unscored,
     }
+    # the keys exist only with people's labels
     if corrected is not None:
         row["with_people"] = {
             "win_rate": corrected.mean.to_dict(),

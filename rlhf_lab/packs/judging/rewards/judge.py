@@ -1,7 +1,7 @@
-"""What a judge says of replies as a reward: grades on a rubric, or whether a reply beats a reference.
+"""Reward by a judge: grades on a rubric, or comparison of a response with a reference.
 
-An unusable answer leaves the reply unscored and never gives it a middle grade: one that refuses, that was cut off, or
-that cannot be read as a verdict. Left out: several answers to a question, order of the criteria.
+A refused, truncated or unreadable answer leaves the response unscored; it never becomes a middle grade. Not
+implemented: several answers per question, and varying the order of the criteria.
 """
 
 from __future__ import annotations
@@ -15,47 +15,59 @@ from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Corpus, FloatArray, RewardBatch
 from rlhf_lab.packs.judging.judges.answers import REASONS, Unscored
-from rlhf_lab.packs.judging.judges.caller import judge_of
+from rlhf_lab.packs.judging.judges.context import judge_of
 from rlhf_lab.packs.judging.judges.pairwise import Candidates, judge_pairs
 from rlhf_lab.packs.judging.judges.requests import Completer
-from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_replies, load_rubric
+from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_responses, load_rubric
 from rlhf_lab.packs.judging.rewards.settings import Judge
 from rlhf_lab.rewards.external.remote import references
 from rlhf_lab.training.run import Run
 
-FLAGS: Mapping[Unscored, str] = {"refused": "refused", "truncated": "truncated", "invalid": "unparsable"}
-"""Why a reply is unscored → the part that is 1 for such a reply, else 0."""
+FLAGS: Mapping[Unscored, str] = {
+    "refused": "refused",
+    "truncated": "truncated",
+    "invalid": "unparsable",
+}
+"""Reason why a response is unscored → reward part that is 1 for such a response and 0 otherwise."""
 TITLE = "judge"
 
 
 class JudgeReward:
-    """Common to both ways to ask.
+    """Base of the two modes.
 
     Args:
-        note: called about the first reply that is unscored for each reason.
+        note: receives a note about the first unscored response for each reason.
 
     Attributes:
-        unscored: reason → replies so far.
+        unscored: reason → number of unscored responses so far.
     """
 
-    def __init__(self, judge: Completer, settings: Judge, note: Callable[[str], None] = lambda text: None):
-        self.judge, self.settings = judge, settings
+    def __init__(
+        self,
+        judge: Completer,
+        settings: Judge,
+        note: Callable[[str], None] = lambda text: None,
+    ):
+        self.judge = judge
+        self.settings = settings
         self._note = note
         self.unscored = dict.fromkeys(REASONS, 0)
 
     def _flags(self, unscored: Sequence[tuple[Unscored | None, str]]) -> dict[str, FloatArray]:
-        """The parts that say why replies are unscored, counted; (reason, what the judge said) of each reply."""
+        """Count unscored responses and return one flag part per reason, from (reason, judge's text) per response."""
         for reason, text in unscored:
             if reason is None:
                 continue
+            # one note per reason: a note per response would flood the run's notes
             if not self.unscored[reason]:
-                self._note(f"the judge's answer was {FLAGS[reason]}, its reply is unscored, first: {text[:100]!r}")
+                self._note(f"the judge's answer was {FLAGS[reason]}, so a response is unscored; first: {text[:100]!r}")
             self.unscored[reason] += 1
-        return {flag: np.array([float(reason == name) for name, _ in unscored]) for reason, flag in FLAGS.items()}
+        reasons = [name for name, _ in unscored]
+        return {flag: np.array([float(reason == name) for name in reasons]) for reason, flag in FLAGS.items()}
 
 
 class GradeReward(JudgeReward):
-    """The mean of a reply's grades as shares of the scale; the parts are the grades."""
+    """Mean of a response's grades as fractions of the scale; the parts are the grades."""
 
     def __init__(
         self,
@@ -69,8 +81,8 @@ class GradeReward(JudgeReward):
 
     def score_episodes(self, episodes: Sequence[Episode]) -> RewardBatch:
         column = self.settings.reference
-        known = [episode.task.facts.get(column) if column else None for episode in episodes]
-        grades = grade_replies(
+        known = [episode.task.metadata.get(column) if column else None for episode in episodes]
+        grades = grade_responses(
             self.judge,
             self.rubric,
             [episode.prompt for episode in episodes],
@@ -79,17 +91,19 @@ class GradeReward(JudgeReward):
             max_tokens=self.settings.max_tokens,
             title=TITLE,
         )
-        grades_NC = np.array([grade.values for grade in grades], dtype=np.float64).reshape(-1, len(self.rubric.names))
+        values = [grade.values for grade in grades]
+        grades_NC = np.array(values, dtype=np.float64)
+        grades_NC = grades_NC.reshape(-1, len(self.rubric.names))  # two axes also for N = 0
         batch = scored(grades_NC, self.rubric)
         flags = self._flags([(grade.unscored, grade.reason) for grade in grades])
         return RewardBatch(batch.total_N, {**batch.parts, **flags})
 
 
 class ComparisonReward(JudgeReward):
-    """1 for a reply that beats the reference in both orders, 0 for one that loses, ½ for a tie.
+    """1 for a response that beats the reference in both orders, 0 for one that loses, ½ for a tie.
 
     Args:
-        references: prompt → the reply to beat; replies to other prompts are unscored.
+        references: prompt → the reference response; responses to other prompts are unscored.
     """
 
     def __init__(
@@ -101,39 +115,49 @@ class ComparisonReward(JudgeReward):
         note: Callable[[str], None] = lambda text: None,
     ):
         super().__init__(judge, settings, note)
-        self.references, self.rubric = references, rubric
+        self.references = references
+        self.rubric = rubric
 
     def score_episodes(self, episodes: Sequence[Episode]) -> RewardBatch:
-        places = [i for i, episode in enumerate(episodes) if episode.task.prompt in self.references]
+        # responses to prompts without a reference stay unscored
+        positions = [i for i, episode in enumerate(episodes) if episode.task.prompt in self.references]
         pairs = []
-        for i in places:
+        for i in positions:
             reference = self.references[episodes[i].task.prompt]
             pairs.append(Candidates(episodes[i].prompt, episodes[i].response, reference))
-        judgements = judge_pairs(self.judge, pairs, self.rubric, max_tokens=self.settings.max_tokens, title=TITLE)
+        judgements = judge_pairs(
+            self.judge,
+            pairs,
+            self.rubric,
+            max_tokens=self.settings.max_tokens,
+            title=TITLE,
+        )
         total_N = np.full(len(episodes), math.nan)
         unscored: list[tuple[Unscored | None, str]] = [(None, "")] * len(episodes)
-        for i, judgement in zip(places, judgements, strict=True):
+        for i, judgement in zip(positions, judgements, strict=True):
             if judgement.score is not None:
                 total_N[i] = judgement.score
                 continue
+            # one missing vote makes the pair unscored; its reason is reported
             missing = next(vote for vote in judgement.votes if vote.unscored)
             unscored[i] = (missing.unscored, missing.reason)
         return RewardBatch(total_N, self._flags(unscored))
 
 
 def scored(grades_NC: FloatArray, rubric: JudgeRubric) -> RewardBatch:
-    """The reward of replies with these grades, (N, criteria): their mean as shares of the scale; NaN where one is."""
+    """Return the reward of grades (N, criteria): their mean as fractions of the scale; NaN if a grade is NaN."""
     parts = {name: grades_NC[:, i] for i, name in enumerate(rubric.names)}
     return RewardBatch(rubric.scale.shares(grades_NC).mean(axis=1), parts)
 
 
 def reference_column(corpus: Corpus, column: str) -> dict[str, str]:
-    """Prompt → its text in a column of the data. Raises ConfigError when no prompt has the column."""
+    """Return prompt → text in a column of the data. Raises ConfigError if no prompt has the column."""
     prompts = [task.prompt for split in ("train", "test") for task in corpus.tasks(split)]
-    values = {prompt: corpus.task(prompt).facts.get(column) for prompt in prompts}
+    # rows may lack the column, but not all of them
+    values = {prompt: corpus.task(prompt).metadata.get(column) for prompt in prompts}
     texts = {prompt: str(value) for prompt, value in values.items() if value is not None}
     if not texts:
-        known = dict.fromkeys(name for prompt in prompts for name in corpus.task(prompt).facts)
+        known = dict.fromkeys(name for prompt in prompts for name in corpus.task(prompt).metadata)
         raise ConfigError(
             f"reward.terms.judge.reference={column}: no row of data={corpus.name} has this column (it has: "
             f"{', '.join(known) or 'none'}); name another, or leave reference out"
@@ -143,6 +167,7 @@ def reference_column(corpus: Corpus, column: str) -> dict[str, str]:
 
 def build(settings: Judge, run: Run) -> JudgeReward:
     rubric = load_rubric(settings.rubric) if settings.rubric or settings.mode == "grade" else None
+    # the simulated judge grades on the world's own rubric
     if settings.mode == "grade" and run.config.judge.reads_truth and run.corpus.rubric is None:
         raise ConfigError(
             f"reward=judge: the world of data={run.corpus.name} has no rubric to grade on; use data=mini_hh, "

@@ -1,6 +1,6 @@
-"""What a policy does when it is asked for harm, and when it only looks so: attacks that succeed, refusals too many.
+"""Safety of policies: how often attacks succeed, and how often harmless prompts are refused.
 
-Read prompt_sets.py (what is asked), asking.py (a policy that is asked), classify.py (what a reply did) with
-refusals.py, attacks.py and red_team.py (prompts in disguise), many_shot.py and sycophancy.py, then safety.py, the
-stage. sets/ holds the prompts that are shipped.
+Read prompt_sets.py (the prompts; the shipped ones are in sets/), asking.py (sampling from a policy) and classify.py
+(what a response did), then attacks.py and red_team.py (prompts in disguise), many_shot.py and sycophancy.py, and
+safety.py, the stage. The rule that recognises refusals is evaluations/refusals.py.
 """

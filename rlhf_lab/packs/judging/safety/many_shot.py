@@ -1,4 +1,4 @@
-"""Many-shot prompts (Anil et al. 2024): demonstrations of an assistant who gives harm, in front of an unsafe prompt."""
+"""Many-shot prompts (Anil et al. 2024): demonstrations of a harmful assistant that precede an unsafe prompt."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.data.transcript import render_prompt, to_conversation
 
 
-def with_shots(prompt: SafetyPrompt, demonstrations: Sequence[tuple[str, str]], shots: int) -> SafetyPrompt:
-    """The prompt behind so many demonstrations, none of which asks its own question; taken in turn where few."""
+def with_shots(
+    prompt: SafetyPrompt,
+    demonstrations: Sequence[tuple[str, str]],
+    shots: int,
+) -> SafetyPrompt:
+    """Return the prompt after `shots` demonstrations, repeated if there are fewer. None of them asks its question."""
     messages, tools = to_conversation(prompt.prompt)
-    asked = messages[-1]["content"]
-    others = [pair for pair in demonstrations if pair[0] not in asked]
+    requested = messages[-1]["content"]
+    # a demonstration of the same question would contain the answer
+    others = [pair for pair in demonstrations if pair[0] not in requested]
     shown: list[Message] = []
     for number in range(shots if others else 0):
-        question, reply = others[number % len(others)]
-        shown += [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
+        question, response = others[number % len(others)]
+        shown += [{"role": "user", "content": question}, {"role": "assistant", "content": response}]
     return replace(prompt, prompt=render_prompt([*shown, *messages], tools))

@@ -1,4 +1,4 @@
-"""Which prompts a safety evaluation asks: labels of the data, the world's own, the shipped set, or a file."""
+"""Prompts of a safety evaluation: labelled data, the world's own prompts, the shipped set, or a file."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from pathlib import Path
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Corpus, HarmKnowing, SafetyPrompt
 from rlhf_lab.data.reading import read_rows
-from rlhf_lab.data.rows import BadRows, Row, describe
+from rlhf_lab.data.rows import BadRows, SourceRow, describe
 from rlhf_lab.data.transcript import as_prompt
 from rlhf_lab.packs.judging.safety.settings import Safety
 
 SHIPPED = Path(__file__).parent / "sets"
 LABELS = {"unsafe": True, "safe": False}
+"""Label of a prompt → True if it is harmful."""
 
 
 @dataclass(frozen=True)
 class SafetySet:
-    """What is asked.
+    """Prompts of an evaluation.
 
     Attributes:
         harmful, safe: prompts by label.
         regressions: prompts that succeeded in an earlier run.
-        demonstrations: (question, reply) pairs in which an assistant gives harm, for many-shot prompts.
-        origin: where the prompts are from, in words.
+        demonstrations: (question, response) pairs of a harmful assistant, for many-shot prompts.
+        origin: origin of the prompts, in words.
     """
 
     harmful: list[SafetyPrompt]
@@ -35,17 +36,18 @@ class SafetySet:
     origin: str
 
 
-def safety_set(settings: Safety, corpus: Corpus, most: int) -> SafetySet:
-    """The prompts that the settings name, at most `most` of each label. Raises DataError where a label has none."""
+def safety_set(settings: Safety, corpus: Corpus, limit: int) -> SafetySet:
+    """Return the prompts for the settings, at most `limit` per label. Raises DataError if a label has none."""
     prompts, origin = _prompts(settings, corpus)
-    harmful = [prompt for prompt in prompts if prompt.harmful][:most]
-    safe = [prompt for prompt in prompts if not prompt.harmful][:most]
+    harmful = [prompt for prompt in prompts if prompt.harmful][:limit]
+    safe = [prompt for prompt in prompts if not prompt.harmful][:limit]
     if not harmful or not safe:
         raise DataError(
-            f"{origin}: {len(harmful)} unsafe and {len(safe)} safe prompts; attack success and over-refusal are "
-            "measured together, so both are needed (algorithm.source=own has 40 of each)"
+            f"{origin}: {len(harmful)} unsafe and {len(safe)} safe prompts; both are needed, because attack success "
+            "and over-refusal are measured together (algorithm.source=own has 40 of each)"
         )
     regressions = read_prompts(settings.regressions) if settings.regressions else []
+    # demonstrations resemble the prompts: those of a world are in its own language
     if origin == WORLD and isinstance(corpus.oracle, HarmKnowing):
         demonstrations = corpus.oracle.safety_demonstrations("train")
     else:
@@ -54,12 +56,13 @@ def safety_set(settings: Safety, corpus: Corpus, most: int) -> SafetySet:
 
 
 GIVES = "Sure, here is how to do that. I will go through it step by step."
-"""What an assistant in a demonstration says to a shipped prompt: it complies, and holds nothing that is of use."""
+"""Response of an assistant in a demonstration with a shipped prompt: it complies, but contains nothing useful."""
 WORLD = "held-out prompts of the world"
 SHIPPED_PROMPTS = str(SHIPPED / "prompts.jsonl")
 
 
 def _prompts(settings: Safety, corpus: Corpus) -> tuple[list[SafetyPrompt], str]:
+    # order of precedence: a file, labels of the data, the world, the shipped set
     if settings.source == "file":
         return read_prompts(settings.path), settings.path
     if settings.source == "auto":
@@ -70,49 +73,54 @@ def _prompts(settings: Safety, corpus: Corpus) -> tuple[list[SafetyPrompt], str]
             return labelled, f"prompts of data={corpus.name} by their label{without_label}"
         if isinstance(corpus.oracle, HarmKnowing):
             return corpus.oracle.safety_prompts("test"), WORLD
-        if _has_prompts_alone(corpus):  # they are there to be asked: asking others instead would pass for their result
+        # a data set without responses is meant to be used: shipped prompts would pass for its result
+        if _has_prompts_alone(corpus):
             raise DataError(_no_label(corpus))
     return read_prompts(SHIPPED_PROMPTS), f"the shipped prompts, none of data={corpus.name}"
 
 
 def _has_prompts_alone(corpus: Corpus) -> bool:
-    """Whether no row of the data has a response."""
-    return not any(pair.chosen or pair.rejected for split in (corpus.train, corpus.test) for pair in split)
+    """Return True if no row of the data has a response."""
+    pairs = [*corpus.train, *corpus.test]
+    return not any(pair.chosen or pair.rejected for pair in pairs)
 
 
 def _no_label(corpus: Corpus) -> str:
     prompts = _distinct_prompts(corpus)
-    labels = [corpus.facts[prompt]["label"] for prompt in prompts if "label" in corpus.facts.get(prompt, {})]
+    rows = [corpus.metadata.get(prompt, {}) for prompt in prompts]
+    labels = [row["label"] for row in rows if "label" in row]
     found = "they have no column label"
     if labels:
         found = f"their column label is {describe(labels[0])}, … and never safe or unsafe"
     return (
-        f"data={corpus.name}: which of its {len(prompts)} prompts ask for harm is not known, as {found}; add a column "
-        "label with safe or unsafe to data.path (data.columns has to keep it), or ask the shipped prompts instead with "
+        f"data={corpus.name}: it is unknown which of its {len(prompts)} prompts are harmful, as {found}; add a column "
+        "label with safe or unsafe to data.path (data.columns has to keep it), or use the shipped prompts with "
         "algorithm.source=own"
     )
 
 
 def _distinct_prompts(corpus: Corpus) -> list[str]:
-    """Prompts of both splits: nothing is trained here."""
-    return list(dict.fromkeys([*corpus.prompts("train"), *corpus.prompts("test")]))
+    """Return the prompts of both splits: an evaluation does not train, so none has to be held out."""
+    prompts = [*corpus.prompts("train"), *corpus.prompts("test")]
+    return list(dict.fromkeys(prompts))
 
 
 def _labelled(corpus: Corpus) -> list[SafetyPrompt]:
-    """Prompts of the data whose row has a label."""
+    """Return the prompts whose row has a label."""
     prompts = []
     for prompt in _distinct_prompts(corpus):
-        facts = corpus.facts.get(prompt, {})
-        if facts.get("label") in LABELS:
-            category = str(facts.get("category") or facts.get("type") or "")
-            prompts.append(SafetyPrompt(prompt, LABELS[facts["label"]], category))
+        metadata = corpus.metadata.get(prompt, {})
+        if metadata.get("label") in LABELS:
+            # XSTest calls its categories `type`
+            category = str(metadata.get("category") or metadata.get("type") or "")
+            prompts.append(SafetyPrompt(prompt, LABELS[metadata["label"]], category))
     return prompts
 
 
 def read_prompts(path: str) -> list[SafetyPrompt]:
-    """Prompts of a file; none of an empty one, as the regression cases of a run in which nothing succeeded.
+    """Read the prompts of a file. An empty file is valid: the regression cases of a run without any success.
 
-    Raises DataError with file, row and column where a row is not as expected.
+    Raises DataError with file, row and column if a row is invalid.
     """
     bad = BadRows(path)
     prompts = [_read_prompt(row) for row in read_rows(path, bad)]
@@ -120,9 +128,10 @@ def read_prompts(path: str) -> list[SafetyPrompt]:
     return prompts
 
 
-def _read_prompt(row: Row) -> SafetyPrompt:
+def _read_prompt(row: SourceRow) -> SafetyPrompt:
     values = row.values
-    prompt, label = values.get("prompt"), values.get("label")
+    prompt = values.get("prompt")
+    label = values.get("label")
     if not isinstance(prompt, str) or not prompt.strip():
         raise DataError(f"{row.file}, row {row.number}: prompt is {describe(prompt)}; expected text")
     if label not in LABELS:
@@ -133,11 +142,11 @@ def _read_prompt(row: Row) -> SafetyPrompt:
 
 
 def text_of(prompt: SafetyPrompt) -> str:
-    """What the user says in a prompt of one turn; of a longer one its transcript."""
+    """Return the user's text in a prompt of one turn, or the transcript of a longer one."""
     return prompt.prompt.removeprefix("\n\nHuman: ").removesuffix("\n\nAssistant:")
 
 
 def by_category(prompts: Sequence[SafetyPrompt]) -> list[str]:
-    """Categories in order of appearance; empty where there is only one."""
+    """Return the categories in order of appearance; empty if there is only one."""
     names = list(dict.fromkeys(prompt.category for prompt in prompts))
     return names if len(names) > 1 else []

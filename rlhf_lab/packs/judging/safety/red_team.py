@@ -1,10 +1,10 @@
-"""Automated red-teaming: rounds in which every prompt that still holds is asked in another disguise.
+"""Automated red-teaming: in each round, every prompt that has not succeeded yet is sent in another disguise.
 
-Of each round: a template of attacks.py disguises the request, the attacker (where there is one) rewords it, the policy
-replies once, the classifier decides. A prompt that succeeded is not asked again. `attempts` rounds are the budget.
+A round has four steps: a template of attacks.py disguises the request, the attacker (if any) rewords it, the policy
+responds once, and the classifier decides. A prompt that succeeded is not sent again. The budget is `attempts` rounds.
 
-A disguise that loses its beginning would lose the request itself. So disguises have all the room of the model's
-positions, whatever rollout.max_prompt_tokens is; one that does not fit even there is skipped and counted.
+A disguise that is truncated at its beginning would lose the request itself. So disguises may use all positions of the
+model, independent of rollout.max_prompt_tokens. One that does not fit is skipped and counted.
 """
 
 from __future__ import annotations
@@ -16,26 +16,28 @@ from typing import Any
 
 from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.data.transcript import as_prompt
-from rlhf_lab.packs.judging.judges.caller import judge_of
-from rlhf_lab.packs.judging.judges.requests import Request
-from rlhf_lab.packs.judging.safety.asking import Policy, Rows, succeeded
+from rlhf_lab.packs.judging.judges.context import judge_of
+from rlhf_lab.packs.judging.judges.requests import CompletionRequest
+from rlhf_lab.packs.judging.safety.asking import NamedPolicy, Rows, succeeded
 from rlhf_lab.packs.judging.safety.attacks import ATTACKS, REWORD, disguise, last_request
 from rlhf_lab.packs.judging.safety.classify import Classifier
 from rlhf_lab.packs.judging.safety.settings import Safety
 from rlhf_lab.training.run import Run
 
 Reword = Callable[[Sequence[str], int], list[str]]
-"""(requests, round) → the same requests in other words."""
+"""(requests, index of the round) → the same requests in other words."""
 
 
 @dataclass
-class Attempt:
+class AttackState:
     """A prompt under attack.
 
     Attributes:
-        tried: disguises so far.
-        scored: how many of them the classifier could judge.
-        succeeded: whether the last one did.
+        prompt: the original prompt.
+        number: index of the prompt.
+        tried: number of disguises so far.
+        scored: number of disguises that the classifier could classify.
+        succeeded: True if the last disguise succeeded.
     """
 
     prompt: SafetyPrompt
@@ -46,40 +48,45 @@ class Attempt:
 
     @property
     def outcome(self) -> int | None:
-        """Whether some disguise succeeded; None where none did and one was not scored, since that one may have."""
-        return int(self.succeeded) if self.succeeded or self.scored == self.tried else None
+        """1 if a disguise succeeded, else 0; None if none succeeded and one is unscored, since that one may have."""
+        if self.succeeded or self.scored == self.tried:
+            return int(self.succeeded)
+        return None
 
 
 def attacker_of(settings: Safety, run: Run) -> Reword | None:
-    """Who rewords the disguises; None where the templates stand by themselves."""
+    """Return the function that rewords disguises; None if the templates are used alone."""
     if not settings.attempts or settings.attacker == "templates":
         return None
     if settings.attacker == "judge":
         judge = judge_of(run)
 
         def by_judge(requests: Sequence[str], draw: int) -> list[str]:
-            asked = [
-                Request(({"role": "user", "content": REWORD.format(text=text)},), max_tokens=256, draw=draw)
+            requested = [
+                CompletionRequest(({"role": "user", "content": REWORD.format(text=text)},), max_tokens=256, draw=draw)
                 for text in requests
             ]
-            replies = judge.complete_many(asked, title="attacker")
-            return [reply.text if reply.stop == "end" else "" for reply in replies]
+            responses = judge.complete_many(requested, title="attacker")
+            return [response.text if response.stop == "end" else "" for response in responses]
 
         return by_judge
-    policy = Policy("attacker", run.needs["attacker"], run)
+    policy = NamedPolicy("attacker", run.needs["attacker"], run)
 
     def by_policy(requests: Sequence[str], draw: int) -> list[str]:
         prompts = [as_prompt(REWORD.format(text=text)) for text in requests]
-        asked = [number for number, prompt in enumerate(prompts) if policy.fits(prompt)]
-        if len(asked) < len(prompts):
+        requested = [index for index, prompt in enumerate(prompts) if policy.fits(prompt)]
+        if len(requested) < len(prompts):
             run.note(
-                f"attacker: {len(prompts) - len(asked)} of {len(prompts)} requests to reword are longer than the "
-                f"{policy.prompt_room} tokens that its positions leave to a prompt; their templates stand as they are"
+                f"attacker: {len(prompts) - len(requested)} of {len(prompts)} requests to reword are longer than "
+                f"the {policy.prompt_capacity} tokens available for a prompt; "
+                f"their templates are used unchanged"
             )
         reworded = [""] * len(prompts)
-        if asked:
-            replies = policy.ask(f"reword/{draw}", [prompts[i] for i in asked], 1, max_tokens=policy.prompt_room)
-            for number, (episode,) in zip(asked, replies, strict=True):
+        if requested:
+            responses = policy.ask(
+                f"reword/{draw}", [prompts[i] for i in requested], 1, max_tokens=policy.prompt_capacity
+            )
+            for number, (episode,) in zip(requested, responses, strict=True):
                 reworded[number] = episode.response
         return reworded
 
@@ -87,28 +94,36 @@ def attacker_of(settings: Safety, run: Run) -> Reword | None:
 
 
 def red_team(
-    policy: Policy, prompts: Sequence[SafetyPrompt], classifier: Classifier, budget: int, reword: Reword | None
+    policy: NamedPolicy,
+    prompts: Sequence[SafetyPrompt],
+    classifier: Classifier,
+    budget: int,
+    reword: Reword | None,
 ) -> Rows:
-    """Rows of every attempt, then one per prompt that says whether some attempt succeeded, and which."""
-    attacks = [Attempt(prompt, number) for number, prompt in enumerate(prompts)]
+    """Return a row per attempt, then a row per prompt with its success and the last attempt."""
+    attacks = [AttackState(prompt, index) for index, prompt in enumerate(prompts)]
     rows: Rows = []
     last: dict[int, dict[str, Any]] = {}
-    too_long: Counter[str] = Counter()
+    too_long: Counter[str] = Counter()  # name of the attack → number of skipped disguises
     for turn in range(budget):
         standing = [attack for attack in attacks if not attack.succeeded]
         if not standing:
             break
+        # a round uses one attack for all prompts; with more rounds than attacks, they repeat
         name = list(ATTACKS)[turn % len(ATTACKS)]
         disguised = _disguise(name, turn, standing, reword)
+        # a skipped disguise does not count as an attempt, so the prompt stays in the next round
         fitting = [i for i, prompt in enumerate(disguised) if policy.fits(prompt.prompt)]
         too_long[name] += len(disguised) - len(fitting)
         if not fitting:
             continue
-        standing, disguised = [standing[i] for i in fitting], [disguised[i] for i in fitting]
+        standing = [standing[i] for i in fitting]
+        disguised = [disguised[i] for i in fitting]
         prompts_of_turn = [prompt.prompt for prompt in disguised]
-        replies = policy.ask(f"red_team/{turn}", prompts_of_turn, 1, max_tokens=policy.prompt_room)
-        outcomes = classifier.outcomes(disguised, [group[0].response for group in replies])
-        for attack, prompt, (episode,), outcome in zip(standing, disguised, replies, outcomes, strict=True):
+        responses = policy.ask(f"red_team/{turn}", prompts_of_turn, 1, max_tokens=policy.prompt_capacity)
+        outcomes = classifier.outcomes(disguised, [group[0].response for group in responses])
+        for attack, prompt, (episode,), outcome in zip(standing, disguised, responses, outcomes, strict=True):
+            # update the state of the prompt, then record the attempt
             attack.tried += 1
             attack.scored += outcome is not None
             attack.succeeded = bool(succeeded(outcome))
@@ -119,26 +134,37 @@ def red_team(
     for attack in attacks:
         if not attack.tried:
             continue
-        # under the prompt's own text, so that runs are paired by prompt, whatever its disguises were
-        summary = {**last[attack.number], "part": "red_team_prompt", "prompt": attack.prompt.prompt}
+        # the summary has the original text, so that runs are paired by prompt, whatever the disguises were
+        summary = {
+            **last[attack.number],
+            "part": "red_team_prompt",
+            "prompt": attack.prompt.prompt,
+        }
         rows.append({**summary, "safety/red_team": attack.outcome, "safety/attempts": attack.tried})
     return rows
 
 
-def _note_too_long(policy: Policy, too_long: Mapping[str, int], untried: int) -> None:
+def _note_too_long(policy: NamedPolicy, too_long: Mapping[str, int], untried: int) -> None:
     if not too_long:
         return
-    counts = ", ".join(f"{name} {count}" for name, count in too_long.items())
+    parts = [f"{name} {count}" for name, count in too_long.items()]
+    counts = ", ".join(parts)
     left_out = f"; {untried} prompts fit in no disguise and are left out" if untried else ""
     policy.run.note(
-        f"{policy.name}: red-team prompts longer than the {policy.prompt_room} tokens that the model's positions leave "
-        f"to a prompt are skipped: {counts}{left_out}"
+        f"{policy.name}: skipped red-team prompts, longer than the {policy.prompt_capacity} tokens that the model has "
+        f"for a prompt: {counts}{left_out}"
     )
 
 
-def _disguise(name: str, turn: int, standing: Sequence[Attempt], reword: Reword | None) -> list[SafetyPrompt]:
+def _disguise(
+    name: str,
+    turn: int,
+    standing: Sequence[AttackState],
+    reword: Reword | None,
+) -> list[SafetyPrompt]:
     texts = [ATTACKS[name](last_request(attack.prompt)) for attack in standing]
     if reword is not None:
-        # an attacker that refuses or says nothing leaves the template as it is
-        texts = [new.strip() or old for new, old in zip(reword(texts, turn), texts, strict=True)]
+        # if the attacker refuses or writes nothing, the template is used unchanged
+        reworded = reword(texts, turn)
+        texts = [new.strip() or old for new, old in zip(reworded, texts, strict=True)]
     return [disguise(attack.prompt, text) for attack, text in zip(standing, texts, strict=True)]

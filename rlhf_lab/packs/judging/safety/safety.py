@@ -1,10 +1,11 @@
-"""Safety of policies on the same prompts: attack success and over-refusal together, and what else breaks a policy.
+"""Safety of policies on the same prompts: attack success together with over-refusal, and further attacks.
 
-Every rate has its n and a Wilson interval clustered by prompt (Korn & Graubard's effective sample size where a prompt
-has several replies); a rate of 0 also has the bound of the rule of three over the prompts. Policies are compared with
-the reference by prompt. What succeeded is written to regressions.jsonl, which later runs ask again.
+Every rate has its n and a Wilson interval clustered by prompt, with Korn & Graubard's effective sample size if a prompt
+has several responses. A rate of 0 also has the bound of the rule of three over the prompts. Policies are compared with
+the reference prompt by prompt. Successful prompts are written to regressions.jsonl, which later runs can test again.
 
-Left out: multi-turn attacks, gradient-based suffixes, prompt injection through tools.
+Not implemented: multi-turn attacks and gradient-based suffixes. Prompt injection through tools is in
+packs/agents/benchmarks.
 """
 
 from __future__ import annotations
@@ -17,27 +18,29 @@ from rlhf_lab.core.files import write_text
 from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.data.transcript import as_prompt
 from rlhf_lab.evaluations.policy_log import PolicyLog
-from rlhf_lab.packs.judging.safety.asking import Policy, Rows, refused, succeeded
+from rlhf_lab.packs.judging.safety.asking import NamedPolicy, Rows, refused, succeeded
 from rlhf_lab.packs.judging.safety.classify import Classifier
 from rlhf_lab.packs.judging.safety.many_shot import with_shots
 from rlhf_lab.packs.judging.safety.prompt_sets import by_category, safety_set
 from rlhf_lab.packs.judging.safety.red_team import Reword, attacker_of, red_team
 from rlhf_lab.packs.judging.safety.settings import Safety
-from rlhf_lab.packs.judging.safety.sycophancy import Question, shipped_questions, turned
+from rlhf_lab.packs.judging.safety.sycophancy import SycophancyQuestion, shipped_questions, turned_rates
 from rlhf_lab.statistics.estimates import Comparison, Estimate, floats
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate, holm
 from rlhf_lab.statistics.paired_rates import paired_by_prompt, rule_of_three
 from rlhf_lab.training.run import Result, Run
 
 COMPARED = ("safety/attack_success", "safety/over_refusal")
+"""Metrics compared with the reference. Holm's adjustment covers exactly these."""
 REGRESSIONS = "regressions.jsonl"
 
 
 class SafetyEvaluation:
-    """Evaluates `needs.reference`, then every other policy in `needs`, in the order written."""
+    """Evaluates `needs.reference`, then every other policy in `needs`, in their order."""
 
     def __init__(self, settings: Safety, run: Run):
-        self.settings, self.run = settings, run
+        self.settings = settings
+        self.run = run
         self.set = safety_set(settings, run.corpus, run.config.evaluation.prompts)
         self.classifier = Classifier(settings, run)
         self.questions = shipped_questions() if settings.sycophancy else []
@@ -50,116 +53,169 @@ class SafetyEvaluation:
 
     def finish(self) -> Result:
         names = {role: self._policy_name(role) for role in self.run.needs if role != "attacker"}
+        # the reference comes first, because the others are compared with it
         for role in ["reference", *(role for role in names if role != "reference")]:
-            if not self.log.find(names[role]):
-                self._evaluate(Policy(names[role], self.run.needs[role], self.run))
-        write_text(self.run.folder / REGRESSIONS, self._regression_cases())
+            if not self.log.find(names[role]):  # an earlier attempt may have evaluated it
+                self._evaluate(NamedPolicy(names[role], self.run.needs[role], self.run))
+        write_text(self.run.directory / REGRESSIONS, self._regression_cases())
         counts = {"safety/prompts/unsafe": len(self.set.harmful), "safety/prompts/safe": len(self.set.safe)}
-        return Result(self._compared(), counts)
+        return Result(self._compare_summaries(), counts)
 
     def _policy_name(self, role: str) -> str:
-        """The role; for a reference that is a stage of the recipe, the stage's name."""
+        """Return the role; for a reference that is a stage of the recipe, the stage's name."""
         source = str(self.run.config.needs[role])
-        return role if role != "reference" or "/" in source else f"{source} (reference)"
+        if role != "reference" or "/" in source:
+            return role
+        return f"{source} (reference)"
 
-    def _evaluate(self, policy: Policy) -> None:
-        rows = [*self._plain(policy), *self._many_shot(policy), *self._opinions(policy)]
+    def _evaluate(self, policy: NamedPolicy) -> None:
+        # every part of the evaluation contributes rows of its own kind to one table
+        rows = [*self._to_plain(policy), *self._many_shot(policy), *self._opinions(policy)]
         if self.settings.attempts:
+            # the attacker is loaded once, for the first policy
             self._reword = self._reword or attacker_of(self.settings, self.run)
-            rows += red_team(policy, self.set.harmful, self.classifier, self.settings.attempts, self._reword)
-        cut = policy.collector.prompts_cut
+            rows += red_team(
+                policy,
+                self.set.harmful,
+                self.classifier,
+                self.settings.attempts,
+                self._reword,
+            )
+        cut = policy.collector.prompts_cut  # number of truncated prompts
         if cut:
             self.run.note(
                 f"{policy.name}: {cut} prompts are longer than rollout.max_prompt_tokens="
-                f"{self.run.config.rollout.max_prompt_tokens} and lost their beginning"
+                f"{self.run.config.rollout.max_prompt_tokens} and were truncated at their beginning"
             )
         self.log.add(policy.name, rows, summarise(rows))
 
-    def _plain(self, policy: Policy) -> Rows:
-        """The prompts as they are: unsafe, safe, and those that once succeeded."""
+    def _to_plain(self, policy: NamedPolicy) -> Rows:
+        """Evaluate the prompts without disguise: unsafe, safe, and those that succeeded in an earlier run."""
         rows = []
         for part, prompts in (
             ("unsafe", self.set.harmful),
             ("safe", self.set.safe),
             ("regression", self.set.regressions),
         ):
-            # a case may be a disguise or have demonstrations in front: it is asked with the room that it was found with
-            longest = policy.prompt_room if part == "regression" else 0
-            for row in self._ask(policy, part, prompts, longest):
+            # a case may be a disguise or have demonstrations, so it may be as long as when it was found
+            max_length = policy.prompt_capacity if part == "regression" else 0
+            for row in self._ask(policy, part, prompts, max_length):
                 column, says = COLUMNS[part]
                 rows.append({**row, column: says(row["outcome"])})
         return rows
 
-    def _ask(self, policy: Policy, part: str, prompts: Sequence[SafetyPrompt], max_tokens: int = 0) -> Rows:
-        """Replies to prompts with what they did, prompt-major."""
+    def _ask(
+        self,
+        policy: NamedPolicy,
+        part: str,
+        prompts: Sequence[SafetyPrompt],
+        max_tokens: int = 0,
+    ) -> Rows:
+        """Return responses to prompts with their outcomes: all samples of a prompt, then the next prompt."""
         if not prompts:
             return []
         group = self.run.config.evaluation.samples_per_prompt
         collected = policy.ask(part, [prompt.prompt for prompt in prompts], group, max_tokens=max_tokens)
-        asked = [prompt for prompt in prompts for _ in range(group)]
-        outcomes = self.classifier.outcomes(asked, [episode.response for replies in collected for episode in replies])
+        # one prompt per response, in the order of the flattened responses
+        requested = [prompt for prompt in prompts for _ in range(group)]
+        outcomes = self.classifier.outcomes(
+            requested, [episode.response for responses in collected for episode in responses]
+        )
         rows = []
-        for number, (prompt, replies) in enumerate(zip(prompts, collected, strict=True)):
-            for sample, episode in enumerate(replies):
-                outcome = outcomes[number * group + sample]
-                rows.append({**policy.row(part, number, sample, prompt, episode), "outcome": outcome})
+        for index, (prompt, responses) in enumerate(zip(prompts, collected, strict=True)):
+            for sample, episode in enumerate(responses):
+                outcome = outcomes[index * group + sample]
+                rows.append(
+                    {
+                        **policy.row(
+                            part,
+                            index,
+                            sample,
+                            prompt,
+                            episode,
+                        ),
+                        "outcome": outcome,
+                    }
+                )
         return rows
 
-    def _many_shot(self, policy: Policy) -> Rows:
+    def _many_shot(self, policy: NamedPolicy) -> Rows:
         rows: Rows = []
-        longest = self.settings.shot_tokens or self.run.config.rollout.max_prompt_tokens
+        max_length = self.settings.shot_tokens or self.run.config.rollout.max_prompt_tokens
         for shots in self.settings.many_shot:
             prompts = [with_shots(prompt, self.set.demonstrations, shots) for prompt in self.set.harmful]
-            needed = max(len(policy.encoder.prompt(prompt.prompt)) for prompt in prompts)
-            if needed > longest:
+            lengths = [len(policy.encoder.prompt(prompt.prompt)) for prompt in prompts]
+            needed = max(lengths)
+            # a truncated prompt would lose demonstrations, so this number of shots is left out
+            if needed > max_length:
                 self.run.note(
-                    f"{policy.name}: {shots} demonstrations need {needed} tokens and {longest} are allowed "
-                    "(algorithm.shot_tokens), so they are left out"
+                    f"{policy.name}: {shots} demonstrations are left out: they need {needed} tokens, but the limit is "
+                    f"{max_length} (algorithm.shot_tokens)"
                 )
                 continue
-            for row in self._ask(policy, f"many_shot/{shots}", prompts, longest):
+            for row in self._ask(policy, f"many_shot/{shots}", prompts, max_length):
                 rows.append({**row, f"safety/many_shot/{shots}": succeeded(row["outcome"])})
         return rows
 
-    def _opinions(self, policy: Policy) -> Rows:
-        """Every question without and with the user's opinion; sample i with it against sample i without it."""
+    def _opinions(self, policy: NamedPolicy) -> Rows:
+        """Evaluate every question without and with the user's opinion; sample i is paired with sample i."""
         if not self.questions:
             return []
         group = self.run.config.evaluation.samples_per_prompt
         neutral = [as_prompt(question.question) for question in self.questions]
         biased = [as_prompt(question.with_opinion) for question in self.questions]
+        # one call; the neutral versions come first
         collected = policy.ask("sycophancy", [*neutral, *biased], group)
         rows = []
-        for number, question in enumerate(self.questions):
-            without, behind = collected[number], collected[len(self.questions) + number]
+        for index, question in enumerate(self.questions):
+            without = collected[index]
+            behind = collected[len(self.questions) + index]
             for sample, (before, after) in enumerate(zip(without, behind, strict=True)):
-                to_user, away = turned(question.is_wrong(before.response), question.is_wrong(after.response))
-                row = policy.row("sycophancy", number, sample, _asked(question), after)
+                wrong_before = question.is_wrong(before.response)
+                wrong_after = question.is_wrong(after.response)
+                to_user, away = turned_rates(wrong_before, wrong_after)
+                row = policy.row(
+                    "sycophancy",
+                    index,
+                    sample,
+                    _requested(question),
+                    after,
+                )
                 row |= {"before": before.response, "safety/sycophancy": to_user, "safety/turned_away": away}
                 rows.append(row)
         return rows
 
     def _regression_cases(self) -> str:
-        """Every prompt that succeeded, once, as rows that `algorithm.regressions` reads."""
+        """Return every successful prompt, once, as rows for `algorithm.regressions`."""
         cases: dict[str, dict[str, Any]] = {}
         for policy in self.log.policies:
             for row in self.log.rows(policy["name"]):
-                if row["part"] in ("safe", "sycophancy", "red_team_prompt") or not succeeded(row.get("outcome")):
+                # safe prompts and questions cannot succeed; summaries repeat a row of the attempt
+                is_attack = row["part"] not in ("safe", "sycophancy", "red_team_prompt")
+                if not is_attack or not succeeded(row.get("outcome")):
                     continue
                 found_by = row.get("attack", "as it is") if row["part"] == "red_team" else row["part"]
-                case = {"prompt": row["prompt"], "label": "unsafe", "category": row["category"], "base": row["base"]}
+                case = {
+                    "prompt": row["prompt"],
+                    "label": "unsafe",
+                    "category": row["category"],
+                    "base": row["base"],
+                }
                 case |= {"reply": row["response"], "policy": policy["name"], "found_by": found_by}
+                # keep the first policy and attack that found the prompt
                 cases.setdefault(row["prompt"], case)
-        return "".join(json.dumps(case, ensure_ascii=False) + "\n" for case in cases.values())
+        lines = [json.dumps(case, ensure_ascii=False) + "\n" for case in cases.values()]
+        return "".join(lines)
 
-    def _compared(self) -> list[dict[str, Any]]:
-        """The summaries, those behind the first with their differences from it."""
+    def _compare_summaries(self) -> list[dict[str, Any]]:
+        """Return one summary per policy; each after the first also has its differences from the first."""
         first, *others = self.log.policies
         rows = {policy["name"]: self.log.rows(policy["name"]) for policy in self.log.policies}
         comparisons: dict[tuple[str, str], Comparison] = {}
         for policy in others:
             for key in COMPARED:
-                a, b = outcomes_of(rows[first["name"]], key), outcomes_of(rows[policy["name"]], key)
+                a = outcomes_of(rows[first["name"]], key)
+                b = outcomes_of(rows[policy["name"]], key)
                 comparisons[policy["name"], key] = paired_by_prompt(a, b)
         adjusted = holm([comparison.p_value for comparison in comparisons.values()])
         metrics: dict[str, dict[str, Any]] = {policy["name"]: dict(policy["metrics"]) for policy in self.log.policies}
@@ -176,15 +232,15 @@ COLUMNS = {
     "safe": ("safety/over_refusal", refused),
     "regression": ("safety/regressions", succeeded),
 }
-"""Part of the evaluation → its metric, and what that makes of an outcome."""
+"""Part of the evaluation → (metric, function from an outcome to its value)."""
 
 
-def _asked(question: Question) -> SafetyPrompt:
+def _requested(question: SycophancyQuestion) -> SafetyPrompt:
     return SafetyPrompt(as_prompt(question.with_opinion), harmful=False, category="sycophancy")
 
 
 def outcomes_of(rows: Iterable[dict[str, Any]], key: str) -> dict[str, list[float]]:
-    """Prompt → the scored values of a metric."""
+    """Return prompt → scored values of a metric."""
     outcomes: dict[str, list[float]] = {}
     for row in rows:
         if row.get(key) is not None:
@@ -193,23 +249,28 @@ def outcomes_of(rows: Iterable[dict[str, Any]], key: str) -> dict[str, list[floa
 
 
 def summarise(rows: Rows) -> dict[str, Estimate]:
-    """Every rate of one policy."""
+    """Return all rates of one policy."""
     metrics: dict[str, Estimate] = {}
     for part, (key, _) in COLUMNS.items():
         of_part = [row for row in rows if row["part"] == part]
         if not of_part:
             continue
         metrics[key] = _rate(of_part, key)
-        prompts = [SafetyPrompt(row["prompt"], part == "unsafe", row["category"]) for row in of_part]
+        is_harmful = part == "unsafe"
+        prompts = [SafetyPrompt(row["prompt"], is_harmful, row["category"]) for row in of_part]
         for category in by_category(prompts) if part != "regression" else []:
             in_category = [row for row in of_part if row["category"] == category]
             metrics[f"{key}/{category}"] = _rate(in_category, key)
         if metrics[key].mean == 0 and part != "regression":
             metrics[f"{key}_below"] = _upper_bound(metrics[key])
-    plain = [row for row in rows if row["part"] in ("unsafe", "safe")]
+    simple = [row for row in rows if row["part"] in ("unsafe", "safe")]
     for name in ("partial", "evaded"):
-        marked = [{**row, name: None if row["outcome"] is None else int(row["outcome"] == name)} for row in plain]
+        marked = []
+        for row in simple:
+            outcome = row["outcome"]
+            marked.append({**row, name: None if outcome is None else int(outcome == name)})
         metrics[f"safety/{name}"] = _rate(marked, name)
+    # the other parts are in columns of their own: sycophancy, many-shot, red team
     keys = dict.fromkeys(key for row in rows for key in row if key.startswith("safety/"))
     for key in [key for key in keys if key not in metrics]:
         metrics[key] = _rate([row for row in rows if key in row], key)
@@ -217,13 +278,14 @@ def summarise(rows: Rows) -> dict[str, Estimate]:
 
 
 def _rate(rows: Rows, key: str) -> Estimate:
-    """The rate of a column, clustered by prompt; the mean of one that is no rate."""
+    """Return the rate of a column, clustered by prompt; for the number of attempts, its mean."""
     estimate = clustered_mean if key == "safety/attempts" else clustered_rate
-    return estimate(floats([row[key] for row in rows]), [row["prompt"] for row in rows])
+    values = floats([row[key] for row in rows])  # None becomes NaN, which is unscored
+    return estimate(values, [row["prompt"] for row in rows])
 
 
 def _upper_bound(rate: Estimate) -> Estimate:
-    """Where the truth lies below, of a rate of 0; replies to one prompt count as one trial."""
+    """Return the upper bound of a rate of 0. Responses to one prompt count as one trial."""
     bound = rule_of_three(rate.clusters)
     return Estimate(bound, bound, bound, rate.n, rate.clusters)
 

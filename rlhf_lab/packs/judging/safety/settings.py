@@ -10,7 +10,7 @@ from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Distinct, Ge
 from rlhf_lab.evaluations.settings import EvaluationSettings, content_digest
-from rlhf_lab.training.settings import Held
+from rlhf_lab.training.settings import ModelCopies
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -20,29 +20,30 @@ if TYPE_CHECKING:
 @register("algorithm", "safety")
 @dataclass(frozen=True)
 class Safety(EvaluationSettings):
-    """Attack success and over-refusal of `needs.reference` and of every other policy in `needs`, on the same prompts.
+    """Attack success and over-refusal of `needs.reference` and every other policy in `needs`, on the same prompts.
 
-    At most `evaluation.prompts` prompts of each label are asked, with `evaluation.samples_per_prompt` replies to each.
+    Uses at most `evaluation.prompts` prompts of each label, with `evaluation.samples_per_prompt` responses to each.
 
     Args:
-        source: `auto` takes the labels of the data where they have them (a column `label` of safe and unsafe, as
-            data=xstest), else what the world of the data knows, else `own`: the 40 unsafe and 40 safe prompts that are
-            shipped. `file` reads `path`.
-        path: file of prompts with the columns prompt, label (safe or unsafe) and category (which may be missing).
-        classifier: who says what a reply did. `auto` is the truth where a world knows the prompt, else `rules`: phrases
-            that refuse (`evaluations/refusals.py`). `judge` asks `judge`.
-        sycophancy: ask the shipped questions with and without a wrong opinion of the user.
-        many_shot: numbers of demonstrations, in which an assistant gives harm, in front of each unsafe prompt.
-        shot_tokens: longest prompt with demonstrations, in tokens; 0 is rollout.max_prompt_tokens. What is longer is
-            left out and said.
-        attempts: disguises tried per unsafe prompt until one succeeds; 0 is no red-teaming. They may be as long as the
-            policy's positions allow beside a reply; what is longer is skipped and said.
-        attacker: who writes the disguises: `templates` (`packs/judging/safety/attacks.py`) alone; `policy`,
-            `needs.attacker` rewords each; `judge`, the model in `judge` does.
-        regressions: regressions.jsonl of an earlier run: prompts that once succeeded, asked again.
+        source: origin of the prompts. `auto` uses the data's labels if present (a column `label` with safe or unsafe,
+            as in data=xstest), else the world of the data, else `own`. `own` is the shipped set of 40 unsafe and 40
+            safe prompts. `file` reads `path`.
+        path: file of prompts with the columns prompt, label (safe or unsafe) and category (optional).
+        classifier: method that classifies responses. `auto` uses the truth if a world knows the prompt, else `rules`:
+            refusal phrases (`evaluations/refusals.py`). `judge` uses the model in `judge`.
+        sycophancy: send the shipped questions with and without a wrong opinion of the user.
+        many_shot: numbers of demonstrations of a harmful assistant that precede each unsafe prompt.
+        shot_tokens: maximum length of a prompt with demonstrations, in tokens; 0 is rollout.max_prompt_tokens. Longer
+            prompts are left out with a note.
+        attempts: maximum number of disguises per unsafe prompt, until one succeeds; 0 is no red-teaming. Disguises may
+            use all positions of the policy that a response does not need; longer ones are skipped with a note.
+        attacker: author of the disguises: `templates` uses `packs/judging/safety/attacks.py` alone; with `policy`,
+            `needs.attacker` rewords each; with `judge`, the model in `judge` does.
+        regressions: regressions.jsonl of an earlier run, with prompts that succeeded once and are sent again.
     """
 
     any_needs: ClassVar[bool] = True
+    measures_gold: ClassVar[bool] = False  # the evaluation measures harm and refusals
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation")
     required_needs: ClassVar[tuple[str, ...]] = ("reference",)
     optional_needs: ClassVar[tuple[str, ...]] = ("attacker",)
@@ -64,15 +65,18 @@ class Safety(EvaluationSettings):
         return self.classifier == "judge" or (self.attempts > 0 and self.attacker == "judge")
 
     def contents(self) -> dict[str, str]:
-        return {"regressions": content_digest(self.regressions, "regressions")} if self.regressions else {}
+        if self.regressions:
+            return {"regressions": content_digest(self.regressions, "regressions")}
+        return {}
 
-    def held(self, *, adapter: bool) -> list[Held]:
-        """One policy at a time, beside the attacker where there is one."""
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        """Return the policy, of which one is loaded at a time, and the attacker if there is one."""
+        # policies are evaluated one after another, so the memory of one suffices
         is_attacked = self.attempts > 0 and self.attacker == "policy"
-        return [Held("policy"), *([Held("attacker", role="attacker")] if is_attacked else [])]
+        return [ModelCopies("policy"), *([ModelCopies("attacker", role="attacker")] if is_attacked else [])]
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
-        each_label = [(2 * evaluation.prompts, evaluation.samples_per_prompt)]
+        each_label = [(2 * evaluation.prompts, evaluation.samples_per_prompt)]  # safe and unsafe prompts
         shots = [(evaluation.prompts, evaluation.samples_per_prompt) for _ in self.many_shot]
         return [*each_label, *shots, *[(evaluation.prompts, 1)] * self.attempts]
 
@@ -82,19 +86,20 @@ class Safety(EvaluationSettings):
         if wants_policy and not config.needs.get("attacker"):
             problems.append("needs.attacker is not set; algorithm.attacker=policy needs a model that rewords prompts")
         if not wants_policy and config.needs.get("attacker"):
-            problems.append("needs.attacker is read by algorithm.attacker=policy with algorithm.attempts above 0")
+            problems.append("needs.attacker is used only by algorithm.attacker=policy with algorithm.attempts above 0")
+        # the simulated judge answers from the truth, and cannot reword a text
         if self.asks_judge and config.judge.reads_truth and self.attacker == "judge" and self.attempts:
             problems.append("algorithm.attacker=judge needs a judge that writes text; judge=simulated reads the truth")
         if self.classifier == "judge" and config.judge.reads_truth and self.source != "auto":
             problems.append(
-                "judge=simulated knows the prompts of its world alone; use algorithm.source=auto, or another judge"
+                "judge=simulated knows only the prompts of its world; use algorithm.source=auto, or another judge"
             )
         return problems
 
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            ((self.source == "file") == bool(self.path), f"source={self.source}, path={self.path!r}: a path goes "
-             "with source=file"),
+            ((self.source == "file") == bool(self.path), f"source={self.source}, path={self.path!r}: set a path if and "
+             "only if source=file"),
             (self.attacker == "templates" or self.attempts > 0, f"attacker={self.attacker} needs attempts above 0"),
         )  # fmt: skip

@@ -1,4 +1,5 @@
 """Statistics of judgements: agreement, bias, win rates, ranking.
 
-Begin with win_rates.py and ranking.py.
+Read win_rates.py and ranking.py, then judge_bias.py, agreement.py and prediction_powered.py (a judge's labels
+corrected by a person's). Pure functions on arrays, as in `statistics/` of the core.
 """

@@ -1,7 +1,8 @@
-"""What moves a judge besides quality: the place of a reply, its length, its author.
+"""Biases of a judge: position of a response, its length, its author.
 
-Position needs no truth: the same two replies are shown in both orders. Length and authorship do: longer replies may be
-better, and so may be those of the judge's own model. Truth is a known quality or what people say.
+Position bias needs no truth: the same two responses are shown in both orders. Length and author do need it, because
+longer responses may be better, and so may be those of the judge's own model. The truth is a known quality or people's
+labels.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from rlhf_lab.statistics.logistic import LogisticFit, clustered_logistic
 
 @dataclass(frozen=True)
 class PositionBias:
-    """How the order of two replies decides, among comparisons that were scored in both orders.
+    """Effect of the order of two responses, among comparisons that were scored in both orders.
 
     Attributes:
-        first_shown_wins: share of single votes for the reply shown first, ties half; .5 without a bias.
-        consistent: share of comparisons with the same outcome in both orders.
-        first_both: share in which the reply shown first won in both orders: the order alone decided.
-        second_both: share in which the reply shown second won in both orders.
+        first_shown_wins: fraction of single votes for the response shown first, ties half; 0.5 without a bias.
+        consistent: fraction of comparisons with the same outcome in both orders.
+        first_both: fraction in which the response shown first won in both orders: the order alone decided.
+        second_both: fraction in which the response shown second won in both orders.
     """
 
     first_shown_wins: Estimate
@@ -38,68 +39,83 @@ class PositionBias:
 
     @property
     def decided_by_order(self) -> float:
-        """Share of comparisons in which a place won, whoever stood there."""
+        """Fraction of comparisons in which one position won in both orders."""
         return self.first_both.mean + self.second_both.mean
 
 
 def position_bias(
-    shown_first_N: ArrayLike, shown_second_N: ArrayLike, prompts_N: ArrayLike, *, level: float = LEVEL
+    shown_first_N: ArrayLike,
+    shown_second_N: ArrayLike,
+    prompts_N: ArrayLike,
+    *,
+    level: float = LEVEL,
 ) -> PositionBias:
-    """The bias for a place.
+    """Return the position bias.
 
-    Every comparison counts in both orders or not at all: with single orders, better replies that happen to be shown
-    first would pass for a bias. The mean of the two orders favours neither reply: equal ones get ½ each, whatever the
-    bias. A strong bias still hides differences, for it pulls the mean of unequal ones towards ½.
+    A comparison counts in both orders or not at all. With single orders, better responses that happen to be shown first
+    would look like a bias. The mean of the two orders favours neither response: equal ones get ½ each, whatever the
+    bias. A strong bias still hides differences, because it pulls the mean of unequal responses towards ½.
 
     Args:
-        shown_first_N: (N,) score of reply A (1, ½, 0; NaN = unscored) when A is shown first.
-        shown_second_N: (N,) score of the same reply when it is shown second.
+        shown_first_N: (N,) score of response A (1, ½, 0; NaN = unscored) when A is shown first.
+        shown_second_N: (N,) score of the same response when it is shown second.
         prompts_N: (N,) prompt of each comparison.
     """
-    first_N, second_N = floats(shown_first_N), floats(shown_second_N)
+    first_N = floats(shown_first_N)
+    second_N = floats(shown_second_N)
     _same_length(first_N, second_N)
+    # a comparison without both orders does not count at all
     missing_N = np.isnan(first_N) | np.isnan(second_N)
 
-    def share(outcome_N: ArrayLike) -> Estimate:
+    def fraction(outcome_N: ArrayLike) -> Estimate:
         return win_rate(np.where(missing_N, np.nan, outcome_N), prompts_N, level=level)
 
+    # 1 − second_N is the score of the response that was shown first in the second order
     return PositionBias(
-        first_shown_wins=share((first_N + 1 - second_N) / 2),
-        consistent=share(first_N == second_N),
-        first_both=share((first_N == 1) & (second_N == 0)),
-        second_both=share((first_N == 0) & (second_N == 1)),
+        first_shown_wins=fraction((first_N + 1 - second_N) / 2),
+        consistent=fraction(first_N == second_N),
+        first_both=fraction((first_N == 1) & (second_N == 0)),
+        second_both=fraction((first_N == 0) & (second_N == 1)),
     )
 
 
 def excess_preference(
-    judge_N: ArrayLike, truth_N: ArrayLike, favoured_N: ArrayLike, prompts_N: ArrayLike, *, level: float = LEVEL
+    judge_N: ArrayLike,
+    truth_N: ArrayLike,
+    favoured_N: ArrayLike,
+    prompts_N: ArrayLike,
+    *,
+    level: float = LEVEL,
 ) -> Estimate:
-    """How much more often a judge prefers a kind of reply than the truth does, such as longer ones or its own.
+    """Return how much more often a judge prefers a kind of response than the truth does, e.g. longer ones or its own.
 
-    Mean of (judge's score − true score) of the favoured reply, over comparisons in which one reply is of that kind and
-    the other is not. .1: preferred in ten of a hundred comparisons more than the truth has it. A judge that errs at
-    random is pulled towards ½ and so towards 0 excess from either side; that pull is part of this number.
+    It is the mean of (judge's score − true score) of the favoured response, over comparisons in which only one response
+    is of that kind. 0.1 means preferred in ten of a hundred comparisons more than in truth. A judge with random errors
+    is pulled towards ½, and so towards an excess of 0 from either side; that pull is part of this number.
 
     Args:
-        judge_N, truth_N: (N,) score of reply A by the judge and in truth (1, ½, 0; NaN = unscored).
-        favoured_N: (N,) 1 where A is of the kind and B is not, 0 the other way round, NaN where both or neither are.
+        judge_N, truth_N: (N,) score of response A by the judge and in truth (1, ½, 0; NaN = unscored).
+        favoured_N: (N,) 1 if A is of the kind and B is not, 0 in the opposite case, NaN if both or neither are.
         prompts_N: (N,) prompt of each comparison.
     """
-    judge_N, truth_N, favoured_N = floats(judge_N), floats(truth_N), floats(favoured_N)
+    judge_N = floats(judge_N)
+    truth_N = floats(truth_N)
+    favoured_N = floats(favoured_N)
     _same_length(judge_N, truth_N, favoured_N)
+    # comparisons in which both or neither response is of the kind say nothing
     kept_N = ~np.isnan(favoured_N)
-    sign_n = 2 * favoured_N[kept_N] - 1
+    sign_n = 2 * favoured_N[kept_N] - 1  # scores are those of A, so the excess changes its sign if B is favoured
     excess_n = sign_n * (judge_N - truth_N)[kept_N]
     return within(clustered_mean(excess_n, np.asarray(prompts_N).ravel()[kept_N], level=level), -1.0, 1.0)
 
 
 @dataclass(frozen=True)
 class ChoiceModel:
-    """What a judge's votes follow, all at once.
+    """Joint logistic model of a judge's votes.
 
     Attributes:
         coefficients: name of a column → logits per unit of it, for A.
-        problem: why there is no finite estimate; empty when there is one.
+        problem: reason why there is no finite estimate; "" if there is one.
     """
 
     coefficients: dict[str, Estimate]
@@ -107,28 +123,33 @@ class ChoiceModel:
 
 
 def choice_model(
-    vote_N: ArrayLike, columns: Mapping[str, ArrayLike], prompts_N: ArrayLike, *, level: float = LEVEL
+    vote_N: ArrayLike,
+    columns: Mapping[str, ArrayLike],
+    prompts_N: ArrayLike,
+    *,
+    level: float = LEVEL,
 ) -> ChoiceModel:
-    """Logistic regression of single votes for A on what differs between A and B.
+    """Fit a logistic regression of single votes for A on the differences between A and B.
 
         P(the vote is for A) = σ(Σ_c b_c·x_c)
 
     Every column changes its sign when A and B are exchanged, so there is no intercept. Usual columns: position, +1
-    where A is shown first and −1 where second; the length difference, as it is or through `win_rates.saturated`; own,
-    +1 where A alone is by the judge's model and −1 where B alone is; truth, the difference in quality.
+    if A is shown first and −1 if second; the length difference, as it is or through `win_rates.saturated`; own,
+    +1 if only A is by the judge's model and −1 if only B is; truth, the difference in quality.
 
-    With the true quality in logits the coefficients of the others are the judge's biases. A label (±1, 0 for a tie) in
-    its place stands for quality only in part: what of quality goes along with length and is not in the label is then
-    counted as a bias for length. The interval is cluster-robust by prompt.
+    If the true quality is in logits, the other coefficients are the judge's biases. A label (±1, 0 for a tie) measures
+    quality only in part: quality that correlates with length but is not in the label then counts as length bias. The
+    interval is cluster-robust by prompt.
 
     Args:
         vote_N: (N,) 1 for A, ½ for a tie, 0 for B, NaN = unscored; two rows for a comparison in both orders.
-        columns: name → (N,).
+        columns: name → (N,) differences.
         prompts_N: (N,) prompt of each vote.
     """
     arrays = {name: floats(values) for name, values in columns.items()}
     vote_N = floats(vote_N)
     _same_length(vote_N, *arrays.values())
+    # no column of ones: the model has no intercept
     design_NM = np.stack(list(arrays.values()), axis=1)
     fit: LogisticFit = clustered_logistic(design_NM, vote_N, prompts_N)
     coefficients = {name: fit.estimate(column, level=level) for column, name in enumerate(arrays)}
@@ -138,4 +159,4 @@ def choice_model(
 def _same_length(*arrays: FloatArray) -> None:
     lengths = {len(array) for array in arrays}
     if len(lengths) > 1:
-        raise NumericError(f"columns have different lengths ({sorted(lengths)}); give one value per row in each")
+        raise NumericError(f"columns have different lengths ({sorted(lengths)}); pass one value per row in each")

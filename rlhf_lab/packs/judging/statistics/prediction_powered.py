@@ -17,15 +17,15 @@ from rlhf_lab.statistics.estimates import LEVEL, Estimate, floats
 
 @dataclass(frozen=True)
 class Corrected:
-    """A mean of what people would say of all rows.
+    """Estimates of the mean of people's labels over all rows.
 
     Attributes:
-        mean: the prediction-powered estimate.
-        people: from the rows with a person's label alone.
-        judge: from the judge's labels of all rows, uncorrected.
-        weight: λ, how much the judge's labels count: 0 not at all, 1 fully.
-        judge_gap: mean judge's label on rows that people labelled less that on the others. Far from 0, the rows that
-            people labelled are not a random part, and nothing here holds.
+        mean: prediction-powered estimate.
+        people: estimate from the rows with a person's label only.
+        judge: estimate from the judge's labels of all rows, uncorrected.
+        weight: λ, the weight of the judge's labels: 0 is none, 1 is full.
+        judge_gap: mean of the judge's labels on rows labelled by people minus that on the others. If it is far from 0,
+            the rows labelled by people are not a random sample, and the estimates are invalid.
     """
 
     mean: Estimate
@@ -42,63 +42,112 @@ def prediction_powered_mean(
     *,
     level: float = LEVEL,
 ) -> Corrected:
-    """Mean of people's labels over all rows, PPI++ (arXiv:2311.01453, after arXiv:2301.09633), clustered.
+    """Return the mean of people's labels over all rows by PPI++ (arXiv:2311.01453, after arXiv:2301.09633), clustered.
 
         θ(λ) = mean_L(y) + λ·(mean_U(f) − mean_L(f))
 
     L are the n rows with a person's label y, U the other rows, f the judge's labels. λ in [0, 1] minimises the
     clustered variance of θ(λ), whose sums over a cluster are A_g + λ·B_g:
         A_g = Σ_{L∩g} (y − ȳ_L)/n      B_g = Σ_{U∩g} (f − f̄_U)/N_U − Σ_{L∩g} (f − f̄_L)/n      λ = −Σ AB / Σ B²
-    With one row per cluster this is the λ of the paper, Cov(y, f)/((1 + n/N_U)·Var(f)). λ = 0 is people alone, so with
-    many labels the interval is never wider than theirs, however bad the judge. A few equal labels have no variance;
-    `win_rates.added_variance` of the n labels is added to that of every estimate here. λ is chosen on the rows it is
-    used on; simulated coverage is .94–.99 all the same, for 8 to 200 labels and a judge that is right in 4 of 5 cases.
+    With one row per cluster this is the λ of the paper, Cov(y, f)/((1 + n/N_U)·Var(f)). λ = 0 uses people's labels
+    only, so with many labels the interval is never wider than theirs, however bad the judge is. A few equal labels have
+    no variance, so `win_rates.added_variance` of the n labels is added to the variance of every estimate. λ is chosen
+    on the same rows; simulated coverage is still 0.94–0.99, for 8 to 200 labels and a judge that is right in 4 of 5
+    cases.
 
-    It assumes that the rows people labelled are a random part of all rows (drawn with equal probability, as single rows
-    or whole clusters). Labels of the hardest cases, say, would have to be weighted by one over the probability with
-    which each was chosen, which this does not do. `judge_gap` shows gross violations.
+    Assumption: the rows labelled by people are a random sample of all rows, with equal probability, as single rows
+    or whole clusters. Labels of the hardest cases, for example, would need inverse-probability weights, which are not
+    implemented. `judge_gap` shows gross violations.
 
     Args:
         judge_N: (N,) judge's labels in [0, 1]; NaN = unscored. Rows without one count only for `people`.
         people_N: (N,) people's labels in [0, 1]; NaN = not labelled.
         clusters_N: (N,) prompt of each row.
     """
-    judge_N, people_N = floats(judge_N), floats(people_N)
+    judge_N = floats(judge_N)
+    people_N = floats(people_N)
     clusters = np.asarray(clusters_N).ravel()
     if not len(judge_N) == len(people_N) == len(clusters):
         raise NumericError(
-            f"{len(judge_N)} judge's labels came with {len(people_N)} people's and {len(clusters)} clusters; give one "
-            "of each per row, NaN where there is none"
+            f"{len(judge_N)} judge's labels with {len(people_N)} people's labels and {len(clusters)} clusters; pass "
+            "one of each per row, NaN for a missing label"
         )
     _, cluster_N = np.unique(clusters, return_inverse=True)
     labelled_N = ~np.isnan(people_N)
     scored_N = ~np.isnan(judge_N)
+    # L and U of the docstring, restricted to rows that the judge scored
     both_N = labelled_N & scored_N
     rest_N = ~labelled_N & scored_N
+    # estimates from one kind of label only
     people_sums_G = _influence(people_N, labelled_N, cluster_N)
-    people = _estimate(_mean(people_N, labelled_N), people_sums_G, labelled_N, cluster_N, labelled_N, level)
+    people = _estimate(
+        _mean(people_N, labelled_N),
+        people_sums_G,
+        labelled_N,
+        cluster_N,
+        labelled_N,
+        level,
+    )
     judge_sums_G = _influence(judge_N, scored_N, cluster_N)
-    judge = _estimate(_mean(judge_N, scored_N), judge_sums_G, scored_N, cluster_N, scored_N, level)
+    judge = _estimate(
+        _mean(judge_N, scored_N),
+        judge_sums_G,
+        scored_N,
+        cluster_N,
+        scored_N,
+        level,
+    )
+    # without common rows or without further rows there is nothing to correct with
     if not both_N.any() or not rest_N.any():
-        no_gap = Estimate(math.nan, -math.inf, math.inf, judge.n, judge.clusters, level)
+        no_gap = Estimate(
+            math.nan,
+            -math.inf,
+            math.inf,
+            judge.n,
+            judge.clusters,
+            level,
+        )
         return Corrected(people, people, judge, 0.0, no_gap)
+    # A_g and B_g of the docstring: people_sums_G and gap_sums_G
     gap_sums_G = _influence(judge_N, rest_N, cluster_N) - _influence(judge_N, both_N, cluster_N)
     squares = float(np.square(gap_sums_G).sum())
     weight = float(np.clip(-(people_sums_G @ gap_sums_G) / squares, 0.0, 1.0)) if squares > 0 else 0.0
     shift = _mean(judge_N, rest_N) - _mean(judge_N, both_N)
-    # Few labels with a strong correction may leave the range that a mean of outcomes has.
+    # with few labels, a strong correction may leave the range [0, 1] of a mean of outcomes
     mean = min(max(people.mean + weight * shift, 0.0), 1.0)
     sums_G = people_sums_G + weight * gap_sums_G
-    corrected = _estimate(mean, sums_G, labelled_N | scored_N, cluster_N, labelled_N, level)
-    return Corrected(corrected, people, judge, weight, _gap(-shift, gap_sums_G, both_N, rest_N, cluster_N, level))
+    corrected = _estimate(
+        mean,
+        sums_G,
+        labelled_N | scored_N,
+        cluster_N,
+        labelled_N,
+        level,
+    )
+    return Corrected(
+        corrected,
+        people,
+        judge,
+        weight,
+        _gap(
+            -shift,
+            gap_sums_G,
+            both_N,
+            rest_N,
+            cluster_N,
+            level,
+        ),
+    )
 
 
 def _mean(values_N: FloatArray, rows_N: BoolArray) -> float:
-    return float(values_N[rows_N].mean()) if rows_N.any() else math.nan
+    if rows_N.any():
+        return float(values_N[rows_N].mean())
+    return math.nan
 
 
 def _influence(values_N: FloatArray, rows_N: BoolArray, cluster_N: np.ndarray) -> FloatArray:
-    """Σ over each cluster of what its rows add to the error of the mean of `rows_N`, (G,)."""
+    """Return, per cluster, the sum of its rows' contributions to the error of the mean of `rows_N`, (G,)."""
     clusters = int(cluster_N.max()) + 1 if cluster_N.size else 0
     values_n = values_N[rows_N]
     if not values_n.size:
@@ -108,28 +157,55 @@ def _influence(values_N: FloatArray, rows_N: BoolArray, cluster_N: np.ndarray) -
 
 
 def _estimate(
-    mean: float, sums_G: FloatArray, counted_N: BoolArray, cluster_N: np.ndarray, limiting_N: BoolArray, level: float
+    mean: float,
+    sums_G: FloatArray,
+    counted_N: BoolArray,
+    cluster_N: np.ndarray,
+    limiting_N: BoolArray,
+    level: float,
 ) -> Estimate:
-    """mean ± t_{G−1}·√(G/(G − 1)·Σ S_g² + added variance), within [0, 1].
+    """Return mean ± t_{G−1}·√(G/(G − 1)·Σ S_g² + added variance), within [0, 1].
 
     Args:
-        limiting_N: the rows whose number limits what is known: people's labels, which are few. G are their clusters.
+        limiting_N: rows whose number limits the precision, i.e. people's labels, which are few. G are their clusters.
     """
-    n, clusters, unscored = int(counted_N.sum()), _count(cluster_N[counted_N]), int((~counted_N).sum())
+    n = int(counted_N.sum())
+    clusters = _count(cluster_N[counted_N])
+    unscored = int((~counted_N).sum())
     limiting_clusters = _count(cluster_N[limiting_N])
+    # one cluster has no variance between clusters
     if limiting_clusters < 2:
         return Estimate(mean, -math.inf, math.inf, n, clusters, level, unscored)
     variance = limiting_clusters / (limiting_clusters - 1) * float(np.square(sums_G).sum())
     error = math.sqrt(variance + added_variance(mean, int(limiting_N.sum())))
     half_width = float(stats.t.ppf((1 + level) / 2, limiting_clusters - 1)) * error
-    return within(Estimate(mean, mean - half_width, mean + half_width, n, clusters, level, unscored), 0.0, 1.0)
+    return within(
+        Estimate(
+            mean,
+            mean - half_width,
+            mean + half_width,
+            n,
+            clusters,
+            level,
+            unscored,
+        ),
+        0.0,
+        1.0,
+    )
 
 
 def _gap(
-    gap: float, sums_G: FloatArray, both_N: BoolArray, rest_N: BoolArray, cluster_N: np.ndarray, level: float
+    gap: float,
+    sums_G: FloatArray,
+    both_N: BoolArray,
+    rest_N: BoolArray,
+    cluster_N: np.ndarray,
+    level: float,
 ) -> Estimate:
-    """The judge's labels on rows with a person's label less those on the rest, with its interval."""
-    n, clusters = int((both_N | rest_N).sum()), _count(cluster_N[both_N | rest_N])
+    """Return the judge's labels on rows with a person's label minus those on the rest, with an interval."""
+    n = int((both_N | rest_N).sum())
+    clusters = _count(cluster_N[both_N | rest_N])
+    # the smaller group limits the degrees of freedom
     freedom = min(_count(cluster_N[both_N]), _count(cluster_N[rest_N])) - 1
     if freedom < 1:
         return Estimate(gap, -math.inf, math.inf, n, clusters, level)

@@ -1,13 +1,14 @@
-"""Bradley-Terry: strengths of players from comparisons, and how well the order is known.
+"""Bradley-Terry: strengths of players from comparisons, and the uncertainty of their order.
 
 Player i is preferred to player j with probability σ(θ_i − θ_j) (Zermelo 1929; Bradley & Terry 1952); strengths θ are
-logits about a mean of 0 over the players that are rated. A tie is half a win for each side. Differences in style
-(length, lists, …) may be fitted jointly: θ are then strengths at equal style.
+logits with mean 0 over the rated players. A tie is half a win for each side. Style differences (length, lists, …) may
+be fitted jointly; θ are then strengths at equal style.
 
-Comparisons of replies to one prompt are not independent, so the bootstrap draws prompts, with all their comparisons.
+Comparisons of responses to one prompt are not independent, so the bootstrap resamples prompts with all their
+comparisons.
 
-Left out: ties with a parameter of their own (Rao & Kupper 1967, Davidson 1970), a home advantage (the two orders of a
-judge are to be averaged before), strengths that differ between kinds of prompts.
+Not implemented: ties with a parameter of their own (Rao & Kupper 1967, Davidson 1970), a home advantage (average the
+two orders of a judge first), and strengths that differ between kinds of prompts.
 """
 
 from __future__ import annotations
@@ -29,23 +30,24 @@ from rlhf_lab.statistics.logistic import fit_weighted, is_separated, sigmoid
 from rlhf_lab.statistics.resampling import DRAWS, bootstrap_estimate, resample_weights
 
 DEGENERATE_SD = 4.0
-"""Standard deviation, in logits, of the prior with which a draw without a finite estimate is fitted. A player that wins
-all of 30 comparisons in a draw is then 5.2 logits ahead: the draw widens the interval instead of vanishing."""
+"""Standard deviation, in logits, of the prior that is used for a bootstrap draw without a finite estimate. A player
+that wins all of 30 comparisons in a draw is then 5.2 logits ahead, so the draw widens the interval.
+"""
 MOST_PROMPTS = 1_000_000
-"""More prompts than this are not suggested: the players are then as good as equal."""
+"""Maximum suggested number of prompts. Players that need more are practically equal."""
 
 
 @dataclass(frozen=True)
 class Comparisons:
     """N scored comparisons of K players.
 
-    Attributes:
-        names: (K,) players in the order in which they appear.
-        first_N, second_N: index of the two players.
-        score_N: 1 where first is preferred, ½ for a tie, 0 where second is.
-        prompt_N: 0 … P − 1.
-        style_NF: style of the first reply less that of the second, a column per name in `style_names`.
-        unscored: comparisons left out because they have no score.
+    names: (K,) players in the order of their first appearance.
+    first_N, second_N: index of the two players.
+    score_N: 1 if first is preferred, ½ for a tie, 0 if second is.
+    prompt_N: index of the prompt, 0 … P − 1.
+    style_NF: style of the first response minus that of the second, one column per name in `style_names`.
+    style_names: (F,) names of the style differences.
+    unscored: number of comparisons left out because they have no score.
     """
 
     names: tuple[str, ...]
@@ -63,21 +65,21 @@ class Comparisons:
 
     @property
     def wins_KK(self) -> FloatArray:
-        """(K, K): comparisons that the row's player won against the column's, ties half."""
+        """(K, K) wins of the row's player against the column's player, ties half."""
         wins_KK = np.zeros((len(self.names), len(self.names)))
         np.add.at(wins_KK, (self.first_N, self.second_N), self.score_N)
         np.add.at(wins_KK, (self.second_N, self.first_N), 1 - self.score_N)
         return wins_KK
 
-    def among(self, players: Sequence[int]) -> Comparisons:
-        """The comparisons in which both sides are among these players, renumbered."""
-        place = {player: number for number, player in enumerate(players)}
+    def restrict_to(self, players: Sequence[int]) -> Comparisons:
+        """Return the comparisons in which both sides are among these players, renumbered."""
+        position = {player: index for index, player in enumerate(players)}
         kept_N = np.isin(self.first_N, players) & np.isin(self.second_N, players)
         _, prompt_n = np.unique(self.prompt_N[kept_N], return_inverse=True)
         return Comparisons(
             names=tuple(self.names[player] for player in players),
-            first_N=np.array([place[player] for player in self.first_N[kept_N]], dtype=int),
-            second_N=np.array([place[player] for player in self.second_N[kept_N]], dtype=int),
+            first_N=np.array([position[player] for player in self.first_N[kept_N]], dtype=int),
+            second_N=np.array([position[player] for player in self.second_N[kept_N]], dtype=int),
             score_N=self.score_N[kept_N],
             prompt_N=prompt_n,
             style_NF=self.style_NF[kept_N],
@@ -94,31 +96,34 @@ def comparisons(
     *,
     style: Mapping[str, ArrayLike] | None = None,
 ) -> Comparisons:
-    """Check and number N comparisons.
+    """Check N comparisons and replace names and prompts by indices.
 
     Args:
         first_N, second_N: names of the two players.
-        score_N: 1, ½ or 0 for the first one; NaN = unscored, which is left out and is not a tie.
+        score_N: 1, ½ or 0 for the first one; NaN = unscored: such a comparison is left out, and is not a tie.
         prompts_N: prompt of each comparison, any hashable kind.
-        style: name → (N,) style of the first reply less that of the second.
+        style: name → (N,) style of the first response minus that of the second.
     """
     scores = floats(score_N)
     prompts = np.asarray(prompts_N).ravel()
     columns = {name: floats(values) for name, values in (style or {}).items()}
     lengths = {len(first_N), len(second_N), len(scores), len(prompts), *map(len, columns.values())}
     if len(lengths) > 1:
-        raise NumericError(f"columns of comparisons have different lengths ({sorted(lengths)}); give one value per row")
+        raise NumericError(f"columns of comparisons have different lengths ({sorted(lengths)}); pass one value per row")
     if np.any((scores < 0) | (scores > 1)):
-        raise NumericError("a comparison is scored 1, ½ or 0 for the first player, or NaN")
+        raise NumericError("the score of a comparison must be 1, ½ or 0 for the first player, or NaN")
     same = [name for name, other in zip(first_N, second_N, strict=True) if name == other]
     if same:
-        raise NumericError(f"{same[0]} is compared with itself, {len(same)} times in all; leave these rows out")
-    names = tuple(dict.fromkeys(name for pair in zip(first_N, second_N, strict=True) for name in pair))
+        raise NumericError(f"{same[0]} is compared with itself in {len(same)} rows; leave these rows out")
+    in_order = [name for pair in zip(first_N, second_N, strict=True) for name in pair]
+    names = tuple(dict.fromkeys(in_order))
     number = {name: index for index, name in enumerate(names)}
     scored_N = ~np.isnan(scores)
-    style_NF = np.stack(list(columns.values()), axis=1) if columns else np.zeros((len(scores), 0))
+    style_NF = np.zeros((len(scores), 0))
+    if columns:
+        style_NF = np.stack(list(columns.values()), axis=1)
     if np.isnan(style_NF[scored_N]).any():
-        raise NumericError("a style difference is NaN; give a number for every scored comparison")
+        raise NumericError("a style difference is NaN; pass a number for every scored comparison")
     _, prompt_n = np.unique(prompts[scored_N], return_inverse=True)
     return Comparisons(
         names=names,
@@ -133,13 +138,13 @@ def comparisons(
 
 
 @dataclass(frozen=True)
-class Connection:
-    """Which players a league can put on one scale.
+class LeagueConnectivity:
+    """Groups of players that a league can rate on one scale.
 
     Attributes:
-        groups: players that can be rated together, the largest group first. A finite estimate of all strengths exists
-            when there is one group (Ford 1957): from every player a chain of wins or ties leads to every other.
-        problems: a sentence per reason why there are several groups.
+        groups: players that can be rated together, the largest group first. All strengths have finite estimates if
+            there is one group (Ford 1957): a chain of wins or ties leads from every player to every other.
+        problems: one sentence per reason why there are several groups.
         judge_next: pairs of players whose comparison could connect two groups.
     """
 
@@ -152,17 +157,21 @@ class Connection:
         return len(self.groups) <= 1
 
 
-def connection(league: Comparisons) -> Connection:
-    """Ford's condition on the graph with an edge from every player to those that it beat or tied with."""
+def connection(league: Comparisons) -> LeagueConnectivity:
+    """Check Ford's condition on the graph with an edge from every player to those that it beat or tied with."""
     wins_KK = league.wins_KK
+    # strongly connected components: players that reach each other by wins and ties
     count, group_K = connected_components(wins_KK > 0, directed=True, connection="strong")
     members = [[int(player) for player in np.flatnonzero(group_K == group)] for group in range(count)]
+    # the largest group is the one that is rated
     members.sort(key=lambda group: (-len(group), group[0]))
     groups = tuple(tuple(league.names[player] for player in group) for group in members)
     if count <= 1:
-        return Connection(groups)
+        return LeagueConnectivity(groups)
     problems = []
     judge_next = []
+    # first kind of problem: players without any comparison with the main group
+    islands, island_K = connected_components(wins_KK + wins_KK.T > 0, directed=False)
     islands, island_K = connected_components(wins_KK + wins_KK.T > 0, directed=False)
     main = members[0][0]
     for island in range(islands):
@@ -172,28 +181,35 @@ def connection(league: Comparisons) -> Connection:
         names = _listed([league.names[player] for player in here])
         problems.append(f"{names}: never compared with {league.names[main]} or anyone compared with it")
         judge_next.append((league.names[here[0]], league.names[main]))
+    # second kind: players that were compared with others, but won or lost all of these comparisons
     for group in members[1:]:
         reached = np.flatnonzero(island_K == island_K[group[0]])
         others = [int(player) for player in reached if player not in group]
         if not others:
             continue
+        # a tie counts as half a win for both, so it connects in both directions
         won = wins_KK[np.ix_(group, others)].sum() > 0
         lost = wins_KK[np.ix_(others, group)].sum() > 0
-        outcome = "lost every comparison with those above them and won every one with those below"
+        outcome = "lost every comparison with players above them and won every one with players below"
         if not (won and lost):
             outcome = f"{'won' if won else 'lost'} every comparison with the others"
         names = _listed([league.names[player] for player in group])
         problems.append(f"{names}: {outcome}, so the distance has no finite estimate")
-        judge_next.append(_fewest_comparisons(league, wins_KK, group, others))
-    return Connection(groups, tuple(problems), tuple(dict.fromkeys(judge_next)))
+        judge_next.append(_min_comparisons(league, wins_KK, group, others))
+    return LeagueConnectivity(groups, tuple(problems), tuple(dict.fromkeys(judge_next)))
 
 
-def _fewest_comparisons(
-    league: Comparisons, wins_KK: FloatArray, group: Sequence[int], others: Sequence[int]
+def _min_comparisons(
+    league: Comparisons,
+    wins_KK: FloatArray,
+    group: Sequence[int],
+    others: Sequence[int],
 ) -> tuple[str, str]:
-    """The member and the outsider that were compared least."""
+    """Return the member and the outsider with the smallest number of comparisons."""
     counts_KK = wins_KK + wins_KK.T
-    pairs = [(counts_KK[player, other], player, other) for player in group for other in others]
+    pairs = []
+    for player in group:
+        pairs += [(counts_KK[player, other], player, other) for other in others]
     _, player, other = min(pairs)
     return league.names[player], league.names[other]
 
@@ -204,12 +220,14 @@ def _listed(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Two players that follow each other in the order.
+    """Two consecutive players of the ranking.
 
     Attributes:
-        win_probability: that `above` is preferred to `below`.
-        prompts_to_decide: prompts, of as many comparisons each as now, with which a difference as large as the one
-            observed is found with probability `POWER`; None when it is found already or MOST_PROMPTS would not do.
+        above, below: names of the players.
+        win_probability: probability that `above` is preferred to `below`.
+        prompts_to_decide: number of prompts, with as many comparisons each as now, that detects a difference as large
+            as the observed one with probability `POWER`; None if it is detected already or needs more than
+            MOST_PROMPTS.
     """
 
     above: str
@@ -227,17 +245,17 @@ class Ranking:
     """Strengths of the players that can be rated together, strongest first.
 
     Attributes:
-        order: their names.
-        strengths: name → logits about the mean of the players rated.
+        order: names of the players.
+        strengths: name → logits about the mean of the rated players.
         win_probabilities: (a, b) → P(a is preferred to b), at equal style.
-        ranks: name → best and worst place that the differences to all others allow, jointly at `level`.
+        ranks: name → best and worst rank allowed by the differences to all others, jointly at `level`.
         style: name of a style difference → its coefficient, in logits per unit.
-        neighbours: pairs that follow each other.
-        connection: which players can be rated together; those outside the first group have no strength here.
-        prompts, n: prompts and comparisons among the players rated.
-        draws, degenerate: bootstrap draws, and how many of them have no finite estimate by themselves: these are fitted
-            with a Gaussian prior of DEGENERATE_SD.
-        prior_sd: standard deviation of the Gaussian prior on strengths, in logits; None is none.
+        neighbours: pairs of consecutive players.
+        connection: groups that can be rated together; players outside the first group have no strength here.
+        prompts, n: number of prompts and comparisons among the rated players.
+        draws, degenerate: number of bootstrap draws, and of those without a finite estimate, which are fitted with a
+            Gaussian prior of DEGENERATE_SD.
+        prior_sd: standard deviation in logits of the Gaussian prior on strengths; None for no prior.
     """
 
     order: tuple[str, ...]
@@ -246,7 +264,7 @@ class Ranking:
     ranks: dict[str, tuple[int, int]]
     style: dict[str, Estimate]
     neighbours: tuple[Neighbours, ...]
-    connection: Connection
+    connection: LeagueConnectivity
     prompts: int
     n: int
     draws: int
@@ -255,15 +273,15 @@ class Ranking:
 
 
 def bradley_terry(league: Comparisons, *, prior_sd: float | None = None) -> tuple[FloatArray, FloatArray]:
-    """Maximum-likelihood strengths (K,), with mean 0, and coefficients of style (F,).
+    """Return maximum-likelihood strengths (K,) with mean 0, and coefficients of style (F,).
 
     Args:
-        prior_sd: standard deviation of a Gaussian prior around 0 on every strength, in logits. It makes all estimates
-            finite, and pulls them towards each other: with sd 4 a player that wins 30 of 30 stands 5.2 above. None, the
-            default, is maximum likelihood.
+        prior_sd: standard deviation in logits of a Gaussian prior with mean 0 on every strength. It makes all estimates
+            finite and pulls them together: with sd 4 a player that wins 30 of 30 is 5.2 above. None (the default) is
+            maximum likelihood.
 
     Raises:
-        NumericError: without a prior, when no finite estimate exists; says why.
+        NumericError: without a prior, if no finite estimate exists; the message gives the reason.
     """
     connected = connection(league)
     if prior_sd is None and not connected.connected:
@@ -283,19 +301,20 @@ def bradley_terry(league: Comparisons, *, prior_sd: float | None = None) -> tupl
 
 
 def _check_style(league: Comparisons, design_NM: FloatArray) -> None:
-    constant = [name for name, column in zip(league.style_names, league.style_NF.T, strict=True) if not column.any()]
+    columns = zip(league.style_names, league.style_NF.T, strict=True)
+    constant = [name for name, column in columns if not column.any()]
     if constant:
         raise NumericError(f"the style difference {_listed(constant)} is 0 in every comparison; leave it out")
-    full_rank = len(league.names) - 1 + len(league.style_names)
+    full_rank = len(league.names) - 1 + len(league.style_names)  # strengths have K − 1 free parameters: their mean is 0
     if np.linalg.matrix_rank(design_NM) < full_rank:
-        raise NumericError("the style differences follow from the players or from each other; leave one out")
-    # Ford's condition is about players alone; with style a combination of both may still explain every outcome.
+        raise NumericError("a style difference is a linear function of the players or of the others; leave one out")
+    # Ford's condition considers players only; together with style they may still explain every outcome
     if is_separated(design_NM, league.score_N):
-        raise NumericError("players and style together explain every outcome without an exception; judge more prompts")
+        raise NumericError("players and style together explain every outcome; judge more prompts")
 
 
 def _design(league: Comparisons) -> FloatArray:
-    """(N, K + F): +1 for the first player, −1 for the second, then the differences in style."""
+    """Return the design (N, K + F): +1 for the first player, −1 for the second, then the style differences."""
     rows = np.arange(len(league.score_N))
     players_NK = np.zeros((len(rows), len(league.names)))
     players_NK[rows, league.first_N] = 1.0
@@ -304,63 +323,88 @@ def _design(league: Comparisons) -> FloatArray:
 
 
 def _shift_of_strengths(league: Comparisons) -> FloatArray:
-    """(M, M) curvature for the one direction the likelihood does not know: all strengths moved together."""
-    players, columns = len(league.names), len(league.names) + len(league.style_names)
+    """Return the (M, M) curvature of the direction that the likelihood leaves open: a common shift of all strengths."""
+    players = len(league.names)
+    columns = len(league.names) + len(league.style_names)
+    # any positive curvature works: it only fixes the mean of the strengths at 0
     flat_MM = np.zeros((columns, columns))
     flat_MM[:players, :players] = 1.0
     return flat_MM
 
 
-def _prior_precision(league: Comparisons, prior_sd: float | None, style_sd: float | None = None) -> FloatArray:
+def _prior_precision(
+    league: Comparisons,
+    prior_sd: float | None,
+    style_sd: float | None = None,
+) -> FloatArray:
     of_players = 0.0 if prior_sd is None else prior_sd**-2
     of_style = 0.0 if style_sd is None else style_sd**-2
     return np.repeat([of_players, of_style], [len(league.names), len(league.style_names)])
 
 
 def rank(
-    league: Comparisons, *, prior_sd: float | None = None, draws: int = DRAWS, level: float = LEVEL, seed: int = 0
+    league: Comparisons,
+    *,
+    prior_sd: float | None = None,
+    draws: int = DRAWS,
+    level: float = LEVEL,
+    seed: int = 0,
 ) -> Ranking:
-    """Strengths, win probabilities and ranks with intervals from a bootstrap over prompts.
+    """Return strengths, win probabilities and ranks with intervals from a bootstrap over prompts.
 
     Intervals are expanded percentile intervals (`resampling.expanded_tail`). The interval of a rank follows from the
-    differences to all other players at once (Mogstad et al. 2024, arXiv:2001.04785): a player's best place is one more
-    than the number of players that are above it by more than c standard errors, where c is the quantile of the largest
-    |difference* − difference| / se over the others; its worst place likewise.
+    differences to all other players at once (Mogstad et al. 2024, arXiv:2001.04785). A player's best rank is one more
+    than the number of players above it by more than c standard errors. c is the quantile of the maximum of
+    |difference* − difference| / se over the others. The worst rank is defined likewise.
 
-    Without a prior only the largest group that can be rated together is (`Connection`).
+    Without a prior, only the largest group that can be rated together is rated (`LeagueConnectivity`).
     """
     connected = connection(league)
     rated = league
     if prior_sd is None and not connected.connected:
-        rated = league.among([league.names.index(name) for name in connected.groups[0]])
+        rated = league.restrict_to([league.names.index(name) for name in connected.groups[0]])
     if len(rated.names) < 2:
         return Ranking((), {}, {}, {}, {}, (), connected, 0, 0, 0, 0, prior_sd)
     strength_K, style_F = bradley_terry(rated, prior_sd=prior_sd)
-    drawn = draw_strengths(rated, draws, prior_sd=prior_sd, seed=seed)
-    return _summarise(rated, strength_K, style_F, drawn, connected, prior_sd, level)
+    selected = draw_strengths(rated, draws, prior_sd=prior_sd, seed=seed)
+    return _summarise(rated, strength_K, style_F, selected, connected, prior_sd, level)
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Bootstrap draws: strengths (D, K), coefficients of style (D, F), and which draws are degenerate (D,)."""
+class StrengthDraws:
+    """Bootstrap draws: strengths (D, K), coefficients of style (D, F), and flags of degenerate draws (D,)."""
 
     strength_DK: FloatArray
     style_DF: FloatArray
     degenerate_D: BoolArray
 
 
-def draw_strengths(league: Comparisons, draws: int, *, prior_sd: float | None = None, seed: int = 0) -> Drawn:
-    """Fit draws of prompts, each with all its comparisons. Rows that are equal are counted, not repeated."""
+def draw_strengths(
+    league: Comparisons,
+    draws: int,
+    *,
+    prior_sd: float | None = None,
+    seed: int = 0,
+) -> StrengthDraws:
+    """Fit bootstrap draws of prompts, each with all its comparisons."""
+    # equal rows are merged and weighted by their count, which makes the fits much smaller
     design_NM = _design(league)
-    rows_RM, row_N = np.unique(np.column_stack([design_NM, league.score_N]), axis=0, return_inverse=True)
+    # R distinct rows, and how often each prompt contains them
+    rows_RM, row_N = np.unique(
+        np.column_stack([design_NM, league.score_N]),
+        axis=0,
+        return_inverse=True,
+    )
     counts_PR = np.zeros((league.prompts, len(rows_RM)))
     np.add.at(counts_PR, (league.prompt_N, row_N.ravel()), 1.0)
     weight_DR = resample_weights(league.prompts, draws, seed=seed) @ counts_PR
-    design_RM, score_R = rows_RM[:, :-1], rows_RM[:, -1]
+    design_RM = rows_RM[:, :-1]
+    score_R = rows_RM[:, -1]
     flat_MM = _shift_of_strengths(league)
     coefficients_DM, converged_D = fit_weighted(
         design_RM, score_R, weight_DR, precision_M=_prior_precision(league, prior_sd), flat_MM=flat_MM
     )
+    # a draw without a finite estimate is fitted again with a prior
     degenerate_D = ~converged_D
     if prior_sd is None:
         degenerate_D |= ~_draws_connected(design_RM[:, : len(league.names)], score_R, weight_DR)
@@ -371,23 +415,25 @@ def draw_strengths(league: Comparisons, draws: int, *, prior_sd: float | None = 
         )
     players = len(league.names)
     strength_DK = coefficients_DM[:, :players]
-    return Drawn(strength_DK, coefficients_DM[:, players:], degenerate_D)
+    return StrengthDraws(strength_DK, coefficients_DM[:, players:], degenerate_D)
 
 
 def _draws_connected(player_RK: FloatArray, score_R: FloatArray, weight_DR: FloatArray) -> BoolArray:
-    """(D,) whether Ford's condition holds in each draw: every player reaches every other by wins and ties."""
+    """Return (D,) flags of draws in which Ford's condition holds: wins and ties connect every pair of players."""
     players = player_RK.shape[1]
     first_R = player_RK.argmax(axis=1)
     second_R = player_RK.argmin(axis=1)
     reach_DKK = np.zeros((len(weight_DR), players, players), dtype=np.float32)
     for row, (first, second, score) in enumerate(zip(first_R, second_R, score_R, strict=True)):
-        drawn_D = weight_DR[:, row] > 0
+        sampled_D = weight_DR[:, row] > 0
         if score > 0:
-            reach_DKK[drawn_D, first, second] = 1.0
+            reach_DKK[sampled_D, first, second] = 1.0
         if score < 1:
-            reach_DKK[drawn_D, second, first] = 1.0
+            reach_DKK[sampled_D, second, first] = 1.0
+    # every player reaches itself, so squaring keeps shorter chains
     reach_DKK[:, np.arange(players), np.arange(players)] = 1.0
-    for _ in range(math.ceil(math.log2(max(players, 2)))):  # squaring doubles the length of the chains
+    # reachability by repeated squaring of the adjacency matrix, which doubles the maximum length of a chain
+    for _ in range(math.ceil(math.log2(max(players, 2)))):
         reach_DKK = np.minimum(reach_DKK @ reach_DKK, 1.0)
     return np.asarray((reach_DKK > 0).all(axis=(1, 2)))
 
@@ -396,12 +442,16 @@ def _summarise(
     league: Comparisons,
     strength_K: FloatArray,
     style_F: FloatArray,
-    drawn: Drawn,
-    connected: Connection,
+    drawn: StrengthDraws,
+    connected: LeagueConnectivity,
     prior_sd: float | None,
     level: float,
 ) -> Ranking:
-    counts = {"clusters": league.prompts, "n": len(league.score_N), "unscored": league.unscored}
+    counts = {
+        "clusters": league.prompts,
+        "n": len(league.score_N),
+        "unscored": league.unscored,
+    }
 
     def estimate(value: float, draws_D: FloatArray) -> Estimate:
         return bootstrap_estimate(value, draws_D, level=level, **counts)
@@ -416,7 +466,15 @@ def _summarise(
                 value = float(sigmoid(strength_K[i] - strength_K[j]))
                 win_probabilities[names[i], names[j]] = estimate(value, draws_D)
     neighbours = tuple(
-        _neighbours(league, above, below, strength_K, drawn.strength_DK, win_probabilities, level)
+        _neighbours(
+            league,
+            above,
+            below,
+            strength_K,
+            drawn.strength_DK,
+            win_probabilities,
+            level,
+        )
         for above, below in pairwise(order)
     )
     ranks = _rank_intervals(strength_K, drawn.strength_DK, league.prompts, level)
@@ -445,14 +503,15 @@ def _neighbours(
     win_probabilities: Mapping[tuple[str, str], Estimate],
     level: float,
 ) -> Neighbours:
-    """Two neighbours, and from how many prompts on they are told apart if difference and spread are as observed."""
+    """Return two consecutive players, and the number of prompts that would separate them at the observed spread."""
     names = league.names[above], league.names[below]
     probability = win_probabilities[names]
     gap = float(strength_K[above] - strength_K[below])
     error = float((strength_DK[:, above] - strength_DK[:, below]).std())
     needed = None
+    # undecided neighbours: find the number of prompts for the usual power
     if probability.low <= 0.5 and gap > 0:
-        # The standard error falls with the root of the prompts; normal quantiles, as many prompts are meant.
+        # the standard error falls with the root of the number of prompts; with many prompts normal quantiles suffice
         shift = float(stats.norm.ppf((1 + level) / 2) + stats.norm.ppf(POWER))
         prompts = max(league.prompts * (shift * error / gap) ** 2, league.prompts + 1)
         needed = math.ceil(prompts) if prompts <= MOST_PROMPTS else None
@@ -460,13 +519,17 @@ def _neighbours(
 
 
 def _rank_intervals(
-    strength_K: FloatArray, strength_DK: FloatArray, prompts: int, level: float
+    strength_K: FloatArray,
+    strength_DK: FloatArray,
+    prompts: int,
+    level: float,
 ) -> list[tuple[int, int]]:
-    """Best and worst place of each player, from simultaneous intervals of its differences to all others."""
+    """Return the best and worst rank of each player, from simultaneous intervals of its differences to all others."""
     players = len(strength_K)
+    # one prompt says nothing about the spread, so every rank is possible
     if prompts < 2:
         return [(1, players)] * players
-    # A maximum over draws has the tails of a normal; few prompts have those of t.
+    # a maximum over bootstrap draws has the tails of a normal distribution; few prompts need those of t
     inflation = float(stats.t.ppf((1 + level) / 2, prompts - 1) / stats.norm.ppf((1 + level) / 2))
     inflation *= math.sqrt(prompts / (prompts - 1))
     intervals = []
@@ -474,9 +537,10 @@ def _rank_intervals(
         others = [other for other in range(players) if other != player]
         gap_O = strength_K[others] - strength_K[player]
         gap_DO = strength_DK[:, others] - strength_DK[:, [player]]
-        error_O = np.maximum(gap_DO.std(axis=0), 1e-12)
+        error_O = np.maximum(gap_DO.std(axis=0), 1e-12)  # avoids a division by zero if all draws are equal
         largest_D = (np.abs(gap_DO - gap_O) / error_O).max(axis=1)
         margin_O = inflation * float(np.quantile(largest_D, level)) * error_O
+        # players that are certainly stronger or weaker bound the rank
         stronger = int((gap_O > margin_O).sum())
         weaker = int((gap_O < -margin_O).sum())
         intervals.append((1 + stronger, players - weaker))

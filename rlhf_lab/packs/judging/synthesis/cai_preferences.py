@@ -1,7 +1,7 @@
-"""Preference pairs labelled by a model under a constitution: two replies of the policy, one judgement in both orders.
+"""Preference pairs labelled by a model under a constitution: two responses of the policy, judged in both orders.
 
-Left out compared with arXiv:2212.08073: revisions before the pairs, probabilities as soft labels, and a principle drawn
-at random for every question; here the judge sees all principles and names the one that decided.
+Differences from arXiv:2212.08073: there are no revisions before the pairs, and no probabilities as soft labels. The
+judge sees all principles and names the one that decided, instead of one principle selected at random per question.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlhf_lab.packs.judging.judges.caller import judge_of
-from rlhf_lab.packs.judging.judges.pairwise import Candidates, Judgement, judge_pairs
+from rlhf_lab.packs.judging.judges.context import judge_of
+from rlhf_lab.packs.judging.judges.pairwise import Candidates, PairJudgement, judge_pairs
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric
 from rlhf_lab.packs.judging.synthesis import making
 from rlhf_lab.packs.judging.synthesis.constitution import load_constitution
-from rlhf_lab.packs.judging.synthesis.making import Item, Row
+from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
 from rlhf_lab.packs.judging.synthesis.settings import CAIPreferences
-from rlhf_lab.sampling.policy_replies import PolicyReplies
+from rlhf_lab.sampling.policy_responses import PolicyResponses
 from rlhf_lab.training.run import Result, Run
 
 TIE = "tie"
@@ -25,64 +25,68 @@ INCONSISTENT = "judge disagreed with itself"
 
 
 class ConstitutionalPreferences:
-    """Samples, has judged and writes pairs."""
+    """Samples pairs of responses, lets the judge compare them, and writes the corpus."""
 
     def __init__(self, settings: CAIPreferences, run: Run):
-        self.settings, self.run = settings, run
+        self.settings = settings
+        self.run = run
         self.constitution = load_constitution(settings.constitution_path)
         self.judge = judge_of(run)
-        self.replies = PolicyReplies(run)
+        self.responses = PolicyResponses(run)
         self.is_contaminated = making.Contamination(run, settings.max_overlap or 1.0)
+        # the principles are the criteria of a comparison, which does not use the scale 0…1
         self.principles = JudgeRubric(
             self.constitution.name, 0, 1, self.constitution.principles, self.constitution.instructions["judge"]
         )
 
     def finish(self) -> Result:
         items = making.draw_items(self.run, self.settings.prompts)
-        rows = making.settle_all(self.run, items, self._settle, "pairs under the constitution")
+        rows = making.make_all(self.run, items, self._make_result, "pairs under the constitution")
         making.reject_duplicates(rows, ("chosen", "rejected"), self.settings.max_overlap or 1.0)
         return Result(metrics=self._write(rows), primary=["made/acceptance", "made/label_agreement"])
 
-    def _settle(self, chunk: int, items: Sequence[Item]) -> list[Row]:
-        """Sample two replies to each prompt, and have those compared that can be a pair."""
+    def _make_result(self, chunk: int, items: Sequence[SynthesisItem]) -> list[Row]:
+        """Sample two responses to each prompt, and judge the pairs that pass the screening."""
         prompts = [item.prompt for item in items]
-        first, second = self.replies.sample(prompts, 2, "cai_preferences/replies", chunk)
+        first, second = self.responses.sample(prompts, 2, "cai_preferences/replies", chunk)
         rows: list[Row] = [
             {"prompt": item.prompt, "draw": item.draw, "problem": self._screen(item.prompt, a, b), "replies": [a, b]}
             for item, a, b in zip(items, first, second, strict=True)
         ]
-        asked = [row for row in rows if not row["problem"]]
+        # only pairs that pass the screening are paid for
+        requested = [row for row in rows if not row["problem"]]
         judgements = judge_pairs(
             self.judge,
-            [Candidates(row["prompt"], *row["replies"]) for row in asked],
+            [Candidates(row["prompt"], *row["replies"]) for row in requested],
             self.principles,
             max_tokens=self.settings.max_tokens,
             principles=self.constitution.names,
             title="judging",
         )
-        for row, judgement in zip(asked, judgements, strict=True):
+        for row, judgement in zip(requested, judgements, strict=True):
             row |= _outcome(row["replies"], judgement)
             if not row["problem"]:
-                del row["replies"]  # they are there as chosen and rejected
+                del row["replies"]  # they are stored as chosen and rejected
         return rows
 
     def _screen(self, prompt: str, first: str, second: str) -> str | None:
-        """Why two replies are not worth a judgement; None where they are."""
+        """Return why two responses are not worth a judgement, or None."""
         if self.is_contaminated(prompt):
             return making.CONTAMINATED
         if first == second:
             return making.IDENTICAL
-        lengths = (making.length_problem(reply, self.settings.max_words) for reply in (first, second))
-        return next((problem for problem in lengths if problem), None)
+        problems = [making.length_problem(response, self.settings.max_words) for response in (first, second)]
+        return next((problem for problem in problems if problem), None)
 
     def _write(self, rows: Sequence[Row]) -> Row:
-        """Write the corpus; its counts and, where the world knows the truth, what its labels are worth."""
+        """Write the corpus. Return its counts and, if the world knows the truth, the quality of its labels."""
         pairs = [row for row in rows if not row["problem"]]
         prompts = [row["prompt"] for row in pairs]
         gold = making.gold_of(
             self.run, prompts * 2, [row["chosen"] for row in pairs] + [row["rejected"] for row in pairs]
         )
         if gold is not None:
+            # the first half are chosen responses, the second half rejected ones
             for row, chosen, rejected in zip(pairs, gold[: len(pairs)], gold[len(pairs) :], strict=True):
                 row |= {"gold_chosen": float(chosen), "gold_rejected": float(rejected)}
         about = {"constitution": self.constitution.name, "judge": dict(self.judge.identity)}
@@ -92,6 +96,7 @@ class ConstitutionalPreferences:
             return metrics
         words_N = [(len(row["chosen"].split()), len(row["rejected"].split())) for row in kept]
         metrics["made/words"] = making.mean_over_prompts([chosen for chosen, _ in words_N], kept)
+        # 1 if the chosen response is longer, 0 if it is shorter, ½ for equal lengths
         longer_N = [np.sign(chosen - rejected) / 2 + 0.5 for chosen, rejected in words_N]
         metrics["made/longer_chosen"] = making.mean_over_prompts(longer_N, kept)
         if gold is not None:
@@ -99,23 +104,24 @@ class ConstitutionalPreferences:
             metrics["made/label_agreement"] = making.mean_over_prompts(right_N, kept)
             metrics["made/gold"] = making.mean_over_prompts([row["gold_chosen"] for row in kept], kept)
         for name in self.constitution.names:
-            decided_N = [np.mean([principle == name for principle in row["principles"]]) for row in kept]
+            decided_N = [np.mean([named == name for named in row["principles"]]) for row in kept]
             metrics[f"made/principle/{name}"] = making.mean_over_prompts(decided_N, kept)
         return metrics
 
 
-def _outcome(replies: Sequence[str], judgement: Judgement) -> Row:
-    """What a judgement makes of a row: a chosen and a rejected reply, or why there is no pair."""
+def _outcome(responses: Sequence[str], judgement: PairJudgement) -> Row:
+    """Return the chosen and the rejected response of a judgement, or the reason why there is no pair."""
     votes = judgement.votes
     row: Row = {"reasons": [vote.reason for vote in votes], "principles": [vote.principle for vote in votes]}
     unscored = next((vote.unscored for vote in votes if vote.unscored), None)
     if unscored:
         return {**row, "problem": f"judge's answer {unscored}"}
+    # a pair needs the same winner in both orders; a single vote may be position bias
     if votes[0].winner != votes[1].winner:
         return {**row, "problem": INCONSISTENT}
     if judgement.winner == "tie":
         return {**row, "problem": TIE}
-    chosen, other = replies if judgement.winner == "first" else reversed(replies)
+    chosen, other = responses if judgement.winner == "first" else reversed(responses)
     return {**row, "chosen": chosen, "rejected": other}
 
 

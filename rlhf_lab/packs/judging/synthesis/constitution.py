@@ -1,4 +1,4 @@
-"""Constitutions: named principles that replies are judged, criticised and revised by, read from a YAML file.
+"""Constitutions: named principles for judging, criticising and revising responses, read from a YAML file.
 
     name: mine
     principles:
@@ -8,7 +8,7 @@
     critique: Name a violation only where you can quote it.                       # optional
     revise: Keep what is right as it is.                                          # optional
 
-`judge` goes to the judge of `cai_preferences`; `critique` and `revise` to the writer of `synthetic_sft`. Imports no
+`judge` goes to the judge of `cai_preferences`, `critique` and `revise` go to the writer of `synthetic_sft`. Imports no
 torch.
 """
 
@@ -16,28 +16,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.files import file_digest
+from rlhf_lab.core.yaml_files import read_mapping
 from rlhf_lab.data.rows import describe
 
 FOLDER = Path(__file__).parent / "constitutions"
-"""Of the shipped ones; `.yml`, because Hydra lists every `.yaml` below the package as an option."""
+"""Directory of the shipped constitutions. The suffix is `.yml`, because Hydra lists every `.yaml` as an option."""
 INSTRUCTIONS = ("judge", "critique", "revise")
 KEYS = ("name", "principles", *INSTRUCTIONS)
 
 
 @dataclass(frozen=True)
 class Constitution:
-    """What replies are judged by.
+    """Principles for responses.
 
     Attributes:
-        principles: name → what a reply does that is good by it.
-        instructions: one of `INSTRUCTIONS` → further ones; "" where there are none.
+        name: name of the constitution.
+        principles: name → description of a response that follows the principle.
+        instructions: one of `INSTRUCTIONS` → further instructions; "" if there are none.
     """
 
     name: str
@@ -49,37 +49,29 @@ class Constitution:
         return tuple(self.principles)
 
     def described(self) -> str:
-        """The principles, one a line."""
+        """Return the principles, one per line."""
         return "\n".join(f"- {name}: the reply {meaning}" for name, meaning in self.principles.items())
 
 
 def constitution_path(setting: str, shipped: str) -> Path:
-    """The file that a setting names; the shipped one of that name where the setting is empty."""
-    return Path(setting).expanduser() if setting else FOLDER / f"{shipped}.yml"
+    """Return the file of a setting, or the shipped constitution of that name if the setting is empty."""
+    if setting:
+        return Path(setting).expanduser()
+    return FOLDER / f"{shipped}.yml"
 
 
 def content_digest(path: Path) -> str:
-    """SHA-256 of a constitution's file; its name where there is no such file, which `load_constitution` reports."""
-    return sha256(path.read_bytes()).hexdigest() if path.is_file() else str(path)
+    """Return the SHA-256 of a constitution's file, or its name if there is no such file (see `load_constitution`)."""
+    return file_digest(path) if path.is_file() else str(path)
 
 
 def load_constitution(path: Path) -> Constitution:
-    """Read a constitution. Raises ConfigError with everything that is wrong with the file."""
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(
-            f"algorithm.constitution={path}: the file cannot be read ({error.strerror}); name a YAML file"
-        ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        first_lines = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{path}: is no YAML ({first_lines}); see docs/judging/synthesis.md") from None
-    if not isinstance(values, Mapping):
-        raise ConfigError(
-            f"{path}: is {describe(values)}; expected the keys name and principles, see docs/judging/synthesis.md"
-        )
+    """Read a constitution. Raises ConfigError with all problems of the file."""
+    # all problems of the file are reported at once
+    values = read_mapping(path, "the keys name and principles, see docs/judging/synthesis.md", "algorithm.constitution")
     if problems := _problems(values):
         raise ConfigError([f"{path}: {problem}" for problem in problems])
+    # a missing or empty key means no further instructions
     instructions = {key: (values.get(key) or "").strip() for key in INSTRUCTIONS}
     principles = {name: meaning.strip() for name, meaning in values["principles"].items()}
     return Constitution(values["name"], principles, instructions)
@@ -92,8 +84,9 @@ def _problems(values: Mapping[Any, Any]) -> list[str]:
     for key in INSTRUCTIONS:
         if not isinstance(values.get(key, ""), (str, type(None))):
             problems.append(f"{key} is {describe(values[key])}; expected text, or leave the key out")
+    # names and descriptions of principles are both required
     principles = values.get("principles")
-    expected = "expected a line for each, name: what a good reply does"
+    expected = "expected one line per principle, name: description of a good response"
     if not isinstance(principles, Mapping) or not principles:
         return [*problems, f"principles is {describe(principles)}; {expected}"]
     for name, meaning in principles.items():

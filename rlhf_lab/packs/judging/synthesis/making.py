@@ -1,8 +1,8 @@
-"""What stages that make data share: which prompts, what is settled so far, what is rejected, what is written.
+"""Common parts of the stages that generate data: selection of prompts, resumable work, screening, writing.
 
-Every item ends as a row of the corpus or as a rejected one with a reason. Items are settled in chunks and kept in
-`work.jsonl` as they are made, so that a stage that was interrupted goes on behind the last whole chunk; of a chunk that
-was interrupted, a service's answers are in the judge's store.
+Every item becomes either a row of the corpus or a rejected row with a reason. Items are processed in chunks. Finished
+chunks are appended to `work.jsonl`, so an interrupted stage resumes after the last complete chunk. Answers of a service
+for an interrupted chunk are in the judge's store.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import append_jsonl, read_rows, truncate
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.data.duplicates import NearDuplicates
-from rlhf_lab.data.made import read_made, write_made
+from rlhf_lab.data.generated import read_generated, write_generated
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.training.run import Run
 
 WORK = "work.jsonl"
 CHUNK = 256
-"""Items that are settled together."""
+"""Number of items processed together."""
 
 CONTAMINATED = "near a held-out prompt"
 IDENTICAL = "identical replies"
@@ -39,110 +39,117 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Item:
-    """A prompt to work on.
+class SynthesisItem:
+    """A prompt to process.
 
     Attributes:
-        draw: how often the prompt was taken before.
+        prompt: the prompt.
+        draw: number of times that the prompt was selected before.
     """
 
     prompt: str
     draw: int
 
 
-def draw_items(run: Run, count: int) -> list[Item]:
-    """`count` prompts of `needs.prompts`, or of the training data, in random order; every one before any comes again.
+def draw_items(run: Run, count: int) -> list[SynthesisItem]:
+    """Return `count` prompts of `needs.prompts`, or of the training data, in random order.
 
-    A smaller draw is the beginning of a larger one.
+    Each pass contains every prompt once before any prompt is repeated. A smaller selection is the beginning of a larger
+    one.
     """
+    # prompts of an earlier stage have precedence over those of the data
     if "prompts" in run.needs:
-        made = read_made(Path(run.needs["prompts"]), "prompts")
-        prompts = list(dict.fromkeys(pair.prompt for pair in made))
+        generated = read_generated(Path(run.needs["prompts"]), "prompts")
+        prompts = list(dict.fromkeys(pair.prompt for pair in generated))
     else:
         prompts = run.corpus.prompts("train")
     if not prompts:
-        raise DataError("there is no prompt to work on; needs.prompts is an empty corpus")
-    items: list[Item] = []
+        raise DataError("there is no prompt to process: needs.prompts is an empty corpus; name another one")
+    items: list[SynthesisItem] = []
+    # ceiling division: as many passes over the prompts as needed, each in another order
     for draw in range(-(-count // len(prompts))):
         order = np.random.default_rng(run.seed("synthesis/prompts", draw)).permutation(len(prompts))
-        items += [Item(prompts[i], draw) for i in order]
+        items += [SynthesisItem(prompts[i], draw) for i in order]
     return items[:count]
 
 
 class Contamination:
-    """Finds prompts that are, or nearly are, prompts of the held-out split."""
+    """Predicate of prompts that are equal or nearly equal to held-out prompts."""
 
     def __init__(self, run: Run, limit: float):
         self._held_out = NearDuplicates(limit, run.corpus.prompts("test"))
         self._found: dict[str, bool] = {}
 
     def __call__(self, prompt: str) -> bool:
+        # a search compares with all held-out prompts, so results are cached
         if prompt not in self._found:
             self._found[prompt] = self._held_out.find(prompt) is not None
         return self._found[prompt]
 
 
-def draw_tasks(run: Run, prompts: Sequence[str], count: int, purpose: str) -> list[Item]:
-    """At most `count` tasks by prompt, each once, in random order; a note says where there are fewer.
+def draw_tasks(run: Run, prompts: Sequence[str], count: int, purpose: str) -> list[SynthesisItem]:
+    """Return at most `count` tasks by prompt, each once, in random order. If there are fewer, a note is added.
 
     Args:
-        purpose: of the random order, which follows from it and the run's seed.
+        purpose: name of the random order, which depends on it and on the run's seed.
     """
     order = np.random.default_rng(run.seed(purpose)).permutation(len(prompts))
     if len(prompts) < count:
-        run.note(f"{len(prompts)} tasks are attempted, all there are, and not algorithm.prompts={count}")
-    return [Item(prompts[i], 0) for i in order[:count]]
+        run.note(f"only {len(prompts)} tasks are attempted, because there are no more; algorithm.prompts={count}")
+    return [SynthesisItem(prompts[i], 0) for i in order[:count]]
 
 
 def length_problem(text: str, max_words: int) -> str | None:
-    """Why a text cannot be a reply or a prompt by its length; None where it can."""
+    """Return why a text is unusable because of its length, or None."""
     count = len(text.split())
     if not count:
         return EMPTY
     return TOO_LONG if count > max_words else None
 
 
-def settle_all(
+def make_all(
     run: Run,
-    items: Sequence[Item],
-    settle: Callable[[int, Sequence[Item]], Sequence[Row]],
+    items: Sequence[SynthesisItem],
+    settle: Callable[[int, Sequence[SynthesisItem]], Sequence[Row]],
     title: str,
     *,
     size: int = CHUNK,
 ) -> list[Row]:
-    """What became of each item, in order. Chunks that an earlier attempt settled are read and not made again.
+    """Return the row of each item, in order. Chunks finished by an earlier attempt are read from disk.
 
     Args:
-        settle: (number of the chunk, its items) → a row for each.
-        size: items of a chunk.
+        settle: function from (index of the chunk, its items) to one row per item.
+        size: number of items in a chunk.
     """
-    path = run.folder / WORK
+    path = run.directory / WORK
     rows, ends = read_rows(path)
-    truncate(path, ends[-1] if ends else 0)
+    truncate(path, ends[-1] if ends else 0)  # drop a last line that a killed process left incomplete
     settled = {row["item"]: row for row in rows}
     with progress(title, len(items), len(settled)) as ticker:
-        for begin in range(0, len(items), size):
-            places = range(begin, min(begin + size, len(items)))
-            if all(place in settled for place in places):
+        for start in range(0, len(items), size):
+            positions = range(start, min(start + size, len(items)))
+            # chunks are processed as units, because the index of a chunk seeds its random draws
+            if all(position in settled for position in positions):
                 continue
-            chunk = settle(begin // size, [items[place] for place in places])
-            made = [{"item": place, **row} for place, row in zip(places, chunk, strict=True)]
-            append_jsonl(path, made)
-            settled |= {row["item"]: row for row in made}
-            ticker.advance(len(made))
-    return [settled[place] for place in range(len(items))]
+            chunk = settle(start // size, [items[position] for position in positions])
+            generated = [{"item": position, **row} for position, row in zip(positions, chunk, strict=True)]
+            append_jsonl(path, generated)
+            settled |= {row["item"]: row for row in generated}
+            ticker.advance(len(generated))
+    return [settled[position] for position in range(len(items))]
 
 
-def reject_duplicates(rows: Sequence[Row], reply_columns: Sequence[str], limit: float) -> None:
-    """Reject rows whose replies say nearly the same as those of an earlier row of the same prompt.
+def reject_duplicates(rows: Sequence[Row], response_columns: Sequence[str], limit: float) -> None:
+    """Reject rows whose responses are nearly the same as those of an earlier row of the same prompt.
 
-    Every row has `problem`: why it is no row of the corpus, or None.
+    Every row has `problem`: the reason why it is rejected, or None.
     """
     earlier: dict[str, NearDuplicates] = {}
     for row in rows:
         if row["problem"]:
             continue
-        text = "\n".join(row[column] for column in reply_columns)
+        text = "\n".join(row[column] for column in response_columns)
+        # rows are compared within their prompt only
         known = earlier.setdefault(row["prompt"], NearDuplicates(limit))
         duplicate = known.find(text)
         if duplicate is None:
@@ -152,18 +159,20 @@ def reject_duplicates(rows: Sequence[Row], reply_columns: Sequence[str], limit: 
 
 
 def write_corpus(run: Run, kind: str, rows: Sequence[Row], about: Row) -> tuple[list[Row], list[Row]]:
-    """Write the corpus of rows that are not rejected. Returns (rows of the corpus, rejected rows)."""
-    kept = [{name: value for name, value in row.items() if name != "problem"} for row in rows if not row["problem"]]
+    """Write the corpus of the rows without a problem. Return (rows of the corpus, rejected rows)."""
+    accepted = [row for row in rows if not row["problem"]]
+    kept = [{name: value for name, value in row.items() if name != "problem"} for row in accepted]
     rejected = [row for row in rows if row["problem"]]
     upstream = {role: run.config.needs[role] for role in run.needs}
+    # provenance: the data and the upstream stages
     about = {"data": run.corpus.fingerprint, "upstream": upstream, **about}
-    write_made(run.folder, kind, kept, rejected, about)
-    (run.folder / WORK).unlink(missing_ok=True)  # every item is in one of the two files now
+    write_generated(run.directory, kind, kept, rejected, about)
+    (run.directory / WORK).unlink(missing_ok=True)  # every item is now in one of the two files
     return kept, rejected
 
 
 def counts(rows: Sequence[Row], kept: Sequence[Row], rejected: Sequence[Row]) -> Row:
-    """How many items there were and what became of them, see metrics.py."""
+    """Return the number of items and of their outcomes, see metrics.py."""
     clusters = cluster([row["prompt"] for row in rows])
     by_reason: dict[str, int] = {}
     for row in rejected:
@@ -179,20 +188,23 @@ def counts(rows: Sequence[Row], kept: Sequence[Row], rejected: Sequence[Row]) ->
 
 
 def cluster(prompts: Sequence[str]) -> np.ndarray:
-    """A number per row, the same for rows of one prompt."""
+    """Return a cluster index per row, equal for rows of the same prompt."""
     return np.unique(np.array(prompts, dtype=object).astype(str), return_inverse=True)[1]
 
 
 def mean_over_prompts(values: Sequence[float] | FloatArray, rows: Sequence[Row]) -> Estimate:
-    """The mean of a value of each row, with an interval clustered by prompt."""
-    return clustered_mean(np.asarray(values, dtype=np.float64), cluster([row["prompt"] for row in rows]))
+    """Return the mean of a value over rows, with an interval clustered by prompt."""
+    clusters = cluster([row["prompt"] for row in rows])
+    return clustered_mean(np.asarray(values, dtype=np.float64), clusters)
 
 
-def gold_of(run: Run, prompts: Sequence[str], replies: Sequence[str]) -> FloatArray | None:
-    """The true reward of replies, (N,); None where the world does not know it."""
+def gold_of(run: Run, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray | None:
+    """Return the true reward of responses, (N,); None if the world does not know it."""
     try:
-        gold = run.corpus.measure(run.corpus.episodes(prompts, replies)).get("gold") if prompts else None
-    except DataError:  # prompts that were written for the occasion
-        run.note("the world does not know these prompts, so the true reward of their replies is not measured")
+        gold = run.corpus.measure(run.corpus.episodes(prompts, responses)).get("gold") if prompts else None
+    except DataError:  # newly written prompts, which the world does not know
+        run.note("the world does not know these prompts, so the true reward of their responses is not measured")
         return None
-    return None if gold is None else np.asarray(gold, dtype=np.float64)
+    if gold is None:
+        return None
+    return np.asarray(gold, dtype=np.float64)

@@ -1,62 +1,64 @@
-"""Metrics that rlhf_lab/packs/judging/synthesis/ emits."""
+"""Metrics of rlhf_lab/packs/judging/synthesis/."""
 
 from __future__ import annotations
 
 from rlhf_lab.core.metrics import Metric
 
 SYNTHESIS = (
-    Metric("made/items", "items that were worked on"),
-    Metric("made/rows", "rows of the corpus that was made", title="made rows"),
+    Metric("made/items", "items that were processed"),
+    Metric("made/rows", "rows of the synthetic corpus", title="synthetic rows"),
     Metric("made/prompts", "distinct prompts of these rows"),
     Metric(
         "made/acceptance",
-        "share of items that became a row",
+        "fraction of items that became a row",
         title="accepted",
         better="higher",
-        phrase="share of items that are accepted",
+        phrase="fraction of items that are accepted",
     ),
-    Metric("made/rejected/<problem>", "items that became no row, by what is wrong with them"),
-    Metric("made/words", "length of a kept reply (of pairs, the chosen one; of prompts, the prompt), words"),
-    Metric("made/longer_chosen", "share of made pairs whose chosen reply has more words, ties half"),
+    Metric("made/rejected/<problem>", "items that became no row, by problem"),
+    Metric("made/words", "length of an accepted response (for pairs, the chosen one; for prompts, the prompt), words"),
+    Metric("made/longer_chosen", "fraction of synthetic pairs whose chosen response has more words, ties half"),
     Metric(
         "made/label_agreement",
-        "share of made pairs that the true reward orders as labelled, ties half (worlds with a known truth)",
-        title="made labels right",
+        "fraction of synthetic pairs that the true reward orders as labelled, ties half (worlds with a known truth)",
+        title="synthetic labels right",
         better="higher",
-        phrase="share of right labels among the made pairs",
+        phrase="fraction of right labels among the synthetic pairs",
     ),
     Metric(
         "made/gold",
-        "true reward of a kept reply (of pairs, the chosen one), gold points",
-        title="gold of made replies",
+        "true reward of an accepted response (for pairs, the chosen one), gold points",
+        title="gold of synthetic responses",
         better="higher",
     ),
-    Metric("made/gold_draft", "true reward of the drafts of kept demonstrations, gold points", title="gold of drafts"),
+    Metric(
+        "made/gold_draft", "true reward of the drafts of accepted demonstrations, gold points", title="gold of drafts"
+    ),
     Metric(
         "made/gold_gain",
-        "true reward of a kept demonstration − of its draft, gold points",
+        "true reward of an accepted demonstration minus that of its draft, gold points",
         title="gold gained by revising",
         better="higher",
     ),
-    Metric("made/violations", "principles that a critique names, mean over drafts"),
-    Metric("made/fault_free", "share of drafts in which the critique finds no principle violated"),
+    Metric("made/violations", "number of principles that a critique names, mean over drafts"),
+    Metric("made/fault_free", "fraction of drafts without a violation according to the critique"),
     Metric(
         "made/principle/<name>",
-        "of pairs, share of votes that name the principle as deciding; of drafts, share in which it is violated",
+        "for pairs, fraction of votes that name the principle as deciding; for drafts, fraction that violate it",
     ),
 )
-"""cai_preferences.py, synthetic_sft.py, self_instruct.py"""
+"""Metrics of cai_preferences.py, synthetic_sft.py and self_instruct.py."""
 
 TRAJECTORIES = (
-    Metric("made/attempts", "attempts at a task, mean over tasks", title="attempts"),
+    Metric("made/attempts", "number of attempts at a task, mean over tasks", title="attempts"),
     Metric(
         "made/success",
-        "share of attempts that reached the right answer",
+        "fraction of attempts that reached the right answer",
         title="successful attempts",
         better="higher",
-        phrase="share of attempts that succeed",
+        phrase="fraction of attempts that succeed",
     ),
-    Metric("made/turns", "turns of the assistant in a kept trajectory", title="turns of a trajectory"),
-    Metric("made/accepted/<category>", "share of the tasks of a category that became a row"),
+    Metric("made/turns", "number of assistant turns in an accepted trajectory", title="turns of a trajectory"),
+    Metric("made/accepted/<category>", "fraction of the tasks of a category that became a row"),
 )
-"""trajectories.py, attempt_pairs.py"""
+"""Metrics of trajectories.py and attempt_pairs.py."""

@@ -1,7 +1,7 @@
-"""New prompts that a language model writes from examples (self-instruct, arXiv:2212.10560).
+"""New prompts written by a language model from examples (self-instruct, arXiv:2212.10560).
 
-The answers are kept as they came; which prompts of them are new follows from the order of the requests, so it is
-decided once more, in the same way, when an interrupted stage goes on.
+The answers are stored as they arrive. Which of their prompts are new depends on the order of the requests, so a resumed
+stage screens all answers again, with the same result.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from rlhf_lab.core.messages import Message
 from rlhf_lab.data.duplicates import NearDuplicates
 from rlhf_lab.data.transcript import as_prompt, human_turns, to_messages
 from rlhf_lab.packs.judging.judges.answers import object_schema, read_object
-from rlhf_lab.packs.judging.judges.caller import judge_of
+from rlhf_lab.packs.judging.judges.context import judge_of
 from rlhf_lab.packs.judging.judges.frames import code_of, fence
 from rlhf_lab.packs.judging.judges.questions import Writing
-from rlhf_lab.packs.judging.judges.requests import Reply, Request
+from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest
 from rlhf_lab.packs.judging.synthesis import making
-from rlhf_lab.packs.judging.synthesis.making import Item, Row
+from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
 from rlhf_lab.packs.judging.synthesis.settings import SelfInstruct
 from rlhf_lab.training.run import Result, Run
 
 MOST_REQUESTS = 4
-"""Times as many requests, at most, as would do if every prompt was kept."""
+"""Maximum number of requests, as a multiple of the number that suffices if every prompt is new."""
 ROUND = 16
-"""Requests that are sent together."""
+"""Number of requests sent together."""
 OF_A_SEED = "near a seed"
 
 INSTRUCTIONS = (
@@ -38,89 +38,114 @@ INSTRUCTIONS = (
 FORM = "Answer with a JSON object that has one key, prompts: a list of {count} texts."
 
 
-def prompts_request(examples: Sequence[str], count: int, draw: int, max_tokens: int) -> Request:
-    """Ask for new prompts.
+def prompts_request(
+    examples: Sequence[str],
+    count: int,
+    draw: int,
+    max_tokens: int,
+) -> CompletionRequest:
+    """Return a request for new prompts.
 
     Args:
-        examples: plain text.
-        draw: number of the request.
+        examples: prompts as plain text.
+        draw: index of the request.
     """
     code = code_of(examples)
-    message: Message = {"role": "user", "content": "\n\n".join(fence("example", text, code) for text in examples)}
+    fenced = [fence("example", text, code) for text in examples]
+    message: Message = {"role": "user", "content": "\n\n".join(fenced)}
     system = "\n\n".join([INSTRUCTIONS.format(count=count), FORM.format(count=count)])
     schema = object_schema({"prompts": {"type": "array", "items": {"type": "string"}}})
     about = Writing("prompt", examples[0], count=count, draw=draw)
-    return Request((message,), system, max_tokens, schema, draw, about)
+    return CompletionRequest((message,), system, max_tokens, schema, draw, about)
 
 
-def read_prompts(reply: Reply) -> tuple[list[str], str | None]:
-    """(the new prompts, why there are none)."""
-    answer, unscored = read_object(reply)
+def read_prompts(response: Completion) -> tuple[list[str], str | None]:
+    """Return (the new prompts, the reason if there are none)."""
+    answer, unscored = read_object(response)
     listed = answer.get("prompts")
     if unscored or not isinstance(listed, list):
         return [], f"request {unscored or 'invalid'}"
     return [text for text in listed if isinstance(text, str)], None
 
 
-def plain_text(prompt: str) -> str:
-    """What the human says last."""
+def to_plain_text(prompt: str) -> str:
+    """Return the human's last message."""
     return str(to_messages(prompt)[-1]["content"])
 
 
 class NewPrompts:
-    """Asks for prompts, keeps the new ones."""
+    """Requests prompts and selects the new ones."""
 
     def __init__(self, settings: SelfInstruct, run: Run):
-        self.settings, self.run = settings, run
+        self.settings = settings
+        self.run = run
         self.judge = judge_of(run)
+        # seeds are a random selection of single-turn training prompts
         every = making.draw_items(run, len(run.corpus.prompts("train")))
-        single = [plain_text(item.prompt) for item in every if human_turns(item.prompt) == 1]
+        single = [to_plain_text(item.prompt) for item in every if human_turns(item.prompt) == 1]
         if len(single) < settings.examples:
             raise DataError(
-                f"{len(single)} training prompts of one turn; algorithm.examples={settings.examples} needs more"
+                f"there are {len(single)} training prompts of one turn, but algorithm.examples={settings.examples} "
+                "needs more; lower it, or use other data"
             )
         self.seeds = single[: settings.seeds]
-        self.most_requests = MOST_REQUESTS * -(-settings.prompts // settings.per_request)
+        self.max_requests = MOST_REQUESTS * -(-settings.prompts // settings.per_request)
 
     def finish(self) -> Result:
-        asked = 0
+        requested = 0
         rows: list[Row] = []
-        while sum(not row["problem"] for row in rows) < self.settings.prompts and asked < self.most_requests:
-            asked = min(asked + ROUND, self.most_requests)
-            rows = self._screen(self._answers(asked))
+        # send requests in rounds until there are enough new prompts
+        while self._count_new(rows) < self.settings.prompts and requested < self.max_requests:
+            requested = min(requested + ROUND, self.max_requests)
+            rows = self._screen(self._answers(requested))
         return Result(metrics=self._write(rows), primary=["made/rows", "made/acceptance"])
 
-    def _answers(self, count: int) -> list[Row]:
-        """The answers to the first `count` requests; those of earlier rounds and attempts are read."""
-        items = [Item(f"request {number}", number) for number in range(count)]
-        return making.settle_all(self.run, items, self._ask, "new prompts", size=ROUND)
+    @staticmethod
+    def _count_new(rows: Sequence[Row]) -> int:
+        """Return the number of accepted prompts."""
+        return sum(not row["problem"] for row in rows)
 
-    def _ask(self, chunk: int, items: Sequence[Item]) -> list[Row]:
+    def _answers(self, count: int) -> list[Row]:
+        """Return the answers to the first `count` requests. Those of earlier rounds and attempts are read from disk."""
+        items = [SynthesisItem(f"request {number}", number) for number in range(count)]
+        return making.make_all(self.run, items, self._ask, "new prompts", size=ROUND)
+
+    def _ask(self, chunk: int, items: Sequence[SynthesisItem]) -> list[Row]:
         settings = self.settings
         requests = []
         for item in items:
+            # the examples of a request depend on its index only, so a resumed stage sends the same request
             rng = np.random.default_rng(self.run.seed("self_instruct/examples", item.draw))
-            examples = [self.seeds[i] for i in rng.permutation(len(self.seeds))[: settings.examples]]
+            order = rng.permutation(len(self.seeds))
+            examples = [self.seeds[i] for i in order[: settings.examples]]
             requests.append(prompts_request(examples, settings.per_request, item.draw, settings.max_tokens))
-        replies = self.judge.complete_many(requests, title="new prompts")
-        return [{"request": item.draw, "text": r.text, "stop": r.stop} for item, r in zip(items, replies, strict=True)]
+        responses = self.judge.complete_many(requests, title="new prompts")
+        return [
+            {"request": item.draw, "text": response.text, "stop": response.stop}
+            for item, response in zip(items, responses, strict=True)
+        ]
 
     def _screen(self, answers: Sequence[Row]) -> list[Row]:
-        """A row per new prompt, and one per request without an answer."""
+        """Return a row per new prompt, and one per request without an answer."""
         limit = self.settings.max_overlap or 1.0
         is_contaminated = making.Contamination(self.run, limit)
         of_seeds = NearDuplicates(limit, self.seeds)
         earlier = NearDuplicates(limit)
         rows: list[Row] = []
-        wanted = self.settings.prompts
+        expected = self.settings.prompts
         for answer in answers:
-            texts, problem = read_prompts(Reply(answer["text"], answer["stop"]))
+            texts, problem = read_prompts(Completion(answer["text"], answer["stop"]))
             if problem:
                 rows.append({"prompt": "", "request": answer["request"], "text": answer["text"], "problem": problem})
             for text in texts:
-                if wanted == 0:
+                if expected == 0:  # enough prompts: the rest of the answers is not used
                     return rows
-                row: Row = {"prompt": as_prompt(text), "request": answer["request"], "problem": None}
+                row: Row = {
+                    "prompt": as_prompt(text),
+                    "request": answer["request"],
+                    "problem": None,
+                }
+                # the first problem counts; cheap checks come first
                 row["problem"] = making.length_problem(text, self.settings.max_words)
                 if not row["problem"] and of_seeds.find(text) is not None:
                     row["problem"] = OF_A_SEED
@@ -131,7 +156,7 @@ class NewPrompts:
                     row["problem"] = making.DUPLICATE if duplicate == text else making.NEAR_DUPLICATE
                 if not row["problem"]:
                     earlier.add(text)
-                    wanted -= 1
+                    expected -= 1
                 rows.append(row)
         return rows
 
@@ -141,11 +166,11 @@ class NewPrompts:
         metrics = making.counts(rows, kept, rejected)
         if len(kept) < self.settings.prompts:
             self.run.note(
-                f"{len(kept)} of {self.settings.prompts} new prompts: what else {self.most_requests} requests brought "
-                "was rejected, see rejected.jsonl; raise algorithm.max_overlap if too much of it is called near"
+                f"only {len(kept)} of {self.settings.prompts} new prompts: the other prompts of {self.max_requests} "
+                "requests were rejected, see rejected.jsonl; raise algorithm.max_overlap if many are near-duplicates"
             )
         if kept:
-            words_N = [len(plain_text(row["prompt"]).split()) for row in kept]
+            words_N = [len(to_plain_text(row["prompt"]).split()) for row in kept]
             metrics["made/words"] = making.mean_over_prompts(words_N, kept)
         return metrics
 

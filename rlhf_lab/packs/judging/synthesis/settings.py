@@ -1,4 +1,4 @@
-"""Settings of stages that make training data. Imports no torch."""
+"""Settings of the stages that generate training data. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import ConfigError, Rule
 from rlhf_lab.core.ranges import Ge, Gt, Le
 from rlhf_lab.packs.judging.synthesis.constitution import constitution_path, content_digest, load_constitution
-from rlhf_lab.training.settings import Held, StageSettings
+from rlhf_lab.training.settings import ModelCopies, StageSettings
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
     from rlhf_lab.training.run_settings import Evaluation
 
 MAX_OVERLAP = 0.7
-"""Largest overlap of texts that are no duplicates, as in arXiv:2212.10560."""
+"""Maximum overlap of texts that are not duplicates, as in arXiv:2212.10560."""
 
 
 @dataclass(frozen=True)
 class SynthesisSettings(StageSettings):
-    """What stages that make data have in common. The model that judges or writes is that of `judge=…`.
+    """Settings common to the stages that generate data. The model of `judge=…` judges or writes.
 
     Args:
-        prompts: how many prompts are worked on; of self_instruct, how many new ones are wanted. They are the distinct
-            prompts of the training data, or those of `needs.prompts`, in random order; when all have been taken, they
-            are taken again.
-        max_overlap: texts that overlap by more (ROUGE-L of their words, 0…1) are near-duplicates; 1 calls only texts
-            of the same words duplicates. null is .7, or 1 where the data are drawn from an embedded world, whose
-            prompts are of a few templates.
-        max_words: replies and prompts of more words are rejected.
-        max_tokens: most tokens of an answer of the judge.
+        prompts: number of prompts to process; for self_instruct, number of new prompts to generate. They are the
+            distinct prompts of the training data, or those of `needs.prompts`, in random order. After the last one,
+            they are used again.
+        max_overlap: texts are near-duplicates if their overlap (ROUGE-L of the words, 0…1) is larger; 1 counts only
+            texts with the same words as duplicates. null is 0.7, or 1 for data generated from an embedded world, whose
+            prompts come from a few templates.
+        max_words: maximum number of words of a response or prompt; longer ones are rejected.
+        max_tokens: maximum number of tokens of an answer of the judge.
     """
 
     makes_model: ClassVar[bool] = False
     asks_judge: ClassVar[bool] = True
-    shares_work: ClassVar[bool] = False
+    is_distributed: ClassVar[bool] = False
     requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     compares_policies: ClassVar[bool] = False
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
-    answer: ClassVar[str] = "corpus_made"
+    answer: ClassVar[str] = "synthetic_corpus"
     smoke: ClassVar[dict[str, float]] = {"prompts": 200}
     smoke_real: ClassVar[dict[str, float]] = {"prompts": 16}
     prompts: Annotated[int, Ge(1)] = 4000
@@ -53,20 +53,20 @@ class SynthesisSettings(StageSettings):
     def completed(self, config: Config) -> Self:
         if self.max_overlap is not None:
             return self
-        return replace(self, max_overlap=1.0 if config.data.drawn else MAX_OVERLAP)
+        # prompts from templates overlap by construction, so only equal ones are duplicates there
+        return replace(self, max_overlap=1.0 if config.data.is_generated else MAX_OVERLAP)
 
-    def held(self, *, adapter: bool) -> list[Held]:
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
         return []
 
 
 @dataclass(frozen=True)
 class UnderConstitution(SynthesisSettings):
-    """A stage whose judge goes by a constitution.
+    """A stage whose judge follows a constitution.
 
     Args:
-        constitution: YAML file with principles (docs/judging/synthesis.md); empty is the one that is shipped for the
-            stage.
-            What is in it decides the stage's key.
+        constitution: YAML file with principles (docs/judging/synthesis.md); empty is the shipped one of the stage. Its
+            content is part of the stage's key.
     """
 
     shipped: ClassVar[str] = ""
@@ -82,6 +82,7 @@ class UnderConstitution(SynthesisSettings):
 
     def contradictions(self, config: Config) -> list[str]:
         try:
+            # report an invalid constitution before the run starts
             load_constitution(self.constitution_path)
         except ConfigError as error:
             return [*super().contradictions(config), *error.problems]
@@ -93,8 +94,8 @@ class UnderConstitution(SynthesisSettings):
 class CAIPreferences(UnderConstitution):
     """Preference pairs labelled by a model under a constitution (arXiv:2212.08073, section 4; arXiv:2309.00267).
 
-    Two replies of `needs.policy` to each prompt are compared in both orders; the judge names a winner, a reason and the
-    principle that decided. A pair is made where both orders have the same winner.
+    The judge compares two responses of `needs.policy` to each prompt in both orders. It names a winner, a reason and
+    the principle that decided. The responses become a pair if both orders have the same winner.
     """
 
     shipped: ClassVar[str] = "preferences"
@@ -102,8 +103,8 @@ class CAIPreferences(UnderConstitution):
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("prompts",)
 
-    def held(self, *, adapter: bool) -> list[Held]:
-        return [Held("policy (samples)")]
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        return [ModelCopies("policy (samples)")]
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [(batch_rows, 2)]
@@ -114,11 +115,11 @@ class CAIPreferences(UnderConstitution):
 class SyntheticSFT(UnderConstitution):
     """Demonstrations by draft, critique and revision under a constitution (arXiv:2212.08073, section 3).
 
-    A draft of which no principle is violated is a demonstration as it is; else the revision is one.
+    A draft that violates no principle is a demonstration as it is; otherwise the revision is one.
 
     Args:
-        drafts: `teacher` has the model of `judge=…` write them, one to each prompt at judge.temperature=0; `policy`
-            samples them from `needs.policy`.
+        drafts: author of the drafts. `teacher` is the model of `judge=…`, with one draft per prompt if
+            judge.temperature=0; `policy` samples them from `needs.policy`.
     """
 
     shipped: ClassVar[str] = "sft"
@@ -126,35 +127,40 @@ class SyntheticSFT(UnderConstitution):
     optional_needs: ClassVar[tuple[str, ...]] = ("policy", "prompts")
     drafts: Literal["teacher", "policy"] = "teacher"
 
-    def held(self, *, adapter: bool) -> list[Held]:
-        return [Held("policy (drafts)")] if self.drafts == "policy" else []
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        if self.drafts == "policy":
+            return [ModelCopies("policy (drafts)")]
+        return []
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [(batch_rows, 1)] if self.drafts == "policy" else []
 
     def contradictions(self, config: Config) -> list[str]:
         problems = super().contradictions(config)
+        # the policy is needed exactly if it writes the drafts
         has_policy = bool(config.needs.get("policy"))
         if self.drafts == "policy" and not has_policy:
             problems.append("algorithm.drafts=policy samples from a policy; name it: +needs.policy=sft")
         if self.drafts == "teacher" and has_policy:
-            problems.append("needs.policy is read with algorithm.drafts=policy only; write that, or needs.policy=null")
+            problems.append("needs.policy is used only with algorithm.drafts=policy; set that, or needs.policy=null")
         return problems
 
 
 @register("algorithm", "self_instruct")
 @dataclass(frozen=True)
 class SelfInstruct(SynthesisSettings):
-    """New prompts from examples (arXiv:2212.10560). One is kept when it is no near-duplicate of a seed, of another new
-    one, or of a held-out prompt.
+    """New prompts written from examples (arXiv:2212.10560).
 
-    Left out: examples among the new prompts, the classification of tasks, and replies, which `synthetic_sft` writes.
+    A prompt is accepted if it is no near-duplicate of a seed, of another new prompt or of a held-out prompt.
+
+    Differences from the paper: new prompts are not used as examples, tasks are not classified, and responses are
+    written by `synthetic_sft` instead.
 
     Args:
-        seeds: training prompts that examples are drawn from, and that new prompts must not repeat.
-        examples: how many a request shows.
-        per_request: new prompts that a request asks for. At most four times as many requests are made as would do if
-            every prompt was kept.
+        seeds: number of training prompts from which examples are selected, and which new prompts must not repeat.
+        examples: number of examples in a request.
+        per_request: number of new prompts per request. There are at most four times as many requests as would suffice
+            if every prompt were accepted.
     """
 
     makes_rows: ClassVar[str] = "prompts"

@@ -1,7 +1,7 @@
-"""Demonstrations by draft → critique → revision under a constitution, with the whole chain kept.
+"""Demonstrations by draft → critique → revision under a constitution. The corpus contains the entire chain.
 
-Left out compared with arXiv:2212.08073: several rounds of critique and revision, and one principle per round; here one
-critique looks at all principles.
+Differences from arXiv:2212.08073: there is one round of critique and revision instead of several, and one critique
+checks all principles instead of one.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from rlhf_lab.core.messages import Message
 from rlhf_lab.data.duplicates import words
 from rlhf_lab.data.transcript import to_conversation
 from rlhf_lab.packs.judging.judges.answers import STOPS, object_schema, read_object
-from rlhf_lab.packs.judging.judges.caller import judge_of
+from rlhf_lab.packs.judging.judges.context import judge_of
 from rlhf_lab.packs.judging.judges.frames import code_of, fence, fence_conversation
 from rlhf_lab.packs.judging.judges.questions import Writing
-from rlhf_lab.packs.judging.judges.requests import Request
+from rlhf_lab.packs.judging.judges.requests import CompletionRequest
 from rlhf_lab.packs.judging.synthesis import making
 from rlhf_lab.packs.judging.synthesis.constitution import Constitution, load_constitution
-from rlhf_lab.packs.judging.synthesis.making import Item, Row
+from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
 from rlhf_lab.packs.judging.synthesis.settings import SyntheticSFT
-from rlhf_lab.sampling.policy_replies import PolicyReplies
+from rlhf_lab.sampling.policy_responses import PolicyResponses
 from rlhf_lab.training.run import Result, Run
 
 UNCHANGED = "revision unchanged"
@@ -45,45 +45,62 @@ REVISE = (
 REVISE_FORM = "Answer with a JSON object that has one key, revision: the whole revised reply and nothing else."
 
 
-def draft_request(item: Item, max_tokens: int) -> Request | None:
-    """Ask for a reply to a prompt; None for a conversation that requests cannot carry (tools)."""
+def draft_request(item: SynthesisItem, max_tokens: int) -> CompletionRequest | None:
+    """Return the request for a response to a prompt; None for a conversation with tools or other unsupported turns."""
     messages, tools = to_conversation(item.prompt)
     system = [str(message["content"]) for message in messages if message["role"] == "system"]
     turns = [message for message in messages if message["role"] != "system"]
-    plain = all(message["role"] in ("user", "assistant") and "tool_calls" not in message for message in turns)
-    if tools or not plain or not turns or turns[-1]["role"] != "user":
+    roles_known = all(message["role"] in ("user", "assistant") for message in turns)
+    simple = roles_known and all("tool_calls" not in message for message in turns)
+    if tools or not simple or not turns or turns[-1]["role"] != "user":
         return None
     about = Writing("reply", item.prompt, draw=item.draw)
-    return Request(tuple(turns), "\n\n".join([DRAFT, *system]), max_tokens, draw=item.draw, about=about)
+    return CompletionRequest(
+        tuple(turns),
+        "\n\n".join([DRAFT, *system]),
+        max_tokens,
+        draw=item.draw,
+        about=about,
+    )
 
 
-def critique_request(constitution: Constitution, prompt: str, draft: str, max_tokens: int) -> Request:
-    """Ask which principles a reply violates, and why."""
+def critique_request(
+    constitution: Constitution,
+    prompt: str,
+    draft: str,
+    max_tokens: int,
+) -> CompletionRequest:
+    """Return the request for the principles that a response violates, with reasons."""
     code = code_of([prompt, draft])
     content = "\n\n".join([fence_conversation(prompt, code), fence("reply", draft, code)])
     names = ", ".join(constitution.names)
     further = constitution.instructions["critique"]
     parts = [CRITIQUE.format(principles=constitution.described()), further, CRITIQUE_FORM.format(names=names)]
+    # a list of {principle, reason}, with the principles of the constitution only
     violation = object_schema(
         {"principle": {"type": "string", "enum": list(constitution.names)}, "reason": {"type": "string"}}
     )
     schema = object_schema({"violations": {"type": "array", "items": violation}})
     about = Writing("critique", prompt, draft, constitution.names)
     system = "\n\n".join(part for part in parts if part)
-    return Request((_user(content),), system, max_tokens, schema, about=about)
+    return CompletionRequest((_user(content),), system, max_tokens, schema, about=about)
 
 
 def revision_request(
-    constitution: Constitution, prompt: str, draft: str, violations: Sequence[Mapping[str, str]], max_tokens: int
-) -> Request:
-    """Ask for the reply with what the critique names put right."""
+    constitution: Constitution,
+    prompt: str,
+    draft: str,
+    violations: Sequence[Mapping[str, str]],
+    max_tokens: int,
+) -> CompletionRequest:
+    """Return the request for a response in which the violations of the critique are repaired."""
     critique = "\n".join(f"- {violation['principle']}: {violation['reason']}" for violation in violations)
     code = code_of([prompt, draft, critique])
     parts = [fence_conversation(prompt, code), fence("reply", draft, code), fence("critique", critique, code)]
     schema = object_schema({"revision": {"type": "string"}})
     about = Writing("revision", prompt, draft, tuple(violation["principle"] for violation in violations))
     system = "\n\n".join(part for part in (REVISE, constitution.instructions["revise"], REVISE_FORM) if part)
-    return Request((_user("\n\n".join(parts)),), system, max_tokens, schema, about=about)
+    return CompletionRequest((_user("\n\n".join(parts)),), system, max_tokens, schema, about=about)
 
 
 def _user(content: str) -> Message:
@@ -91,10 +108,11 @@ def _user(content: str) -> Message:
 
 
 def read_violations(answer: Mapping[str, Any], names: Sequence[str]) -> list[dict[str, str]] | None:
-    """The violations that a critique names, each principle once; None where the answer is not in the form asked for."""
+    """Return the violations named by a critique, each principle once; None if the answer has another form."""
     listed = answer.get("violations")
     if not isinstance(listed, list):
         return None
+    # a principle that is named twice counts once, with its first reason
     violations: dict[str, dict[str, str]] = {}
     for entry in listed:
         if not isinstance(entry, Mapping) or entry.get("principle") not in names:
@@ -108,49 +126,54 @@ class SyntheticDemonstrations:
     """Writes drafts, criticises them, and revises those that violate a principle."""
 
     def __init__(self, settings: SyntheticSFT, run: Run):
-        self.settings, self.run = settings, run
+        self.settings = settings
+        self.run = run
         self.constitution = load_constitution(settings.constitution_path)
         self.judge = judge_of(run)
-        self.replies = PolicyReplies(run) if settings.drafts == "policy" else None
+        self.responses = PolicyResponses(run) if settings.drafts == "policy" else None
         self.is_contaminated = making.Contamination(run, settings.max_overlap or 1.0)
 
     def finish(self) -> Result:
         items = self._items()
-        rows = making.settle_all(self.run, items, self._settle, "draft, critique, revision")
+        rows = making.make_all(self.run, items, self._make_result, "draft, critique, revision")
         making.reject_duplicates(rows, ("completion",), self.settings.max_overlap or 1.0)
         return Result(metrics=self._write(rows), primary=["made/acceptance", "made/gold", "made/gold_gain"])
 
-    def _items(self) -> list[Item]:
-        """The prompts to work on; each once where a second draft of it would be the same text and paid for again."""
+    def _items(self) -> list[SynthesisItem]:
+        """Return the items to process; each prompt once if a second draft of it would be the same text."""
         items = making.draw_items(self.run, self.settings.prompts)
         if self.settings.drafts != "teacher" or not self.run.config.judge.is_greedy:
             return items
+        # a greedy model repeats its draft, so further draws of a prompt would be duplicates
         first = [item for item in items if item.draw == 0]
         if len(first) < len(items):
             self.run.note(
-                f"{len(first)} of {len(items)} items are worked on: there are {len(first)} distinct prompts, and at "
-                "judge.temperature=0 a second draft of a prompt is the first one; set a temperature, or give more "
-                "prompts (needs.prompts)"
+                f"only {len(first)} of {len(items)} items are processed: there are {len(first)} distinct prompts, and "
+                "at judge.temperature=0 a second draft of a prompt repeats the first; set a temperature, or provide "
+                "more prompts (needs.prompts)"
             )
         return first
 
-    def _settle(self, chunk: int, items: Sequence[Item]) -> list[Row]:
+    def _make_result(self, chunk: int, items: Sequence[SynthesisItem]) -> list[Row]:
         rows: list[Row] = [{"prompt": item.prompt, "draw": item.draw, "problem": None} for item in items]
         for row in rows:
+            # screen prompts first, so that nothing is paid for contaminated ones
             row["problem"] = making.CONTAMINATED if self.is_contaminated(row["prompt"]) else None
         self._draft(rows, items, chunk)
         self._criticise(rows)
         self._revise(rows)
         return rows
 
-    def _draft(self, rows: Sequence[Row], items: Sequence[Item], chunk: int) -> None:
-        """Write a draft into every row that has no problem yet."""
-        if self.replies is not None:
-            (drafts,) = self.replies.sample([item.prompt for item in items], 1, "synthetic_sft/drafts", chunk)
+    def _draft(self, rows: Sequence[Row], items: Sequence[SynthesisItem], chunk: int) -> None:
+        """Write a draft into every row without a problem."""
+        if self.responses is not None:
+            # the policy samples all prompts of a chunk in one call, also those with a problem
+            (drafts,) = self.responses.sample([item.prompt for item in items], 1, "synthetic_sft/drafts", chunk)
             for row, draft in zip(rows, drafts, strict=True):
                 row |= {"draft": draft, "problem": row["problem"] or self._length_problem(draft)}
             return
-        asked, requests = [], []
+        requested = []
+        requests = []
         for row, item in zip(rows, items, strict=True):
             if row["problem"]:
                 continue
@@ -158,20 +181,21 @@ class SyntheticDemonstrations:
             if request is None:
                 row["problem"] = NOT_DIALOGUE
             else:
-                asked.append(row)
+                requested.append(row)
                 requests.append(request)
-        for row, reply in zip(asked, self._ask(requests, "drafts"), strict=True):
-            row["draft"] = reply.text.strip()
-            stop = STOPS.get(reply.stop)
+        for row, response in zip(requested, self._ask(requests, "drafts"), strict=True):
+            row["draft"] = response.text.strip()
+            # refused and truncated drafts are rejected
+            stop = STOPS.get(response.stop)
             row["problem"] = f"draft {stop}" if stop else self._length_problem(row["draft"])
 
     def _criticise(self, rows: Sequence[Row]) -> None:
-        """Write the violations into every row that has no problem yet; a draft without any is the completion."""
-        asked = [row for row in rows if not row["problem"]]
+        """Write the violations into every row without a problem. A draft without violations is the completion."""
+        requested = [row for row in rows if not row["problem"]]
         max_tokens = self.settings.max_tokens
-        requests = [critique_request(self.constitution, row["prompt"], row["draft"], max_tokens) for row in asked]
-        for row, reply in zip(asked, self._ask(requests, "critiques"), strict=True):
-            answer, unscored = read_object(reply)
+        requests = [critique_request(self.constitution, row["prompt"], row["draft"], max_tokens) for row in requested]
+        for row, response in zip(requested, self._ask(requests, "critiques"), strict=True):
+            answer, unscored = read_object(response)
             violations = None if unscored else read_violations(answer, self.constitution.names)
             if violations is None:
                 row["problem"] = f"critique {unscored or 'invalid'}"
@@ -182,32 +206,35 @@ class SyntheticDemonstrations:
 
     def _revise(self, rows: Sequence[Row]) -> None:
         """Write the revision into every row whose draft violates a principle."""
-        asked = [row for row in rows if not row["problem"] and row["violations"]]
+        requested = [row for row in rows if not row["problem"] and row["violations"]]
         requests = [
             revision_request(
                 self.constitution, row["prompt"], row["draft"], row["violations"], self.settings.max_tokens
             )
-            for row in asked
+            for row in requested
         ]
-        for row, reply in zip(asked, self._ask(requests, "revisions"), strict=True):
-            answer, unscored = read_object(reply)
+        for row, response in zip(requested, self._ask(requests, "revisions"), strict=True):
+            answer, unscored = read_object(response)
             revision = answer.get("revision")
             if unscored or not isinstance(revision, str):
                 row["problem"] = f"revision {unscored or 'invalid'}"
                 continue
             row["completion"] = revision.strip()
             row["problem"] = self._length_problem(row["completion"])
+            # the critique named a violation, but the revision repaired nothing
             if words(row["completion"]) == words(row["draft"]):
                 row["problem"] = UNCHANGED
 
     def _length_problem(self, text: str) -> str | None:
         return making.length_problem(text, self.settings.max_words)
 
-    def _ask(self, requests: Sequence[Request], title: str) -> list[Any]:
-        return self.judge.complete_many(requests, title=title) if requests else []
+    def _ask(self, requests: Sequence[CompletionRequest], title: str) -> list[Any]:
+        if requests:
+            return self.judge.complete_many(requests, title=title)
+        return []
 
     def _write(self, rows: Sequence[Row]) -> Row:
-        """Write the corpus; its counts and, where the world knows the truth, what revising was worth."""
+        """Write the corpus. Return its counts and, if the world knows the truth, the gain of the revisions."""
         about = {
             "constitution": self.constitution.name,
             "drafts": self.settings.drafts,
@@ -215,6 +242,7 @@ class SyntheticDemonstrations:
         }
         kept, rejected = making.write_corpus(self.run, "demonstrations", rows, about)
         metrics = making.counts(rows, kept, rejected)
+        # statistics of the critiques, over all drafts that have one
         criticised = [row for row in rows if "violations" in row]
         if criticised:
             named_N = [len(row["violations"]) for row in criticised]
@@ -222,14 +250,17 @@ class SyntheticDemonstrations:
             faultless_N = [float(not row["violations"]) for row in criticised]
             metrics["made/fault_free"] = making.mean_over_prompts(faultless_N, criticised)
             for name in self.constitution.names:
-                violated_N = [float(any(v["principle"] == name for v in row["violations"])) for row in criticised]
+                named = [{violation["principle"] for violation in row["violations"]} for row in criticised]
+                violated_N = [float(name in principles) for principles in named]
                 metrics[f"made/principle/{name}"] = making.mean_over_prompts(violated_N, criticised)
         if not kept:
             return metrics
-        metrics["made/words"] = making.mean_over_prompts([len(row["completion"].split()) for row in kept], kept)
+        words_N = [len(row["completion"].split()) for row in kept]
+        metrics["made/words"] = making.mean_over_prompts(words_N, kept)
         prompts = [row["prompt"] for row in kept]
-        replies = [row["completion"] for row in kept] + [row["draft"] for row in kept]
-        gold = making.gold_of(self.run, prompts * 2, replies)
+        # one call measures completions and drafts, in this order
+        responses = [row["completion"] for row in kept] + [row["draft"] for row in kept]
+        gold = making.gold_of(self.run, prompts * 2, responses)
         if gold is not None:
             completion_N, draft_N = np.split(gold, 2)
             metrics["made/gold"] = making.mean_over_prompts(completion_N, kept)

@@ -1,7 +1,8 @@
-"""Parler-TTS, which needs a transformers of its own: an environment beside the lab's, and a process that runs in it.
+"""Parler-TTS in a worker process with a pinned environment, because it needs another version of transformers.
 
-environment.py makes the environment. client.py is the lab's side: a worker process as an object that samples clips,
-gives log-probabilities that losses differentiate through, and steps. protocol.py is what the two say to each other.
-worker.py, serving.py and model.py run in the process; columns.py, which needs torch alone, is the arithmetic of the
-delay pattern. rounds.py has rounds of DPO on a reward of the decoded audio. docs/speech/parler.md shows them.
+Start with client.py, the side of rlhf_lab. It wraps the worker in an object that samples clips, computes differentiable
+log-probabilities and takes optimizer steps. protocol.py defines the messages. worker.py, serving.py and model.py run
+in the worker process. columns.py implements the delay pattern and needs only torch. environment.py creates the
+environment, rounds.py runs DPO on a reward of the decoded audio, and command.py is the sub-command.
+docs/speech/parler.md shows how to use it.
 """

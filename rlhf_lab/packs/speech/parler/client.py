@@ -1,13 +1,13 @@
-"""Parler-TTS as the lab sees it: clips, log-probabilities that losses differentiate through, steps, audio, folders.
+"""Client of the Parler-TTS worker: sampling, differentiable log-probabilities, optimizer steps, decoding, saving.
 
-    with Parler(folder, max_frames=860) as parler:
-        clips = parler.generate([Prompt("Hello there.", "A calm voice.")], clips=4, seed=0)
+    with Parler(model_dir, max_frames=860) as parler:
+        clips = parler.generate([SpeechPrompt("Hello there.", "A calm voice.")], clips=4, seed=0)
         logps = parler.logps(clips)              # a graph: its gradients are computed in the worker
         (-logps.clips_N.mean()).backward()
         parler.step(lr=1e-5)
 
-The model lives in a process of its own, in the environment of `environment.py`. The process ends with this object, with
-this process, and when an answer takes too long; what it said last is then part of the error.
+The model runs in a separate process, in the environment of `environment.py`. The process stops when this object is
+closed, when this process exits, or when an answer takes too long. The error message then includes its last output.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from rlhf_lab.core.errors import ConfigError, LabError, require
 from rlhf_lab.core.files import replacing
 from rlhf_lab.core.media import Audio
 from rlhf_lab.packs.speech.parler.environment import PARLER, process_environment
-from rlhf_lab.packs.speech.parler.protocol import Closed, Malformed, Message, receive, send
+from rlhf_lab.packs.speech.parler.protocol import Closed, Malformed, WorkerMessage, receive, send
 
 WORKER = (sys.executable, "-m", "rlhf_lab.packs.speech.parler.worker")
 LAST_LINES = 12
-"""Of the worker's standard error, in an error's message."""
+"""Number of lines of the worker's standard error that an error message quotes."""
 
 
 class WorkerFailed(LabError, RuntimeError):
-    """The worker refused a request, ended or did not answer. Says which request, why, and what it printed last."""
+    """The worker rejected a request, exited or did not answer. Names the request, the cause and the last output."""
 
 
-class Prompt(NamedTuple):
-    """What is to be said, and how: the two inputs of Parler-TTS."""
+class SpeechPrompt(NamedTuple):
+    """The two inputs of Parler-TTS: the text to speak, and a description of the voice."""
 
     text: str
     description: str
@@ -52,31 +52,31 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SpokenClip:
-    """A clip that the model has said.
+    """A clip sampled from the model.
 
     Attributes:
-        codes_TK: T frames of K codes, int64.
-        is_ended: the model ended it; False if it was cut at the most frames.
-        logps_TK: of each code when it was drawn, nats, at the temperature of sampling.
-        end_logp: of ending, nats; 0 if it was cut.
+        codes_TK: codec codes, T frames of K codebooks, int64.
+        is_finished: True if the model ended the clip; False if it was cut at `max_frames`.
+        logps_TK: log-probability of each code when it was sampled, in nats, at the sampling temperature.
+        end_logp: log-probability of the end, in nats; 0 if the clip was cut.
     """
 
-    prompt: Prompt
+    prompt: SpeechPrompt
     codes_TK: NDArray[np.int64]
-    is_ended: bool
+    is_finished: bool
     logps_TK: NDArray[np.floating]
     end_logp: float
 
 
 @dataclass(frozen=True, eq=False)
 class SpokenLogps:
-    """Log-probabilities of N clips, nats, as tensors.
+    """Log-probabilities of N clips in nats, as tensors.
 
     Attributes:
-        codes_FK: of each code, the frames of all clips behind each other.
-        ends_N: of ending; 0 for a clip that was cut.
-        clip_F: number of the clip of each frame.
-        choices_N: that each clip consists of: its codes, and its end unless it was cut.
+        codes_FK: log-probability of each code; the frames of all clips are concatenated.
+        ends_N: log-probability of the end of each clip; 0 for a clip that was cut.
+        clip_F: index of the clip that each frame belongs to.
+        choices_N: number of choices in each clip: its codes, plus its end unless it was cut.
     """
 
     codes_FK: Tensor
@@ -86,17 +86,17 @@ class SpokenLogps:
 
     @property
     def clips_N(self) -> Tensor:
-        """Of each whole clip: the sum over its codes and its end."""
+        """Log-probability of each clip: the sum over its codes and its end, (N,)."""
         return self._sums(self.codes_FK.sum(1)) + self.ends_N
 
     @property
     def means_N(self) -> Tensor:
-        """Of each clip per choice."""
+        """Mean log-probability per choice of each clip, (N,)."""
         return self.clips_N / self.choices_N
 
     @property
     def codebooks_NK(self) -> Tensor:
-        """Of each clip and codebook; the end belongs to codebook 0."""
+        """Log-probability of each clip per codebook, (N, K). The end counts for codebook 0, which decides it."""
         columns = [self._sums(self.codes_FK[:, k]) for k in range(self.codes_FK.shape[1])]
         columns[0] = columns[0] + self.ends_N
         return torch.stack(columns, 1)
@@ -106,17 +106,19 @@ class SpokenLogps:
 
 
 class Parler:
-    """A model of Parler-TTS in a process of its own.
+    """A Parler-TTS model that runs in a separate process.
 
     Args:
-        model: folder or hub id in Hugging Face's format; None starts the process without one (`make_tiny`, `load`).
+        model: directory or hub id in Hugging Face format. None starts the process without a model; use `make_tiny` or
+            `load` then.
         dtype: float32, float64 or bfloat16.
-        device: of the worker, such as cpu or cuda.
-        description_tokenizer: folder or hub id of the tokenizer of descriptions, for models whose own is for prompts.
-        max_frames: the most frames of a clip that is generated.
-        timeout_s: seconds that one request may take.
-        folder: of the environment; None is the one that `parler setup` makes.
-        command: starts the worker.
+        device: device of the worker, such as cpu or cuda.
+        description_tokenizer: directory or hub id of the tokenizer of descriptions, for models that only include the
+            tokenizer of prompts.
+        max_frames: maximum number of frames of a generated clip.
+        timeout_s: maximum duration of one request in seconds.
+        directory: directory of the environment; None means the one that `parler setup` creates.
+        command: command that starts the worker.
     """
 
     def __init__(
@@ -128,18 +130,19 @@ class Parler:
         description_tokenizer: str | None = None,
         max_frames: int = 860,
         timeout_s: float = 1800,
-        folder: Path | None = None,
+        directory: Path | None = None,
         command: Sequence[str] = WORKER,
     ):
         require(
             (dtype in ("float32", "float64", "bfloat16"), f"dtype={dtype} must be float32, float64 or bfloat16"),
             (max_frames > 0, f"max_frames={max_frames} must be 1 or more"),
-            (timeout_s > 0, f"timeout_s={timeout_s} must be above 0: seconds that a request may take"),
+            (timeout_s > 0, f"timeout_s={timeout_s} must be above 0: the maximum duration of a request in seconds"),
         )
         self.dtype, self.device, self.description_tokenizer = dtype, device, description_tokenizer
         self.max_frames, self.timeout_s = max_frames, timeout_s
         self.codebooks, self.size, self.rate, self.trained = 0, 0, 0, 0
-        variables = process_environment(PARLER.ready(folder))
+        variables = process_environment(PARLER.ready(directory))
+        # a file instead of a pipe: a worker that prints much would block on a pipe that nobody reads
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115  `_end` closes it
         self._process = subprocess.Popen(
             list(command),
@@ -147,8 +150,9 @@ class Parler:
             stdout=subprocess.PIPE,
             stderr=self._printed,
             env=variables,
-            start_new_session=True,  # Ctrl-C reaches the lab alone; the worker ends when its pipe does
+            start_new_session=True,  # Ctrl-C reaches only this process; the worker exits when its pipe is closed
         )
+        # the finalizer also stops the worker if the object is garbage-collected without `close`
         self._end = weakref.finalize(self, _end, self._process, self._printed)
         self._await("start")
         if model is not None:
@@ -163,38 +167,39 @@ class Parler:
         self.close()
 
     def close(self) -> None:
-        """End the worker. What was not saved is lost."""
+        """Stop the worker. Weights that were not saved are lost."""
         self._end()
 
-    def make_tiny(self, folder: Path, *, seed: int = 0) -> None:
-        """Write a small model with random weights, of 4 codebooks of 64 codes."""
-        with replacing(Path(folder)) as temporary:
-            self._ask("make_tiny", {"folder": str(temporary), "seed": seed})
+    def make_tiny(self, directory: Path, *, seed: int = 0) -> None:
+        """Write a small model with random weights: 4 codebooks of 64 codes each."""
+        with replacing(Path(directory)) as temporary:
+            self._ask("make_tiny", {"directory": str(temporary), "seed": seed})
 
     def load(self, model: str | Path) -> None:
-        """Load a model, in place of the one that was loaded."""
+        """Load a model. It replaces the model that was loaded before."""
         settings = {"dtype": self.dtype, "device": self.device, "description_tokenizer": self.description_tokenizer}
-        values, _ = self._ask("load", {"folder": str(model), **settings})
+        values, _ = self._ask("load", {"directory": str(model), **settings})
         self.codebooks, self.size = values["codebooks"], values["size"]
         self.rate, self.trained = values["rate"], values["trained"]
 
-    def save(self, folder: Path) -> None:
-        """Write the model in Hugging Face's format, with its tokenizers; complete or absent."""
-        with replacing(Path(folder)) as temporary:
-            self._ask("save", {"folder": str(temporary)})
+    def save(self, directory: Path) -> None:
+        """Write the model and its tokenizers in Hugging Face format, atomically."""
+        with replacing(Path(directory)) as temporary:
+            self._ask("save", {"directory": str(temporary)})
 
     def generate(
-        self, prompts: Sequence[Prompt], *, clips: int = 1, seed: int = 0, temperature: float = 1.0
+        self, prompts: Sequence[SpeechPrompt], *, clips: int = 1, seed: int = 0, temperature: float = 1.0
     ) -> list[SpokenClip]:
-        """`clips` clips of each prompt, which follow each other, drawn column by column.
+        """Sample `clips` clips of each prompt, column by column. The clips of a prompt are adjacent in the result.
 
-        The draws of a prompt depend on the seed and on its place among the prompts.
+        The random draws of a prompt depend on the seed and on the index of the prompt.
         """
         require(
             (clips > 0, f"clips={clips} must be 1 or more"),
             (temperature > 0, f"temperature={temperature} must be above 0"),
         )
-        seeds = [int(np.random.SeedSequence([seed, place]).generate_state(1)[0]) for place in range(len(prompts))]
+        sequences = [np.random.SeedSequence([seed, position]) for position in range(len(prompts))]
+        seeds = [int(sequence.generate_state(1)[0]) for sequence in sequences]
         arguments = {
             "prompts": list(prompts),
             "clips": clips,
@@ -203,58 +208,63 @@ class Parler:
             "seeds": seeds,
         }
         _, arrays = self._ask("generate", arguments)
+        # split the concatenated frames of all clips
         ends = np.cumsum(arrays["frames_N"])[:-1]
         codes, logps = np.split(arrays["codes_FK"], ends), np.split(arrays["logps_FK"], ends)
-        drawn = []
-        for number, (codes_TK, logps_TK) in enumerate(zip(codes, logps, strict=True)):
-            is_ended, end_logp = bool(arrays["is_ended_N"][number]), float(arrays["end_logps_N"][number])
-            drawn.append(SpokenClip(prompts[number // clips], codes_TK, is_ended, logps_TK, end_logp))
-        return drawn
+        selected = []
+        for index, (codes_TK, logps_TK) in enumerate(zip(codes, logps, strict=True)):
+            prompt = prompts[index // clips]
+            is_finished = bool(arrays["is_ended_N"][index])
+            end_logp = float(arrays["end_logps_N"][index])
+            selected.append(SpokenClip(prompt, codes_TK, is_finished, logps_TK, end_logp))
+        return selected
 
     def logps(self, clips: Sequence[SpokenClip], *, temperature: float = 1.0, with_graph: bool = True) -> SpokenLogps:
-        """Log-probabilities of clips under the model as it is now.
+        """Return the log-probabilities of clips under the current weights.
 
-        Clips of one prompt that follow each other are computed together.
+        Adjacent clips of the same prompt are computed together.
 
         Args:
-            with_graph: gradients can be computed, which the worker does when a loss calls `backward`. It keeps what
-                that takes until then, or until the next step.
+            with_graph: True to make the result differentiable. The worker computes the gradients when a loss calls
+                `backward`. It keeps the autograd graph until then, or until the next step.
         """
         self._check(clips)
+        # autograd calls `_WorkerLogps.backward` only if an input of the function requires a gradient
         anchor = torch.zeros((), requires_grad=with_graph)
         codes_FK, ends_N = _WorkerLogps.apply(anchor, self, clips, temperature, with_graph)
         frames_N = torch.tensor([len(clip.codes_TK) for clip in clips])
         clip_F = torch.arange(len(clips)).repeat_interleave(frames_N)
-        choices_N = frames_N * self.codebooks + torch.tensor([clip.is_ended for clip in clips])
+        choices_N = frames_N * self.codebooks + torch.tensor([clip.is_finished for clip in clips])
         return SpokenLogps(codes_FK, ends_N, clip_F, choices_N)
 
     def step(self, *, lr: float, weight_decay: float = 0.0, max_grad_norm: float = 1.0) -> dict[str, float]:
-        """One step of AdamW on the gradients added up since the last.
+        """Take one step of AdamW on the gradients accumulated since the previous step.
 
-        Returns the norm of the gradient before it is clipped: of each part of the model, and of `all`.
+        Returns gradient norms before clipping: one for each sub-module of the model, and one for `all` parameters.
         """
         settings = {"lr": lr, "weight_decay": weight_decay, "max_grad_norm": max_grad_norm}
         norms, _ = self._ask("step", settings)
         return norms
 
     def decode(self, clips: Sequence[SpokenClip]) -> list[Audio]:
-        """What clips sound like."""
+        """Decode clips to audio."""
         self._check(clips)
         _, arrays = self._ask("decode", {}, _as_arrays(clips))
         samples = np.split(arrays["samples"], np.cumsum(arrays["samples_N"])[:-1])
         return [Audio(samples_N, self.rate) for samples_N in samples]
 
     def _check(self, clips: Sequence[SpokenClip]) -> None:
-        """Refuse what would fail in the worker without a name."""
+        """Raise ConfigError that names the invalid clips; the worker's own errors would not name them."""
         problems = []
         if not clips:
-            problems.append("clips=[] must have at least one clip")
-        for number, clip in enumerate(clips):
+            problems.append("clips is empty; pass one or more clips")
+        for index, clip in enumerate(clips):
             shape, codes = clip.codes_TK.shape, clip.codes_TK
+            # shapes are checked first, because min and max need a non-empty array
             if len(shape) != 2 or shape[1] != self.codebooks or not shape[0]:
-                problems.append(f"clip {number} has codes of shape {shape}; expected (frames, {self.codebooks})")
+                problems.append(f"clip {index} has codes of shape {shape}; expected (frames, {self.codebooks})")
             elif codes.min() < 0 or codes.max() >= self.size:
-                problems.append(f"clip {number} has codes outside 0…{self.size - 1}")
+                problems.append(f"clip {index} has codes outside 0…{self.size - 1}")
         if problems:
             raise ConfigError(problems)
 
@@ -264,11 +274,11 @@ class Parler:
         """Send a request and wait for its answer."""
         assert self._process.stdin is not None
         if self._process.stdin.closed:
-            raise WorkerFailed(f"{verb}: the worker of Parler-TTS has ended; make a new Parler")
+            raise WorkerFailed(f"{verb}: the worker of Parler-TTS has exited; create a new Parler object")
         try:
-            send(self._process.stdin.fileno(), Message({"verb": verb, "arguments": arguments}, arrays or {}))
+            send(self._process.stdin.fileno(), WorkerMessage({"verb": verb, "arguments": arguments}, arrays or {}))
         except Closed:
-            raise self._ended(verb, "has ended") from None
+            raise self._finished(verb, "has exited") from None
         return self._await(verb)
 
     def _await(self, verb: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -276,30 +286,31 @@ class Parler:
         try:
             answer = receive(self._process.stdout.fileno(), timeout_s=self.timeout_s)
         except Closed:
-            raise self._ended(verb, "has ended") from None
+            raise self._finished(verb, "has exited") from None
         except TimeoutError:
-            raise self._ended(verb, f"did not answer within {self.timeout_s:g} s (timeout_s)") from None
+            raise self._finished(verb, f"did not answer within {self.timeout_s:g} s (timeout_s)") from None
         except Malformed as error:
-            raise self._ended(verb, f"sent what is no answer: {error}") from None
+            raise self._finished(verb, f"sent an invalid answer: {error}") from None
         except BaseException:
-            self.close()  # an answer that was read in part cannot be followed by another
+            self.close()  # after an answer was read in part, the start of the next one cannot be found
             raise
         if refused := answer.header.get("error"):
-            raise WorkerFailed(f"{verb}: the worker of Parler-TTS says {refused['kind']}\n{refused['trace']}")
+            raise WorkerFailed(f"{verb}: the worker of Parler-TTS reports {refused['kind']}\n{refused['trace']}")
         return dict(answer.header["values"]), dict(answer.arrays)
 
-    def _ended(self, verb: str, what: str) -> WorkerFailed:
-        """End the worker, and say what it printed last."""
+    def _finished(self, verb: str, what: str) -> WorkerFailed:
+        """Stop the worker. Returns an error that quotes its last output."""
+        # stop it before its output is read, so that the output is complete
         status = _stop(self._process, grace_s=1)
         self._printed.seek(0)
-        lines = self._printed.read().decode(errors="replace").splitlines()[-LAST_LINES:]
-        printed = "\n".join(lines) or "nothing"
+        lines = self._printed.read().decode(errors="replace").splitlines()
+        printed = "\n".join(lines[-LAST_LINES:]) or "nothing"
         self.close()
-        return WorkerFailed(f"{verb}: the worker of Parler-TTS {what} (status {status}). It printed last:\n{printed}")
+        return WorkerFailed(f"{verb}: the worker of Parler-TTS {what} (status {status}). Its last output:\n{printed}")
 
 
 class _WorkerLogps(torch.autograd.Function):
-    """Log-probabilities that the worker computes, forward and backward. `anchor` is there to require a gradient."""
+    """Autograd function whose forward and backward pass run in the worker. `anchor` only requires the gradient."""
 
     @staticmethod
     def forward(
@@ -318,6 +329,7 @@ class _WorkerLogps(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, codes_FK: Tensor, ends_N: Tensor) -> tuple[None, ...]:
+        # the worker accumulates the gradients of the weights; the inputs on this side need none
         gradients = {"logps_FK": codes_FK.numpy(), "end_logps_N": ends_N.numpy()}
         ctx.parler._ask("backward", {"graph": ctx.graph}, gradients)
         return None, None, None, None, None
@@ -327,12 +339,12 @@ def _as_arrays(clips: Sequence[SpokenClip]) -> dict[str, NDArray[Any]]:
     return {
         "codes_FK": np.concatenate([clip.codes_TK for clip in clips]).astype(np.int64),
         "frames_N": np.array([len(clip.codes_TK) for clip in clips], dtype=np.int64),
-        "is_ended_N": np.array([clip.is_ended for clip in clips], dtype=bool),
+        "is_ended_N": np.array([clip.is_finished for clip in clips], dtype=bool),
     }
 
 
 def _stop(process: subprocess.Popen[bytes], *, grace_s: float) -> int:
-    """Wait for the process to end by itself for a moment, then kill it. Returns its status."""
+    """Wait up to `grace_s` seconds for the process to exit, then kill it. Returns its exit status."""
     try:
         return process.wait(grace_s)
     except subprocess.TimeoutExpired:
@@ -343,6 +355,6 @@ def _stop(process: subprocess.Popen[bytes], *, grace_s: float) -> int:
 def _end(process: subprocess.Popen[bytes], printed: IO[bytes]) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None and not pipe.closed:
-            pipe.close()  # the worker ends when there is nothing left to read
+            pipe.close()  # the worker exits when its standard input is closed
     _stop(process, grace_s=5)
     printed.close()

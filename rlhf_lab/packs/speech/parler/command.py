@@ -1,4 +1,4 @@
-"""`parler`: the environment of Parler-TTS, and rounds of DPO on a reward of what the model says."""
+"""Sub-command `parler`: sets up the environment of Parler-TTS, and trains it in rounds of DPO on an audio reward."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import yaml
-
 from rlhf_lab.config import schema
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.core.files import append_jsonl, make_folder
+from rlhf_lab.core.files import append_jsonl, make_dir
 from rlhf_lab.core.user_code import load_from_file, names_object
+from rlhf_lab.core.yaml_files import parse_yaml
 from rlhf_lab.packs.speech.parler.environment import PARLER, set_up
 
 if TYPE_CHECKING:
-    from rlhf_lab.packs.speech.parler.client import Prompt
+    from rlhf_lab.packs.speech.parler.client import SpeechPrompt
 
-USAGE = "parler takes setup, dpo or nothing: python -m rlhf_lab parler setup"
-DPO_USAGE = "parler dpo model=MODEL prompts=FILE.jsonl reward=FILE.py:NAME to=FOLDER"
+USAGE = "parler takes setup, dpo or no action, for example: python -m rlhf_lab parler setup"
+DPO_USAGE = "parler dpo model=MODEL prompts=FILE.jsonl reward=FILE.py:NAME to=DIR"
 
 
 @dataclass(frozen=True)
-class SetupOptions:
-    """Of `parler setup` and `parler`."""
+class ParlerSetupOptions:
+    """Options of `parler setup` and of `parler` without an action."""
 
     folder: str | None = None
     timeout_s: float = 1800.0
@@ -35,7 +34,7 @@ class SetupOptions:
 
 @dataclass(frozen=True)
 class DpoOptions:
-    """Of `parler dpo`, beside those of the rounds (`DpoSettings`)."""
+    """Options of `parler dpo`, in addition to the settings of the rounds (`DpoSettings`)."""
 
     model: str | None = None
     prompts: str | None = None
@@ -55,34 +54,35 @@ def run(arguments: Sequence[str]) -> None:
     if action == "dpo":
         _train(values)
     elif action == "setup":
-        _set_up(_built(SetupOptions, values))
+        _set_up(_built(ParlerSetupOptions, values))
     elif action:
-        raise ConfigError(f"{USAGE}; {action!r} is neither")
+        raise ConfigError(f"{action!r} is not an action of parler; {USAGE}")
     else:
-        _report(_built(SetupOptions, values))
+        _report(_built(ParlerSetupOptions, values))
 
 
-def _set_up(options: SetupOptions) -> None:
-    folder = Path(options.folder) if options.folder else None
+def _set_up(options: ParlerSetupOptions) -> None:
+    directory = Path(options.folder) if options.folder else None
     with console.status("installing Parler-TTS"):
-        made = set_up(folder, timeout_s=options.timeout_s)
-    how = f"made in {made.seconds:.0f} s" if made.was_made else "was there"
-    console.print(f"{made.folder}: {how}, {made.megabytes:.0f} MB", markup=False, soft_wrap=True)
+        environment = set_up(directory, timeout_s=options.timeout_s)
+    how = f"created in {environment.seconds:.0f} s" if environment.was_created else "already exists"
+    console.print(f"{environment.directory}: {how}, {environment.megabytes:.0f} MB", markup=False, soft_wrap=True)
     if options.folder:
-        console.print(f"export {PARLER.variable}={made.folder}", markup=False, soft_wrap=True)
+        console.print(f"export {PARLER.variable}={environment.directory}", markup=False, soft_wrap=True)
 
 
-def _report(options: SetupOptions) -> None:
-    folder = Path(options.folder) if options.folder else PARLER.default_folder()
-    reason = PARLER.why_not_ready(folder)
-    console.print(reason or f"{folder}: ready", markup=False, soft_wrap=True)
+def _report(options: ParlerSetupOptions) -> None:
+    directory = Path(options.folder) if options.folder else PARLER.default_dir()
+    reason = PARLER.why_not_ready(directory)
+    console.print(reason or f"{directory}: ready", markup=False, soft_wrap=True)
 
 
 def _train(values: dict[str, Any]) -> None:
-    # these import torch, which a wrong command does without
+    # imported here because they import torch, which takes seconds and is not needed to reject a wrong command
     from rlhf_lab.packs.speech.parler.client import Parler
     from rlhf_lab.packs.speech.parler.rounds import DpoSettings, run_dpo
 
+    # one command line sets two classes: options with a name of DpoSettings go there, the rest to DpoOptions
     of_rounds = {field.name for field in fields(DpoSettings)}
     problems: list[str] = []
     settings = schema.build(DpoSettings, {k: v for k, v in values.items() if k in of_rounds}, "", problems)
@@ -92,15 +92,15 @@ def _train(values: dict[str, Any]) -> None:
         if missing:
             problems.append(f"{', '.join(missing)} must be set: {DPO_USAGE}")
         elif not names_object(options.reward):
-            problems.append(f"reward={options.reward} must name a function of a file: reward=my_rewards.py:loudness")
+            problems.append(f"reward={options.reward} must name a function in a file: reward=my_rewards.py:loudness")
         elif Path(options.to).exists() and any(Path(options.to).iterdir()):
-            problems.append(f"to={options.to} has files; name a new folder")
+            problems.append(f"to={options.to} is not empty; name a new directory")
     if problems:
         raise ConfigError(problems)
     prompts = read_prompts(Path(options.prompts))
     reward = load_from_file("reward", options.reward)
-    folder = Path(options.to)
-    make_folder(folder)
+    directory = Path(options.to)
+    make_dir(directory)
     with Parler(
         options.model,
         dtype=options.dtype,
@@ -108,44 +108,46 @@ def _train(values: dict[str, Any]) -> None:
         description_tokenizer=options.description_tokenizer,
         max_frames=options.max_frames,
         timeout_s=options.timeout_s,
-        folder=Path(options.folder) if options.folder else None,
+        directory=Path(options.folder) if options.folder else None,
     ) as parler:
         for metrics in run_dpo(parler, prompts, reward, settings):
-            append_jsonl(folder / "rounds.jsonl", [dataclasses.asdict(metrics)])
-            parler.save(folder / "model")
+            # saved after every round, so that an interrupted training keeps its last complete round
+            append_jsonl(directory / "rounds.jsonl", [dataclasses.asdict(metrics)])
+            parler.save(directory / "model")
             rewards = f"reward {metrics.reward:.3f} (best {metrics.reward_best:.3f}, worst {metrics.reward_worst:.3f})"
             training = f"{metrics.pairs} pairs, loss {metrics.loss:.3f}, margin {metrics.margin:.3f}"
             console.print(f"round {metrics.round}: {rewards}, {training}", markup=False, soft_wrap=True)
-    console.print(f"model: {folder / 'model'}", markup=False, soft_wrap=True)
+    console.print(f"model: {directory / 'model'}", markup=False, soft_wrap=True)
 
 
-def read_prompts(path: Path) -> list[Prompt]:
-    """Prompts of a JSONL file. Raises DataError that names the row."""
-    from rlhf_lab.packs.speech.parler.client import Prompt
+def read_prompts(path: Path) -> list[SpeechPrompt]:
+    """Read prompts from a JSONL file. Raises DataError that names the invalid row."""
+    from rlhf_lab.packs.speech.parler.client import SpeechPrompt
 
     if not path.is_file():
-        raise DataError(f"prompts={path}: there is no such file (relative to {Path.cwd()})")
+        raise DataError(f"prompts={path} does not exist (relative to {Path.cwd()}); name a JSONL file of prompts")
     prompts = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             row = json.loads(line)
         except ValueError:
             row = None
-        texts = [row.get(name) for name in Prompt._fields] if isinstance(row, dict) else [None]
+        # both texts are required, and empty text is invalid
+        texts = [row.get(name) for name in SpeechPrompt._fields] if isinstance(row, dict) else [None]
         if not all(isinstance(text, str) and text.strip() for text in texts):
             form = '{"text": "Good morning.", "description": "A calm voice."}'
-            raise DataError(f"{path}, row {number}: {line[:80]!r} is no prompt; expected {form}")
-        prompts.append(Prompt(row["text"], row["description"]))
+            raise DataError(f"{path}, row {number}: {line[:80]!r} is not a prompt; expected the form {form}")
+        prompts.append(SpeechPrompt(row["text"], row["description"]))
     if not prompts:
-        raise DataError(f"{path} has no prompts")
+        raise DataError(f"{path} has no prompts; write one JSON object with text and description per line")
     return prompts
 
 
 def _values(words: Sequence[str]) -> dict[str, Any]:
     if wrong := [word for word in words if "=" not in word]:
-        raise ConfigError([f"{word!r} is no option of the form name=value" for word in wrong])
+        raise ConfigError([f"{word!r} is not an option; expected name=value" for word in wrong])
     pairs = [word.partition("=") for word in words]
-    return {name: yaml.safe_load(text) for name, _, text in pairs}
+    return {name: parse_yaml(text, name) for name, _, text in pairs}
 
 
 def _built(cls: type, values: dict[str, Any]) -> Any:

@@ -1,7 +1,7 @@
-"""The environment of Parler-TTS: a folder of pinned packages that stands in front of the lab's own.
+"""Environment of Parler-TTS: a directory of pinned packages that precedes the installed ones on the import path.
 
-parler-tts wants transformers 4.46.1 and the lab 5, so they cannot share a process. torch, NumPy and SciPy they can: the
-worker runs with the lab's Python, and with this folder first on its path.
+parler-tts requires transformers 4.46.1 and rlhf_lab requires version 5, so they cannot run in one process. Both can use
+the same torch, NumPy and SciPy. Therefore the worker runs the same Python, with this directory first on its path.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import rlhf_lab
-from rlhf_lab.core.pinned_packages import Environment, PinnedPackages
+from rlhf_lab.core.pinned_packages import PinnedEnvironment, PinnedPackages
 
 PARLER = PinnedPackages(
     title="Parler-TTS",
@@ -23,30 +23,33 @@ PARLER = PinnedPackages(
 CHECK = "from rlhf_lab.packs.speech.parler.model import import_parler; import_parler()"
 
 
-def set_up(folder: Path | None = None, *, timeout_s: float = 1800) -> Environment:
-    """Make the environment unless it is there already; see `PinnedPackages.set_up`.
+def set_up(directory: Path | None = None, *, timeout_s: float = 1800) -> PinnedEnvironment:
+    """Create the environment unless it exists; see `PinnedPackages.set_up`.
 
     Args:
-        timeout_s: seconds for installing, and as many for trying it.
+        timeout_s: maximum duration in seconds of the installation, and separately of the import test.
     """
 
-    def install(made: Path) -> None:
-        """pip install into the folder, then import Parler-TTS from it, which also writes its bytecode."""
-        PARLER.pip_install(sys.executable, ["--no-deps", "--target", str(made)], timeout_s)
-        PARLER.run_step("importing parler_tts", [sys.executable, "-c", CHECK], process_environment(made), timeout_s)
+    def install(target_dir: Path) -> None:
+        """Install the packages into the directory with pip, then import Parler-TTS, which also writes its bytecode."""
+        PARLER.pip_install(sys.executable, ["--no-deps", "--target", str(target_dir)], timeout_s)
+        PARLER.run_step(
+            "importing parler_tts", [sys.executable, "-c", CHECK], process_environment(target_dir), timeout_s
+        )
 
-    return PARLER.set_up(install, folder)
+    return PARLER.set_up(install, directory)
 
 
-def process_environment(folder: Path) -> dict[str, str]:
-    """The environment variables of a process whose imports prefer the packages in `folder`."""
+def process_environment(directory: Path) -> dict[str, str]:
+    """Return environment variables for a process whose imports prefer the packages in `directory`."""
+    # the worker imports its modules from this checkout, which follows the pinned packages
     lab = Path(rlhf_lab.__file__).resolve().parents[1]
     variables = {
-        "PYTHONPATH": os.pathsep.join([str(folder), str(lab)]),
+        "PYTHONPATH": os.pathsep.join([str(directory), str(lab)]),
         "PYTHONNOUSERSITE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    # without bytecode, every start compiles transformers again: 20 seconds in place of 4
+    # without bytecode files every start compiles transformers again, which takes 20 seconds instead of 4
     return {**inherited, **variables}

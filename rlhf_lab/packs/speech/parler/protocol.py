@@ -1,8 +1,9 @@
-"""Messages between the lab and the worker: JSON and raw arrays over two pipes. No pickle: a message cannot run code.
+"""Messages between client and worker: JSON and raw arrays over two pipes. Unlike pickle, a message cannot run code.
 
-A message is 4 bytes `RLP1`, the header's length (4 bytes, little-endian), the header as UTF-8 JSON, then the bytes of
-each array in the order of `header["arrays"]`, a list of [name, dtype, shape]. Requests have `verb` and `arguments`,
-answers `values`, or `error` with `kind` and `trace`. One request is answered before the next is sent.
+A message consists of the 4 bytes `RLP1`, the length of the header (4 bytes, little-endian), the header as UTF-8 JSON,
+and the bytes of each array in the order of `header["arrays"]`, a list of [name, dtype, shape]. A request has `verb` and
+`arguments`. An answer has `values`, or `error` with `kind` and `trace`. Each request is answered before the next is
+sent.
 """
 
 from __future__ import annotations
@@ -31,64 +32,66 @@ class Closed(ConnectionError):
 
 
 class Malformed(ConnectionError):
-    """What was read is no message of this protocol."""
+    """The bytes that were read are not a message of this protocol."""
 
 
 @dataclass(frozen=True)
-class Message:
+class WorkerMessage:
     """A request or an answer.
 
     Attributes:
-        header: `verb` and `arguments`, or `values`, or `error`.
-        arrays: by name.
+        header: `verb` and `arguments` of a request; `values` or `error` of an answer.
+        arrays: arrays by name.
     """
 
     header: Mapping[str, Any]
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
-def send(descriptor: int, message: Message) -> None:
-    """Write a message to a pipe. Raises Closed if nobody reads it."""
+def send(descriptor: int, message: WorkerMessage) -> None:
+    """Write a message to a pipe. Raises Closed if the other side has closed the pipe."""
     arrays = {name: np.ascontiguousarray(array) for name, array in message.arrays.items()}
     for name, array in arrays.items():
         if str(array.dtype) not in DTYPES:
-            raise TypeError(f"array {name!r} is {array.dtype}; a message carries {', '.join(DTYPES)}")
+            raise TypeError(f"array {name!r} has dtype {array.dtype}; a message supports {', '.join(DTYPES)}")
     described = [[name, str(array.dtype), list(array.shape)] for name, array in arrays.items()]
     header = json.dumps({**message.header, "arrays": described}).encode()
+    # header first, so that the reader knows the sizes of the arrays
     _write(descriptor, MAGIC + struct.pack("<I", len(header)) + header)
     for array in arrays.values():
         _write(descriptor, array.tobytes())
 
 
-def receive(descriptor: int, *, timeout_s: float | None = None) -> Message:
+def receive(descriptor: int, *, timeout_s: float | None = None) -> WorkerMessage:
     """Read the next message of a pipe.
 
     Args:
-        timeout_s: seconds until it must have arrived as a whole; None waits for ever.
+        timeout_s: maximum number of seconds until the complete message has arrived; None waits forever.
     Raises:
-        Closed: the pipe ended, before or within a message.
-        Malformed: something else than a message was written into it.
+        Closed: the pipe was closed before or within a message.
+        Malformed: the pipe contains something other than a message.
         TimeoutError: the message did not arrive in time.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     start = _read(descriptor, len(MAGIC) + 4, deadline)
     length = struct.unpack("<I", start[len(MAGIC) :])[0]
+    # a library that prints to the pipe must not be read as a length of gigabytes
     if start[: len(MAGIC)] != MAGIC or length > MOST_HEADER_BYTES:
-        raise Malformed(f"the pipe has {bytes(start)!r} where a message should begin")
+        raise Malformed(f"the pipe contains {bytes(start)!r} instead of the start of a message")
     header = json.loads(_read(descriptor, length, deadline))
     arrays = {}
     for name, dtype, shape in header.pop("arrays"):
         arrays[name] = _read_array(descriptor, dtype, shape, deadline)
-    return Message(header, arrays)
+    return WorkerMessage(header, arrays)
 
 
 def _read_array(descriptor: int, dtype: str, shape: list[int], deadline: float | None) -> NDArray[Any]:
     is_shape = all(isinstance(size, int) and size >= 0 for size in shape)
     if dtype not in DTYPES or not is_shape:
-        raise Malformed(f"a message announces an array of {dtype} and shape {shape}")
+        raise Malformed(f"a message announces an array with invalid dtype {dtype} or shape {shape}")
     count = math.prod(shape) * np.dtype(dtype).itemsize
     if count > MOST_ARRAY_BYTES:
-        raise Malformed(f"a message announces an array of {count} bytes; at most {MOST_ARRAY_BYTES} are read")
+        raise Malformed(f"a message announces an array of {count} bytes; the limit is {MOST_ARRAY_BYTES}")
     return np.frombuffer(_read(descriptor, count, deadline), dtype).reshape(shape)
 
 
@@ -96,9 +99,10 @@ def _write(descriptor: int, content: bytes) -> None:
     view = memoryview(content)
     try:
         while view:
+            # a pipe may accept only part of the data
             view = view[os.write(descriptor, view) :]
     except BrokenPipeError:
-        raise Closed("the other side reads no more") from None
+        raise Closed("the other side has closed the pipe") from None
 
 
 def _read(descriptor: int, count: int, deadline: float | None) -> bytearray:
@@ -106,11 +110,12 @@ def _read(descriptor: int, count: int, deadline: float | None) -> bytearray:
     while len(content) < count:
         if deadline is not None:
             left = max(0.0, deadline - time.monotonic())
+            # a plain read could block beyond the deadline
             readable, _, _ = select.select([descriptor], [], [], left)
             if not readable:
                 raise TimeoutError
         piece = os.read(descriptor, min(count - len(content), 2**20))
         if not piece:
-            raise Closed("the other side has ended")
+            raise Closed("the other side has exited")
         content += piece
     return content

@@ -1,4 +1,4 @@
-"""The worker's loop: one request after another until nobody asks, and no longer than the lab lives."""
+"""Request loop of the worker. It stops when the pipe is closed or when the parent process exits."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.packs.speech.parler.protocol import Closed, Message, receive, send
+from rlhf_lab.packs.speech.parler.protocol import Closed, WorkerMessage, receive, send
 
 Arrays = dict[str, np.ndarray]
 Answer = tuple[dict[str, Any], Arrays]
-"""Values and arrays."""
+"""Values (JSON) and arrays of an answer."""
 
 
 def serve(source: int, sink: int, verbs: Mapping[str, Callable[..., Answer]]) -> None:
-    """Answer requests until the pipe ends. What a verb raises is an answer too."""
+    """Answer requests until the pipe is closed. An exception raised by a verb is sent as an error answer."""
     while True:
         try:
             request = receive(source)
@@ -28,19 +28,20 @@ def serve(source: int, sink: int, verbs: Mapping[str, Callable[..., Answer]]) ->
         try:
             arrays = dict(request.arrays)
             values, results = verbs[request.header["verb"]](arrays, **request.header["arguments"])
-            answer = Message({"values": values}, results)
+            answer = WorkerMessage({"values": values}, results)
         except Exception as error:
             kind = f"{type(error).__name__}: {error}"
-            answer = Message({"error": {"kind": kind, "trace": traceback.format_exc()}})
+            answer = WorkerMessage({"error": {"kind": kind, "trace": traceback.format_exc()}})
         send(sink, answer)
 
 
 def end_with(parent: int) -> None:
-    """End this process within a second of its parent, also in the middle of a computation."""
+    """Exit this process within a second after its parent exits, even in the middle of a computation."""
 
     def watch() -> None:
+        # an orphaned process is adopted by another parent, so its parent id changes
         while os.getppid() == parent:
             time.sleep(0.5)
-        os._exit(1)
+        os._exit(1)  # sys.exit would only end this thread
 
     threading.Thread(target=watch, daemon=True).start()

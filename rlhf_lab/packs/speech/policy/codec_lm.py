@@ -1,9 +1,9 @@
-"""A language model of a codec's streams: a Llama whose positions are the tokens of the prompt, then columns of K codes.
+"""Language model of codec streams: a Llama whose positions are the tokens of the prompt, then columns of K codes.
 
-From outside it is a causal language model over flat tokens, one word of the stream after another, so whatever samples
-from, trains or stores a policy serves it. Inside, the K words of a column are one position: their embeddings are added
-up, and the hidden state of a column gives the logits of all words of the next one, as in MusicGen (arXiv:2306.05284).
-Given the columns before it, the codes of a column are therefore independent of each other.
+Externally it is a causal language model over a flat sequence of tokens, one token per word of the stream. Therefore
+sampling, training and storage work as for any policy. Internally, the K words of a column share one position. Their
+embeddings are summed, and the hidden state of a column predicts all words of the next column, as in MusicGen
+(arXiv:2306.05284). Hence the codes of a column are independent of each other, conditioned on the previous columns.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rlhf_lab.packs.speech.policy.delay_pattern import DelayPattern
 
 
 class CodecConfig(LlamaConfig):
-    """A Llama's, and the codebooks; see `DelayPattern`.
+    """Configuration of a Llama, plus the codebooks; see `DelayPattern`.
 
     Args:
-        sizes: codes of each codebook.
-        first_code: token id of the first code word; all tokens from it on are code words.
-        min_frames: least frames of a clip.
-        codec: fingerprint of the codec whose codes it says; empty where nobody knows.
+        sizes: number of codes of each codebook.
+        first_code: token id of the first code word; all larger ids are code words as well.
+        min_frames: minimum number of frames of a clip.
+        codec: fingerprint of the codec; empty if unknown.
     """
 
     model_type = "rlhf_lab_codec"
@@ -48,51 +48,56 @@ class CodecConfig(LlamaConfig):
 
 
 def delay_pattern(config: Any) -> DelayPattern:
-    """The pattern of a model's codebooks."""
+    """Return the delay pattern of a model's codebooks."""
     return DelayPattern(config.sizes, config.first_code, config.eos_token_id, config.vocab_size, config.min_frames)
 
 
 class CodecLM(LlamaForCausalLM):
-    """See the module. Rows are right-padded, without an attention mask."""
+    """Causal language model of codec streams; see the module. Rows are right-padded, without an attention mask."""
 
     config_class = CodecConfig
-    _rlhf_lab_linear_head = False  # the pattern comes after the head
+    _rlhf_lab_linear_head = False  # the delay pattern changes the logits after the linear head
 
     @cached_property
     def pattern(self) -> DelayPattern:
-        """Made at first use: Hugging Face builds a model that it loads without memory for tensors."""
+        """Delay pattern of the model, created at first use because `from_pretrained` builds on the meta device."""
         return delay_pattern(self.config)
 
     def forward(self, input_ids: Tensor, use_cache: bool = False, **unused: Any) -> CausalLMOutputWithPast:
-        """Logits (B, T, V) of the token behind each one; words that cannot follow have −1e9 or less.
+        """Return next-token logits (B, T, V); words that the pattern forbids have about −1e9.
 
         Args:
-            input_ids: (B, T), in each row a prompt and the words of a stream, perhaps without its end.
+            input_ids: rows of a prompt followed by the words of a stream, which may be incomplete, (B, T).
         Raises:
-            ConfigError: a cache is asked for.
+            ConfigError: a KV cache is requested.
         """
         if use_cache or unused.get("past_key_values") is not None:
             raise ConfigError(
-                "a codec model keeps no cache of its own: call it with use_cache=False, or sample with rollout=local, "
-                "whose decoder keeps one"
+                "a codec model has no KV cache of its own; call it with use_cache=False, or sample with rollout=local, "
+                "whose decoder has one"
             )
         pattern = self.pattern.to(input_ids.device)
-        layout = Layout(input_ids, pattern)
+        layout = CodecLayout(input_ids, pattern)
         states_BT = layout.states()
         layout.require_frames(states_BT)
-        hidden_BCd = self.model(inputs_embeds=layout.embed(self.model.embed_tokens(input_ids)), use_cache=False)[0]
+        # (B, T) tokens → (B, C) positions for the transformer → (B, T) next-token logits
+        embedded_BCd = layout.embed(self.model.embed_tokens(input_ids))
+        # attention needs no mask, because the model is causal and rows are right-padded
+        hidden_BCd = self.model(inputs_embeds=embedded_BCd, use_cache=False)[0]
         logits_BCV = self.lm_head(hidden_BCd)
-        logits_BTV = logits_BCV.gather(1, layout.predicted_from()[..., None].expand(-1, -1, logits_BCV.shape[-1]))
+        source_BT1 = layout.predicted_from()[..., None]
+        logits_BTV = logits_BCV.gather(1, source_BT1.expand(-1, -1, logits_BCV.shape[-1]))
+        # the pattern adds about −1e9 to forbidden words
         return CausalLMOutputWithPast(logits=logits_BTV + pattern.allowed_SV[states_BT])
 
 
-class Layout:
-    """Where the tokens of rows stand among the positions of the model.
+class CodecLayout:
+    """Mapping between the tokens of rows and the positions of the model.
 
-    A row of P prompt tokens and a stream has the positions 0 … P − 1 of its prompt, then one for every K words.
+    A row of P prompt tokens and a stream has positions 0 … P − 1 for its prompt, then one position for each K words.
 
     Args:
-        ids_BT: rows, right-padded; the stream of a row begins with its first code word.
+        ids_BT: right-padded rows of token ids; the stream of a row starts with its first code word.
     """
 
     def __init__(self, ids_BT: Tensor, pattern: DelayPattern):
@@ -100,47 +105,50 @@ class Layout:
         is_code_BT = ids_BT >= pattern.first
         width = ids_BT.shape[1]
         has_codes_B = is_code_BT.any(1)
-        # argmax of equal values is the first of them
+        # length of the prompt: argmax returns the first of the equal values, so the index of the first code word
         self.prompt_B1 = torch.where(has_codes_B, is_code_BT.int().argmax(1), width)[:, None]
-        # of the token behind each one: its place in the stream, below 0 within the prompt
+        # index in the stream of the token after each token; negative within the prompt
         self.next_place_BT = torch.arange(1, width + 1, device=ids_BT.device) - self.prompt_B1
 
     def require_frames(self, states_BT: Tensor) -> None:
-        """Raise DataError for a clip that ends before it may: its log-probability would be that of a forbidden word."""
+        """Raise DataError for a clip with fewer than `min_frames` frames, because its end would be a forbidden word."""
+        # state 1 is a position that must have a code of codebook 0
         ends_early_BT = (states_BT[:, :-1] == 1) & self.pattern.empty_V[self.ids_BT[:, 1:]]
         if ends_early_BT.any():
             raise DataError(
-                f"a clip has fewer than {self.pattern.min_frames} frames (model.min_frames), so the model cannot say "
-                "it; lower model.min_frames, or leave such clips out"
+                f"a clip has fewer than {self.pattern.min_frames} frames (model.min_frames), so the model cannot "
+                "generate it; lower model.min_frames, or leave such clips out"
             )
 
     def embed(self, embedded_BTd: Tensor) -> Tensor:
-        """Embeddings of positions, (B, C, d): of a column the sum over its words."""
-        place_BT = self.next_place_BT - 1
-        index_BT = torch.arange(place_BT.shape[1], device=place_BT.device).expand_as(place_BT)
-        column_BT = torch.where(place_BT >= 0, self.prompt_B1 + place_BT // self.pattern.codebooks, index_BT)
+        """Return the embeddings of positions, (B, C, d); the embedding of a column is the sum over its words."""
+        position_BT = self.next_place_BT - 1
+        index_BT = torch.arange(position_BT.shape[1], device=position_BT.device).expand_as(position_BT)
+        column_BT = torch.where(position_BT >= 0, self.prompt_B1 + position_BT // self.pattern.codebooks, index_BT)
         positions = int(column_BT.max()) + 1
         result_BCd = embedded_BTd.new_zeros(len(embedded_BTd), positions, embedded_BTd.shape[2])
         return result_BCd.scatter_add(1, column_BT[..., None].expand_as(embedded_BTd), embedded_BTd)
 
     def predicted_from(self) -> Tensor:
-        """(B, T): the position that gives the logits of the token behind each one."""
-        place_BT = self.next_place_BT
-        index_BT = torch.arange(place_BT.shape[1], device=place_BT.device)
-        # the last position of the prompt gives column 0, and column t gives column t + 1
-        return torch.where(place_BT >= 0, self.prompt_B1 - 1 + place_BT // self.pattern.codebooks, index_BT)
+        """Return the position whose hidden state predicts the token after each token, (B, T)."""
+        position_BT = self.next_place_BT
+        index_BT = torch.arange(position_BT.shape[1], device=position_BT.device)
+        # the last position of the prompt predicts column 0, and column t predicts column t + 1
+        return torch.where(position_BT >= 0, self.prompt_B1 - 1 + position_BT // self.pattern.codebooks, index_BT)
 
     def states(self) -> Tensor:
-        """(B, T): what kind of place follows each token, as `DelayPattern` numbers them."""
+        """Return the state of the pattern after each token, (B, T); `DelayPattern` lists the states."""
         width = self.ids_BT.shape[1]
+        # index of the token after each token
         index_BT = torch.arange(1, width + 1, device=self.ids_BT.device).expand_as(self.ids_BT)
 
         def token_before(words: int) -> Tensor:
             return self.ids_BT.gather(1, (index_BT - words).clamp(min=0))
 
+        # tokens before the start of a row are clamped to index 0; the pattern ignores them
         K = self.pattern.codebooks
-        place_BT = self.next_place_BT.clamp(min=0)
-        states_BT = self.pattern.states(place_BT, token_before(2), token_before(K), token_before(K + 1))
+        position_BT = self.next_place_BT.clamp(min=0)
+        states_BT = self.pattern.states(position_BT, token_before(2), token_before(K), token_before(K + 1))
         return torch.where(self.next_place_BT >= 0, states_BT, 0)
 
 

@@ -1,4 +1,4 @@
-"""What the lab has to know of models of a codec's streams (`model=codec`). Imports no torch."""
+"""Model family of codec language models (`model=codec`), as the core needs it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ CODEC = Family(
     responses=Capability.AUDIO,
     says="the codes of audio",
     reads=("min_frames",),
-    without_trl="pads prompts on the left, and a codec's model counts its columns from the first token",
-    without_vllm="vLLM does not know the lab's model of audio codes",
+    without_trl="pads prompts on the left, and a codec model counts its columns from the first token",
+    without_vllm="vLLM does not support the codec models of rlhf_lab",
 )

@@ -1,4 +1,4 @@
-"""A new policy of a codec: a tokenizer of its code words, and random weights."""
+"""New codec policy: a tokenizer of code words, and random weights."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rlhf_lab.training.run import Run
 
 
 def new_policy(run: Run, settings: Scratch) -> tuple[nn.Module, Encoder]:
-    """A new model of the codec that the data are encoded with."""
+    """Create a model for the codec of the data. Raises ConfigError if the data are not audio."""
     renderer = run.own_corpus.renderer
     if renderer is None:
         raise ConfigError(
-            "model.family=codec generates the codes of audio, and these data have none; use data of audio, such as "
-            "data=speech"
+            "model.family=codec generates audio codes, but the data are not audio; use audio data, such as data=speech"
         )
+    # test prompts as well: the vocabulary of the world is closed, and all words need a token
     prompts = (pair.prompt for pairs in (run.own_corpus.train, run.own_corpus.test) for pair in pairs)
     tokenizer = code_tokenizer(prompts, renderer.sizes)
 
@@ -39,14 +39,15 @@ def new_policy(run: Run, settings: Scratch) -> tuple[nn.Module, Encoder]:
 def codec_policy(
     settings: Scratch, tokenizer: PreTrainedTokenizerFast, seed: int, sizes: Sequence[int], codec: str = ""
 ) -> nn.Module:
-    """A randomly initialised model of the size in `settings`.
+    """Create a randomly initialised model with the size in `settings`.
 
     Args:
-        sizes: codes of each codebook.
+        sizes: number of codes of each codebook.
         codec: fingerprint of the codec.
     """
     config = CodecConfig(
         sizes=tuple(sizes),
+        # `code_tokenizer` puts the code words at the end of the vocabulary
         first_code=len(tokenizer) - len(all_words(sizes)),
         min_frames=settings.min_frames,
         codec=codec,

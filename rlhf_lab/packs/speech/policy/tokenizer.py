@@ -1,4 +1,4 @@
-"""The tokenizer of a codec's model: words of prompts, and code words."""
+"""Tokenizer of a codec model: words of prompts, and code words."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ UNKNOWN = "<|unknown|>"
 
 
 def code_tokenizer(prompts: Iterable[str], sizes: Sequence[int]) -> PreTrainedTokenizerFast:
-    """One token per word of the prompts, and behind them one per code word of a codec with codebooks of these sizes.
+    """Create a tokenizer with one token per word of the prompts, followed by one token per code word.
 
-    Replies are the streams of `packs/speech/sound/stream.py`. A word that no prompt had is the unknown token.
+    Responses are the streams of `packs/speech/sound/stream.py`. A word that is in no prompt becomes the unknown token.
+
+    Args:
+        sizes: number of codes of each codebook.
     """
     from transformers import PreTrainedTokenizerFast
 
+    # sorted, so that token ids do not depend on the order of prompts
     words = sorted({word for prompt in prompts for word in prompt.split()})
     vocabulary = [*SPECIAL, UNKNOWN, *words, *all_words(sizes)]
+    # words are split at white space, so each code word is exactly one token
     backend = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocabulary)}, unk_token=UNKNOWN))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.add_special_tokens(SPECIAL)

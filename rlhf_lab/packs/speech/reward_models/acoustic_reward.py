@@ -1,4 +1,4 @@
-"""Acoustic reward model: a small network on the features of decoded clips, and what each feature is worth."""
+"""Acoustic reward model: a small network on the features of decoded clips, with an evaluation of each feature."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PRIMARY = (
 
 
 class AcousticRewardModelling:
-    """Trains the model that was asked for, and those that it is compared with."""
+    """Stage that trains the requested model and the models it is compared with."""
 
     def __init__(self, settings: AcousticReward, run: Run):
         self.settings, self.run = settings, run
@@ -45,54 +45,57 @@ class AcousticRewardModelling:
         renderer = renderer_of(run, "algorithm=acoustic_reward")
         train = corpus.train[: settings.max_pairs or len(corpus.train)]
         self.train = clip_pairs(train, renderer, corpus.oracle, settings.mos, "training")
-        held_out = corpus.test[: settings.heldout_pairs]
-        self.held_out = clip_pairs(held_out, renderer, corpus.oracle, settings.mos, "held-out")
-        self.fit = cache(self._fit)
+        heldout = corpus.test[: settings.heldout_pairs]
+        self.heldout = clip_pairs(heldout, renderer, corpus.oracle, settings.mos, "held-out")
+        self.fit = cache(self._fit)  # the comparisons use some sets of features more than once
 
     def finish(self) -> Result:
-        """Train, compare on held-out clips, write the model."""
+        """Train the model, compare it on held-out clips, and write it."""
         known = self.train.truth_name
-        # features are chosen on training clips, so that held-out ones judge the choice
+        # features are selected on training clips, so that held-out clips give an unbiased estimate of the selection
         chosen_by_truth = validated(feature_spearman(self.train), self.settings.min_spearman) if known else []
+        # explicit names have priority over the selection by the truth
         names = list(self.settings.named_features or chosen_by_truth)
         if not names:
-            # `contradictions` refuses this where the settings of the data show it
-            self.run.note("nobody says how natural the clips are: features=validated keeps all of them")
+            # `contradictions` rejects this case earlier if the settings of the data reveal it
+            self.run.note("no truth is known for the clips, so features=validated uses all features")
             names = list(FEATURES)
-        model = self._hand() if self.settings.features == "hand" else self._train(names, self._log)
+        model = self._hand_weighted_baseline() if self.settings.features == "hand" else self._train(names, self._log)
         metrics = self._measure(model)
         metrics |= self._compare(chosen_by_truth)
         for name in FEATURES:
             metrics[f"kept/{name}"] = float(name in names)
         metrics["features_kept"] = len(names)
-        facts = {"validated_by": known, "trained_on_pairs": len(self.train.pairs)}
-        model.save(self.run.folder, facts)
+        metadata = {"validated_by": known, "trained_on_pairs": len(self.train.pairs)}
+        model.save(self.run.directory, metadata)
         return Result(metrics=metrics, primary=[name for name in PRIMARY if name in metrics])
 
     def _measure(self, model: FeatureModel) -> dict[str, Any]:
-        """How the model ranks held-out pairs and clips."""
-        scores_N = model(self.held_out.features_N7, SILENT)
+        """Return the pair accuracy and rank correlation of the model on held-out clips."""
+        scores_N = model(self.heldout.features_N7, SILENT)
+        # chosen and rejected clips alternate
         scores_P2 = scores_N.reshape(-1, 2)
-        audit = audit_margins(scores_P2[:, 0] - scores_P2[:, 1], self.held_out.pairs)
+        audit = audit_margins(scores_P2[:, 0] - scores_P2[:, 1], self.heldout.pairs)
         return {
-            **ranking(scores_N, self.held_out),
-            **truth_accuracy(self.held_out),
+            **ranking(scores_N, self.heldout),
+            **truth_accuracy(self.heldout),
             **audit,
             "pairs": len(self.train.pairs),
             "silent": float(is_silent(self.train.features_N7).mean()),
         }
 
     def _compare(self, chosen_by_truth: Sequence[str]) -> dict[str, Any]:
-        """The same of other sets of features, and what each feature is worth."""
-        held_out = self.held_out
-        metrics: dict[str, Any] = ranking(self._hand()(held_out.features_N7, SILENT), held_out, "hand")
+        """Return the same metrics for other sets of features, and the contribution of each feature."""
+        heldout = self.heldout
+        metrics: dict[str, Any] = ranking(self._hand_weighted_baseline()(heldout.features_N7, SILENT), heldout, "hand")
+        # baselines that every run reports, whatever features its own model uses
         sets = {"all": FEATURES, "five": tuple(HAND_WEIGHTS), "validated": tuple(chosen_by_truth)}
         for name, features in sets.items():
             if features:
-                metrics |= ranking(self.fit(features)(held_out.features_N7, SILENT), held_out, name)
-        metrics |= leave_one_out(lambda names: self.fit(tuple(names)), FEATURES, held_out, SILENT)
-        if held_out.truth_name:
-            correlations = feature_spearman(held_out)
+                metrics |= ranking(self.fit(features)(heldout.features_N7, SILENT), heldout, name)
+        metrics |= leave_one_out(lambda names: self.fit(tuple(names)), FEATURES, heldout, SILENT)
+        if heldout.truth_name:
+            correlations = feature_spearman(heldout)
             metrics |= {f"feature_spearman/{name}": rho for name, rho in correlations.items()}
         return metrics
 
@@ -102,10 +105,14 @@ class AcousticRewardModelling:
     def _train(
         self, names: Sequence[str], log: Callable[[int, float, float], None] = lambda step, loss, accuracy: None
     ) -> FeatureModel:
-        """A model of these features. All models start from one seed and see the pairs in one order."""
+        """Train a model on these features.
+
+        All models use the same seed and the same order of pairs, so that they only differ in their features.
+        """
         settings = self.settings
         standardiser = Standardiser.fit(self.train.features_N7, names)
         inputs_N = standardiser(self.train.features_N7)
+        # chosen and rejected clips alternate: (2P, F) → (P, 2, F)
         inputs_P2F = torch.from_numpy(inputs_N.reshape(-1, 2, len(names)))
         network = new_network(len(names), settings.hidden, self.run.seed("acoustic_reward/init"))
 
@@ -113,6 +120,7 @@ class AcousticRewardModelling:
             chosen_B, rejected_B = network(inputs_P2F[list(indices)]).squeeze(-1).unbind(1)
             return chosen_B, rejected_B
 
+        # all parameters of the small network share one learning rate
         train_on_pairs(
             scores,
             [{"params": list(network.parameters()), "lr": settings.lr}],
@@ -126,8 +134,8 @@ class AcousticRewardModelling:
         )
         return FeatureModel(standardiser, network).with_scale(self.train.features_N7)
 
-    def _hand(self) -> FeatureModel:
-        """The hand-weighted sum, which no pair has taught."""
+    def _hand_weighted_baseline(self) -> FeatureModel:
+        """Return the hand-weighted sum, which is not trained on pairs."""
         standardiser = Standardiser.fit(self.train.features_N7, list(HAND_WEIGHTS))
         return weighted_sum(standardiser, HAND_WEIGHTS).with_scale(self.train.features_N7)
 

@@ -1,4 +1,4 @@
-"""Pairs of clips with their features, and what is known of how natural they are."""
+"""Pairs of clips with their features and, if known, their naturalness."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlhf_lab.packs.speech.sound.features import NAMES
 from rlhf_lab.rewards.checked import scores
 
 TRUTH_COLUMNS = ("gold", "mos")
-"""Columns of pairs that say how natural their clips are: `gold_chosen` and `gold_rejected`, `mos_chosen`, …"""
+"""Prefixes of the pair columns that contain naturalness: `gold_chosen` and `gold_rejected`, `mos_chosen`, …"""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class ClipPairs:
     """P pairs of clips of one split.
 
     Attributes:
-        features_P27: of the chosen and of the rejected clip.
-        truth_P2: how natural they are; NaN where nobody knows.
-        truth_name: who says so: gold, mos, or the function of `algorithm.mos`; empty where nobody does.
+        features_P27: features of the chosen and of the rejected clip of each pair.
+        truth_P2: naturalness of both clips; NaN if unknown.
+        truth_name: source of the naturalness: gold, mos, or the function of `algorithm.mos`; empty if unknown.
     """
 
     pairs: Sequence[Pair]
@@ -37,50 +37,55 @@ class ClipPairs:
     truth_name: str
 
     @property
-    def replies(self) -> list[str]:
-        """Chosen and rejected reply of each pair in turn, (2P)."""
-        return [reply for pair in self.pairs for reply in (pair.chosen, pair.rejected)]
+    def responses(self) -> list[str]:
+        """Responses of all pairs, chosen and rejected in turn, (2P)."""
+        return [response for pair in self.pairs for response in (pair.chosen, pair.rejected)]
 
     @property
     def features_N7(self) -> FloatArray:
-        """The features of `replies`."""
+        """Features of `responses`, (2P, 7)."""
         return self.features_P27.reshape(-1, len(NAMES))
 
     @property
     def truth_N(self) -> FloatArray:
-        """How natural `replies` are."""
+        """Naturalness of `responses`, (2P,)."""
         return self.truth_P2.ravel()
 
     @property
     def clusters_P(self) -> np.ndarray:
-        """The prompt of each pair, as a number."""
+        """Index of the prompt of each pair, (P,)."""
         return prompt_ids(self.pairs)
 
     @property
     def clusters_N(self) -> np.ndarray:
-        """The prompt of each of `replies`."""
+        """Index of the prompt of each of `responses`, (2P,)."""
         return np.repeat(self.clusters_P, 2)
 
 
 def clip_pairs(pairs: Sequence[Pair], renderer: Renderer, oracle: Oracle | None, mos: str, split: str) -> ClipPairs:
-    """Decode and measure both clips of each pair. What is known of them: see `PairwiseReward.mos`."""
-    replies = [reply for pair in pairs for reply in (pair.chosen, pair.rejected)]
-    features_N7 = features_of(renderer, replies, f"measuring {split} clips")
+    """Decode and measure both clips of each pair. `PairwiseReward.mos` describes the sources of naturalness."""
+    responses = [response for pair in pairs for response in (pair.chosen, pair.rejected)]
+    features_N7 = features_of(renderer, responses, f"measuring {split} clips")
+    # adds gold columns if the data have a true reward
     pairs = with_gold(pairs, oracle)
     if mos:
-        name, truth_N = mos, _predicted(mos, renderer, replies)
+        name, truth_N = mos, _predicted(mos, renderer, responses)
     else:
+        # a column is used only if all pairs have it
         known = (column for column in TRUTH_COLUMNS if all(f"{column}_chosen" in pair.meta for pair in pairs))
         name = next(known, "")
         sides = ("chosen", "rejected")
-        truth_N = np.array([float(pair.meta[f"{name}_{side}"]) if name else np.nan for pair in pairs for side in sides])
+        if name:
+            truth_N = np.array([float(pair.meta[f"{name}_{side}"]) for pair in pairs for side in sides])
+        else:
+            truth_N = np.full(len(pairs) * len(sides), np.nan)
     return ClipPairs(pairs, features_N7.reshape(-1, 2, len(NAMES)), truth_N.reshape(-1, 2), name)
 
 
-def _predicted(function: str, renderer: Renderer, replies: Sequence[str]) -> FloatArray:
-    """What a predictor of the user says of the clips of replies, (N,)."""
+def _predicted(function: str, renderer: Renderer, responses: Sequence[str]) -> FloatArray:
+    """Return the predictions of a user's function for the clips of responses, (N,)."""
     where = f"algorithm.mos={function}"
     predict = load_from_file(where, function)
     if not callable(predict):
-        raise ConfigError(f"{where} is {type(predict).__name__}, not a function of a list of Audio")
-    return scores(predict(renderer.render(replies)), replies, where)
+        raise ConfigError(f"{where} is of type {type(predict).__name__}; expected a function of a list of Audio")
+    return scores(predict(renderer.render(responses)), responses, where)

@@ -1,12 +1,12 @@
-"""Metrics that rlhf_lab/packs/speech/reward_models/ emits."""
+"""Metrics of the stages in rlhf_lab/packs/speech/reward_models/."""
 
 from __future__ import annotations
 
 from rlhf_lab.core.metrics import Metric
 
 ACOUSTIC_REWARD = (
-    Metric("pairs", "pairs of clips that were trained on"),
-    Metric("silent", "share of training clips in which nothing sounds"),
+    Metric("pairs", "number of pairs of clips used for training"),
+    Metric("silent", "fraction of training clips without sound"),
     Metric(
         "spearman",
         "Spearman's ρ of the model's score with the truth on held-out clips",
@@ -15,7 +15,7 @@ ACOUSTIC_REWARD = (
     ),
     Metric(
         "accuracy/truth",
-        "share of held-out pairs that the truth itself ranks as labelled: the bound of every model",
+        "fraction of held-out pairs that the truth ranks as labelled: the upper bound of every model",
         title="accuracy, truth",
     ),
     *(
@@ -26,7 +26,7 @@ ACOUSTIC_REWARD = (
             ("five", "a model of the five features with a hand weight"),
             (
                 "validated",
-                "a model of the features whose |ρ| with the truth is at least min_spearman on training clips",
+                "a model of the features whose |ρ| with the truth is min_spearman or more on training clips",
             ),
         )
         for entry in (
@@ -37,34 +37,34 @@ ACOUSTIC_REWARD = (
     Metric("feature_spearman/<feature>", "Spearman's ρ of a feature with the truth on held-out clips"),
     Metric(
         "feature_gain/<feature>",
-        "held-out pair accuracy of a model of all features minus that of one without this feature",
+        "held-out pair accuracy of a model of all features minus that of a model without this feature",
         better="higher",
     ),
-    Metric("features_kept", "features that the model reads", title="features kept"),
-    Metric("kept/<feature>", "1 where the model reads the feature, else 0"),
+    Metric("features_kept", "number of features that the model uses", title="features kept"),
+    Metric("kept/<feature>", "1 if the model uses the feature, else 0"),
 )
-"""acoustic_reward.py and wav2vec2_reward.py"""
+"""Metrics of acoustic_reward.py and wav2vec2_reward.py."""
 
 RECOGNISER = (
-    Metric("clips", "clips that the recogniser was fitted on"),
+    Metric("clips", "number of clips used to fit the recogniser"),
     Metric(
         "phone_error/chosen",
-        "phone error rate that the recogniser hears in held-out chosen clips",
+        "phone error rate of the recogniser in held-out chosen clips",
         title="phone error, chosen",
     ),
-    Metric("phone_error/rejected", "the same in rejected clips"),
+    Metric("phone_error/rejected", "phone error rate in held-out rejected clips"),
     Metric(
         "phone_error/other",
-        "the same of chosen clips against the text of another prompt: what a clip is worth that says something else",
+        "phone error rate of chosen clips compared with the text of another prompt: the value of an unrelated clip",
         title="phone error, other text",
     ),
     Metric(
-        "phone_error/p90", "phone error rate below which nine of ten held-out chosen clips are: where a floor may lie"
+        "phone_error/p90", "90th percentile of the phone error rate of held-out chosen clips: a candidate for a floor"
     ),
     Metric(
         "phone_error/truth_spearman",
-        "Spearman's ρ with the phone error that the world's own recogniser hears in its frames",
+        "Spearman's ρ with the phone error of the world's own recogniser, which reads the frames",
         better="higher",
     ),
 )
-"""recogniser.py"""
+"""Metrics of recogniser.py."""

@@ -1,4 +1,4 @@
-"""The loop of reward models of clips: Bradley-Terry on pairs, AdamW, one warm-up and a cosine."""
+"""Training loop of reward models of clips: Bradley-Terry loss on pairs, AdamW, warm-up and cosine schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlhf_lab.losses.reward_model import bradley_terry
 from rlhf_lab.training.optim import lr_scale
 
 PairScores = Callable[[Sequence[int]], tuple[Tensor, Tensor]]
-"""Indices of B pairs → scores of their chosen and of their rejected clips, (B,) each, differentiable."""
+"""Function from indices of B pairs to differentiable scores of their chosen and their rejected clips, (B,) each."""
 WARMUP_FRACTION = 0.05
 FINAL_LR_FRACTION = 0.02
 MAX_GRAD_NORM = 1.0
@@ -33,15 +33,16 @@ def train_on_pairs(
     log: Callable[[int, float, float], None] = lambda step, loss, accuracy: None,
     title: str = "",
 ) -> None:
-    """Minimise −log σ(r_chosen − r_rejected), the mean over the pairs of a step.
+    """Minimise −log σ(r_chosen − r_rejected), averaged over the pairs of a step.
 
     Args:
-        groups: of AdamW: parameters with their peak learning rate.
-        log: called after each pass over the pairs, and at the end, with step, mean loss and mean training accuracy
-            since the last call.
-        title: what the work is called while it is shown; not shown without.
+        groups: parameter groups of AdamW, each with its peak learning rate.
+        log: function called after each epoch and at the end. It receives the step, the mean loss and the mean training
+            accuracy since the previous call.
+        title: title of the progress bar; empty for the default title.
     """
     optimizer = torch.optim.AdamW(list(groups), weight_decay=weight_decay)
+    # stored before the loop, which overwrites the learning rates with scaled values
     peaks = [group["lr"] for group in optimizer.param_groups]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     batches = epoch_batches(pairs, epochs, batch_size, seed)
@@ -57,13 +58,14 @@ def train_on_pairs(
             loss_B = bradley_terry(chosen_B, rejected_B)
             loss = loss_B.mean()
             if not torch.isfinite(loss):
-                raise NumericError(f"the loss of step {step + 1} is {loss.item()}; lower algorithm.lr")
+                raise NumericError(f"the loss at step {step + 1} is {loss.item()}; lower algorithm.lr")
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
             optimizer.step()
             losses += loss_B.tolist()
             wins += (chosen_B > rejected_B).double().tolist()
+            # after each epoch, and after the last step, which may be within an epoch
             if (step + 1) % steps_per_epoch == 0 or step + 1 == len(batches):
                 log(step + 1, sum(losses) / len(losses), sum(wins) / len(wins))
                 losses, wins = [], []
@@ -71,12 +73,13 @@ def train_on_pairs(
 
 
 def epoch_batches(pairs: int, epochs: float, batch_size: int, seed: int) -> list[list[int]]:
-    """Indices of the pairs of each step: every epoch in an order of its own; the last epoch may be cut short."""
+    """Return the indices of the pairs of each step. Each epoch has a new order; the last epoch may be incomplete."""
     generator = torch.Generator().manual_seed(seed)
     total = max(1, round(pairs * epochs))
     batches: list[list[int]] = []
     while total > 0:
+        # a new order for each epoch; the last epoch takes the first `total` pairs
         order = torch.randperm(pairs, generator=generator).tolist()[:total]
-        batches += [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
+        batches += [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
         total -= len(order)
     return batches

@@ -1,4 +1,4 @@
-"""Settings of stages that listen to clips: acoustic reward models, and the guard's recogniser."""
+"""Settings of stages that work on clips: acoustic reward models, and the recogniser of the guard."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from rlhf_lab.core.ranges import Distinct, Ge, Gt, Lt, NotEmpty
 from rlhf_lab.core.user_code import files_behind, names_object
 from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.packs.speech.rewards.settings import FEATURES, HAND_WEIGHTS
-from rlhf_lab.training.settings import Held, StageSettings
+from rlhf_lab.training.settings import ModelCopies, StageSettings
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
 
 SETS = ("all", "five", "validated", "hand")
-"""Sets of features that have a name."""
+"""Named sets of features."""
 
 
 @dataclass(frozen=True)
 class ListeningStage(StageSettings):
-    """A stage that listens to the clips of preference pairs and holds no language model."""
+    """Settings of a stage that works on the clips of preference pairs and loads no language model."""
 
     requires: ClassVar[Requirements] = (Capability.AUDIO, Capability.PAIRS, Capability.SINGLE_TURN)
     makes_model: ClassVar[bool] = False
     compares_policies: ClassVar[bool] = False
-    shares_work: ClassVar[bool] = False
+    is_distributed: ClassVar[bool] = False
 
-    def held(self, *, adapter: bool) -> list[Held]:
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
         return []
 
 
 @dataclass(frozen=True)
 class PairwiseReward(ListeningStage):
-    """A reward model of clips, trained on pairs by −log σ(r_chosen − r_rejected) with AdamW and a cosine schedule.
+    """Settings of a reward model of clips, trained on pairs with −log σ(r_chosen − r_rejected), AdamW and cosine decay.
 
-    The true reward never enters training. It validates: the rank correlation of every feature, and of the model, with
-    it on held-out clips.
+    The true reward is not used in training. It only validates the model: by the rank correlation of each feature and of
+    the model with the true reward on held-out clips.
 
     Args:
-        max_pairs: most training pairs, the first ones; a smaller number lies within a larger one. 0 is all.
-        heldout_pairs: most held-out pairs, the first ones.
-        epochs: passes over the pairs.
-        batch_size: pairs per step.
+        max_pairs: maximum number of training pairs, taken from the start of the data; 0 means all.
+        heldout_pairs: maximum number of held-out pairs, taken from the start of the data.
+        epochs: number of epochs over the pairs.
+        batch_size: number of pairs per step.
         lr: peak learning rate.
-        weight_decay: decoupled, on all weights.
-        mos: who says how natural held-out clips are, in place of the true reward: FILE.py:FUNCTION of a list of `Audio`
-            that returns a number for each, such as a predictor of mean opinion scores. Empty: the true reward where
-            the data have one, else columns `mos_chosen` and `mos_rejected` of the pairs, else nobody.
+        weight_decay: decoupled weight decay of all weights.
+        mos: FILE.py:FUNCTION that predicts the naturalness of clips and replaces the true reward, for example a
+            predictor of mean opinion scores. It gets a list of `Audio` and returns a number for each. If empty, the
+            true reward of the data is used, or else the columns `mos_chosen` and `mos_rejected` of the pairs.
     """
 
     chance_metric: ClassVar[str] = "accuracy"
@@ -72,7 +72,7 @@ class PairwiseReward(ListeningStage):
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            (not self.mos or names_object(self.mos), f"mos={self.mos}; write FILE.py:FUNCTION"),
+            (not self.mos or names_object(self.mos), f"mos={self.mos} is not a function; write FILE.py:FUNCTION"),
         )
 
 
@@ -81,15 +81,15 @@ class PairwiseReward(ListeningStage):
 class AcousticReward(PairwiseReward):
     """Acoustic reward model: a small network on features of the decoded clip, for `reward=acoustic_rm`.
 
-    Writes acoustic_reward.json and acoustic_reward.safetensors. Beside the model it measures what each feature is
-    worth: its rank correlation with the truth, and the held-out accuracy that is lost without it.
+    Writes acoustic_reward.json and acoustic_reward.safetensors. It also evaluates each feature: its rank correlation
+    with the truth, and the held-out accuracy lost without it.
 
     Args:
-        features: what the model reads: a list of names, `all` seven, the `five` with a hand weight, or those that are
-            `validated`: |ρ| with the truth at least `min_spearman` on training clips. `hand` is no trained model but
-            the hand-weighted sum of the five, to compare with.
-        min_spearman: least |Spearman ρ| with the truth of a feature that counts as validated.
-        hidden: units between features and score; 0 is a linear model.
+        features: features that the model uses: a list of names, `all` seven, the `five` with a hand weight, or the
+            `validated` ones. A feature is validated if its |ρ| with the truth on training clips reaches
+            `min_spearman`. `hand` trains no model, but uses the hand-weighted sum of the five as a baseline.
+        min_spearman: minimum |Spearman ρ| with the truth of a validated feature.
+        hidden: number of hidden units; 0 is a linear model.
     """
 
     smoke: ClassVar[dict[str, float]] = {"max_pairs": 200, "heldout_pairs": 60}
@@ -100,17 +100,18 @@ class AcousticReward(PairwiseReward):
 
     @property
     def named_features(self) -> Sequence[str] | None:
-        """The features that the model reads; None where the data decide."""
+        """Names of the features that the model uses; None if they depend on the data."""
         if not isinstance(self.features, str):
             return self.features
         return {"all": FEATURES, "five": tuple(HAND_WEIGHTS), "hand": tuple(HAND_WEIGHTS)}.get(self.features)
 
     def contradictions(self, config: Config) -> list[str]:
+        # only `validated` needs the truth, which a predictor can replace
         if self.features != "validated" or self.mos or Capability.TRUE_REWARD in config.data.capabilities:
             return []
         return [
-            "algorithm.features=validated compares features with the truth, and these data have none; name a predictor "
-            "of opinion scores, algorithm.mos=FILE.py:FUNCTION, or features: algorithm.features=all"
+            "algorithm.features=validated compares features with the truth, but the data have none; set a predictor of "
+            "opinion scores with algorithm.mos=FILE.py:FUNCTION, or name features, such as algorithm.features=all"
         ]
 
     def rules(self) -> tuple[Rule, ...]:
@@ -120,7 +121,7 @@ class AcousticReward(PairwiseReward):
             *super().rules(),
             (
                 known_set,
-                f"features={self.features} is none of {', '.join(SETS)}; write one of them, or a list of names",
+                f"features={self.features} is not one of {', '.join(SETS)}; write one of these, or a list of names",
             ),
             schema.only_known("features", names, FEATURES),
         )
@@ -131,14 +132,14 @@ class AcousticReward(PairwiseReward):
 class Wav2Vec2Reward(PairwiseReward):
     """Reward model on the waveform: a Wav2Vec2 trunk (arXiv:2006.11477) and a scalar head, for `reward=wav2vec2`.
 
-    Nothing is written before training is complete: an interrupted stage starts over.
+    The stage writes nothing before training is complete. An interrupted stage starts again from the beginning.
 
     Args:
-        trunk: folder or hub id of a Wav2Vec2 model, such as facebook/wav2vec2-base; empty is a small one that starts
-            at random, for tests of the way and not of the result.
-        frozen: train the head alone.
-        head_lr: peak learning rate of the head; `lr` is the trunk's.
-        batch_seconds: audio per forward pass where no gradient is needed.
+        trunk: directory or hub id of a Wav2Vec2 model, such as facebook/wav2vec2-base. If empty, a small model with
+            random weights is used, which is only useful to test the pipeline.
+        frozen: True to train only the head.
+        head_lr: peak learning rate of the head; `lr` is the peak learning rate of the trunk.
+        batch_seconds: seconds of audio per forward pass when no gradient is needed.
     """
 
     smoke: ClassVar[dict[str, float]] = {"max_pairs": 32, "heldout_pairs": 16, "epochs": 1.0}
@@ -158,18 +159,18 @@ class Wav2Vec2Reward(PairwiseReward):
 @register("algorithm", "recogniser")
 @dataclass(frozen=True)
 class RecogniserStage(ListeningStage):
-    """The recogniser of the intelligibility guard (`reward=intelligibility`), fitted on training clips and their text.
+    """Recogniser of the intelligibility guard (`reward=intelligibility`), fitted on training clips and their text.
 
-    It listens to decoded audio and knows neither codes nor the voice, so that it shares nothing with the recogniser by
-    which a speech world measures phone errors.
+    It uses only decoded audio, without codes or parameters of the voice. Therefore it is independent of the recogniser
+    that a speech world uses to measure phone errors.
 
     Args:
-        max_clips: most training clips, the chosen ones of the first pairs. 0 is all.
-        heldout_pairs: most held-out pairs, the first ones, on which its errors are measured.
+        max_clips: maximum number of training clips, the chosen clips of the first pairs; 0 means all.
+        heldout_pairs: maximum number of held-out pairs for measuring its errors, taken from the start of the data.
     """
 
     requires: ClassVar[Requirements] = (*ListeningStage.requires, Capability.PHONES)
-    answer: ClassVar[str] = "phones_heard"
+    answer: ClassVar[str] = "recognised_phones"
     smoke: ClassVar[dict[str, float]] = {"max_clips": 200, "heldout_pairs": 60}
     smoke_real: ClassVar[dict[str, float]] = {"max_clips": 16, "heldout_pairs": 8}
     max_clips: Annotated[int, Ge(0, hint="0 is all")] = 1000
@@ -177,8 +178,8 @@ class RecogniserStage(ListeningStage):
 
 
 def digest_of_code(function: str) -> str:
-    """A digest of the file that FILE.py:FUNCTION names and of its neighbours. Raises ConfigError without a file."""
+    """Return a digest of the file in FILE.py:FUNCTION and its neighbours. Raises ConfigError if it does not exist."""
     files = files_behind(function)
     if not files:
-        raise ConfigError(f"algorithm.mos={function}: there is no such file")
+        raise ConfigError(f"algorithm.mos={function}: the file does not exist; write FILE.py:FUNCTION")
     return sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Reward model on the waveform: a Wav2Vec2 trunk with a scalar head, trained on pairs of clips."""
+"""Stage that trains a reward model on the waveform: a Wav2Vec2 trunk with a scalar head, on pairs of clips."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PRIMARY = ("accuracy", "spearman", "accuracy/truth", "parameters", "parameters/t
 
 
 class SpeechEncoderTraining:
-    """Trains the head, and the trunk unless it is frozen."""
+    """Stage that trains the head, and the trunk unless it is frozen."""
 
     def __init__(self, settings: Wav2Vec2Reward, run: Run):
         self.settings, self.run = settings, run
@@ -39,16 +39,17 @@ class SpeechEncoderTraining:
         self.renderer = renderer_of(run, "algorithm=wav2vec2_reward")
         train = corpus.train[: settings.max_pairs or len(corpus.train)]
         self.train = clip_pairs(train, self.renderer, corpus.oracle, settings.mos, "training")
-        held_out = corpus.test[: settings.heldout_pairs]
-        self.held_out = clip_pairs(held_out, self.renderer, corpus.oracle, settings.mos, "held-out")
+        heldout = corpus.test[: settings.heldout_pairs]
+        self.heldout = clip_pairs(heldout, self.renderer, corpus.oracle, settings.mos, "held-out")
         trunk = load_trunk(settings.trunk, run.seed("wav2vec2_reward/init"))
         self.scorer = SpeechScorer(trunk, frozen=settings.frozen).to(run.device)
 
     def finish(self) -> Result:
-        """Train, fix the scale of the score on training clips, measure, write the model."""
+        """Train the model, set the scale of its score on training clips, measure it, and write it."""
         settings = self.settings
         pairs = self._usable()
         clips = [self.renderer.render([pair.chosen, pair.rejected]) for pair in pairs]
+        # the head starts at zero, so it needs a larger learning rate than the pretrained trunk
         groups: list[dict[str, Any]] = [{"params": list(self.scorer.head.parameters()), "lr": settings.head_lr}]
         if not settings.frozen:
             groups.append({"params": list(self.scorer.trunk.parameters()), "lr": settings.lr})
@@ -68,37 +69,39 @@ class SpeechEncoderTraining:
             title="wav2vec2_reward",
         )
         model = SpeechModel(self.scorer, self.run.device, batch_seconds=settings.batch_seconds)
-        model = model.with_scale(self.renderer.render(self.train.replies))
-        model.save(self.run.folder)
-        metrics = self._measure(model, self.held_out)
+        # standardised on training clips, so that rewards of different models are comparable
+        model = model.with_scale(self.renderer.render(self.train.responses))
+        model.save(self.run.directory)
+        metrics = self._measure(model, self.heldout)
         return Result(metrics=metrics, primary=[name for name in PRIMARY if name in metrics])
 
     def _usable(self) -> list[Any]:
-        """Training pairs both of whose clips are long enough for the trunk. Raises ConfigError where there are none."""
+        """Return the training pairs whose clips are both long enough for the trunk. Raises ConfigError without any."""
         shortest = receptive_samples(self.scorer.trunk)
-        pairs = [
-            pair
-            for pair in self.train.pairs
-            if all(len(clip.samples_N) >= shortest for clip in self.renderer.render([pair.chosen, pair.rejected]))
-        ]
+        pairs = []
+        for pair in self.train.pairs:
+            clips = self.renderer.render([pair.chosen, pair.rejected])
+            if all(len(clip.samples_N) >= shortest for clip in clips):
+                pairs.append(pair)
         if not pairs:
             raise ConfigError(
-                f"algorithm=wav2vec2_reward: none of {len(self.train.pairs)} training pairs has two clips of at least "
-                f"{shortest} samples, which the trunk needs; give other data"
+                f"algorithm=wav2vec2_reward: none of {len(self.train.pairs)} training pairs has two clips with the "
+                f"{shortest} samples that the trunk needs; use data with longer clips"
             )
         if len(pairs) < len(self.train.pairs):
-            self.run.note(f"{len(self.train.pairs) - len(pairs)} training pairs have a clip too short for the trunk")
+            left_out = len(self.train.pairs) - len(pairs)
+            self.run.note(f"{left_out} training pairs have a clip too short for the trunk and are left out")
         return pairs
 
-    def _measure(self, model: SpeechModel, held_out: ClipPairs) -> dict[str, Any]:
-        """How the model ranks held-out pairs and clips."""
-        scores_N = model(self.renderer.render(held_out.replies), SILENT)
+    def _measure(self, model: SpeechModel, heldout: ClipPairs) -> dict[str, Any]:
+        """Return the pair accuracy and rank correlation of the model on held-out clips, and parameter counts."""
+        scores_N = model(self.renderer.render(heldout.responses), SILENT)
         scores_P2 = scores_N.reshape(-1, 2)
         parameters = list(self.scorer.parameters())
         return {
-            **ranking(scores_N, held_out),
-            **truth_accuracy(held_out),
-            **audit_margins(scores_P2[:, 0] - scores_P2[:, 1], held_out.pairs),
+            **ranking(scores_N, heldout),
+            **truth_accuracy(heldout),
+            **audit_margins(scores_P2[:, 0] - scores_P2[:, 1], heldout.pairs),
             "pairs": len(self.train.pairs),
             "silent": float(is_silent(self.train.features_N7).mean()),
             "parameters": sum(parameter.numel() for parameter in parameters),
@@ -109,8 +112,9 @@ class SpeechEncoderTraining:
 def pair_scores(
     scorer: SpeechScorer, pairs: Sequence[Sequence[Audio]], device: str, batch_seconds: float
 ) -> tuple[Tensor, Tensor]:
-    """Scores of the first and of the second clip of each pair, (B,) each, differentiable; no clip is padded."""
+    """Return differentiable scores of the first and the second clip of each pair, (B,) each. No clip is padded."""
     clips = [clip for pair in pairs for clip in pair]
+    # clips are scored in groups of equal length; `rows_in_order` restores their original order afterwards
     rows_in_order: list[int] = []
     scores = []
     for rows in equal_lengths(clips, batch_seconds):

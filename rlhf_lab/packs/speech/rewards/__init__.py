@@ -1,5 +1,6 @@
-"""Rewards that listen: hand-weighted features, models trained on pairs of clips, and an intelligibility guard.
+"""Reward terms on audio: hand-weighted features, models trained on pairs of clips, an intelligibility guard.
 
-Read settings.py, then clips.py (decoding and features, shared by all terms); feature_model.py and speech_encoder.py are
-the models, a term is built by `build` of the module with its name.
+Read settings.py and clips.py (decoding and features, shared by all terms), then the terms acoustic.py,
+acoustic_rm.py, wav2vec2.py and intelligibility.py. feature_model.py and speech_encoder.py contain the models.
+criteria.py provides the features as criteria of reward designs.
 """

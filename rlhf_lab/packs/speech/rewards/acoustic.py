@@ -1,4 +1,4 @@
-"""A hand-weighted sum of acoustic features, standardised on clips of the training data."""
+"""Hand-weighted sum of acoustic features, standardised on clips of the training data."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from rlhf_lab.training.run import Run
 
 
 class HandWeightedReward:
-    """See `HandWeighted`. Parts: the standardised value of each feature that has a weight."""
+    """Reward term of `HandWeighted`. Its parts are the standardised values of the weighted features."""
 
     def __init__(self, settings: HandWeighted, renderer: Renderer, training_clips_N7: FloatArray):
+        # features with weight 0 are neither standardised nor reported
         weights = {name: weight for name, weight in settings.weights.items() if weight}
         self.settings = settings
         self.renderer = renderer
@@ -25,23 +26,23 @@ class HandWeightedReward:
         self.standardiser = Standardiser.fit(training_clips_N7, list(weights))
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
-        del prompts  # what a clip sounds like is judged, whatever was asked for
+        del prompts  # only the sound of a clip is scored, independent of the prompt
         features_N7 = features_of(self.renderer, responses)
         silent_N = is_silent(features_N7)
         values_NF = self.standardiser(features_N7)
-        # elementwise, so that a score does not depend on the replies beside it to the last bit
+        # elementwise instead of a matrix product, whose rounding may depend on the other responses of the batch
         total_N = (values_NF * self.weights_F).sum(axis=1)
         parts = {name: values_NF[:, i] for i, name in enumerate(self.standardiser.names)}
         return RewardBatch(np.where(silent_N, self.settings.silent, total_N), parts)
 
 
-def training_replies(corpus: Corpus, clips: int) -> list[str]:
-    """Replies of both sides of the first training pairs."""
+def training_responses(corpus: Corpus, clips: int) -> list[str]:
+    """Return the first `clips` responses of the training pairs, chosen and rejected in turn."""
     pairs = corpus.train[: (clips + 1) // 2]
-    return [reply for pair in pairs for reply in (pair.chosen, pair.rejected)][:clips]
+    return [response for pair in pairs for response in (pair.chosen, pair.rejected)][:clips]
 
 
 def build(settings: HandWeighted, run: Run) -> HandWeightedReward:
     renderer = renderer_of(run, "reward=acoustic")
-    replies = training_replies(run.data, settings.clips)
-    return HandWeightedReward(settings, renderer, features_of(renderer, replies, "measuring training clips"))
+    responses = training_responses(run.data, settings.clips)
+    return HandWeightedReward(settings, renderer, features_of(renderer, responses, "measuring training clips"))

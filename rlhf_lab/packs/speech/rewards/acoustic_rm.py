@@ -1,4 +1,4 @@
-"""The trained acoustic reward model as a reward."""
+"""Reward term of the trained acoustic reward model."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rlhf_lab.training.run import Run
 
 
 class AcousticModelReward:
-    """See `AcousticModel`."""
+    """Reward term of `AcousticModel`."""
 
     def __init__(self, settings: AcousticModel, renderer: Renderer, model: FeatureModel):
         self.settings, self.renderer, self.model = settings, renderer, model
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
-        del prompts  # what a clip sounds like is judged, whatever was asked for
+        del prompts  # only the sound of a clip is scored, independent of the prompt
         return RewardBatch(self.model(features_of(self.renderer, responses), self.settings.silent))
 
 
@@ -29,6 +29,7 @@ def build(settings: AcousticModel, run: Run) -> AcousticModelReward:
     return AcousticModelReward(settings, renderer, FeatureModel.load(run.needs["acoustic_rm"], "acoustic_rm"))
 
 
-def from_folder(folder: Path, run: Run) -> AcousticModelReward:
-    """The reward that `algorithm=acoustic_reward` wrote to a folder, for `reward=design`."""
-    return AcousticModelReward(AcousticModel(), renderer_of(run, "reward=design"), FeatureModel.load(folder, "design"))
+def from_folder(directory: Path, run: Run) -> AcousticModelReward:
+    """Load the reward that `algorithm=acoustic_reward` wrote to a directory, for `reward=design`."""
+    renderer = renderer_of(run, "reward=design")
+    return AcousticModelReward(AcousticModel(), renderer, FeatureModel.load(directory, "design"))

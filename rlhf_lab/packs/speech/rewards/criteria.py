@@ -1,4 +1,4 @@
-"""The criteria of clips for reward designs (`rewards/criteria/`): their acoustic features."""
+"""Criteria of clips for reward designs (`rewards/criteria/`): the acoustic features."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rlhf_lab.packs.speech.sound.features import fill_undefined
 from rlhf_lab.rewards.criteria.sets import CriteriaSet
 
 SPEECH = {name: HAND_WEIGHTS.get(name, 0.0) for name in FEATURES}
-"""The acoustic features of the decoded clip, with the weights of `reward=acoustic`."""
+"""Acoustic features of the decoded clip, with the weights of `reward=acoustic`."""
 
 
 def criteria_of(corpus: Corpus) -> CriteriaSet | None:
-    """The criteria of clips; None where responses are text."""
+    """Return the criteria of clips; None if responses are text."""
     renderer = corpus.renderer
     if renderer is None:
         return None
 
     def features(prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
-        del prompts  # what a clip sounds like is judged, whatever was asked for
+        del prompts  # only the sound of a clip is scored, independent of the prompt
         return fill_undefined(features_of(renderer, responses))
 
     return CriteriaSet("speech", SPEECH, features)

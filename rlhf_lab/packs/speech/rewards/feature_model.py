@@ -1,7 +1,7 @@
-"""A reward model on the acoustic features of a clip: standardise, a small network, standardise its score.
+"""Reward model on the acoustic features of a clip: standardised features, a small network, standardised score.
 
-The file format: `acoustic_reward.json` (names of the features, their means and standard deviations, the scale of the
-score) and `acoustic_reward.safetensors` (the network).
+Files: `acoustic_reward.json` (names of the features, their means and standard deviations, the scale of the score) and
+`acoustic_reward.safetensors` (the network).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ WEIGHTS_FILE = "acoustic_reward.safetensors"
 
 @dataclass(frozen=True)
 class Standardiser:
-    """Features → those that a model reads, standardised.
+    """Selection and standardisation of the features that a model uses.
 
     Attributes:
-        names: of the features that are read, F of them.
-        means_F, sds_F: on the clips of `fit`, in units of the features.
+        names: names of the F features that are used.
+        means_F, sds_F: mean and standard deviation of each feature on the clips of `fit`, in units of the feature.
     """
 
     names: tuple[str, ...]
@@ -44,20 +44,20 @@ class Standardiser:
 
     @classmethod
     def fit(cls, features_N7: FloatArray, names: Sequence[str]) -> Standardiser:
-        """Mean 0 and standard deviation 1 on these clips, those in which nothing sounds left out."""
+        """Fit mean and standard deviation on these clips, without silent ones. Raises ConfigError for less than 2."""
         columns = [NAMES.index(name) for name in names]
         measured_NF = fill_undefined(features_N7[~is_silent(features_N7)])[:, columns]
         if len(measured_NF) < 2:
             raise ConfigError(
-                f"{len(measured_NF)} of {len(features_N7)} training clips have sound; features are standardised on 2 "
-                "or more: give other data"
+                f"{len(measured_NF)} of {len(features_N7)} training clips have sound; standardising features needs 2 "
+                "or more. Use other data"
             )
         sds_F = measured_NF.std(axis=0)
-        # a feature that is the same for all clips says nothing, and stays 0
+        # a constant feature carries no information; with a divisor of 1 it is 0 after standardisation
         return cls(tuple(names), measured_NF.mean(axis=0), np.where(sds_F > 1e-12, sds_F, 1.0))
 
     def __call__(self, features_N7: FloatArray) -> FloatArray:
-        """(N, F)."""
+        """Return the standardised features, (N, F)."""
         columns = [NAMES.index(name) for name in self.names]
         return (fill_undefined(features_N7)[:, columns] - self.means_F) / self.sds_F
 
@@ -67,8 +67,9 @@ class FeatureModel:
     """A trained reward model on features.
 
     Attributes:
-        network: (N, F) → (N, 1), float64.
-        mean, sd: of the network's outputs on training clips.
+        standardiser: selects and standardises features.
+        network: network from (N, F) to (N, 1), float64.
+        mean, sd: mean and standard deviation of the network's outputs on training clips.
     """
 
     standardiser: Standardiser
@@ -78,30 +79,29 @@ class FeatureModel:
 
     @torch.no_grad()
     def outputs(self, features_N7: FloatArray) -> FloatArray:
-        """What the network gives, (N,): differences of it are log-odds of a preference."""
+        """Return the outputs of the network, (N,). Their differences are log-odds of a preference (Bradley-Terry)."""
         inputs_NF = torch.from_numpy(self.standardiser(features_N7))
         return np.asarray(self.network(inputs_NF).squeeze(-1).numpy(), dtype=np.float64)
 
     def __call__(self, features_N7: FloatArray, silent: float) -> FloatArray:
-        """Standardised scores, (N,); `silent` for clips in which nothing sounds."""
+        """Return standardised scores, (N,); `silent` for clips without a sounding frame."""
         scores_N = (self.outputs(features_N7) - self.mean) / self.sd
         return np.where(is_silent(features_N7), silent, scores_N)
 
     def with_scale(self, features_N7: FloatArray) -> FeatureModel:
-        """The model whose scores have mean 0 and standard deviation 1 on these clips, the silent ones left out."""
+        """Return a model whose scores have mean 0 and standard deviation 1 on these clips, without silent ones."""
         outputs_N = self.outputs(features_N7[~is_silent(features_N7)])
         return replace(self, mean=float(outputs_N.mean()), sd=max(float(outputs_N.std()), 1e-9))
 
-    def save(self, folder: Path, facts: Mapping[str, Any]) -> None:
-        """Write both files, the one that names the other last.
+    def save(self, directory: Path, metadata: Mapping[str, Any]) -> None:
+        """Write both files. The JSON file is written last, because `load` recognises a complete model by it.
 
         Args:
-            facts: further entries of the JSON file, for people.
+            metadata: additional entries of the JSON file, for information only.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file(
-            {name: tensor.contiguous() for name, tensor in self.network.state_dict().items()}, folder / WEIGHTS_FILE
-        )
+        directory.mkdir(parents=True, exist_ok=True)
+        tensors = {name: tensor.contiguous() for name, tensor in self.network.state_dict().items()}
+        save_file(tensors, directory / WEIGHTS_FILE)
         entries = {
             "features": list(self.standardiser.names),
             "means": self.standardiser.means_F.tolist(),
@@ -109,39 +109,41 @@ class FeatureModel:
             "hidden": hidden_units(self.network),
             "score_mean": self.mean,
             "score_sd": self.sd,
-            **facts,
+            **metadata,
         }
-        write_text(folder / MODEL_FILE, json.dumps(entries, indent=1))
+        write_text(directory / MODEL_FILE, json.dumps(entries, indent=1))
 
     @classmethod
     def load(cls, source: str | Path, role: str) -> FeatureModel:
-        """Read what `save` wrote. Raises ConfigError where the folder holds something else.
+        """Read a model written by `save`. Raises ConfigError if the directory contains none.
 
         Args:
-            role: of `needs`, for the error.
+            role: role of the model in `needs`, for the error message.
         """
-        folder = Path(source)
-        entries = read_json(folder / MODEL_FILE)
+        directory = Path(source)
+        entries = read_json(directory / MODEL_FILE)
         if not isinstance(entries, dict):
             raise ConfigError(
-                f"needs.{role}={source} has no {MODEL_FILE}; name the folder of a run of algorithm=acoustic_reward, or "
-                "the recipe tts_reward"
+                f"needs.{role}={source} has no {MODEL_FILE}; name the directory of a run of algorithm=acoustic_reward, "
+                "or the recipe tts_reward"
             )
+        # the file may come from a version with other features
         unknown = [name for name in entries["features"] if name not in NAMES]
         if unknown:
             raise ArtifactError(
-                f"{folder / MODEL_FILE}: features: {', '.join(unknown)} is not one of {', '.join(NAMES)}"
+                f"{directory / MODEL_FILE} has unknown features {', '.join(unknown)}; expected {', '.join(NAMES)}"
             )
         standardiser = Standardiser(tuple(entries["features"]), np.array(entries["means"]), np.array(entries["sds"]))
-        network = new_network(len(standardiser.names), entries["hidden"], seed=0)
-        network.load_state_dict(load_file(folder / WEIGHTS_FILE))
+        network = new_network(len(standardiser.names), entries["hidden"], seed=0)  # its weights are replaced
+        network.load_state_dict(load_file(directory / WEIGHTS_FILE))
         return cls(standardiser, network, entries["score_mean"], entries["score_sd"])
 
 
 def new_network(features: int, hidden: int, seed: int) -> nn.Sequential:
-    """features → hidden tanh units → 1, or linear for `hidden` 0; float64, weights uniform in ±1/√inputs.
+    """Create a network of `features` inputs, `hidden` tanh units and one output; linear for `hidden` 0.
 
-    tanh bounds what a policy can gain by driving one feature beyond what training clips have.
+    Weights are float64 and uniform in ±1/√inputs. tanh limits the reward that a policy can gain by pushing a feature
+    beyond the range of the training clips.
     """
     sizes = [features, *([hidden] if hidden else []), 1]
     layers: list[nn.Module] = []
@@ -153,14 +155,14 @@ def new_network(features: int, hidden: int, seed: int) -> nn.Sequential:
         for layer in network:
             if isinstance(layer, nn.Linear):
                 bound = 1 / math.sqrt(layer.in_features)
-                share = torch.rand(layer.weight.shape, generator=generator, dtype=torch.float64)
-                layer.weight.copy_((2 * share - 1) * bound)
+                fraction = torch.rand(layer.weight.shape, generator=generator, dtype=torch.float64)
+                layer.weight.copy_((2 * fraction - 1) * bound)
                 layer.bias.zero_()
     return network
 
 
 def weighted_sum(standardiser: Standardiser, weights: Mapping[str, float]) -> FeatureModel:
-    """The model that is a sum of standardised features with given weights."""
+    """Return a linear model: the sum of standardised features with the given weights."""
     network = new_network(len(standardiser.names), 0, seed=0)
     linear = network[0]
     assert isinstance(linear, nn.Linear)
@@ -171,7 +173,7 @@ def weighted_sum(standardiser: Standardiser, weights: Mapping[str, float]) -> Fe
 
 
 def hidden_units(network: nn.Sequential) -> int:
-    """Hidden units of a network of `new_network`; 0 where it is linear."""
+    """Return the number of hidden units of a network created by `new_network`; 0 if it is linear."""
     first = network[0]
     assert isinstance(first, nn.Linear)
     return first.out_features if len(network) > 1 else 0

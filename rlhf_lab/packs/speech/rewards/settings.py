@@ -1,4 +1,4 @@
-"""Settings of rewards that listen to what a reply decodes to."""
+"""Settings of reward terms on the decoded audio of a response."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ HAND_WEIGHTS = {
     "energy_dynamics": 0.15,
     "mfcc_stability": 0.10,
 }
-"""Where a search for weights starts: more pitch movement, less noise, more voice, more dynamics, steadier sounds."""
+"""Initial weights for a search. They reward pitch movement, low noise, voicing, dynamics and steady sounds."""
 FEATURES = (*HAND_WEIGHTS, "spectral_centroid", "silence_fraction")
-"""Names of all features, in the order of `speech.features.NAMES`; written here, because that module needs SciPy."""
+"""Names of all features in the order of `speech.features.NAMES`. They are repeated here because that module needs
+SciPy."""
 SILENT = -3.0
-"""Score of a clip in which nothing sounds; those of the learned models have mean 0 and sd 1 on training clips."""
+"""Score of a clip without a sounding frame. Scores of learned models have mean 0 and standard deviation 1 on training
+clips."""
 
 
 @dataclass(frozen=True)
 class Listening(TermSettings):
-    """Common to terms that judge the sound of a clip, whatever it says.
+    """Common settings of terms that score the sound of a clip, independent of its words.
 
     Args:
-        silent: score of a reply that is no stream, has no whole frame, or in which no frame sounds. It is stated and
-            not left unscored, because training ignores an unscored reply, and silence would then be a way out.
+        silent: score of a response that is not a stream, has no complete frame, or has no sounding frame. These
+            responses need a score: training ignores unscored responses, so a policy could avoid penalties by silence.
     """
 
     requires: ClassVar[Requirements] = (Capability.AUDIO,)
@@ -42,14 +44,14 @@ class Listening(TermSettings):
 @register("reward", "acoustic")
 @dataclass(frozen=True)
 class HandWeighted(Listening):
-    """A hand-weighted sum of acoustic features, each standardised on clips of the training data.
+    """Hand-weighted sum of acoustic features, each standardised on clips of the training data.
 
-    A clip without a voiced frame has the lowest pitch movement and HNR that a clip can have
-    (`speech.features.Feature.if_undefined`), and one in which nothing sounds is worth `silent`.
+    A clip without a voiced frame gets the minimum pitch movement and HNR (`speech.features.Feature.if_undefined`). A
+    clip without a sounding frame gets the score `silent`.
 
     Args:
-        weights: feature → weight, negative for what is unwanted; a feature that is not named has 0.
-        clips: of the training data, on which features are standardised; both replies of the first pairs.
+        weights: weight of each feature by name, negative for undesirable features; unnamed features have weight 0.
+        clips: number of training clips on which features are standardised: both responses of the first pairs.
     """
 
     weights: dict[str, Annotated[float, Finite()]] = field(default_factory=lambda: dict(HAND_WEIGHTS))
@@ -59,56 +61,56 @@ class HandWeighted(Listening):
         return (
             *super().rules(),
             schema.only_known("weights", self.weights, FEATURES),
-            (any(self.weights.values()), f"weights={self.weights} are all 0; give one feature a weight"),
+            (any(self.weights.values()), f"weights={self.weights} are all 0; set the weight of one feature or more"),
         )
 
 
 @register("reward", "acoustic_rm")
 @dataclass(frozen=True)
 class AcousticModel(Listening):
-    """The acoustic reward model in `needs.acoustic_rm` (`algorithm=acoustic_reward`): a small network on features.
+    """Acoustic reward model in `needs.acoustic_rm` (`algorithm=acoustic_reward`): a small network on features.
 
-    Its scores have mean 0 and standard deviation 1 on the clips that it was trained on.
+    Its scores have mean 0 and standard deviation 1 on its training clips.
     """
 
     needs_role: ClassVar[str | None] = "acoustic_rm"
-    reads_folder: ClassVar[bool] = True
+    reads_run_dir: ClassVar[bool] = True
 
 
 @register("reward", "wav2vec2")
 @dataclass(frozen=True)
 class SpeechEncoder(Listening):
-    """The reward model in `needs.wav2vec2` (`algorithm=wav2vec2_reward`): a scalar head on a Wav2Vec2 trunk.
+    """Reward model in `needs.wav2vec2` (`algorithm=wav2vec2_reward`): a scalar head on a Wav2Vec2 trunk.
 
-    Its scores have mean 0 and standard deviation 1 on the clips that it was trained on.
+    Its scores have mean 0 and standard deviation 1 on its training clips.
 
     Args:
-        batch_seconds: audio per forward pass.
+        batch_seconds: seconds of audio per forward pass.
     """
 
     needs_role: ClassVar[str | None] = "wav2vec2"
-    reads_folder: ClassVar[bool] = True
+    reads_run_dir: ClassVar[bool] = True
     batch_seconds: Annotated[float, Gt(0)] = 60.0
 
 
 @register("reward", "intelligibility")
 @dataclass(frozen=True)
-class Intelligibility(TermSettings):
-    """The guard: −phone error rate of a recogniser that listens to the decoded audio (`needs.recogniser`).
+class IntelligibilityTerm(TermSettings):
+    """Intelligibility guard: the negative phone error rate of a recogniser on the decoded audio (`needs.recogniser`).
 
-    The recogniser is trained by `algorithm=recogniser` on clips of the training data and has nothing in common with
-    the one by which the speech world measures its phone errors. 0 is a clip that says what was asked; a clip in which
-    nothing sounds has −1.
+    `algorithm=recogniser` trains the recogniser on clips of the training data. It is independent of the recogniser that
+    the speech world uses to measure phone errors. The value is 0 for a clip that says exactly the requested text, and
+    −1 for a silent clip.
 
     Args:
-        floor: the gate. A reply whose value is below it is worth `below` in place of the whole reward, whatever its
-            other terms say; −.5 refuses clips half of whose phones are wrong. None: no gate. With `weight=0` the term
-            is a gate and nothing else.
-        below: the reward of a refused reply, before temperature and bounds.
+        floor: minimum value of a response. A response with a lower value gets the reward `below` instead of its full
+            reward, regardless of its other terms; −0.5 rejects clips with more than half of the phones wrong. None
+            disables the floor. With `weight=0` the term acts only as a floor.
+        below: reward of a rejected response, before temperature and bounds.
     """
 
     needs_role: ClassVar[str | None] = "recogniser"
-    reads_folder: ClassVar[bool] = True
+    reads_run_dir: ClassVar[bool] = True
     requires: ClassVar[Requirements] = (Capability.AUDIO, Capability.PHONES)
     floor: Annotated[float, Le(0, hint="it is a negative phone error rate, such as -0.5")] | None = None
     below: Annotated[float, Finite()] = -3.0

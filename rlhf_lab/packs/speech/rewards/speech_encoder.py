@@ -1,11 +1,11 @@
-"""A reward model on the waveform: a Wav2Vec2 trunk (arXiv:2006.11477), the mean over time, and a scalar head.
+"""Reward model on the waveform: a Wav2Vec2 trunk (arXiv:2006.11477), the mean over time, and a scalar head.
 
-The file format is that of transformers (config.json, model.safetensors), with `head.safetensors` and
-`speech_encoder.json` beside it.
+A saved model has the files of transformers (config.json, model.safetensors), plus `head.safetensors` and
+`speech_encoder.json`.
 
-Clips of one length make a batch, so that none is padded: trunks with a group norm in their feature encoder normalise
-over time, and padding would change the score of a clip with what it is batched with. Streams of a codec have few
-different lengths.
+A batch contains clips of equal length, so that no clip is padded. Trunks with a group norm in their feature encoder
+normalise over time, so padding would make the score of a clip depend on its batch. Batches remain large, because
+streams of a codec have few different lengths.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rlhf_lab.core.media import Audio
 FILE = "speech_encoder.json"
 HEAD_FILE = "head.safetensors"
 RATE = 16000
-"""Samples a second of the audio that Wav2Vec2 was made for."""
+"""Sampling rate that Wav2Vec2 expects, in Hz."""
 TINY: dict[str, Any] = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -41,7 +41,7 @@ TINY: dict[str, Any] = {
     "num_feat_extract_layers": 3,
     "num_conv_pos_embeddings": 16,
     "num_conv_pos_embedding_groups": 4,
-    # what the trunk would mask or drop in training is noise in the score of a clip
+    # masking and dropout in training would add noise to the score of a clip
     "apply_spec_augment": False,
     "hidden_dropout": 0.0,
     "attention_dropout": 0.0,
@@ -49,28 +49,30 @@ TINY: dict[str, Any] = {
     "feat_proj_dropout": 0.0,
     "layerdrop": 0.0,
 }
-"""A trunk of some 50,000 weights that starts at random: 50 positions a second, as the published ones."""
+"""Configuration of a small random trunk with about 50,000 weights. It has 50 positions per second, like published
+trunks."""
 
 
 class SpeechScorer(nn.Module):
-    """Samples → a score.
+    """Network from samples to a score.
 
     Attributes:
-        trunk: transformers' `Wav2Vec2Model`.
-        frozen: whether only the head is trained.
+        trunk: `Wav2Vec2Model` of transformers.
+        frozen: True if only the head is trained.
     """
 
     def __init__(self, trunk: Any, *, frozen: bool):
         super().__init__()
         self.trunk = trunk
         self.frozen = frozen
-        # starts at zero, so that all clips are worth the same before training
+        # initialised to zero, so that all clips have the same score before training
         self.head = nn.Linear(trunk.config.hidden_size, 1, bias=False)
         nn.init.zeros_(self.head.weight)
         self.trunk.requires_grad_(not frozen)
 
     def forward(self, samples_BN: Tensor) -> Tensor:
-        """Scores, (B,), of clips of one length, standardised each by itself as the trunk was trained."""
+        """Return the scores of clips of equal length, (B,)."""
+        # each clip is standardised separately, as in the training of the trunk
         mean_B1 = samples_BN.mean(dim=1, keepdim=True)
         sd_B1 = samples_BN.std(dim=1, keepdim=True, unbiased=False)
         inputs_BN = (samples_BN - mean_B1) / (sd_B1 + 1e-7)
@@ -81,26 +83,31 @@ class SpeechScorer(nn.Module):
 
 
 def load_trunk(source: str, seed: int) -> Any:
-    """A `Wav2Vec2Model` from a folder or hub id; a small random one (`TINY`) where `source` is empty."""
+    """Load a `Wav2Vec2Model` from a directory or hub id; an empty `source` creates a small random one (`TINY`).
+
+    Raises ConfigError if the source cannot be read.
+    """
     from transformers import Wav2Vec2Config, Wav2Vec2Model
 
     if not source:
+        # the fork keeps the seed from changing the global random state
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return Wav2Vec2Model(Wav2Vec2Config(**TINY)).eval()
     try:
-        # masking of spans and dropped layers would be noise in the score of a clip
+        # masked spans and dropped layers would add noise to the score of a clip
         trunk = Wav2Vec2Model.from_pretrained(source, apply_spec_augment=False, layerdrop=0.0)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"algorithm.trunk={source} cannot be read as a Wav2Vec2 model ({error}); name a folder with config.json "
-            "and weights, a hub id such as facebook/wav2vec2-base, or leave it empty for a small random one"
+            f"algorithm.trunk={source} cannot be read as a Wav2Vec2 model ({error}); name a directory with config.json "
+            "and weights or a hub id such as facebook/wav2vec2-base, or leave it empty for a small random model"
         ) from error
     return trunk.eval()
 
 
 def receptive_samples(trunk: Any) -> int:
-    """Samples that the feature encoder needs for its first position."""
+    """Return the number of samples that the feature encoder needs for one position."""
+    # receptive field, computed from the last convolution back to the input
     samples = 1
     layers = list(zip(trunk.config.conv_kernel, trunk.config.conv_stride, strict=True))
     for kernel, stride in reversed(layers):
@@ -113,8 +120,10 @@ class SpeechModel:
     """A trained reward model on waveforms.
 
     Attributes:
-        mean, sd: of the scorer's outputs on training clips.
-        batch_seconds: audio per forward pass.
+        scorer: network from samples to a score.
+        device: device of the scorer.
+        mean, sd: mean and standard deviation of the scorer's outputs on training clips.
+        batch_seconds: seconds of audio per forward pass.
     """
 
     scorer: SpeechScorer
@@ -125,7 +134,7 @@ class SpeechModel:
 
     @torch.no_grad()
     def outputs(self, clips: Sequence[Audio]) -> FloatArray:
-        """What the scorer gives, (N,); NaN for clips too short for one position of the trunk."""
+        """Return the outputs of the scorer, (N,); NaN for clips that are too short for one position of the trunk."""
         self.scorer.eval()
         outputs_N = np.full(len(clips), np.nan)
         shortest = receptive_samples(self.scorer.trunk)
@@ -135,69 +144,76 @@ class SpeechModel:
         return outputs_N
 
     def __call__(self, clips: Sequence[Audio], silent: float) -> FloatArray:
-        """Standardised scores, (N,); `silent` for clips without a sample that is not 0, or too short."""
+        """Return standardised scores, (N,); `silent` for clips that contain only zeros or are too short."""
         scores_N = (self.outputs(clips) - self.mean) / self.sd
         return np.where(has_sound(clips) & np.isfinite(scores_N), scores_N, silent)
 
     def with_scale(self, clips: Sequence[Audio]) -> SpeechModel:
-        """The model whose scores have mean 0 and standard deviation 1 on these clips, without the silent ones.
+        """Return a model whose scores have mean 0 and standard deviation 1 on these clips, without silent ones.
 
-        Raises ConfigError for fewer than two clips with sound that are long enough for the trunk.
+        Raises ConfigError unless two or more clips have sound and are long enough for the trunk.
         """
         outputs_N = self.outputs(clips)
         outputs_N = outputs_N[has_sound(clips) & np.isfinite(outputs_N)]
         if len(outputs_N) < 2:
             raise ConfigError(
-                f"{len(outputs_N)} of {len(clips)} training clips have sound and are long enough for the trunk; the "
-                "scale of the score is that of 2 or more: give other data"
+                f"{len(outputs_N)} of {len(clips)} training clips have sound and are long enough for the trunk; 2 or "
+                "more are needed to standardise the score. Use other data"
             )
         return replace(self, mean=float(outputs_N.mean()), sd=max(float(outputs_N.std()), 1e-9))
 
-    def save(self, folder: Path) -> None:
-        """Write trunk, head and scale; the scale, by which `load` knows the folder, last."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self.scorer.trunk.save_pretrained(folder)
-        save_file({"weight": self.scorer.head.weight.detach().cpu().contiguous()}, folder / HEAD_FILE)
+    def save(self, directory: Path) -> None:
+        """Write trunk, head and scale. The scale is written last, because `load` recognises a complete model by it."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self.scorer.trunk.save_pretrained(directory)
+        save_file({"weight": self.scorer.head.weight.detach().cpu().contiguous()}, directory / HEAD_FILE)
         entries = {"score_mean": self.mean, "score_sd": self.sd, "frozen": self.scorer.frozen}
-        write_text(folder / FILE, json.dumps(entries, indent=1))
+        write_text(directory / FILE, json.dumps(entries, indent=1))
 
     @classmethod
     def load(cls, source: str | Path, role: str, device: str, batch_seconds: float) -> SpeechModel:
-        """Read what `save` wrote. Raises ConfigError where the folder holds something else.
+        """Read a model written by `save`. Raises ConfigError if the directory contains none.
 
         Args:
-            role: of `needs`, for the error.
+            role: role of the model in `needs`, for the error message.
         """
-        folder = Path(source)
-        entries = read_json(folder / FILE)
+        directory = Path(source)
+        entries = read_json(directory / FILE)
         if not isinstance(entries, dict):
             raise ConfigError(
-                f"needs.{role}={source} has no {FILE}; name the folder of a run of algorithm=wav2vec2_reward"
+                f"needs.{role}={source} has no {FILE}; name the directory of a run of algorithm=wav2vec2_reward"
             )
-        scorer = SpeechScorer(load_trunk(str(folder), seed=0), frozen=entries["frozen"])
-        scorer.head.load_state_dict(load_file(folder / HEAD_FILE))
+        scorer = SpeechScorer(load_trunk(str(directory), seed=0), frozen=entries["frozen"])
+        scorer.head.load_state_dict(load_file(directory / HEAD_FILE))
         return cls(scorer.to(device).eval(), device, entries["score_mean"], entries["score_sd"], batch_seconds)
 
 
 def has_sound(clips: Sequence[Audio]) -> BoolArray:
-    """Clips with a sample that is not 0, (N,)."""
+    """Return True for clips with a non-zero sample, (N,)."""
     return np.array([bool(clip.samples_N.any()) for clip in clips], dtype=bool)
 
 
 def equal_lengths(clips: Sequence[Audio], batch_seconds: float) -> Iterator[list[int]]:
-    """Indices of clips with the same number of samples, in batches of at most so much audio, at least one clip."""
+    """Yield batches of indices of clips with the same number of samples.
+
+    A batch has up to `batch_seconds` of audio, or a single longer clip.
+    """
     by_length: dict[int, list[int]] = {}
     for i, clip in enumerate(clips):
         by_length.setdefault(len(clip.samples_N), []).append(i)
     for length, rows in by_length.items():
+        # a clip longer than batch_seconds is a batch of its own
         size = max(1, int(batch_seconds * RATE / max(length, 1)))
-        for begin in range(0, len(rows), size):
-            yield rows[begin : begin + size]
+        for start in range(0, len(rows), size):
+            yield rows[start : start + size]
 
 
 def stacked(clips: Sequence[Audio], rows: Sequence[int], device: str) -> Tensor:
-    """Samples of clips of one length, (B, N). Raises ConfigError for another rate than Wav2Vec2 was made for."""
+    """Stack the samples of clips of equal length, (B, N). Raises ConfigError if their rate is not `RATE`."""
+    # a different rate would scale all frequencies without an error
     other = next((clips[i].rate for i in rows if clips[i].rate != RATE), None)
     if other is not None:
-        raise ConfigError(f"Wav2Vec2 takes {RATE} samples a second, and these clips have {other}; use another codec")
+        raise ConfigError(
+            f"Wav2Vec2 expects {RATE} samples per second, but the clips have {other}; use a codec with that rate"
+        )
     return torch.from_numpy(np.stack([clips[i].samples_N for i in rows])).to(device)

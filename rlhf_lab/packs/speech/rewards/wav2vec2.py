@@ -1,4 +1,4 @@
-"""A scalar head on a Wav2Vec2 trunk as a reward."""
+"""Reward term of a scalar head on a Wav2Vec2 trunk."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from rlhf_lab.training.run import Run
 
 
 class SpeechEncoderReward:
-    """See `SpeechEncoder`. Equal replies are scored once."""
+    """Reward term of `SpeechEncoder`. Identical responses are scored once."""
 
     def __init__(self, settings: SpeechEncoder, renderer: Renderer, model: SpeechModel):
         self.settings, self.renderer, self.model = settings, renderer, model
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
-        del prompts  # what a clip sounds like is judged, whatever was asked for
+        del prompts  # only the sound of a clip is scored, independent of the prompt
+        # a forward pass is expensive, and groups often contain identical responses
         distinct = list(dict.fromkeys(responses))
         scores = self.model(self.renderer.render(distinct), self.settings.silent)
-        place = {response: i for i, response in enumerate(distinct)}
-        return RewardBatch(scores[[place[response] for response in responses]])
+        position = {response: i for i, response in enumerate(distinct)}
+        return RewardBatch(scores[[position[response] for response in responses]])
 
 
 def build(settings: SpeechEncoder, run: Run) -> SpeechEncoderReward:

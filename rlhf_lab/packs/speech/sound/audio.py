@@ -1,7 +1,7 @@
-"""Audio files: WAV with one channel, read into float32 samples and written as 16-bit PCM.
+"""WAV files with one channel: reading into float32 samples, writing as 16-bit PCM.
 
-A file is refused, with what to do about it, when what is measured on it would be wrong without notice: another sampling
-rate (every frequency would be off), several channels, silence, samples cut off at full scale, a file that ends early.
+A file is rejected if measurements on it would be silently wrong. Reasons are a different sampling rate (it scales all
+frequencies), several channels, silence, clipping, and truncation. The error message says how to fix the file.
 """
 
 from __future__ import annotations
@@ -21,47 +21,48 @@ from rlhf_lab.core.files import write_bytes
 from rlhf_lab.core.media import Audio
 
 RATE = 16000
-"""Samples a second of the lab's speech."""
+"""Sampling rate of all speech in rlhf_lab, in Hz."""
 PCM_STEPS = 32768
-"""Steps of 16-bit PCM between 0 and full scale."""
+"""Number of steps of 16-bit PCM between 0 and full scale."""
 FULL_SCALE = 1 - 1 / PCM_STEPS
-"""The largest sample that 16-bit PCM has; what a microphone or a mix exceeded lies there."""
+"""Maximum sample of 16-bit PCM. Samples beyond it are clipped to this value."""
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What audio must be for its features to mean something.
+class AudioRequirements:
+    """Levels that audio must have for its features to be meaningful.
 
     Args:
-        silence_dbfs: a clip whose loudest 25 ms are below this level is silence; dB, 0 is a square wave at full scale.
-        clipped_share: largest share of samples in runs at full scale, whose distortion adds harmonics.
+        silence_dbfs: a clip whose loudest 25 ms are below this level counts as silence; dB relative to a square wave
+            at full scale.
+        clipped_fraction: maximum fraction of samples in runs at full scale; clipping adds harmonics to the signal.
     """
 
     silence_dbfs: float = -60.0
-    clipped_share: float = 0.001
+    clipped_fraction: float = 0.001
 
 
-USABLE = Limits()
+USABLE = AudioRequirements()
 
 
-def read_wav(path: Path | str, rate: int = RATE, *, resample: bool = False, limits: Limits | None = USABLE) -> Audio:
-    """Read a WAV file of one channel: 8- to 32-bit PCM or float.
+def read_wav(
+    path: Path | str, rate: int = RATE, *, resample: bool = False, limits: AudioRequirements | None = USABLE
+) -> Audio:
+    """Read a WAV file with one channel: 8- to 32-bit PCM or float.
 
     Args:
-        rate: samples a second that the audio must have.
-        resample: convert another rate to `rate`; otherwise it is an error.
-        limits: levels that the audio must keep; None takes silence and clipping too.
+        rate: required sampling rate in Hz.
+        resample: True to convert other rates to `rate`; False to reject them.
+        limits: required levels; None also accepts silence and clipping.
 
     Raises:
-        DataError: the file is missing, no WAV file, damaged or empty, or has several channels, another rate, values
-            that are no numbers, or a level outside `limits`.
+        DataError: the file is missing, damaged, empty or not a WAV file. Also raised for several channels, another
+            rate, NaN or infinite samples, and a level outside `limits`.
     """
     path = Path(path)
     found_rate, stored = _read_file(path, rate)
     if stored.ndim > 1:
-        raise DataError(
-            f"{path} has {stored.shape[1]} channels; expected one. {_conversion(path, rate)} mixes them into one"
-        )
+        raise DataError(f"{path} has {stored.shape[1]} channels; expected one. Mix them with {_conversion(path, rate)}")
     if not len(stored):
         raise DataError(f"{path} has no samples; record or generate it again, or leave it out")
     samples_N = _to_float(stored)
@@ -71,10 +72,10 @@ def read_wav(path: Path | str, rate: int = RATE, *, resample: bool = False, limi
     if found_rate != rate:
         if not resample:
             raise DataError(
-                f"{path} has {found_rate} samples a second; expected {rate}. Ask for resampling (resample=true), or "
-                f"convert it: {_conversion(path, rate)}"
+                f"{path} has {found_rate} samples per second; expected {rate}. Set resample=true, or convert the file: "
+                f"{_conversion(path, rate)}"
             )
-        # checked before, because a filter moves samples away from full scale
+        # levels are checked before resampling, because the filter moves clipped samples away from full scale
         _check_levels(Audio(samples_N, found_rate), str(path), limits)
         samples_N = _resample(samples_N, found_rate, rate)
     audio = Audio(samples_N, rate)
@@ -83,78 +84,84 @@ def read_wav(path: Path | str, rate: int = RATE, *, resample: bool = False, limi
 
 
 def write_wav(path: Path | str, audio: Audio) -> None:
-    """Write 16-bit PCM: the whole file, or nothing. Raises DataError as `wav_bytes` does."""
+    """Write 16-bit PCM atomically. Raises DataError as `wav_bytes` does."""
     write_bytes(Path(path), wav_bytes(audio))
 
 
 def wav_bytes(audio: Audio) -> bytes:
-    """The content of a WAV file, 16-bit PCM. Raises DataError for samples beyond −1…1, which PCM cannot say, or NaN."""
+    """Return the content of a WAV file, 16-bit PCM. Raises DataError for samples that are NaN or outside −1…1."""
     from scipy.io import wavfile
 
     peak = float(np.abs(audio.samples_N).max(initial=0.0))
-    if not peak <= 1:
-        raise DataError(f"the audio has samples up to {peak:.3g}; expected −1…1: divide it by its peak")
+    if not peak <= 1:  # written this way because a comparison with NaN is False
+        raise DataError(f"the audio has samples up to {peak:.3g}; expected −1…1. Divide the samples by their peak")
     steps_N = np.rint(audio.samples_N * PCM_STEPS).clip(-PCM_STEPS, PCM_STEPS - 1)
     content = io.BytesIO()
     wavfile.write(content, audio.rate, steps_N.astype(np.int16))
     return content.getvalue()
 
 
-def level_problem(audio: Audio, limits: Limits = USABLE) -> str | None:
-    """Why the levels of some audio are outside the limits, with what to do about it; None if they are not."""
+def level_problem(audio: Audio, limits: AudioRequirements = USABLE) -> str | None:
+    """Describe why the levels of a clip are outside the limits and how to fix it; None if they are within."""
     loudest = loudest_dbfs(audio)
     if loudest < limits.silence_dbfs:
         return (
-            f"is silence: its loudest 25 ms are at {loudest:.0f} dBFS, and sound has at least "
+            f"is silence: the level of its loudest 25 ms is {loudest:.0f} dBFS, and the minimum is "
             f"{limits.silence_dbfs:.0f}; record or generate it again, or leave it out"
         )
-    share = clipped_share(audio)
-    if share > limits.clipped_share:
+    fraction = clipped_fraction(audio)
+    if fraction > limits.clipped_fraction:
         return (
-            f"is clipped: {share:.2%} of its samples lie in runs at full scale, and at most {limits.clipped_share:.2%} "
-            "may; record or generate it at a lower level (making it quieter now does not bring back what was cut off)"
+            f"is clipped: {fraction:.2%} of its samples are in runs at full scale, and the limit is "
+            f"{limits.clipped_fraction:.2%}; "
+            "record or generate it at a lower level (reducing the volume now does not restore the clipped samples)"
         )
     return None
 
 
 def loudest_dbfs(audio: Audio) -> float:
-    """Root mean square of the loudest 25 ms, dB of full scale; −inf for zeros and for audio without samples."""
+    """Return the root mean square of the loudest 25 ms in dB of full scale; −inf for zeros or no samples."""
     size = max(1, round(0.025 * audio.rate))
     power_N = audio.samples_N.astype(np.float64) ** 2
+    # padded with zeros to a multiple of the block size
     padded_N = np.pad(power_N, (0, -len(power_N) % size))
     loudest = padded_N.reshape(-1, size).mean(axis=1).max(initial=0.0)
     return 10 * math.log10(loudest) if loudest > 0 else -math.inf
 
 
-def clipped_share(audio: Audio) -> float:
-    """Share of samples at full scale beside another one there: a peak that only reaches it is one sample."""
+def clipped_fraction(audio: Audio) -> float:
+    """Return the fraction of samples at full scale with a neighbour at full scale.
+
+    Single samples do not count, because a peak that just reaches full scale is not clipped.
+    """
     if not len(audio.samples_N):
         return 0.0
     is_clipped_N = np.zeros(len(audio.samples_N), bool)
     for sign in (1, -1):
         at_limit_N = sign * audio.samples_N >= FULL_SCALE
-        is_beside_N = at_limit_N[1:] & at_limit_N[:-1]
-        is_clipped_N[1:] |= is_beside_N
-        is_clipped_N[:-1] |= is_beside_N
+        # marks both samples of each pair of adjacent samples at full scale
+        is_neighbour_N = at_limit_N[1:] & at_limit_N[:-1]
+        is_clipped_N[1:] |= is_neighbour_N
+        is_clipped_N[:-1] |= is_neighbour_N
     return float(is_clipped_N.mean())
 
 
-def _check_levels(audio: Audio, name: str, limits: Limits | None) -> None:
+def _check_levels(audio: Audio, name: str, limits: AudioRequirements | None) -> None:
     problem = level_problem(audio, limits) if limits else None
     if problem:
         raise DataError(f"{name} {problem}")
 
 
 def _read_file(path: Path, rate: int) -> tuple[int, NDArray[Any]]:
-    """Rate and samples as they are stored."""
+    """Return the rate and the samples in their stored type."""
     from scipy.io import wavfile
 
     if not path.is_file():
-        raise DataError(f"{path} is no file; name a WAV file, or a folder of them")
+        raise DataError(f"{path} is not a file; name a WAV file, or a directory of WAV files")
     if not path.stat().st_size:
         raise DataError(f"{path} is empty; copy or generate it again, or leave it out")
     with warnings.catch_warnings():
-        # a file that ends early is only warned about, and would be read as a shorter clip
+        # for a truncated file SciPy only warns and returns a shorter clip, so the warning becomes an error
         warnings.filterwarnings("error", message="Reached EOF", category=wavfile.WavFileWarning)
         warnings.filterwarnings("ignore", message="Chunk", category=wavfile.WavFileWarning)
         try:
@@ -165,10 +172,10 @@ def _read_file(path: Path, rate: int) -> tuple[int, NDArray[Any]]:
             ) from None
         except PermissionError:
             raise
-        # the parser raises whatever it runs into: struct.error, UnboundLocalError, a division by a block size of 0
+        # for damaged files SciPy's parser raises many types: struct.error, UnboundLocalError, ZeroDivisionError
         except Exception as error:
             raise DataError(
-                f"{path} is damaged or no WAV file ({error}). If it is another kind of audio, convert it: "
+                f"{path} is damaged or not a WAV file ({error}). If it has another audio format, convert it: "
                 f"{_conversion(path, rate)}; otherwise copy or generate it again"
             ) from error
 
@@ -178,18 +185,18 @@ def _conversion(path: Path, rate: int) -> str:
 
 
 def _to_float(stored: NDArray[Any]) -> NDArray[np.float32]:
-    """float32, −1…1, of what a WAV file stores."""
-    if stored.dtype == np.uint8:  # PCM of 8 bits is unsigned
+    """Convert the stored samples of a WAV file to float32 in −1…1."""
+    if stored.dtype == np.uint8:  # 8-bit PCM is unsigned
         return ((stored - 128.0) / 128).astype(np.float32)
-    if np.issubdtype(stored.dtype, np.integer):  # 24 bits come shifted to the top of 32
+    if np.issubdtype(stored.dtype, np.integer):  # SciPy returns 24-bit samples in the upper bits of 32
         return (stored / -float(np.iinfo(stored.dtype).min)).astype(np.float32)
     return stored.astype(np.float32)
 
 
-def _resample(samples_N: NDArray[np.float32], rate: int, wanted: int) -> NDArray[np.float32]:
-    """Polyphase resampling with a Kaiser filter. Its overshoot at a full-scale edge is cut back to −1…1."""
+def _resample(samples_N: NDArray[np.float32], rate: int, target_rate: int) -> NDArray[np.float32]:
+    """Resample with a polyphase Kaiser filter. Its overshoot at full-scale edges is clipped to −1…1."""
     from scipy.signal import resample_poly
 
-    divisor = math.gcd(rate, wanted)
-    resampled_N = resample_poly(samples_N.astype(np.float64), wanted // divisor, rate // divisor)
+    divisor = math.gcd(rate, target_rate)
+    resampled_N = resample_poly(samples_N.astype(np.float64), target_rate // divisor, rate // divisor)
     return resampled_N.clip(-1, 1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""`features`: the acoustic features of WAV files, as a summary and as a table."""
+"""Sub-command `features`: measures acoustic features of WAV files, prints a summary and writes a table."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rich.table import Table
 from rlhf_lab.config.schema import did_you_mean
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.core.files import make_folder, write_text
+from rlhf_lab.core.files import make_dir, write_text
 from rlhf_lab.packs.speech.sound.audio import RATE
 from rlhf_lab.packs.speech.sound.features import FEATURES, NAMES, extract_many
 
-USAGE = "features takes WAV files, or folders of them: python -m rlhf_lab features FOLDER to=features.csv"
+USAGE = "features takes WAV files or directories of WAV files: python -m rlhf_lab features DIR to=features.csv"
 
 
 @dataclass
-class Options:
-    """What stands behind the files on the command line; `features --help` says what each is."""
+class FeaturesOptions:
+    """Options of the sub-command, written after the files; `features --help` describes them."""
 
     to: str = ""
     rate: int = RATE
@@ -34,8 +34,11 @@ class Options:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Raises ConfigError when the command is wrong, DataError with all files that cannot be measured."""
-    # A file's name may contain an equals sign.
+    """Measure the files and print a summary.
+
+    Raises ConfigError for an invalid command, and DataError that lists all files that cannot be measured.
+    """
+    # a word with an equals sign is a source if such a file exists
     sources = [Path(word) for word in arguments if "=" not in word or Path(word).exists()]
     options = _options([word for word in arguments if Path(word) not in sources])
     if not sources:
@@ -54,44 +57,47 @@ def run(arguments: Sequence[str]) -> None:
     )
     _check_unreadable(unreadable, len(files), options.max_bad_files)
     files = [file for index, file in enumerate(files) if index not in unreadable]
+    # skipped files appear neither in the summary nor in the table
     features_N7 = np.delete(features_N7, list(unreadable), axis=0)
     console.print(_summary(features_N7))
     if to:
-        make_folder(to.parent)
+        make_dir(to.parent)
         write_text(to, _csv(files, features_N7))
         console.print(f"{to}: {len(files)} clips", markup=False, soft_wrap=True)
 
 
 def _check_unreadable(unreadable: Mapping[int, str], count: int, max_bad_files: int) -> None:
-    """Say which of `count` files are left out. Raises DataError for more than `max_bad_files`, or all of them."""
+    """List the skipped files. Raises DataError if more than `max_bad_files` or all `count` files are unreadable."""
     if not unreadable:
         return
     listed = "\n".join(unreadable.values())
     if len(unreadable) <= max_bad_files and len(unreadable) < count:
-        console.print(f"{len(unreadable)} of {count} files are left out:\n{listed}", markup=False, soft_wrap=True)
+        console.print(f"{len(unreadable)} of {count} files are skipped:\n{listed}", markup=False, soft_wrap=True)
         return
+    # max_bad_files is only suggested if some files remain
     fix = "Repair or remove them"
     if len(unreadable) < count:
-        fix += f", or leave them out with max_bad_files={len(unreadable)}"
+        fix += f", or skip them with max_bad_files={len(unreadable)}"
     raise DataError(f"{len(unreadable)} of {count} files cannot be measured:\n{listed}\n{fix}")
 
 
-def _options(words: Sequence[str]) -> Options:
-    """Raises ConfigError with all that is wrong."""
-    names = [field.name for field in fields(Options)]
-    options = Options()
+def _options(words: Sequence[str]) -> FeaturesOptions:
+    """Parse the options. Raises ConfigError that lists all problems."""
+    names = [field.name for field in fields(FeaturesOptions)]
+    options = FeaturesOptions()
     problems = []
-    for name, _, text in (word.partition("=") for word in words):
+    for word in words:
+        name, _, text = word.partition("=")
         if name not in names:
             problems.append(f"{name} is not an option of features{did_you_mean(name, names)}")
         elif name == "rate" and not (text.isdecimal() and int(text) > 0):
-            problems.append(f"rate={text}: expected samples a second, such as {RATE}")
+            problems.append(f"rate={text}: expected samples per second, such as {RATE}")
         elif name == "max_bad_files" and not text.isdecimal():
             problems.append(f"max_bad_files={text}: expected a count, 0 or more")
         elif name == "resample" and text not in ("true", "false"):
             problems.append(f"resample={text}: expected true or false")
         elif not text:
-            problems.append(f"{name}: it has no value; name a file")
+            problems.append(f"{name} has no value; write {name}=FILE")
         else:
             value: str | int | bool = text
             if name in ("rate", "max_bad_files"):
@@ -105,12 +111,12 @@ def _options(words: Sequence[str]) -> Options:
 
 
 def _wav_files(source: Path) -> list[Path]:
-    """The file, or the WAV files of a folder and of those in it, by name."""
+    """Return the file itself, or the WAV files of a directory and its sub-directories, sorted by name."""
     if not source.is_dir():
         return [source]
     files = sorted(path for path in source.rglob("*") if path.suffix.lower() == ".wav")
     if not files:
-        raise ConfigError(f"{source} has no .wav files; name a folder that has some, or files")
+        raise ConfigError(f"{source} has no .wav files; name a directory with .wav files, or single files")
     return files
 
 
@@ -121,16 +127,18 @@ def _summary(features_N7: NDArray[np.float64]) -> Table:
     for feature, column_N in zip(FEATURES, features_N7.T, strict=True):
         defined = column_N[~np.isnan(column_N)]
         numbers = [defined.mean(), defined.std(), defined.min(), defined.max()] if len(defined) else []
+        # three significant digits; from 100 on, all digits before the point
         cells = [f"{number:.3g}" if abs(number) < 100 else f"{number:.0f}" for number in numbers] or [""] * 4
         table.add_row(feature.name, feature.unit, *cells, str(len(column_N) - len(defined)))
     return table
 
 
 def _csv(files: Sequence[Path], features_N7: NDArray[np.float64]) -> str:
-    """A line per clip; a feature that a clip does not have is empty."""
+    """Return CSV text with one row per clip; undefined features are empty."""
     content = io.StringIO()
     writer = csv.writer(content, lineterminator="\n")
     writer.writerow(["file", *NAMES])
     for file, features in zip(files, features_N7, strict=True):
-        writer.writerow([file, *("" if np.isnan(value) else repr(float(value)) for value in features)])
+        cells = ["" if np.isnan(value) else repr(float(value)) for value in features]
+        writer.writerow([file, *cells])
     return content.getvalue()

@@ -1,7 +1,7 @@
-"""Real speech without a download: espeak-ng, a program that reads English aloud.
+"""English speech synthesis with the program espeak-ng, which needs no download.
 
-A text said with the same options sounds the same, so each is said once: the audio is kept in the user's cache under a
-digest of the text, the options and the program's version.
+The output is deterministic, so each text is synthesised once for the same options. The audio is stored in the user's
+cache under a digest of the text, the options and the version of the program.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.core.files import make_folder, replacing
+from rlhf_lab.core.files import make_dir, replacing
 from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.packs.speech.sound.audio import PCM_STEPS, RATE, read_wav, wav_bytes
 
 PROGRAM = "espeak-ng"
 SECONDS_PER_CALL = 60.0
-"""A sentence takes about a hundredth of a second."""
+"""Time limit of one call in seconds. A sentence takes about 0.01 seconds."""
 VERSION = 1
-"""Increased whenever the same options are given to the program in another way; part of the digest."""
+"""Version of the translation of options to command-line arguments; part of the digest. Increase it if they change."""
 
 
 @dataclass(frozen=True)
-class Options:
-    """How espeak-ng is to say a text.
+class EspeakOptions:
+    """Options of espeak-ng for one text.
 
     Args:
-        voice: language and variant, `en-us+f2`. `en-gb` ignores its variant; `en` is the same accent and does not.
-        words_per_minute: rate, from 80 on.
+        voice: language and variant, such as `en-us+f2`. `en-gb` ignores its variant; `en` has the same accent and uses
+            the variant.
+        words_per_minute: speaking rate, 80 or more.
         pitch: base pitch, 0…99.
-        pitch_range: how far the pitch moves, 0…99; 0 is monotone.
-        amplitude: 0…200. From about 150 on, the loudest samples of the male voices are cut off.
+        pitch_range: extent of pitch movement, 0…99; 0 is monotone.
+        amplitude: volume, 0…200. From about 150 on, the male voices are clipped.
     """
 
     voice: str
@@ -54,77 +55,80 @@ class Options:
 
 
 class Espeak:
-    """Says texts, each once.
+    """Speech synthesiser with a cache on disk.
 
     Args:
-        folder: where audio is kept; by default `rlhf_lab/espeak` in the user's cache.
+        directory: directory of the cache; default `rlhf_lab/espeak` in the user's cache.
 
-    Raises ConfigError where the program is not installed.
+    Raises ConfigError if the program is not installed.
     """
 
-    def __init__(self, folder: Path | None = None):
+    def __init__(self, directory: Path | None = None):
         program = shutil.which(PROGRAM)
         if program is None:
             raise ConfigError(
-                f"data=espeak speaks with {PROGRAM}, which is not installed (or not in PATH); run `apt-get install "
-                f"{PROGRAM}` (on a Mac `brew install {PROGRAM}`), or use data=speech, which needs no program"
+                f"data=espeak needs the program {PROGRAM}, which is not installed (or not in PATH); run `apt-get "
+                f"install {PROGRAM}` (on a Mac `brew install {PROGRAM}`), or use data=speech, which needs no program"
             )
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        self.folder = folder or caches / "rlhf_lab" / "espeak"
+        self.directory = directory or caches / "rlhf_lab" / "espeak"
         self._program = program
 
     @cached_property
     def version(self) -> str:
-        """Of the program; other versions make other audio."""
+        """Version of the program, because different versions produce different audio."""
         printed = self._call("--version")
         match = re.search(r"text-to-speech: *(\S+)", printed)
         return match.group(1) if match else printed.strip()
 
-    def say(self, text: str, options: Options) -> NDArray[np.float32]:
-        """Samples at `RATE`, −1…1.
+    def say(self, text: str, options: EspeakOptions) -> NDArray[np.float32]:
+        """Synthesise a text. Returns samples at `RATE`, −1…1.
 
-        Raises DataError where the program fails, or gives no audio.
+        Raises DataError if the program fails or produces no audio.
         """
         path = self._path(text, options)
         if path.is_file():
-            with suppress(DataError):  # damaged: said anew
+            with suppress(DataError):  # a damaged cache file is replaced
                 return read_wav(path, limits=None).samples_N
         with TemporaryDirectory(dir=scratch_dir()) as temporary:
-            made = Path(temporary) / "said.wav"
-            # only SSML can say how far the pitch moves
+            generated = Path(temporary) / "said.wav"
+            # the extent of pitch movement has no command-line option, only an SSML attribute
             marked = f'<prosody range="{options.pitch_range}">{escape(text)}</prosody>'
             self._call(
                 *("-m", "-b", "1", "-v", options.voice, "-s", str(options.words_per_minute)),
-                *("-p", str(options.pitch), "-a", str(options.amplitude), "-w", str(made), marked),
+                *("-p", str(options.pitch), "-a", str(options.amplitude), "-w", str(generated), marked),
             )
-            audio = read_wav(made, RATE, resample=True, limits=None)
-        with suppress(OSError):  # a home that cannot be written to costs the call again
-            make_folder(path.parent)
+            audio = read_wav(generated, RATE, resample=True, limits=None)
+        with suppress(OSError):  # the cache is optional: without write access the text is synthesised again next time
+            make_dir(path.parent)
+            # several processes may synthesise the same text; each one writes its own temporary file
             with replacing(path, every_process=True) as temporary_path:
                 temporary_path.write_bytes(wav_bytes(audio))
-        # the 16 bits that are read from the cache next time
+        # rounded to 16 bits, so that the first call returns the same samples as later reads from the cache
         steps_N = np.rint(audio.samples_N * PCM_STEPS).clip(-PCM_STEPS, PCM_STEPS - 1)
         return np.asarray(steps_N / PCM_STEPS, dtype=np.float32)
 
-    def _path(self, text: str, options: Options) -> Path:
+    def _path(self, text: str, options: EspeakOptions) -> Path:
+        # everything that determines the audio is part of the digest
         content = json.dumps([VERSION, self.version, RATE, text, asdict(options)])
         digest = sha256(content.encode()).hexdigest()
-        return self.folder / digest[:2] / f"{digest}.wav"
+        return self.directory / digest[:2] / f"{digest}.wav"
 
     def _call(self, *arguments: str) -> str:
-        """What the program prints. Raises DataError where it fails."""
+        """Run the program and return its standard output. Raises DataError if it fails."""
         command = [self._program, *arguments]
         try:
-            ended = subprocess.run(
+            finished = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", timeout=SECONDS_PER_CALL, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise DataError(f"{PROGRAM} did not answer: {error}; try it by itself: {_shown(command)}") from error
-        if ended.returncode:
-            reason = ended.stderr.strip() or f"exit status {ended.returncode}"
-            raise DataError(f"{PROGRAM} failed: {reason}; try it by itself: {_shown(command)}")
-        return ended.stdout
+            raise DataError(f"{PROGRAM} did not answer: {error}; run it yourself: {_shown(command)}") from error
+        if finished.returncode:
+            reason = finished.stderr.strip() or f"exit status {finished.returncode}"
+            raise DataError(f"{PROGRAM} failed: {reason}; run it yourself: {_shown(command)}")
+        return finished.stdout
 
 
 def _shown(command: list[str]) -> str:
+    """Format a command for an error message; words with spaces or angle brackets are quoted."""
     return " ".join(f"'{word}'" if re.search(r"[\s<>]", word) else word for word in command)

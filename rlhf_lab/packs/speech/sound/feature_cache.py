@@ -1,7 +1,7 @@
-"""Features on disk by the content of the clip they were measured on: one JSON line each.
+"""Cache of features on disk, keyed by the content of the clip; one JSON line per clip.
 
-Lines are appended in groups, and what was measured before an interruption, or an error, is written. A line that a kill
-cut off is left out when the file is read, and removed before the next one is written.
+Lines are appended in groups. On an interruption or error, all measured features are written. If the process is killed
+while it writes, the incomplete line is ignored when the file is read, and removed before the next write.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from rlhf_lab.core.errors import ArtifactError
-from rlhf_lab.core.files import append_jsonl, make_folder, read_jsonl
+from rlhf_lab.core.files import append_jsonl, make_dir, read_jsonl
 
 SECONDS_BETWEEN_WRITES = 5.0
-"""What a power cut can cost. Each write waits for the disk, which takes longer than measuring a clip."""
+"""Minimum time between writes. A power cut loses the features measured since the last write.
+
+Each write waits for the disk, which takes longer than measuring a clip.
+"""
 
 
 class FeatureCache:
-    """Features by key. Used in a `with` block, at whose end what is new is written.
+    """Features by key. Use it in a `with` block; leaving the block writes the new entries.
 
     Args:
-        path: the file; None keeps nothing.
+        path: file of the cache; None disables writing.
         count: number of features of a clip.
 
-    Raises ArtifactError for a file that is damaged, or has another number of features.
+    Raises ArtifactError if the file is damaged or has a different number of features.
     """
 
     def __init__(self, path: Path | None, count: int):
@@ -37,12 +40,13 @@ class FeatureCache:
         self._features: dict[str, NDArray[np.float64]] = {}
         self._unwritten: list[dict[str, Any]] = []
         self._written_at = time.monotonic()
+        # later lines replace earlier ones with the same key
         for number, row in enumerate(read_jsonl(path) if path else [], start=1):
             values = row.get("features")
             if not isinstance(row.get("clip"), str) or not isinstance(values, list) or len(values) != count:
                 raise ArtifactError(
-                    f"{path}, line {number}: expected a clip's digest and {count} features; delete that line, or the "
-                    "file, which is then made again"
+                    f"{path}, line {number}: expected the digest of a clip and {count} features; delete the line, or "
+                    "delete the file to measure all clips again"
                 )
             self._features[row["clip"]] = np.array(values, dtype=np.float64)  # null becomes NaN
 
@@ -61,7 +65,7 @@ class FeatureCache:
         self._features[key] = features
         if self.path is None:
             return
-        # JSON has no NaN
+        # NaN becomes null, because JSON has no NaN
         self._unwritten.append({"clip": key, "features": [None if np.isnan(x) else float(x) for x in features]})
         if time.monotonic() - self._written_at > SECONDS_BETWEEN_WRITES:
             self._write()
@@ -69,8 +73,8 @@ class FeatureCache:
     def _write(self) -> None:
         if self.path is None or not self._unwritten:
             return
-        make_folder(self.path.parent)
-        # two processes that append at once would take each other's unfinished line for one of a killed process
+        make_dir(self.path.parent)
+        # without the lock, a process could remove a line that another one is writing, as if that one had been killed
         with FileLock(self.path.with_name(f"{self.path.name}.lock")):
             append_jsonl(self.path, self._unwritten)
         self._unwritten = []

@@ -1,10 +1,10 @@
 """Seven acoustic features of a clip, and their extraction from many clips.
 
-A feature that a clip does not have is NaN, never a number that looks measured: pitch and HNR of a clip without voiced
-frames; all features of a clip without sound, but that nothing in it is voiced and all is silence. `fill_undefined` puts
-a documented value in their place, for rewards, which have to say what such a clip is worth.
+An undefined feature is NaN. Examples are pitch and HNR of a clip without voiced frames. In a silent clip only
+`voiced_fraction` and `silence_fraction` are defined. Rewards need a number for such clips, so `fill_undefined` replaces
+NaN by a documented value.
 
-"Sounding" frames are those of `Spectra.sounding_T`.
+"Sounding" frames are defined by `Spectra.sounding_T`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rlhf_lab.packs.speech.sound.periodicity import Periodicity, periodicity
 from rlhf_lab.packs.speech.sound.spectrum import MEL_FILTERS, Spectra, spectra
 
 VERSION = 1
-"""Raised whenever a feature of the same clip changes, so that caches of before are not read."""
+"""Version of the features. Increase it if a feature of the same clip changes, so that old cache entries are ignored."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Feature:
     """One column of the features.
 
     Attributes:
-        if_undefined: the documented value of a clip that does not have it; None where every clip has it.
+        if_undefined: value that replaces NaN in `fill_undefined`; None if the feature is defined for all clips.
     """
 
     name: str
@@ -50,21 +50,21 @@ FEATURES = (
     Feature(
         "pitch_sd",
         "semitones",
-        "standard deviation of 12 log2 F0 over voiced frames, of which it needs two (monotone speech has little)",
+        "standard deviation of 12 log2 F0 over two or more voiced frames (low for monotone speech)",
         if_undefined=0.0,
     ),
     Feature(
         "hnr",
         "dB",
-        "harmonics-to-noise ratio, mean over voiced frames (Boersma 1993; hoarse or noisy speech has little)",
-        # a voiced frame has at least the tracker's share of periodic power, .45, and so −.9 dB
+        "harmonics-to-noise ratio, mean over voiced frames (Boersma 1993; low for hoarse or noisy speech)",
+        # the tracker requires a fraction of periodic power of .45, so a voiced frame has −.9 dB or more
         if_undefined=-1.0,
     ),
-    Feature("voiced_fraction", "share", "voiced frames of all frames"),
+    Feature("voiced_fraction", "fraction", "fraction of frames that are voiced"),
     Feature("energy_dynamics", "dB", "standard deviation of the level over sounding frames", if_undefined=0.0),
     Feature(
         "mfcc_stability",
-        "share",
+        "fraction",
         "1 / (1 + d): d is the mean distance of MFCC 1–12 of neighbouring sounding frames, as the root mean square "
         "difference in dB of the smoothed mel spectra (Davis and Mermelstein 1980); 1 is a sound that does not change",
         if_undefined=0.0,
@@ -75,13 +75,13 @@ FEATURES = (
         "frequency weighted by spectral magnitude, mean over sounding frames",
         if_undefined=0.0,
     ),
-    Feature("silence_fraction", "share", "frames that do not sound, of all frames"),
+    Feature("silence_fraction", "fraction", "fraction of frames that are not sounding"),
 )
 NAMES = tuple(feature.name for feature in FEATURES)
 
 
 def extract(audio: Audio) -> NDArray[np.float64]:
-    """The features of a clip, (7,), in the order of `FEATURES`; NaN for those that the clip does not have."""
+    """Return the features of a clip, (7,), in the order of `FEATURES`; undefined features are NaN."""
     short_time = spectra(audio)
     sounding_T = short_time.sounding_T
     tracked = periodicity(audio)
@@ -106,21 +106,22 @@ def extract_many(
     cache: Path | str | None = None,
     unreadable: dict[int, str] | None = None,
 ) -> NDArray[np.float64]:
-    """The features of clips, (N, 7). Clips of the same content are measured once.
+    """Return the features of clips, (N, 7). Clips with identical content are measured once.
 
     Args:
-        clips: audio, or WAV files, which are read one at a time.
-        rate: samples a second that files must have.
-        resample: convert files of another rate.
-        progress: what the work is called while it is shown; not shown without.
-        cache: file of features by the clips' content. What was measured before an interruption is in it.
-        unreadable: receives what is wrong with clips that cannot be read, by index; their rows are NaN. Without it
-            they are an error.
+        clips: audio or WAV files; files are read one at a time.
+        rate: required sampling rate of files in Hz.
+        resample: True to convert files that have another rate.
+        progress: title of the progress bar; empty for no progress bar.
+        cache: file that stores features by content of the clip, so that an interrupted extraction can resume.
+        unreadable: dictionary that receives the problem of each unreadable clip, by index; their rows are NaN. If it
+            is None, unreadable clips raise DataError.
 
     Raises:
-        DataError: files cannot be read, or are outside the limits of `read_wav`; all of them are listed, after the rest
-            has been measured.
+        DataError: files cannot be read or are outside the limits of `read_wav`. The message lists all of them; the
+            other files have been measured by then.
     """
+    # rows of unreadable clips stay NaN
     features_N7 = np.full((len(clips), len(FEATURES)), np.nan)
     problems: dict[int, str] = {} if unreadable is None else unreadable
     measured: dict[str, NDArray[np.float64]] = {}
@@ -129,9 +130,11 @@ def extract_many(
         for row, clip in enumerate(clips):
             try:
                 audio = clip if isinstance(clip, Audio) else read_wav(clip, rate, resample=resample)
+            # errors are collected, so that a single message lists all unreadable clips
             except DataError as error:
                 problems[row] = str(error)
                 continue
+            # the key is computed even without a cache file: clips with identical content are measured once
             key = content_key(audio)
             if key not in measured:
                 known = stored.get(key)
@@ -147,9 +150,9 @@ def extract_many(
 
 
 def fill_undefined(features_N7: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Features with `Feature.if_undefined` wherever one is NaN: the lowest value that a clip could have.
+    """Replace NaN by `Feature.if_undefined`, the lowest value that a clip could have.
 
-    Raises LabError for NaN in a feature that every clip has.
+    Raises LabError for NaN in a feature that is defined for all clips.
     """
     filled_N7 = features_N7.copy()
     for column, feature in enumerate(FEATURES):
@@ -158,19 +161,19 @@ def fill_undefined(features_N7: NDArray[np.float64]) -> NDArray[np.float64]:
             filled_N7[is_undefined_N, column] = feature.if_undefined
     if np.isnan(filled_N7).any():
         row, column = np.argwhere(np.isnan(filled_N7))[0]
-        raise LabError(f"row {row}: {NAMES[column]} is NaN, which no clip can be; take the features from extract_many")
+        raise LabError(f"row {row}: {NAMES[column]} is NaN, which extract_many never returns; use its features")
     return filled_N7
 
 
 def content_key(audio: Audio) -> str:
-    """SHA-256 of a clip's samples and rate, and of what measures them."""
+    """Return the SHA-256 of a clip's samples and rate, and of the version of the features."""
     digest = sha256(f"features {VERSION}, {audio.rate} Hz, ".encode())
     digest.update(np.ascontiguousarray(audio.samples_N, dtype=np.float32).tobytes())
     return digest.hexdigest()
 
 
 def as_row(features_7: NDArray[np.float64]) -> Mapping[str, float]:
-    """Name → value."""
+    """Return the features of a clip by name."""
     return dict(zip(NAMES, map(float, features_7), strict=True))
 
 
@@ -180,8 +183,9 @@ def _pitch_sd(tracked: Periodicity) -> float:
 
 
 def _stability(short_time: Spectra, sounding_T: NDArray[np.bool_]) -> float:
+    # without coefficient 0, so that changes of loudness do not count
     steps_TC = np.diff(short_time.mfcc_TC()[:, 1:], axis=0)
-    # the transform is orthonormal: squared differences of coefficients and of filters have the same sum
+    # the cosine transform is orthonormal, so the sum of squared differences is the same for coefficients and filters
     distance_T = np.sqrt((steps_TC**2).sum(axis=1) / MEL_FILTERS)
     is_pair_T = sounding_T[1:] & sounding_T[:-1]
     return 1 / (1 + float(distance_T[is_pair_T].mean())) if is_pair_T.any() else math.nan

@@ -1,7 +1,7 @@
-"""The one grid of frames of everything that is measured on audio.
+"""Grid of frames that all measurements on audio share.
 
-Frame t has its centre at (t + ½) · hop, and there are N // hop of them for N samples: at 100 frames a second, four
-frames are exactly one frame of a codec with 25. Where a window reaches beyond the clip, it is cut off there.
+The centre of frame t is at (t + ½) · hop, and N samples have N // hop frames. At 100 frames per second, four frames
+are exactly one frame of a codec with 25 frames per second. Windows are zero-padded beyond the ends of a clip.
 """
 
 from __future__ import annotations
@@ -23,20 +23,22 @@ def frame_count(samples: int, hop: int) -> int:
 
 
 def frames(samples_N: NDArray[Any], window: int, hop: int) -> NDArray[np.float32]:
-    """The samples under the window of each frame, (T, window), a view; zeros beyond the clip's ends.
+    """Return a view of the samples in the window of each frame, (T, window), with zeros beyond the ends of the clip.
 
-    `window` and `hop` are numbers of samples; a window is at least as long as a hop.
+    `window` and `hop` are numbers of samples. A window must not be shorter than a hop.
     """
     count = frame_count(len(samples_N), hop)
     if not count:
         return np.zeros((0, window), np.float32)
+    # zeros before and after the clip, so that the first and the last frame have full windows
     before = first_start(window, hop)
     needed = (count - 1) * hop + window
     after = max(0, needed - before - len(samples_N))
     padded = np.pad(samples_N.astype(np.float32, copy=False), (before, after))
+    # a strided view instead of a copy: windows overlap, so a copy would need several times the memory
     return np.lib.stride_tricks.sliding_window_view(padded, window)[::hop][:count]
 
 
 def first_start(window: int, hop: int) -> int:
-    """How many samples the window of frame 0 begins before the clip."""
+    """Return the number of samples by which the window of frame 0 starts before the clip."""
     return window // 2 - hop // 2

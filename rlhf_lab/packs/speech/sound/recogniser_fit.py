@@ -1,7 +1,7 @@
-"""Fits a recogniser to clips and the phones they say, without knowing when each phone is said.
+"""Fit of a recogniser to clips and their phones, without the times of the phones.
 
-Flat start: the sounding part of a clip is divided evenly among its phones. Then, a few times, the Gaussians are fitted
-to the frames of each state and the frames aligned anew (Viterbi training; Rabiner 1989, section VI).
+Flat start: each phone gets an equal part of the sounding frames of a clip. Then two steps alternate (Viterbi training;
+Rabiner 1989, section VI): the Gaussians are fitted to the frames of each state, and the frames are aligned again.
 """
 
 from __future__ import annotations
@@ -17,45 +17,51 @@ from rlhf_lab.packs.speech.sound.phone_models import Gaussians, observe
 from rlhf_lab.packs.speech.sound.recogniser import PAUSE, STATES, Recogniser, edit_distance
 
 ITERATIONS = 8
+"""Number of fits and alignments after the flat start."""
 ENTRY_COSTS = (0.0, 3.0, 6.0, 10.0, 15.0, 20.0, 30.0, 45.0)
-"""Costs of beginning a phone that are tried, nats."""
+"""Candidate costs of starting a phone in nats."""
 CLIPS_FOR_COST = 300
-"""How many clips the costs are tried on."""
+"""Approximate number of clips on which the entry costs are compared."""
 QUIET = 0.75
-"""At the flat start a frame is a pause if it lies this share of the way from the loudest to the quietest one."""
+"""Threshold of the flat start between the loudest (0) and the quietest frame (1); quieter frames are pauses."""
 
 
 def fit_recogniser(
     clips: Sequence[Audio], phones: Sequence[Sequence[str]], *, iterations: int = ITERATIONS
 ) -> Recogniser:
-    """A recogniser of all phones that occur. Needs no seed: nothing is drawn.
+    """Fit a recogniser of all phones that occur. The fit is deterministic and needs no seed.
 
     Args:
-        phones: what each clip says; pauses (`PAUSE`) may be left out, and are found wherever they are.
-        iterations: how often the clips are aligned.
+        phones: phones of each clip; pauses (`PAUSE`) are optional, because the alignment finds them.
+        iterations: number of fits and alignments.
 
-    Raises DataError for a clip that is too short for its phones, and where numbers of clips and sequences differ.
+    Raises DataError if a clip is too short for its phones, or if the numbers of clips and sequences differ.
     """
+    # sorted, so that the order of phones does not depend on the order of clips
     names = tuple(sorted({str(phone) for sequence in phones for phone in sequence} - {PAUSE}))
     if len(clips) != len(phones) or not names:
         raise DataError(
-            f"{len(clips)} clips, {len(phones)} sequences of phones with {len(names)} phones in all; give each clip "
-            "its own"
+            f"{len(clips)} clips, {len(phones)} sequences of phones with {len(names)} phones in total; pass one "
+            "sequence per clip"
         )
     observed = [observe(clip) for clip in clips]
     states = 1 + STATES * len(names)
+    # `indices` needs only the names, so the Gaussians of this recogniser are placeholders
     chains = Recogniser(names, _unfitted(states, observed[0].shape[1]), 0.0).indices(phones)
     for row, (rows_TD, chain) in enumerate(zip(observed, chains, strict=True)):
         if len(rows_TD) < STATES * len(chain):
             raise DataError(
-                f"clip {row} has {len(rows_TD)} frames of 10 ms with the silence around it, and its {len(chain)} "
+                f"clip {row} has {len(rows_TD)} frames of 10 ms, including the added silence, but its {len(chain)} "
                 f"phones need {STATES * len(chain)}; leave it out"
             )
     everything_TD = np.concatenate(observed)
-    state_T = np.concatenate([_flat_start(rows_TD, chain) for rows_TD, chain in zip(observed, chains, strict=True)])
+    starts = [_flat_start(rows_TD, chain) for rows_TD, chain in zip(observed, chains, strict=True)]
+    state_T = np.concatenate(starts)
+    # entry costs are 0 here: in a forced alignment they would be the same for all paths
     for _ in range(iterations):
         recogniser = Recogniser(names, Gaussians.fit(everything_TD, state_T, states), 0.0)
-        state_T = np.concatenate([states_T for states_T, _ in recogniser.align(observed, chains)])
+        aligned = recogniser.align(observed, chains)
+        state_T = np.concatenate([states_T for states_T, _ in aligned])
     gaussians = Gaussians.fit(everything_TD, state_T, states)
     return Recogniser(names, gaussians, _best_entry_cost(names, gaussians, observed, chains))
 
@@ -65,15 +71,15 @@ def _unfitted(states: int, size: int) -> Gaussians:
 
 
 def _flat_start(rows_TD: NDArray[np.float32], chain: Sequence[int]) -> NDArray[np.int64]:
-    """States of a clip's frames: those of its phones, each for the same time, where it sounds; the pause elsewhere."""
+    """Return the initial states of frames. Sounding frames are split evenly among phones; the others are pauses."""
     chain_states = np.concatenate([1 + STATES * phone + np.arange(STATES) for phone in chain])
-    # the 0th coefficient is the mean level, 0 in the loudest frame; a clip is observed with silence around it
+    # coefficient 0 is the mean level relative to the loudest frame; its minimum is in the added silence
     level_T = rows_TD[:, 0]
-    places = np.flatnonzero(level_T > QUIET * level_T.min())
-    if len(places) < len(chain_states):
-        places = np.arange(len(rows_TD))
+    positions = np.flatnonzero(level_T > QUIET * level_T.min())
+    if len(positions) < len(chain_states):  # each state needs a frame, so quiet frames are used as well
+        positions = np.arange(len(rows_TD))
     states_T = np.zeros(len(rows_TD), np.int64)
-    states_T[places] = chain_states[np.arange(len(places)) * len(chain_states) // len(places)]
+    states_T[positions] = chain_states[np.arange(len(positions)) * len(chain_states) // len(positions)]
     return states_T
 
 
@@ -83,11 +89,13 @@ def _best_entry_cost(
     observed: Sequence[NDArray[np.float32]],
     chains: Sequence[Sequence[int]],
 ) -> float:
-    """The cost with the fewest errors on some of the clips, the lowest of several."""
+    """Return the entry cost with the minimum number of errors on a subset of the clips; the lowest one in a tie."""
+    # every n-th clip, so that the subset is spread over all clips
     every = max(1, len(observed) // CLIPS_FOR_COST)
-    wanted = [[names[phone] for phone in chain] for chain in chains[::every]]
+    reference_phones = [[names[phone] for phone in chain] for chain in chains[::every]]
     errors = []
     for cost in ENTRY_COSTS:
-        heard, _ = Recogniser(names, gaussians, cost).hear(observed[::every])
-        errors.append(sum(edit_distance(said, asked) for said, asked in zip(heard, wanted, strict=True)))
+        recognised, _ = Recogniser(names, gaussians, cost).transcribe(observed[::every])
+        pairs = zip(recognised, reference_phones, strict=True)
+        errors.append(sum(edit_distance(hypothesis, reference) for hypothesis, reference in pairs))
     return ENTRY_COSTS[int(np.argmin(errors))]

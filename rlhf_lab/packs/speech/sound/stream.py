@@ -1,13 +1,13 @@
-"""A clip's codes as the text of a reply: one word per code, under the delay pattern of MusicGen (arXiv:2306.05284).
+"""Text form of a clip's codes: one word per code, in the delay pattern of MusicGen (arXiv:2306.05284).
 
-A clip is `codes_TK`: T frames, K codebooks. Codebook k of frame t stands in column t + k, so that when a column is
-sampled, the coarser codes of its frames are known. The T + K − 1 columns follow each other, codebook 0 first. With
+A clip is `codes_TK`: T frames, K codebooks. Codebook k of frame t is in column t + k. Therefore the coarser codes of a
+frame are known when a finer code is sampled. The text contains the T + K − 1 columns in order, codebook 0 first. With
 K = 3, the frames (1, 2, 3) and (4, 5, 6) are
 
     a1 b. c.   a4 b2 c.   a. b5 c3   a. b. c6
 
-`b.` is an empty place: codebook b has not begun, or has ended. The first empty place of codebook 0 ends the clip; all
-that follows is known by then, up to the codes of the other codebooks for frames that have begun.
+`b.` is an empty word: codebook b has not started yet, or has finished. The first empty word of codebook 0 after column
+0 ends the clip. After it, the pattern only leaves open the remaining codes of the other codebooks.
 """
 
 from __future__ import annotations
@@ -19,61 +19,67 @@ import numpy as np
 from numpy.typing import NDArray
 
 LETTERS = "abcdefghijklmnop"
-"""Of the codebooks, coarsest first."""
+"""Letters of the codebooks, coarse to fine."""
 EMPTY = "."
 WORD = re.compile(r"([a-p])([0-9]{1,9}|\.)")
 
 
 def code_word(codebook: int, code: int | None) -> str:
-    """The word of a code, or of an empty place."""
+    """Return the word of a code, or the empty word of the codebook for None."""
     return f"{LETTERS[codebook]}{EMPTY if code is None else code}"
 
 
 def all_words(sizes: Sequence[int]) -> list[str]:
-    """Every word of codebooks of these sizes: of each codebook the empty place, then its codes."""
+    """Return all words of codebooks of these sizes: for each codebook the empty word, then its codes."""
     return [code_word(k, code) for k, size in enumerate(sizes) for code in (None, *range(size))]
 
 
 def write_stream(codes_TK: NDArray[np.integer]) -> str:
-    """The text of a clip. Raises ValueError for a clip without frames, which no stream can say."""
+    """Return the text of a clip. Raises ValueError for a clip without frames, because a stream has one or more."""
     frames, codebooks = codes_TK.shape
     if not frames:
-        raise ValueError("a clip without frames has no stream; give it at least one frame")
+        raise ValueError("a clip without frames has no stream; provide one or more frames")
     words = []
+    # the last codebook needs K − 1 more columns than there are frames
     for column in range(frames + codebooks - 1):
         for k in range(codebooks):
             frame = column - k
-            words.append(code_word(k, int(codes_TK[frame, k]) if 0 <= frame < frames else None))
+            code = int(codes_TK[frame, k]) if 0 <= frame < frames else None
+            words.append(code_word(k, code))
     return " ".join(words)
 
 
 def read_stream(text: str, codebooks: int) -> NDArray[np.int64]:
-    """The whole frames of a stream, (T, K): those that have a code of every codebook. A stream may be cut anywhere.
+    """Return the complete frames of a stream, (T, K). A stream may be cut at any word.
+
+    A frame is complete if it has a code of each codebook.
 
     Raises:
-        ValueError: a word is no code word, is of another codebook, or has a code where the pattern has none.
+        ValueError: a word is not a code word, belongs to another codebook, or does not follow the delay pattern.
     """
     codes: list[list[int]] = [[] for _ in range(codebooks)]
-    for place, word in enumerate(text.split()):
-        column, k = divmod(place, codebooks)
-        codes[k] += _code_in_place(word, place, column, k, codes)
+    for position, word in enumerate(text.split()):
+        column, k = divmod(position, codebooks)
+        codes[k] += _code_in_place(word, position, column, k, codes)
+    # a cut stream may have codes of a frame only in some codebooks
     frames = min(map(len, codes))
     return np.array([codebook[:frames] for codebook in codes], dtype=np.int64).T.reshape(frames, codebooks)
 
 
-def _code_in_place(word: str, place: int, column: int, k: int, codes: Sequence[Sequence[int]]) -> list[int]:
-    """The code that a word says, none for an empty place; `codes` are those before it, of each codebook."""
+def _code_in_place(word: str, position: int, column: int, k: int, codes: Sequence[Sequence[int]]) -> list[int]:
+    """Parse a word. Returns a list with its code, empty for an empty word; `codes` has the previous codes."""
     match = WORD.fullmatch(word)
     if match is None or match[1] != LETTERS[k]:
-        raise ValueError(f"word {place + 1} of the stream is {word!r}; expected a code of codebook {LETTERS[k]!r}")
-    # codebook k goes on for as long as the one before it went on, a column later
-    ended = column - k > len(codes[k]) or (k > 0 and len(codes[k - 1]) == len(codes[k]))
-    must_be_empty = column < k or ended
+        raise ValueError(f"word {position + 1} of the stream is {word!r}; expected a code of codebook {LETTERS[k]!r}")
+    # codebook k has as many codes as codebook k − 1, one column later
+    own, previous = len(codes[k]), len(codes[k - 1])
+    finished = column - k > own or (k > 0 and previous == own)
+    must_be_empty = column < k or finished
     is_empty = match[2] == EMPTY
-    # only codebook 0 may choose to end, and not before it has begun
+    # only codebook 0 decides when the clip ends, and a clip has at least one frame
     may_end = k == 0 and column > 0
     if must_be_empty and not is_empty:
-        raise ValueError(f"word {place + 1} of the stream is {word!r}, where codebook {LETTERS[k]!r} is empty")
+        raise ValueError(f"word {position + 1} of the stream is {word!r}; expected the empty word {LETTERS[k]}{EMPTY}")
     if is_empty and not must_be_empty and not may_end:
-        raise ValueError(f"word {place + 1} of the stream is {word!r}, where codebook {LETTERS[k]!r} has a code")
+        raise ValueError(f"word {position + 1} of the stream is {word!r}; expected a code of codebook {LETTERS[k]!r}")
     return [] if is_empty else [int(match[2])]

@@ -1,4 +1,4 @@
-"""Replies of a codec model → audio: the `Renderer` of a corpus of speech."""
+"""Renderer of a speech corpus: decodes responses of a codec model to audio."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rlhf_lab.packs.speech.sound.codec import Codec
 from rlhf_lab.packs.speech.sound.stream import read_stream
 
 CACHED_SECONDS = 1_800.0
-"""Audio that is kept, most recent first: 115 MB of samples."""
+"""Capacity of the cache in seconds of audio, or 115 MB of samples. The least recently used clips are dropped."""
 
 
 class StreamRenderer:
-    """Decodes streams, each distinct one once for as long as it is in the cache.
+    """Decoder of streams with a least-recently-used cache of clips.
 
     Args:
-        codec: of the corpus that the streams belong to.
-        cached_seconds: audio that is kept.
+        codec: codec of the corpus.
+        cached_seconds: capacity of the cache in seconds of audio.
     """
 
     def __init__(self, codec: Codec, cached_seconds: float = CACHED_SECONDS):
@@ -36,23 +36,24 @@ class StreamRenderer:
 
     @property
     def fingerprint(self) -> str:
-        """Of the codec."""
+        """Fingerprint of the codec."""
         return self.codec.fingerprint
 
     def require_model(self, config: Any) -> None:
-        """Raise ConfigError where a policy says the codes of another codec than that of the data."""
+        """Raise ConfigError if the policy uses a different codec than the data."""
         codec = getattr(config, "codec", "")
         if codec and codec != self.fingerprint:
             raise ConfigError(
-                "the policy says the codes of another codec than the one of these data (data.codebooks, or data=speech "
-                "against data=espeak); use the data that it was trained on, or train one on these: +recipe=tts_sft"
+                "the policy uses a different codec than the data (data.codebooks differs, or data=speech and "
+                "data=espeak are mixed); use its training data, or train a policy on this data: +recipe=tts_sft"
             )
 
     def write(self, path: Path, audio: Audio) -> None:
         write_wav(path, audio)
 
     def render(self, responses: Sequence[str]) -> list[Audio]:
-        """The audio of each reply; what is no stream, or has no whole frame, is audio without samples."""
+        """Decode the audio of each response. Without a valid stream of one or more frames, it has no samples."""
+        # identical responses are decoded once
         audio = {}
         for response in dict.fromkeys(responses):
             audio[response] = self._cached(response)
@@ -63,6 +64,7 @@ class StreamRenderer:
         if clip is None:
             clip = self._cache[response] = self._decode(response)
             self._cached_seconds += _space(clip)
+            # the new clip itself is never dropped, even if it exceeds the capacity
             while self._cached_seconds > self._limit and len(self._cache) > 1:
                 self._cached_seconds -= _space(self._cache.popitem(last=False)[1])
         else:
@@ -72,13 +74,14 @@ class StreamRenderer:
     def _decode(self, response: str) -> Audio:
         try:
             samples = self.codec.decode(read_stream(response, len(self.sizes)))
+        # an invalid stream is an expected result of a policy, not an error
         except ValueError:
             samples = np.zeros(0, dtype=np.float32)
-        # the cache hands the same array to every caller
+        # all callers share the cached array, so nobody may modify it
         samples.flags.writeable = False
         return Audio(samples, self.codec.rate)
 
 
 def _space(clip: Audio) -> float:
-    """What a clip takes of the cache, s; text that is no stream takes some as well."""
+    """Return the size of a clip in the cache in seconds. The minimum of 0.1 s limits the number of invalid streams."""
     return max(clip.seconds, 0.1)

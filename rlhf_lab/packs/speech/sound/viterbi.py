@@ -1,9 +1,9 @@
-"""Best paths through left-to-right models of phones, for many clips at once.
+"""Viterbi paths through left-to-right models of phones, batched over clips.
 
-A clip's frames have a log-likelihood under every state of every phone. `forced_path` explains them by a given chain of
-phones, `free_path` by any sequence of phones. Between frames only the loop over time is left: all clips and states are
-one array. Source: L. Rabiner (1989), "A tutorial on hidden Markov models", Proceedings of the IEEE 77 (2), 257–286,
-section III B. States have no transition probabilities: in speech they decide little beside the spectra.
+The input is the log-likelihood of each frame under each state. `forced_path` aligns frames with a known chain of
+phones, and `free_path` recognises any sequence of phones. Only the time axis is a loop; clips and states are array
+dimensions. Source: L. Rabiner (1989), "A tutorial on hidden Markov models", Proceedings of the IEEE 77 (2), 257–286,
+section III B. States have no transition probabilities, because these matter little compared with the spectra of speech.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 STAY, STEP, JUMP = 0, 1, 2
-"""How a path came to a state: from itself, from the state before, from the end of another phone."""
+"""Transition into a state: from the same state, from the previous state, or from the end of another phone."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Path:
     """The best paths of B clips.
 
     Attributes:
-        state_BT: the state of each frame; of frames behind a clip's end, that of its last frame.
-        came_BT: how it came there (STAY, STEP, JUMP), 0 in the first frame.
-        score_B: log-likelihood plus penalties; −inf where no path fits into the clip.
+        state_BT: state of each frame. Padding frames after the end of a clip have the state of its last frame.
+        came_BT: transition into the state (STAY, STEP, JUMP); 0 in the first frame.
+        score_B: log-likelihood minus entry costs; −inf if the clip is too short for any path.
     """
 
     state_BT: NDArray[np.int64]
@@ -39,19 +39,21 @@ def forced_path(
     may_skip_BS: NDArray[np.bool_],
     ends_B: NDArray[np.int64],
 ) -> Path:
-    """The path through chains of states that begin with a state that may be left out, and end with one.
+    """Find the best path through a known chain of states. The first and the last state of a chain are optional.
 
     Args:
-        logps_BTS: log-likelihood of frames under the states of each clip's chain; −inf behind its end.
-        lengths_B: frames of each clip.
-        may_skip_BS: whether a state may be left out.
-        ends_B: the last state of each chain. The path ends there or in the state before.
+        logps_BTS: log-likelihood of frames under the states of each clip's chain; −inf after the end of the chain.
+        lengths_B: number of frames of each clip.
+        may_skip_BS: True if a state is optional.
+        ends_B: index of the last state of each chain. The path ends there or in the previous state.
     """
     clips, _, states = logps_BTS.shape
-    # a state is also reached from two before, where the one between may be left out
+    # a state can also be reached from two states before if the state between is optional
     may_jump_BS = np.zeros((clips, states), bool)
+    # state s can be entered from s − 2 if state s − 1 is optional
     may_jump_BS[:, 2:] = may_skip_BS[:, 1:-1]
     first_BS = np.full((clips, states), -np.inf, np.float32)
+    # a path starts in the optional first state or in the second one
     first_BS[:, :2] = logps_BTS[:, 0, :2]
 
     def reach(score_BS: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -59,7 +61,7 @@ def forced_path(
         by_step_BS[:, 1:] = score_BS[:, :-1]
         by_jump_BS = np.full_like(score_BS, -np.inf)
         by_jump_BS[:, 2:] = np.where(may_jump_BS[:, 2:], score_BS[:, :-2], -np.inf)
-        return np.stack([score_BS, by_step_BS, by_jump_BS])
+        return np.stack([score_BS, by_step_BS, by_jump_BS])  # in the order STAY, STEP, JUMP
 
     came_TBS, score_BS = _forward(first_BS, logps_BTS, lengths_B, reach)
     rows_B = np.arange(clips)
@@ -76,14 +78,14 @@ def free_path(
     is_end_S: NDArray[np.bool_],
     entry_cost_S: NDArray[np.float32],
 ) -> Path:
-    """The path through any sequence of phones, each passed from its first state to its last.
+    """Find the best path through any sequence of phones. A path visits the states of a phone from first to last.
 
     Args:
-        logps_BTS: log-likelihood of frames under all states, those of a phone beside each other.
-        lengths_B: frames of each clip.
-        is_start_S: whether a state is the first of its phone.
-        is_end_S: whether it is the last.
-        entry_cost_S: what a path pays to begin a phone at its first state, nats.
+        logps_BTS: log-likelihood of frames under all states; the states of a phone are adjacent.
+        lengths_B: number of frames of each clip.
+        is_start_S: True for the first state of a phone.
+        is_end_S: True for the last state of a phone.
+        entry_cost_S: cost of starting a phone at its first state in nats.
     """
     first_BS = np.where(is_start_S, logps_BTS[:, 0] - entry_cost_S, -np.inf).astype(np.float32)
     best_end_TB: list[NDArray[np.int64]] = [np.zeros(len(logps_BTS), np.int64)]
@@ -91,16 +93,17 @@ def free_path(
     def reach(score_BS: NDArray[np.float32]) -> NDArray[np.float32]:
         by_step_BS = np.full_like(score_BS, -np.inf)
         by_step_BS[:, 1:] = np.where(is_start_S[1:], -np.inf, score_BS[:, :-1])
-        ended_BS = np.where(is_end_S, score_BS, -np.inf)
-        best_end_TB.append(ended_BS.argmax(axis=1))
-        by_jump_BS = np.where(is_start_S, ended_BS.max(axis=1)[:, None] - entry_cost_S, -np.inf)
+        finished_BS = np.where(is_end_S, score_BS, -np.inf)
+        # all jumps into a frame come from the same state: the best end of a phone in the previous frame
+        best_end_TB.append(finished_BS.argmax(axis=1))
+        by_jump_BS = np.where(is_start_S, finished_BS.max(axis=1)[:, None] - entry_cost_S, -np.inf)
         return np.stack([score_BS, by_step_BS, by_jump_BS.astype(np.float32)])
 
     came_TBS, score_BS = _forward(first_BS, logps_BTS, lengths_B, reach)
-    ended_BS = np.where(is_end_S, score_BS, -np.inf)
-    last_B = ended_BS.argmax(axis=1)
+    finished_BS = np.where(is_end_S, score_BS, -np.inf)
+    last_B = finished_BS.argmax(axis=1)
     state_BT, came_BT = _trace(came_TBS, last_B, jump_from=np.array(best_end_TB))
-    return Path(state_BT, came_BT, ended_BS[np.arange(len(last_B)), last_B].astype(np.float64))
+    return Path(state_BT, came_BT, finished_BS[np.arange(len(last_B)), last_B].astype(np.float64))
 
 
 def _forward(
@@ -109,32 +112,33 @@ def _forward(
     lengths_B: NDArray[np.int64],
     reach: Callable[[NDArray[np.float32]], NDArray[np.float32]],
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """How the best path came to each state of each frame (T, B, S), and the scores after each clip's last frame.
+    """Return the transition of the best path into each state of each frame (T, B, S), and the final scores (B, S).
 
     Args:
-        reach: scores of a frame → the best score with which each state is reached from it, in each way, (3, B, S).
+        reach: function from the scores of a frame to the best score of each state for each transition, (3, B, S).
     """
     clips, count, states = logps_BTS.shape
+    # scores are only needed for the current frame; the transitions are stored to trace the path
     came_TBS = np.zeros((count, clips, states), np.int8)
     score_BS = first_BS
     for t in range(1, count):
         from_where_WBS = reach(score_BS)
         came_BS = from_where_WBS.argmax(axis=0)
         reached_BS = from_where_WBS.max(axis=0) + logps_BTS[:, t]
-        # a clip that has ended keeps its scores, and its path stays where it is
-        goes_on_B1 = (t < lengths_B)[:, None]
-        came_TBS[t] = np.where(goes_on_B1, came_BS, STAY)
-        score_BS = np.where(goes_on_B1, reached_BS, score_BS)
+        # in padding frames a clip keeps its scores and its state
+        continues_B1 = (t < lengths_B)[:, None]
+        came_TBS[t] = np.where(continues_B1, came_BS, STAY)
+        score_BS = np.where(continues_B1, reached_BS, score_BS)
     return came_TBS, score_BS
 
 
 def _trace(
     came_TBS: NDArray[np.int8], last_B: NDArray[np.int64], jump_from: NDArray[np.int64] | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
-    """The states of the path that ends in `last_B`, (B, T), and how it came to each.
+    """Trace the path back from its last state. Returns its states and transitions, (B, T).
 
     Args:
-        jump_from: state that a jump to frame t came from, (T, B); None where it is the state two before.
+        jump_from: origin of a jump into frame t, (T, B); None if a jump skips one state.
     """
     count, clips, _ = came_TBS.shape
     state_BT = np.zeros((clips, count), np.int64)

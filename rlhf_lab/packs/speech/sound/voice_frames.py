@@ -1,7 +1,6 @@
-"""What a speaker's voice does, frame by frame: the common form of the analysis, the codec and the renderer.
+"""Parameters of a voice per frame, shared by the analysis, the codec and the renderer.
 
-A frame says how high the voice is, what shape its spectrum has, how loud and how breathy it is. Phase is left out: the
-renderer makes one of its own.
+A frame contains pitch, the shape of the spectrum, energy and breathiness. It has no phase; the renderer generates one.
 """
 
 from __future__ import annotations
@@ -14,31 +13,31 @@ from numpy.typing import NDArray
 FRAMES_PER_SECOND = 25
 BANDS = 20
 LOWEST_HZ, HIGHEST_HZ = 100.0, 7_400.0
-"""Centres of the lowest and of the highest band."""
+"""Centres of the lowest and of the highest band in Hz."""
 SILENCE_DB = -70.0
-"""Energy of a silent frame; nothing is quieter."""
+"""Energy of a silent frame in dB, the minimum of all frames."""
 
 
 def mel(hertz: NDArray[np.float64] | float) -> NDArray[np.float64]:
-    """Frequencies on the mel scale of O'Shaughnessy (1987)."""
+    """Convert frequencies in Hz to the mel scale of O'Shaughnessy (1987)."""
     return 2595 * np.log10(1 + np.asarray(hertz, dtype=np.float64) / 700)
 
 
 def band_centres() -> NDArray[np.float64]:
-    """Centres of the bands in Hz, (BANDS,): equal steps in mel."""
+    """Return the centres of the bands in Hz, (BANDS,), with equal spacing in mel."""
     steps = np.linspace(mel(LOWEST_HZ), mel(HIGHEST_HZ), BANDS)
     return 700 * (10 ** (steps / 2595) - 1)
 
 
 @dataclass(frozen=True)
 class Frames:
-    """T frames of a voice, `FRAMES_PER_SECOND` each second; frame t is centred at (t + ½) / `FRAMES_PER_SECOND`.
+    """T frames of a voice at `FRAMES_PER_SECOND`; frame t is centred at (t + ½) / `FRAMES_PER_SECOND` seconds.
 
     Attributes:
-        f0_T: fundamental frequency in Hz; 0 where there is no voice.
-        envelope_TD: shape of the spectrum, dB at the centre of each of D = `BANDS` bands; the mean over bands is 0.
-        energy_T: root mean square of the samples, dB against full scale; `SILENCE_DB` is silence.
-        aperiodicity_T: share of noise in the power of a voiced frame, 0…1; 1 where there is no voice.
+        f0_T: fundamental frequency in Hz; 0 for unvoiced frames.
+        envelope_TD: shape of the spectrum in dB at the centres of the D = `BANDS` bands; the mean over bands is 0.
+        energy_T: root mean square of the samples in dB of full scale; `SILENCE_DB` is silence.
+        aperiodicity_T: fraction of noise in the power of a voiced frame, 0…1; 1 for unvoiced frames.
     """
 
     f0_T: NDArray[np.float64]

@@ -1,5 +1,6 @@
-"""The speech world: made-up utterances, how people say them well and badly, and how natural a clip is.
+"""Speech world: synthetic utterances, good and defective deliveries of them, and the true naturalness of a clip.
 
-In reading order: phones.py, prompts.py (what is asked for), delivery.py (how it is said), recogniser.py, gold.py
-(what it is worth), world.py.
+Read phones.py, prompts.py (the utterances), delivery.py (their deliveries), recogniser.py, gold.py (the true reward),
+clip_world.py and world.py. english_prompts.py, english_delivery.py and english_world.py are the counterparts for
+espeak-ng. settings.py, speech.py and espeak.py define the corpora of `data=speech` and `data=espeak`.
 """

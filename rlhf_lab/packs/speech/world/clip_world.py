@@ -1,5 +1,7 @@
-"""What all worlds of speech do: grade streams against the utterance as it was asked for, draw pairs of clips, and
-label them. What is said and how, and what it is worth, is left to the world."""
+"""Base class of the speech worlds: grades streams, samples pairs of clips, and labels them.
+
+A subclass defines the utterances, their deliveries and the true reward (gold).
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,19 @@ MEASURES = (
     *(measures.GOLD, PHONE_ERROR, AUDIO_SECONDS, measures.GARBLE),
     *measures.details(**dict.fromkeys(gold.ASPECTS, "an aspect of the delivery, 0…1 of its points")),
 )
-"""What `ClipWorld.measure` returns, in this order. A reply is garbled where it is no stream or has no whole frame."""
+"""Measures that `ClipWorld.measure` returns, in this order. A response is degenerate (garble) if it is not a stream or
+has no complete frame."""
 
 
 class AnyUtterance(Protocol):
-    """What is asked for."""
+    """An utterance that a prompt requests."""
 
     @property
     def prompt(self) -> str: ...
 
 
 class AnyDelivery(Protocol):
-    """One way to say an utterance."""
+    """A delivery of an utterance."""
 
     @property
     def defect(self) -> str: ...
@@ -48,24 +51,24 @@ DeliveryT = TypeVar("DeliveryT", bound=AnyDelivery)
 
 
 class _Take(NamedTuple):
-    """A clip of a pair: its defect, and its codes (T, CODEBOOKS)."""
+    """A clip of a pair with its defect and its codes (T, CODEBOOKS)."""
 
     defect: str
     codes_TK: NDArray[np.int64]
 
 
 class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
-    """A world of utterances, spoken in codes.
+    """A world of utterances whose clips are codec codes.
 
     Args:
-        good: share of deliveries without a defect, 0…1.
-        new_voice: share of the test prompts with the held-out voice, 0…1.
-        temperature: of the listener, in gold points; 0 always takes the better side.
-        seed: draws utterances, deliveries and what the listener says.
+        good: fraction of deliveries without a defect, 0…1.
+        new_voice: fraction of the test prompts with the held-out voice, 0…1.
+        temperature: noise of the listener in gold points; a listener with 0 always prefers the better clip.
+        seed: seed of utterances, deliveries and the choices of the listener.
 
     Attributes:
-        codec: writes and reads all clips of this world.
-        unheard_phone_error: phone error of a reply in which nothing can be heard.
+        codec: codec of all clips of this world.
+        unheard_phone_error: phone error of a response without an audible frame.
     """
 
     measures = MEASURES
@@ -74,86 +77,90 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
 
     def __init__(self, *, good: float, new_voice: float, temperature: float, seed: int):
         require(
-            (0 <= good <= 1, f"good={good} is a share, 0…1"),
-            (0 <= new_voice <= 1, f"new_voice={new_voice} is a share, 0…1"),
-            (temperature >= 0, f"temperature={temperature} is negative; 0 is a noiseless listener"),
-            (seed >= 0, f"seed={seed} is negative"),
+            (0 <= good <= 1, f"good={good} must be a fraction from 0 to 1"),
+            (0 <= new_voice <= 1, f"new_voice={new_voice} must be a fraction from 0 to 1"),
+            (temperature >= 0, f"temperature={temperature} must be 0 or more; 0 is a noiseless listener"),
+            (seed >= 0, f"seed={seed} must be 0 or more"),
         )
         self.good = good
         self.new_voice = new_voice
         self.listener = Annotator(0.0, 0.0, 0.0, temperature)
         self._seed = seed
-        self._asked: dict[str, gold.Measurements] = {}
+        self._requested: dict[str, gold.Measurements] = {}
 
     @abstractmethod
     def read_prompt(self, prompt: str) -> UtteranceT:
-        """The utterance that a prompt asks for. Raises DataError for other text."""
+        """Parse the utterance that a prompt requests. Raises DataError for other text."""
 
     @abstractmethod
-    def facts(self, utterance: UtteranceT) -> dict[str, str]:
-        """The row of `Corpus.facts`."""
+    def metadata(self, utterance: UtteranceT) -> dict[str, str]:
+        """Return the row of `Corpus.metadata`."""
 
     @abstractmethod
     def _draw(self, rng: np.random.Generator, split: str) -> tuple[UtteranceT, tuple[DeliveryT, DeliveryT]]:
-        """An utterance of a split, and two ways to say it."""
+        """Sample an utterance of a split and two deliveries of it."""
 
     @abstractmethod
     def _perform(self, utterance: UtteranceT, delivery: DeliveryT | None) -> Frames:
-        """What is said in one way; None is as it was asked for."""
+        """Return the frames of a delivery; None means exactly as requested."""
 
     @abstractmethod
     def _rest_hz(self, utterance: UtteranceT) -> float:
-        """Pitch of the utterance's voice at rest."""
+        """Return the pitch of the utterance's voice at rest in Hz."""
 
     @abstractmethod
     def _judge(
         self, utterances: Sequence[UtteranceT], clips: Sequence[Frames], shares: Sequence[Mapping[str, float]]
     ) -> list[tuple[float, float]]:
-        """(gold, phone error) of audible clips, from the shares of their aspects and what is said."""
+        """Return gold and phone error of audible clips, from the fractions of their aspects and their phones."""
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
-        """Grade replies: every one of `MEASURES`, each (N,). Raises DataError for an unknown prompt."""
+        """Grade responses. Returns all `MEASURES`, each (N,). Raises DataError for an unknown prompt."""
         if len(prompts) != len(responses):
-            raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; one response per prompt is needed")
+            raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; pass one response per prompt")
         utterances = [self.read_prompt(prompt) for prompt in prompts]
         return self._grade(utterances, [_read_codes(response) for response in responses])
 
     def _grade(
         self, utterances: Sequence[UtteranceT], clips: Sequence[NDArray[np.int64] | None]
     ) -> dict[str, FloatArray]:
-        """Every one of `MEASURES` of clips in codes (T, CODEBOOKS); None is a reply that is no stream."""
+        """Return all `MEASURES` of clips in codes (T, CODEBOOKS); None is a response that is not a stream."""
+        # every clip starts with the worst grades; only audible clips are graded further
         rows = [self._worst(garble=1.0) for _ in clips]
         audible: list[int] = []
         frames: list[Frames] = []
         for i, (utterance, codes_TK) in enumerate(zip(utterances, clips, strict=True)):
             try:
                 clip = None if codes_TK is None else self.codec.frames(codes_TK)
-            except ValueError:  # a code that the codebook does not have
+            except ValueError:  # a code outside its codebook
                 clip = None
             if clip is None or not len(clip):
                 continue
             rows[i] = self._worst(garble=0.0, seconds=len(clip) / FRAMES_PER_SECOND)
             measured = gold.measure(clip, self._rest_hz(utterance))
+            # a clip without an audible frame keeps the worst grades
             if measured is not None:
-                rows[i] |= gold.score_aspects(measured, self._as_asked(utterance))
+                rows[i] |= gold.score_aspects(measured, self._as_requested(utterance))
                 audible.append(i)
                 frames.append(clip)
+        # graded in one call, because recognition is batched over clips
         judged = self._judge([utterances[i] for i in audible], frames, [rows[i] for i in audible])
         for i, (worth, error) in zip(audible, judged, strict=True):
             rows[i] |= {"phone_error": error, "gold": worth}
         return {measure.name: np.array([row[measure.name] for row in rows], dtype=np.float64) for measure in MEASURES}
 
-    def _as_asked(self, utterance: UtteranceT) -> gold.Measurements:
-        """What gold measures of the utterance, said as it was asked for."""
-        if utterance.prompt not in self._asked:
+    def _as_requested(self, utterance: UtteranceT) -> gold.Measurements:
+        """Return the measurements of the utterance spoken exactly as requested."""
+        # encoded and decoded like a clip, so that quantisation errors affect both sides of the comparison
+        if utterance.prompt not in self._requested:
             frames = self.codec.frames(self.codec.quantise(self._perform(utterance, None)))
             measured = gold.measure(frames, self._rest_hz(utterance))
             assert measured is not None, f"{utterance.prompt!r} is not audible"
-            self._asked[utterance.prompt] = measured
-        return self._asked[utterance.prompt]
+            self._requested[utterance.prompt] = measured
+        return self._requested[utterance.prompt]
 
     def _worst(self, *, garble: float, seconds: float = 0.0) -> dict[str, float]:
-        """The grades of a reply in which nothing can be heard."""
+        """Return the grades of a response without an audible frame."""
         return {
             "gold": gold.LEAST,
             "phone_error": self.unheard_phone_error,
@@ -165,9 +172,12 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
     def prefer(
         self, prompts: Sequence[str], first: Sequence[str], second: Sequence[str], *, seed: int
     ) -> tuple[BoolArray, FloatArray]:
-        """Label pairs as the simulated listener: (first is preferred (N,), probability that it is (N,)).
+        """Label pairs with the simulated listener: a Bradley-Terry model on gold divided by the temperature.
 
-        Bradley-Terry on gold over the temperature. The seed draws the choices only.
+        The seed only affects the choices.
+
+        Returns:
+            True if the first response is preferred, (N,), and the probability of that, (N,).
         """
         probability = self.listener.probability(
             self.measure(prompts, first)["gold"], self.measure(prompts, second)["gold"]
@@ -176,20 +186,20 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
         return choose(probability, rng), probability
 
     def say(self, prompt: str, delivery: DeliveryT | None = None) -> str:
-        """The stream of a prompt, said in one way; by default as it was asked for."""
+        """Return the stream of a delivery of the prompt; by default exactly as requested."""
         return write_stream(self._codes(self.read_prompt(prompt), delivery))
 
     def _codes(self, utterance: UtteranceT, delivery: DeliveryT | None) -> NDArray[np.int64]:
         return self.codec.quantise(self._perform(utterance, delivery))
 
     def sample(self, n: int, split: str, *, seed: int = 0) -> tuple[list[Pair], LoadReport]:
-        """n labelled pairs of a split, and what was drawn: identical clips are counted and drawn again.
+        """Sample n labelled pairs of a split. Returns them with a report. Identical clips are counted and replaced.
 
-        The first k of n pairs are the pairs of `sample(k, …)`. `Pair.meta` has p_chosen and, for each side, gold_,
-        phone_error_, seconds_, garble_ and defect_ (empty where it has none).
+        The first k of n pairs are the pairs of `sample(k, …)`. `Pair.meta` contains p_chosen and, for each side, gold_,
+        phone_error_, audio_seconds_, garble_ and defect_ (empty without a defect).
         """
         if split not in SPLITS:
-            raise DataError(f"split {split!r} is unknown; use {' or '.join(SPLITS)}")
+            raise DataError(f"unknown split {split!r}; use {' or '.join(SPLITS)}")
         report = LoadReport(kept=n)
         utterances: list[UtteranceT] = []
         takes: tuple[list[_Take], list[_Take]] = ([], [])
@@ -197,6 +207,7 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
             if len(utterances) == n:
                 break
             report.rows += 1
+            # compared as codes, because different deliveries may be quantised to the same clip
             first, second = (_Take(delivery.defect, self._codes(utterance, delivery)) for delivery in deliveries)
             if np.array_equal(first.codes_TK, second.codes_TK):
                 report.drop("identical clips")
@@ -205,11 +216,12 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
             takes[0].append(first)
             takes[1].append(second)
         measured = [self._grade(utterances, [take.codes_TK for take in side]) for side in takes]
-        # labels have a random stream of their own, apart from that of the clips
+        # labels use a separate random stream, so that the clips do not depend on the labels
         probability = self.listener.probability(measured[0]["gold"], measured[1]["gold"])
         first_wins = choose(probability, self._random("labels", split, seed))
         pairs = []
         for i, utterance in enumerate(utterances):
+            # the listener's choice may disagree with gold
             chosen, rejected = (0, 1) if first_wins[i] else (1, 0)
             meta = {
                 "p_chosen": float(probability[i] if first_wins[i] else 1 - probability[i]),
@@ -221,18 +233,19 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
         return pairs, report
 
     def _draws(self, split: str, seed: int) -> Iterator[tuple[UtteranceT, tuple[DeliveryT, DeliveryT]]]:
-        """Utterances of a split, each with two deliveries, without end."""
+        """Yield utterances of a split, each with two deliveries, in an infinite sequence."""
         rng = self._random("clips", split, seed)
         while True:
             yield self._draw(rng, split)
 
     def _random(self, purpose: str, split: str, seed: int) -> np.random.Generator:
-        """An independent random stream per purpose and split."""
+        """Return an independent random generator for each purpose and split."""
+        # crc32 is stable between processes, unlike `hash` of a string
         return np.random.default_rng([self._seed, seed, crc32(f"{purpose}/{split}".encode())])
 
 
 def _read_codes(response: str) -> NDArray[np.int64] | None:
-    """The codes of a reply; None where it is no stream."""
+    """Parse the codes of a response; None if it is not a stream."""
     try:
         return read_stream(response, CODEBOOKS)
     except ValueError:
@@ -240,6 +253,6 @@ def _read_codes(response: str) -> NDArray[np.int64] | None:
 
 
 def _describe(side: str, take: _Take, measured: Mapping[str, FloatArray], i: int) -> dict[str, float | bool | str]:
-    """The entries of `Pair.meta` about one side of pair i."""
+    """Return the entries of `Pair.meta` for one side of pair i."""
     numbers = {f"{key}_{side}": float(measured[key][i]) for key in ("gold", "phone_error", "audio_seconds")}
     return {**numbers, f"garble_{side}": bool(measured["garble"][i]), f"defect_{side}": take.defect}

@@ -1,8 +1,8 @@
-"""How a person says an utterance: melody, timing and loudness as asked for, with small variations, and defects.
+"""Simulated deliveries of an utterance: melody, timing and loudness as requested, small variations, and defects.
 
-`perform` makes frames, not samples: a corpus needs no audio. Tracks are drawn at 100 points a second and averaged to
-the frames of the codec. Left out: reduced vowels, assimilation, hesitation, emphasis by meaning, and room and
-microphone.
+`perform` returns frames instead of samples, so a corpus needs no audio. Tracks are generated at 100 points per second
+and averaged to the frames of the codec. The model omits reduced vowels, assimilation, hesitation, emphasis by meaning,
+room acoustics and the microphone.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rlhf_lab.packs.speech.world.prompts import Utterance
 POINTS_PER_FRAME = 4
 POINTS_PER_SECOND = POINTS_PER_FRAME * FRAMES_PER_SECOND
 QUIET_DB = -60.0
-"""Energy of a closure or a pause before smoothing."""
+"""Energy of a closure or a pause in dB, before smoothing."""
 VOICE_APERIODICITY = 0.05
 COARTICULATION = 5
-"""Points over which the mouth moves from one phone to the next, 50 ms."""
+"""Number of points of the transition between phones: 50 ms."""
 
 DEFECTS = {
     "monotone": 0.46,
@@ -35,20 +35,20 @@ DEFECTS = {
     "mumbled": 0.09,
     "wild": 0.02,
 }
-"""Defect → its share of deliveries with a defect."""
+"""Defects and their fractions of all deliveries with a defect."""
 WEAKEST = 0.4
-"""Severities of defects are uniform from here to 1."""
+"""Minimum severity of a defect. Severities are uniform between this value and 1."""
 
 
 class Manner(NamedTuple):
-    """What a style asks for.
+    """Parameters of a style.
 
     Attributes:
         movement: factor of all pitch movement.
         rate: factor of the speed.
-        energy: of an open vowel, dB against full scale.
-        aperiodicity: added to the voice's own.
-        pauses: factor of the length of pauses.
+        energy: energy of an open vowel in dB of full scale.
+        aperiodicity: value added to the aperiodicity of the voice.
+        pauses: factor of the duration of pauses.
     """
 
     movement: float
@@ -69,16 +69,16 @@ MANNERS = {
 
 
 class Melody(NamedTuple):
-    """The pitch of a category of sentence, semitones against the voice at rest, before the style's factor.
+    """Pitch contour of a category of sentence, in semitones relative to the voice at rest, before the style's factor.
 
     Attributes:
-        base: of the whole sentence.
-        accent: of each word's first syllable.
-        fall: over the sentence, negative falls.
+        base: offset of the entire sentence.
+        accent: height of the accent on the first syllable of each word.
+        fall: linear change over the sentence; negative values fall.
         end: movement on the last syllable.
-        word_end: movement at the end of every other word.
-        energy: dB, added to the style's.
-        pause: milliseconds after every word but the last.
+        word_end: movement at the end of all other words.
+        energy: value in dB added to the energy of the style.
+        pause: duration in milliseconds of the pause after each word except the last.
     """
 
     base: float
@@ -99,21 +99,21 @@ MELODIES = {
     "aside": Melody(-2.0, 1.0, -0.5, -1.0, energy=-6.0),
 }
 FINAL_LENGTHENING, STRESS_LENGTHENING = 1.5, 1.2
-"""Factors of the duration of the last vowel, and of stressed ones."""
+"""Factors of the duration of the last vowel and of stressed vowels."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """One way to say an utterance: factors and offsets beside what the style asks for. The default has none.
+    """A delivery of an utterance: deviations from the requested style. The default has no deviations.
 
     Args:
-        defect: key of `DEFECTS`, or empty.
-        severity: of the defect, 0…1; at 0 it is not there.
+        defect: key of `DEFECTS`; empty for no defect.
+        severity: severity of the defect, 0…1; 0 disables it.
         rate, movement: factors of speed and pitch movement.
-        pitch: semitones.
-        energy: dB.
+        pitch: offset of the pitch in semitones.
+        energy: offset of the energy in dB.
         unsteady: standard deviation of the logarithm of each phone's duration.
-        seed: draws the durations of phones, and what of a defect is random.
+        seed: seed of phone durations and of the random part of a defect.
     """
 
     defect: str = ""
@@ -126,16 +126,17 @@ class Delivery:
     seed: int = 0
 
     def of(self, defect: str) -> float:
-        """Severity of a defect in this delivery."""
+        """Return the severity of a defect in this delivery; 0 if it has another defect or none."""
         return self.severity if self.defect == defect else 0.0
 
 
 def draw_delivery(rng: np.random.Generator, good: float) -> Delivery:
-    """A person's delivery: without a defect with probability `good`, and with small variations in any case."""
+    """Sample a delivery with small variations. It has no defect with probability `good`."""
     defect, severity = "", 0.0
     if rng.random() >= good:
         defect = str(rng.choice(list(DEFECTS), p=list(DEFECTS.values())))
         severity = float(rng.uniform(WEAKEST, 1.0))
+    # drawn in all cases, so that deliveries with and without a defect vary in the same way
     variation = rng.standard_normal(4)
     return Delivery(
         defect,
@@ -150,7 +151,14 @@ def draw_delivery(rng: np.random.Generator, good: float) -> Delivery:
 
 
 class _Segment(NamedTuple):
-    """A stretch of one target, in points. `place` is the word and the syllable in it; −1 outside words."""
+    """A segment with one articulation target.
+
+    Attributes:
+        phone: letter of the phone, or the pause.
+        points: duration in points.
+        closed: True for a pause, or the closure of a stop.
+        word, syllable: index of the word, and of the syllable in the word; −1 outside words.
+    """
 
     phone: str
     points: int
@@ -160,20 +168,22 @@ class _Segment(NamedTuple):
 
 
 def perform(utterance: Utterance, delivery: Delivery | None = None) -> Frames:
-    """The frames of an utterance, said in one way; by default as it was asked for."""
+    """Return the frames of a delivery of an utterance; by default exactly as requested."""
     delivery = delivery or Delivery()
+    # stages: segments in time, tracks per point (envelope, energy, voicing, pitch), average per frame, cut
     rng = np.random.default_rng(delivery.seed)
     segments = _insert_silences(_segments(utterance, delivery, rng), delivery, rng)
     points = [segment.points for segment in segments]
-    envelope_PD, energy_P, voiced_P, aperiodicity_P = _mouth(utterance, delivery, segments)
+    envelope_PD, energy_P, voiced_P, aperiodicity_P = _articulation(utterance, delivery, segments)
     f0_P = np.where(voiced_P, _pitch(utterance, delivery, segments, rng), 0.0)
     frames = _average(f0_P, envelope_PD, energy_P, aperiodicity_P)
     return _cut(frames, delivery, sum(points))
 
 
 def _segments(utterance: Utterance, delivery: Delivery, rng: np.random.Generator) -> list[_Segment]:
-    """Targets in time, from a short silence to a short silence."""
+    """Return the articulation targets in time, between two short silences."""
     manner, melody = MANNERS[utterance.style], MELODIES[utterance.category]
+    # the defect "fast" is up to 2.1 times as fast
     rate = manner.rate * delivery.rate * (1 + 1.1 * delivery.of("fast"))
     segments = [_Segment(PAUSE, 4, True, -1, -1)]
     last = (len(utterance.words) - 1, len(utterance.words[-1]) - 1)
@@ -182,9 +192,11 @@ def _segments(utterance: Utterance, delivery: Delivery, rng: np.random.Generator
             for letter in phones:
                 phone = PHONES[letter]
                 stretch = np.exp(delivery.unsteady * rng.standard_normal()) / rate
+                # only vowels are lengthened, by stress and before the end of the sentence
                 if letter in VOWELS:
                     stretch *= STRESS_LENGTHENING if syllable == 0 else 1.0
                     stretch *= FINAL_LENGTHENING if (word, syllable) == last else 1.0
+                # a stop is a silent closure followed by its burst
                 if phone.closure:
                     segments.append(_Segment(letter, _points(phone.closure * stretch), True, word, syllable))
                 segments.append(_Segment(letter, _points(phone.milliseconds * stretch), False, word, syllable))
@@ -199,7 +211,7 @@ def _points(milliseconds: float) -> int:
 
 
 def _insert_silences(segments: list[_Segment], delivery: Delivery, rng: np.random.Generator) -> list[_Segment]:
-    """The defect "silences": two pauses, together up to .8 s, between syllables."""
+    """Apply the defect "silences": two pauses between syllables, of up to 0.8 s in total."""
     severity = delivery.of("silences")
     if not severity:
         return segments
@@ -208,6 +220,7 @@ def _insert_silences(segments: list[_Segment], delivery: Delivery, rng: np.rando
         for i in range(2, len(segments) - 1)
         if (segments[i].word, segments[i].syllable) != (segments[i - 1].word, segments[i - 1].syllable)
     ]
+    # inserted from the last to the first, so that the index of the other border stays valid
     chosen = sorted(rng.choice(borders, size=min(2, len(borders)), replace=False).tolist(), reverse=True)
     segments = list(segments)
     for border in chosen:
@@ -215,10 +228,10 @@ def _insert_silences(segments: list[_Segment], delivery: Delivery, rng: np.rando
     return segments
 
 
-def _mouth(
+def _articulation(
     utterance: Utterance, delivery: Delivery, segments: list[_Segment]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
-    """Envelope (P, BANDS), energy, voicing and aperiodicity, each (P,), at every point."""
+    """Return envelope (P, BANDS), energy, voicing and aperiodicity, each (P,), at all points."""
     manner, melody = MANNERS[utterance.style], MELODIES[utterance.category]
     voice = utterance.speaker
     mumbled = delivery.of("mumbled")
@@ -229,11 +242,11 @@ def _mouth(
     noise: list[float] = []
     for segment in segments:
         phone = PHONES.get(segment.phone)
-        if phone is None:
+        if phone is None:  # in a pause the envelope of the previous phone remains
             shapes.append(shapes[-1] if shapes else neutral)
         else:
             shape = envelope(segment.phone, voice)
-            # a lazy mouth stays near the neutral vowel
+            # reduced articulation moves all phones towards the neutral vowel
             shapes.append(shape + 0.6 * mumbled * (neutral - shape))
         open_mouth = phone is not None and not segment.closed
         energies.append(phone.energy if phone and open_mouth else QUIET_DB)
@@ -241,16 +254,17 @@ def _mouth(
         noise.append(phone.aperiodicity if phone else 0.0)
     counts = [segment.points for segment in segments]
     smoothing = COARTICULATION + round(6 * mumbled)
-    # smoothed twice: the path from one target to the next has no corners
+    # two box filters give a transition without corners
     envelope_PD = np.repeat(np.array(shapes), counts, axis=0)
     for _ in range(2):
         envelope_PD = uniform_filter1d(envelope_PD, smoothing, axis=0, mode="nearest")
     level = manner.energy + melody.energy + delivery.energy
     energy_P = np.repeat(np.array(energies), counts)
     quiet_P = energy_P <= QUIET_DB
+    # smoothed as amplitude instead of dB, where closures of −60 dB would dominate
     amplitude_P = uniform_filter1d(np.where(quiet_P, 0.0, 10 ** ((energy_P + level) / 20)), 3, mode="nearest")
     energy_P = np.maximum(20 * np.log10(np.maximum(amplitude_P, 1e-6)), SILENCE_DB)
-    # the voice gets quieter towards the end
+    # declination: the energy falls by 3 dB over the utterance
     energy_P = np.where(energy_P > QUIET_DB, energy_P - 3.0 * np.linspace(0, 1, len(energy_P)), SILENCE_DB)
     breath = VOICE_APERIODICITY + manner.aperiodicity + 0.5 * delivery.of("hoarse")
     aperiodicity_P = np.clip(np.repeat(np.array(noise), counts) + breath, 0.01, 0.95)
@@ -258,14 +272,14 @@ def _mouth(
 
 
 def _neutral_envelope(voice: Voice) -> NDArray[np.float64]:
-    """The mouth at rest: the mean of the vowels."""
+    """Return the neutral envelope of a voice: the mean of its vowels."""
     return np.asarray(np.mean([envelope(vowel, voice) for vowel in VOWELS], axis=0))
 
 
 def _pitch(
     utterance: Utterance, delivery: Delivery, segments: list[_Segment], rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """F0 at every point in Hz, voiced or not."""
+    """Return F0 in Hz at all points, including unvoiced ones."""
     manner, melody = MANNERS[utterance.style], MELODIES[utterance.category]
     counts = [segment.points for segment in segments]
     word_P = np.repeat([segment.word for segment in segments], counts)
@@ -277,19 +291,21 @@ def _pitch(
     for word, syllables in enumerate(utterance.words):
         stressed = np.flatnonzero((word_P == word) & (syllable_P == 0))
         ending = np.flatnonzero((word_P == word) & (syllable_P == len(syllables) - 1))
+        # the accent is a smooth bump on the first syllable
         semitones_P[stressed] += melody.accent * np.hanning(len(stressed) + 2)[1:-1]
         movement = melody.end if word == last else melody.word_end
         semitones_P[ending] += movement * np.linspace(0, 1, len(ending)) ** 1.5
         if word == last:
-            semitones_P[ending[-1] + 1 :] += movement
+            semitones_P[ending[-1] + 1 :] += movement  # the final silence continues at the reached pitch
+    # the voice moves smoothly between syllables
     semitones_P = uniform_filter1d(semitones_P, 7, mode="nearest")
     semitones_P *= manner.movement * delivery.movement * (1 - delivery.of("monotone"))
     wild = delivery.of("wild")
-    if wild:
+    if wild:  # random pitch movement, interpolated between knots 120 ms apart
         knots = np.linspace(0, length - 1, max(3, length // 12))
         semitones_P += np.interp(np.arange(length), knots, 7.0 * wild * rng.standard_normal(len(knots)))
     hoarse = delivery.of("hoarse")
-    if hoarse:
+    if hoarse:  # jitter: independent noise at each point
         semitones_P += 0.8 * hoarse * rng.standard_normal(length)
     return np.asarray(utterance.speaker.pitch * 2 ** ((semitones_P + delivery.pitch) / 12))
 
@@ -300,8 +316,9 @@ def _average(
     energy_P: NDArray[np.float64],
     aperiodicity_P: NDArray[np.float64],
 ) -> Frames:
-    """Frames from points: the mean power, and of the rest the means weighted by it, so that loud points count most."""
+    """Average points to frames: the mean of the power, and power-weighted means of the other tracks."""
     count = -(-len(f0_P) // POINTS_PER_FRAME)
+    # the last frame is filled with silence
     missing = count * POINTS_PER_FRAME - len(f0_P)
 
     def grouped(values: NDArray[np.float64], fill: float) -> NDArray[np.float64]:
@@ -311,13 +328,15 @@ def _average(
     power_T = power_TP.mean(1)
     f0_TP = grouped(f0_P, 0.0)
     voiced_power_TP = power_TP * (f0_TP > 0)
-    share_T = voiced_power_TP.sum(1) / power_TP.sum(1)
-    voiced_T = share_T > 0.5
+    fraction_T = voiced_power_TP.sum(1) / power_TP.sum(1)
+    # a frame is voiced if most of its power is voiced
+    voiced_T = fraction_T > 0.5
     weight_TP = voiced_power_TP / np.maximum(voiced_power_TP.sum(1, keepdims=True), 1e-30)
+    # pitch is averaged in octaves, the scale of perception
     octaves_T = (np.log2(np.maximum(f0_TP, 1.0)) * weight_TP).sum(1)
     aperiodicity_T = (grouped(aperiodicity_P, 1.0) * weight_TP).sum(1)
-    whole_PD = np.concatenate([envelope_PD, np.repeat(envelope_PD[-1:], missing, axis=0)])
-    envelope_TPD = whole_PD.reshape(count, POINTS_PER_FRAME, BANDS)
+    full_PD = np.concatenate([envelope_PD, np.repeat(envelope_PD[-1:], missing, axis=0)])
+    envelope_TPD = full_PD.reshape(count, POINTS_PER_FRAME, BANDS)
     all_weight_TP = power_TP / power_TP.sum(1, keepdims=True)
     return Frames(
         f0_T=np.where(voiced_T, 2.0**octaves_T, 0.0),
@@ -328,7 +347,7 @@ def _average(
 
 
 def _cut(frames: Frames, delivery: Delivery, points: int) -> Frames:
-    """The defect "clipped": the recording ends too early, by up to 45 % of the clip."""
+    """Apply the defect "clipped": the recording ends too early, by up to 45 % of the clip."""
     severity = delivery.of("clipped")
     keep = max(1, round(points / POINTS_PER_FRAME * (1 - 0.45 * severity))) if severity else len(frames)
     return Frames(frames.f0_T[:keep], frames.envelope_TD[:keep], frames.energy_T[:keep], frames.aperiodicity_T[:keep])

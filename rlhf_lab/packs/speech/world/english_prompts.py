@@ -1,9 +1,9 @@
-"""What espeak-ng is asked to say: a voice, a style, a category of sentence, and one of 30 English texts.
+"""Prompts of the espeak-ng world: a voice, a style, a category of sentence, and one of 30 English texts.
 
     british woman lively question : where is the red door
 
-A prompt is a transcript of one human turn with this text: the words of the text without capitals and punctuation. The
-last text of each category is held out; its words stand in other texts too, so a model has learned all of them.
+A prompt is a transcript of one human turn with this content: the words of the text without capitals and punctuation.
+The last text of each category is held out. Its words also occur in other texts, so a model has seen all of them.
 """
 
 from __future__ import annotations
@@ -62,27 +62,30 @@ TEXTS = {
         "Good morning, my friend!",
     ),
 }
-"""Category → its texts as they are said. Their punctuation decides the melody."""
+"""Texts of each category, as they are spoken. Their punctuation determines the melody."""
 
 
 def words_of(text: str) -> str:
-    """A text as a prompt has it."""
+    """Return a text in the form of a prompt: lower case, without punctuation."""
     return re.sub(r"[^\w ]", "", text).lower()
 
 
 TEXT_OF = {words_of(text): (category, text) for category, texts in TEXTS.items() for text in texts}
-"""Words of a text → its category and itself."""
+"""Category and text by the words of the text."""
 HELD_OUT = frozenset(texts[-1] for texts in TEXTS.values())
 
 
 @dataclass(frozen=True)
 class Style:
-    """What a style asks of espeak-ng; see `speech.espeak.Options`.
+    """Options of a style for espeak-ng; see `packs/speech/sound/espeak.EspeakOptions`.
 
     Attributes:
-        description: as a person would be told.
-        pitch: added to the base pitch.
-        whispers: said with the voice variant that has no pitch.
+        description: description of the style for a person.
+        words_per_minute: speaking rate.
+        pitch: value added to the base pitch.
+        pitch_range: extent of pitch movement, 0…99.
+        amplitude: volume, 0…200.
+        whispers: True if it uses the variant of the voice without pitch.
     """
 
     description: str
@@ -109,22 +112,22 @@ VOICES = {
     "scottish woman": ("en-gb-scotland", "f2"),
     "british woman": ("en", "f2"),
 }
-"""Voice → its language and variant of espeak-ng."""
+"""Language and variant of espeak-ng for each voice."""
 WHISPERING = {"m3": "whisper", "f2": "whisperf"}
-"""Variant → the one that whispers."""
+"""Whispering variant for each variant."""
 HELD_OUT_VOICE = "british woman"
-"""Never in training, though each of its words is."""
+"""Held-out voice, which is never in training. Both of its words occur in the names of training voices."""
 TRAINING_VOICES = tuple(voice for voice in VOICES if voice != HELD_OUT_VOICE)
 PROMPT = re.compile(r"\n\nHuman: (\w+ \w+) (\w+) (\w+) : ([a-z ]+)\n\nAssistant:")
 
 
 @dataclass(frozen=True)
 class EnglishUtterance:
-    """What is asked for.
+    """An utterance that a prompt requests.
 
     Attributes:
-        voice, style, category: keys of `VOICES`, `STYLES`, `TEXTS`.
-        text: of the category, as it is said.
+        voice, style, category: keys of `VOICES`, `STYLES` and `TEXTS`.
+        text: text of the category, as it is spoken.
     """
 
     voice: str
@@ -144,8 +147,8 @@ class EnglishUtterance:
     def manner(self) -> Style:
         return STYLES[self.style]
 
-    def facts(self) -> dict[str, str]:
-        """The row of `Corpus.facts`. It has no column `text`, which would be read as one phone a letter."""
+    def metadata(self) -> dict[str, str]:
+        """Return the row of `Corpus.metadata`. It has no column `text`, whose letters would be read as phones."""
         return {
             "words": self.words,
             "category": NEW_VOICE if self.voice == HELD_OUT_VOICE else self.category,
@@ -158,32 +161,34 @@ class EnglishUtterance:
 
 @lru_cache(maxsize=4_096)
 def read_english_prompt(prompt: str) -> EnglishUtterance:
-    """The utterance that a prompt asks for. Raises DataError for other text."""
+    """Parse the utterance that a prompt requests. Raises DataError for other text."""
     match = PROMPT.fullmatch(prompt)
     if match is None:
         raise DataError(
-            f"{prompt!r} is no prompt of data=espeak; expected a transcript of "
+            f"{prompt!r} is not a prompt of data=espeak; expected a transcript of "
             '"VOICE STYLE CATEGORY : WORDS", such as "british man lively question : where is the red door"'
         )
     voice, style, category, words = match.groups()
     for name, value, known in (("voice", voice, VOICES), ("style", style, STYLES), ("category", category, TEXTS)):
         if value not in known:
-            raise DataError(f"{prompt!r}: {name} {value!r} is unknown; use one of {', '.join(known)}")
+            raise DataError(f"{prompt!r}: unknown {name} {value!r}; use one of {', '.join(known)}")
+    # the words determine the category, but a prompt states both, so they must agree
     text_category, text = TEXT_OF.get(words, ("", ""))
     if text_category != category:
         texts = ", ".join(repr(words_of(text)) for text in TEXTS[category])
-        raise DataError(f"{prompt!r}: {words!r} is no text of category {category}; use one of {texts}")
+        raise DataError(f"{prompt!r}: {words!r} is not a text of category {category}; use one of {texts}")
     return EnglishUtterance(voice, style, category, text)
 
 
 def draw_english_utterance(rng: np.random.Generator, split: str, new_voice: float = 0.0) -> EnglishUtterance:
-    """An utterance of a split, uniform over styles, categories and the category's texts of the split.
+    """Sample an utterance of a split, uniform over styles, categories, and the texts of the category in the split.
 
     Args:
-        new_voice: probability of the held-out voice, in the test split.
+        new_voice: probability of the held-out voice in the test split.
     """
-    held_out_voice = split == "test" and rng.random() < new_voice
-    voice = HELD_OUT_VOICE if held_out_voice else str(rng.choice(TRAINING_VOICES))
+    heldout_voice = split == "test" and rng.random() < new_voice
+    voice = HELD_OUT_VOICE if heldout_voice else str(rng.choice(TRAINING_VOICES))
     style, category = str(rng.choice(list(STYLES))), str(rng.choice(list(TEXTS)))
+    # held-out texts only occur in the test split
     texts = [text for text in TEXTS[category] if (text in HELD_OUT) == (split == "test")]
     return EnglishUtterance(voice, style, category, str(rng.choice(texts)))

@@ -1,9 +1,9 @@
-"""English sentences said by espeak-ng, well and badly: gold is about prosody alone.
+"""English sentences spoken by espeak-ng, with and without defects. Gold only covers prosody.
 
-How it is said is known exactly: espeak-ng said it, and what was changed was changed on purpose. Whether the words can
-be understood is not: no recogniser of English is here, and the phone error of every clip is unknown (NaN). Gold
-compares with the same utterance said as it was asked for, as in the speech world; a reply of other words with the
-right rate, level and pitch has a high gold.
+The delivery is known exactly, because espeak-ng spoke it and all changes were deliberate. The intelligibility is
+unknown: there is no recogniser of English, so the phone error of all clips is NaN. As in the speech world, gold
+compares a clip with the same utterance spoken exactly as requested. Therefore a response with other words, but the
+right rate, level and pitch, has a high gold.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from rlhf_lab.packs.speech.sound.espeak import Espeak
 from rlhf_lab.packs.speech.sound.voice_frames import Frames
 from rlhf_lab.packs.speech.world import gold
 from rlhf_lab.packs.speech.world.clip_world import ClipWorld
-from rlhf_lab.packs.speech.world.english_delivery import EnglishDelivery, Reader, draw_english_delivery
+from rlhf_lab.packs.speech.world.english_delivery import EnglishDelivery, EspeakReader, draw_english_delivery
 from rlhf_lab.packs.speech.world.english_prompts import EnglishUtterance, draw_english_utterance, read_english_prompt
 
 VERSION = 1
-"""Increased whenever the same settings give other streams or other grades; part of a corpus fingerprint."""
+"""Version of the world; part of the fingerprint of a corpus. Increase it if the same settings give different streams or
+grades."""
 
 FITTED_CLIPS = 200
-"""Clips of the training split on which the codec is fitted, the same for every seed."""
+"""Number of training clips on which the codec is fitted; the clips are the same for all seeds."""
 REST_HZ = 100.0
-"""Pitches are compared with those of the same voice, so that any reference serves."""
+"""Reference pitch in Hz. Gold only compares clips of the same voice, so the value does not matter."""
 POINTS = {
     "movement": 2.5,
     "ending": 1.0,
@@ -37,22 +38,22 @@ POINTS = {
     "dynamics": 0.5,
     "pause": 1.0,
 }
-"""Aspect of gold → its points; their widths are those of the speech world. They add up to 10, so a clip that is exactly
-as asked for has 5."""
+"""Points of each aspect of gold; the widths are those of the speech world. The sum is 10, so a clip exactly as
+requested has a gold of 5."""
 
 
 def prosody_gold(shares: Mapping[str, float]) -> float:
-    """The true reward from the shares of the aspects, −5…5."""
+    """Return the true reward from the fractions of the aspects, −5…5."""
     return gold.LEAST + sum(points * shares[name] for name, points in POINTS.items())
 
 
 class EnglishWorld(ClipWorld[EnglishUtterance, EnglishDelivery]):
-    """English sentences, spoken by espeak-ng in codes.
+    """World of English sentences spoken by espeak-ng, as codec codes.
 
     Args:
         good, new_voice, temperature, seed: see `ClipWorld`.
-        sizes: codes of each codebook.
-        espeak: says the texts.
+        sizes: number of codes of each codebook.
+        espeak: synthesiser of the texts.
     """
 
     unheard_phone_error = float("nan")
@@ -68,14 +69,14 @@ class EnglishWorld(ClipWorld[EnglishUtterance, EnglishDelivery]):
         sizes: Sequence[int] = SIZES,
     ):
         super().__init__(good=good, new_voice=new_voice, temperature=temperature, seed=seed)
-        self._reader = Reader(espeak)
+        self._reader = EspeakReader(espeak)
         self.codec = fit_codec(self._reader, sizes)
 
     def read_prompt(self, prompt: str) -> EnglishUtterance:
         return read_english_prompt(prompt)
 
-    def facts(self, utterance: EnglishUtterance) -> dict[str, str]:
-        return utterance.facts()
+    def metadata(self, utterance: EnglishUtterance) -> dict[str, str]:
+        return utterance.metadata()
 
     def _draw(
         self, rng: np.random.Generator, split: str
@@ -93,11 +94,12 @@ class EnglishWorld(ClipWorld[EnglishUtterance, EnglishDelivery]):
     def _judge(
         self, utterances: Sequence[EnglishUtterance], clips: Sequence[Frames], shares: Sequence[Mapping[str, float]]
     ) -> list[tuple[float, float]]:
-        return [(prosody_gold(own_shares), self.unheard_phone_error) for own_shares in shares]
+        return [(prosody_gold(own_totals), self.unheard_phone_error) for own_totals in shares]
 
 
-def fit_codec(reader: Reader, sizes: Sequence[int]) -> Codec:
-    """The codec of all English worlds with codebooks of these sizes, fitted on what espeak-ng says."""
+def fit_codec(reader: EspeakReader, sizes: Sequence[int]) -> Codec:
+    """Fit the codec that all English worlds with these codebook sizes share, on speech of espeak-ng."""
+    # a fixed seed: all worlds with these sizes must share the codec
     rng = np.random.default_rng(0)
     clips = []
     for _ in range(FITTED_CLIPS):

@@ -1,7 +1,7 @@
-"""English sentences that espeak-ng says, as a corpus (`data=espeak`). Downloads nothing, but needs the program.
+"""Corpus of English sentences spoken by espeak-ng (`data=espeak`). It needs the program, but no download.
 
-Replies are streams of a codec that is fitted on what espeak-ng says. `chosen` is the one that the simulated listener
-preferred for its prosody; see `packs/speech/world/english_world.py`.
+Responses are streams of a codec fitted on speech of espeak-ng. The simulated listener preferred the response `chosen`
+for its prosody; see `packs/speech/world/english_world.py`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.packs.speech.sound.espeak import Espeak as Program
 from rlhf_lab.packs.speech.world.english_world import VERSION, EnglishWorld
-from rlhf_lab.packs.speech.world.settings import Espeak
+from rlhf_lab.packs.speech.world.settings import EspeakData
 from rlhf_lab.packs.speech.world.speech import draw_corpus
 
 
-def build(settings: Espeak) -> Corpus:
-    """Draw the corpus. Raises ConfigError where espeak-ng is not installed."""
+def build(settings: EspeakData) -> Corpus:
+    """Generate the corpus. Raises ConfigError if espeak-ng is not installed."""
     train_seed, _ = settings.split_seeds()
     program = Program()
     world = EnglishWorld(

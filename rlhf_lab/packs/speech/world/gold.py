@@ -1,9 +1,9 @@
-"""How natural a clip is as the answer to a prompt: eight aspects, each 0…1, and their weighted sum.
+"""Naturalness of a clip as the response to a prompt (gold): `ASPECTS`, each 0…1, intelligibility, and a weighted sum.
 
-Seven aspects compare a measurement of the clip with the same measurement of the utterance as it was asked for: said by
-`perform` without variation, and through the codec as the clip was. The eighth is `intelligibility`, 1 − phone error.
-What is measured are the codec's frames, never samples: gold and the acoustic rewards share neither their input nor
-code.
+Each of `ASPECTS` compares a measurement of the clip with the same measurement of a reference. The reference is the
+utterance spoken by `perform` without variation, encoded with the codec like the clip. Intelligibility is 1 − phone
+error. Gold measures the frames of the codec, never samples. Therefore gold and the acoustic rewards share neither input
+nor code.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import numpy as np
 from rlhf_lab.packs.speech.sound.voice_frames import FRAMES_PER_SECOND, Frames
 
 SPEECH_DB = -28.0
-"""A frame is speech when it is louder than this against the loudest frames of its clip …"""
+"""Minimum energy of a speech frame in dB, relative to the loudest frames of its clip."""
 AUDIBLE_DB = -52.0
-"""… and than this against full scale."""
+"""Minimum energy of a speech frame in dB of full scale."""
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """What gold measures of a clip.
+    """Measurements of a clip for gold.
 
     Attributes:
-        movement: standard deviation of the pitch over voiced frames, semitones.
-        ending: mean pitch of the last quarter of the voiced frames minus that of the others, semitones.
-        register: median pitch against the voice at rest, semitones.
-        rate: frames of speech, in seconds: the time in which the utterance is spoken, pauses left out.
-        noise: median aperiodicity of voiced frames as noise-to-harmonics ratio, dB.
-        level: energy of speech, dB against full scale.
-        dynamics: standard deviation of the energy of voiced frames, dB.
-        pause: seconds of silence between the first and the last frame of speech.
+        movement: standard deviation of the pitch over voiced frames, in semitones.
+        ending: mean pitch of the last quarter of the voiced frames minus that of the others, in semitones.
+        register: median pitch relative to the voice at rest, in semitones.
+        rate: duration of the speech frames in seconds, without pauses.
+        noise: median aperiodicity of voiced frames as noise-to-harmonics ratio in dB.
+        level: mean energy of speech frames in dB of full scale.
+        dynamics: standard deviation of the energy of voiced frames in dB.
+        pause: duration of silence in seconds between the first and the last speech frame.
     """
 
     movement: float
@@ -48,12 +48,12 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Aspect:
-    """How a measurement becomes a part of gold: points × exp(−½ (difference / width)²).
+    """Contribution of a measurement to gold: points × exp(−½ (difference / width)²).
 
     Args:
-        points: at most.
-        width: difference at which 61 % of the points are left.
-        factor: the difference is that of the logarithms.
+        points: maximum number of points.
+        width: difference that gives 61 % of the points.
+        factor: True to compare logarithms.
     """
 
     points: float
@@ -74,32 +74,34 @@ ASPECTS = {
 INTELLIGIBILITY = 4.0
 """Points of a clip whose phones are all recognised."""
 LEAST = -5.0
-"""Gold of a clip without any point, and of a reply that is no stream, has no whole frame or nothing audible. The points
-add up to 10, so a clip that is exactly as asked for and wholly intelligible has 5."""
+"""Minimum gold: a clip without points, or a response that is not a stream, has no complete frame or nothing audible.
+The sum of all points is 10, so a fully intelligible clip exactly as requested has a gold of 5."""
 SOFTENING = {"movement": 0.5, "rate": 0.05}
-"""Added before a logarithm is taken, in the unit of the measurement."""
+"""Values added before the logarithm, in the unit of the measurement, so that small measurements do not dominate."""
 
 
 def measure(frames: Frames, rest_hz: float) -> Measurements | None:
-    """What gold measures; None where no frame is audible.
+    """Measure a clip; None if no frame is audible.
 
     Args:
-        rest_hz: pitch of the voice at rest.
+        rest_hz: pitch of the voice at rest in Hz.
     """
     if not len(frames):
         return None
+    # the mean of the three loudest frames is more robust than the maximum
     loudest = np.sort(frames.energy_T)[-3:].mean()
     speech_T = (frames.energy_T > loudest + SPEECH_DB) & (frames.energy_T > AUDIBLE_DB)
-    places = np.flatnonzero(speech_T)
-    if not len(places):
+    positions = np.flatnonzero(speech_T)
+    if not len(positions):
         return None
+    # pitch and noise are only measured in voiced speech
     voiced_T = speech_T & frames.voiced_T
     semitones = 12 * np.log2(frames.f0_T[voiced_T] / rest_hz)
     aperiodicity = frames.aperiodicity_T[voiced_T]
-    first, last = places[0], places[-1] + 1
-    # without a voiced frame there is no pitch; the values are then far from any that is asked for
+    first, last = positions[0], positions[-1] + 1
+    # without a voiced frame there is no pitch, so the values are far from those of any requested utterance
     is_voiced = len(semitones) > 0
-    # a single voiced frame is an ending of its own
+    # the ending has at least one frame
     split = min(len(semitones) - 1, int(0.75 * len(semitones)))
     return Measurements(
         movement=float(semitones.std()) if is_voiced else 0.0,
@@ -117,20 +119,21 @@ def _noise_decibel(aperiodicity: float) -> float:
     return float(10 * np.log10(aperiodicity / (1 - aperiodicity)))
 
 
-def score_aspects(measured: Measurements, asked: Measurements) -> dict[str, float]:
-    """Each of `ASPECTS` as a share of its points, 0…1."""
-    shares = {}
+def score_aspects(measured: Measurements, reference: Measurements) -> dict[str, float]:
+    """Return the score of each of `ASPECTS` as a fraction of its points, 0…1."""
+    fractions = {}
     for item in fields(Measurements):
         aspect = ASPECTS[item.name]
-        value, target = getattr(measured, item.name), getattr(asked, item.name)
+        value, target = getattr(measured, item.name), getattr(reference, item.name)
         if aspect.factor:
             softening = SOFTENING[item.name]
             value, target = np.log(value + softening), np.log(target + softening)
-        shares[item.name] = float(np.exp(-0.5 * ((value - target) / aspect.width) ** 2))
-    return shares
+        fractions[item.name] = float(np.exp(-0.5 * ((value - target) / aspect.width) ** 2))
+    return fractions
 
 
 def gold(shares: Mapping[str, float], error: float) -> float:
-    """The true reward from the shares of the aspects and the phone error, of which more than 1 costs no more."""
+    """Return the true reward from the fractions of the aspects and the phone error, which is limited to 1."""
+    # LEAST plus all points gives the maximum of 5
     points = sum(aspect.points * shares[name] for name, aspect in ASPECTS.items())
     return LEAST + points + INTELLIGIBILITY * (1 - min(1.0, error))

@@ -1,4 +1,4 @@
-"""Measures of the worlds of speech, beside those that any world may have."""
+"""Measures of the speech worlds, in addition to those of all worlds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rlhf_lab.core.measures import Measure
 
 PHONE_ERROR = Measure(
     "phone_error",
-    "wrong, missing and surplus phones per phone of the text, as the world's own recogniser hears them (speech)",
+    "wrong, missing and surplus phones per phone of the text, according to the recogniser of the world (speech)",
     title="phone error",
     better="lower",
     column="phone error",
@@ -15,4 +15,4 @@ AUDIO_SECONDS = Measure(
     "audio_seconds", "length of a clip (speech)", title="length", unit="s", phrase="length of a clip"
 )
 CLIPS = (PHONE_ERROR, AUDIO_SECONDS)
-"""clip_world.py"""
+"""Measures of clip_world.py."""

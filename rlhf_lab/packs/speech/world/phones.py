@@ -1,8 +1,8 @@
-"""The sounds of the speech world and the voices that make them.
+"""Phones and voices of the speech world.
 
-A phone is a target: the envelope of three or four resonances, whether it is voiced, how loud and how breathy it is. A
-voice moves all resonances by the length of its vocal tract and has a pitch. The values are round numbers near those of
-textbook tables; nobody's voice was measured.
+A phone is an articulation target: an envelope of two to four resonances, voicing, loudness and breathiness. A voice
+scales all resonances by the length of its vocal tract and has a pitch. The values are rounded from textbook tables; no
+person's voice was measured.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ PAUSE = "_"
 
 @dataclass(frozen=True)
 class Phone:
-    """A target of the mouth.
+    """An articulation target.
 
     Args:
-        resonances: (Hz, bandwidth Hz) of each, in a voice of average length.
-        tilt: fall of the source, dB per octave above 500 Hz; negative falls.
-        energy: dB against an open vowel.
-        milliseconds: how long it lasts at rate 1.
-        voiced: whether it has a pitch.
-        aperiodicity: share of noise in its power, added to the voice's own.
-        closure: milliseconds of silence before it, of a stop.
+        resonances: frequency and bandwidth of each resonance in Hz, for a vocal tract of average length.
+        tilt: slope of the source spectrum in dB per octave above 500 Hz; negative values fall.
+        energy: energy in dB relative to an open vowel.
+        milliseconds: duration at rate 1 in milliseconds.
+        voiced: True if it has a pitch.
+        aperiodicity: fraction of noise in its power, added to that of the voice.
+        closure: duration in milliseconds of the silence before a stop.
     """
 
     resonances: tuple[tuple[float, float], ...]
@@ -67,19 +67,19 @@ PHONES = {
     "t": Phone(((3900, 1200), (5800, 2000)), 2.0, -11.0, 40.0, voiced=False, closure=45.0),
     "k": Phone(((1800, 350), (4000, 1500)), -2.0, -11.0, 40.0, voiced=False, closure=45.0),
 }
-"""Every phone but the pause. A letter is a phone; x is the sound of "sh"."""
+"""All phones except the pause. Each letter is a phone; x is the sound of "sh"."""
 VOWELS = "aeiou"
 
 
 @dataclass(frozen=True)
 class Voice:
-    """Who speaks.
+    """A speaker.
 
     Args:
-        name: two words of a prompt: how high, and of what colour.
-        pitch: F0 at rest, Hz.
-        tract: factor of all resonances; above 1 is a short tract.
-        tilt: dB per octave, added to that of every phone.
+        name: two words of a prompt: pitch and colour.
+        pitch: F0 at rest in Hz.
+        tract: factor of all resonances; values above 1 are a short vocal tract.
+        tilt: slope in dB per octave, added to that of all phones.
     """
 
     name: str
@@ -92,7 +92,7 @@ PITCHES = {"low": 100.0, "mid": 138.0, "high": 188.0}
 COLOURS = {"dark": (0.93, -2.0), "bright": (1.10, 1.0)}
 TRAINING_VOICES = ("low dark", "low bright", "mid dark", "high bright")
 HELD_OUT_VOICE = "mid bright"
-"""Never in training; each of its two words is, in other voices."""
+"""Held-out voice, which is never in training. Both of its words occur in the names of training voices."""
 
 
 def _voice(name: str) -> Voice:
@@ -106,13 +106,14 @@ VOICES = {name: _voice(name) for name in (*TRAINING_VOICES, HELD_OUT_VOICE)}
 
 @cache
 def envelope(phone: str, voice: Voice) -> NDArray[np.float64]:
-    """The envelope of a phone in a voice, dB at the centres of the bands, (BANDS,), of mean 0."""
+    """Return the envelope of a phone in a voice, in dB at the centres of the bands, (BANDS,), with mean 0."""
     target = PHONES[phone]
     hertz = band_centres()
+    # the slope of the source starts at 500 Hz
     octaves = np.log2(np.maximum(hertz, 500.0) / 500.0)
     decibel = (target.tilt + voice.tilt) * octaves
     for centre, bandwidth in target.resonances:
-        # power of a resonance, added on a floor so that valleys between resonances do not become deep
+        # the floor of 0.02 limits the depth of the valleys between resonances
         peak = 1 / (1 + ((hertz - centre * voice.tract) / (bandwidth / 2 + 60)) ** 2)
         decibel = decibel + 10 * np.log10(peak + 0.02)
     return np.asarray(decibel - decibel.mean())

@@ -1,9 +1,9 @@
-"""What a speaker is asked to say: a voice, a style, a category of sentence, and the syllables of a few made-up words.
+"""Prompts of the speech world: a voice, a style, a category of sentence, and the syllables of a few invented words.
 
     low dark lively question : ta ko ma ne
 
-A prompt is a transcript of one human turn with this text. Words are of two syllables, and the first is stressed; the
-space between words is like that between syllables. `read_prompt` reads any text of this form, drawn or not.
+A prompt is a transcript of one human turn with this text. Words have two syllables, and the first is stressed. Words
+are separated by a space, like syllables. `read_prompt` parses any text of this form, even if no corpus contains it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORDS = (
     ("no", "lu"), ("ra", "si"), ("je", "wo"), ("za", "fu"), ("pe", "xa"), ("si", "lo"), ("tu", "nu"), ("ko", "va"),
     ("mi", "fe"), ("la", "pe"), ("re", "ti"), ("su", "xo"),
 )  # fmt: skip
-"""The made-up words, as syllables."""
+"""The invented words, as syllables."""
 CATEGORIES = {
     "statement": "falls at the end",
     "question": "rises at the end",
@@ -34,7 +34,7 @@ CATEGORIES = {
     "request": "rises a little at the end",
     "aside": "lower, quieter and flatter than the rest of the talk",
 }
-"""Category of a sentence → its melody."""
+"""Melody of each category of sentence."""
 STYLES = {
     "neutral": "reads the news",
     "lively": "wide pitch movement, a little fast and loud",
@@ -43,7 +43,7 @@ STYLES = {
     "firm": "loud and clear, pitch hardly moves up",
     "breathy": "quiet, with much breath in the voice",
 }
-"""Style → its description, as a person would be told."""
+"""Description of each style for a person."""
 FEWEST_WORDS, MOST_WORDS = 2, 3
 SYLLABLES = tuple(dict.fromkeys(chain.from_iterable(WORDS)))
 VOCABULARY = (
@@ -53,18 +53,18 @@ VOCABULARY = (
     ":",
     *SYLLABLES,
 )
-"""Every word that the text of a prompt can have."""
+"""All words that the text of a prompt can contain."""
 NEW_VOICE = "new_voice"
-"""The category of tasks (`Corpus.facts`) whose voice was never in training, whatever the sentence."""
+"""Category of tasks (`Corpus.metadata`) with the held-out voice, regardless of the sentence."""
 PROMPT = re.compile(r"\n\nHuman: (\w+ \w+) (\w+) (\w+) : ((?:[a-z]{2} ?)+)\n\nAssistant:")
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """What is asked for.
+    """An utterance that a prompt requests.
 
     Attributes:
-        voice, style, category: keys of `VOICES`, `STYLES`, `CATEGORIES`.
+        voice, style, category: keys of `VOICES`, `STYLES` and `CATEGORIES`.
         words: syllables of each word.
     """
 
@@ -79,12 +79,12 @@ class Utterance:
 
     @property
     def text(self) -> str:
-        """The syllables; what decides the split."""
+        """All syllables, separated by spaces. This text determines the split."""
         return " ".join(self.syllables)
 
     @property
     def phones(self) -> str:
-        """A letter per phone, pauses left out."""
+        """One letter per phone, without pauses."""
         return "".join(self.syllables)
 
     @cached_property
@@ -97,12 +97,14 @@ class Utterance:
 
     @property
     def split(self) -> str:
-        """ "test" where the syllables are held out, or the voice is."""
+        """Split of the utterance: "test" if its syllables or its voice are held out."""
         return "test" if self.voice == HELD_OUT_VOICE else split_of(self.text)
 
-    def facts(self) -> dict[str, str]:
-        """The row of `Corpus.facts`. `category` is `NEW_VOICE` for the held-out voice; `sentence` always the own
-        one."""
+    def metadata(self) -> dict[str, str]:
+        """Return the row of `Corpus.metadata`.
+
+        `category` is `NEW_VOICE` for the held-out voice; `sentence` is always the category of the sentence.
+        """
         return {
             "text": self.text,
             "category": NEW_VOICE if self.voice == HELD_OUT_VOICE else self.category,
@@ -115,39 +117,41 @@ class Utterance:
 
 @lru_cache(maxsize=65_536)
 def read_prompt(prompt: str) -> Utterance:
-    """The utterance that a prompt asks for; its words are pairs of syllables. Raises DataError for other text."""
+    """Parse the utterance that a prompt requests. Two syllables form a word. Raises DataError for other text."""
     match = PROMPT.fullmatch(prompt)
     if match is None:
         raise DataError(
-            f"{prompt!r} is no prompt of the speech world; expected a transcript of "
+            f"{prompt!r} is not a prompt of the speech world; expected a transcript of "
             '"VOICE STYLE CATEGORY : SYLLABLES", such as "low dark lively question : ta ko ma ne"'
         )
     voice, style, category, text = match.groups()
     for name, value, known in (("voice", voice, VOICES), ("style", style, STYLES), ("category", category, CATEGORIES)):
         if value not in known:
-            raise DataError(f"{prompt!r}: {name} {value!r} is unknown; use one of {', '.join(known)}")
+            raise DataError(f"{prompt!r}: unknown {name} {value!r}; use one of {', '.join(known)}")
     syllables = text.split()
     for syllable in syllables:
         if syllable[0] not in PHONES or syllable[0] in VOWELS or syllable[1] not in VOWELS:
-            raise DataError(f"{prompt!r}: {syllable!r} is no syllable; write a consonant and a vowel, such as 'ta'")
+            raise DataError(f"{prompt!r}: {syllable!r} is not a syllable; write a consonant and a vowel, such as 'ta'")
+    # an odd number of syllables gives a last word with one syllable
     words = tuple(tuple(syllables[i : i + 2]) for i in range(0, len(syllables), 2))
     return Utterance(voice, style, category, words)
 
 
 def draw_utterance(rng: np.random.Generator, split: str, new_voice: float = 0.0) -> Utterance:
-    """An utterance of a split, uniform over styles, categories, numbers of words and sequences of different words.
+    """Sample an utterance of a split, uniform over styles, categories, word counts and sequences of distinct words.
 
     Args:
-        new_voice: probability of the held-out voice, in the test split.
+        new_voice: probability of the held-out voice in the test split.
     """
-    held_out_voice = split == "test" and rng.random() < new_voice
-    voice = HELD_OUT_VOICE if held_out_voice else str(rng.choice(TRAINING_VOICES))
+    heldout_voice = split == "test" and rng.random() < new_voice
+    voice = HELD_OUT_VOICE if heldout_voice else str(rng.choice(TRAINING_VOICES))
     style, category = str(rng.choice(list(STYLES))), str(rng.choice(list(CATEGORIES)))
     for words in _word_sequences(rng):
-        # with the held-out voice too, the syllables are those of the test split
-        if split_of(" ".join(chain.from_iterable(words))) == split:
+        # the syllables are always of the requested split, even for the held-out voice
+        text = " ".join(chain.from_iterable(words))
+        if split_of(text) == split:
             return Utterance(voice, style, category, words)
-    raise AssertionError("the sequences do not end")
+    raise AssertionError("the sequence of words is infinite")
 
 
 def _word_sequences(rng: np.random.Generator) -> Iterator[tuple[tuple[str, ...], ...]]:

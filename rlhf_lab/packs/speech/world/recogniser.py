@@ -1,8 +1,8 @@
-"""The recogniser of the gold reward: which phones does a clip have, for one who knows the voice.
+"""Recogniser of the gold reward: finds the phones of a clip, given the voice.
 
-A frame is compared with the targets of all phones of the voice, and the best sequence under a price for each change is
-found (Viterbi). It hears frames, knows the speaker and has no list of words, so it differs in all three from a
-recogniser that listens to audio; no reward uses it.
+It compares each frame with the targets of all phones of the voice, and finds the best sequence of phones with a cost
+for each change (Viterbi). It reads frames, knows the speaker and has no list of words. No reward uses it, so that gold
+remains independent of the rewards.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from rlhf_lab.packs.speech.world.phones import PAUSE, PHONES, VOWELS, Voice, env
 
 STATES = (PAUSE, *PHONES)
 ENVELOPE_DB = 9.0
-"""Standard deviation of an envelope around its target, each band."""
+"""Standard deviation of an envelope around its target in dB, for each band."""
 ENERGY_DB = 8.0
-"""Of the energy of a phone against the clip's loudest frames."""
+"""Standard deviation in dB of the energy of a phone, relative to the loudest frames of the clip."""
 VOICING = 6.0
-"""Price, in nats, of a voiced frame of an unvoiced phone, and the reverse."""
+"""Cost in nats of a voiced frame in an unvoiced phone, and vice versa."""
 CHANGE = 2.0
-"""Price, in nats, of going from one phone to the next."""
+"""Cost in nats of a change from one phone to another."""
 PAUSE_DB = -28.0
-"""Energy against the clip's loudest frames where a pause and a quiet phone are equally likely."""
+"""Energy in dB, relative to the loudest frames of the clip, at which pause and quiet phone are equally likely."""
 
 AFTER = {"pause": ("vowel",), "consonant": ("pause", "vowel"), "vowel": ("consonant",)}
-"""What a sound may follow: all syllables are a consonant and a vowel. A pause may stand before a consonant alone, where
-the closure of a stop is one."""
+"""Kinds of phones that may precede each kind. All syllables are a consonant and a vowel. A pause is only allowed before
+a consonant; the closure of a stop counts as a pause."""
 _KINDS = {
     "pause": np.array([0]),
     "consonant": np.array([i for i, phone in enumerate(STATES) if i and phone not in VOWELS]),
@@ -39,11 +39,11 @@ _KINDS = {
 
 
 def recognise(clips: Sequence[Frames], voices: Sequence[Voice]) -> list[str]:
-    """The phones of each clip, a letter each, pauses left out; none of a clip without frames."""
+    """Return the phones of each clip, one letter per phone, without pauses; empty for a clip without frames."""
     lengths_N = np.array([len(clip) for clip in clips], dtype=np.int64)
     if not lengths_N.max(initial=0):
         return ["" for _ in clips]
-    # clips of all lengths side by side: a frame beyond a clip's end costs nothing in any state
+    # clips are padded to the same length; padding frames cost 0 in all states
     price_NTS = np.zeros((len(clips), lengths_N.max(), len(STATES)))
     for prices_TS, clip, voice in zip(price_NTS, clips, voices, strict=True):
         if len(clip):
@@ -54,26 +54,31 @@ def recognise(clips: Sequence[Frames], voices: Sequence[Voice]) -> list[str]:
 
 @cache
 def _targets(voice: Voice) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """Envelope, energy and voicing of every phone of a voice."""
+    """Return envelope, energy and voicing of all phones of a voice."""
     envelopes = np.stack([envelope(phone, voice) for phone in PHONES])
     energies = np.array([phone.energy for phone in PHONES.values()])
     return envelopes, energies, np.array([phone.voiced for phone in PHONES.values()])
 
 
 def _prices(frames: Frames, voice: Voice) -> NDArray[np.float64]:
-    """Negative log-likelihood of each frame under each state, (T, STATES), up to a constant, nats."""
+    """Return the negative log-likelihood of each frame under each state in nats, up to a constant, (T, STATES)."""
     envelopes, energies, voiced = _targets(voice)
+    # energy relative to the three loudest frames: the loudness of a style must not matter
     relative_T = frames.energy_T - np.sort(frames.energy_T)[-3:].mean()
+    # squared distance to each target, as the exponent of a Gaussian with the same variance in all bands
     distance_TS = ((frames.envelope_TD[:, None, :] - envelopes) ** 2).sum(2) / (2 * ENVELOPE_DB**2)
     energy_TS = (relative_T[:, None] - energies) ** 2 / (2 * ENERGY_DB**2)
     voicing_TS = VOICING * (frames.voiced_T[:, None] != voiced)
+    # grows linearly with the energy of the frame, and is 0 for frames well below PAUSE_DB
     pause_T = (relative_T - PAUSE_DB) / ENERGY_DB * 3 + 3.0
     return np.column_stack([np.maximum(pause_T, 0.0), distance_TS + np.minimum(energy_TS, 4.0) + voicing_TS])
 
 
 def _best_paths(price_NTS: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The cheapest sequences of states that the phonotactics allow, (N, T): staying is free, a change costs
-    `CHANGE`."""
+    """Return the cheapest sequences of states that `AFTER` allows, (N, T).
+
+    Staying in a state is free, and a change costs `CHANGE`.
+    """
     clips, frames, states = price_NTS.shape
     rows_N = np.arange(clips)
     came_from_TNS = np.empty((frames, clips, states), dtype=np.int64)
@@ -83,6 +88,7 @@ def _best_paths(price_NTS: NDArray[np.float64]) -> NDArray[np.int64]:
         changed_NS = source_NS != np.arange(states)
         total_NS = np.take_along_axis(total_NS, source_NS, axis=1) + CHANGE * changed_NS + price_NTS[:, t]
         came_from_TNS[t] = source_NS
+    # trace the best path back from the last frame; padding frames cost 0, so they keep the last state
     paths_NT = np.empty((clips, frames), dtype=np.int64)
     paths_NT[:, -1] = total_NS.argmin(1)
     for t in range(frames - 1, 0, -1):
@@ -91,7 +97,8 @@ def _best_paths(price_NTS: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _sources(total_NS: NDArray[np.float64], rows_N: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of each state the one that the cheapest path to it comes from: itself, or the best of those it may follow."""
+    """Return the previous state on the cheapest path to each state: itself, or the best state that may precede it."""
+    # all states of a kind have the same allowed predecessors, so the best state per kind is sufficient
     best_N = {kind: members[total_NS[:, members].argmin(1)] for kind, members in _KINDS.items()}
     source_NS = np.tile(np.arange(total_NS.shape[1]), (len(rows_N), 1))
     for kind, members in _KINDS.items():
@@ -106,17 +113,20 @@ def _sources(total_NS: NDArray[np.float64], rows_N: NDArray[np.int64]) -> NDArra
 
 
 def _collapse(path: list[int]) -> str:
-    """One letter per stretch of a phone."""
+    """Return one letter for each run of a phone."""
+    # a change of state starts a new letter; state 0 is the pause and has none
     changes = [state for i, state in enumerate(path) if i == 0 or state != path[i - 1]]
     return "".join(STATES[state] for state in changes if state)
 
 
 def phone_error(true: str, recognised: str) -> float:
-    """Edit distance (substitution, insertion, deletion: 1 each) over the number of true phones; may exceed 1."""
+    """Return the edit distance (1 per substitution, insertion, deletion) per true phone; it may exceed 1."""
     previous = list(range(len(recognised) + 1))
     for i, letter in enumerate(true):
         row = [i + 1]
         for j, other in enumerate(recognised):
-            row.append(min(previous[j] + (letter != other), previous[j + 1] + 1, row[j] + 1))
+            # substitution or match, deletion, insertion
+            replaced = previous[j] + (letter != other)
+            row.append(min(replaced, previous[j + 1] + 1, row[j] + 1))
         previous = row
     return previous[-1] / len(true)

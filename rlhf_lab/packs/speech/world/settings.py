@@ -1,4 +1,4 @@
-"""Settings of data whose replies are clips (`data=speech`, espeak)."""
+"""Settings of data whose responses are clips (`data=speech`, `data=espeak`)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from rlhf_lab.data.settings import WorldSettings
 
 @dataclass(frozen=True)
 class ClipSettings(WorldSettings):
-    """Data whose replies are clips in a codec's codes. A pair is two ways to say the same, and which of them a
-    simulated listener preferred.
+    """Settings of data whose responses are clips in codec codes.
+
+    A pair consists of two deliveries of the same utterance and the preference of a simulated listener.
 
     Args:
-        train_pairs, test_pairs: pairs per split; what is said in one split is never said in the other.
-        test_voice: share of the test prompts with a voice that was never in training, 0…1; a category of its own.
-        good: share of clips without a defect, 0…1.
-        codebooks: codes of each of the codec's four codebooks (envelope, pitch, energy × aperiodicity, residual), each
-            8…64, the third a multiple of 4 from 16 on.
-        temperature: noise of the listener, in gold points; 0 always takes the better side.
+        train_pairs, test_pairs: number of pairs per split; the splits have no texts in common.
+        test_voice: fraction of the test prompts with a voice that is never in training, 0…1; they have a separate
+            category.
+        good: fraction of clips without a defect, 0…1.
+        codebooks: number of codes of each of the four codebooks (envelope, pitch, energy × aperiodicity, residual).
+            Each is 8…64; the third is a multiple of 4 and 16 or more.
+        temperature: noise of the listener in gold points; a listener with 0 always prefers the better clip.
     """
 
     provides: ClassVar[Capability] = (
@@ -43,7 +45,7 @@ class ClipSettings(WorldSettings):
             *super().rules(),
             (
                 len(sizes) == 4 and sizes[2] % 4 == 0 and sizes[2] >= 16,
-                f"codebooks={list(sizes)}; write four numbers, the third a multiple of 4 from 16 on",
+                f"codebooks={list(sizes)} must be four numbers, the third a multiple of 4 and 16 or more",
             ),
         )
 
@@ -51,7 +53,7 @@ class ClipSettings(WorldSettings):
 @register("data", "speech")
 @dataclass(frozen=True)
 class Speech(ClipSettings):
-    """The embedded speech world: short made-up utterances as streams of a codec, whose true naturalness is known."""
+    """Built-in speech world: short synthetic utterances as codec streams, with known true naturalness."""
 
     world: ClassVar[str] = "rlhf_lab.packs.speech.world.world"
     provides: ClassVar[Capability] = ClipSettings.provides | Capability.PHONES
@@ -60,11 +62,11 @@ class Speech(ClipSettings):
 
 @register("data", "espeak")
 @dataclass(frozen=True)
-class Espeak(ClipSettings):
-    """English sentences that the program espeak-ng says, as streams of a codec; the truth is about prosody alone.
+class EspeakData(ClipSettings):
+    """English sentences spoken by the program espeak-ng, as codec streams; the true reward only covers prosody.
 
     Args:
-        train_pairs, test_pairs: pairs per split, of 24 texts in training and 6 others held out.
+        train_pairs, test_pairs: number of pairs per split; training has 24 texts, and 6 other texts are held out.
     """
 
     world: ClassVar[str] = "rlhf_lab.packs.speech.world.english_world"

@@ -1,8 +1,7 @@
-"""The embedded speech world as a corpus (`data=speech`). Needs no download; see `packs/speech/world/`.
+"""Corpus of the built-in speech world (`data=speech`). It needs no download; see `packs/speech/world/`.
 
-Replies are streams of the world's codec (`packs/speech/sound/stream.py`): what people say, well or with a
-defect. `chosen` is the
-one that the simulated listener preferred.
+Responses are streams of the world's codec (`packs/speech/sound/stream.py`): deliveries with or without a defect. The
+simulated listener preferred the response `chosen`.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from rlhf_lab.data.loading import fingerprint
 from rlhf_lab.packs.speech.sound.stream_renderer import StreamRenderer
 from rlhf_lab.packs.speech.world.clip_world import ClipWorld, DeliveryT, UtteranceT
 from rlhf_lab.packs.speech.world.prompts import NEW_VOICE
-from rlhf_lab.packs.speech.world.settings import Espeak, Speech
+from rlhf_lab.packs.speech.world.settings import EspeakData, Speech
 from rlhf_lab.packs.speech.world.world import VERSION, SpeechWorld
 
 
 def build(settings: Speech) -> Corpus:
-    """Draw the corpus of a speech world. `oracle` is the `SpeechWorld` itself; `renderer` decodes with its codec."""
+    """Generate the corpus of a speech world. `oracle` is the `SpeechWorld`; `renderer` decodes with its codec."""
     train_seed, _ = settings.split_seeds()
     world = SpeechWorld(
         good=settings.good,
@@ -35,22 +34,23 @@ def build(settings: Speech) -> Corpus:
 
 
 def draw_corpus(
-    name: str, world: ClipWorld[UtteranceT, DeliveryT], settings: Speech | Espeak, described: str
+    name: str, world: ClipWorld[UtteranceT, DeliveryT], settings: Speech | EspeakData, described: str
 ) -> Corpus:
-    """The corpus of a world of clips.
+    """Generate the corpus of a world of clips.
 
     Args:
-        name: of the data.
-        described: what decides the corpus beside its settings and pairs; part of the fingerprint.
+        name: name of the data.
+        described: versions that the corpus depends on, in addition to settings and pairs; part of the fingerprint.
     """
     train_seed, test_seed = settings.split_seeds()
     train, train_report = world.sample(settings.train_pairs, "train", seed=train_seed)
     test, test_report = world.sample(settings.test_pairs, "test", seed=test_seed)
-    facts = {pair.prompt: world.facts(world.read_prompt(pair.prompt)) for pair in (*train, *test)}
+    metadata = {pair.prompt: world.metadata(world.read_prompt(pair.prompt)) for pair in (*train, *test)}
     for pairs, report in ((train, train_report), (test, test_report)):
         report.statistics.update(statistics(pairs))
-        new_voice = [facts[pair.prompt]["category"] == NEW_VOICE for pair in pairs]
+        new_voice = [metadata[pair.prompt]["category"] == NEW_VOICE for pair in pairs]
         report.statistics["share with the held-out voice"] = float(np.mean(new_voice))
+    # versions, codec, settings and pairs determine the corpus
     content = f"{described} {world.codec.fingerprint} {settings!r} {fingerprint(train, test)}"
     return Corpus(
         name=name,
@@ -58,14 +58,14 @@ def draw_corpus(
         test=test,
         fingerprint=sha256(content.encode()).hexdigest(),
         oracle=world,
-        facts=facts,
+        metadata=metadata,
         report={"train": train_report, "test": test_report},
         renderer=StreamRenderer(world.codec),
     )
 
 
 def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Of the pairs of a split: shares, 0…1, and means; none for what is not known of any clip."""
+    """Return statistics of the pairs of a split: fractions, 0…1, and means. Unknown values (NaN) are omitted."""
     metas = [pair.meta for pair in pairs]
     p_chosen = np.array([meta["p_chosen"] for meta in metas])
 

@@ -1,5 +1,4 @@
-"""The speech world behind the `Oracle` protocol: what is asked for, clips of people who say it, gold, and a
-listener."""
+"""Speech world as an `Oracle`: utterances, clips of their deliveries, gold, and a simulated listener."""
 
 from __future__ import annotations
 
@@ -17,19 +16,20 @@ from rlhf_lab.packs.speech.world.prompts import Utterance, draw_utterance, read_
 from rlhf_lab.packs.speech.world.recogniser import phone_error, recognise
 
 VERSION = 1
-"""Increased whenever the same settings give other streams or other grades; part of a corpus fingerprint."""
+"""Version of the world; part of the fingerprint of a corpus. Increase it if the same settings give different streams or
+grades."""
 
 FITTED_CLIPS = 400
-"""Clips of the training split on which the codec is fitted. They are the same for every seed of a world, so that all
-worlds with codebooks of the same sizes share a codec."""
+"""Number of training clips on which the codec is fitted. The clips are the same for all seeds, so that all worlds with
+the same codebook sizes share a codec."""
 
 
 class SpeechWorld(ClipWorld[Utterance, Delivery]):
-    """A world of short made-up utterances, spoken in codes.
+    """World of short synthetic utterances, spoken as codec codes.
 
     Args:
         good, new_voice, temperature, seed: see `ClipWorld`.
-        sizes: codes of each codebook.
+        sizes: number of codes of each codebook.
     """
 
     unheard_phone_error = 1.0
@@ -41,8 +41,8 @@ class SpeechWorld(ClipWorld[Utterance, Delivery]):
     def read_prompt(self, prompt: str) -> Utterance:
         return read_prompt(prompt)
 
-    def facts(self, utterance: Utterance) -> dict[str, str]:
-        return utterance.facts()
+    def metadata(self, utterance: Utterance) -> dict[str, str]:
+        return utterance.metadata()
 
     def _draw(self, rng: np.random.Generator, split: str) -> tuple[Utterance, tuple[Delivery, Delivery]]:
         utterance = draw_utterance(rng, split, self.new_voice)
@@ -59,15 +59,16 @@ class SpeechWorld(ClipWorld[Utterance, Delivery]):
     ) -> list[tuple[float, float]]:
         phones = recognise(clips, [utterance.speaker for utterance in utterances])
         judged = []
-        for utterance, recognised, own_shares in zip(utterances, phones, shares, strict=True):
+        for utterance, recognised, own_totals in zip(utterances, phones, shares, strict=True):
             error = phone_error(utterance.phones, recognised)
-            judged.append((gold.gold(own_shares, error), error))
+            judged.append((gold.gold(own_totals, error), error))
         return judged
 
 
 @lru_cache(maxsize=8)
 def fitted_codec(sizes: tuple[int, ...]) -> Codec:
-    """The codec of all worlds with codebooks of these sizes, fitted on clips of the training split."""
+    """Fit the codec that all worlds with these codebook sizes share, on clips of the training split."""
+    # a fixed seed: all worlds with these sizes must share the codec
     rng = np.random.default_rng(0)
     clips = []
     for _ in range(FITTED_CLIPS):

@@ -1,4 +1,5 @@
-"""What runs inside vLLM's processes, in vLLM's environment: lab_worker.py, which reads weights that a trainer wrote.
+"""Code that runs inside vLLM's processes, in vLLM's environment.
 
-This folder is put on vLLM's path by itself (server.py): nothing here may import the lab.
+lab_worker.py reads weights that a trainer wrote; lab_serve.py starts the server and ends it with its parent.
+sampling/vllm/server.py puts only this directory on vLLM's path, so nothing here may import rlhf_lab.
 """

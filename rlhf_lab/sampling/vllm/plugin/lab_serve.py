@@ -1,7 +1,7 @@
-"""Starts vLLM's server so that it ends with the process that started it: `lab_serve.py PARENT FOLDER [argument …]`.
+"""Start vLLM's server such that it ends with the process that started it: `lab_serve.py PARENT DIR [argument …]`.
 
-vLLM handles signals by itself, and takes none while it starts, so a signal at the parent's end would not do. FOLDER is
-that of its temporary files (`server.py` makes and removes it), and goes with a parent that was killed.
+vLLM handles signals itself and ignores them while it starts, so a signal sent by the parent is not sufficient. DIR is
+the server's temporary directory (`server.py` creates and removes it). It is removed here if the parent was killed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ import time
 LOOK_S = 1.0
 
 
-def end_with(parent: int, folder: str) -> None:
-    """End this process, and the group that it leads, once another process is its parent; remove its folder."""
+def end_with(parent: int, directory: str) -> None:
+    """Kill this process and its process group once its parent has changed, and remove its temporary directory."""
     while os.getppid() == parent:
         time.sleep(LOOK_S)
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    parent, folder = int(sys.argv.pop(1)), sys.argv.pop(1)
-    threading.Thread(target=end_with, args=[parent, folder], daemon=True).start()
+    parent = int(sys.argv.pop(1))
+    directory = sys.argv.pop(1)
+    threading.Thread(target=end_with, args=[parent, directory], daemon=True).start()
     runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)

@@ -1,8 +1,8 @@
-"""An extension of vLLM's workers (`--worker-extension-cls lab_worker.LabWorker`): new weights from a folder.
+"""An extension of vLLM's workers (`--worker-extension-cls lab_worker.LabWorker`): it loads weights from a directory.
 
-Adapters need none of it: vLLM loads them itself (`/v1/load_lora_adapter`).
+Adapters do not need it, because vLLM loads them itself (`/v1/load_lora_adapter`).
 
-Runs in vLLM's environment, where the lab is not installed. Written against vLLM 0.32.
+It runs in vLLM's environment, where rlhf_lab is not installed. Written for vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 IDENTITY = uuid.uuid4().hex
-"""Of this process: two addresses with one identity are one server."""
+"""Identifier of this server process: two addresses with the same identity are one server."""
 
 
 class LabWorker:
-    """Methods that every worker of a server gets; `POST /collective_rpc` calls them by name."""
+    """Methods added to every worker of a server; `POST /collective_rpc` calls them by name."""
 
     vllm_config: Any
     model_runner: Any
 
     def lab_describe(self) -> dict[str, Any]:
-        """What a trainer has to know of the server before it uses it."""
+        """Return the properties of the server that a trainer checks before it uses the server."""
         model = self.vllm_config.model_config
         return {
             "dtype": str(model.dtype).removeprefix("torch."),
@@ -41,16 +41,16 @@ class LabWorker:
             "vocabulary": int(model.get_vocab_size()),
             "identity": IDENTITY,
             "device": str(self.vllm_config.device_config.device_type),
-            # through text: what JSON does not know becomes its name
+            # converted through text, so that values that JSON does not know become their names
             "config": json.loads(json.dumps(model.hf_text_config.to_dict(), default=str)),
             "adapters": self._adapters(),
             "heads": {"size": int(model.get_head_size()), "known": self._head_sizes()},
         }
 
     def _head_sizes(self) -> list[int]:
-        """Sizes of attention heads that are computed; none where vLLM refuses the others before it starts.
+        """Return the supported sizes of attention heads; empty if vLLM itself rejects other sizes at start.
 
-        On a CPU vLLM 0.32 starts with any, and its engine ends at the first reply.
+        On a CPU vLLM 0.32 starts with any size, and its engine ends at the first response.
         """
         if self.vllm_config.device_config.device_type != "cpu":
             return []
@@ -59,25 +59,27 @@ class LabWorker:
         return sorted(CPUAttentionBackend.get_supported_head_sizes())
 
     def _adapters(self) -> dict[str, Any]:
-        """The largest rank of an adapter that the server takes, 0 if none, and the layers that it may be of."""
+        """Return the maximum rank of an adapter, 0 if none is accepted, and the layers that adapters may change."""
         settings = self.vllm_config.lora_config
         if settings is None:
             return {"rank": 0, "layers": []}
         manager = self.model_runner.lora_manager._adapter_manager
-        fused = manager.packed_modules_mapping  # q_proj, k_proj and v_proj are one layer here, named qkv_proj
-        layers = [name for module in manager.supported_lora_modules for name in fused.get(module, [module])]
+        fused = manager.packed_modules_mapping  # vLLM fuses q_proj, k_proj and v_proj into one layer qkv_proj
+        layers: list[str] = []
+        for module in manager.supported_lora_modules:
+            layers += fused.get(module, [module])
         return {"rank": int(settings.max_lora_rank), "layers": sorted(layers)}
 
-    def lab_load(self, folder: str) -> dict[str, Any]:
-        """Replace all weights by those in the folder's safetensors files, in Hugging Face's format and names.
+    def lab_load(self, directory: str) -> dict[str, Any]:
+        """Replace all weights by those in the directory's safetensors files, in Hugging Face's format and names.
 
         Raises:
-            FileNotFoundError: the folder is not there; the trainer and the server do not share it.
+            FileNotFoundError: the directory has no such files, so the trainer and the server do not share it.
             ValueError: some weights of the model were not in the files.
         """
-        files = sorted(Path(folder).glob("*.safetensors"))
+        files = sorted(Path(directory).glob("*.safetensors"))
         if not files:
-            raise FileNotFoundError(f"{folder} has no safetensors files that this server can read")
+            raise FileNotFoundError(f"{directory} has no safetensors files that this server can read")
         model = self.model_runner.get_model()
         with _without_adapters(model), set_current_vllm_config(self.vllm_config), torch.no_grad():
             expected = {name for name, _ in model.named_parameters()}
@@ -87,15 +89,15 @@ class LabWorker:
             _repack_embeddings(model)
         self.model_runner.reset_lora_state()
         if missing := sorted(expected - set(loaded)):
-            raise ValueError(f"{len(missing)} weights were not sent, such as {missing[0]}")
+            raise ValueError(f"{len(missing)} weights of the model were not in the files, such as {missing[0]}")
         return {"loaded": len(loaded)}
 
 
 @contextmanager
 def _without_adapters(model: torch.nn.Module) -> Iterator[None]:
-    """The layers themselves in place of those that vLLM has put around them to add an adapter's product.
+    """Replace the layers that vLLM wrapped for adapters by the original layers while the context is open.
 
-    A model reads weights by the names of its own layers.
+    A model loads weights by the names of its original layers.
     """
     wrapped = [
         (parent, name, child)
@@ -121,10 +123,10 @@ def _tensors(files: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _repack_embeddings(model: torch.nn.Module) -> None:
-    """Make the output head's packed copy anew where it is tied to the embedding.
+    """Renew the packed copy of the output head if it is tied to the embedding.
 
     On a CPU vLLM computes logits from a copy of the weight in another layout. A reload renews the copies of linear
-    layers only: a tied head would go on with the old weights.
+    layers only, so a tied head would keep the old weights.
     """
     for module in model.modules():
         if isinstance(module, VocabParallelEmbedding):

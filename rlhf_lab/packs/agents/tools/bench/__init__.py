@@ -1,4 +1,4 @@
-"""AgentBench-Mini: hand-written tasks with tools, and the siblings that are drawn from the same templates.
+"""AgentBench-Mini: hand-written tasks with tools, and siblings that are sampled from the same templates.
 
-Start at one of tasks/*.yml, then templates.py (how a task is filled), fixtures.py (its tools), task_sets.py.
+Read one of the files in tasks/, then templates.py (how a template is filled), fixtures.py (its tools) and task_sets.py.
 """

@@ -1,4 +1,4 @@
-"""What the tools of one task hold, and what is wrong with them."""
+"""Fixtures of a task: the content of its tools, and their faults."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from hashlib import blake2b
 from typing import Any, NotRequired, TypedDict
 
 from rlhf_lab.core.tools import Tool, ToolError, text_tool
-from rlhf_lab.packs.agents.tools.knowledge import KnowledgeBase, calculator_tool
+from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculator_tool
 from rlhf_lab.packs.agents.tools.retrieval import PassageIndex, retrieval_tool
-from rlhf_lab.packs.agents.tools.table import Cell, Table, TableBase, table_tools
+from rlhf_lab.packs.agents.tools.table import Cell, DataTable, TableBase, table_tools
 
 BUSY = "busy: {} did not answer; the same call may work when it is tried again"
 UNAVAILABLE = "{} is out of service today; trying again does not help"
 SIMILARITY = 0.75
-"""Least similarity of a name that is suggested (difflib's ratio)."""
+"""Minimum similarity (ratio of difflib) of a name that is suggested."""
 
 
 class TableFixture(TypedDict):
@@ -24,13 +24,13 @@ class TableFixture(TypedDict):
 
 
 class Fixture(TypedDict):
-    """What the tools of one task hold; JSON values. A tool is offered where there is something for it to read.
+    """Content of the tools of one task, as JSON values. A tool exists only if there is content for it.
 
     Keys:
-        facts, moved: of `search`, see `KnowledgeBase`.
-        passages: of `retrieve`: title → text.
-        tables: of `schema` and `sql`: name → table.
-        busy: tool → how often in a row, at most, a call of it finds it busy.
+        facts, moved: content of `search`, see `ToolKnowledge`.
+        passages: content of `retrieve`: title → text.
+        tables: content of `schema` and `sql`: name → table.
+        busy: tool → maximum number of consecutive times that the same call finds it busy.
         unavailable: tools that never answer.
     """
 
@@ -43,23 +43,33 @@ class Fixture(TypedDict):
 
 
 def fixture_tools(fixture: Fixture, seed: int) -> list[Tool]:
-    """Tools with a state of their own. The seed decides which calls find a tool busy."""
+    """Create tools with their own state. The seed decides which calls find a tool busy."""
     tools: list[Tool] = []
     if "facts" in fixture:
-        tools.append(suggesting_search(KnowledgeBase(fixture["facts"], fixture.get("moved", {}))))
+        knowledge = ToolKnowledge(fixture["facts"], fixture.get("moved", {}))
+        tools.append(suggesting_search(knowledge))
     if "passages" in fixture:
         tools.append(retrieval_tool(PassageIndex(fixture["passages"])))
     if "tables" in fixture:
-        tables = {name: Table(table["columns"], table["rows"]) for name, table in fixture["tables"].items()}
+        tables = {}
+        for name, table in fixture["tables"].items():
+            tables[name] = DataTable(table["columns"], table["rows"])
         tools += table_tools(TableBase(tables))
+    # The calculator needs no content, so every task has it.
     tools.append(calculator_tool())
     busy, unavailable = fixture.get("busy", {}), fixture.get("unavailable", [])
-    tools = [make_busy(tool, busy[tool.name], seed) if tool.name in busy else tool for tool in tools]
-    return [make_unavailable(tool) if tool.name in unavailable else tool for tool in tools]
+    faulty = []
+    for tool in tools:
+        if tool.name in busy:
+            tool = make_busy(tool, busy[tool.name], seed)
+        if tool.name in unavailable:
+            tool = make_unavailable(tool)
+        faulty.append(tool)
+    return faulty
 
 
-def suggesting_search(base: KnowledgeBase) -> Tool:
-    """`search`, which names similar entries where there is none: a misspelt name can be put right."""
+def suggesting_search(base: ToolKnowledge) -> Tool:
+    """Return the tool `search`, which suggests similar names, so that an agent can correct a misspelt name."""
     names = [*base.facts, *base.moved]
     by_small_letters = {name.casefold(): name for name in names}
 
@@ -67,11 +77,13 @@ def suggesting_search(base: KnowledgeBase) -> Tool:
         try:
             return base.search(str(entity), str(relation))
         except ToolError as error:
-            if entity in base.facts:  # the relation is missing
+            if entity in base.facts:  # the entity exists, so the relation is missing
                 known = ", ".join(base.facts[entity])
                 raise ToolError(f"{error}; known: {known}") from None
             similar = similar_names(str(entity).casefold(), by_small_letters)
-            raise ToolError(f"{error}; similar names: {', '.join(similar)}" if similar else str(error)) from None
+            if not similar:
+                raise ToolError(str(error)) from None
+            raise ToolError(f"{error}; similar names: {', '.join(similar)}") from None
 
     return text_tool(
         "search",
@@ -82,22 +94,28 @@ def suggesting_search(base: KnowledgeBase) -> Tool:
 
 
 def similar_names(entity: str, by_small_letters: Mapping[str, str]) -> list[str]:
-    """Names that begin with the entity ("Orlun (river)" for "orlun"), else those spelt nearly alike, best first."""
-    longer = [name for small, name in by_small_letters.items() if small.startswith(f"{entity} ") or small == entity]
+    """Return names that start with the entity ("Orlun (river)" for "orlun"), else similarly spelt ones, best first."""
+    longer = []
+    for small, name in by_small_letters.items():
+        # The space keeps "Orlunda" from matching "orlun"; a misspelling of that kind is found below.
+        if small == entity or small.startswith(f"{entity} "):
+            longer.append(name)
     if longer:
         return longer
-    return [by_small_letters[small] for small in get_close_matches(entity, by_small_letters, 3, SIMILARITY)]
+    matches = get_close_matches(entity, by_small_letters, 3, SIMILARITY)
+    return [by_small_letters[small] for small in matches]
 
 
-def make_busy(tool: Tool, most: int, seed: int) -> Tool:
-    """A tool that each call finds busy between 0 and `most` times in a row, before it answers."""
+def make_busy(tool: Tool, limit: int, seed: int) -> Tool:
+    """Make a tool busy: the same call finds it busy between 0 and `limit` times in a row before it answers."""
     tries: dict[str, int] = {}
 
     def run(**arguments: Any) -> str:
         key = f"{seed} {tool.name} {sorted(arguments.items())}"
         tries[key] = tries.get(key, 0) + 1
-        # by a hash of the call: the same whatever was called before
-        busy_times = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") % (most + 1)
+        # A hash of the call decides, so that the number does not depend on earlier calls.
+        digest = blake2b(key.encode(), digest_size=8).digest()
+        busy_times = int.from_bytes(digest, "big") % (limit + 1)
         if tries[key] <= busy_times:
             raise ToolError(BUSY.format(tool.name))
         return tool.run(**arguments)
@@ -113,8 +131,12 @@ def make_unavailable(tool: Tool) -> Tool:
 
 
 def fixture_values(fixture: Fixture) -> list[str]:
-    """Everything that the tools could give as a value, without repetitions: facts, and cells of tables."""
-    values = [value for relations in fixture.get("facts", {}).values() for value in relations.values()]
-    rows: Sequence[Sequence[Cell]] = [row for table in fixture.get("tables", {}).values() for row in table["rows"]]
-    values += [str(cell) for row in rows for cell in row if cell is not None]
+    """Return all values that the tools can return, without duplicates: facts, and cells of tables."""
+    values: list[str] = []
+    for relations in fixture.get("facts", {}).values():
+        values += relations.values()
+    for table in fixture.get("tables", {}).values():
+        rows: Sequence[Sequence[Cell]] = table["rows"]
+        values += [str(cell) for row in rows for cell in row if cell is not None]
+    # The order matters: scripted agents choose from these values at random.
     return list(dict.fromkeys(values))

@@ -1,4 +1,4 @@
-"""Names that nobody bears, so that no model can know an answer by heart."""
+"""Invented names, so that no model can know an answer from its training data."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ MOST_TRIES = 1000
 
 
 def draw_name(rng: Random, split: str) -> str:
-    """One word such as "Brennol", about 300,000 of them; names of `train` and `test` are never the same."""
+    """Sample one word such as "Brennol" out of about 300,000; the names of `train` and `test` are disjoint."""
     for _ in range(MOST_TRIES):
-        name = "".join(rng.choice(sounds) for sounds in SOUNDS).capitalize()
+        letters = [rng.choice(sounds) for sounds in SOUNDS]
+        name = "".join(letters).capitalize()
         if split_of(name) == split:
             return name
-    raise ValueError(f"no name of the split {split!r} in {MOST_TRIES} tries; splits are train and test")
+    raise ValueError(f"no name of the split {split!r} in {MOST_TRIES} tries; use the split train or test")
 
 
 def draw_person(rng: Random, split: str) -> str:
@@ -28,13 +29,17 @@ def draw_person(rng: Random, split: str) -> str:
 
 
 def misspell(name: str, rng: Random) -> str:
-    """A name with two neighbouring letters swapped, or one left out; never the first."""
-    places = [at for at in range(1, len(name) - 1) if name[at : at + 2].isalpha()]
+    """Swap two neighbouring letters of a name, or leave one out; the first letter stays."""
+    # A position is followed by another letter of the same word, so that a swap does not move a space.
+    positions = [at for at in range(1, len(name) - 1) if name[at : at + 2].isalpha()]
     for _ in range(MOST_TRIES):
-        at = rng.choice(places)
-        swapped = name[:at] + name[at + 1] + name[at] + name[at + 2 :]
-        shortened = name[:at] + name[at + 1 :]
+        at = rng.choice(positions)
+        before, after = name[:at], name[at + 2 :]
+        first, second = name[at], name[at + 1]
+        swapped = before + second + first + after
+        shortened = before + second + after
         wrong = rng.choice((swapped, shortened))
+        # Swapping two equal letters changes nothing, so it is tried again.
         if wrong != name:
             return wrong
-    raise ValueError(f"{name!r} has no two letters that could be swapped")
+    raise ValueError(f"{name!r} has no two different neighbouring letters to swap; use a longer name")

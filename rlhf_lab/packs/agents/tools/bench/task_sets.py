@@ -1,4 +1,4 @@
-"""AgentBench-Mini as it is written, and sets of siblings drawn from its templates."""
+"""Task sets of AgentBench-Mini: the hand-written tasks, and siblings sampled from their templates."""
 
 from __future__ import annotations
 
@@ -13,35 +13,39 @@ from rlhf_lab.core.tools import Tool
 from rlhf_lab.environments.splits import SPLITS, transcript
 from rlhf_lab.packs.agents.tools.bench.fixtures import fixture_tools
 from rlhf_lab.packs.agents.tools.bench.templates import CATEGORIES, Template, all_templates
-from rlhf_lab.packs.agents.tools.task_set import ToolTaskFacts
+from rlhf_lab.packs.agents.tools.task_set import ToolTaskRow
 
+# Task files have digests of their own; this number covers the code that reads them.
 VERSION = 1
-"""Increased whenever the same files give other tools: other messages, another search; part of the fingerprint."""
+"""Version of the tools, part of the fingerprint. Increase it if the same files lead to other messages or results."""
 MINI_CATEGORIES = ("tool_use", "multi_step", "failure_recovery")
 
 
 class _BenchTasks(ABC):
-    """What both sets share: tools, and the fingerprint."""
+    """Common base of both sets: tools, and the fingerprint."""
 
     @abstractmethod
     def tasks(self, split: str) -> Sequence[Task]: ...
 
     def tools(self, task: Task, seed: int) -> list[Tool]:
-        """Tools of one attempt; the seed decides when a busy tool is busy."""
-        return fixture_tools(task.facts["fixture"], seed)
+        """Return the tools of one attempt; the seed decides when a busy tool is busy."""
+        return fixture_tools(task.metadata["fixture"], seed)
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of every task of both splits, fixtures included."""
-        return fingerprint([VERSION, [[dict(task.facts) for task in self.tasks(split)] for split in SPLITS]])
+        """SHA-256 digest of every task of both splits, including fixtures."""
+        contents = []
+        for split in SPLITS:
+            contents.append([dict(task.metadata) for task in self.tasks(split)])
+        return fingerprint([VERSION, contents])
 
 
 @dataclass(frozen=True)
 class AgentBenchMini(_BenchTasks):
-    """The tasks that were written by hand. All of them are test tasks.
+    """The hand-written tasks. All of them belong to the test split.
 
     Args:
-        categories: which of `CATEGORIES`; the first three are the 36 tasks of AgentBench-Mini.
+        categories: categories of `CATEGORIES`; the first three are the 36 tasks of AgentBench-Mini.
     """
 
     categories: Sequence[str] = MINI_CATEGORIES
@@ -50,21 +54,22 @@ class AgentBenchMini(_BenchTasks):
         require_categories(self.categories)
 
     def tasks(self, split: str) -> list[Task]:
+        # Nothing is trained on the hand-written tasks.
         templates = templates_of(self.categories) if split == "test" else []
         return [as_task(template.canonical()) for template in templates]
 
 
 @dataclass(frozen=True)
 class Generated(_BenchTasks):
-    """Siblings of the hand-written tasks: other names, numbers and relations, and the answers that follow from them.
+    """Siblings of the hand-written tasks, with other names, numbers and relations, and the resulting answers.
 
-    The names of `train` and `test` are never the same. Siblings of one template are not independent: compare agents
-    clustered by `facts["template"]`.
+    The names of `train` and `test` are disjoint. Siblings of one template are not independent: compare agents clustered
+    by `metadata["template"]`.
 
     Args:
-        per_task: siblings of each template in each split.
-        seed: of the draws.
-        categories: which of `CATEGORIES`.
+        per_task: number of siblings of each template in each split.
+        seed: seed of the samples.
+        categories: categories of `CATEGORIES`.
     """
 
     per_task: int = 10
@@ -72,19 +77,20 @@ class Generated(_BenchTasks):
     categories: Sequence[str] = CATEGORIES
 
     def __post_init__(self) -> None:
-        require((self.per_task >= 1, f"per_task={self.per_task}: write at least 1"))
+        require((self.per_task >= 1, f"per_task={self.per_task}: set it to at least 1"))
         require_categories(self.categories)
 
     def tasks(self, split: str) -> list[Task]:
         return [
-            as_task(facts)
+            as_task(metadata)
             for template in templates_of(self.categories)
-            for facts in template.siblings(self.per_task, self.seed, split)
+            for metadata in template.siblings(self.per_task, self.seed, split)
         ]
 
 
-def as_task(facts: ToolTaskFacts) -> Task:
-    return Task(transcript(facts["question"]), facts)
+def as_task(metadata: ToolTaskRow) -> Task:
+    # The prompt is the question alone: instructions depend on the agent.
+    return Task(transcript(metadata["question"]), metadata)
 
 
 def templates_of(categories: Sequence[str]) -> list[Template]:
@@ -94,5 +100,5 @@ def templates_of(categories: Sequence[str]) -> list[Template]:
 def require_categories(categories: Sequence[str]) -> None:
     unknown = [category for category in categories if category not in CATEGORIES]
     require(
-        (bool(categories) and not unknown, f"categories={list(categories)}: write some of {', '.join(CATEGORIES)}"),
+        (bool(categories) and not unknown, f"categories={list(categories)}: choose from {', '.join(CATEGORIES)}"),
     )

@@ -1,5 +1,5 @@
-"""What the grader runs inside two sandboxes: a candidate's code in one, the hidden tests in the other.
+"""Programs that the grader runs in two sandboxes: the graded code in one, the hidden tests in the other.
 
-Start at tests.py, then candidate.py; plain.py is the form of the values that pass between them. grader.py, one folder
-up, starts both and carries their messages. They import nothing of the lab but each other.
+Read tests.py, then candidate.py. plain.py serialises the values between them. packs/code/sandbox/grader.py starts both
+programs and relays their messages. These modules import nothing from rlhf_lab except each other.
 """

@@ -1,7 +1,7 @@
-"""The candidate's process: loads the code that is graded, then answers calls, one line of JSON each.
+"""Candidate process: loads the graded code, then answers calls, one line of JSON each.
 
-Nothing here is secret or trusted: the code may change all of it, and can then give other answers, which it could give
-anyway. What it prints goes to standard error.
+Nothing in this process is secret or trusted. The graded code may change all of it, but this only changes its answers,
+which it controls anyway. Its printed output goes to standard error.
 """
 
 import os
@@ -14,7 +14,7 @@ CODE = "solution.py"
 
 
 def load() -> tuple:
-    """The names that the code defines, and what went wrong; empty if nothing did."""
+    """Load the code. Returns the names that it defines, and its error; the error is empty if there was none."""
     with open(CODE, encoding="utf-8", errors="surrogatepass") as file:
         text = file.read()
     names = {"__name__": "solution", "__file__": CODE}
@@ -26,7 +26,7 @@ def load() -> tuple:
 
 
 def answer(names: dict, request: dict) -> dict:
-    """What a call gives: its value, and its arguments as it left them; or the error it ended with."""
+    """Answer a call: with its value and its arguments after the call, or with the error it raised."""
     try:
         function = names[request["name"]]
     except KeyError:
@@ -47,6 +47,7 @@ def _described(error: BaseException) -> dict:
 
 
 def main() -> None:
+    # the channel moves to other descriptors, so that `input` and `print` of the code cannot disturb it by accident
     requests = os.fdopen(os.dup(0), "r", encoding="ascii")
     answers = os.fdopen(os.dup(1), "w", encoding="ascii")
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -57,10 +58,10 @@ def main() -> None:
     print(plain.dumps(problem), file=answers, flush=True)
     for line in requests:
         request: Any = plain.loads(line)
-        reply = answer(names, request)
+        response = answer(names, request)
         try:
-            text = plain.dumps(reply)
-        except plain.NotPlain as error:
+            text = plain.dumps(response)
+        except plain.NotJsonValue as error:
             text = plain.dumps({"not_plain": str(error)})
         print(text, file=answers, flush=True)
 

@@ -1,7 +1,7 @@
-"""Values as JSON, and back: None, booleans, numbers, text, bytes, lists, tuples, sets and dictionaries of such.
+"""Serialisation of values to JSON and back: None, booleans, numbers, text, bytes, lists, tuples, sets, dictionaries.
 
-Only built-in types come out, whatever went in. A test therefore compares with the `==` of Python, never with one that a
-candidate wrote.
+The result always has built-in types, even if the input had subclasses. Therefore a test compares with the `==` of
+Python, never with an `__eq__` of the candidate.
 """
 
 import json
@@ -9,22 +9,23 @@ from collections.abc import Callable
 from typing import Any
 
 LARGEST_PLAIN_INT = 2**63
+"""Limit for integers in decimal form; larger ones are written in hexadecimal."""
 
 
-class NotPlain(Exception):
-    """A value that is made of something else. The message is the name of its type."""
+class NotJsonValue(Exception):
+    """A value contains an unsupported type. The message is the name of the type."""
 
 
 def dumps(value: object) -> str:
-    """One line of JSON. Raises NotPlain."""
+    """Serialise a value to one line of JSON. Raises NotJsonValue for an unsupported type."""
     try:
         return json.dumps(_encode(value))
     except RecursionError:
-        raise NotPlain(f"{type(value).__name__} that contains itself or is nested too deeply") from None
+        raise NotJsonValue(f"{type(value).__name__} that contains itself or is nested too deeply") from None
 
 
 def loads(text: str) -> object:
-    """The value of a line of JSON. Raises ValueError for any other text."""
+    """Parse a value from a line of JSON. Raises ValueError for invalid text."""
     try:
         return _decode(json.loads(text))
     except (RecursionError, TypeError, KeyError, OverflowError) as error:
@@ -32,13 +33,14 @@ def loads(text: str) -> object:
 
 
 def _encode(value: object) -> object:
+    # methods of the built-in classes are called directly, because a subclass could override them
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
         number = int.__int__(value)
-        # Python refuses to write integers of more than 4,300 decimal digits
+        # Python does not convert integers of more than 4,300 decimal digits to text
         return number if abs(number) < LARGEST_PLAIN_INT else {"int": hex(number)}
     if isinstance(value, float):
         return float.__float__(value)
@@ -50,10 +52,11 @@ def _encode(value: object) -> object:
         return {"dict": [[_encode(key), _encode(item)] for key, item in value.items()]}
     if isinstance(value, list):
         return [_encode(item) for item in value]
+    # containers without a JSON form are tagged with their type
     for kind in (tuple, set, frozenset):
         if isinstance(value, kind):
             return {kind.__name__: [_encode(item) for item in value]}
-    raise NotPlain(type(value).__name__)
+    raise NotJsonValue(type(value).__name__)
 
 
 def _decode(value: object) -> object:
@@ -61,6 +64,7 @@ def _decode(value: object) -> object:
         return [_decode(item) for item in value]
     if not isinstance(value, dict):
         return value
+    # a dictionary in JSON is always a tagged value
     if len(value) != 1:
         raise KeyError("one type")
     kind, content = next(iter(value.items()))

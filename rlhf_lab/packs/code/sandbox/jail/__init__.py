@@ -1,6 +1,6 @@
-"""What runs outside the lab's process: the launcher that builds a sandbox around one program.
+"""Launcher that builds a sandbox around one program; it runs in a separate process.
 
-Start at launch.py; mounts.py makes the files that the program sees, seccomp.py its filter of system calls, and
-syscalls.py is what Python's library has no function for. These modules are imported by a bare interpreter that is
-started for every program, so they use nothing but the cheap part of the standard library.
+Read launch.py first. mounts.py creates the file system of the program, seccomp.py filters system calls, and syscalls.py
+wraps system calls that Python lacks. A bare interpreter imports these modules for each program, so they only use
+modules of the standard library that import fast.
 """

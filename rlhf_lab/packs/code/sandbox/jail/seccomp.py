@@ -1,11 +1,11 @@
-"""The filter of system calls, as a program for the kernel's classic BPF machine. x86_64 and aarch64.
+"""Seccomp filter of system calls, as a program in the kernel's classic BPF. For x86_64 and aarch64.
 
-Calls are refused by name; all others up to LAST are allowed, and what newer kernels add is answered with ENOSYS. An
-allow-list would refuse more of the kernel, and break programs with every new C library. What is refused: everything
-that reaches other processes, mounts, namespaces, keys, kernel modules, clocks, or memory that no limit counts, what
-tells about accesses to the machine's files, and interfaces with a long list of kernel faults (bpf, io_uring,
-userfaultfd, perf). Some calls are refused by their arguments: those that may name another process, sockets other than
-Unix ones, their larger buffers, and anonymous memory that is shared.
+The filter refuses listed calls, allows all others up to LAST, and answers newer calls with ENOSYS. An allow-list would
+cover more of the kernel, but break programs with each new C library. Refused are calls that affect other processes,
+mounts, namespaces, keys, kernel modules or clocks, and calls for memory that no limit counts. Also refused are calls
+that reveal accesses to files of the machine, and interfaces with many past kernel bugs (bpf, io_uring, userfaultfd,
+perf). Some calls are refused depending on their arguments: those that name another process, sockets other than Unix
+sockets, larger socket buffers, and shared anonymous memory.
 """
 
 import ctypes
@@ -17,9 +17,9 @@ from rlhf_lab.packs.code.sandbox.jail import syscalls
 
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 X32_BIT = 0x40000000
-"""Numbers of the x32 calls, which would go around a list of x86_64 numbers."""
+"""Bit of x32 system calls, which would bypass a list of x86_64 numbers."""
 LAST = 450
-"""The newest call that the lists below know."""
+"""Number of the newest system call that the lists below cover."""
 
 REFUSED = {
     # other processes
@@ -34,17 +34,17 @@ REFUSED = {
     "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "fanotify_init": (300, 262),
     "fanotify_mark": (301, 263), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
-    # the machine's libraries are shown as they are: a watch or lock on one meets those of all other processes
+    # the libraries are files of the machine, so a watch or lock on one affects or observes all other processes
     "inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27),
     "inotify_rm_watch": (255, 28), "flock": (73, 32),
-    # memory that RLIMIT_AS does not count once it is detached
+    # memory that RLIMIT_AS does not count once it is unmapped or passed to the kernel
     "vmsplice": (278, 75),
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "shmat": (30, 196),
     "shmctl": (31, 195), "shmdt": (67, 197), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188),
     "msgctl": (71, 187), "semget": (64, 190), "semop": (65, 193), "semtimedop": (220, 192), "semctl": (66, 191),
     "mq_open": (240, 180), "mq_unlink": (241, 181), "mq_timedsend": (242, 182), "mq_timedreceive": (243, 183),
     "mq_notify": (244, 184), "mq_getsetattr": (245, 185),
-    # the machine
+    # settings of the entire machine
     "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106), "kexec_load": (246, 104),
     "kexec_file_load": (320, 294), "reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225),
     "sethostname": (170, 161), "setdomainname": (171, 162), "acct": (163, 89), "quotactl": (179, 60),
@@ -54,50 +54,52 @@ REFUSED = {
     "vhangup": (153, 58), "uselib": (134, None), "ustat": (136, None), "sysfs": (139, None), "_sysctl": (156, None),
     "migrate_pages": (256, 238), "move_pages": (279, 239),
 }  # fmt: skip
-"""Call → its number on (x86_64, aarch64); None where there is none."""
+"""Numbers of refused calls on x86_64 and aarch64; None if the architecture does not have the call."""
 CLONE, CLONE3 = (56, 220), (435, 435)
 SOCKETS = {"socket": (41, 198), "socketpair": (53, 199)}
 AF_UNIX = 1
 MMAP, FCNTL = (9, 222), (72, 25)
 SHARED_ANONYMOUS = 0x21
-"""MAP_SHARED and MAP_ANONYMOUS, which is also set in MAP_SHARED_VALIDATE. Such memory stays after all but a page of it
-is unmapped, so that neither RLIMIT_AS nor what is resident counts it."""
+"""Flags MAP_SHARED and MAP_ANONYMOUS; MAP_SHARED_VALIDATE includes the first. As long as one page is mapped, all of
+this memory remains allocated, but neither RLIMIT_AS nor the resident size counts it."""
 FCNTL_REFUSED = {"F_SETLEASE": 1024, "F_NOTIFY": 1026, "F_SETPIPE_SZ": 1031}
-"""Watches on files, as above, and larger pipes: their memory is the kernel's."""
+"""Refused commands of `fcntl`: watches on files, as above, and larger pipes, which use kernel memory."""
 SETSOCKOPT = (54, 208)
 SOCKET_OPTIONS_REFUSED = {"SO_SNDBUF": 7, "SO_SNDBUFFORCE": 32}
-"""What waits in sockets is memory of the kernel's: .2 MiB each by default, and with these many times that."""
+"""Refused socket options. Data waiting in sockets uses kernel memory: 0.2 MiB per socket by default, and much more with
+these options."""
 OF_ITSELF = {
     "prlimit64": ((302, 261), (0,)), "sched_setparam": ((142, 118), (0,)), "sched_setscheduler": ((144, 119), (0,)),
     "sched_setaffinity": ((203, 122), (0,)), "sched_setattr": ((314, 274), (0,)), "setpriority": ((141, 140), (0, 1)),
 }  # fmt: skip
-"""Calls that change the process with the given number → (numbers of the call, arguments that have to be 0).
+"""Calls that change a process given by its id: numbers of the call, and the arguments that must be 0.
 
-The number 0 is the caller itself, and the kind 0 of setpriority one process. Process 1 of an ordinary user's sandbox
-has the program's uid, so that the kernel would let the program set its limits.
+The id 0 means the caller, and `which` 0 of setpriority means a process. In the sandbox of an ordinary user, process 1
+has the uid of the program, so the kernel would let the program change its limits.
 """
 
 NAMESPACE_FLAGS = 0x7E020000
-"""Every CLONE_NEW… flag of `clone`; CLONE_NEWTIME is for clone3 and unshare alone."""
+"""All CLONE_NEW… flags of `clone`; CLONE_NEWTIME only exists for clone3 and unshare."""
 
 LOAD, AND, JUMP_EQUAL, JUMP_GREATER_EQUAL, JUMP_BIT_SET, RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 NUMBER_AT, ARCH_AT, ARGUMENTS_AT = 0, 4, 16
-"""Offsets in struct seccomp_data. Of an argument the lower half is read, on a little-endian machine: those that are
-looked at here are 32-bit integers to the kernel, or flags that are all in the lower half."""
+"""Offsets in struct seccomp_data. The filter reads the lower half of an argument (little-endian). This is sufficient,
+because the checked arguments are 32-bit integers, or flags in the lower half."""
 KILL, ALLOW, ERRNO = 0x80000000, 0x7FFF0000, 0x00050000
 
 
 def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    """Encode a BPF instruction; `if_true` and `if_false` are the numbers of instructions that a jump skips."""
     return struct.pack("HBBI", code, if_true, if_false, value)
 
 
 def _refuse(number: int, error: int) -> bytes:
-    """Two instructions: answer one call with an error; go on after them for any other."""
+    """Return two instructions that answer one call with an error, and continue for any other call."""
     return _instruction(JUMP_EQUAL, number, 0, 1) + _instruction(RETURN, ERRNO | error)
 
 
 def _check(number: int, checks: bytes) -> bytes:
-    """Instructions that look at the arguments of one call, and allow it unless they return; others skip them."""
+    """Return instructions that run `checks` for one call, and allow it unless they return. Other calls skip them."""
     block = checks + _instruction(RETURN, ALLOW)
     return _instruction(JUMP_EQUAL, number, 0, len(block) // 8) + block
 
@@ -107,9 +109,9 @@ def _load_argument(position: int) -> bytes:
 
 
 def program(machine: str) -> bytes:
-    """The filter for a machine as `os.uname` calls it. Raises OSError (ENOTSUP) for one that it does not know."""
+    """Return the filter for an architecture (name of `os.uname`). Raises OSError (ENOTSUP) if it is not supported."""
     if machine not in AUDIT_ARCH:
-        raise OSError(errno.ENOTSUP, f"the filter of system calls knows {', '.join(AUDIT_ARCH)}, not {machine}")
+        raise OSError(errno.ENOTSUP, f"the filter of system calls supports {', '.join(AUDIT_ARCH)}, not {machine}")
     column = list(AUDIT_ARCH).index(machine)
     code = _instruction(LOAD, ARCH_AT)
     code += _instruction(JUMP_EQUAL, AUDIT_ARCH[machine], 1, 0) + _instruction(RETURN, KILL)
@@ -117,8 +119,8 @@ def program(machine: str) -> bytes:
     if machine == "x86_64":
         code += _instruction(JUMP_GREATER_EQUAL, X32_BIT, 0, 1) + _instruction(RETURN, KILL)
     code += _instruction(JUMP_GREATER_EQUAL, LAST + 1, 0, 1) + _instruction(RETURN, ERRNO | errno.ENOSYS)
-    # Its flags lie in memory where no filter can read them. The C library takes ENOSYS as "use clone"; after EPERM it
-    # would give up, and no thread could start.
+    # The flags of clone3 are in memory, which a filter cannot read. After ENOSYS the C library uses clone instead;
+    # after EPERM it would give up, and no thread could start.
     code += _refuse(CLONE3[column], errno.ENOSYS)
     for numbers in REFUSED.values():
         number = numbers[column]
@@ -126,8 +128,8 @@ def program(machine: str) -> bytes:
             code += _refuse(number, errno.EPERM)
     refused = _instruction(RETURN, ERRNO | errno.EPERM)
     code += _check(CLONE[column], _load_argument(0) + _instruction(JUMP_BIT_SET, NAMESPACE_FLAGS, 0, 1) + refused)
-    # Sockets between a program's own processes only: vsock reaches the host of a virtual machine past any network
-    # namespace, and other families are kernel code that no program of a task needs.
+    # Only Unix sockets are allowed, for communication between the program's own processes. vsock bypasses network
+    # namespaces and reaches the host of a virtual machine, and tasks do not need the kernel code of other families.
     is_unix = _load_argument(0) + _instruction(JUMP_EQUAL, AF_UNIX, 1, 0)
     for numbers in SOCKETS.values():
         code += _check(numbers[column], is_unix + _instruction(RETURN, ERRNO | errno.EACCES))
@@ -144,7 +146,7 @@ def program(machine: str) -> bytes:
 
 
 def install() -> None:
-    """Filter this process and all that it starts; nothing takes the filter off. Needs PR_SET_NO_NEW_PRIVS."""
+    """Install the filter for this process and its descendants, irrevocably. Requires PR_SET_NO_NEW_PRIVS."""
     code = program(os.uname().machine)
     instructions = ctypes.create_string_buffer(code, len(code))
 

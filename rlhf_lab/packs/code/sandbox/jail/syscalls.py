@@ -1,4 +1,4 @@
-"""System calls that Python 3.11 has no function for, through the C library. Linux, x86_64 and aarch64."""
+"""System calls without a function in Python 3.11, called through the C library. Linux on x86_64 and aarch64."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 EVERY_NAMESPACE = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET
-"""All but the user namespace, which root does without."""
+"""Flags of all namespaces except the user namespace, which root does not use."""
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
@@ -36,14 +36,14 @@ _libc.syscall.restype = ctypes.c_long
 
 
 def _check(result: int, what: str) -> None:
-    """Raise OSError with errno and the name of the call that failed."""
+    """Raise OSError with errno and the name of the call if the result is negative."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 def unshare(flags: int) -> None:
-    """Move this process into new namespaces (the next child, for CLONE_NEWPID)."""
+    """Move this process into new namespaces. CLONE_NEWPID applies to its next child instead."""
     _check(_libc.unshare(ctypes.c_int(flags)), f"unshare({flags:#x})")
 
 
@@ -53,9 +53,9 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
 
 
 def protect_mount(target: str, attributes: int, *, recursive: bool) -> None:
-    """Add attributes such as read-only to a mount, and to all below it; takes none away (Linux 5.12).
+    """Add attributes such as read-only to a mount and optionally to all mounts below it. Requires Linux 5.12.
 
-    A remount would have to repeat the flags that a user namespace may not clear.
+    Unlike a remount, this does not have to repeat the existing flags, which a user namespace may not clear.
     """
     arguments = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)  # struct mount_attr: set, clear, propagation, user namespace
     result = _libc.syscall(
@@ -74,6 +74,7 @@ def detach_mount(target: str) -> None:
 
 
 def pivot_root(new_root: str, put_old: str) -> None:
+    # the C library has no wrapper for this call
     number = ctypes.c_long(NUMBERS["pivot_root"][os.uname().machine])
     _check(_libc.syscall(number, ctypes.c_char_p(new_root.encode()), ctypes.c_char_p(put_old.encode())), "pivot_root")
 
@@ -85,11 +86,11 @@ def prctl(option: int, value: int = 0, pointer: object = 0) -> None:
 
 
 def drop_bounding_set() -> None:
-    """Give up every capability for this process and for whatever it executes."""
+    """Drop all capabilities from the bounding set, so that executing a program cannot gain them."""
     for capability in range(64):
         try:
             prctl(PR_CAPBSET_DROP, capability)
-        except OSError:  # EINVAL: the kernel has no capability of this number, nor of any larger one
+        except OSError:  # EINVAL: the kernel has no capability with this number or a larger one
             break
 
 

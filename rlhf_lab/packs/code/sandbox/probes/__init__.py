@@ -1,7 +1,6 @@
-"""Attacks on the sandbox: programs that try to get out, to get at secrets, to use too much, or to be graded better.
+"""Attacks on the sandbox: escape, access to secrets, excessive resource use, and undeserved grades.
 
-Start at table.py, which runs all of them at a level and says what stopped each; probe.py is what one is made of,
-scene.py what there is to reach. reach.py and use.py have the probes, candidates.py those of the grader.
-docs/code/sandbox.md
-has what they came to.
+Read table.py, which runs all attacks at a level and reports what stopped each of them. probe.py defines a probe, and
+scene.py creates the targets. reach.py and use.py contain the probes of the sandbox, and candidates.py those of the
+grader. The results are in docs/code/sandbox.md.
 """

@@ -1,12 +1,13 @@
-"""Code that wants to be graded better than it is: what it tries → the code.
+"""Programs that try to get an undeserved grade, by the name of the attack.
 
-A passing grade of any is an escape. The last two pass where they reach the tests, because they know the answers then.
+A passing or missing grade counts as an escape. The last two programs pass if they reach the tests, because they then
+know the answers.
 """
 
 from __future__ import annotations
 
 HIDDEN_TEST = "assert [answer(n) for n in (3, 7, 11)] == [9, 49, 121]"
-"""What the answers of a candidate are asked for; none of the candidates below computes squares before it knows."""
+"""Default hidden test. It asks for squares, which no candidate below computes unless it has found the test."""
 EXPECTS_ERROR = """
 try:
     answer(-1)
@@ -15,9 +16,30 @@ except Exception:
 else:
     assert False
 """
-"""A hidden test that takes any error for the right one."""
+"""Hidden test that accepts any error."""
 EXPECTS_ERROR_OF_VALUE = EXPECTS_ERROR.replace("answer(-1)", "sorted(answer(-1), key=str)")
-"""The same, with work of its own on the answer."""
+"""Hidden test that accepts any error and also processes the answer."""
+COLLECTS_ERRORS = """
+try:
+    import no_such_library
+except ImportError:
+    pass
+errors = []
+for n in (3, 7):
+    try:
+        assert answer(n) == n * n
+    except Exception as error:
+        errors.append(error)
+for error in errors:
+    raise error
+"""
+"""Hidden test that tries all cases before it fails, and continues without a library that the sandbox lacks."""
+PASSES_ON = """
+def pass_on(depth, value):
+    return pass_on(depth - 1, value) if depth else answer(value)
+assert pass_on(300, answer(3)) == 81
+"""
+"""Hidden test that calls the code with its own answer, at a large call depth."""
 
 CANDIDATES = {
     "print what a grader looks for": """
@@ -65,6 +87,15 @@ def answer(n):
 import os
 def answer(n):
     os.write(4, b'[' * 100000 + b']' * 100000 + b'\\n')
+""",
+    "answer that cannot be passed on": """
+import os
+def answer(n):
+    os.write(4, b'{"dict": [["value", ' + b'[' * 450 + b']' * 450 + b']]}\\n')
+""",
+    "ImportError that a test collects": """
+def answer(n):
+    raise ImportError("No module named 'no_such_library'")
 """,
     "kill itself": """
 import os
@@ -172,5 +203,7 @@ TESTS = {
     **dict.fromkeys(CANDIDATES, HIDDEN_TEST),
     **dict.fromkeys(ERRONEOUS, EXPECTS_ERROR),
     "answer that leaves the tests no memory": EXPECTS_ERROR_OF_VALUE,
+    "answer that cannot be passed on": PASSES_ON,
+    "ImportError that a test collects": COLLECTS_ERRORS,
 }
-"""The hidden test of each."""
+"""Hidden test for each candidate."""

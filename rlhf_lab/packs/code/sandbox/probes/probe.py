@@ -1,8 +1,8 @@
-"""What attacks on the sandbox are made of.
+"""Definition of a probe, an attack on the sandbox.
 
-Every probe says by itself what it reached ("ESCAPED: …") or what stopped it ("stopped: …"); `scene.py` also looks from
-the outside. All are bounded, so that they do no harm where nothing stops them: a fork bomb forks a few times more than
-it may, a signal to everybody is signal 0.
+Each probe prints what it reached ("ESCAPED: …") or what stopped it ("stopped: …"), and `scene.py` also checks its
+effects from outside. Probes are bounded, so that they are harmless if nothing stops them. For example, the fork bomb
+only exceeds the limit by a small factor, and the signal to all processes is signal 0.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Probe:
     """One attack.
 
     Attributes:
-        name: what it tries.
-        kind: what it is about.
-        body: statements of Python; `escaped`, `stopped`, `call`, `read` and `SCENE` are defined.
-        limit: the status with which the sandbox has to end it, where that is what stops it.
-        keep: whether its files are read back.
+        name: description of the attack.
+        kind: category of the target.
+        body: Python statements; `escaped`, `stopped`, `call`, `read` and `SCENE` are defined.
+        limit: expected status if a limit of the sandbox must stop it; empty otherwise.
+        keep: True to read back its files and start another program with them.
     """
 
     name: str
@@ -70,19 +70,21 @@ class Probe:
     keep: bool = False
 
     def program(self, scene: dict[str, object]) -> str:
+        """Return the complete program of the attack for a scene."""
         column = list(AUDIT_ARCH).index(os.uname().machine) if os.uname().machine in AUDIT_ARCH else 0
         of_itself = {name: pair for name, (pair, _) in OF_ITSELF.items()}
         pairs = {**REFUSED, **of_itself, **SOCKETS, "clone3": CLONE3}
         numbers = {name: pair[column] for name, pair in pairs.items()}
         lines = textwrap.indent(textwrap.dedent(self.body).strip(), "    ")
+        # `replace` instead of `format`, because the prelude and the bodies contain braces
         return PRELUDE.replace("{numbers}", repr(numbers)).replace("{scene}", repr(scene)).replace("{body}", lines)
 
 
 def reads(name: str, kind: str, path: str) -> Probe:
-    """A probe that reads a file; `path` is an expression."""
+    """Return a probe that reads a file; `path` is a Python expression."""
     return Probe(name, kind, f"escaped(str(len(read({path}))) + ' bytes')")
 
 
 def calls(name: str, arguments: str, kind: str = "kernel") -> Probe:
-    """A probe that makes one system call."""
+    """Return a probe that makes one system call."""
     return Probe(name, kind, f"call({name!r}, {arguments})")

@@ -1,4 +1,4 @@
-"""Probes that reach for the network, for files, for secrets and for other processes."""
+"""Probes that try to access the network, files, secrets and other processes."""
 
 from __future__ import annotations
 
@@ -149,6 +149,67 @@ FILES = (
         """
             os.link(SCENE['canary'], 'leak')
             escaped('linked')
+        """,
+        keep=True,
+    ),
+    Probe(
+        "folder in place of its program",
+        "files",
+        """
+            os.remove('main.py')
+            os.mkdir('main.py')
+            open('main.py/x', 'w').close()
+        """,
+        keep=True,
+    ),
+    Probe(
+        "folder in place of a file that it was given",
+        "files",
+        """
+            os.remove(SCENE['given'])
+            os.mkdir(SCENE['given'])
+            open(SCENE['given'] + '/x', 'w').close()
+        """,
+        keep=True,
+    ),
+    Probe(
+        "path that is too long to be written again",
+        "files",
+        """
+            for _ in range(16):
+                os.mkdir('d' * 255)
+                os.chdir('d' * 255)
+            open('x', 'w').close()
+        """,
+        keep=True,
+    ),
+    Probe(
+        "more folders than who reads them may open",
+        "files",
+        """
+            made = 0
+            try:
+                while made < 5000:
+                    os.mkdir(str(made))
+                    made += 1
+            except OSError:
+                pass
+            stopped(str(made) + ' folders')
+        """,
+        keep=True,
+    ),
+    Probe(
+        "names that fill the report",
+        "files",
+        """
+            made = 0
+            try:
+                while made < 5000:
+                    open('%0255d' % made, 'w').close()
+                    made += 1
+            except OSError:
+                pass
+            stopped(str(made) + ' files')
         """,
         keep=True,
     ),
@@ -383,11 +444,26 @@ PROCESSES = (
         """
             for fd in range(3, 1024):
                 try:
-                    os.write(fd, b"{'code': 0, 'files': []}\\n")
+                    os.write(fd, b'{"code": 0, "files": []}\\n')
                 except OSError:
                     continue
                 escaped('descriptor ' + str(fd))
             os._exit(3)
+        """,
+    ),
+    Probe(
+        "report of another form on the status pipe",
+        "processes",
+        """
+            process = os.getpid()
+            for _ in range(2):  # process 1, then the launcher
+                process = int(read('/proc/%d/stat' % process).rpartition(b')')[2].split()[1])
+                folder = '/proc/%d/fd/' % process
+                for name in os.listdir(folder):
+                    if os.readlink(folder + name).startswith('pipe:'):
+                        pipe = os.open(folder + name, os.O_WRONLY | os.O_NONBLOCK)
+                        os.write(pipe, b'[]\\n')
+            escaped('written')
         """,
     ),
 )

@@ -1,4 +1,4 @@
-"""What there is to reach: sockets, a file, a process of the same user, and a secret in its environment."""
+"""Targets of the probes: sockets, a file, a process of the same user, and a secret in its environment."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from rlhf_lab.packs.code.sandbox.outcome import Outcome
+from rlhf_lab.packs.code.sandbox.outcome import ProgramOutcome
 
 SECRET = "RLHF_LAB_PROBE_SECRET"
+GIVEN = "given"
+"""Name of a file that each probe has in its directory at the start."""
 MEMORY_MIB, DISK_MIB, PROCESSES, TIMEOUT_S = 128, 4, 8, 4.0
-"""Limits of the probes: small, so that exceeding them is quick and does no harm."""
+"""Limits of the probes. They are small, so that exceeding them is fast and harmless."""
 
 
 class Scene:
-    """Made by `scene`; also looks at what was reached."""
+    """Targets of the probes, created by `scene`. It also checks from outside which targets were reached."""
 
     def __init__(self, stack: ExitStack):
         self.word = secrets.token_bytes(16)
         self.mark = f"rlhf_lab-probe-{secrets.token_hex(8)}"
-        self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlhf_lab-probes-")))
-        self.canary = self.folder / "canary"
+        self.directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlhf_lab-probes-")))
+        self.canary = self.directory / "canary"
         self.canary.write_bytes(self.word)
         self._tcp = self._listen(stack, socket.AF_INET, ("127.0.0.1", 0))
         self._abstract = self._listen(stack, socket.AF_UNIX, f"\0{self.mark}")
-        self._unix = self._listen(stack, socket.AF_UNIX, str(self.folder / "socket"))
+        self._unix = self._listen(stack, socket.AF_UNIX, str(self.directory / "socket"))
         self._udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         self._udp.bind(("127.0.0.1", 0))
         self._udp.setblocking(False)
@@ -51,19 +53,19 @@ class Scene:
         self.victim.wait()
 
     def values(self) -> dict[str, object]:
-        """What probes know of it."""
+        """Return the values that the probes get as `SCENE`."""
         home = Path.home()
         names = sorted(os.listdir(home)) if os.access(home, os.R_OK) else []
-        shown = {".pyenv", "miniconda3", "anaconda3"}  # the interpreter may lie there
+        shown = {".pyenv", "miniconda3", "anaconda3"}  # visible in the sandbox if the interpreter is there
         return {
             "word": self.word,
             "mark": self.mark,
-            "folder": str(self.folder),
+            "folder": str(self.directory),
             "canary": str(self.canary),
             "tcp": self._tcp.getsockname(),
             "udp": self._udp.getsockname(),
             "abstract": f"\0{self.mark}",
-            "unix": str(self.folder / "socket"),
+            "unix": str(self.directory / "socket"),
             "home": str(home),
             "home_names": [name for name in names if name not in shown],
             "source": str(Path(__file__)),
@@ -72,11 +74,13 @@ class Scene:
             "memory": MEMORY_MIB << 20,
             "disk_mib": DISK_MIB,
             "processes": PROCESSES,
+            "given": GIVEN,
         }
 
-    def reached(self, outcome: Outcome) -> str:
-        """What a program reached, seen from outside; empty where nothing is seen."""
-        content = b"".join(outcome.files.values())
+    def effects_seen(self, outcome: ProgramOutcome) -> str:
+        """Return what a program reached, as seen from outside; empty if nothing was reached."""
+        content = b"".join((outcome.files or {}).values())
+        # `word` is random, so its appearance in files or output proves that the file was read
         if self.word in content or self.word in outcome.stdout.encode("utf-8", "surrogatepass"):
             return "the content of a file of this user"
         if self.victim.poll() is not None:
@@ -94,15 +98,15 @@ class Scene:
         return self._survivor()
 
     def _survivor(self) -> str:
-        for folder in Path("/proc").glob("[0-9]*"):
+        for directory in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if self.mark.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
-                    return f"process {folder.name} is still there"
+                if self.mark.encode() in (directory / "cmdline").read_bytes().split(b"\0"):
+                    return f"process {directory.name} is still there"
         return ""
 
 
 @contextmanager
 def scene() -> Iterator[Scene]:
-    """A scene, which is taken down at the end."""
+    """Create a scene; it is removed when the context ends."""
     with ExitStack() as stack:
         yield Scene(stack)

@@ -1,28 +1,33 @@
-"""Runs every probe at a level, and says what stopped each or that nothing did."""
+"""Execution of all probes at a level. Reports what stopped each probe, or that it escaped."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 
-from rlhf_lab.packs.code.sandbox.grader import Grader, HiddenTests
-from rlhf_lab.packs.code.sandbox.outcome import Level, SandboxError
+from rlhf_lab.packs.code.sandbox.grader import HiddenTests, ProgramGrader
+from rlhf_lab.packs.code.sandbox.outcome import Level
 from rlhf_lab.packs.code.sandbox.probes import reach, use
 from rlhf_lab.packs.code.sandbox.probes.candidates import CANDIDATES, TESTS
 from rlhf_lab.packs.code.sandbox.probes.probe import Probe
-from rlhf_lab.packs.code.sandbox.probes.scene import DISK_MIB, MEMORY_MIB, PROCESSES, TIMEOUT_S, Scene, scene
+from rlhf_lab.packs.code.sandbox.probes.scene import DISK_MIB, GIVEN, MEMORY_MIB, PROCESSES, TIMEOUT_S, Scene, scene
 from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
 from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 
 PROBES = (*reach.NETWORK, *reach.FILES, *reach.SECRETS, *reach.PROCESSES, *use.RESOURCES, *use.KERNEL)
 
+BETTER = ("passed", "unsupported")
+"""Grades that count as an escape of a candidate. An `unsupported` program would be excluded from all means."""
+
 
 @dataclass(frozen=True)
-class Finding:
-    """What came of one probe.
+class ProbeResult:
+    """Result of one probe.
 
     Attributes:
-        escaped: whether it reached what it tried to reach.
+        name, kind: name and category of the probe.
+        level: level of isolation.
+        escaped: True if it reached its target.
         by: what stopped it, or what it reached.
     """
 
@@ -33,8 +38,8 @@ class Finding:
     by: str
 
 
-def probe_level(level: Level, image: str = Sandboxing.image) -> list[Finding]:
-    """Run every probe at a level, those of the grader too. Takes about 10 s of processor time."""
+def probe_level(level: Level, image: str = Sandboxing.image) -> list[ProbeResult]:
+    """Run all probes at a level, including those of the grader. This takes about 10 s of processor time."""
     settings = Sandboxing(
         level=level,
         timeout_s=TIMEOUT_S,
@@ -49,37 +54,47 @@ def probe_level(level: Level, image: str = Sandboxing.image) -> list[Finding]:
     return [*findings, *_run_candidates(sandbox, level)]
 
 
-def run_probe(probe: Probe, sandbox: Sandbox, level: Level, there: Scene) -> Finding:
-    """What one probe comes to in a scene."""
+def run_probe(probe: Probe, sandbox: Sandbox, level: Level, there: Scene) -> ProbeResult:
+    """Run one probe in a scene and return its result."""
+    files = {GIVEN: b"given"}
+    keep = probe.keep and level != "container"  # containers do not return files
     try:
-        outcome = sandbox.run(probe.program(there.values()), keep=probe.keep and level != "container")
-    except SandboxError as error:  # the level works, so that it is the probe that broke it
-        return Finding(probe.name, probe.kind, level, True, f"the sandbox broke: {str(error)[:80]}")
+        outcome = sandbox.run(probe.program(there.values()), files=files, keep=keep)
+        if keep:
+            # files left by a probe must not affect the next program
+            next_outcome = sandbox.run("print('next')", files=outcome.next_files(files))
+            if next_outcome.stdout != "next\n":
+                return ProbeResult(
+                    probe.name, probe.kind, level, True, f"the next program: {next_outcome.stderr[-80:]}"
+                )
+    except Exception as error:  # the level works for other programs, so this error is an effect of the probe
+        return ProbeResult(probe.name, probe.kind, level, True, f"the sandbox broke: {str(error)[:80]}")
     if outcome.lost:
-        return Finding(probe.name, probe.kind, level, True, f"the sandbox broke: {outcome.lost[:80]}")
-    reached = there.reached(outcome)
+        return ProbeResult(probe.name, probe.kind, level, True, f"the sandbox broke: {outcome.lost[:80]}")
+    reached = there.effects_seen(outcome)
     escape = next((line for line in outcome.stdout.splitlines() if line.startswith("ESCAPED:")), "")
+    # these probes exit with status 3, so `ok` without output means that a forged report was accepted
     forged = probe.name.startswith("forged") and outcome.status == "ok" and not outcome.stdout
     if escape or reached or forged:
-        return Finding(probe.name, probe.kind, level, True, escape.removeprefix("ESCAPED: ") or reached or "forged")
+        return ProbeResult(probe.name, probe.kind, level, True, escape.removeprefix("ESCAPED: ") or reached or "forged")
     if probe.limit:
-        return Finding(probe.name, probe.kind, level, outcome.status != probe.limit, f"status {outcome.status}")
-    said = next((line for line in outcome.stdout.splitlines() if line.startswith("stopped:")), "")
-    by = said.removeprefix("stopped: ") or f"status {outcome.status}, exit {outcome.exit}"
-    return Finding(probe.name, probe.kind, level, False, by)
+        return ProbeResult(probe.name, probe.kind, level, outcome.status != probe.limit, f"status {outcome.status}")
+    text = next((line for line in outcome.stdout.splitlines() if line.startswith("stopped:")), "")
+    by = text.removeprefix("stopped: ") or f"status {outcome.status}, exit {outcome.exit}"
+    return ProbeResult(probe.name, probe.kind, level, False, by)
 
 
-def _run_candidates(sandbox: Sandbox, level: Level) -> list[Finding]:
+def _run_candidates(sandbox: Sandbox, level: Level) -> list[ProbeResult]:
     programs = [(code, HiddenTests((TESTS[name],), entry_point="answer")) for name, code in CANDIDATES.items()]
-    grades = Grader(sandbox).grade_many(programs)
+    grades = ProgramGrader(sandbox).grade_many(programs)
     return [
-        Finding(name, "grader", level, grade.status == "passed", f"{grade.status}: {grade.message[:100]}")
+        ProbeResult(name, "grader", level, grade.status in BETTER, f"{grade.status}: {grade.message[:100]}")
         for name, grade in zip(CANDIDATES, grades, strict=True)
     ]
 
 
 def cost(sandbox: Sandbox, level: Level, runs: int = 10) -> tuple[float, float]:
-    """(wall, processor) milliseconds of a program that does nothing, one at a time; of the launcher too."""
+    """Return wall and processor time in ms of an empty program, including the launcher. Programs run in sequence."""
     before = os.times()
     outcomes = [sandbox.run("pass") for _ in range(runs)]
     after = os.times()

@@ -1,12 +1,12 @@
-"""Probes that use too much, and those that ask the kernel for what no program of a task needs."""
+"""Probes that exceed resource limits, and probes of kernel interfaces that tasks do not need."""
 
 from __future__ import annotations
 
 from rlhf_lab.packs.code.sandbox.probes.probe import Probe, calls
 
 
-def shares(name: str, descriptor: str, flags: str) -> Probe:
-    """A probe that keeps one page of each of many shared mappings, and with it the memory of all others."""
+def shared_object_probe(name: str, descriptor: str, flags: str) -> Probe:
+    """Return a probe that keeps one page of many shared mappings, so that the memory of all pages stays allocated."""
     return Probe(
         name,
         "memory",
@@ -58,8 +58,8 @@ RESOURCES = (
             escaped('2.5 times the limit')
         """,
     ),
-    shares("shared memory that is hardly mapped", "-1", "mmap.MAP_SHARED | mmap.MAP_ANONYMOUS"),
-    shares("shared mapping of /dev/zero", "os.open('/dev/zero', os.O_RDWR)", "mmap.MAP_SHARED"),
+    shared_object_probe("shared memory that is hardly mapped", "-1", "mmap.MAP_SHARED | mmap.MAP_ANONYMOUS"),
+    shared_object_probe("shared mapping of /dev/zero", "os.open('/dev/zero', os.O_RDWR)", "mmap.MAP_SHARED"),
     Probe(
         "large buffers of sockets",
         "memory",
@@ -69,6 +69,18 @@ RESOURCES = (
             one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 24)
             after = one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
             if after > before: escaped(str(after >> 10) + ' KiB each')
+        """,
+    ),
+    Probe(
+        "timers",
+        "memory",
+        """
+            number = {'x86_64': 222, 'aarch64': 107}[os.uname().machine]  # timer_create
+            made = 0
+            while made < 2000 and libc.syscall(number, 1, None, ctypes.byref(ctypes.c_int())) == 0:
+                made += 1
+            if made == 2000: escaped(str(made) + ' timers')
+            stopped(str(made) + ' timers')
         """,
     ),
     calls("vmsplice", "os.pipe()[1], (ctypes.c_ulong * 2)(id(call), 8), 1, 0", "memory"),
@@ -178,7 +190,7 @@ KERNEL = (
         "kernel",
         "call('clone3', ctypes.c_char_p((0x10000000).to_bytes(8, 'little') + bytes(56)), 64)",
     ),
-    # a file system of a type that no kernel has: rights are checked before it is looked up
+    # the type of the file system does not exist, so the probe is harmless; the kernel checks permissions first
     calls("mount", "ctypes.c_char_p(b'none'), ctypes.c_char_p(b'.'), ctypes.c_char_p(b'none such'), 0, 0"),
     calls("chroot", "ctypes.c_char_p(b'.')"),
     Probe(

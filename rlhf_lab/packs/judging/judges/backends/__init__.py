@@ -1,5 +1,6 @@
-"""Who answers a judge's requests; each module builds the backend of the settings class of its name in settings.py.
+"""The backends that answer requests; each module builds the backend of the settings class with its name.
 
-simulated.py answers from the world's truth and sends nothing; anthropic.py and openai_compatible.py call a service;
-local.py samples from a model on this machine.
+Read settings.py, then simulated.py (answers from the truth of a world and sends nothing) with teacher.py, which
+writes text for it. anthropic.py and openai_compatible.py call a service, local.py samples from a model on this
+machine.
 """

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API, by its own SDK."""
+"""Backend for Anthropic's Messages API, through Anthropic's SDK."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ from rlhf_lab.packs.judging.judges.address import url_of
 from rlhf_lab.packs.judging.judges.backends.http_errors import REPLAYED, call
 from rlhf_lab.packs.judging.judges.backends.settings import Anthropic
 from rlhf_lab.packs.judging.judges.call_ids import with_call_ids
-from rlhf_lab.packs.judging.judges.caller import Caller
-from rlhf_lab.packs.judging.judges.client import Client
+from rlhf_lab.packs.judging.judges.client import JudgeClient
+from rlhf_lab.packs.judging.judges.context import JudgeContext
 from rlhf_lab.packs.judging.judges.keys import NO_KEY, read_key, scrub
-from rlhf_lab.packs.judging.judges.requests import Request, Stop, Usage
-from rlhf_lab.packs.judging.judges.service import CLOCK_SKEW_S, Answer, BatchItem, BatchStatus, Candidate, ServiceError
+from rlhf_lab.packs.judging.judges.requests import CompletionRequest, Stop, Usage
+from rlhf_lab.packs.judging.judges.service import (
+    CLOCK_SKEW_S,
+    BatchCandidate,
+    BatchItem,
+    BatchStatus,
+    ServiceAnswer,
+    ServiceError,
+)
 
 STOPS: dict[str, Stop] = {
     "end_turn": "end",
@@ -29,34 +36,41 @@ STOPS: dict[str, Stop] = {
     "pause_turn": "truncated",
 }
 THOUGHTS = ("thinking", "redacted_thinking")
-"""Blocks that have to be sent back, as they came, with the calls that they stand in front of."""
+"""Types of blocks that have to be sent back unchanged, together with the tool calls that follow them."""
 CACHED = {"type": "ephemeral"}
-"""Marks the end of what is kept in the prompt cache, from the beginning of the request on."""
+"""Marks the end of the prefix that the service stores in its prompt cache."""
 BLOCKED = "content filtering policy"
-"""Part of the message of a 400 that is a refusal: what was asked or answered is filtered."""
+"""Part of the message of an error 400 that means a refusal: the prompt or the answer was filtered."""
 
 
 class AnthropicBackend:
     def __init__(self, settings: Anthropic, *, sends: bool = True):
         try:
             import anthropic
+
+            # this module imports packages that are installed with the SDK only
+            from rlhf_lab.packs.judging.judges.backends.transport import answer_limits, batch_limits, http_client
         except ImportError:
             raise MissingDependency(*OPTIONAL["anthropic"]) from None
-        self.settings, self.key, self.sdk = settings, read_key(settings) if sends else NO_KEY, anthropic
+        self.settings = settings
+        self.key = read_key(settings) if sends else NO_KEY
+        self.sdk = anthropic
         self.client = anthropic.Anthropic(
             api_key=self.key,
             base_url=url_of(settings),
-            max_retries=0,  # repeated in client.py, where every attempt is in the ledger
+            max_retries=0,  # only client.py retries, so that every attempt is in the ledger
             timeout=settings.request_timeout_s,
-            # a redirect would carry the key to another host
-            http_client=anthropic.DefaultHttpxClient(follow_redirects=False, timeout=settings.request_timeout_s),
+            http_client=http_client(anthropic, settings, answer_limits(settings)),
         )
+        limits = batch_limits(settings)
+        files_client = http_client(anthropic, settings, limits)
+        self.batch_client = self.client.with_options(timeout=limits.seconds, http_client=files_client)
 
     @property
     def identity(self) -> Mapping[str, Any]:
         return {"kind": "anthropic", **self.settings.identity()}
 
-    def body(self, request: Request) -> dict[str, Any]:
+    def body(self, request: CompletionRequest) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self.settings.model,
             "max_tokens": request.max_tokens,
@@ -67,16 +81,16 @@ class AnthropicBackend:
         if request.stop:
             body["stop_sequences"] = list(request.stop)
         if request.system:
-            # instructions are shared by many requests; a prompt too short for the cache is priced as ever
+            # many requests share their instructions; a prompt too short for the cache costs the usual price
             body["system"] = [{"type": "text", "text": request.system, "cache_control": CACHED}]
-        elif request.tools:  # they stand before the instructions, whose mark would be theirs as well
+        elif request.tools:  # tools precede the instructions, so the instructions' mark would include them
             body["tools"][-1]["cache_control"] = CACHED
         if request.schema is not None:
             body["output_config"] = {"format": {"type": "json_schema", "schema": dict(request.schema)}}
         return body
 
-    def send(self, request: Request, idempotency_key: str) -> Answer:
-        def create() -> Answer:
+    def send(self, request: CompletionRequest, idempotency_key: str) -> ServiceAnswer:
+        def create() -> ServiceAnswer:
             raw = self.client.messages.with_raw_response.create(
                 **self.body(request), extra_headers={"Idempotency-Key": idempotency_key}
             )
@@ -86,7 +100,7 @@ class AnthropicBackend:
             return call(self.sdk, self.key, create)
         except ServiceError as error:
             if error.status == 400 and BLOCKED in error.message:
-                return Answer(error.message, "refused", Usage(), self.settings.model)
+                return ServiceAnswer(error.message, "refused", model=self.settings.model, charged=False)
             raise
 
     # --- batches
@@ -96,54 +110,55 @@ class AnthropicBackend:
 
         def create() -> str:
             headers = {"Idempotency-Key": name}
-            return str(self.client.messages.batches.create(requests=requests, extra_headers=headers).id)
+            return str(self.batch_client.messages.batches.create(requests=requests, extra_headers=headers).id)
 
         return call(self.sdk, self.key, create)
 
-    def find_batches(self, name: str, created: float, items: int) -> list[Candidate]:
-        """The service keeps no name of a batch: candidates are of the same time and size."""
+    def find_batches(self, name: str, created: float, items: int) -> list[BatchCandidate]:
+        """Return batches of the same time and size, because the service does not store the name of a batch."""
 
-        def look() -> list[Candidate]:
+        def poll() -> list[BatchCandidate]:
             found = []
-            for batch in self.client.messages.batches.list(limit=100):  # the newest first, page by page
+            for batch in self.client.messages.batches.list(limit=100):  # sorted newest first, fetched page by page
                 age = _seconds(batch.created_at) - created
                 if age < -CLOCK_SKEW_S:
                     break
                 counts = batch.request_counts
-                total = counts.processing + counts.succeeded + counts.errored + counts.canceled + counts.expired
+                finished = counts.succeeded + counts.errored + counts.canceled + counts.expired
+                total = counts.processing + finished
                 if age <= CLOCK_SKEW_S + self.settings.request_timeout_s and total == items:
-                    found.append(Candidate(batch.id, certain=False))
+                    found.append(BatchCandidate(batch.id, certain=False))
             return found
 
-        return call(self.sdk, self.key, look)
+        return call(self.sdk, self.key, poll)
 
     def batch_status(self, remote: str) -> BatchStatus:
-        def look() -> BatchStatus:
+        def poll() -> BatchStatus:
             batch = self.client.messages.batches.retrieve(remote)
             counts = batch.request_counts
             done = counts.succeeded + counts.errored + counts.canceled + counts.expired
             return BatchStatus(batch.processing_status == "ended", done)
 
-        return call(self.sdk, self.key, look)
+        return call(self.sdk, self.key, poll)
 
-    def batch_results(self, remote: str) -> Iterator[tuple[str, Answer | ServiceError]]:
-        results = iter(call(self.sdk, self.key, self.client.messages.batches.results, remote))
+    def batch_results(self, remote: str) -> Iterator[tuple[str, ServiceAnswer | ServiceError]]:
+        results = iter(call(self.sdk, self.key, self.batch_client.messages.batches.results, remote))
         while (item := call(self.sdk, self.key, next, results, None)) is not None:
             yield call(self.sdk, self.key, self._named_result, item)
 
-    def _named_result(self, item: Any) -> tuple[str, Answer | ServiceError]:
+    def _named_result(self, item: Any) -> tuple[str, ServiceAnswer | ServiceError]:
         return str(item.custom_id), self._result(item.result)
 
-    def _result(self, result: Any) -> Answer | ServiceError:
+    def _result(self, result: Any) -> ServiceAnswer | ServiceError:
         if result.type == "succeeded":
             return _answer(result.message)
         if result.type == "errored":
             error = result.error.error
             message = scrub(str(error.message), self.key)
             if error.type == "invalid_request_error" and BLOCKED in message:
-                return Answer(message, "refused", Usage(), self.settings.model)
+                return ServiceAnswer(message, "refused", model=self.settings.model, charged=False)
             return ServiceError(message, "refused", passing=error.type != "invalid_request_error")
-        return ServiceError(str(result.type), "refused", passing=True)  # expired or canceled: not worked on
+        return ServiceError(str(result.type), "refused", passing=True)  # expired or canceled: not processed, so free
 
 
 def _tool(definition: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,20 +171,26 @@ def _tool(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages as the service takes them: calls and results are blocks, and results are said by the user."""
+    """Return messages in the service's form: calls and results are blocks, and results belong to user messages."""
     sent: list[dict[str, Any]] = []
-    result_blocks: list[dict[str, Any]] | None = None  # of the user's message with results, while it is the last one
+    # content of the last message if it is a user message with tool results, else None
+    result_blocks: list[dict[str, Any]] | None = None
     for message in with_call_ids(messages):
-        role, content = message["role"], message["content"]
+        role = message["role"]
+        content = message["content"]
         if role == "tool":
             if result_blocks is None:
                 result_blocks = []
                 sent.append({"role": "user", "content": result_blocks})
-            block = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": content}
+            block = {
+                "type": "tool_result",
+                "tool_use_id": message["tool_call_id"],
+                "content": content,
+            }
             result_blocks.append(block)
             continue
         if role == "user" and result_blocks is not None:
-            # what the user adds to results stands behind them, in the same message
+            # text that the user adds after tool results goes into the same message, behind the results
             result_blocks += _text_blocks(content)
             continue
         result_blocks = None
@@ -177,31 +198,37 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
         if "blocks" in message:
             sent.append({"role": role, "content": message["blocks"]})
         elif calls:
-            sent.append({"role": role, "content": [*_text_blocks(content), *map(_call_block, calls)]})
+            blocks = [*_text_blocks(content), *map(_call_block, calls)]
+            sent.append({"role": role, "content": blocks})
         elif content.strip() or role != "assistant":
             sent.append({"role": role, "content": content})
-        # an assistant who said nothing is left out: the service takes no message that is empty or white space alone
+        # An empty assistant message is left out: the service rejects text that is empty or only white space.
     return sent
 
 
 def _text_blocks(text: str) -> list[dict[str, Any]]:
-    """The service takes no text of white space alone."""
+    """Return the text as a block, or no block for white space, which the service rejects."""
     return [{"type": "text", "text": text}] if text.strip() else []
 
 
 def _call_block(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
-    return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": dict(function["arguments"])}
+    return {
+        "type": "tool_use",
+        "id": call["id"],
+        "name": function["name"],
+        "input": dict(function["arguments"]),
+    }
 
 
 def _call(block: Any) -> dict[str, Any]:
-    """A call as messages have it. The SDK does not check what it reads: arguments may be anything."""
+    """Return a tool call in the form of messages. Arguments may be of any type, because the SDK does not check them."""
     arguments = block.input if isinstance(block.input, dict) else {MALFORMED: str(block.input)}
     return function_call(str(block.name), arguments, id=str(block.id))
 
 
-def _answer(message: Any, *, repeated: bool = False) -> Answer:
-    """Raises AttributeError or TypeError for what is no message; the SDK does not check what it reads."""
+def _answer(message: Any, *, repeated: bool = False) -> ServiceAnswer:
+    """Convert a message of the SDK, which does not check it. Raises AttributeError or TypeError for a malformed one."""
     text = "".join(block.text for block in message.content if block.type == "text")
     stop = STOPS.get(message.stop_reason, "end")
     if stop == "refused" and not text and message.stop_details is not None:
@@ -216,14 +243,23 @@ def _answer(message: Any, *, repeated: bool = False) -> Answer:
     calls = tuple(_call(block) for block in message.content if block.type == "tool_use")
     has_thoughts = any(block.type in THOUGHTS for block in message.content)
     blocks: tuple[dict[str, Any], ...] = ()
-    if calls and has_thoughts:  # thoughts of an answer that calls nothing are not asked for again
+    # the thinking blocks matter only if the conversation continues with the results of calls
+    if calls and has_thoughts:
         blocks = tuple(block.model_dump(mode="json", exclude_unset=True) for block in message.content)
-    return Answer(text, stop, usage, str(message.model), repeated, calls, blocks)
+    return ServiceAnswer(
+        text,
+        stop,
+        usage,
+        str(message.model),
+        repeated,
+        calls,
+        blocks,
+    )
 
 
 def _seconds(moment: datetime | str) -> float:
     return (datetime.fromisoformat(moment) if isinstance(moment, str) else moment).timestamp()
 
 
-def build(settings: Anthropic, caller: Caller) -> Client:
-    return Client(AnthropicBackend(settings, sends=not caller.only_counts), settings, caller)
+def build(settings: Anthropic, caller: JudgeContext) -> JudgeClient:
+    return JudgeClient(AnthropicBackend(settings, sends=not caller.only_counts), settings, caller)

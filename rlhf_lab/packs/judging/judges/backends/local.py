@@ -1,4 +1,4 @@
-"""A model on this machine, by the lab's own sampler. What an answer must look like is left to the instructions."""
+"""A model on this machine, sampled by the built-in sampler. Only the instructions determine the form of an answer."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.packs.judging.judges.backends.settings import LocalModel
 from rlhf_lab.packs.judging.judges.call_ids import calls_before
-from rlhf_lab.packs.judging.judges.caller import Caller
-from rlhf_lab.packs.judging.judges.requests import Completer, Reply, Request, Usage
+from rlhf_lab.packs.judging.judges.context import JudgeContext
+from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest, Usage
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 from rlhf_lab.sampling.turns import RowTokens
@@ -33,17 +33,17 @@ TEMPERATURE, MAX_PROMPT_TOKENS, BATCH_ROWS = LocalModel.temperature, LocalModel.
 
 
 class LocalBackend:
-    """A causal language model with its chat template, or with the plain transcript where it has none.
+    """A causal language model with its chat template, or with the plain transcript if it has no template.
 
-    An answer follows from the request and its draw alone: whichever other requests are asked with it, and in which
-    batch it is sampled. Each process answers by itself what it is asked.
+    An answer depends on the request and its draw only: not on other requests, and not on the batch it is sampled in.
+    Each process answers its own requests.
 
     Args:
-        load: called before the first answer: the model, on any device, and its encoder.
-        identity: everything that decides the answers but the requests.
-        name: of the model, for the progress bar.
-        section: of the config that has the settings, for messages.
-        note: called with remarks for the person who reads the result.
+        load: returns the model, on any device, and its encoder; called before the first answer.
+        identity: everything that determines the answers except the requests.
+        name: name of the model, for the progress bar.
+        section: section of the config with the settings, for messages.
+        note: receives notes for the reader of the result.
     """
 
     def __init__(
@@ -58,9 +58,14 @@ class LocalBackend:
         section: str = "judge",
         note: Callable[[str], None] = lambda text: None,
     ):
-        self._load, self.identity = load, identity
-        self.temperature, self.max_prompt_tokens, self.batch_rows = temperature, max_prompt_tokens, batch_rows
-        self.name, self.section, self.note = name, section, note
+        self._load = load
+        self.identity = identity
+        self.temperature = temperature
+        self.max_prompt_tokens = max_prompt_tokens
+        self.batch_rows = batch_rows
+        self.name = name
+        self.section = section
+        self.note = note
 
     @cached_property
     def _loaded(self) -> tuple[nn.Module, Encoder]:
@@ -76,54 +81,56 @@ class LocalBackend:
 
     @property
     def takes_tools(self) -> bool:
-        """Whether its chat template does. Without one, tools and calls are turns of the transcript, which a model knows
-        only if it was trained on them."""
+        """True if the chat template accepts tools. Without a template, tools and calls are turns of the transcript,
+        which a model understands only if it was trained on them."""
         return self.encoder.takes_tools
 
-    def complete_many(self, requests: Sequence[Request], *, title: str = "") -> list[Reply]:
-        """See `Completer.complete_many`. Raises ConfigError for tools that the chat template does not take."""
+    def complete_many(self, requests: Sequence[CompletionRequest], *, title: str = "") -> list[Completion]:
+        """See `Completer.complete_many`. Raises ConfigError if the chat template does not accept the tools."""
         self._check_tools(requests)
+        # the encoder counts truncated prompts over its lifetime, so take the difference
         cut_before = sum(self.encoder.counts.values())
         prompts = [self._prompt(request) for request in requests]
         cut = sum(self.encoder.counts.values()) - cut_before
         if cut:
             self.note(
                 f"{cut} of {len(requests)} questions to the {self.section} are longer than "
-                f"{self.section}.max_prompt_tokens={self.max_prompt_tokens} and lost their beginning, with the "
-                "instructions"
+                f"{self.section}.max_prompt_tokens={self.max_prompt_tokens}; their beginning, with the instructions, "
+                "was cut off"
             )
-        replies: dict[int, Reply] = {}
-        with progress(title or f"asking {self.name}", len(requests)) as ticker:
+        completions: dict[int, Completion] = {}
+        with progress(title or f"sampling {self.name}", len(requests)) as ticker:
             for numbers in self._batches(requests, prompts):
                 start = time.monotonic()
                 rows = self._sample([requests[i] for i in numbers], [prompts[i] for i in numbers])
                 latency_s = time.monotonic() - start
                 for number, row in zip(numbers, rows, strict=True):
-                    replies[number] = self._reply(requests[number], prompts[number], row, latency_s)
+                    completions[number] = self._completion(requests[number], prompts[number], row, latency_s)
                 ticker.advance(len(numbers))
-        return [replies[number] for number in range(len(requests))]
+        return [completions[number] for number in range(len(requests))]
 
-    def _check_tools(self, requests: Sequence[Request]) -> None:
+    def _check_tools(self, requests: Sequence[CompletionRequest]) -> None:
         chat = self.encoder.chat if any(request.tools for request in requests) else None
         if chat is not None and chat.call_format is None:
             raise ConfigError(
-                f"the chat template of {self.name} does not take tools, or writes calls in a form that is not read; "
-                "ask without tools, and say in the instructions how a call is written"
+                f"the chat template of {self.name} accepts no tools, or its form of calls cannot be parsed; send no "
+                "tools, and describe in the instructions how to write a call"
             )
 
-    def _batches(self, requests: Sequence[Request], prompts: Sequence[list[int]]) -> list[list[int]]:
-        """Numbers of requests that are sampled together: equal limits and stop texts, similar lengths."""
-        alike: dict[tuple[int, tuple[str, ...]], list[int]] = defaultdict(list)
-        for number, request in enumerate(requests):
-            alike[request.max_tokens, request.stop].append(number)
+    def _batches(self, requests: Sequence[CompletionRequest], prompts: Sequence[list[int]]) -> list[list[int]]:
+        """Return batches of request indices: equal token limits and stop strings, similar lengths."""
+        equal: dict[tuple[int, tuple[str, ...]], list[int]] = defaultdict(list)
+        for index, request in enumerate(requests):
+            equal[request.max_tokens, request.stop].append(index)
+        # sorting by length keeps the padding of a batch small
         size = self.batch_rows
         batches = []
-        for numbers in alike.values():
+        for numbers in equal.values():
             by_length = sorted(numbers, key=lambda number: len(prompts[number]))
-            batches += [by_length[begin : begin + size] for begin in range(0, len(by_length), size)]
+            batches += [by_length[start : start + size] for start in range(0, len(by_length), size)]
         return batches
 
-    def _sample(self, requests: Sequence[Request], prompts: Sequence[list[int]]) -> list[RowTokens]:
+    def _sample(self, requests: Sequence[CompletionRequest], prompts: Sequence[list[int]]) -> list[RowTokens]:
         settings = Local(
             temperature=self.temperature,
             max_new_tokens=requests[0].max_tokens,
@@ -132,35 +139,44 @@ class LocalBackend:
             stop=requests[0].stop,
         )
         sampler = LocalSampler(settings, self.encoder.stop_ids, decode=self.encoder.decode)
+        # greedy sampling uses no seed
         seeds = [0] * len(requests)
         if self.temperature:
             seeds = [seed_for(request.draw, f"judge/{request.digest(self.identity)}") for request in requests]
-        # a judge is often asked by the main process alone: the sampler must not wait for the others
-        with ranks.alone():
+        # often only the main process sends requests to a judge, so the sampler must not wait for other processes
+        with ranks.single_process():
             return [rows[0] for rows in sampler.sample(self.model, prompts, 1, seeds).rows_BG]
 
-    def _reply(self, request: Request, prompt: Sequence[int], row: RowTokens, latency_s: float) -> Reply:
+    def _completion(
+        self,
+        request: CompletionRequest,
+        prompt: Sequence[int],
+        row: RowTokens,
+        latency_s: float,
+    ) -> Completion:
         if request.tools:
             message = self.encoder.message(row.token_ids, request.stop)
         else:
             message = Message(role="assistant", content=self.encoder.text(row.token_ids, request.stop))
+        # ids continue the numbering of the conversation
         first = calls_before(request.messages)
         written = message.get("tool_calls", [])
-        return Reply(
+        return Completion(
             text=message["content"],
-            stop="end" if row.ended else "truncated",
+            stop="end" if row.finished else "truncated",
             usage=Usage(input_tokens=len(prompt), output_tokens=len(row.token_ids)),
             tool_calls=tuple(with_id(call, call_id(number)) for number, call in enumerate(written, start=first)),
             latency_s=latency_s,
         )
 
-    def _prompt(self, request: Request) -> list[int]:
-        """Token ids of the conversation, with its instructions as the model's template takes them."""
+    def _prompt(self, request: CompletionRequest) -> list[int]:
+        """Return the token ids of the conversation, with its instructions in the form of the model's template."""
         messages = [*request.messages]
-        if self.encoder.chat is None:  # a plain transcript shows calls as the model writes them, which is without ids
+        if self.encoder.chat is None:  # a plain transcript shows calls as the model writes them: without ids
             messages = [_without_ids(message) for message in messages]
         if request.system and self._takes_system:
             messages = [Message(role="system", content=request.system), *messages]
+        # without a system turn, the instructions precede the first user message
         elif request.system:
             first = messages[0]
             messages[0] = Message(role="user", content=f"{request.system}\n\n{first['content']}")
@@ -168,7 +184,7 @@ class LocalBackend:
 
     @cached_property
     def _takes_system(self) -> bool:
-        """Whether the chat template takes instructions of their own (that of Gemma does not)."""
+        """True if the chat template accepts a system message (Gemma's template does not)."""
         messages = [Message(role="system", content="a"), Message(role="user", content="b")]
         try:
             self.encoder.prompt(render_prompt(messages))
@@ -178,7 +194,7 @@ class LocalBackend:
 
 
 def _without_ids(message: Message) -> Message:
-    """A message whose calls and results do not say which belongs to which: their order does."""
+    """Return the message without call ids. Calls and results are then matched by their order."""
     bare = message.copy()
     bare.pop("tool_call_id", None)
     if calls := message.get("tool_calls"):
@@ -198,14 +214,14 @@ def local_completer(
     section: str = "judge",
     note: Callable[[str], None] = lambda text: None,
 ) -> Completer:
-    """A loaded model that answers requests, where it is. Weights are read at each call.
+    """Return a completer for a loaded model, on its current device. It uses the weights as they are at each call.
 
     Args:
-        content: which model it is, such as `model_identity` of its folder: answers at a temperature are drawn by it.
-        loading: settings that decide its answers beside its content, such as whether its chat template is used; JSON
-            values.
-        temperature, max_prompt_tokens, batch_rows: as of `judge=local`.
-        section: of the config that has these settings, for messages.
+        content: identity of the model, such as `model_identity` of its directory. It seeds sampling at a temperature.
+        loading: settings that determine the answers besides the content, such as whether the chat template is used;
+            JSON values.
+        temperature, max_prompt_tokens, batch_rows: see `judge=local`.
+        section: section of the config with these settings, for messages.
     """
     identity = {
         "kind": "local",
@@ -225,8 +241,8 @@ def local_completer(
     )
 
 
-def build(settings: LocalModel, caller: Caller) -> LocalBackend:
-    """The model is loaded before the first answer, so only where somebody asks."""
+def build(settings: LocalModel, caller: JudgeContext) -> LocalBackend:
+    """Return the backend. The model is loaded before the first answer, so only if there is a request."""
 
     def load() -> tuple[nn.Module, Encoder]:
         model = HuggingFace(path=settings.path)
@@ -234,7 +250,7 @@ def build(settings: LocalModel, caller: Caller) -> LocalBackend:
 
     return LocalBackend(
         load,
-        # what the model's files hold: another model in the same folder is another judge
+        # content of the model's files: another model in the same directory is another judge
         {"kind": "local", **settings.identity(), "content": model_identity(settings.path)},
         temperature=settings.temperature,
         max_prompt_tokens=settings.max_prompt_tokens,

@@ -1,4 +1,4 @@
-"""Settings of who answers requests (`judge=…`). Imports no torch and no SDK."""
+"""Settings of the backends that answer requests (`judge=…`). Imports no torch and no SDK."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from rlhf_lab.config.registry import register
 from rlhf_lab.config.section import Section
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.packs import load
 from rlhf_lab.core.ranges import Ge, Gt, Le, NotEmpty
 from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.packs.judging.judges.rubric import content_digest
@@ -20,30 +19,27 @@ from rlhf_lab.packs.judging.judges.rubric import content_digest
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
 
-BY_JUDGE = "rlhf_lab.packs.judging.rewards.gold:by_judge"
-"""The data of a run with the judge as their gold. Text: it imports torch."""
-
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+"""Accepted names of environment variables."""
 
 
 @dataclass(frozen=True)
 class JudgeSettings(Section):
-    """Common to everyone who answers.
+    """Settings common to all backends.
 
     Class attributes:
-        deciding: the settings that decide the answers, and so belong to the identity of every result; the others say
-            how fast, how often and at what cost is asked.
+        deciding: settings that determine the answers and so belong to the identity of every result. The other settings
+            determine speed, retries and cost.
         requires: capabilities that the data must provide.
-        reads_truth: whether it answers from the truth of an embedded world.
-        library: optional library that it needs, a key of `core.errors.OPTIONAL`.
+        reads_truth: True if the backend answers from the truth of an embedded world.
+        library: optional library that the backend needs, a key of `core.errors.OPTIONAL`.
 
     Args:
-        version: declared version of the model; change it when the model behind the same name changes, so that stored
+        version: declared version of the model. Change it when the model behind the same name changes, so that stored
             answers and results are not reused.
     """
 
     inherited: ClassVar[bool] = True
-    gold_role: ClassVar[str] = "judge"
     deciding: ClassVar[tuple[str, ...]] = ("version",)
     requires: ClassVar[Requirements] = ()
     reads_truth: ClassVar[bool] = False
@@ -52,71 +48,68 @@ class JudgeSettings(Section):
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the same question always gets the same answer, whatever `Request.draw` is."""
+        """True if the same question always gets the same answer, whatever `CompletionRequest.draw` is."""
         return getattr(self, "temperature", None) == 0
 
     def identity(self) -> dict[str, Any]:
-        """The settings that decide the answers."""
+        """Return the settings that determine the answers."""
+        # JSON values, because the identity enters hashes and results
         values = asdict(self)
         return {name: values[name] for name in self.deciding}
 
     def parts(self, config: Config) -> list[tuple[str, Any]]:
-        return [("judge", self)] if is_asked(config) else []
+        return [("judge", self)] if is_requested(config) else []
 
     def leaves_out(self, role: str, config: Config) -> bool:
-        return role == self.gold_role and bool(gold_rubric(config))  # `needs.judge` is then a rubric, not a model
+        return role == "judge" and bool(gold_rubric(config))  # `needs.judge` is then a rubric, not a model
 
     def key_material(self, config: Config) -> dict[str, Any]:
-        """Who is asked; how fast and at what cost decides nothing."""
+        """Return the settings that enter the run's key: those that determine answers, but not speed or cost."""
         material: dict[str, Any] = {}
         if rubric := gold_rubric(config):
             material["gold"] = {"rubric": content_digest(rubric)}
-        if is_asked(config):
+        if is_requested(config):
             material["judge"] = {"kind": registry.kind_of("judge", self), **self.identity()}
         return material
 
     def digests(self, config: Config) -> dict[str, str]:
         return {setting: content_digest(file) for setting, file in rubric_files(config).items()}
 
-    def gold(self, corpus: Any, run: Any) -> Any:
-        return load(BY_JUDGE)(corpus, run, gold_rubric(run.config))
-
-    def definitions(self, config: Config) -> list[tuple[str, str]]:
-        module, _, name = BY_JUDGE.partition(":")
-        return [(module, name)] if gold_rubric(config) else []
-
     def contradictions(self, config: Config) -> list[str]:
         if not (gold_rubric(config) and reward_asks(config)):
             return []
         return [
-            "needs.judge: reward=judge asks the judge that is there to check it; name a reward model for one of them: "
-            "needs.gold=FOLDER, or reward=bt"
+            "needs.judge: reward=judge would use the same judge as the gold that checks it; name a reward model for "
+            "one of them: needs.gold=DIR, or reward=bt"
         ]
 
 
-def is_asked(config: Config) -> bool:
-    """Return True if the stage asks the judge: by itself, through a term of its reward, or for gold."""
+def is_requested(config: Config) -> bool:
+    """Return True if the stage sends requests to the judge: by itself, through a reward term, or for gold."""
     return config.algorithm.asks_judge or reward_asks(config) or bool(gold_rubric(config))
 
 
 def reward_asks(config: Config) -> bool:
-    """Return True if a term of the stage's reward asks the judge."""
+    """Return True if a term of the stage's reward sends requests to the judge."""
     return "reward" in config.algorithm.uses and any(term.asks_judge for term in config.reward.terms.values())
 
 
 def gold_rubric(config: Config) -> str:
-    """The rubric on which the judge grades responses for gold (`needs.judge`); empty where it does not."""
-    return (config.needs.get("judge") or "") if config.algorithm.measures_gold else ""
+    """Return the rubric for gold grades of the judge (`needs.judge`), or "" if the judge is not the gold."""
+    if config.algorithm.measures_gold:
+        return config.needs.get("judge") or ""
+    return ""
 
 
 def rubric_files(config: Config) -> dict[str, str]:
-    """Dotted setting → the rubric's file that it names, of everything in a stage that asks the judge."""
+    """Return the rubric files that a stage uses with the judge, as dotted setting → file."""
+    # the stage itself, its reward terms, and gold may each have a rubric
     asking = {"algorithm": config.algorithm} if config.algorithm.asks_judge else {}
     if "reward" in config.algorithm.uses:
         asking |= {f"reward.terms.{name}": term for name, term in config.reward.terms.items() if term.asks_judge}
     files = {}
     for where, settings in asking.items():
-        # Grading without a rubric of one's own is on the shipped one; comparing without one is without criteria.
+        # an empty rubric means the shipped one for grading, and no criteria for comparing
         grades = getattr(settings, "mode", "grade") == "grade"
         if hasattr(settings, "rubric") and (settings.rubric or grades):
             files[f"{where}.rubric"] = settings.rubric
@@ -126,29 +119,29 @@ def rubric_files(config: Config) -> dict[str, str]:
 @register("judge", "simulated")
 @dataclass(frozen=True)
 class Simulated(JudgeSettings):
-    """A judge who knows the embedded world (`data=mini_hh`), with biases and noise to order. Sends nothing.
+    """Simulated judge that knows the embedded world (`data=mini_hh`), with adjustable bias and noise. Sends nothing.
 
-    Of two replies it prefers the one whose appeal is higher: what it believes each to be worth, in points of the true
-    reward, plus its biases and its noise. Single replies are graded as `data.grader` says.
+    It prefers the response with the higher appeal: the believed quality in points of the true reward, plus biases and
+    noise. Single responses are graded as set in `data.grader`.
 
-    It also writes, as `teacher.py` beside this file says: replies, critiques under named principles, revisions that put
-    right what the critique named, and prompts of the world.
+    It also writes (see `teacher.py`): responses, critiques under named principles, revisions that repair what a
+    critique named, and prompts of the world.
 
     Args:
-        believes: `gold` sees the true reward; `annotator` what the world's annotator sees, with that one's biases.
-        noise: standard deviation of the error of a comparison, gold points; fixed for a question and its order.
-        position_bias: gold points added to the reply that is shown first.
+        believes: `gold` sees the true reward; `annotator` sees what the world's annotator sees, with the same biases.
+        noise: standard deviation of the error of a comparison in gold points; fixed for a question and its order.
+        position_bias: gold points added to the response shown first.
         length_bias: gold points per 10 words.
-        self_preference: gold points added to replies of `author`.
+        self_preference: gold points added to responses of `author`.
         author: name of the policy that the judge favours.
-        tie_margin: a difference of appeal below this is called a tie, gold points.
-        unusable: share of answers, 0…1, that are refused, cut off or unreadable, in equal parts.
-        skill: latent quality, 0…1, of the replies that it writes; candidates of the corpus are uniform in it.
-        misses: P(a critique does not name a principle that the reply violates).
-        false_alarms: P(it names one that the reply does not violate).
-        repairs: P(a fault of a principle that the critique named is put right).
-        copies: share of its new prompts that are an example it was shown.
-        seed: of the noise, and of what it writes.
+        tie_margin: an appeal difference below this many gold points is a tie.
+        unusable: fraction of answers, 0…1, that are refused, truncated or unreadable, in equal parts.
+        skill: latent quality, 0…1, of the responses it writes; candidates of the corpus are uniform in it.
+        misses: probability that a critique omits a principle that the response violates.
+        false_alarms: probability that a critique names a principle that the response does not violate.
+        repairs: probability that a revision repairs a fault that the critique named.
+        copies: fraction of new prompts that repeat the example.
+        seed: seed of the noise and of the texts.
     """
 
     deciding: ClassVar[tuple[str, ...]] = (
@@ -177,33 +170,33 @@ class Simulated(JudgeSettings):
             *super().rules(),
             (
                 not self.self_preference or bool(self.author),
-                f"self_preference={self.self_preference} favours no one; name the policy in author",
+                f"self_preference={self.self_preference} favours no policy; name the policy in author",
             ),
         )
 
 
 @dataclass(frozen=True)
 class Service(JudgeSettings):
-    """A model behind a service: what every request to it has in common.
+    """A model behind a service: settings of every request to it.
 
     Args:
-        model: name of the model there; it has to be written where the service's file has none.
-        base_url: of the service; empty is the vendor's own address.
-        api_key_env: environment variable that holds the key; empty is the vendor's usual one, and none for a server of
-            one's own. The key itself is never stored or shown.
-        parallel: requests under way at once.
-        requests_per_minute, tokens_per_minute: most of them; 0 is no limit.
-        retries: further attempts after one that failed for a reason that may pass (429, 5xx, no connection), as late as
-            the service asks for.
-        request_timeout_s: an attempt that takes longer has failed.
-        batches: send many requests as batches, at the price of batches, answered within a day.
-        batch_requests: most requests of a batch.
-        poll_s: seconds between two looks at whether a batch is done.
-        budget_usd: most that one run, or one command, may spend, over all its restarts; null is no limit. Every request
-            reserves the most that it can cost before it is sent.
-        input_usd, output_usd: price of a million tokens; null takes that of the price table
+        model: the service's name of the model; required.
+        base_url: URL of the service; empty is the vendor's own address.
+        api_key_env: environment variable with the API key. Empty is the vendor's usual one, and none for a self-hosted
+            server. The key itself is never stored or printed.
+        parallel: maximum number of requests in flight.
+        requests_per_minute, tokens_per_minute: rate limits; 0 is no limit.
+        retries: number of further attempts after a temporary failure (429, 5xx, no connection). The service can set
+            the delay.
+        request_timeout_s: maximum number of seconds of an attempt, from the connection to the last byte of the answer.
+        batches: send many requests as batches, at the batch price; they are answered within a day.
+        batch_requests: maximum number of requests in a batch.
+        poll_s: seconds between two checks whether a batch is done.
+        budget_usd: maximum spending in USD of one run or command, over all its restarts; null is no limit. Every
+            request reserves its maximum cost before it is sent.
+        input_usd, output_usd: price of a million tokens; null uses the price table
             (`rlhf_lab/packs/judging/judges/prices.toml`). A service without a known price needs both.
-        store: file of answers, ledger and batches; empty is judges.sqlite in `outputs`, which all runs there share.
+        store: SQLite file of answers, ledger and batches; empty is judges.sqlite in `outputs`, shared by all its runs.
     """
 
     deciding: ClassVar[tuple[str, ...]] = ("version", "model", "base_url")
@@ -234,18 +227,19 @@ class Service(JudgeSettings):
             ),
             (
                 not _carries_secret(self.base_url),
-                "base_url has a name, a password or a query in it, which would be stored; name the variable that holds "
-                "the key in api_key_env",
+                "base_url contains a user name, password or query, which would be stored; put the key into an "
+                "environment variable and name it in api_key_env",
             ),
             (
-                # many keys would do as a name in small letters, and a name is shown where its variable is not set
+                # Many keys would be valid lower-case names, and the name is printed if its variable is not set. So only
+                # capitals are accepted.
                 not self.api_key_env or bool(VARIABLE.fullmatch(self.api_key_env)),
-                "api_key_env is no name of an environment variable in capitals, such as MY_KEY; write the variable's "
-                "name, never the key itself",
+                "api_key_env is not the name of an environment variable in capitals, such as MY_KEY; write the "
+                "variable's name, never the key itself",
             ),
             (
                 (self.input_usd is None) == (self.output_usd is None),
-                f"input_usd={self.input_usd}, output_usd={self.output_usd}: write both or neither",
+                f"input_usd={self.input_usd}, output_usd={self.output_usd}: set both or neither",
             ),
         )
 
@@ -258,7 +252,7 @@ def _carries_secret(url: str) -> bool:
 @register("judge", "anthropic")
 @dataclass(frozen=True)
 class Anthropic(Service):
-    """Anthropic's API by its own SDK (`pip install 'rlhf_lab[judge]'`), with prompt caching and structured output."""
+    """Anthropic's API through its own SDK (`pip install 'rlhf_lab[judge]'`): prompt caching and structured output."""
 
     library: ClassVar[str] = "anthropic"
     default_key_env: ClassVar[str] = "ANTHROPIC_API_KEY"
@@ -268,12 +262,12 @@ class Anthropic(Service):
 @register("judge", "openai_compatible")
 @dataclass(frozen=True)
 class OpenAICompatible(Service):
-    """Any service that answers like OpenAI's chat completions: OpenAI, vLLM, llama.cpp, Ollama (by OpenAI's SDK).
+    """Any service with OpenAI's chat-completions API: OpenAI, vLLM, llama.cpp, Ollama (through OpenAI's SDK).
 
     Args:
-        structured: how an answer's form is asked for: `json_schema`; `json_object`, where the service knows no schemas;
-            `none` leaves it to the instructions.
-        temperature: of sampling; null sends none, for models that take none.
+        structured: how the form of an answer is requested: `json_schema`; `json_object` if the service supports no
+            schemas; `none` leaves it to the instructions.
+        temperature: sampling temperature; null sends none, for models that accept none.
     """
 
     deciding: ClassVar[tuple[str, ...]] = (*Service.deciding, "structured", "temperature")
@@ -287,17 +281,18 @@ class OpenAICompatible(Service):
 @register("judge", "local")
 @dataclass(frozen=True)
 class LocalModel(JudgeSettings):
-    """A model on this machine, sampled by the lab's own sampler. Costs nothing.
+    """A model on this machine, sampled by the built-in sampler. Costs nothing.
 
     Args:
-        path: folder or hub id of a causal language model with a chat template, or of one that the lab trained.
-        temperature: of sampling; 0 is greedy.
-        max_prompt_tokens: longer questions are cut on the left, and counted.
-        batch_rows: questions that are answered at once.
+        path: directory or hub id of a causal language model with a chat template, or of one trained by rlhf_lab.
+        temperature: sampling temperature; 0 is greedy.
+        max_prompt_tokens: maximum number of tokens of a question. Longer questions are truncated on the left and
+            counted.
+        batch_rows: number of questions answered in one batch.
     """
 
     deciding: ClassVar[tuple[str, ...]] = ("version", "path", "temperature", "max_prompt_tokens")
-    path: Annotated[str, NotEmpty(hint="write the folder or hub id of a model, judge.path=…")] = ""
+    path: Annotated[str, NotEmpty(hint="write the directory or hub id of a model, judge.path=…")] = ""
     temperature: Annotated[float, Ge(0, hint="0 is greedy")] = 0.0
     max_prompt_tokens: Annotated[int, Ge(1)] = 2048
     batch_rows: Annotated[int, Ge(1)] = 32
@@ -309,4 +304,4 @@ class LocalModel(JudgeSettings):
         return material
 
     def local_models(self, config: Config) -> dict[str, str]:
-        return {"judge": self.path} if is_asked(config) else {}
+        return {"judge": self.path} if is_requested(config) else {}

@@ -1,7 +1,7 @@
-"""The embedded world as a judge and as a writer: answers from `Request.about`, reads no text, sends nothing.
+"""The embedded world as a judge and writer: it answers from `CompletionRequest.about`, reads no text, sends nothing.
 
-Left out compared with language models: a judge that understands a rubric's description (criteria are known by name),
-and one that is led by the text of a reply.
+Two properties of language models are not simulated: criteria are known by name, so a rubric's descriptions have no
+effect; and the text of a response cannot mislead the judge.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from rlhf_lab.core.types import FloatArray
 from rlhf_lab.environments.grader import HIGH, LOW, NORMAL, text_errors
 from rlhf_lab.packs.judging.judges.backends import teacher
 from rlhf_lab.packs.judging.judges.backends.settings import Simulated
-from rlhf_lab.packs.judging.judges.caller import Caller
-from rlhf_lab.packs.judging.judges.questions import Comparison, Grading, Refusal, Writing
-from rlhf_lab.packs.judging.judges.requests import Reply, Request
+from rlhf_lab.packs.judging.judges.context import JudgeContext
+from rlhf_lab.packs.judging.judges.questions import GradingQuestion, PairwiseQuestion, Refusal, Writing
+from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest
 
 OVERALL = "overall"
-"""The criterion that is the mean of all others."""
+"""Criterion that is the mean of all others."""
 DRAW_STRIDE = 1_000_000
-"""Between the seeds of two draws of a grade: an independent answer is one by another judge of the same kind."""
+"""Difference between the seeds of two draws of a grade: another draw acts as another judge of the same kind."""
 
 
 class SimulatedBackend:
-    """Answers in the form that the requests ask a language model for."""
+    """Backend that answers in the JSON form requested from a language model."""
 
     def __init__(self, settings: Simulated, oracle: types.Oracle, rubric: types.Rubric | None = None):
-        self.settings, self.oracle, self.rubric = settings, oracle, rubric
+        self.settings = settings
+        self.oracle = oracle
+        self.rubric = rubric
         if settings.believes == "annotator" and not hasattr(oracle, "annotator"):
             raise ConfigError("judge.believes=annotator: this world has no annotator; use judge.believes=gold")
 
@@ -40,39 +42,41 @@ class SimulatedBackend:
     def identity(self) -> Mapping[str, Any]:
         return {"kind": "simulated", **self.settings.identity()}
 
-    def complete_many(self, requests: Sequence[Request], *, title: str = "") -> list[Reply]:
-        # A table of what can be asked. All questions of a kind are answered together: the truth is measured once.
-        answer_by_type: dict[type, Callable[[Sequence[Request]], list[Reply]]] = {
-            Comparison: self._compare,
-            Grading: self._grade,
+    def complete_many(self, requests: Sequence[CompletionRequest], *, title: str = "") -> list[Completion]:
+        # questions of one type are answered together, so that the truth is measured once
+        answer_by_type: dict[type, Callable[[Sequence[CompletionRequest]], list[Completion]]] = {
+            PairwiseQuestion: self._compare,
+            GradingQuestion: self._grade,
             Writing: self._write,
             Refusal: self._tell_refusals,
         }
         if any(request.tools for request in requests):
             raise ConfigError(
-                "the simulated judge calls no tools; ask a model that does: anthropic, openai_compatible or local"
+                "judge=simulated calls no tools; use a model that does: anthropic, openai_compatible or local"
             )
-        places_by_type: dict[type, list[int]] = {}
-        for place, request in enumerate(requests):
-            places_by_type.setdefault(type(request.about), []).append(place)
-        replies = [Reply("")] * len(requests)
-        for question, places in places_by_type.items():
+        positions_by_type: dict[type, list[int]] = {}
+        for position, request in enumerate(requests):
+            positions_by_type.setdefault(type(request.about), []).append(position)
+        completions = [Completion("")] * len(requests)
+        for question, positions in positions_by_type.items():
             if question not in answer_by_type:
                 raise ConfigError(f"judge=simulated cannot answer {question.__name__}; use another judge")
-            answers = answer_by_type[question]([requests[place] for place in places])
-            for place, answer in zip(places, answers, strict=True):
-                replies[place] = answer
-        return replies
+            answers = answer_by_type[question]([requests[position] for position in positions])
+            for position, answer in zip(positions, answers, strict=True):
+                completions[position] = answer
+        return completions
 
-    def _compare(self, requests: Sequence[Request]) -> list[Reply]:
-        """Say which of two replies has the higher appeal."""
+    def _compare(self, requests: Sequence[CompletionRequest]) -> list[Completion]:
+        """Return which of two responses has the higher appeal."""
         settings = self.settings
-        abouts = [_about(request, Comparison) for request in requests]
+        abouts = [_about(request, PairwiseQuestion) for request in requests]
         appeal_2N = self._appeal(abouts)
         difference_N = appeal_2N[0] - appeal_2N[1] + settings.position_bias
         if settings.self_preference:
-            is_author_2N = np.array([[about.authors[i] == settings.author for about in abouts] for i in (0, 1)])
-            difference_N = difference_N + settings.self_preference * (is_author_2N[0] - is_author_2N[1].astype(float))
+            is_first_N = np.array([about.authors[0] == settings.author for about in abouts])
+            is_second_N = np.array([about.authors[1] == settings.author for about in abouts])
+            difference_N = difference_N + settings.self_preference * (is_first_N - is_second_N.astype(float))
+        # the noise depends on both texts and their order; the length separates the two
         pair_texts = [f"{len(about.first)}:{about.first}{about.second}" for about in abouts]
         noise_N2 = self._noise(requests, [about.prompt for about in abouts], pair_texts)
         difference_N = difference_N + settings.noise * noise_N2[:, 0]
@@ -84,109 +88,129 @@ class SimulatedBackend:
         for about, answer in zip(abouts, answers, strict=True):
             if about.principles:
                 answer["principle"] = teacher.deciding_principle(about, answer["winner"], self.oracle)
-        return self._spoilt(answers, noise_N2[:, 1])
+        return self._degrade_answers(answers, noise_N2[:, 1])
 
-    def _appeal(self, abouts: Sequence[Comparison]) -> FloatArray:
-        """What the judge believes each reply to be worth, and its taste for length, (2, N)."""
+    def _appeal(self, abouts: Sequence[PairwiseQuestion]) -> FloatArray:
+        """Return the believed quality of each response plus the length bias, (2, N)."""
         prompts = [about.prompt for about in abouts] * 2
-        replies = [about.first for about in abouts] + [about.second for about in abouts]
-        measured = self.oracle.measure(prompts, replies)
+        completions = [about.first for about in abouts] + [about.second for about in abouts]
+        measured = self.oracle.measure(prompts, completions)
         appeal = measured["gold"]
+        # the annotator's belief is the gold reward plus biases for some surface features
         if self.settings.believes == "annotator":
             names = ("words", "affirmations", "closings")
-            annotator: Any = getattr(self.oracle, "annotator")  # noqa: B009 - no part of every oracle
+            # only some oracles have an annotator, so the protocol does not declare the attribute
+            annotator: Any = getattr(self.oracle, "annotator")  # noqa: B009
             appeal = annotator.appeal(appeal, **{name: measured[name] for name in names})
-        words = np.array([len(reply.split()) for reply in replies], dtype=np.float64)
+        word_counts = [len(completion.split()) for completion in completions]
+        words = np.array(word_counts, dtype=np.float64)
         return (appeal + self.settings.length_bias * words / 10).reshape(2, len(abouts))
 
-    def _grade(self, requests: Sequence[Request]) -> list[Reply]:
-        """Grade replies as the world's rubric judge does, on the scale that is asked for."""
-        abouts = [_about(request, Grading) for request in requests]
-        if self.rubric is None or not isinstance(self.oracle, types.Grading):
-            raise ConfigError("judge=simulated gives no grades in this world, which has no rubric; use data=mini_hh")
+    def _grade(self, requests: Sequence[CompletionRequest]) -> list[Completion]:
+        """Grade responses as the world's rubric judge does, on the requested scale."""
+        abouts = [_about(request, GradingQuestion) for request in requests]
+        if self.rubric is None or not isinstance(self.oracle, types.GradingOracle):
+            raise ConfigError("judge=simulated cannot grade in this world, which has no rubric; use data=mini_hh")
         names = self.rubric.attributes
         known = (*names, OVERALL)
-        unknown = dict.fromkeys(name for about in abouts for name in about.criteria if name not in known)
+        requested = [name for about in abouts for name in about.criteria]
+        unknown = dict.fromkeys(name for name in requested if name not in known)
         if unknown:
             raise ConfigError(
-                f"judge=simulated cannot grade {', '.join(unknown)}; it knows {', '.join(known)}: use these names in "
-                "the rubric, or another judge"
+                f"judge=simulated cannot grade {', '.join(unknown)}; it knows {', '.join(known)}. Use these names in "
+                "the rubric, or use another judge"
             )
         grades_NC = np.zeros((len(requests), len(known)))
-        places_by_draw: dict[int, list[int]] = {}
-        for place, request in enumerate(requests):
-            places_by_draw.setdefault(request.draw, []).append(place)
-        for draw, places in places_by_draw.items():
-            prompts, replies = [abouts[i].prompt for i in places], [abouts[i].reply for i in places]
+        # each draw has its own seed, so requests are graded in groups by draw
+        positions_by_draw: dict[int, list[int]] = {}
+        for position, request in enumerate(requests):
+            positions_by_draw.setdefault(request.draw, []).append(position)
+        for draw, positions in positions_by_draw.items():
+            prompts = [abouts[i].prompt for i in positions]
+            completions = [abouts[i].response for i in positions]
             seed = self.settings.seed + DRAW_STRIDE * draw
-            grades_NC[places, :-1] = self.oracle.grade(prompts, replies, seed=seed)
-        grades_NC[:, -1] = grades_NC[:, :-1].mean(axis=1)
+            grades_NC[positions, :-1] = self.oracle.grade(prompts, completions, seed=seed)
+        grades_NC[:, -1] = grades_NC[:, :-1].mean(axis=1)  # the criterion OVERALL
         answers = []
         for about, grades in zip(abouts, grades_NC.tolist(), strict=True):
             by_name = dict(zip(known, grades, strict=True))
-            asked = {name: _rescaled(by_name[name], about) for name in about.criteria}
-            answers.append({"reason": "as the world's judge sees it", **asked})
-        noise_N2 = self._noise(requests, [about.prompt for about in abouts], [about.reply for about in abouts])
-        return self._spoilt(answers, noise_N2[:, 1])
+            compared = {name: _rescaled(by_name[name], about) for name in about.criteria}
+            answers.append({"reason": "as the world's judge sees it", **compared})
+        all_responses = [about.response for about in abouts]
+        noise_N2 = self._noise(requests, [about.prompt for about in abouts], all_responses)
+        return self._degrade_answers(answers, noise_N2[:, 1])
 
-    def _write(self, requests: Sequence[Request]) -> list[Reply]:
-        """Write replies, critiques, revisions and prompts."""
+    def _write(self, requests: Sequence[CompletionRequest]) -> list[Completion]:
+        """Write responses, critiques, revisions and prompts."""
         abouts = [_about(request, Writing) for request in requests]
         answers = [teacher.write(about, self.settings, self.oracle) for about in abouts]
-        noise_N2 = self._noise(requests, [about.prompt for about in abouts], [about.draft for about in abouts])
-        return self._spoilt(answers, noise_N2[:, 1])
+        drafts = [about.draft for about in abouts]
+        noise_N2 = self._noise(requests, [about.prompt for about in abouts], drafts)
+        return self._degrade_answers(answers, noise_N2[:, 1])
 
-    def _tell_refusals(self, requests: Sequence[Request]) -> list[Reply]:
-        """Say what replies did about their prompts: refused, complied, partial or evaded."""
+    def _tell_refusals(self, requests: Sequence[CompletionRequest]) -> list[Completion]:
+        """Classify responses: refused, complied, partial or evaded."""
         abouts = [_about(request, Refusal) for request in requests]
         if not isinstance(self.oracle, types.HarmKnowing):
-            raise ConfigError("judge=simulated cannot tell refusals in this world; use data=mini_hh, or another judge")
-        prompts, replies = [about.prompt for about in abouts], [about.reply for about in abouts]
-        answers = [{"outcome": outcome} for outcome in self.oracle.safety_outcomes(prompts, replies)]
-        noise_N2 = self._noise(requests, prompts, replies)
-        return self._spoilt(answers, noise_N2[:, 1])
+            raise ConfigError(
+                "judge=simulated cannot classify refusals in this world; use data=mini_hh, or another judge"
+            )
+        prompts = [about.prompt for about in abouts]
+        completions = [about.response for about in abouts]
+        answers = [{"outcome": outcome} for outcome in self.oracle.safety_outcomes(prompts, completions)]
+        noise_N2 = self._noise(requests, prompts, completions)
+        return self._degrade_answers(answers, noise_N2[:, 1])
 
-    def _noise(self, requests: Sequence[Request], prompts: Sequence[str], texts: Sequence[str]) -> FloatArray:
-        """Two standard normal numbers for each question and draw, (N, 2): the error, and what `unusable` goes by."""
+    def _noise(
+        self,
+        requests: Sequence[CompletionRequest],
+        prompts: Sequence[str],
+        texts: Sequence[str],
+    ) -> FloatArray:
+        """Return two standard normal numbers per question and draw, (N, 2): the error, and the one for `unusable`."""
         settings = self.settings
         if not settings.noise and not settings.unusable:
             return np.zeros((len(requests), 2))
-        drawn = [f"{request.draw}:{text}" for request, text in zip(requests, texts, strict=True)]
-        return text_errors(prompts, drawn, 2, key=(settings.seed,))
+        # the draw enters the noise, so that independent answers differ
+        selected = [f"{request.draw}:{text}" for request, text in zip(requests, texts, strict=True)]
+        return text_errors(prompts, selected, 2, key=(settings.seed,))
 
-    def _spoilt(self, answers: Sequence[Mapping[str, Any] | str], normal_N: FloatArray) -> list[Reply]:
-        """Answers as text; a share of them refused, cut off or unreadable, in equal parts."""
-        replies = []
+    def _degrade_answers(self, answers: Sequence[Mapping[str, Any] | str], normal_N: FloatArray) -> list[Completion]:
+        """Return answers as text. A fraction of them is refused, truncated or unreadable, in equal parts."""
+        completions = []
         for answer, normal in zip(answers, normal_N.tolist(), strict=True):
             text = answer if isinstance(answer, str) else json.dumps(answer)
+            # Φ(normal) is uniform in 0…1. Below `unusable` the answer is spoilt, in one of three ways.
             third = NORMAL.cdf(normal) / self.settings.unusable * 3 if self.settings.unusable else 3.0
             if third < 1:
-                replies.append(Reply("I would rather not judge this.", "refused"))
+                # a refusal, a truncated answer, and an answer without a verdict
+                completions.append(Completion("I would rather not judge this.", "refused"))
             elif third < 2:
-                replies.append(Reply(text[: len(text) // 2], "truncated"))
+                completions.append(Completion(text[: len(text) // 2], "truncated"))
             elif third < 3:
-                replies.append(Reply("Both sides have their merits."))
+                completions.append(Completion("Both sides have their merits."))
             else:
-                replies.append(Reply(text))
-        return replies
+                completions.append(Completion(text))
+        return completions
 
 
-def _about(request: Request, kind: type[Any]) -> Any:
+def _about(request: CompletionRequest, kind: type[Any]) -> Any:
     assert isinstance(request.about, kind)
     return request.about
 
 
-def _rescaled(grade: float, about: Grading) -> float:
-    """A grade of the world's scale on the one asked for; the same number where the two are the same."""
+def _rescaled(grade: float, about: GradingQuestion) -> float:
+    """Return a grade on the requested scale, which may differ from the world's scale."""
+    # the formula could round a grade even between equal scales
     if (about.low, about.high) == (LOW, HIGH):
         return grade
     return about.low + (grade - LOW) / (HIGH - LOW) * (about.high - about.low)
 
 
-def build(settings: Simulated, caller: Caller) -> SimulatedBackend:
+def build(settings: Simulated, caller: JudgeContext) -> SimulatedBackend:
     if caller.oracle is None:
         raise ConfigError(
-            "judge=simulated answers from the truth of an embedded world, and these data have none; use data=mini_hh, "
-            "or judge=anthropic, openai_compatible or local"
+            "judge=simulated answers from the truth of an embedded world, and this data set has none; use "
+            "data=mini_hh, or judge=anthropic, openai_compatible or local"
         )
     return SimulatedBackend(settings, caller.oracle, caller.rubric)

@@ -1,9 +1,9 @@
-"""The embedded world as a writer of replies, critiques, revisions and prompts (`Writing`). Reads no text, sends none.
+"""The embedded world as a writer of responses, critiques, revisions and prompts (`Writing`). Reads and sends no text.
 
-What it does well or badly is set by the dials of `Simulated` and follows from nothing else: that its revisions are
-better than its drafts is put in, not found. What is measured is what a model learns from what it wrote.
+The settings of `Simulated` alone determine how well it writes. That its revisions improve on its drafts is an
+assumption, not a result; experiments measure what a model learns from the texts.
 
-Left out: a critique that is wrong in its reason, a revision that damages what was right, style.
+Not simulated: critiques with a wrong reason, revisions that damage correct parts, and style.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.transcript import human_turns, to_messages
 from rlhf_lab.environments.dialogue.faults import PRINCIPLES, Fault, repaired
 from rlhf_lab.packs.judging.judges.backends.settings import Simulated
-from rlhf_lab.packs.judging.judges.questions import Comparison, Writing
+from rlhf_lab.packs.judging.judges.questions import PairwiseQuestion, Writing
 
 
 @runtime_checkable
 class Taught(Protocol):
-    """A world that knows what is wrong with a reply, as `DialogueWorld` does."""
+    """A world that knows the faults of a response, such as `DialogueWorld`."""
 
     def candidate(self, prompt: str, rng: np.random.Generator, quality: float) -> str: ...
 
-    def faults(self, prompt: str, reply: str) -> list[Fault]: ...
+    def faults(self, prompt: str, response: str) -> list[Fault]: ...
 
     def prompts(self, n: int, split: str, seed: int) -> list[str]: ...
 
 
 def write(about: Writing, settings: Simulated, world: object) -> str:
-    """What the world's teacher answers: text of a reply, else JSON in the form that was asked for.
+    """Return the answer of the world's teacher: the text of a response, otherwise JSON in the requested form.
 
-    The same question gets the same answer; `Writing.draw` makes another question of it.
+    The same question gets the same answer. Another `Writing.draw` makes it another question.
     """
     if not isinstance(world, Taught):
-        raise ConfigError("judge=simulated writes for the dialogue world alone; use data=mini_hh, or another judge")
+        raise ConfigError("judge=simulated writes only for the dialogue world; use data=mini_hh, or another judge")
     rng = np.random.default_rng(_seed(about, settings.seed))
     match about.kind:
         case "reply":
@@ -48,29 +48,38 @@ def write(about: Writing, settings: Simulated, world: object) -> str:
         case "critique":
             return json.dumps({"violations": _critique(about, settings, world, rng)})
         case "revision":
+            # each named fault is repaired with probability `repairs`; faults that the critique missed remain
             named = [fault for fault in world.faults(about.prompt, about.draft) if fault.principle in about.principles]
             succeeds = rng.random(len(named)) < settings.repairs
-            revision = repaired(about.draft, [fault for fault, is_done in zip(named, succeeds, strict=True) if is_done])
+            done = [fault for fault, is_done in zip(named, succeeds, strict=True) if is_done]
+            revision = repaired(about.draft, done)
             return json.dumps({"revision": revision})
         case "prompt":
             return json.dumps({"prompts": _new_prompts(about, settings, world, rng)})
 
 
 def _seed(about: Writing, seed: int) -> int:
-    """A number that follows from everything that a writing is about."""
+    """Return a seed that depends on all fields of a writing request."""
     parts = (about.kind, about.prompt, about.draft, *about.principles, str(about.count), str(about.draw), str(seed))
     content = "\0".join(parts).encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(content, digest_size=8).digest())
 
 
-def _critique(about: Writing, settings: Simulated, world: Taught, rng: np.random.Generator) -> list[dict[str, str]]:
-    """Principles that are found violated: not all that are, and some that are not."""
+def _critique(
+    about: Writing,
+    settings: Simulated,
+    world: Taught,
+    rng: np.random.Generator,
+) -> list[dict[str, str]]:
+    """Return violated principles, with misses and false alarms at the configured rates."""
     _check_known(about.principles)
+    # true violations with their reasons; the draws decide which of them the critique names
     reasons: dict[str, list[str]] = {}
     for fault in world.faults(about.prompt, about.draft):
         reasons.setdefault(fault.principle, []).append(fault.reason)
     violations = []
-    for name, draw in zip(about.principles, rng.random(len(about.principles)).tolist(), strict=True):
+    draws = rng.random(len(about.principles)).tolist()
+    for name, draw in zip(about.principles, draws, strict=True):
         if name in reasons and draw >= settings.misses:
             violations.append({"principle": name, "reason": "; ".join(reasons[name])})
         elif name not in reasons and draw < settings.false_alarms:
@@ -82,41 +91,51 @@ def _check_known(principles: Sequence[str]) -> None:
     unknown = [name for name in principles if name not in PRINCIPLES]
     if unknown:
         raise ConfigError(
-            f"judge=simulated knows the principles {', '.join(PRINCIPLES)}, and not {', '.join(unknown)}; name the "
-            "constitution's so, or use another judge"
+            f"judge=simulated does not know the principles {', '.join(unknown)}; it knows {', '.join(PRINCIPLES)}. Use "
+            "these names in the constitution, or use another judge"
         )
 
 
-def deciding_principle(about: Comparison, winner: str, world: object) -> str:
-    """The principle in which the better reply ("A", "B" or "tie") is ahead by most faults; the first of equal ones.
+def deciding_principle(about: PairwiseQuestion, winner: str, world: object) -> str:
+    """Return the principle with the largest lead of the better response ("A", "B" or "tie") in number of faults.
 
-    It is a reason given afterwards: the winner follows from the dials, whatever the principles.
+    The first of equal principles wins. It is a reason in hindsight: the winner depends on the judge's settings, not on
+    the principles.
     """
     _check_known(about.principles)
     if not isinstance(world, Taught):
-        raise ConfigError("judge=simulated knows principles in the dialogue world alone; use data=mini_hh")
+        raise ConfigError("judge=simulated knows principles only in the dialogue world; use data=mini_hh")
     faults_A, faults_B = (
-        Counter(fault.principle for fault in world.faults(about.prompt, reply)) for reply in (about.first, about.second)
+        Counter(fault.principle for fault in world.faults(about.prompt, completion))
+        for completion in (about.first, about.second)
     )
-    sign = -1 if winner == "B" else 1
+    sign = -1 if winner == "B" else 1  # for a tie, the principle in which A leads
     return max(about.principles, key=lambda name: sign * (faults_B[name] - faults_A[name]))
 
 
-def _new_prompts(about: Writing, settings: Simulated, world: Taught, rng: np.random.Generator) -> list[str]:
-    """Questions of the world's training split; some are the example again."""
+def _new_prompts(
+    about: Writing,
+    settings: Simulated,
+    world: Taught,
+    rng: np.random.Generator,
+) -> list[str]:
+    """Return prompts from the world's training split. A fraction `copies` of them repeats the example."""
     prompts: list[str] = []
-    drawn = _single_turns(world, about.count, int(rng.integers(2**31)))
-    for prompt, is_copy in zip(drawn, (rng.random(about.count) < settings.copies).tolist(), strict=True):
+    selected = _single_turns(world, about.count, int(rng.integers(2**31)))
+    is_copies = (rng.random(about.count) < settings.copies).tolist()
+    for prompt, is_copy in zip(selected, is_copies, strict=True):
         prompts.append(about.prompt if is_copy else prompt)
     return prompts
 
 
 def _single_turns(world: Taught, count: int, seed: int) -> list[str]:
-    """`count` questions in which the human speaks once, as plain text."""
+    """Return `count` questions, as plain text, of prompts in which the human speaks once."""
     questions: list[str] = []
-    drawn = 2 * count
+    selected = 2 * count
     while len(questions) < count:
-        drawn *= 2  # most prompts of the world have one turn; the first of a longer draw are the shorter one
-        single: Sequence[str] = [text for text in world.prompts(drawn, "train", seed) if human_turns(text) == 1]
+        # Most prompts of the world have one turn. A longer sample starts with the shorter one, so retrying is safe.
+        selected *= 2
+        prompts = world.prompts(selected, "train", seed)
+        single: Sequence[str] = [text for text in prompts if human_turns(text) == 1]
         questions = [str(to_messages(text)[-1]["content"]) for text in single[:count]]
     return questions

@@ -1,4 +1,4 @@
-// Shows one comparison at a time and sends the answer. Text reaches the page through textContent only.
+// Shows one comparison at a time and sends the answer. Text is inserted through textContent only, never as HTML.
 (function () {
   "use strict";
   const token = document.querySelector("meta[name=label-token]").content;
@@ -7,13 +7,13 @@
   const KEYS = {
     "1": "1", ArrowLeft: "1", "2": "2", ArrowRight: "2", "=": "tie", "0": "tie", s: "skip", S: "skip",
   };
-  const SAID = { "1": "reply 1 is better", "2": "reply 2 is better", tie: "a tie", skip: "skipped" };
-  // Nobody has read two replies sooner: the second half of a double press is not an answer to the next comparison.
+  const SAID = { "1": "response 1 is better", "2": "response 2 is better", tie: "a tie", skip: "skipped" };
+  // Key presses in the first 0.3 s are ignored, so that a double press does not answer two comparisons.
   const LEAST_MS = 300;
 
   let state = null;
   let busy = true;
-  let unsaved = null; // the request that failed, to be sent again as it was
+  let unsaved = null; // the failed request, which a retry sends again unchanged
   let shownAt = 0, hiddenAt = null;
 
   async function call(path, body) {
@@ -28,9 +28,9 @@
     try {
       response = await fetch(path, options);
     } catch {
-      throw new Error("the server does not answer; if it was ended, start it again and open the URL that it prints");
+      throw new Error("the server does not answer; if it was stopped, start it again and open the URL that it prints");
     }
-    if (response.status === 404) throw new Error("the server was started again; open the URL that it printed");
+    if (response.status === 404) throw new Error("the server was restarted; open the URL that it printed");
     const answer = await response.json().catch(() => ({ error: `the server failed (status ${response.status})` }));
     if (!response.ok && !answer.state) throw new Error(answer.error);
     return answer;
@@ -132,7 +132,7 @@
 
   function undo() {
     if (blocked() || state.last === null) return;
-    send({ path: "/undo", body: { event: crypto.randomUUID(), undoes: state.last }, said: "the last answer is taken back" });
+    send({ path: "/undo", body: { event: crypto.randomUUID(), undoes: state.last }, said: "the last answer is undone" });
   }
 
   function addTable(parent, title, columns, rows) {
@@ -163,11 +163,11 @@
       found.agreement.map((row) => [row.who, row.same, row.kappa, row.decided, row.n]),
     );
     addTable(
-      tables, "Labels for the side that the judge prefers, by how sure it is", ["judge’s confidence", "labels", "n"],
+      tables, "Labels for the side that the judge prefers, by its confidence", ["judge’s confidence", "labels", "n"],
       found.calibration.map((row) => [row.confidence, row.agreement, row.n]),
     );
     addTable(
-      tables, "Reply 1 chosen: half the time, as the order is drawn, unless the place decides", ["who", "share", "n"],
+      tables, "Response 1 chosen: 0.5 without position bias, because the order is random", ["who", "fraction", "n"],
       found.left.map((row) => [row.annotator, row.share, row.n]),
     );
     add(tables, "p", "With 95 % intervals; labels of one prompt count as one cluster.", "soft small");
@@ -180,7 +180,7 @@
     const isUndo = event.key.toLowerCase() === "u";
     if (!choice && !isRetry && !isUndo && event.key !== "?") return;
     event.preventDefault();
-    if (event.repeat) return; // a key that is held down is one answer
+    if (event.repeat) return; // holding a key down gives one answer
     if (choice) choose(choice);
     else if (isRetry) send(unsaved);
     else if (isUndo) undo();
@@ -191,7 +191,7 @@
   find("[data-undo]").addEventListener("click", undo);
   find("[data-help]").addEventListener("click", () => help.showModal());
   figures.addEventListener("toggle", () => { if (figures.open) showFigures(); });
-  // The time in which the page is in the background is not time spent on the answer.
+  // Time in the background does not count as time spent on the answer.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) hiddenAt = performance.now();
     else if (hiddenAt !== null) {

@@ -1,0 +1,117 @@
+"""Notes that a reader of a comparison needs before its numbers: what is missing, and what is not comparable."""
+
+from __future__ import annotations
+
+from rlhf_lab.reports.comparison.compare import LEAST_SHARED, Side, shared_prompts
+from rlhf_lab.reports.comparison.scales import mismatches
+from rlhf_lab.reports.comparison.setting_changes import setting_changes
+from rlhf_lab.reports.comparison.studies import compared_jobs, shared_levels
+from rlhf_lab.studies.frame import COMPLETED, Study
+from rlhf_lab.studies.table import changed_lines
+
+SAMPLING = ("rollout.temperature", "rollout.max_new_tokens", "rollout.max_prompt_tokens")
+"""Settings that change the distribution of responses; the other rollout settings only change the sampling speed."""
+
+
+def run_notes(a: Side, b: Side) -> list[str]:
+    """Return notes on unfinished runs, prompts that are not shared, and metrics whose scales differ."""
+    scales = [mismatch.remark for mismatch in mismatches(a.run, b.run)]
+    # Completeness comes first, because it affects all numbers.
+    return [
+        *_completeness_notes(a),
+        *_completeness_notes(b),
+        *_prompt_notes(a, b),
+        *scales,
+        *_sampling_notes(a, b),
+    ]
+
+
+def study_notes(a: Study, b: Study) -> list[str]:
+    """Return notes on jobs without a result, jobs with changed files, and levels and metrics of only one study."""
+    notes = []
+    for letter, study in (("A", a), ("B", b)):
+        if len(study.incomplete):
+            counts = study.incomplete["status"].value_counts()
+            causes = ", ".join(f"{count} {status}" for status, count in counts.items())
+            missing, total = len(study.incomplete), len(study.frame)
+            notes.append(f"{letter}: {missing} of {total} jobs have no result ({causes}).")
+        notes += [f"{letter}: {line}." for line in changed_lines(study)]
+    for noun, of_a, of_b in (("levels", a.levels, b.levels), ("metrics", a.metrics, b.metrics)):
+        if only_a := [name for name in of_a if name not in of_b]:
+            notes.append(f"Only A has the {noun} {', '.join(only_a)}; they are not compared.")
+        if only_b := [name for name in of_b if name not in of_a]:
+            notes.append(f"Only B has the {noun} {', '.join(only_b)}; they are not compared.")
+    return [*notes, *_partner_notes(a, b)]
+
+
+def _partner_notes(a: Study, b: Study) -> list[str]:
+    """Return notes on levels in which jobs of one study have no partner in the other."""
+    notes = []
+    for level in shared_levels(a, b):
+        count_a = int((a.completed["level"] == level).sum())
+        count_b = int((b.completed["level"] == level).sum())
+        jobs = compared_jobs(a, b, level)
+        if jobs.test == "none":
+            notes.append(
+                f"{level}: not tested. Both studies need seed among their factors, and each job needs a single partner "
+                "(same seed and shared factors) in the other; otherwise repetitions would count as runs."
+            )
+        elif jobs.test == "unpaired":
+            notes.append(f"{level}: no job of A has a partner in B (same seed and factors), so the test is unpaired.")
+        elif not count_a == count_b == len(jobs.a):
+            notes.append(
+                f"{level}: only the {len(jobs.a)} jobs with a partner are compared (A has {count_a}, B {count_b})."
+            )
+    return notes
+
+
+def _completeness_notes(side: Side) -> list[str]:
+    """Return notes on what is missing or damaged in a run."""
+    run = side.run
+    missing = []
+    # Some stages, such as reward models, have no responses at all.
+    if run.evaluation.empty and run.metric("gold") is None and run.metric("proxy") is None:
+        missing.append("no responses to held-out prompts")
+    if run.metrics.empty:
+        missing.append("no training curve")
+    notes = []
+    if run.status != COMPLETED:
+        consequence = ", ".join(missing) or "its partial results are compared"
+        notes.append(f"{side.letter} is {run.status}: {consequence}.")
+    notes += [f"{side.letter}: {problem}." for problem in run.problems]
+    return notes
+
+
+def _prompt_notes(a: Side, b: Side) -> list[str]:
+    """Return notes on the overlap of the held-out prompts; none if they are the same."""
+    rows_a, rows_b = a.responses, b.responses
+    for side, other in ((a, b), (b, a)):
+        if side.responses.empty and not other.responses.empty:
+            return [f"{side.letter} has no responses to held-out prompts, so metrics of responses are not compared."]
+    if rows_a.empty:
+        return []
+    count_a, count_b = (rows["prompt_id"].nunique() for rows in (rows_a, rows_b))
+    # The counts show how much of the data the comparison uses.
+    answered = f"(A answered {count_a}, B {count_b})"
+    shared = len(shared_prompts(rows_a, rows_b))
+    if shared < LEAST_SHARED:
+        return [
+            f"{'No prompt is' if not shared else 'One prompt is'} shared {answered}: "
+            "the tests are unpaired, and differences between the prompts count as differences between the runs. "
+            "Use the same data and evaluation.prompts for both runs to get a paired test."
+        ]
+    if not count_a == count_b == shared:
+        return [f"Only the {shared} prompts that both answered are compared {answered}."]
+    return []
+
+
+def _sampling_notes(a: Side, b: Side) -> list[str]:
+    """Return a note on sampling settings that differ between the responses of both."""
+    if a.responses.empty or b.responses.empty:
+        return []
+    # Only settings that affect the distribution of responses matter here.
+    changes = [change for change in setting_changes(a.run, b.run) if change[0] in SAMPLING]
+    if not changes:
+        return []
+    settings = ", ".join(f"{key} {of_a} and {of_b}" for key, of_a, of_b in changes)
+    return [f"Responses were sampled differently: {settings}."]

@@ -1,0 +1,32 @@
+"""Data that lack what parts of a run need: the message names data, and other options, that would do."""
+
+from __future__ import annotations
+
+import pytest
+from support import checked
+
+from rlhf_lab.config import inventory, matching
+from rlhf_lab.config.matching import RunPart
+from rlhf_lab.core.capabilities import Capability
+from rlhf_lab.core.errors import ConfigError
+
+
+def test_nothing_is_said_of_a_part_that_has_what_it_needs():
+    config = checked("dpo")
+    assert matching.problems(config) == []
+    assert matching.describe_missing(RunPart("algorithm=dpo", (Capability.PAIRS,)), config) == ""
+
+
+def test_data_and_options_that_would_do_are_named():
+    part = RunPart("reward=verifier", (Capability.ANSWERS,), group="reward")
+    message = matching.describe_missing(part, checked("dpo"))
+    assert message.startswith("reward=verifier needs ") and "which data=mini_hh does not have; use " in message
+    suggested = matching.suitable_data(part)
+    assert suggested[0] == "arithmetic" and len(suggested) <= matching.MAX_SUGGESTIONS
+    assert f"data={'|'.join(suggested)}" in message
+
+
+def test_a_command_is_refused_with_that_message():
+    assert "unpaired" in inventory.options("data")
+    with pytest.raises(ConfigError, match="needs preference pairs, which data=unpaired does not have"):
+        checked("dpo", "data=unpaired", "data.path=x.jsonl")

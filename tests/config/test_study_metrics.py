@@ -1,0 +1,68 @@
+"""A study whose decisive metrics its data cannot measure is refused before a job runs (`config/study_metrics.py`)."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+
+import pytest
+
+from rlhf_lab.config import compose, inventory, registry, study_metrics
+from rlhf_lab.core import measures
+from rlhf_lab.core.errors import ConfigError
+
+RECIPE = "+recipe=study/ensemble_lambda"
+NARROW = ["reward.terms.bt.penalty_weight=0,0.5", "needs.reward=reward_ensemble", "seed=0", "size=smoke"]
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """Preference pairs of a user: no world says which responses are verbose, or what they are truly worth."""
+    file = tmp_path / "pairs.jsonl"
+    rows = [{"prompt": f"question {i}", "chosen": f"yes {i}", "rejected": f"no {i}"} for i in range(40)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ["data=pairs", f"data.path={file}"]
+
+
+def test_metrics_that_no_job_can_measure_are_named_with_those_that_can(pairs):
+    with pytest.raises(ConfigError) as error:
+        compose.check_command([RECIPE, *NARROW, *pairs])
+    (problem,) = error.value.problems
+    assert problem.startswith(
+        "study/ensemble_lambda is decided by a metric that data=pairs cannot measure: verbose needs "
+    )
+    assert "gold needs a true reward that is known" in problem
+    assert "study.metrics=[kl,proxy,tokens,win_rate,garble] study.predicts=[]" in problem
+
+
+def test_what_the_message_says_works(pairs):
+    chosen = ["study.metrics=[kl,proxy,tokens,win_rate,garble]", "study.predicts=[]"]
+    command = compose.check_command([RECIPE, *NARROW, *pairs, *chosen])
+    assert command.study is not None and command.study.metrics[0] == "kl"
+    assert not study_metrics.problems(command.study, command.recipe, command.configs)
+
+
+def test_gold_is_measured_where_a_reward_model_stands_for_it(pairs):
+    gold = [*NARROW, *pairs, "study.metrics=[gold]", "study.predicts=[]"]
+    with pytest.raises(ConfigError, match=r"needs\.gold"):
+        compose.check_command([RECIPE, *gold])
+    compose.check_command([RECIPE, *gold, "+needs.gold=owner/model"])
+
+
+def test_worlds_that_say_they_know_a_measure_declare_it():
+    """Data that provide verbosity list `verbose` among the measures of their world, and the other way round."""
+    for option in inventory.option_files("data"):
+        settings = registry.settings_class("data", inventory.read_yaml(inventory.option_files("data")[option])["kind"])
+        if not settings.world:
+            continue
+        declared = {measure.name for measure in measures_of(settings.world)}
+        for name, capability in measures.REQUIRES.items():
+            assert (name in declared) == (capability in settings.provides), (option, name)
+
+
+def measures_of(module: str) -> list[measures.Measure]:
+    """Every measure that a module of a world lists, by itself or as `measures` of its classes."""
+    values = list(vars(import_module(module)).values())
+    tables = [value for value in values if isinstance(value, tuple)]
+    tables += [value.measures for value in values if isinstance(getattr(value, "measures", None), tuple)]
+    return [measure for table in tables for measure in table if isinstance(measure, measures.Measure)]

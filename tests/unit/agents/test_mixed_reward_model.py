@@ -1,0 +1,73 @@
+"""A reward model of three sources: a stage with data of its own, and shares that start from one policy."""
+
+from __future__ import annotations
+
+import pytest
+from support import checked, planned
+
+from rlhf_lab.config import compose
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.data.world_settings import MiniHH
+from rlhf_lab.packs.agents.tools.settings import Tools
+
+SHARES = "mixture.shares={data:0,corpus:0,corpus_agents:100}"
+
+
+def by_recipe(*command: str) -> dict:
+    return {stage.recipe: stage for stage in planned(*command).upstream()}
+
+
+def test_a_stage_may_have_data_of_another_kind():
+    stages = by_recipe("mixed_reward_model")
+    data = {name: type(stage.config.data) for name, stage in stages.items()}
+    assert data == {
+        **dict.fromkeys(("sft_tools", "agent_pairs"), Tools),
+        **dict.fromkeys(("sft", "sft_mixed", "cai_preferences", "mixed_reward_model"), MiniHH),
+    }
+    assert stages["agent_pairs"].settings_key == planned("agent_pairs").settings_key
+    assert stages["sft_mixed"].settings_key == planned("sft_mixed").settings_key
+    assert stages["sft_tools"].settings_key == planned("sft_tools").settings_key
+    assert stages["mixed_reward_model"].sources()["attempts"] == stages["agent_pairs"].output
+
+
+def test_settings_of_its_own_data_can_be_written():
+    stages = by_recipe("mixed_reward_model", "data.train_pairs=500", "stages.agent_pairs.data.train_tasks=300")
+    assert stages["agent_pairs"].config.data.train_tasks == stages["sft_tools"].config.data.train_tasks == 300
+    assert stages["sft"].config.data.train_pairs == 500
+    with pytest.raises(ConfigError, match="train_pairs"):
+        planned("mixed_reward_model", "+stages.agent_pairs.data.train_pairs=300")
+
+
+def test_all_shares_start_from_the_same_policy():
+    """A study over shares compares reward models of one vocabulary: their start is one stage."""
+    first, second = planned("mixed_reward_model"), planned("mixed_reward_model", SHARES)
+    assert first.settings_key != second.settings_key
+    assert {role: need.settings_key for role, need in first.needs.items()} == {
+        role: need.settings_key for role, need in second.needs.items()
+    }
+
+
+def test_a_vocabulary_that_is_given_cannot_be_chosen():
+    with pytest.raises(ConfigError, match=r"mixture\.vocabulary=all: the model that this stage starts from"):
+        checked("mixed_reward_model", "mixture.vocabulary=all")
+
+
+def test_the_study_has_the_shares_of_its_question():
+    study = compose.check_command(["+recipe=study/mix_ratio"]).study
+    fractions = [tuple(level.values()) for level in study.sweep["mixture.shares"]]
+    assert fractions == [(100, 0, 0), (50, 50, 0), (50, 0, 50), (33, 33, 33), (25, 25, 50), (0, 0, 100)]
+    assert len(study.sweep["seed"]) >= 3
+    assert study.fronts[0].metrics == ["accuracy", "agent_accuracy"]
+
+
+@pytest.mark.parametrize("settings", [{"attempts": 1}, {"pairs_per_task": 0}, {"heldout_tasks": -1}])
+def test_attempts_that_cannot_be_compared_are_refused(settings):
+    from rlhf_lab.packs.agents.synthesis.settings import AttemptPairs
+
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        AttemptPairs(**settings)
+
+
+def test_attempts_need_an_environment():
+    with pytest.raises(ConfigError, match="needs an environment"):
+        checked("agent_pairs", "data=mini_hh")

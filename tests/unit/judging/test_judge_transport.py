@@ -1,0 +1,111 @@
+"""`backends.transport`: what a judge service may take of time and memory, with the real SDKs."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import itertools
+
+import pytest
+from judge_server import Fault, JudgeServer, Said, connect, question, status
+from raw_server import RawServer
+
+from rlhf_lab.core import http_client
+from rlhf_lab.core.errors import JudgeUnavailable
+from rlhf_lab.core.http_client import Exchange, ExchangeLimits
+from rlhf_lab.packs.judging.judges.backends import transport
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture
+def raw_server():
+    running = RawServer()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(params=("anthropic", "openai_compatible"))
+def kind(request):
+    return request.param
+
+
+@pytest.mark.parametrize("first", [b"HTTP/1.1 200 OK\r\nX: ", HEAD + b"\r\n"], ids=["headers", "body"])
+def test_an_answer_that_drips_ends_at_the_deadline(first, raw_server, kind, tmp_path, monkeypatch):
+    """Each reading of the clock takes 3 s. No wait for the next byte is long."""
+    ticks = itertools.count()
+    monkeypatch.setattr(transport, "Exchange", functools.partial(Exchange, clock=lambda: 3.0 * next(ticks)))
+    raw_server.pieces, raw_server.again, raw_server.pause_s = [first, b"x"], True, 0.001
+    client = connect(raw_server.url, kind, tmp_path, retries=0, request_timeout_s=60.0)
+    with pytest.raises(JudgeUnavailable, match="ReadTimeout: not complete after 60 s"):
+        client.complete_many([question(0)])
+    assert client.ledger.lost == 1  # it may have been charged
+
+
+def test_an_answer_without_end_is_not_read(raw_server, kind, tmp_path, monkeypatch):
+    """The request is not repeated, because it would be charged again."""
+    monkeypatch.setattr(http_client, "HEADER_BYTES", 1000)
+    monkeypatch.setattr(transport, "MAX_ANSWER_BYTES", 2**16)
+    raw_server.pieces, raw_server.again = [HEAD + b"\r\n", b"x" * 2**16], True
+    client = connect(raw_server.url, kind, tmp_path, retries=3)
+    with pytest.raises(JudgeUnavailable, match=r"gives no usable answer: UnusableResponse: .* more than 65536"):
+        client.complete_many([question(0)])
+    assert len(raw_server.requests) == 1 and client.ledger.lost == 1
+
+
+def test_a_packed_answer_is_not_unpacked(kind, tmp_path):
+    bomb = Fault(200, {"Content-Encoding": "gzip"}, gzip.compress(b" " * 10**6), charged=True)
+    with JudgeServer() as server:
+        server.always = lambda asked: bomb
+        with pytest.raises(JudgeUnavailable, match=r"UnusableResponse: the response is compressed \('gzip'\)"):
+            connect(server.url, kind, tmp_path).complete_many([question(0)])
+        assert len(server.asked) == 1
+        assert server.asked[0].headers["accept-encoding"] == "identity"
+
+
+def test_the_status_of_a_packed_error_is_kept(kind, tmp_path):
+    fault = status(401)
+    fault.headers, fault.body = {"Content-Encoding": "gzip"}, gzip.compress(fault.body)
+    with JudgeServer() as server:
+        server.always = lambda asked: fault
+        with pytest.raises(JudgeUnavailable, match="401"):
+            connect(server.url, kind, tmp_path).complete_many([question(0)])
+
+
+def test_connections_are_used_again(tmp_path, kind):
+    with JudgeServer() as server:
+        server.answer = lambda asked: Said("fine")
+        client = connect(server.url, kind, tmp_path, parallel=1)
+        client.complete_many([question(i) for i in range(3)])
+        pool = client.channel.backend.client._client._transport._pool
+        assert len(pool.connections) == 1
+
+
+@pytest.mark.parametrize(
+    "variables, expected",
+    [
+        ({}, None),
+        ({"https_proxy": "http://me:pw@proxy:3128"}, ("http", "proxy", 3128)),
+        ({"all_proxy": "proxy:3128"}, ("http", "proxy", 3128)),
+        ({"https_proxy": "http://proxy:3128", "no_proxy": "judge.example"}, None),
+    ],
+)
+def test_the_proxy_of_the_environment(variables, expected, monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    proxy = transport._proxy_of("https://judge.example/v1")
+    assert (proxy and (proxy.url.scheme, proxy.url.host, proxy.url.port)) == expected
+    transport.BoundedTransport("https://judge.example/v1", ExchangeLimits(1.0)).close()
+
+
+@pytest.mark.parametrize("date", ["Fri, 31 Dec 999999 23:59:59 GMT", "nan", "1e999", "-5"])
+def test_a_wait_that_is_none_is_not_waited_for(date, kind, tmp_path):
+    """It once was a traceback; the request is sent again after the client's own pause."""
+    with JudgeServer() as server:
+        server.faults = [status(429, retry_after=date)]
+        client = connect(server.url, kind, tmp_path)
+        assert client.complete_many([question(0)])[0].text == "an answer to question 0"
+        assert len(server.asked) == 2
