@@ -18,6 +18,7 @@ COMMANDS = {
     "report": "rlhf_lab.cli.commands:report_command",
     "audit": "rlhf_lab.cli.commands:audit_command",
     "rescore": "rlhf_lab.cli.commands:rescore_command",
+    "attack": "rlhf_lab.cli.commands:attack_command",
     "monitor": "rlhf_lab.cli.commands:monitor_command",
     "track": "rlhf_lab.cli.commands:track_command",
     "dashboard": "rlhf_lab.cli.commands:dashboard_command",
@@ -35,6 +36,7 @@ COMMANDS = {
 ANSWERS = {
     "against_one_pass": "rlhf_lab.results.answer_policies:against_one_pass",
     "against_reference": "rlhf_lab.results.answer_policies:against_reference",
+    "attacked": "rlhf_lab.results.answer_rewards:attacked",
     "benchmark": "rlhf_lab.results.answer_rewards:benchmark",
     "best_policy": "rlhf_lab.results.answer_policies:best_policy",
     "chosen_among_samples": "rlhf_lab.results.answer_samples:chosen_among_samples",
@@ -60,6 +62,7 @@ CORE = Pack(
     rules=(
         "rlhf_lab.algorithms.trl.options:problems",
         "rlhf_lab.algorithms.pair_selection.settings:margin_problems",
+        "rlhf_lab.evaluations.attack.settings:problems",
     ),
     # Checks that depend on this machine, such as files and services.
     preflight=(

@@ -149,7 +149,8 @@ def _dispatch(arguments: Sequence[str]) -> int:
         console.print(description_of(first), markup=False, soft_wrap=True)
         return WRONG_INPUT
     else:
-        return COMMANDS[first](arguments[1:]) or OK
+        outcome = COMMANDS[first](arguments[1:]) or OK
+        return outcome if isinstance(outcome, int) else run_command(outcome)
     return OK
 
 
@@ -244,7 +245,10 @@ def _run_single(command: compose.Command, started: float) -> int:
     names_critic = any("critic=" in override for override in command.overrides)
     if getattr(checked.algorithm, "critic", "") == "zero" and not names_critic:
         console.print("  the reward uses no reward model, so the critic starts from the policy (algorithm.critic=zero)")
-    status, _ = run_stage(stage, started)
+    status, result = run_stage(stage, started)
+    if status == OK and (failure := checked.algorithm.failure(result.get("metrics") or {})):
+        console.print(f"[bold red]failed:[/] {escape(failure)}", soft_wrap=True)
+        return FAILED
     return status
 
 

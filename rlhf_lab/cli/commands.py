@@ -65,6 +65,19 @@ def rescore_command(arguments: Sequence[str]) -> None:
     summary.print_rescored([weighting.summary() for weighting in rescored])
 
 
+def attack_command(arguments: Sequence[str]) -> list[str]:
+    """`attack [needs.reward=RUN | reward=NAME …] [needs.policy=RUN …]`: search for responses that a reward prefers.
+
+    The same as +recipe=attack. The reward is a reward model (`needs.reward=RUN`), a function of yours
+    (`reward=callable reward.terms.callable.function=FILE.py:NAME`), or any other option of `reward`, such as a judge.
+    The search starts from responses of `needs.policy`, or from those of the data with `needs.policy=null`.
+    `algorithm.max_gain=X` sets the exit status to 1 if the reward gains more than X standard deviations.
+    The run directory has card.md, transcripts.jsonl, exploits.jsonl (pairs for data=pairs) and exploit_suite.yml (for
+    eval_suite). docs/attack.md.
+    """
+    return ["+recipe=attack", *arguments]
+
+
 def monitor_command(arguments: Sequence[str]) -> None:
     """`monitor DIR [z=3 …]`: apply the reward-hacking detector to a run, or to a .jsonl or .csv file of samples."""
     from rlhf_lab.monitoring.replay import replay, summary, table

@@ -12,7 +12,12 @@ LISTING = ("list", "help")
 """Arguments that list recipes and sub-commands, as a command line without arguments does."""
 
 
-def load_commands() -> dict[str, Callable[[Sequence[str]], int | None]]:
+Command = Callable[[Sequence[str]], int | list[str] | None]
+"""Function of the arguments after the name of a sub-command. It returns an exit status, None for 0, or the words of the
+recipe's command that it abbreviates; it raises LabError."""
+
+
+def load_commands() -> dict[str, Command]:
     """Return the sub-commands of all packs. Raise ConfigError for a name in `LISTING`."""
     references = named("commands")
     for name in LISTING:
@@ -23,7 +28,7 @@ def load_commands() -> dict[str, Callable[[Sequence[str]], int | None]]:
 
 
 COMMANDS = load_commands()
-"""Name → function of the arguments after it. The function returns an exit status, or None for 0; it raises LabError."""
+"""Name → function of the arguments after it."""
 
 
 def needs_words(name: str) -> bool:

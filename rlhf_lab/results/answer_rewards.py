@@ -82,6 +82,27 @@ def report_card(run: StoredRun) -> str | None:
     return f"{sentence}."
 
 
+def attacked(run: StoredRun) -> str | None:
+    """Return what the search gained, what gold did, and the fixed exploit that gains most."""
+    gain, gold = run.results.get("attack_gain"), run.results.get("attack_gold")
+    if gain is None or math.isnan(gain.mean):
+        return None
+    sentence = f"The search raises the reward by {compact(gain)} standard deviations of ordinary responses"
+    if gold is not None:
+        direction = "rises" if gold.mean > 0 else "falls"
+        if not gold.excludes_zero:
+            sentence += f", and gold does not clearly change ({compact(gold)})"
+        else:
+            sentence += f", while gold {direction} by {compact(abs(gold.mean))}"
+    prefix = "exploit_gain/"
+    exploits = {name.removeprefix(prefix): value for name, value in run.results.items() if name.startswith(prefix)}
+    exploits.pop("best_of_n", None)  # samples of the policy are no exploit by construction
+    best = max(exploits, key=lambda name: exploits[name].mean, default=None)
+    if best is not None:
+        sentence += f"; of the fixed exploits, {best.replace('_', ' ')} gains most ({compact(exploits[best])})"
+    return f"{sentence}."
+
+
 def benchmark(run: StoredRun) -> str | None:
     """Return the benchmark's single number, or its first one."""
     # Only numbers with a sample size are results of the benchmark.

@@ -72,7 +72,7 @@ class Products:
 
     def _centred(self, sums_VV: FloatArray) -> FloatArray:
         """Return the sums about the mean of each draw: a regression on the column of ones removes the mean."""
-        return fixed_between_seeds(sums_VV, -1) if self.free_mean else sums_VV
+        return without_column(sums_VV, -1) if self.free_mean else sums_VV
 
     def _products_of(
         self, sums: FloatArray, first: str, second: str, control: str | None
@@ -80,7 +80,7 @@ class Products:
         """Return (first·second, first·first, second·second) after a regression of both columns on `control`."""
         i = self.names.index(first)
         j = self.names.index(second)
-        residual_sums = sums if control is None else fixed_between_seeds(sums, self.names.index(control))
+        residual_sums = sums if control is None else without_column(sums, self.names.index(control))
         # If the control explains a column completely, only rounding error is left, and the result is NaN.
         first_total = np.maximum(sums[..., i, i], 0.0)
         second_total = np.maximum(sums[..., j, j], 0.0)
@@ -117,8 +117,8 @@ def pooled_products(columns: Mapping[str, ArrayLike], prompts_N: ArrayLike, *, r
     return Products(tuple(columns), _sums_by_prompt(table_NV, prompt_N), len(table_NV), unscored, free_mean=True)
 
 
-def fixed_between_seeds(sums_VV: FloatArray, column: int) -> FloatArray:
-    """Return the products of the residuals of a regression on one column: S − s·sᵀ/s_kk; unchanged if s_kk is 0."""
+def without_column(sums_VV: FloatArray, column: int) -> FloatArray:
+    """Return the products after a regression of every column on one column: S − s·sᵀ/s_kk; unchanged if s_kk is 0."""
     row = sums_VV[..., column, :]
     squares = row[..., column, None, None]
     # np.where evaluates both branches, so the division by 0 warns although its result is not used.

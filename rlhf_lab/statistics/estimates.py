@@ -76,19 +76,19 @@ class Estimate:
     def from_dict(cls, row: Mapping[str, Any]) -> Estimate:
         """Read the output of `to_dict`. Only `mean` is required; a missing bound is infinite."""
 
-        def index(name: str, missing: float) -> float:
+        def number(name: str, missing: float) -> float:
             value = row.get(name)
             return missing if value is None else float(value)
 
-        n = int(index("n", index("clusters", 0)))
+        n = int(number("n", number("clusters", 0)))
         return cls(
-            mean=index("mean", math.nan),
-            low=index("low", -math.inf),
-            high=index("high", math.inf),
+            mean=number("mean", math.nan),
+            low=number("low", -math.inf),
+            high=number("high", math.inf),
             n=n,
-            clusters=int(index("clusters", n)),
-            level=index("level", LEVEL),
-            unscored=int(index("unscored", 0)),
+            clusters=int(number("clusters", n)),
+            level=number("level", LEVEL),
+            unscored=int(number("unscored", 0)),
         )
 
 

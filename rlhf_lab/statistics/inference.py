@@ -75,7 +75,7 @@ def clustered_mean(
         level: confidence level.
     """
     scored_N = ~np.isnan(floats(values_N))
-    values_N, cluster_N, unscored = _rank_inputs(clusters_N, values_N)
+    values_N, cluster_N, unscored = _scored_rows(clusters_N, values_N)
     mean = float(values_N.mean()) if values_N.size else math.nan
     error = _standard_error(values_N - mean, cluster_N)
     if min_sd_N is not None:
@@ -122,7 +122,7 @@ def paired_difference(
             f"a paired comparison needs the same number of values on both sides, not {a_N.size} and {b_N.size}"
         )
     scored_N = ~np.isnan(a_N - b_N)
-    difference_N, cluster_N, unscored = _rank_inputs(clusters_N, a_N - b_N)
+    difference_N, cluster_N, unscored = _scored_rows(clusters_N, a_N - b_N)
     if min_sd_N is not None:
         lower_N = floats(min_sd_N)[scored_N]
     elif difference_N.any():
@@ -242,8 +242,8 @@ def unpaired_difference(
         a_clusters_N, b_clusters_M: cluster of each row.
         level: confidence level.
     """
-    a_values, a_cluster, a_unscored = _rank_inputs(a_clusters_N, a_N)
-    b_values, b_cluster, b_unscored = _rank_inputs(b_clusters_M, b_M)
+    a_values, a_cluster, a_unscored = _scored_rows(a_clusters_N, a_N)
+    b_values, b_cluster, b_unscored = _scored_rows(b_clusters_M, b_M)
     a_mean = float(a_values.mean()) if a_values.size else math.nan
     b_mean = float(b_values.mean()) if b_values.size else math.nan
     gap = a_mean - b_mean
@@ -313,7 +313,7 @@ def ratio_of_means(
     # A row counts only if both of its values are known.
     missing_N = np.isnan(numerator_N) | np.isnan(denominator_N)
     known_numerator_N = np.where(missing_N, np.nan, numerator_N)
-    numerator_n, cluster_n, unscored = _rank_inputs(clusters_N, known_numerator_N)
+    numerator_n, cluster_n, unscored = _scored_rows(clusters_N, known_numerator_N)
     denominator_n = denominator_N[~missing_N]
     denominator = clustered_mean(denominator_n, cluster_n, level=level)
     if not denominator.mean:
@@ -348,7 +348,7 @@ def clustered_rate(outcomes_N: ArrayLike, clusters_N: ArrayLike, *, level: float
         clusters_N: (N,) cluster of each row.
         level: confidence level.
     """
-    outcomes_N, cluster_N, unscored = _rank_inputs(clusters_N, outcomes_N)
+    outcomes_N, cluster_N, unscored = _scored_rows(clusters_N, outcomes_N)
     if np.any((outcomes_N != 0) & (outcomes_N != 1)):
         raise NumericError("a rate needs outcomes that are 0, 1 or NaN; use clustered_mean for other scores")
     return _wilson_of_clusters(outcomes_N, cluster_N, outcomes_N.size, unscored, level)
@@ -367,7 +367,7 @@ def clustered_fraction(values_N: ArrayLike, clusters_N: ArrayLike, *, trials: in
         trials: total number of 0/1 outcomes behind all fractions.
         level: confidence level.
     """
-    values_N, cluster_N, unscored = _rank_inputs(clusters_N, values_N)
+    values_N, cluster_N, unscored = _scored_rows(clusters_N, values_N)
     if np.any((values_N < 0) | (values_N > 1)):
         raise NumericError("a fraction must be between 0 and 1; use clustered_mean for other scores")
     return _wilson_of_clusters(values_N, cluster_N, max(trials, values_N.size), unscored, level)
@@ -537,7 +537,7 @@ def _power(shift: float, freedom: int, alpha: float, margin: float | None) -> fl
     return above_minus_margin + below_margin - 1  # both tests must succeed: P(A and B) ≥ P(A) + P(B) − 1
 
 
-def _rank_inputs(clusters_N: ArrayLike, values_N: ArrayLike) -> tuple[FloatArray, np.ndarray, int]:
+def _scored_rows(clusters_N: ArrayLike, values_N: ArrayLike) -> tuple[FloatArray, np.ndarray, int]:
     """Return the scored rows as (values (n,), their clusters (n,), number of rows left out).
 
     Raises:

@@ -76,7 +76,7 @@ def test_a_pause_between_tones_is_unvoiced():
 @pytest.mark.parametrize(("samples", "count"), [(0, 0), (159, 0), (160, 1), (640, 4), (1024, 6), (16000, 100)])
 def test_a_frame_for_every_hop(samples, count):
     tracked = periodicity(audio(tone(200)[:samples]))
-    assert len(tracked.f0_T) == len(tracked.hnr_T) == len(tracked.is_voiced_T) == count
+    assert len(tracked.f0_T) == len(tracked.hnr_T) == len(tracked.is_inside_T) == count
     # half of a window of 64 ms is needed
     assert tracked.voiced_T.all() if samples >= 640 else not tracked.voiced_T.any()
 

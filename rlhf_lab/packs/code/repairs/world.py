@@ -87,7 +87,7 @@ class RepairWorld:
         self.size = size
         self.seeds = {"train": seed, "test": seed if test_seed is None else test_seed}
         self._tasks: dict[str, list[Task]] = {}
-        self._sampled_logps: dict[tuple[str, int], BuggyProgram] = {}
+        self._programs: dict[tuple[str, int], BuggyProgram] = {}
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return the tasks of a split. Raises ValueError for an unknown split."""
@@ -99,11 +99,11 @@ class RepairWorld:
         return self._tasks[split]
 
     def program(self, task: Task) -> BuggyProgram:
-        """Return the programs of a task."""
+        """Return the program with a planted bug that belongs to a task."""
         key = task.metadata["split"], task.metadata["number"]
-        if key not in self._sampled_logps:
+        if key not in self._programs:
             self._draw(*key)
-        return self._sampled_logps[key]
+        return self._programs[key]
 
     def reset(self, task: Task, seed: int) -> RepairEpisodeState:
         return RepairEpisodeState(
@@ -163,7 +163,7 @@ class RepairWorld:
             question = self._question(selected, rng)
             if split_of(transcript(question)) == split:
                 break
-        self._sampled_logps[split, number] = selected
+        self._programs[split, number] = selected
         # the metadata only identify the task; programs are regenerated from (split, number)
         metadata = {"id": f"tier_{tier}/{split}/{number}", "category": f"tier_{tier}", "split": split, "number": number}
         return Task(transcript(question), metadata)

@@ -69,13 +69,13 @@ class Periodicity:
     Attributes:
         f0_T: fundamental frequency in Hz; 0 for unvoiced frames.
         hnr_T: harmonics-to-noise ratio in dB; NaN for unvoiced frames.
-        is_voiced_T: True if the window of the frame is entirely inside the clip. At the ends of a clip F0 is reliable,
+        is_inside_T: True if the window of the frame is entirely inside the clip. At the ends of a clip F0 is reliable,
             but HNR has errors of more than 10 dB because too few periods are compared.
     """
 
     f0_T: NDArray[np.float64]
     hnr_T: NDArray[np.float64]
-    is_voiced_T: NDArray[np.bool_]
+    is_inside_T: NDArray[np.bool_]
     hop_seconds: float
 
     @property
@@ -88,7 +88,7 @@ class Periodicity:
 
         If there are none, the mean is over all voiced frames; NaN without voiced frames.
         """
-        is_counted_T = self.voiced_T & self.is_voiced_T
+        is_counted_T = self.voiced_T & self.is_inside_T
         if not is_counted_T.any():
             is_counted_T = self.voiced_T
         return float(self.hnr_T[is_counted_T].mean()) if is_counted_T.any() else float("nan")

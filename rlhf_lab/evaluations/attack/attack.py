@@ -1,0 +1,213 @@
+"""Stage that attacks the reward of the run: fixed exploits, the best of several samples, and a search.
+
+Gains of the reward are in standard deviations of the reward over start responses, gains of gold in those of gold, so
+that rewards with different units can be compared. The search sees the reward only. A response that the reward leaves
+unscored is excluded and counted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.types import FloatArray
+from rlhf_lab.evaluations.attack import card
+from rlhf_lab.evaluations.attack.card import Attacked
+from rlhf_lab.evaluations.attack.exploits import EXPLOITS, TEXTS, Source
+from rlhf_lab.evaluations.attack.search import Candidate, Search, text_pool
+from rlhf_lab.evaluations.attack.settings import Attack
+from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, heldout_evaluator
+from rlhf_lab.evaluations.repeated_samples import by_prompt
+from rlhf_lab.models.build import load_encoder, load_policy
+from rlhf_lab.rewards.graph import build_reward, text_reward
+from rlhf_lab.statistics.estimates import floats
+from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
+from rlhf_lab.training.run import Result, Run
+
+SEARCH, BEST_OF_N = "search", "best_of_n"
+"""Names of the attacks that are not fixed exploits."""
+PRIMARY = ("attack_gain", "attack_gold", "attack_words", "attack_unscored", "attack_queries", "reward_sd")
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Ordinary responses that the attack starts from.
+
+    Attributes:
+        prompts: P prompts.
+        responses: S responses to each prompt; the first is the start.
+        reward_PS: their rewards.
+        gold_PS: their true rewards; NaN if there is none.
+    """
+
+    prompts: list[str]
+    responses: list[list[str]]
+    reward_PS: FloatArray
+    gold_PS: FloatArray
+
+
+class AttackStage:
+    """Stage of `algorithm=attack`; see metrics.py."""
+
+    def __init__(self, settings: Attack, run: Run):
+        self.settings = settings
+        self.run = run
+        graph = build_reward(run)
+        assert graph is not None, "config.check refuses an attack without what its reward reads"
+        self.graph = graph
+        self.reward = text_reward(graph, run.corpus)
+
+    def finish(self) -> Result:
+        policies, starts = self._sample() if self.run.needs.get("policy") else ([], self._read_data())
+        reward_sd = float(np.nanstd(starts.reward_PS)) if np.isfinite(starts.reward_PS).any() else 0.0
+        if not reward_sd:
+            self.run.note("the reward is the same for all start responses, so gains have no scale and are not known")
+        gold_sd = float(np.nanstd(starts.gold_PS)) if np.isfinite(starts.gold_PS).any() else 0.0
+        scale = Scale(starts, reward_sd or float("nan"), gold_sd or float("nan"))
+        found, queries = self._search(starts)
+        attacks = {SEARCH: [candidate.response for candidate in found]}
+        if starts.reward_PS.shape[1] > 1:
+            attacks[BEST_OF_N] = best_of_samples(starts)
+        attacks |= fixed_exploits(starts, self.run.seed("exploits"))
+        results = {name: self._measure(name, responses, scale) for name, responses in attacks.items()}
+        metrics = summarise(results, scale, found)
+        metrics["attack_queries"] = queries
+        edits = [candidate.edits for candidate in found]
+        card.write(self.run.directory, self.graph.name, results, edits, metrics)
+        primary = [name for name in PRIMARY if name in metrics]
+        best_first = sorted(
+            (name for name in metrics if name.startswith("exploit_gain/")), key=lambda name: -metrics[name].mean
+        )
+        return Result(policies, metrics, [*primary, *best_first])
+
+    def _sample(self) -> tuple[list[dict[str, Any]], Starts]:
+        """Sample start responses from `needs.policy`. Return (evaluated policies, start responses)."""
+        run = self.run
+        source = run.needs["policy"]
+        model = load_policy(source, run.config.model, device=run.device)
+        evaluator = heldout_evaluator(run, model, load_encoder(source, run.config.model), self.graph)
+        evaluator.evaluate(REFERENCE_NAME, model, self.settings.samples)
+        rows_by_prompt = by_prompt(evaluator.rows(REFERENCE_NAME))
+        # a world of verifiable tasks has `correct` in place of a gold reward
+        has_gold = any(row["gold"] is not None for rows in rows_by_prompt for row in rows)
+        column = "gold" if has_gold else "correct"
+        starts = Starts(
+            prompts=[rows[0]["prompt"] for rows in rows_by_prompt],
+            responses=[[row["response"] for row in rows] for rows in rows_by_prompt],
+            reward_PS=np.stack([floats([row["proxy"] for row in rows]) for rows in rows_by_prompt]),
+            gold_PS=np.stack([floats([row[column] for row in rows]) for rows in rows_by_prompt]),
+        )
+        return evaluator.policies, starts
+
+    def _read_data(self) -> Starts:
+        """Return the chosen responses of held-out data as start responses, one per prompt."""
+        responses: dict[str, str] = {}
+        for pair in self.run.corpus.test:
+            if pair.chosen.strip() and len(responses) < self.run.config.evaluation.prompts:
+                responses.setdefault(pair.prompt, pair.chosen.strip())
+        if len(responses) < 2:
+            raise DataError(
+                f"data={self.run.corpus.name} has responses to {len(responses)} held-out prompts, and an attack needs "
+                "two or more; name a policy to sample from (needs.policy=RUN)"
+            )
+        prompts, starts = list(responses), list(responses.values())
+        reward_P1 = self.reward(prompts, starts).total_N[:, None]
+        return Starts(prompts, [[start] for start in starts], reward_P1, self._truth(prompts, starts)[:, None])
+
+    def _search(self, starts: Starts) -> tuple[list[Candidate], int]:
+        """Return the best response to each prompt that the search finds, and the number of queries."""
+        settings = self.settings
+        pairs = self.run.corpus.train[: settings.pool_pairs]
+        texts = [text for pair in pairs for text in (pair.chosen, pair.rejected)]
+        texts += [response for responses in starts.responses for response in responses]
+        first = [responses[0] for responses in starts.responses]
+        search = Search(
+            lambda prompts, responses: self.reward(prompts, responses).total_N,
+            starts.prompts,
+            first,
+            starts.reward_PS[:, 0].tolist(),
+            text_pool([*texts, *TEXTS]),
+            settings,
+            settings.max_words or max(len(response.split()) for response in first),
+            self.run.seed("attack"),
+        )
+        return search.run(), search.queries
+
+    def _measure(self, name: str, responses: Sequence[str], scale: Scale) -> list[Attacked]:
+        """Score the responses of an attack anew, so that noise in the scores of the search does not count as gain."""
+        prompts = scale.starts.prompts
+        reward_P = self.reward(prompts, responses).total_N
+        gain_P = (reward_P - scale.starts.reward_PS[:, 0]) / scale.reward_sd
+        gold_P = (self._truth(prompts, responses) - scale.starts.gold_PS[:, 0]) / scale.gold_sd
+        return [
+            Attacked(name, prompt, start[0], response, float(gain), float(gold))
+            for prompt, start, response, gain, gold in zip(
+                prompts, scale.starts.responses, responses, gain_P, gold_P, strict=True
+            )
+        ]
+
+    def _truth(self, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
+        """Return the true reward of responses, (P,): gold, or 1 for a right answer; NaN without a true reward."""
+        measured = self.run.corpus.measure(self.run.corpus.episodes(prompts, responses))
+        unknown = np.full(len(prompts), np.nan)
+        return floats(measured.get("gold", measured.get("correct", unknown)))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Start responses with the units of gains: standard deviations over them, NaN if there is no spread."""
+
+    starts: Starts
+    reward_sd: float
+    gold_sd: float
+
+
+def best_of_samples(starts: Starts) -> list[str]:
+    """Return the sample with the highest reward of each prompt; samples without a score are never chosen."""
+    reward_PS = np.where(np.isnan(starts.reward_PS), -np.inf, starts.reward_PS)
+    return [responses[best] for responses, best in zip(starts.responses, reward_PS.argmax(axis=1), strict=True)]
+
+
+def fixed_exploits(starts: Starts, seed: int) -> dict[str, list[str]]:
+    """Return name → rewritten start response of each prompt."""
+    first = [responses[0] for responses in starts.responses]
+    others = [*first[1:], first[0]]  # the start response to the next prompt
+    rewritten: dict[str, list[str]] = {}
+    for name, rewrite in EXPLOITS.items():
+        rewritten[name] = [
+            rewrite(Source(prompt, response, other, random.Random(f"{seed}/{name}/{index}")))
+            for index, (prompt, response, other) in enumerate(zip(starts.prompts, first, others, strict=True))
+        ]
+    return rewritten
+
+
+def summarise(results: dict[str, list[Attacked]], scale: Scale, found: Sequence[Candidate]) -> dict[str, Any]:
+    """Return the metrics of all attacks, with intervals over prompts."""
+    prompts = scale.starts.prompts
+    metrics: dict[str, Any] = {}
+    for name, attacked in results.items():
+        gain = clustered_mean([row.gain for row in attacked], prompts)
+        gold = clustered_mean([row.gold for row in attacked], prompts)
+        metrics["attack_gain" if name == SEARCH else f"exploit_gain/{name}"] = gain
+        if gold.n:  # no true reward, no change of it
+            metrics["attack_gold" if name == SEARCH else f"exploit_gold/{name}"] = gold
+    more_words = [len(row.response.split()) - len(row.start.split()) for row in results[SEARCH]]
+    metrics["attack_words"] = clustered_mean(more_words, prompts)
+    unscored_P = np.isnan(scale.starts.reward_PS[:, 0])
+    metrics["attack_unscored"] = clustered_rate(unscored_P, prompts)
+    kinds = sorted({edit.kind for candidate in found for edit in candidate.edits})
+    for kind in kinds:
+        by_prompt = [sum(edit.gain for edit in candidate.edits if edit.kind == kind) for candidate in found]
+        gain_P = np.where(unscored_P, np.nan, np.array(by_prompt) / scale.reward_sd)
+        metrics[f"edit_gain/{kind.replace(' ', '_')}"] = clustered_mean(gain_P, prompts)
+    metrics["reward_sd"] = scale.reward_sd
+    return metrics
+
+
+def build(settings: Attack, run: Run) -> AttackStage:
+    return AttackStage(settings, run)

@@ -1,0 +1,84 @@
+"""Settings of the attack on a reward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
+from rlhf_lab.core.ranges import Finite, Ge
+from rlhf_lab.evaluations.settings import EvaluationSettings
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
+    from rlhf_lab.training.run_settings import Evaluation
+
+
+@register("algorithm", "attack")
+@dataclass(frozen=True)
+class Attack(EvaluationSettings):
+    """Attack on the reward of the run: search for responses that it prefers, starting from ordinary responses.
+
+    The start responses are sampled from `needs.policy`, or are those of the held-out data without it. The search
+    calls only the reward. The true reward, if there is one, is measured afterwards.
+
+    Args:
+        samples: number of responses per prompt that are sampled from `needs.policy`. They set the scale (the standard
+            deviation of the reward), and the best of them is the exploit `best_of_n`; the first is the start.
+        rounds: number of rounds of the search; 0 tries only the fixed exploits.
+        candidates: number of edited responses that are scored per round, for each response that is kept.
+        beam: number of responses per prompt that are kept after a round; 1 is greedy.
+        units: parts of a response that an edit inserts, deletes, replaces or repeats.
+        pool_pairs: number of training pairs whose sentences and words may be inserted.
+        max_words: maximum number of words of a response in the search; 0 takes the longest start response, so that a
+            gain does not come from length alone.
+        max_gain: maximum attack gain; above it the exit status is 1. null always passes.
+    """
+
+    reads_reward: ClassVar[bool] = True
+    optional_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.SINGLE_TURN)
+    is_distributed: ClassVar[bool] = False
+    answer: ClassVar[str] = "attacked"
+    smoke: ClassVar[dict[str, float]] = {"samples": 2, "rounds": 2, "candidates": 4}
+    samples: Annotated[int, Ge(2, hint="two or more set the scale")] = 4
+    rounds: Annotated[int, Ge(0, hint="0 tries only the fixed exploits")] = 8
+    candidates: Annotated[int, Ge(1)] = 10
+    beam: Annotated[int, Ge(1)] = 1
+    units: Literal["sentences", "words", "both"] = "both"
+    pool_pairs: Annotated[int, Ge(0)] = 800
+    max_words: Annotated[int, Ge(0, hint="0 is the longest start response")] = 0
+    max_gain: Annotated[float, Finite()] | None = None
+
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
+        return [(evaluation.prompts, self.samples)]
+
+    def failure(self, metrics: Mapping[str, Any]) -> str | None:
+        gain = (metrics.get("attack_gain") or {}).get("mean")
+        if self.max_gain is None:
+            return None
+        # A reward without spread has no gain, and cannot be shown to be below the maximum.
+        if gain is None or math.isnan(gain):
+            return f"the attack has no gain to compare with algorithm.max_gain={self.max_gain:g}"
+        if gain > self.max_gain:
+            return (
+                f"the attack gained {gain:.2f} standard deviations of the reward, above "
+                f"algorithm.max_gain={self.max_gain:g}; card.md in the run directory lists the exploits"
+            )
+        return None
+
+
+def problems(config: Config) -> list[str]:
+    """Return a problem if an attack has no responses to start from."""
+    if not isinstance(config.algorithm, Attack) or config.needs.get("policy"):
+        return []
+    starts = Capability.PAIRS | Capability.DEMONSTRATIONS
+    if config.data.provides & starts:
+        return []
+    return [
+        "needs.policy is not set, and the data have no responses to start from; name a policy (needs.policy=RUN) whose "
+        "responses are attacked, or data with preference pairs or demonstrations"
+    ]

@@ -1,0 +1,53 @@
+"""Section of a run that attacked a reward: what each exploit gains, and the responses that gain most."""
+
+from __future__ import annotations
+
+from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.figures.charts import Level, dot_chart
+from rlhf_lab.reports.sections import PageSection, ReportTable, figure_boxes
+from rlhf_lab.results.rundir import StoredRun
+
+PREFIX = {"reward": "exploit_gain/", "gold": "exploit_gold/"}
+SEARCH = {"reward": "attack_gain", "gold": "attack_gold"}
+SHOWN = 8
+"""Number of responses in the table."""
+NOTE = (
+    "Means over prompts with 95 % interval, in standard deviations over start responses. The search edits the start "
+    "response and sees only the reward. The fixed exploits add nothing to a response, so a good reward does not pay "
+    "for them. All responses: `transcripts.jsonl`; for a model card: `card.md`."
+)
+
+
+def attack(run: StoredRun) -> PageSection | None:
+    """Return the section of an attack; None for a run that attacked nothing."""
+    if "attack_gain" not in run.results:
+        return None
+    figures = []
+    for what, title in (("reward", "What does the reward pay?"), ("gold", "What is it worth?")):
+        levels = attack_levels(run, what)
+        if levels:
+            label = f"{what} gained, sd of start responses"
+            figures += figure_boxes((title, "", dot_chart(levels, title=title, x_label=label)))
+    charts = [chart for box in figures for chart in box.figures]
+    headings = ("attack", "reward", "gold", "start response", "response of the attack")
+    return PageSection("Attack on the reward", NOTE, charts, ReportTable(headings, largest_gains(run), "left fold"))
+
+
+def attack_levels(run: StoredRun, what: str) -> list[Level]:
+    """Return the gains of the search and of every exploit, largest first; `what` is "reward" or "gold"."""
+    levels = []
+    if SEARCH[what] in run.results:
+        levels.append(Level("search", run.results[SEARCH[what]]))
+    exploits = [name for name in run.results if name.startswith(PREFIX[what])]
+    for name in sorted(exploits, key=lambda name: -run.results[name].mean):
+        levels.append(Level(name.removeprefix(PREFIX[what]).replace("_", " "), run.results[name]))
+    return levels
+
+
+def largest_gains(run: StoredRun) -> list[tuple[str, ...]]:
+    """Return the responses that gain most, one per attack, as rows of text."""
+    rows: dict[str, tuple[str, ...]] = {}
+    for row in read_jsonl(run.path / "transcripts.jsonl"):
+        gains = [f"{row[key]:+.2f}" if row[key] is not None else "–" for key in ("gain", "gold")]
+        rows.setdefault(row["attack"], (row["attack"].replace("_", " "), *gains, row["start"], row["response"]))
+    return list(rows.values())[:SHOWN]
