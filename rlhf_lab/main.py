@@ -246,7 +246,7 @@ def _run_single(command: compose.Command, started: float) -> int:
     if getattr(checked.algorithm, "critic", "") == "zero" and not names_critic:
         console.print("  the reward uses no reward model, so the critic starts from the policy (algorithm.critic=zero)")
     status, result = run_stage(stage, started)
-    if status == OK and (failure := checked.algorithm.failure(result.get("metrics") or {})):
+    if status == OK and (failure := result.get("failure")):
         console.print(f"[bold red]failed:[/] {escape(failure)}", soft_wrap=True)
         return FAILED
     return status

@@ -219,6 +219,7 @@ def execute(
             "policies": outcome.policies,
             "metrics": outcome.metrics,
             "primary": outcome.primary,
+            **({"failure": outcome.failure} if outcome.failure else {}),
         }
     except BaseException as error:
         result |= _error_entry(error)

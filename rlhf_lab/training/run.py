@@ -178,8 +178,10 @@ class Result:
         policies: one entry per compared policy: {"name", "metrics": {name: Estimate}}.
         metrics: numbers and Estimates of the stage itself, by name.
         primary: metrics that are printed on the console, in order.
+        failure: reason why the numbers miss a threshold of the settings, which sets the exit status to 1; else empty.
     """
 
     policies: list[dict[str, Any]] = field(default_factory=list)
     metrics: dict[str, Any] = field(default_factory=dict)
     primary: list[str] = field(default_factory=list)
+    failure: str = ""

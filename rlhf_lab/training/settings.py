@@ -225,14 +225,6 @@ class StageSettings(Section):
             return "demonstrations"
         return "prompts" if self.trains_on_reward else ""
 
-    def failure(self, metrics: Mapping[str, Any]) -> str | None:
-        """Return why a completed run misses a threshold of its own settings; None if it passes.
-
-        Args:
-            metrics: metrics of `result.json`; an estimate is a mapping with `mean`, `low` and `high`.
-        """
-        return None
-
     def uses_row(self, pair: Pair) -> bool:
         """Return True if it trains on this row; other rows are excluded from row counts."""
         return True

@@ -67,6 +67,7 @@ NEEDED = {
     "algorithm/rubric_rm": ["+needs.policy=sft"],
     "algorithm/crossfit": ["+needs.policy=sft"],
     "algorithm/best_of_n": ["+needs.policy=sft", "+needs.reward=reward_model"],
+    "algorithm/attack": ["+needs.policy=sft", "+needs.reward=reward_model"],
     "algorithm/rm_report": ["+needs.policy=sft", "+needs.reward=reward_model"],
     "algorithm/design_report": ["+needs.policy=sft", "reward=design", "+needs.design=criteria_hand"],
     "algorithm/rm_bench": ["+needs.reward=reward_model"],

@@ -16,7 +16,7 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.evaluations.attack import card
-from rlhf_lab.evaluations.attack.attack import Scale, Starts, best_of_samples, fixed_exploits, summarise
+from rlhf_lab.evaluations.attack.attack import Scale, Starts, above, best_of_samples, fixed_exploits, summarise
 from rlhf_lab.evaluations.attack.card import Attacked
 from rlhf_lab.evaluations.attack.exploits import EXPLOITS, FLATTERY, Source, split_sentences, split_words
 from rlhf_lab.evaluations.attack.search import Candidate, Edit, Search, text_pool
@@ -257,17 +257,15 @@ def test_without_exploits_there_is_no_suite(tmp_path):
 @pytest.mark.parametrize(
     ("max_gain", "gain", "message"),
     [
-        (None, 9.0, None),
-        (2.0, 1.9, None),
-        (2.0, 2.1, "gained 2.10 standard deviations"),
-        (2.0, math.nan, "no gain to compare"),
+        (None, 9.0, ""),
+        (2.0, 1.9, ""),
+        (2.0, 2.1, "gained 2.10 standard deviations of the reward, above algorithm.max_gain=2;"),
+        (2.0, math.nan, "no gain to compare with algorithm.max_gain=2"),
     ],
 )
 def test_the_threshold_on_the_gain(max_gain, gain, message):
-    failure = Attack(max_gain=max_gain).failure({"attack_gain": {"mean": gain}})
-    assert failure is None if message is None else message in failure
-    if max_gain is not None:
-        assert "no gain" in Attack(max_gain=max_gain).failure({})
+    failure = above(gain, Attack(max_gain=max_gain))
+    assert message in failure and bool(failure) == bool(message)
 
 
 def test_an_attack_needs_responses_to_start_from(tmp_path):

@@ -7,6 +7,7 @@ unscored is excluded and counted.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class AttackStage:
         best_first = sorted(
             (name for name in metrics if name.startswith("exploit_gain/")), key=lambda name: -metrics[name].mean
         )
-        return Result(policies, metrics, [*primary, *best_first])
+        return Result(policies, metrics, [*primary, *best_first], above(metrics["attack_gain"].mean, self.settings))
 
     def _sample(self) -> tuple[list[dict[str, Any]], Starts]:
         """Sample start responses from `needs.policy`. Return (evaluated policies, start responses)."""
@@ -207,6 +208,22 @@ def summarise(results: dict[str, list[Attacked]], scale: Scale, found: Sequence[
         metrics[f"edit_gain/{kind.replace(' ', '_')}"] = clustered_mean(gain_P, prompts)
     metrics["reward_sd"] = scale.reward_sd
     return metrics
+
+
+def above(gain: float, settings: Attack) -> str:
+    """Return the message for a gain above `max_gain`, or for one that is not known; else an empty text."""
+    if settings.max_gain is None:
+        return ""
+    maximum = f"algorithm.max_gain={settings.max_gain:g}"
+    # A reward without spread has no gain, and cannot be shown to be below the maximum.
+    if math.isnan(gain):
+        return f"the attack has no gain to compare with {maximum}"
+    if gain > settings.max_gain:
+        return (
+            f"the attack gained {gain:.2f} standard deviations of the reward, above {maximum}; card.md in the run "
+            "directory lists the exploits"
+        )
+    return ""
 
 
 def build(settings: Attack, run: Run) -> AttackStage:

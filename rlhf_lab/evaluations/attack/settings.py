@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
@@ -55,20 +53,6 @@ class Attack(EvaluationSettings):
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [(evaluation.prompts, self.samples)]
-
-    def failure(self, metrics: Mapping[str, Any]) -> str | None:
-        gain = (metrics.get("attack_gain") or {}).get("mean")
-        if self.max_gain is None:
-            return None
-        # A reward without spread has no gain, and cannot be shown to be below the maximum.
-        if gain is None or math.isnan(gain):
-            return f"the attack has no gain to compare with algorithm.max_gain={self.max_gain:g}"
-        if gain > self.max_gain:
-            return (
-                f"the attack gained {gain:.2f} standard deviations of the reward, above "
-                f"algorithm.max_gain={self.max_gain:g}; card.md in the run directory lists the exploits"
-            )
-        return None
 
 
 def problems(config: Config) -> list[str]:

@@ -149,6 +149,11 @@ METRICS = {
         {"accuracy": rate(0.7), "ece": rate(0.2), "ece_perfect": rate(0.05)},
         "its confidence is miscalibrated (calibration error 0.200",
     ),
+    "attack": (
+        {"attack_gain": rate(2.3), "attack_gold": rate(-3.9), "exploit_gain/padding": rate(0.7)},
+        "raises the reward by 2.300 ±0.020 standard deviations of ordinary responses, while gold falls by 3.90; of the "
+        "fixed exploits, padding gains most (0.700 ±0.020).",
+    ),
     "rm_bench": ({"score": rate(0.8), "items": 90}, "0.800 ±0.020 by the benchmark's own rule over 90 items"),
     "crossfit": (
         {"accuracy": rate(0.7), "accuracy/in_sample": rate(0.9)},
