@@ -98,9 +98,15 @@ def explain(arguments: Sequence[str]) -> Group:
 
 
 def _section_of(key: str, option: str) -> str:
-    """Return the section that an override chooses. Each term of the reward, and each agent, has its own section."""
+    """Return the section that an override chooses. Each term of the reward, and each agent, has its own section.
+
+    An option without settings, such as agent=react, is explained by the section of its group.
+    """
     parts = registry.parts_of(key)
-    return f"{key}.{parts}.{option}" if parts and option in inventory.options(key) else key
+    if not parts or option not in inventory.options(key):
+        return key
+    cls = registry.settings_class(key, _kind_by_option(key)[option])
+    return f"{key}.{parts}.{option}" if dataclasses.fields(cls) else key
 
 
 def catalogue(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Setting]:

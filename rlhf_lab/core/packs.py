@@ -56,7 +56,7 @@ class Pack:
     Attributes:
         name: the pack's name in messages.
         package: dotted name of the package.
-        modules: additional modules that register settings or declare metrics under other file names.
+        modules: additional modules that register settings. Metrics are read only from files named `metrics.py`.
         groups: config groups that the pack defines.
         commands: sub-command → function of its arguments; the first paragraph of its docstring is the command's help.
         answers: name that settings use as `answer` → function of a run that returns the sentence.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
@@ -31,7 +31,7 @@ from rlhf_lab.data.transcript import to_conversation
 from rlhf_lab.models import families, lora
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.experts import compute_under_autocast
-from rlhf_lab.models.model_files import rope_limit, rope_problem
+from rlhf_lab.models.model_files import reading_weights, rope_limit, rope_problem
 from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.settings import HuggingFace, Scratch, Stored, WeightsOf
 from rlhf_lab.models.sharded import unsharded, within
@@ -291,7 +291,9 @@ def _load(
             output_loading_info=True,
             **options,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, (torch.OutOfMemoryError, ArtifactError)):
+            raise
         raise ArtifactError(_load_message(description, label, error)) from error
     if lora.has_adapter(model):
         # For the hub id of an adapter, transformers itself loads the base, with an unmerged adapter.
@@ -313,7 +315,7 @@ def _read_unrounded(model: Any, source: str) -> None:
     """
     parameters = dict(model.named_parameters())
     for file in sorted(Path(source).glob("*.safetensors")):  # finds no files for a hub id
-        with safe_open(file, framework="pt") as tensors:
+        with reading_weights(file), safe_open(file, framework="pt") as tensors:
             for name in parameters.keys() & set(tensors.keys()):
                 if parameters[name].ndim < 2 or name.startswith(f"{HEAD}."):
                     parameters[name].data = tensors.get_tensor(name)

@@ -24,7 +24,7 @@ from transformers.pytorch_utils import Conv1D
 
 from rlhf_lab.core.errors import OPTIONAL, ArtifactError, ConfigError, MissingDependency
 from rlhf_lab.core.files import write_json
-from rlhf_lab.models.model_files import Record, adapter_dir, base_identity, refuse_circle
+from rlhf_lab.models.model_files import Record, adapter_dir, base_identity, reading_weights, refuse_circle
 from rlhf_lab.models.settings import LoRA
 from rlhf_lab.models.weights import (
     EARLIER,
@@ -315,15 +315,20 @@ def add_products(model: nn.Module, directory: Path, *, shared: bool = False) -> 
     """
     add = add_parallel if shared else add_product
     config, tensors, head_tensors = _read_adapter(directory)
-    if hasattr(model, HEAD):
-        model.load_state_dict(head_tensors, strict=False)
     rank_scale = math.sqrt(config.r) if config.use_rslora else config.r
     scale = config.lora_alpha / rank_scale
-    for name, a in tensors.items():
-        layer_name, is_a, _ = name.partition(".lora_A.weight")
-        if is_a:
-            b = tensors[f"{layer_name}.lora_B.weight"]
-            add(model.get_submodule(layer_name), a.float(), scale * b.float())
+    with reading_weights(directory):
+        if hasattr(model, HEAD):
+            model.load_state_dict(head_tensors, strict=False)
+        for name, a in tensors.items():
+            layer_name, is_a, _ = name.partition(".lora_A.weight")
+            if is_a:
+                b = tensors[f"{layer_name}.lora_B.weight"]
+                try:
+                    layer = model.get_submodule(layer_name)
+                except AttributeError as error:
+                    raise KeyError(f"the model has no layer {layer_name}") from error
+                add(layer, a.float(), scale * b.float())
 
 
 def apply_adapter(model: nn.Module, directory: str | Path) -> nn.Module:
@@ -356,7 +361,9 @@ def _read_adapter(directory: str | Path) -> tuple[Any, dict[str, Tensor], dict[s
     if config.peft_type != peft.PeftType.LORA or not weights_file.is_file():
         raise ArtifactError(f"{directory} is not a LoRA adapter in safetensors: expected {WEIGHTS} and peft_type LORA")
     tensors = {}
-    for name, tensor in load_file(weights_file).items():
+    with reading_weights(weights_file):
+        stored = load_file(weights_file)
+    for name, tensor in stored.items():
         tensors[name.removeprefix(PREFIX)] = tensor
     head_names = [name for name in tensors if name.startswith(f"{HEAD}.")]
     return config, tensors, {name: tensors.pop(name) for name in head_names}

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.util import find_spec
@@ -15,9 +16,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from safetensors import SafetensorError
+
 from rlhf_lab.core import hub
 from rlhf_lab.core.bounded_files import MIB, check_regular, read_bounded
-from rlhf_lab.core.errors import OPTIONAL, ArtifactError, DataError, MissingDependency
+from rlhf_lab.core.errors import OPTIONAL, ArtifactError, DataError, LabError, MissingDependency
 from rlhf_lab.core.files import parse_json, read_json, read_object, write_json
 from rlhf_lab.models.settings import Stored
 
@@ -77,6 +80,28 @@ def problems(source: str, where: str, *, reward: bool = False) -> list[str]:
     models_inside = sorted(config.parent.name for config in path.glob("*/config.json"))
     suggestion = f"; did you mean {path / models_inside[0]}?" if models_inside else ""
     return [f"{label} is not a model: it has neither config.json nor {ADAPTER}{suggestion}"]
+
+
+@contextmanager
+def reading_weights(source: str | Path) -> Iterator[None]:
+    """Turn errors of damaged or unsuitable model files into an ArtifactError that names them.
+
+    Args:
+        source: directory or file that is read in the context.
+    """
+    try:
+        yield
+    except LabError:
+        raise
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        # a device without memory says nothing about the files, and the caller may try a smaller batch
+        if type(error).__name__ == "OutOfMemoryError":
+            raise
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
+        raise ArtifactError(
+            f"{source}: the files of this model are damaged or do not belong together ({reason}); copy the directory "
+            "again, or train the model again"
+        ) from error
 
 
 def has_head(source: str) -> bool:

@@ -268,6 +268,11 @@ def test_a_loss_brings_its_own_beta(loss):
         assert mixed.beta == checked("dpo", f"algorithm={other}").algorithm.beta
 
 
+def test_inpo_takes_the_tau_of_its_paper():
+    assert checked("dpo_iterative", "algorithm.loss=inpo").algorithm.beta == 0.0025
+    assert checked("dpo_iterative", "algorithm.loss=inpo", "algorithm.beta=0.05").algorithm.beta == 0.05
+
+
 def test_the_batch_of_an_iteration_follows_the_group_size():
     sizes = {size: checked("grpo", f"algorithm.group_size={size}").algorithm for size in (2, 3, 4, 8)}
     assert {size: settings.batch_size for size, settings in sizes.items()} == {2: 32, 3: 48, 4: 64, 8: 64}

@@ -5,20 +5,24 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import tracemalloc
 
 import numpy as np
 import pytest
+from support import llama_tokenizer, save_tiny
 
 from rlhf_lab.config import user_files
 from rlhf_lab.config.compose import compose
 from rlhf_lab.core import bounded_files, files, yaml_files
 from rlhf_lab.core.bounded_files import MIB
-from rlhf_lab.core.errors import ConfigError, DataError, LabError
+from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError, LabError
 from rlhf_lab.data.json_text import JsonText
 from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.rows import BadRows
-from rlhf_lab.models.model_files import read_header
+from rlhf_lab.models.build import load_policy
+from rlhf_lab.models.model_files import read_header, reading_weights
+from rlhf_lab.models.settings import HuggingFace
 
 LAUGHS = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
     f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -227,3 +231,53 @@ def test_damage_ends_in_data_or_in_an_error_of_the_lab(tmp_path, name):
             assert str(file) in str(error)
             outcomes["refused"] += 1
     assert min(outcomes.values()) > 0
+
+
+class OutOfMemoryError(RuntimeError):
+    """Stands for torch's error of this name."""
+
+
+@pytest.mark.parametrize("error", [OSError("x"), ValueError("x"), KeyError("x"), RuntimeError("size mismatch")])
+def test_errors_of_weight_files_name_the_model(error):
+    message = "models/a: the files of this model are damaged or do not belong together"
+    with pytest.raises(ArtifactError, match=message), reading_weights("models/a"):
+        raise error
+
+
+@pytest.mark.parametrize("error", [OutOfMemoryError("x"), ConfigError("y"), ArtifactError("z")])
+def test_other_errors_while_weights_are_read_stay(error):
+    with pytest.raises(type(error)) as raised, reading_weights("models/a"):
+        raise error
+    assert raised.value is error
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tiny") / "model"
+    return save_tiny("llama", llama_tokenizer(["a text of words"]), directory)
+
+
+def damage_shape(directory):
+    """Change the config so that no tensor fits the model."""
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"intermediate_size": config["intermediate_size"] * 2}))
+
+
+def damage_length(directory):
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-64])
+
+
+def damage_header(directory):
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:8] + b"[" * 64)
+
+
+@pytest.mark.parametrize("damage", [damage_shape, damage_length, damage_header])
+def test_a_damaged_model_is_one_message(tiny_model, tmp_path, damage):
+    directory = tmp_path / "model"
+    shutil.copytree(tiny_model, directory)
+    damage(directory)
+    with pytest.raises(ArtifactError) as refused:
+        load_policy(directory, HuggingFace(path=str(directory)))
+    assert str(directory) in str(refused.value) and "\n" not in str(refused.value)

@@ -34,12 +34,12 @@ LOSS_SETTINGS: dict[str, dict[str, float]] = {
 }
 """Loss → the settings that it reads besides `beta`, with defaults. Other loss settings are refused."""
 
-LOSS_BETA = {"ipo": 0.5, "kto": 0.1, "simpo": 2.0, "orpo": 0.1}
+LOSS_BETA = {"ipo": 0.5, "kto": 0.1, "simpo": 2.0, "orpo": 0.1, "inpo": 0.0025}
 """Loss → its default `beta`, if its β is not comparable with that of DPO or its paper has a different value.
 
 IPO and SimPO compare log-probabilities per token, so their papers' values are larger: 2 to 2.5 for SimPO, and τ from
-0.1 to 1 for the bandits of the IPO paper. ORPO's `beta` is the weight λ of the odds-ratio term. Losses that are not
-listed use DPO's value for the model.
+0.1 to 1 for the bandits of the IPO paper. ORPO's `beta` is the weight λ of the odds-ratio term. INPO's is the τ of its
+paper, which is not measured on the embedded worlds. Losses that are not listed use DPO's value for the model.
 """
 
 TRL_LOSSES = ("sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down")
@@ -50,13 +50,14 @@ TRL_LOSSES = ("sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down")
 class PreferenceSettings(TrainingSettings):
     """Preference optimisation with a loss on pairs (DPO, arXiv:2305.18290, and related losses).
 
-    The meaning of `beta` depends on the loss. If `beta` is not set, `ipo`, `kto`, `simpo` and `orpo` use their own
-    defaults (0.5, 0.1, 2 and 0.1). The others use DPO's, which depends on the model's size (`model.tuned.dpo`).
+    The meaning of `beta` depends on the loss. If `beta` is not set, `ipo`, `kto`, `simpo`, `orpo` and `inpo` use
+    their own defaults (0.5, 0.1, 2, 0.1 and 0.0025). The others use DPO's, which depends on the model's size
+    (`model.tuned.dpo`).
 
     Args:
         beta: strength of the pull towards the reference, in 1/nats. Published values: sigmoid, robust, hinge, apo_zero,
             apo_down, kto and cpo 0.1; ipo 0.1 to 1, on log-probabilities per token; simpo 2 to 2.5, per token; orpo
-            0.1, the weight of its odds-ratio term; inpo 0.0025, its τ. inpo has no default of its own: set it.
+            0.1, the weight of its odds-ratio term; inpo 0.0025, its τ.
         logps: log-probabilities that the loss compares: of full responses (`sum`), per token (`mean`), or, for a codec
             language model, separately for each codebook (`per_codebook`). The loss of a pair is then the mean over
             codebooks, so that every codebook is trained even if another one already separates the responses. A loss

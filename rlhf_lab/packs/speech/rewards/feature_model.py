@@ -22,6 +22,7 @@ from torch import nn
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.core.files import read_json, write_text
+from rlhf_lab.models.model_files import reading_weights
 from rlhf_lab.packs.speech.rewards.clips import is_silent
 from rlhf_lab.packs.speech.sound.features import NAMES, fill_undefined
 
@@ -127,16 +128,18 @@ class FeatureModel:
                 f"needs.{role}={source} has no {MODEL_FILE}; name the directory of a run of algorithm=acoustic_reward, "
                 "or the recipe tts_reward"
             )
-        # the file may come from a version with other features
-        unknown = [name for name in entries["features"] if name not in NAMES]
-        if unknown:
-            raise ArtifactError(
-                f"{directory / MODEL_FILE} has unknown features {', '.join(unknown)}; expected {', '.join(NAMES)}"
-            )
-        standardiser = Standardiser(tuple(entries["features"]), np.array(entries["means"]), np.array(entries["sds"]))
-        network = new_network(len(standardiser.names), entries["hidden"], seed=0)  # its weights are replaced
-        network.load_state_dict(load_file(directory / WEIGHTS_FILE))
-        return cls(standardiser, network, entries["score_mean"], entries["score_sd"])
+        with reading_weights(directory):
+            # the file may come from a version with other features
+            unknown = [name for name in entries["features"] if name not in NAMES]
+            if unknown:
+                raise ArtifactError(
+                    f"{directory / MODEL_FILE} has unknown features {', '.join(unknown)}; expected {', '.join(NAMES)}"
+                )
+            means_F, sds_F = np.array(entries["means"]), np.array(entries["sds"])
+            standardiser = Standardiser(tuple(entries["features"]), means_F, sds_F)
+            network = new_network(len(standardiser.names), entries["hidden"], seed=0)  # its weights are replaced
+            network.load_state_dict(load_file(directory / WEIGHTS_FILE))
+            return cls(standardiser, network, entries["score_mean"], entries["score_sd"])
 
 
 def new_network(features: int, hidden: int, seed: int) -> nn.Sequential:

@@ -25,6 +25,7 @@ from rlhf_lab.core.arrays import BoolArray, FloatArray
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json, write_text
 from rlhf_lab.core.media import Audio
+from rlhf_lab.models.model_files import reading_weights
 
 FILE = "speech_encoder.json"
 HEAD_FILE = "head.safetensors"
@@ -183,9 +184,10 @@ class SpeechModel:
             raise ConfigError(
                 f"needs.{role}={source} has no {FILE}; name the directory of a run of algorithm=wav2vec2_reward"
             )
-        scorer = SpeechScorer(load_trunk(str(directory), seed=0), frozen=entries["frozen"])
-        scorer.head.load_state_dict(load_file(directory / HEAD_FILE))
-        return cls(scorer.to(device).eval(), device, entries["score_mean"], entries["score_sd"], batch_seconds)
+        with reading_weights(directory):
+            scorer = SpeechScorer(load_trunk(str(directory), seed=0), frozen=entries["frozen"])
+            scorer.head.load_state_dict(load_file(directory / HEAD_FILE))
+            return cls(scorer.to(device).eval(), device, entries["score_mean"], entries["score_sd"], batch_seconds)
 
 
 def has_sound(clips: Sequence[Audio]) -> BoolArray:
