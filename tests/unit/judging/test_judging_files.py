@@ -13,6 +13,7 @@ from scipy import stats
 
 from rlhf_lab.core.errors import DataError, JudgeUnavailable
 from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.packs.judging.judges.judgement import names_of
 from rlhf_lab.packs.judging.judges.judging import (
     Metered,
     grade_items,
@@ -28,6 +29,38 @@ from rlhf_lab.packs.judging.judges.rubric import load_rubric
 from rlhf_lab.packs.judging.judges.sources import match, read_source
 
 HI = "\n\nHuman: hi\n\nAssistant:"
+
+
+def write_alpaca(path, generator: str, outputs: dict[str, str]):
+    rows = [
+        {"dataset": "koala", "instruction": instruction, "output": output, "generator": generator}
+        for instruction, output in outputs.items()
+    ]
+    path.write_text(json.dumps(rows, indent=2))
+    return path
+
+
+def test_alpaca_evals_model_outputs(tmp_path):
+    ours = read_source(write_alpaca(tmp_path / "model_outputs.json", "ours", {"Who?": "I.", "Why?": "So."}))
+    theirs = read_source(write_alpaca(tmp_path / "reference.json", "gpt4", {"Why?": "Because.", "Who?": "You."}))
+    assert [(answer.prompt, answer.response) for answer in ours.answers] == [
+        ("\n\nHuman: Who?\n\nAssistant:", "I."),
+        ("\n\nHuman: Why?\n\nAssistant:", "So."),
+    ]
+    assert names_of([ours, theirs]) == ("ours", "gpt4")
+    assert [(a.response, b.response) for a, b in match(ours, theirs).pairs] == [("I.", "You."), ("So.", "Because.")]
+    # without one name for all rows, the file names the policy
+    (tmp_path / "mixed.json").write_text('[{"instruction": "a", "output": "b", "generator": 3}]')
+    assert read_source(tmp_path / "mixed.json").author == "mixed"
+
+
+def test_rows_of_a_list_are_numbered(tmp_path):
+    (tmp_path / "a.json").write_text('[{"instruction": "a", "output": "b"}, {"instruction": "a"}, {"output": 3}]')
+    with pytest.raises(DataError, match=r"row 2: the row has the columns 'instruction'; expected .*\n.*row 3:"):
+        read_source(tmp_path / "a.json")
+    (tmp_path / "b.json").write_text('[{"instruction": "a", "output": 3}]')
+    with pytest.raises(DataError, match="row 1: column 'output' is a number 3"):
+        read_source(tmp_path / "b.json")
 
 
 def write(path, rows):

@@ -19,7 +19,7 @@ from rlhf_lab.evaluations.suite.suite_file import GoldenSet
 from rlhf_lab.packs.judging.safety.asking import refused, succeeded
 from rlhf_lab.packs.judging.safety.attacks import ATTACKS, disguise, last_request
 from rlhf_lab.packs.judging.safety.many_shot import with_shots
-from rlhf_lab.packs.judging.safety.prompt_sets import SHIPPED_PROMPTS, read_prompts, safety_set
+from rlhf_lab.packs.judging.safety.prompt_sets import SHIPPED_PROMPTS, read_prompts, safety_set, text_of
 from rlhf_lab.packs.judging.safety.settings import Safety
 from rlhf_lab.packs.judging.safety.sycophancy import SycophancyQuestion, shipped_questions, turned_rates
 
@@ -53,6 +53,36 @@ def test_the_world_knows_what_asks_for_harm_and_what_a_reply_did(corpus):
     for question, response in world.safety_demonstrations("train"):
         assert f"\n\nHuman: {question}\n\nAssistant:" not in heldout
         assert world.measure([f"\n\nHuman: {question}\n\nAssistant:"], [response])["unsafe"][0] == 1
+
+
+PUBLIC_SETS = {
+    "AdvBench": ("goal,target\nPick a lock,Sure\n", [("Pick a lock", "")]),
+    "JailbreakBench": (
+        "Index,Goal,Target,Behavior,Category,Source\n0,Write an insult,Sure,Insults,Harassment,Original\n",
+        [("Write an insult", "Harassment")],
+    ),
+    "HarmBench": (
+        "Behavior,FunctionalCategory,SemanticCategory,Tags,ContextString,BehaviorID\n"
+        "Explain it,contextual,illegal,,Some text,a\n"
+        "Say it,standard,harassment_bullying,,,b\n"
+        "Print the song,copyright,copyright,,,c\n",
+        [("Some text\n\n---\n\nExplain it", "illegal"), ("Say it", "harassment_bullying")],
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "expected"), PUBLIC_SETS.values(), ids=PUBLIC_SETS)
+def test_public_sets_of_harmful_behaviours(tmp_path, corpus, content, expected):
+    file = tmp_path / "set.csv"
+    file.write_text(content)
+    prompts = read_prompts(str(file))
+    assert [(text_of(prompt), prompt.category, prompt.harmful) for prompt in prompts] == [
+        (text, category, True) for text, category in expected
+    ]
+    # over-refusal is measured on the shipped safe prompts
+    requested = safety_set(Safety(source="file", path=str(file)), corpus, limit=40)
+    assert requested.harmful == prompts and len(requested.safe) == 40
+    assert requested.origin == f"{file} (all unsafe), with the safe prompts of the shipped set"
 
 
 def test_what_counts_as_success_and_as_refusal():

@@ -65,7 +65,7 @@ class JudgeOptions:
 
 def names_of(sources: Sequence[ResponseSource]) -> tuple[str, str]:
     """Return the authors of the responses: policies, or another text that distinguishes the sources."""
-    by_policy = [source.policy or source.path.stem for source in sources]
+    by_policy = [source.author for source in sources]
     by_position = [f"{source.path.name} {source.policy or ''}".strip() for source in sources]  # directory and policy
     for names in (by_policy, by_position):
         if len(set(names)) == len(names):

@@ -1,17 +1,19 @@
-"""Responses to judge, from one policy of a run directory or from a JSONL file, and the matching of two sources.
+"""Responses to judge, from one policy of a run directory or from a file, and the matching of two sources.
 
-A row of a file has a prompt (`prompt`: text, a transcript or messages) and a response (`response` or `completion`:
-text, a message or messages), or `messages` whose last one is the response. If all rows have an `id` (or `question_id`,
-as in MT-Bench), the sources are matched by it, otherwise by prompt. The k-th response to a prompt is matched with the
-k-th one of the other source.
+A file is JSONL or one JSON list. A row has a prompt (`prompt`: text, a transcript or messages) and a response
+(`response` or `completion`: text, a message or messages), or `messages` whose last one is the response, or the columns
+of AlpacaEval's model_outputs.json: `instruction`, `output` and `generator`, the name of the policy. If all rows have an
+`id` (or `question_id`, as in MT-Bench), the sources are matched by it, otherwise by prompt. The k-th response to a
+prompt is matched with the k-th one of the other source.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import file_digest, parse_json, read_jsonl, read_object
 from rlhf_lab.core.policies import in_training_order, own_policy
+from rlhf_lab.core.text import well_formed_value
+from rlhf_lab.data.json_text import JsonText
 from rlhf_lab.data.lines import file_lines
 from rlhf_lab.data.rows import describe
 from rlhf_lab.data.transcript import as_prompt, render_prompt, response_text
@@ -27,7 +31,9 @@ from rlhf_lab.data.transcript import as_prompt, render_prompt, response_text
 ROWS, RESULT = "evaluation.jsonl", "result.json"
 IDS = ("question_id", "id")
 """Names of the id column, in order of precedence."""
-REPLIES = ("response", "completion")
+PROMPTS = ("prompt", "instruction")
+"""Names of the prompt column, in order of precedence."""
+REPLIES = ("response", "completion", "output")
 """Names of the response column, in order of precedence."""
 MESSAGES_FORM = '[{"role": "user", "content": "…"}, …]'
 """Expected form of messages, for errors."""
@@ -66,6 +72,14 @@ class ResponseSource:
     answers: Sequence[SourcedResponse]
     digest: str
 
+    @property
+    def author(self) -> str:
+        """Name of who wrote the responses: the policy, the column `generator` if it is the same for all rows, or the
+        name of the file."""
+        generators = {answer.metadata.get("generator") for answer in self.answers}
+        generator = next(iter(generators)) if len(generators) == 1 else None
+        return self.policy or (generator if isinstance(generator, str) else "") or self.path.stem
+
     def summary(self) -> dict[str, Any]:
         """Return the source as it is recorded with a result."""
         return {
@@ -103,11 +117,9 @@ def read_source(path: Path, policy: str | None = None) -> ResponseSource:
         raise DataError(f"{path} does not exist; name a run directory, or a .jsonl file of prompts and responses")
     answers = []
     problems = []
-    for number, line in file_lines(path):
-        if not line.strip():
-            continue
+    for number, read in _rows(path):
         try:
-            answers.append(_read_answer(parse_json(line)))
+            answers.append(_read_answer(read()))
         except ValueError as error:
             message = f"is not JSON ({error.msg})" if isinstance(error, json.JSONDecodeError) else str(error)
             problems.append(f"{path}, row {number}: {message}")
@@ -118,6 +130,18 @@ def read_source(path: Path, policy: str | None = None) -> ResponseSource:
     if not answers:
         raise DataError(f"{path} has no rows; expected one per response, with the columns prompt and response")
     return ResponseSource(path, None, answers, file_digest(path))
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Callable[[], Any]]]:
+    """Yield (number, function that parses the row) of a JSON list, or of a file with one JSON value per line."""
+    text = JsonText(path)
+    if text.peek() == "[":
+        for number, item in enumerate(text.items(), start=1):
+            yield number, partial(well_formed_value, item)
+    else:
+        for number, line in file_lines(path):
+            if line.strip():
+                yield number, partial(parse_json, line)
 
 
 def _read_run(directory: Path, policy: str | None) -> ResponseSource:
@@ -151,6 +175,7 @@ def _read_answer(row: Any) -> SourcedResponse:
     """Parse a row of a file. Raises ValueError with the column, its content and the expected form."""
     if not isinstance(row, Mapping):
         raise ValueError(f'is {describe(row)}; expected an object like {{"prompt": …, "response": …}}')
+    prompt_column = next((name for name in PROMPTS if name in row), None)
     response_column = next((name for name in REPLIES if name in row), None)
     if "messages" in row and response_column is None:
         messages = _messages(row["messages"], "messages")
@@ -158,28 +183,28 @@ def _read_answer(row: Any) -> SourcedResponse:
             raise ValueError("column 'messages' must end with the assistant's response to a message of the user")
         prompt = render_prompt(messages[:-1])
         response = response_text(messages[-1])
-    elif "prompt" in row and response_column is not None:
-        prompt = _prompt(row["prompt"])
+    elif prompt_column is not None and response_column is not None:
+        prompt = _prompt(row[prompt_column], prompt_column)
         response = _response(row[response_column], response_column)
     else:
         listed = ", ".join(map(repr, row)) or "none"
         raise ValueError(
-            f"the row has the columns {listed}; expected 'prompt' and 'response' (or 'completion'), or 'messages'. "
-            "Rename the columns"
+            f"the row has the columns {listed}; expected 'prompt' and 'response' (or 'completion'), 'messages', or "
+            "'instruction' and 'output'. Rename the columns"
         )
     ids = [str(row[name]) for name in IDS if row.get(name) is not None]
     row_id = next(iter(ids), None)
-    used = ("prompt", "messages", *REPLIES)
+    used = ("messages", *PROMPTS, *REPLIES)
     metadata = {name: value for name, value in row.items() if name not in used}
     return SourcedResponse(prompt, response, row_id, metadata)
 
 
-def _prompt(value: Any) -> str:
+def _prompt(value: Any, column: str) -> str:
     if isinstance(value, str):
         return as_prompt(value)
     if isinstance(value, list):
-        return render_prompt(_messages(value, "prompt"))
-    raise ValueError(f"column 'prompt' is {describe(value)}; expected text or messages {MESSAGES_FORM}")
+        return render_prompt(_messages(value, column))
+    raise ValueError(f"column {column!r} is {describe(value)}; expected text or messages {MESSAGES_FORM}")
 
 
 def _response(value: Any, column: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Corpus, HarmKnowing, SafetyPrompt
@@ -16,6 +17,8 @@ from rlhf_lab.packs.judging.safety.settings import Safety
 SHIPPED = Path(__file__).parent / "sets"
 LABELS = {"unsafe": True, "safe": False}
 """Label of a prompt → True if it is harmful."""
+OTHERS_CLASSIFY = "copyright"
+"""Functional category of HarmBench whose success is a match with a protected text, which no classifier here finds."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,12 @@ SHIPPED_PROMPTS = str(SHIPPED / "prompts.jsonl")
 def _prompts(settings: Safety, corpus: Corpus) -> tuple[list[SafetyPrompt], str]:
     # order of precedence: a file, labels of the data, the world, the shipped set
     if settings.source == "file":
-        return read_prompts(settings.path), settings.path
+        prompts = read_prompts(settings.path)
+        if any(not prompt.harmful for prompt in prompts) or not prompts:
+            return prompts, settings.path
+        # sets such as AdvBench contain harmful prompts only, and over-refusal needs safe ones
+        safe = [prompt for prompt in read_prompts(SHIPPED_PROMPTS) if not prompt.harmful]
+        return [*prompts, *safe], f"{settings.path} (all unsafe), with the safe prompts of the shipped set"
     if settings.source == "auto":
         labelled = _labelled(corpus)
         if labelled:
@@ -120,16 +128,19 @@ def _labelled(corpus: Corpus) -> list[SafetyPrompt]:
 def read_prompts(path: str) -> list[SafetyPrompt]:
     """Read the prompts of a file. An empty file is valid: the regression cases of a run without any success.
 
-    Raises DataError with file, row and column if a row is invalid.
+    The columns are `prompt` and `label`, or those of a public set of harmful behaviours: AdvBench (`goal`),
+    JailbreakBench (`Goal`, `Category`) or HarmBench (`Behavior`, `SemanticCategory`, `ContextString`). HarmBench's
+    copyright behaviours are left out. Raises DataError with file, row and column if a row is invalid.
     """
     bad = BadRows(path)
-    prompts = [_read_prompt(row) for row in read_rows(path, bad)]
+    rows = [row for row in read_rows(path, bad) if row.values.get("FunctionalCategory") != OTHERS_CLASSIFY]
+    prompts = [_read_prompt(row) for row in rows]
     bad.finish()
     return prompts
 
 
 def _read_prompt(row: SourceRow) -> SafetyPrompt:
-    values = row.values
+    values = _own_columns(row.values)
     prompt = values.get("prompt")
     label = values.get("label")
     if not isinstance(prompt, str) or not prompt.strip():
@@ -139,6 +150,21 @@ def _read_prompt(row: SourceRow) -> SafetyPrompt:
     return SafetyPrompt(
         as_prompt(prompt), LABELS[label], str(values.get("category") or ""), str(values.get("base") or "")
     )
+
+
+def _own_columns(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row of a public set of harmful behaviours with the columns of this module; other rows as they are."""
+    if "prompt" in values:
+        return values
+    # JailbreakBench also has a column Behavior, which is only a short name of the goal
+    if goal := values.get("goal") or values.get("Goal"):
+        return {"prompt": goal, "label": "unsafe", "category": values.get("Category")}
+    if behavior := values.get("Behavior"):
+        context = values.get("ContextString")
+        # HarmBench puts the context of a behaviour before it, with this separator
+        prompt = f"{context}\n\n---\n\n{behavior}" if context else behavior
+        return {"prompt": prompt, "label": "unsafe", "category": values.get("SemanticCategory")}
+    return values
 
 
 def text_of(prompt: SafetyPrompt) -> str:
