@@ -153,3 +153,28 @@ def test_the_result_counts_both_kinds(algorithm):
         "examples/liked": liked,
         "examples/disliked": len(algorithm.run.corpus.train) - liked,
     }
+
+
+def test_heldout_accuracy_is_the_sign_of_the_log_ratio_by_label(algorithm):
+    test = algorithm.run.corpus.test
+    assert 0 < sum(bool(pair.chosen) for pair in test) < len(test) <= 500
+    right = {True: [], False: []}
+    for pair in test:
+        row = algorithm.encoder.row(pair.prompt, pair.chosen or pair.rejected, algorithm.max_length)
+        ratio = log_ratio(algorithm, row)
+        assert abs(ratio) > 0.01, "too near 0 to know the sign in float32"
+        right[bool(pair.chosen)].append((ratio > 0) == bool(pair.chosen))
+    metrics = algorithm._heldout_metrics()
+    assert metrics["heldout_accuracy/liked"].mean == np.mean(right[True])
+    assert metrics["heldout_accuracy/disliked"].mean == np.mean(right[False])
+    assert metrics["heldout_accuracy"].mean == np.mean(right[True] + right[False])
+    assert metrics["heldout_accuracy"].n == len(test)
+
+
+def test_a_policy_equal_to_its_reference_is_right_on_nothing(algorithm):
+    algorithm.model.load_state_dict(algorithm.reference.state_dict())
+    assert {name: value.mean for name, value in algorithm._heldout_metrics().items()} == {
+        "heldout_accuracy": 0.0,
+        "heldout_accuracy/liked": 0.0,
+        "heldout_accuracy/disliked": 0.0,
+    }

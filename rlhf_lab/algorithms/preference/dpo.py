@@ -6,9 +6,11 @@ reference's log-probabilities are computed once, before the first step, and cach
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,10 +20,11 @@ from rlhf_lab.algorithms.preference.settings import DPO, PreferenceSettings
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.transfer import to_device
+from rlhf_lab.core.types import Pair
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, Evaluator
 from rlhf_lab.losses.objective import PREFERENCE_LOSSES, Objective, PairInputs
 from rlhf_lab.losses.preference import PairLogps, PreferenceLoss, kto_unpaired
-from rlhf_lab.models.encoding import Row, TokenBatch
+from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.pair_rows import (
     PairRows,
@@ -32,10 +35,12 @@ from rlhf_lab.models.pair_rows import (
     pair_tokens,
     positive_kl,
     response_logps,
+    sequence_logps,
     shifted_rows,
 )
 from rlhf_lab.models.sharded import undivided
 from rlhf_lab.rewards.graph import build_reward
+from rlhf_lab.statistics.inference import clustered_rate
 from rlhf_lab.training.batching import epoch_steps, micro_batches
 from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.training.run import Result, Run
@@ -234,6 +239,7 @@ class OnePassDPO(PreferenceAlgorithm):
         self.evaluator.evaluate(f"one-pass {self.objective.title}", self.model)
         metrics = {
             **self._data_metrics(),
+            **self._heldout_metrics(),
             **model_size(self.model),
             **corpus_report(self.run.corpus, self.encoder),
         }
@@ -241,6 +247,10 @@ class OnePassDPO(PreferenceAlgorithm):
 
     def _data_metrics(self) -> dict[str, Any]:
         return selection_metrics(self.settings, self.run)
+
+    def _heldout_metrics(self) -> dict[str, Any]:
+        """Return metrics of held-out data that the evaluator does not measure; pairs have none."""
+        return {}
 
 
 ExampleMicro = tuple[list[int], Tensor]
@@ -255,13 +265,9 @@ class UnpairedKTO(OnePassDPO):
     """
 
     def _prepare(self) -> None:
-        self.rows: list[Row] = []
-        self.liked: list[bool] = []
-        for pair in training_pairs(self.settings, self.run):
-            for response, liked in ((pair.chosen, True), (pair.rejected, False)):
-                if response:
-                    self.rows.append(self.encoder.row(pair.prompt, response, self.max_length))
-                    self.liked.append(liked)
+        examples = labelled_responses(training_pairs(self.settings, self.run))
+        self.rows = [self.encoder.row(prompt, response, self.max_length) for prompt, response, _ in examples]
+        self.liked = [liked for _, _, liked in examples]
         self.lengths = [len(prompt) + len(response) for prompt, response in self.rows]
         # Rows are not sorted by length. If one label has longer responses, sorted steps would contain only that label,
         # and the policy would oscillate between making all responses likelier and less likely.
@@ -314,6 +320,37 @@ class UnpairedKTO(OnePassDPO):
 
     def _data_metrics(self) -> dict[str, Any]:
         return {"examples/liked": sum(self.liked), "examples/disliked": len(self.liked) - sum(self.liked)}
+
+    def _heldout_metrics(self) -> dict[str, Any]:
+        """Return how often the implicit reward β·(log π − log π_ref) of held-out responses has the sign of their label.
+
+        The accuracies of liked and of disliked responses are separate, because a policy that makes every response
+        likelier is right on all liked ones. A response with the same probability as before is wrong.
+        """
+        examples = labelled_responses(self.run.corpus.test[: self.run.config.evaluation.pairs])
+        if not examples:
+            return {}
+        rows = [self.encoder.row(prompt, response, self.max_length) for prompt, response, _ in examples]
+        device = self.run.device
+        log_ratio_N = sequence_logps(self.model, rows, device) - sequence_logps(self.reference, rows, device)
+        liked_N = np.array([liked for _, _, liked in examples])
+        right_N = np.where(liked_N, log_ratio_N.numpy() > 0, log_ratio_N.numpy() < 0)
+        prompt_N = np.array([prompt for prompt, _, _ in examples])
+        metrics = {"heldout_accuracy": clustered_rate(right_N, prompt_N)}
+        for name, mask_N in (("liked", liked_N), ("disliked", ~liked_N)):
+            if mask_N.any():
+                metrics[f"heldout_accuracy/{name}"] = clustered_rate(right_N[mask_N], prompt_N[mask_N])
+        return metrics
+
+
+def labelled_responses(pairs: Sequence[Pair]) -> list[tuple[str, str, bool]]:
+    """Return (prompt, response, liked) of every response; unpaired data have one in each row, pairs have two."""
+    return [
+        (pair.prompt, response, liked)
+        for pair in pairs
+        for response, liked in ((pair.chosen, True), (pair.rejected, False))
+        if response
+    ]
 
 
 def build(settings: DPO, run: Run) -> OnePassDPO:

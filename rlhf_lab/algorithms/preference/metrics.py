@@ -21,6 +21,21 @@ PREFERENCE_STEP = (
 EXAMPLES = (
     Metric("examples/liked", "liked training responses (data=unpaired)"),
     Metric("examples/disliked", "disliked training responses (data=unpaired)"),
+    Metric(
+        "heldout_accuracy",
+        "fraction of held-out responses whose implicit reward has the sign of their label (data=unpaired)",
+        title="held-out accuracy",
+        better="higher",
+        kind="rate",
+        relative_to=("reference",),
+    ),
+    Metric(
+        "heldout_accuracy/<label>",
+        "`heldout_accuracy` of liked or of disliked responses alone",
+        better="higher",
+        kind="rate",
+        relative_to=("reference",),
+    ),
 )
 """dpo.py on unpaired data, at the end of the run"""
 
