@@ -356,7 +356,9 @@ def test_a_step_of_grpo_on_calls_of_the_template(corpus, name, steps):
     micro = experience.micro(range(len(episodes)), torch.ones(experience.start[-1]), "cpu")
     logps = token_logps(policy, micro.batch)
     sampled_N = torch.tensor([logp for episode in episodes for logp in episode.logps])
-    assert (logps.logps_N.detach() - sampled_N).abs().max() < 1e-5
+    # The trained policy has log-probabilities down to −10, whose float32 rounding differs between processors by up to
+    # about 1e-5; a wrong position or mask is off by more than 1e-2.
+    assert (logps.logps_N.detach() - sampled_N).abs().max() < 1e-4
 
     row_N, column_N = micro.batch.targets()
     for index, episode in enumerate(episodes):
