@@ -46,7 +46,7 @@ TITLES = {
     Capability.STEPS: "the correctness of each step",
     Capability.GRADES: "grades on a rubric",
     Capability.TRUE_REWARD: "a true reward that is known",
-    Capability.VERBOSITY: "a world that recognises verbose responses",
+    Capability.VERBOSITY: "text of people, or a world that recognises verbose responses",
 }
 
 Requirements = tuple[Capability, ...]

@@ -50,7 +50,8 @@ CORRECT = Measure(
 )
 VERBOSE = Measure(
     "verbose",
-    "fraction of responses the world calls verbose (affirmations + fillers + closings ≥ 3)",
+    "fraction of verbose responses: in a world, affirmations + fillers + closings ≥ 3; in text of people, an opening "
+    "without content, or more than 200 tokens on a prompt of at most 20 words",
     title="verbose",
     better="lower",
     phrase="verbose rate",

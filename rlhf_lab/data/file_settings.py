@@ -42,6 +42,8 @@ class FileSettings(DataSettings):
         shuffle_seed: seed of the shuffle buffer.
     """
 
+    # text of people is verbose by the rules of `evaluations/verbosity.py`
+    provides: ClassVar[Capability] = DataSettings.provides | Capability.VERBOSITY
     smoke: ClassVar[dict[str, int]] = {"max_pairs": 2000}
     # sizes for `size=smoke`, with a small and with a large model
     smoke_real: ClassVar[dict[str, int]] = {"max_pairs": 16}
@@ -247,7 +249,7 @@ class Demonstrations(FileSettings):
         tools: column of tool definitions, a list or its JSON, if the rows have one; "" reads none.
     """
 
-    provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS
+    provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS | Capability.VERBOSITY
     messages: str = "messages"
     prompt: str = "prompt"
     completion: str = "completion"
@@ -268,7 +270,7 @@ class PromptsData(PromptFileSettings):
         tools: column of tool definitions, a list or its JSON, if the rows have one; "" reads none.
     """
 
-    provides: ClassVar[Capability] = Capability.TEXT
+    provides: ClassVar[Capability] = Capability.TEXT | Capability.VERBOSITY
     prompt: str = "prompt"
     tools: str = "tools"
 
@@ -286,7 +288,7 @@ class Unpaired(FileSettings):
     """
 
     # neither pairs nor demonstrations: a disliked response must not be imitated
-    provides: ClassVar[Capability] = Capability.TEXT | Capability.UNPAIRED
+    provides: ClassVar[Capability] = Capability.TEXT | Capability.UNPAIRED | Capability.VERBOSITY
     prompt: str = "prompt"
     completion: str = "completion"
     label: str = "label"

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from rlhf_lab.core import measures
+from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.metrics import metric as metric_of
@@ -23,6 +24,7 @@ from rlhf_lab.core.types import Reward
 from rlhf_lab.evaluations.clips import write_clips
 from rlhf_lab.evaluations.policy_log import PolicyLog
 from rlhf_lab.evaluations.repeated_samples import repeated_samples
+from rlhf_lab.evaluations.verbosity import is_verbose
 from rlhf_lab.losses.preference import PairLogps, idealised_ranking
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.encoding import Encoder, TokenBatch
@@ -75,6 +77,9 @@ class Evaluator(PolicyLog):
         self.rollout = run.config.rollout
         self.collector = EpisodeCollector(run, encoder)
         self.is_spoken = run.corpus.renderer is not None
+        data = run.config.data
+        is_world = bool(data.world) or self.collector.environment is not None
+        self.is_peoples_text = not is_world and Capability.VERBOSITY in data.capabilities
         self.tasks = run.corpus.tasks("test")[: self.settings.prompts]
         # encoded once by the encoder of the run, whose report counts the prompts that were cut
         max_size = self.rollout.max_prompt_tokens
@@ -125,6 +130,10 @@ class Evaluator(PolicyLog):
         columns["kl"] = self._kl(model, episodes)
         columns |= {measure.name: unknown for measure in measures.COMMON}
         columns |= {key: values.tolist() for key, values in truth.items()}
+        if self.is_peoples_text:
+            columns["verbose"] = [
+                float(is_verbose(episode.task.prompt, episode.response, episode.sampled_tokens)) for episode in episodes
+            ]
         exact = {"proxy", *parts}  # not rounded, so that re-scoring the file gives the same rewards
         rows: list[dict[str, Any]] = []
         for i, episode in enumerate(episodes):

@@ -17,7 +17,7 @@ NARROW = ["reward.terms.bt.penalty_weight=0,0.5", "needs.reward=reward_ensemble"
 
 @pytest.fixture
 def pairs(tmp_path):
-    """Preference pairs of a user: no world says which responses are verbose, or what they are truly worth."""
+    """Preference pairs of a user: no world says what responses are truly worth."""
     file = tmp_path / "pairs.jsonl"
     rows = [{"prompt": f"question {i}", "chosen": f"yes {i}", "rejected": f"no {i}"} for i in range(40)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -29,10 +29,15 @@ def test_metrics_that_no_job_can_measure_are_named_with_those_that_can(pairs):
         compose.check_command([RECIPE, *NARROW, *pairs])
     (problem,) = error.value.problems
     assert problem.startswith(
-        "study/ensemble_lambda is decided by a metric that data=pairs cannot measure: verbose needs "
+        "study/ensemble_lambda is decided by a metric that data=pairs cannot measure: gold needs a true reward that is "
     )
-    assert "gold needs a true reward that is known" in problem
-    assert "study.metrics=[kl,proxy,tokens,win_rate,garble] study.predicts=[]" in problem
+    assert "verbose needs" not in problem  # text of people is verbose by rules
+    assert "study.metrics=[verbose,kl,proxy,tokens,win_rate,garble] study.predicts=[]" in problem
+
+
+def test_verbosity_is_unknown_in_a_world_without_it():
+    with pytest.raises(ConfigError, match="verbose needs text of people, or a world that recognises verbose responses"):
+        compose.check_command([RECIPE, *NARROW, "data=arithmetic_small"])
 
 
 def test_what_the_message_says_works(pairs):

@@ -9,6 +9,7 @@ import pytest
 from support import ONE_LAYER, command_inside, planned
 
 from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.evaluations.verbosity import is_verbose
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.reports.reward.attack import attack_levels, largest_gains
 from rlhf_lab.results.rundir import read_run
@@ -131,3 +132,12 @@ def test_a_constant_reward_has_no_gain(toy, tmp_path):
     assert status == 1 and "no gain to compare" in printed
     assert "the reward is the same for all start responses" in printed
     assert attack_a_function(tmp_path, toy, "constant")[0] == 0
+
+
+def test_responses_to_prompts_of_people_are_verbose_or_not(attacked):
+    """The evaluator measures `verbose` by rules where no world does."""
+    stage, result = attacked
+    rows = read_jsonl(stage.directory / "evaluation.jsonl")
+    expected = [float(is_verbose(row["prompt"], row["response"], row["tokens"])) for row in rows]
+    assert [row["verbose"] for row in rows] == expected
+    assert result["policies"][0]["metrics"]["verbose"]["mean"] == np.mean(expected)
