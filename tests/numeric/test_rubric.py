@@ -86,6 +86,20 @@ def test_bt_and_rubric_read_the_same_folder_alike(attributes, tmp_path):
     assert not run.notes
 
 
+def test_attributes_select_the_outputs_that_count(attributes, tmp_path):
+    """One criterion alone, and all but one of five: the plain mean of their fractions of the scale."""
+    run = run_with({"rubric": str(attributes)}, tmp_path)
+    all_parts = registry.build("reward", RubricModel(), run)(*ask(run)).parts
+    concise = registry.build("reward", RubricModel(attributes=("conciseness",)), run)(*ask(run))
+    assert concise.total_N == pytest.approx(all_parts["conciseness"])
+    rest = tuple(name for name in FIVE.attributes if name != "conciseness")
+    without = registry.build("reward", RubricModel(attributes=rest), run)(*ask(run))
+    assert without.total_N == pytest.approx(sum(all_parts[name] for name in rest) / 4)
+    assert set(without.parts) == set(FIVE.attributes)  # the breakdown stays complete
+    with pytest.raises(ConfigError, match="the model in needs.rubric has no brevity; it has helpfulness, honesty"):
+        registry.build("reward", RubricModel(attributes=("brevity",)), run)
+
+
 def test_load_reward_opens_a_rubric_model_with_its_attributes(attributes, tmp_path):
     run = run_with({"rubric": str(attributes)}, tmp_path)
     expected = registry.build("reward", RubricModel(), run)(*ask(run))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.rewards.learned.bt import Scorer, load_members
@@ -12,19 +14,28 @@ from rlhf_lab.training.run import Run
 
 
 class RubricReward:
-    """Reward from one rubric model."""
+    """Reward from one rubric model.
+
+    Args:
+        scorer: the model.
+        attributes: attributes whose mean is the reward; empty takes the model's standardised score.
+    """
 
     collective = True
 
-    def __init__(self, scorer: Scorer):
+    def __init__(self, scorer: Scorer, attributes: Sequence[str] = ()):
         self.scorer = scorer
+        self.attributes = tuple(attributes)
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         """Score responses. For a model with several outputs, parts are attributes as fractions of their scale, 0…1."""
         outputs_NA = self.scorer.outputs(prompts, responses)
         # A scalar model has no attributes, so it has no parts.
         parts = {name: outputs_NA[:, i] for i, name in enumerate(self.scorer.scale.attributes)}
-        return RewardBatch(self.scorer.standardised(outputs_NA), parts)
+        if not self.attributes:
+            return RewardBatch(self.scorer.standardised(outputs_NA), parts)
+        chosen = [parts[name] for name in self.attributes]
+        return RewardBatch(np.mean(chosen, axis=0), parts)
 
 
 def build(settings: RubricModel, run: Run) -> RubricReward:
@@ -33,4 +44,15 @@ def build(settings: RubricModel, run: Run) -> RubricReward:
     scorers = load_members(source, run.config.model, run.device, settings.batch_tokens, run.note, run.base)
     if len(scorers) > 1:
         raise ConfigError(f"needs.rubric={source} is an ensemble of {len(scorers)} members; use reward=bt")
-    return RubricReward(scorers[0])
+    known = scorers[0].scale.attributes
+    unknown = [name for name in settings.attributes if name not in known]
+    if unknown:
+        has = (
+            f"it has {', '.join(known)}"
+            if known
+            else "it has a single score; train it with algorithm.target=attributes"
+        )
+        raise ConfigError(
+            f"attributes={list(settings.attributes)}: the model in needs.rubric has no {unknown[0]}; {has}"
+        )
+    return RubricReward(scorers[0], settings.attributes)

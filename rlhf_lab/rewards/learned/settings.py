@@ -46,10 +46,14 @@ class RubricModel(TermSettings):
     gives the same reward.
 
     Args:
+        attributes: attributes of a model with several outputs whose mean is the reward, as a fraction of their scale
+            (0 to 1), e.g. only conciseness, or all but one. Empty takes the model's standardised score.
         batch_tokens: padded tokens per forward pass.
     """
 
     needs_role: ClassVar[str | None] = "rubric"
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("attributes",)
+    attributes: tuple[str, ...] = ()
     batch_tokens: int = 16384
 
 
