@@ -96,7 +96,7 @@ def test_attributes_select_the_outputs_that_count(attributes, tmp_path):
     without = registry.build("reward", RubricModel(attributes=rest), run)(*ask(run))
     assert without.total_N == pytest.approx(sum(all_parts[name] for name in rest) / 4)
     assert set(without.parts) == set(FIVE.attributes)  # the breakdown stays complete
-    with pytest.raises(ConfigError, match="the model in needs.rubric has no brevity; it has helpfulness, honesty"):
+    with pytest.raises(ConfigError, match=r"the model in needs\.rubric has no brevity; it has helpfulness, honesty"):
         registry.build("reward", RubricModel(attributes=("brevity",)), run)
 
 
