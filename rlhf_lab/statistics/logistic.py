@@ -136,6 +136,7 @@ class LogisticFit:
         clusters: number of clusters among the rows.
         unscored: number of rows left out.
         problem: reason why there is no finite estimate; empty if there is one.
+        by_prior: True if the estimate is finite only because of a prior.
     """
 
     coefficients_M: FloatArray
@@ -144,6 +145,7 @@ class LogisticFit:
     clusters: int
     unscored: int
     problem: str = ""
+    by_prior: bool = False
 
     def estimate(self, column: int, *, level: float = LEVEL) -> Estimate:
         """Return a coefficient with its t interval on G − 1 degrees of freedom."""
@@ -157,7 +159,9 @@ class LogisticFit:
         return Estimate(value, low, high, self.n, self.clusters, level, self.unscored)
 
 
-def clustered_logistic(design_NM: FloatArray, outcome_N: ArrayLike, clusters_N: ArrayLike) -> LogisticFit:
+def clustered_logistic(
+    design_NM: FloatArray, outcome_N: ArrayLike, clusters_N: ArrayLike, *, separated_sd: float | None = None
+) -> LogisticFit:
     """Fit a logistic regression with a cluster-robust (CR1) covariance.
 
         H = Σ p_i(1 − p_i)·x_i x_iᵀ    S_g = Σ_{i in g} (y_i − p_i)·x_i    V = G/(G − 1) · H⁻¹ (Σ_g S_g S_gᵀ) H⁻¹
@@ -166,6 +170,10 @@ def clustered_logistic(design_NM: FloatArray, outcome_N: ArrayLike, clusters_N: 
         design_NM: (N, M) columns; include a column of ones for an intercept.
         outcome_N: (N,) outcomes in [0, 1]; NaN = unscored. A row with a NaN in its design is also left out.
         clusters_N: (N,) cluster of each row.
+        separated_sd: standard deviation, in logits, of a Gaussian prior around 0 on each coefficient, which is used
+            only for separable data. The estimate is then the posterior mode, and the covariance that of the Laplace
+            approximation, (H + 1/sd²·I)⁻¹: residuals of separable data are nearly 0, so the CR1 covariance would be
+            too small. None reports the problem instead.
     Raises:
         NumericError: the lengths differ, or an outcome is outside [0, 1].
     """
@@ -185,6 +193,11 @@ def clustered_logistic(design_NM: FloatArray, outcome_N: ArrayLike, clusters_N: 
     clusters = int(cluster_n.max()) + 1 if n else 0
     unscored = int((~scored_N).sum())
     problem = _why_not_finite(design_nM, outcome_n)
+    if problem == SEPARATION and separated_sd is not None:
+        precision_M = np.full(columns, separated_sd**-2)
+        coefficients_DM, _ = fit_weighted(design_nM, outcome_n, np.ones((1, n)), precision_M=precision_M)
+        hessian_MM = _curvature(design_nM, sigmoid(design_nM @ coefficients_DM[0])) + np.diag(precision_M)
+        return LogisticFit(coefficients_DM[0], np.linalg.inv(hessian_MM), n, clusters, unscored, by_prior=True)
     if problem:
         missing_M = np.full(columns, np.nan)
         unbounded_MM = np.full((columns, columns), np.inf)
@@ -192,7 +205,7 @@ def clustered_logistic(design_NM: FloatArray, outcome_N: ArrayLike, clusters_N: 
     coefficients_DM, _ = fit_weighted(design_nM, outcome_n, np.ones((1, n)))
     probability_n = sigmoid(design_nM @ coefficients_DM[0])
     # Sandwich estimator: inverse curvature around the sum of squared cluster scores.
-    curvature_MM = (design_nM * (probability_n * (1 - probability_n))[:, None]).T @ design_nM
+    curvature_MM = _curvature(design_nM, probability_n)
     sums_GM = np.zeros((clusters, columns))
     # Scores S_g of the clusters; np.add.at adds up rows of the same cluster.
     np.add.at(sums_GM, cluster_n, (outcome_n - probability_n)[:, None] * design_nM)
@@ -203,6 +216,16 @@ def clustered_logistic(design_NM: FloatArray, outcome_N: ArrayLike, clusters_N: 
     return LogisticFit(coefficients_DM[0], covariance_MM, n, clusters, unscored)
 
 
+SEPARATION = "the columns predict every outcome without an exception (separation)"
+"""Problem of separable data; see `is_separated`."""
+
+
+def _curvature(design_nM: FloatArray, probability_n: FloatArray) -> FloatArray:
+    """Return H = Σ p_i(1 − p_i)·x_i x_iᵀ, the negative second derivative of the log-likelihood, (M, M)."""
+    weighted_nM: FloatArray = design_nM * (probability_n * (1 - probability_n))[:, None]
+    return weighted_nM.T @ design_nM
+
+
 def _why_not_finite(design_nM: FloatArray, outcome_n: FloatArray) -> str:
     """Return the reason why some coefficient has no finite estimate; empty if all have one."""
     if not len(design_nM):
@@ -210,5 +233,5 @@ def _why_not_finite(design_nM: FloatArray, outcome_n: FloatArray) -> str:
     if np.linalg.matrix_rank(design_nM) < design_nM.shape[1]:
         return "a column is constant, or is a linear combination of the others"
     if is_separated(design_nM, outcome_n):
-        return "the columns predict every outcome without an exception (separation)"
+        return SEPARATION
     return ""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 from scipy import stats
+from scipy.optimize import minimize
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.packs.judging.statistics.judge_bias import choice_model, excess_preference, position_bias
@@ -156,10 +157,41 @@ def test_without_any_length_difference_length_control_changes_nothing():
     assert math.isnan(controlled.length.mean)
 
 
-def test_a_length_that_explains_everything_has_no_finite_estimate():
-    controlled = length_controlled_win_rate([1, 1, 0, 0], [5, 3, -2, -4], range(4))
-    assert math.isnan(controlled.win_rate.mean)
-    assert "without an exception" in controlled.problem
+def penalised(score_N, design_NM) -> np.ndarray:
+    """Posterior mode under independent normal priors of sd 3, by a general minimiser in float64."""
+    score_N = np.asarray(score_N, dtype=float)
+
+    def loss(coefficients_M):
+        logit_N = design_NM @ coefficients_M
+        return np.sum(np.logaddexp(0, logit_N) - score_N * logit_N) + np.sum(coefficients_M**2) / (2 * 3**2)
+
+    return minimize(loss, np.zeros(design_NM.shape[1]), method="BFGS", options={"gtol": 1e-10}).x
+
+
+def test_a_length_that_explains_everything_is_estimated_under_a_prior():
+    scores, lengths = [1, 1, 0, 0], [5, 3, -2, -4]
+    controlled = length_controlled_win_rate(scores, lengths, range(4))
+    design_N2 = np.column_stack([np.ones(4), saturated(lengths)])
+    mode = penalised(scores, design_N2)
+    assert controlled.win_rate.mean == pytest.approx(sigmoid(mode[0]), abs=1e-6)
+    assert controlled.length.mean == pytest.approx(mode[1], abs=1e-5)
+    # Laplace: the inverse of H + 1/9 on the diagonal, with t quantiles on 3 degrees of freedom
+    p_N = sigmoid(design_N2 @ mode)
+    covariance = np.linalg.inv((design_N2 * (p_N * (1 - p_N))[:, None]).T @ design_N2 + np.eye(2) / 9)
+    half_width = stats.t.ppf(0.975, 3) * math.sqrt(covariance[0, 0])
+    assert controlled.win_rate.high == pytest.approx(sigmoid(mode[0] + half_width), abs=1e-6)
+    assert controlled.problem == "" and "without an exception" in controlled.note
+
+
+def test_a_judge_that_always_prefers_one_side_has_a_number_with_a_note():
+    """40 wins of 40 at varying lengths: near 1, but the interval says how little is known."""
+    controlled = length_controlled_win_rate([1] * 40, np.linspace(-3, 3, 40), range(40))
+    assert 0.95 < controlled.win_rate.mean < 1 and controlled.win_rate.low < 0.95
+    assert controlled.note
+    assert not length_controlled_win_rate([1] * 20 + [0] + [1] * 19, np.linspace(-3, 3, 40), range(40)).note
+
+
+def test_saturated_differences():
     assert saturated([3, -3, 0]) == pytest.approx(np.tanh(np.array([1, -1, 0]) * math.sqrt(1.5)))
 
 

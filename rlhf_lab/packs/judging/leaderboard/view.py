@@ -33,7 +33,7 @@ def board_view(board: Board) -> dict[str, Any]:
         "finding": _conclusion(board),
         "connection": _connection_lines(ranking),
         "neighbours": [_neighbours_line(pair, ranking.prompts) for pair in ranking.neighbours],
-        "biases": [*_position_lines(board.position), *_style_lines(board)],
+        "biases": [*_position_lines(board.position), *_style_lines(board), *_length_lines(board)],
         "people": _people_lines(board.people, board) if board.people else [],
         "remarks": _notes(board),
         "matrix": _matrix(ranking),
@@ -177,6 +177,12 @@ def _style_lines(board: Board) -> list[str]:
     return [f"Style, in logits for a response with all of a property against one with none: {effects}."]
 
 
+def _length_lines(board: Board) -> list[str]:
+    """Return the limitations of win rates at equal length, one line per player that has one."""
+    controlled = {player.name: player.length_controlled for player in board.players}
+    return [f"Length: {name}: {each.note}." for name, each in controlled.items() if each is not None and each.note]
+
+
 def _people_lines(people: People, board: Board) -> list[str]:
     annotators = f"{people.annotators} annotator{'s' if people.annotators != 1 else ''}"
     lines = [
@@ -306,6 +312,7 @@ def _player_json(board: Board, player: Player) -> dict[str, Any]:
         "win_rate_at_equal_length": _json(controlled.win_rate if controlled else None),
         "length": _json(controlled.length if controlled else None),
         "length_problem": (controlled.problem or None) if controlled else None,
+        "length_note": (controlled.note or None) if controlled else None,
         "prompts": player.prompts,
         "comparisons": player.comparisons,
         "unscored": player.unscored,

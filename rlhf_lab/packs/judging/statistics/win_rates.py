@@ -65,6 +65,11 @@ def within(estimate: Estimate, low: float, high: float) -> Estimate:
     )
 
 
+PRIOR_SD = 3.0
+"""Standard deviation, in logits, of the prior for judgements that length and author predict without an exception. Under
+it a win rate at equal length is between 0.3 % and 99.7 % with a probability of 95 %."""
+
+
 @dataclass(frozen=True)
 class LengthControlled:
     """A win rate at equal length.
@@ -73,11 +78,13 @@ class LengthControlled:
         win_rate: win rate of A at a length difference of 0.
         length: logits per unit of tanh(difference/sd); positive if longer responses are preferred.
         problem: reason why there is no finite estimate; "" if there is one.
+        note: limitation of a finite estimate; "" if there is none.
     """
 
     win_rate: Estimate
     length: Estimate
     problem: str = ""
+    note: str = ""
 
 
 def length_controlled_win_rate(
@@ -95,9 +102,9 @@ def length_controlled_win_rate(
     (by prompt, with t quantiles), transformed by σ.
 
     Differences from the paper: there is no term for the difficulty of single instructions, which needs many models on
-    the same instructions; no regularisation; Δ is divided by its root mean square about 0, so that equally long
-    responses stay at 0; there is an interval. Limitation: if quality causes length, the removed difference is partly
-    earned.
+    the same instructions; regularisation only for separable judgements (see `PRIOR_SD`), where no maximum-likelihood
+    estimate exists; Δ is divided by its root mean square about 0, so that equally long responses stay at 0; there is
+    an interval. Limitation: if quality causes length, the removed difference is partly earned.
 
     Args:
         score_N: (N,) scores as in `win_rate`.
@@ -111,7 +118,7 @@ def length_controlled_win_rate(
     columns = [np.ones_like(difference_N)]
     if lengths_vary:  # a constant column would make the regression singular
         columns.append(saturated(difference_N, ~np.isnan(score_N)))
-    fit = clustered_logistic(np.stack(columns, axis=1), score_N, prompts_N)
+    fit = clustered_logistic(np.stack(columns, axis=1), score_N, prompts_N, separated_sd=PRIOR_SD)
     missing = Estimate(
         math.nan,
         -math.inf,
@@ -122,7 +129,13 @@ def length_controlled_win_rate(
         fit.unscored,
     )
     length = fit.estimate(1, level=level) if lengths_vary else missing
-    return LengthControlled(_rate_of_intercept(fit, level), length, fit.problem)
+    note = ""
+    if fit.by_prior:
+        note = (
+            "the judge prefers one side without an exception, so the win rate at equal length is known only under a "
+            f"prior (standard deviation {PRIOR_SD:g} logits); more comparisons would move it"
+        )
+    return LengthControlled(_rate_of_intercept(fit, level), length, fit.problem, note)
 
 
 def saturated(difference_N: ArrayLike, scored_N: BoolArray | None = None) -> FloatArray:
