@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rlhf_lab.data.transcript import TURN
 
@@ -21,17 +20,33 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(NOT_WORD.sub(" ", TURN.sub(" ", text).casefold()).split())
 
 
+def positions(texts_words: Sequence[str]) -> dict[str, int]:
+    """Return word → integer whose bit i is 1 if the word is at index i of the list."""
+    found: dict[str, int] = {}
+    for i, word in enumerate(texts_words):
+        found[word] = found.get(word, 0) | 1 << i
+    return found
+
+
 def common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
     """Return the length of the longest common subsequence of two word lists."""
-    # dynamic programming with one row of the table; lengths[i]: for the words of `first` so far and second[:i]
-    lengths = [0] * (len(second) + 1)
-    for word in first:
-        diagonal = 0  # length for the words before `word` and before `other`
-        for i, other in enumerate(second, 1):
-            above = lengths[i]
-            lengths[i] = diagonal + 1 if word == other else max(above, lengths[i - 1])
-            diagonal = above
-    return lengths[-1]
+    return _common_subsequence(positions(first), len(first), second)
+
+
+def _common_subsequence(positions_of_first: Mapping[str, int], size: int, second: Sequence[str]) -> int:
+    """Return the length of the longest common subsequence of a list of `size` words and `second`.
+
+    Bit-parallel dynamic programming (Hyyrö 2004): one addition of integers of `size` bits per word of `second`. Bit i
+    of `flat` is 1 if, for the words of `second` so far, first[: i + 1] has no longer subsequence than first[:i].
+    """
+    every_bit = (1 << size) - 1
+    flat = every_bit
+    for word in second:
+        matches = flat & positions_of_first.get(word, 0)
+        if matches:
+            # the sum carries each match to the end of its block of flat bits; the mask drops the carry out of the row
+            flat = (flat + matches | flat - matches) & every_bit
+    return size - flat.bit_count()
 
 
 def overlap(first: Sequence[str], second: Sequence[str]) -> float:
@@ -77,13 +92,15 @@ class NearDuplicates:
             return self._texts[self._number[text_words]]
         if self.limit >= 1:
             return None
-        counts = Counter(text_words)
+        size = len(text_words)
+        positions_of_text = positions(text_words)
         for number in self._candidates(text_words):
             other = self._words[number]
-            # upper bound: the number of words that the texts have in common in any order, which is fast to compute
-            shared = (counts & Counter(other)).total()
-            bound = 2 * shared / (len(text_words) + len(other))
-            if bound > self.limit and overlap(text_words, other) > self.limit:
+            total = size + len(other)
+            # texts of very different lengths cannot overlap enough
+            if 2 * min(size, len(other)) <= self.limit * total:
+                continue
+            if 2 * _common_subsequence(positions_of_text, size, other) / total > self.limit:
                 return self._texts[number]
         return None
 

@@ -16,6 +16,25 @@ def test_overlap_by_hand():
     assert overlap([], []) == 1.0 and overlap(["a"], []) == 0.0
 
 
+def by_dynamic_programming(first, second) -> int:
+    """The textbook table: lengths[i][j] for first[:i] and second[:j]."""
+    lengths = np.zeros((len(first) + 1, len(second) + 1), dtype=int)
+    for i, word in enumerate(first, 1):
+        for j, other in enumerate(second, 1):
+            better = max(lengths[i - 1, j], lengths[i, j - 1])
+            lengths[i, j] = lengths[i - 1, j - 1] + 1 if word == other else better
+    return int(lengths[-1, -1])
+
+
+def test_the_longest_common_subsequence_is_that_of_the_table():
+    """Lists of 0 to 150 words, so that rows are longer than a machine word."""
+    rng = np.random.default_rng(1)
+    for words_known in (2, 5, 40):
+        for _ in range(40):
+            first, second = (rng.integers(words_known, size=rng.integers(151)).astype(str).tolist() for _ in range(2))
+            assert common_subsequence(first, second) == by_dynamic_programming(first, second)
+
+
 def test_case_punctuation_and_speakers_are_no_difference():
     assert words("\n\nHuman: Which soil, please?\n\nAssistant:") == ("which", "soil", "please")
     found = NearDuplicates(1.0, ["Which soil, please?"])
