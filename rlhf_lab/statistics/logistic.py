@@ -197,7 +197,8 @@ def clustered_logistic(
         precision_M = np.full(columns, separated_sd**-2)
         coefficients_DM, _ = fit_weighted(design_nM, outcome_n, np.ones((1, n)), precision_M=precision_M)
         hessian_MM = _curvature(design_nM, sigmoid(design_nM @ coefficients_DM[0])) + np.diag(precision_M)
-        return LogisticFit(coefficients_DM[0], np.linalg.inv(hessian_MM), n, clusters, unscored, by_prior=True)
+        laplace_MM: FloatArray = np.linalg.inv(hessian_MM).astype(np.float64)
+        return LogisticFit(coefficients_DM[0], laplace_MM, n, clusters, unscored, by_prior=True)
     if problem:
         missing_M = np.full(columns, np.nan)
         unbounded_MM = np.full((columns, columns), np.inf)
