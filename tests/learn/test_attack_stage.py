@@ -90,7 +90,14 @@ def test_the_page_shows_the_attack(attacked):
     assert means == sorted(means, reverse=True)
     assert attack_levels(run, "gold") == []  # no true reward
     table = largest_gains(run)
-    assert len({row[0] for row in table}) == len(table) == 8  # one response per attack
+    names = [title.partition(":")[0] for title, _, _ in table]
+    assert len(set(names)) == len(table) == 8  # one response per attack
+    best = read_jsonl(stage.directory / "transcripts.jsonl")[0]
+    assert table[0] == (
+        f"{best['attack'].replace('_', ' ')}: reward {best['gain']:+.2f}",
+        best["start"],
+        best["response"],
+    )
 
 
 def test_the_same_attack_finds_the_same_responses(attacked, tmp_path):

@@ -9,6 +9,8 @@ from rlhf_lab.results.rundir import StoredRun
 
 PREFIX = {"reward": "exploit_gain/", "gold": "exploit_gold/"}
 SEARCH = {"reward": "attack_gain", "gold": "attack_gold"}
+GAINS = {"reward": "gain", "gold": "gold"}
+"""Name of a gain → its column in transcripts.jsonl."""
 SHOWN = 8
 """Number of responses in the table."""
 NOTE = (
@@ -24,13 +26,17 @@ def attack(run: StoredRun) -> PageSection | None:
         return None
     figures = []
     for what, title in (("reward", "What does the reward pay?"), ("gold", "What is it worth?")):
-        levels = attack_levels(run, what)
-        if levels:
-            label = f"{what} gained, sd of start responses"
-            figures += figure_boxes((title, "", dot_chart(levels, title=title, x_label=label)))
-    charts = [chart for box in figures for chart in box.figures]
-    headings = ("attack", "reward", "gold", "start response", "response of the attack")
-    return PageSection("Attack on the reward", NOTE, charts, ReportTable(headings, largest_gains(run), "left fold"))
+        if levels := attack_levels(run, what):
+            chart = dot_chart(levels, title=title, x_label=f"{what} gained, sd of start responses")
+            figures += figure_boxes((title, "", chart))
+    headings = ("attack and gains", "start response", "response of the attack")
+    return PageSection(
+        "Attack on the reward",
+        NOTE,
+        table=ReportTable(headings, largest_gains(run), "left fold"),
+        template=f"{__package__}:card.html.j2",
+        values={"rows": [figures]},
+    )
 
 
 def attack_levels(run: StoredRun, what: str) -> list[Level]:
@@ -44,10 +50,11 @@ def attack_levels(run: StoredRun, what: str) -> list[Level]:
     return levels
 
 
-def largest_gains(run: StoredRun) -> list[tuple[str, ...]]:
+def largest_gains(run: StoredRun) -> list[tuple[str, str, str]]:
     """Return the responses that gain most, one per attack, as rows of text."""
-    rows: dict[str, tuple[str, ...]] = {}
+    rows: dict[str, tuple[str, str, str]] = {}
     for row in read_jsonl(run.path / "transcripts.jsonl"):
-        gains = [f"{row[key]:+.2f}" if row[key] is not None else "–" for key in ("gain", "gold")]
-        rows.setdefault(row["attack"], (row["attack"].replace("_", " "), *gains, row["start"], row["response"]))
+        known = [f"{what} {row[key]:+.2f}" for what, key in GAINS.items() if row[key] is not None]
+        title = f"{row['attack'].replace('_', ' ')}: {', '.join(known).replace('-', '−')}"
+        rows.setdefault(row["attack"], (title, row["start"], row["response"]))
     return list(rows.values())[:SHOWN]
