@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 PROCESSES = "RLHF_LAB_PROCESSES"
 """Environment variable: number of sweep jobs that run on this machine at the same time."""
 
+GPUS = Path("/proc/driver/nvidia/gpus")
+"""Directory with one entry per GPU of NVIDIA's driver."""
 MEMINFO = Path("/proc/meminfo")
 CGROUPS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
@@ -50,3 +54,15 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # Linux only
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def visible_gpus(environment: Mapping[str, str]) -> list[str]:
+    """Return the GPUs that CUDA will see, as entries of CUDA_VISIBLE_DEVICES; does not initialise CUDA.
+
+    As in CUDA, the list ends before an empty entry or -1. Without the variable it has every GPU of NVIDIA's driver.
+    """
+    chosen = environment.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return [str(index) for index, _ in enumerate(GPUS.iterdir())] if GPUS.is_dir() else []
+    entries = [entry.strip() for entry in chosen.split(",")]
+    return list(takewhile(lambda entry: entry not in ("", "-1"), entries))

@@ -22,7 +22,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from rich.markup import escape
 
-from rlhf_lab.config import check, compose, root, schema, typed_sweep
+from rlhf_lab.config import check, compose, registry, root, schema, typed_sweep
 from rlhf_lab.config.overrides import forced, literal
 from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.config.study_settings import ParetoSettings, StudySettings
@@ -30,7 +30,7 @@ from rlhf_lab.core import invocation
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.files import check_outputs, make_dir, read_json, read_object, write_json, write_text
-from rlhf_lab.core.machine import PROCESSES, usable_cores
+from rlhf_lab.core.machine import PROCESSES, usable_cores, visible_gpus
 from rlhf_lab.core.metrics import metric
 from rlhf_lab.core.redaction import redacted, redacted_arguments
 from rlhf_lab.core.signals import die_with_parent
@@ -41,6 +41,8 @@ from rlhf_lab.trackers.settings import marked
 
 SWEEP = "RLHF_LAB_SWEEP"
 """Environment variable of joblib's jobs: process id of the sweep, which they must not outlive."""
+GPU = "RLHF_LAB_SWEEP_GPU"
+"""Environment variable of a joblib worker that has got its GPU; "" if it keeps all of them."""
 SUBMITTED = "SUBMITIT_EXECUTOR"
 """Environment variable of jobs that submitit started."""
 LAUNCHERS = {
@@ -253,6 +255,8 @@ def run_job(
         job_values = compose.sized({**values, "study": None}, _written_keys())
         stage = _plan_job(check.check(job_values), directory)
         record["run"] = str(stage.directory.resolve())
+        if _is_parallel():
+            _take_gpu(stage.config, int(directory.name))
         result = _run_in_turn(stage, directory, run_stage)
         record |= {"status": result["status"], "error": result.get("error")}
     except LabError as error:
@@ -281,12 +285,31 @@ def _has_outlived_sweep() -> bool:
     return sweep not in (None, str(os.getppid()), str(os.getpid()))
 
 
+def _is_parallel() -> bool:
+    """Return True in a worker that runs beside other jobs of its sweep on this machine."""
+    return SWEEP in os.environ and os.environ.get(PROCESSES, "1") != "1"
+
+
+def _take_gpu(config: root.Config, job: int) -> None:
+    """Give this worker one of several GPUs, by the number of its first job, so that parallel jobs use different ones.
+
+    A worker keeps its GPU for all its jobs, because CUDA reads the variable only once. A job that is itself split
+    between processes keeps all GPUs.
+    """
+    if GPU in os.environ:
+        return
+    gpus = visible_gpus(os.environ)
+    is_split = registry.kind_of("sharding", config.sharding) != "none"
+    os.environ[GPU] = "" if is_split or len(gpus) < 2 else gpus[job % len(gpus)]
+    if os.environ[GPU]:
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ[GPU]
+
+
 def _run_in_turn(
     stage: artifacts.Stage, directory: Path, run_stage: Callable[[artifacts.Stage], tuple[int, dict[str, Any]]]
 ) -> dict[str, Any]:
     """Run a job's stage. Parallel jobs print to a file, because their tables would be interleaved."""
-    parallel = SWEEP in os.environ and os.environ.get(PROCESSES, "1") != "1"
-    if not parallel:
+    if not _is_parallel():
         return run_stage(stage)[1]
     started = time.monotonic()
     log = directory / "output.txt"

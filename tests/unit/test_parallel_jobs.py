@@ -12,6 +12,7 @@ import pytest
 from support import checked
 
 from rlhf_lab.config import root
+from rlhf_lab.core import machine
 from rlhf_lab.core.console import console
 from rlhf_lab.core.machine import PROCESSES
 from rlhf_lab.sweeps import sweep
@@ -90,3 +91,47 @@ def test_a_worker_ends_with_its_job_where_the_sweep_has_ended(job, monkeypatch):
     with pytest.raises(SystemExit):
         sweep.run_job(root.to_values(checked("dpo")), lambda stage: (0, RESULT))
     assert json.loads((job.directory / "job.json").read_text())["status"] == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [
+        ("0,1,2", ["0", "1", "2"]),
+        ("3", ["3"]),
+        ("", []),
+        ("-1", []),
+        ("1,-1,2", ["1"]),
+        ("GPU-a, GPU-b", ["GPU-a", "GPU-b"]),
+    ],
+)
+def test_gpus_of_the_variable_are_read_as_cuda_reads_them(variable, expected):
+    assert machine.visible_gpus({"CUDA_VISIBLE_DEVICES": variable}) == expected
+
+
+def test_gpus_of_the_driver_count_without_the_variable(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "GPUS", tmp_path / "none")
+    assert machine.visible_gpus({}) == []
+    for name in ("0000:3b:00.0", "0000:d8:00.0"):
+        (tmp_path / "gpus" / name).mkdir(parents=True)
+    monkeypatch.setattr(machine, "GPUS", tmp_path / "gpus")
+    assert machine.visible_gpus({}) == ["0", "1"]
+
+
+@pytest.fixture
+def four_gpus(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    monkeypatch.setenv(sweep.GPU, "unset")  # so that the fixture removes what the test sets
+    monkeypatch.delenv(sweep.GPU)
+
+
+@pytest.mark.parametrize(("job", "gpu"), [(0, "4"), (3, "7"), (5, "5")])
+def test_parallel_jobs_get_different_gpus(four_gpus, job, gpu):
+    sweep._take_gpu(checked("sft"), job)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == gpu
+    sweep._take_gpu(checked("sft"), job + 1)  # the worker's next job
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == gpu
+
+
+def test_a_job_of_several_processes_keeps_all_gpus(four_gpus):
+    sweep._take_gpu(checked("sft", "sharding=ddp", "sharding.processes=2"), 1)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"
