@@ -12,6 +12,7 @@
     python -m rlhf_lab leaderboard FILE …          rank the authors of the responses in judgements.jsonl
     python -m rlhf_lab judge A B judge=…           let a judge compare responses of A and B; judge A grades them
     python -m rlhf_lab gate SUITE.yaml RUN         check a run against a suite; status 1 if it fails
+    python -m rlhf_lab attack [needs.reward=RUN …] search for responses that fool a reward, before training on it
     python -m rlhf_lab rescore DIR 'reward.weights={bt:.7,programmatic:.3}' …
     python -m rlhf_lab label RUN_OR_FILE           compare responses in the browser; export=FILE.jsonl writes the labels
     python -m rlhf_lab sandbox [probes=true]       show how programs of a model are isolated here; run attacks on it

@@ -86,7 +86,6 @@ def test_every_option_of_every_group_is_explained() -> None:
         (["algorithm.beta"], ["per nat", "1/nats", "dpo_iterative"]),
         (["algorithm=ppo", "algorithm.beta", "+recipe=ppo"], ["0.4 (model.tuned)", "algorithm=", "at least 0"]),
         (["reward=bt"], ["reward.terms.bt.ensemble", "uwo"]),
-        (["agent=react"], ["agent.max_calls", "agent.llm"]),  # it has no settings of its own
         (["reward"], ["reward.monitor.action", "reward=verifier"]),
         (["model=hf"], ["model.path", "hub id or directory"]),
         (["evaluation"], ["evaluation.samples_per_prompt", "at least 1"]),

@@ -46,6 +46,10 @@ def distribution(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", re.split(r"[<>=!~\[; ]", requirement, maxsplit=1)[0]).lower()
 
 
+HAS_ALL_PACKS = {"agents", "code", "judging", "speech"} <= {
+    path.name for path in (ROOT / "rlhf_lab" / "packs").iterdir()
+}
+needs_all_packs = pytest.mark.skipif(not HAS_ALL_PACKS, reason="libraries of deleted packs stay declared")
 DECLARED = {distribution(text) for text in PROJECT["dependencies"]}
 OPTIONAL = {distribution(text) for texts in PROJECT["optional-dependencies"].values() for text in texts}
 
@@ -91,12 +95,14 @@ def test_every_imported_library_is_declared(directory: str) -> None:
     assert not undeclared, f"imported but not declared in pyproject.toml: {undeclared}"
 
 
+@needs_all_packs
 def test_every_declared_library_is_imported() -> None:
     used = set().union(*(distributions_of(module) for name in ("rlhf_lab", "tests") for module in libraries(name)))
     unused = (DECLARED | OPTIONAL) - used - set(NOT_IMPORTED)
     assert not unused, f"declared in pyproject.toml but imported by no file: {sorted(unused)}"
 
 
+@needs_all_packs
 def test_the_exceptions_are_exceptions() -> None:
     modules = libraries("rlhf_lab").keys() | libraries("tests").keys()
     assert set(ELSEWHERE) <= modules
