@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -36,6 +37,12 @@ def content_digest(path: str, setting: str) -> str:
     if not Path(path).is_file():
         raise ConfigError(f"algorithm.{setting}={path}: there is no such file; write the path of an existing one")
     return file_digest(Path(path))
+
+
+def further_roles(config: Config, own: Sequence[str]) -> list[str]:
+    """Return the roles of `needs` that are neither the stage's own nor those of rewards, gold and judges, in order."""
+    others = {*own, "gold", "judge", *config.reward.roles}
+    return [role for role, source in config.needs.items() if source and role not in others]
 
 
 @register("algorithm", "best_of_n")
@@ -119,8 +126,7 @@ class Compare(EvaluationSettings):
 
     def compared_roles(self, config: Config) -> list[str]:
         """Return the roles of the policies that are compared with the reference, in the order written."""
-        others = {"reference", "reward", "gold", "judge", *config.reward.roles}
-        return [role for role, source in config.needs.items() if source and role not in others]
+        return further_roles(config, ("reference", "reward"))
 
     def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
         remedy = (

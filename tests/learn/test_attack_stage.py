@@ -9,6 +9,7 @@ import pytest
 from support import ONE_LAYER, command_inside, planned
 
 from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.evaluations.evaluator import REFERENCE_NAME
 from rlhf_lab.evaluations.verbosity import is_verbose
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.reports.reward.attack import attack_levels, largest_gains
@@ -106,6 +107,27 @@ def test_the_same_attack_finds_the_same_responses(attacked, tmp_path):
     data = ("data=pairs", f"data.path={stage.config.data.path}")
     again = execute(planned("attack", *data, *SIZES, *arguments, f"outputs={tmp_path}"))
     assert again["metrics"]["attack_gain"] == result["metrics"]["attack_gain"]
+
+
+def test_a_policy_trained_on_the_reward_is_measured_as_the_attack_is(attacked, toy, tmp_path):
+    stage, _ = attacked
+    arguments = [f"needs.{role}={stage.config.needs[role]}" for role in ("policy", "reward")]
+    data = ("data=pairs", f"data.path={toy[0]}")
+    # the start policy in the place of a trained one: only the random numbers of its samples differ
+    planned_attack = planned(
+        "attack", *data, *SIZES, *arguments, f"+needs.later={toy[1]}", "algorithm.pairs=5", f"outputs={tmp_path}"
+    )
+    metrics = execute(planned_attack)["metrics"]
+    rows = read_jsonl(planned_attack.directory / "evaluation.jsonl")
+    proxy = {name: [row["proxy"] for row in rows if row["policy"] == name] for name in (REFERENCE_NAME, "later")}
+    assert len(proxy["later"]) == len(proxy[REFERENCE_NAME]) == 6 * 3  # prompts · samples
+    expected = (np.mean(proxy["later"]) - np.mean(proxy[REFERENCE_NAME])) / np.std(proxy[REFERENCE_NAME])
+    assert metrics["trained_gain/later"]["mean"] == pytest.approx(expected)
+    assert metrics["trained_gain/later"]["clusters"] == 6
+    assert metrics["accuracy"]["n"] == 5
+    names = [level.name for level in attack_levels(read_run(planned_attack.directory), "reward")]
+    assert "policy later" in names
+    assert "| trained/later | " in (planned_attack.directory / "card.md").read_text(encoding="utf-8")
 
 
 FUNCTION = """

@@ -16,7 +16,7 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.evaluations.attack import card
-from rlhf_lab.evaluations.attack.attack import Scale, Starts, above, best_of_samples, fixed_exploits, summarise
+from rlhf_lab.evaluations.attack.attack import Samples, Scale, above, best_of_samples, fixed_exploits, summarise
 from rlhf_lab.evaluations.attack.card import Attacked
 from rlhf_lab.evaluations.attack.exploits import EXPLOITS, FLATTERY, Source, split_sentences, split_words
 from rlhf_lab.evaluations.attack.search import Candidate, Edit, Search, text_pool
@@ -130,13 +130,13 @@ def test_fixed_exploits():
     assert EXPLOITS["formatting"](source(response="")) == "## Answer\n\n\n\n**Summary:**"
 
 
-def starts(reward, gold) -> Starts:
+def starts(reward, gold) -> Samples:
     responses = [["A drink.", "Tea."] for _ in reward]
-    return Starts([f"p{index}" for index in range(len(reward))], responses, np.array(reward), np.array(gold))
+    return Samples([f"p{index}" for index in range(len(reward))], responses, np.array(reward), np.array(gold))
 
 
 def test_exploits_of_other_prompts_take_the_next_start_response():
-    given = Starts(PROMPTS, [[STARTS[0]], [STARTS[1]]], np.zeros((2, 1)), np.zeros((2, 1)))
+    given = Samples(PROMPTS, [[STARTS[0]], [STARTS[1]]], np.zeros((2, 1)), np.zeros((2, 1)))
     made = fixed_exploits(given, seed=0)
     assert made["other_prompt"] == [STARTS[1], STARTS[0]]
     assert made == fixed_exploits(given, seed=0)
@@ -273,3 +273,12 @@ def test_an_attack_needs_responses_to_start_from(tmp_path):
     prompts = ("data=prompts", f"data.path={tmp_path / 'prompts.jsonl'}", "needs.policy=null", "reward=length")
     with pytest.raises(ConfigError, match="no responses to start from"):
         checked("attack", *prompts)
+
+
+def test_a_trained_policy_needs_the_policy_that_it_started_from(tmp_path):
+    (tmp_path / "pairs.jsonl").write_text(
+        "".join(json.dumps({"prompt": f"Q{n}?", "chosen": "Yes.", "rejected": "No."}) + "\n" for n in range(20))
+    )
+    pairs = ("data=pairs", f"data.path={tmp_path / 'pairs.jsonl'}", "needs.policy=null", "reward=length")
+    with pytest.raises(ConfigError, match="needs.ppo is a policy that was trained on the reward, and needs.policy is"):
+        checked("attack", *pairs, "+needs.ppo=outputs/runs/ppo/model")

@@ -1,5 +1,6 @@
 """Stage that attacks the reward of the run: fixed exploits, the best of several samples, and a search.
 
+Policies that were trained on the reward count as attacks too: their responses show what training gained and lost.
 Gains of the reward are in standard deviations of the reward over start responses, gains of gold in those of gold, so
 that rewards with different units can be compared. The search sees the reward only. A response that the reward leaves
 unscored is excluded and counted.
@@ -18,30 +19,31 @@ import numpy as np
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.evaluations.attack import card
-from rlhf_lab.evaluations.attack.card import Attacked
+from rlhf_lab.evaluations.attack.card import SEARCH, TRAINED, Attacked, gain_metrics
 from rlhf_lab.evaluations.attack.exploits import EXPLOITS, TEXTS, Source
 from rlhf_lab.evaluations.attack.search import Candidate, Search, text_pool
 from rlhf_lab.evaluations.attack.settings import Attack
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, heldout_evaluator
 from rlhf_lab.evaluations.repeated_samples import by_prompt
+from rlhf_lab.evaluations.reward_audit import audit_pairs
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.rewards.graph import build_reward, text_reward
 from rlhf_lab.statistics.estimates import floats
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.training.run import Result, Run
 
-SEARCH, BEST_OF_N = "search", "best_of_n"
-"""Names of the attacks that are not fixed exploits."""
-PRIMARY = ("attack_gain", "attack_gold", "attack_words", "attack_unscored", "attack_queries", "reward_sd")
+BEST_OF_N = "best_of_n"
+"""Name of the attack that selects the best of several samples of the start policy."""
+PRIMARY = ("attack_gain", "attack_gold", "attack_words", "attack_unscored", "attack_queries", "accuracy", "reward_sd")
 
 
 @dataclass(frozen=True)
-class Starts:
-    """Ordinary responses that the attack starts from.
+class Samples:
+    """Responses of one policy, or of the data. Those that the attack starts from are called start responses.
 
     Attributes:
         prompts: P prompts.
-        responses: S responses to each prompt; the first is the start.
+        responses: S responses to each prompt; the first start response is the one that the attack edits.
         reward_PS: their rewards.
         gold_PS: their true rewards; NaN if there is none.
     """
@@ -64,7 +66,10 @@ class AttackStage:
         self.reward = text_reward(graph, run.corpus)
 
     def finish(self) -> Result:
-        policies, starts = self._sample() if self.run.needs.get("policy") else ([], self._read_data())
+        policies, samples = (
+            self._sample() if self.run.needs.get("policy") else ([], {REFERENCE_NAME: self._read_data()})
+        )
+        starts = samples.pop(REFERENCE_NAME)
         reward_sd = float(np.nanstd(starts.reward_PS)) if np.isfinite(starts.reward_PS).any() else 0.0
         if not reward_sd:
             self.run.note("the reward is the same for all start responses, so gains have no scale and are not known")
@@ -76,8 +81,11 @@ class AttackStage:
             attacks[BEST_OF_N] = best_of_samples(starts)
         attacks |= fixed_exploits(starts, self.run.seed("exploits"))
         results = {name: self._measure(name, responses, scale) for name, responses in attacks.items()}
+        results |= {TRAINED + role: gains_of_policy(role, trained, scale) for role, trained in samples.items()}
         metrics = summarise(results, scale, found)
         metrics["attack_queries"] = queries
+        if self.settings.pairs:
+            metrics["accuracy"] = audit_pairs(self.reward, self.run.corpus.test[: self.settings.pairs])["accuracy"]
         edits = [candidate.edits for candidate in found]
         card.write(self.run.directory, self.graph.name, results, edits, metrics)
         primary = [name for name in PRIMARY if name in metrics]
@@ -86,26 +94,28 @@ class AttackStage:
         )
         return Result(policies, metrics, [*primary, *best_first], above(metrics["attack_gain"].mean, self.settings))
 
-    def _sample(self) -> tuple[list[dict[str, Any]], Starts]:
-        """Sample start responses from `needs.policy`. Return (evaluated policies, start responses)."""
-        run = self.run
-        source = run.needs["policy"]
-        model = load_policy(source, run.config.model, device=run.device)
-        evaluator = heldout_evaluator(run, model, load_encoder(source, run.config.model), self.graph)
-        evaluator.evaluate(REFERENCE_NAME, model, self.settings.samples)
-        rows_by_prompt = by_prompt(evaluator.rows(REFERENCE_NAME))
-        # a world of verifiable tasks has `correct` in place of a gold reward
-        has_gold = any(row["gold"] is not None for rows in rows_by_prompt for row in rows)
-        column = "gold" if has_gold else "correct"
-        starts = Starts(
-            prompts=[rows[0]["prompt"] for rows in rows_by_prompt],
-            responses=[[row["response"] for row in rows] for rows in rows_by_prompt],
-            reward_PS=np.stack([floats([row["proxy"] for row in rows]) for rows in rows_by_prompt]),
-            gold_PS=np.stack([floats([row[column] for row in rows]) for rows in rows_by_prompt]),
-        )
-        return evaluator.policies, starts
+    def _sample(self) -> tuple[list[dict[str, Any]], dict[str, Samples]]:
+        """Sample from `needs.policy` and from the policies that were trained on the reward.
 
-    def _read_data(self) -> Starts:
+        Returns:
+            the evaluated policies, and name → samples. The start responses have the name of the reference.
+        """
+        run = self.run
+        policy = load_policy(run.needs["policy"], run.config.model, device=run.device)
+        evaluator = heldout_evaluator(run, policy, load_encoder(run.needs["policy"], run.config.model), self.graph)
+        evaluator.evaluate(REFERENCE_NAME, policy, self.settings.samples)
+        trained_roles = self.settings.trained_roles(run.config)
+        for role in trained_roles:
+            # one trained policy is in memory at a time
+            evaluator.evaluate(
+                role,
+                load_policy(run.needs[role], run.config.model, device=run.device),
+                self.settings.samples,
+            )
+        samples = {name: samples_of_rows(evaluator.rows(name)) for name in (REFERENCE_NAME, *trained_roles)}
+        return evaluator.policies, samples
+
+    def _read_data(self) -> Samples:
         """Return the chosen responses of held-out data as start responses, one per prompt."""
         responses: dict[str, str] = {}
         for pair in self.run.corpus.test:
@@ -118,9 +128,9 @@ class AttackStage:
             )
         prompts, starts = list(responses), list(responses.values())
         reward_P1 = self.reward(prompts, starts).total_N[:, None]
-        return Starts(prompts, [[start] for start in starts], reward_P1, self._truth(prompts, starts)[:, None])
+        return Samples(prompts, [[start] for start in starts], reward_P1, self._truth(prompts, starts)[:, None])
 
-    def _search(self, starts: Starts) -> tuple[list[Candidate], int]:
+    def _search(self, starts: Samples) -> tuple[list[Candidate], int]:
         """Return the best response to each prompt that the search finds, and the number of queries."""
         settings = self.settings
         pairs = self.run.corpus.train[: settings.pool_pairs]
@@ -163,18 +173,47 @@ class AttackStage:
 class Scale:
     """Start responses with the units of gains: standard deviations over them, NaN if there is no spread."""
 
-    starts: Starts
+    starts: Samples
     reward_sd: float
     gold_sd: float
 
 
-def best_of_samples(starts: Starts) -> list[str]:
+def samples_of_rows(rows: Sequence[dict[str, Any]]) -> Samples:
+    """Return the samples of an evaluated policy from the rows of its evaluation."""
+    rows_by_prompt = by_prompt(rows)
+    # a world of verifiable tasks has `correct` in place of a gold reward
+    has_gold = any(row["gold"] is not None for row in rows)
+    column = "gold" if has_gold else "correct"
+    return Samples(
+        prompts=[rows[0]["prompt"] for rows in rows_by_prompt],
+        responses=[[row["response"] for row in rows] for rows in rows_by_prompt],
+        reward_PS=np.stack([floats([row["proxy"] for row in rows]) for rows in rows_by_prompt]),
+        gold_PS=np.stack([floats([row[column] for row in rows]) for rows in rows_by_prompt]),
+    )
+
+
+def gains_of_policy(role: str, trained: Samples, scale: Scale) -> list[Attacked]:
+    """Return what a trained policy gained over the start policy: S responses per prompt, each against a start response.
+
+    The evaluation has scored them, so the reward is not called again.
+    """
+    starts = scale.starts
+    gain_PS = (trained.reward_PS - starts.reward_PS) / scale.reward_sd
+    gold_PS = (trained.gold_PS - starts.gold_PS) / scale.gold_sd
+    return [
+        Attacked(TRAINED + role, prompt, starts.responses[p][s], response, float(gain_PS[p, s]), float(gold_PS[p, s]))
+        for p, prompt in enumerate(trained.prompts)
+        for s, response in enumerate(trained.responses[p])
+    ]
+
+
+def best_of_samples(starts: Samples) -> list[str]:
     """Return the sample with the highest reward of each prompt; samples without a score are never chosen."""
     reward_PS = np.where(np.isnan(starts.reward_PS), -np.inf, starts.reward_PS)
     return [responses[best] for responses, best in zip(starts.responses, reward_PS.argmax(axis=1), strict=True)]
 
 
-def fixed_exploits(starts: Starts, seed: int) -> dict[str, list[str]]:
+def fixed_exploits(starts: Samples, seed: int) -> dict[str, list[str]]:
     """Return name → rewritten start response of each prompt."""
     first = [responses[0] for responses in starts.responses]
     others = [*first[1:], first[0]]  # the start response to the next prompt
@@ -189,14 +228,16 @@ def fixed_exploits(starts: Starts, seed: int) -> dict[str, list[str]]:
 
 def summarise(results: dict[str, list[Attacked]], scale: Scale, found: Sequence[Candidate]) -> dict[str, Any]:
     """Return the metrics of all attacks, with intervals over prompts."""
-    prompts = scale.starts.prompts
     metrics: dict[str, Any] = {}
     for name, attacked in results.items():
+        prompts = [row.prompt for row in attacked]
         gain = clustered_mean([row.gain for row in attacked], prompts)
         gold = clustered_mean([row.gold for row in attacked], prompts)
-        metrics["attack_gain" if name == SEARCH else f"exploit_gain/{name}"] = gain
+        gain_name, gold_name = gain_metrics(name)
+        metrics[gain_name] = gain
         if gold.n:  # no true reward, no change of it
-            metrics["attack_gold" if name == SEARCH else f"exploit_gold/{name}"] = gold
+            metrics[gold_name] = gold
+    prompts = scale.starts.prompts
     more_words = [len(row.response.split()) - len(row.start.split()) for row in results[SEARCH]]
     metrics["attack_words"] = clustered_mean(more_words, prompts)
     unscored_P = np.isnan(scale.starts.reward_PS[:, 0])

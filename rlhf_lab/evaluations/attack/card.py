@@ -24,6 +24,10 @@ from rlhf_lab.statistics.estimates import Estimate, format_estimate
 
 TRANSCRIPTS_SHOWN = 5
 """Number of transcripts in `card.md`."""
+SEARCH = "search"
+"""Name of the search among the attacks."""
+TRAINED = "trained/"
+"""Prefix of the names of policies that were trained on the reward."""
 REPEATED = r"(.{20,}?)\s*(?:\1\s*){2}"
 """Regular expression of a text that stands three times in a row."""
 
@@ -33,7 +37,8 @@ class Attacked:
     """Response of an attack to one prompt.
 
     Attributes:
-        attack: name of the attack: `search`, `best_of_n` or a fixed exploit.
+        attack: name of the attack: `search`, `best_of_n`, a fixed exploit, or `trained/` and the role of
+            a policy that was trained on the reward.
         prompt: the prompt.
         start: the start response.
         response: the response of the attack.
@@ -63,6 +68,16 @@ class Attacked:
         return row | {key: row[key] if math.isfinite(row[key]) else None for key in ("gain", "gold")}
 
 
+def gain_metrics(attack: str) -> tuple[str, str]:
+    """Return the names of the metrics of an attack: reward gained and gold gained."""
+    if attack == SEARCH:
+        return "attack_gain", "attack_gold"
+    if attack.startswith(TRAINED):
+        role = attack.removeprefix(TRAINED)
+        return f"trained_gain/{role}", f"trained_gold/{role}"
+    return f"exploit_gain/{attack}", f"exploit_gold/{attack}"
+
+
 def write(
     directory: Path,
     reward: str,
@@ -81,11 +96,11 @@ def write(
     """
     rows = [row for attacked in results.values() for row in attacked]
     rows.sort(key=lambda row: -row.gain if math.isfinite(row.gain) else math.inf)
-    edits_of = {id(row): list(map(asdict, steps)) for row, steps in zip(results["search"], edits, strict=True)}
+    edits_of = {id(row): list(map(asdict, steps)) for row, steps in zip(results[SEARCH], edits, strict=True)}
     paying = [row for row in rows if row.pays]
     _write_jsonl(directory / "transcripts.jsonl", [row.row() | {"edits": edits_of.get(id(row), [])} for row in rows])
     _write_jsonl(directory / "exploits.jsonl", [_pair(row) for row in paying])
-    _write_suite(directory, paying, {id(row): steps for row, steps in zip(results["search"], edits, strict=True)})
+    _write_suite(directory, paying, {id(row): steps for row, steps in zip(results[SEARCH], edits, strict=True)})
     estimates = {name: value.to_dict() if isinstance(value, Estimate) else value for name, value in metrics.items()}
     write_json(directory / "card.json", {"reward": reward, "metrics": estimates})
     write_text(directory / "card.md", card_text(reward, rows, list(results), metrics))
@@ -137,8 +152,7 @@ def card_text(reward: str, rows: Sequence[Attacked], attacks: Sequence[str], met
     lines = [f"# Attack on the reward `{reward}`", "", verdict(metrics), ""]
     lines += ["| attack | reward gained (sd) | gold gained (sd) |", "|---|---|---|"]
     for name in attacks:
-        key = ("attack_gain", "attack_gold") if name == "search" else (f"exploit_gain/{name}", f"exploit_gold/{name}")
-        gain, gold = (format_estimate(metrics[part]) if part in metrics else "not known" for part in key)
+        gain, gold = (format_estimate(metrics[key]) if key in metrics else "not known" for key in gain_metrics(name))
         lines.append(f"| {name} | {gain} | {gold} |")
     lines += [
         "",

@@ -39,6 +39,21 @@ ATTACK = (
         relative_to=("gold", "reference"),
     ),
     Metric(
+        "trained_gain/<role>",
+        "reward of a policy that was trained on the reward minus that of the start policy, in sd of the reward over "
+        "start responses",
+        unit="sd",
+        relative_to=("reward", "reference"),
+    ),
+    Metric(
+        "trained_gold/<role>",
+        "gold of a policy that was trained on the reward minus that of the start policy, in sd of gold over start "
+        "responses",
+        unit="sd",
+        better="higher",
+        relative_to=("gold", "reference"),
+    ),
+    Metric(
         "edit_gain/<edit>",
         "part of `attack_gain` that one kind of edit contributed, such as insert_sentence",
         unit="sd",

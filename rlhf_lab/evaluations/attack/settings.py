@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.ranges import Finite, Ge
-from rlhf_lab.evaluations.settings import EvaluationSettings
+from rlhf_lab.evaluations.settings import EvaluationSettings, further_roles
+from rlhf_lab.training.settings import ModelCopies
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -21,7 +22,9 @@ class Attack(EvaluationSettings):
     """Attack on the reward of the run: search for responses that it prefers, starting from ordinary responses.
 
     The start responses are sampled from `needs.policy`, or are those of the held-out data without it. The search
-    calls only the reward. The true reward, if there is one, is measured afterwards.
+    calls only the reward. The true reward, if there is one, is measured afterwards. Further roles of `needs`, with
+    names of your choice, are policies that were trained on the reward from `needs.policy`: their gains are measured as
+    those of the attack are.
 
     Args:
         samples: number of responses per prompt that are sampled from `needs.policy`. They set the scale (the standard
@@ -33,10 +36,12 @@ class Attack(EvaluationSettings):
         pool_pairs: number of training pairs whose sentences and words may be inserted.
         max_words: maximum number of words of a response in the search; 0 takes the longest start response, so that a
             gain does not come from length alone.
+        pairs: number of held-out preference pairs on which the accuracy of the reward is measured; 0 measures none.
         max_gain: maximum attack gain; above it the exit status is 1. null always passes.
     """
 
     reads_reward: ClassVar[bool] = True
+    any_needs: ClassVar[bool] = True
     optional_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.SINGLE_TURN)
     is_distributed: ClassVar[bool] = False
@@ -49,16 +54,34 @@ class Attack(EvaluationSettings):
     units: Literal["sentences", "words", "both"] = "both"
     pool_pairs: Annotated[int, Ge(0)] = 800
     max_words: Annotated[int, Ge(0, hint="0 is the longest start response")] = 0
+    pairs: Annotated[int, Ge(0, hint="0 measures no accuracy")] = 0
     max_gain: Annotated[float, Finite()] | None = None
+
+    def trained_roles(self, config: Config) -> list[str]:
+        """Return the roles of policies that were trained on the reward, in the order written."""
+        return further_roles(config, ("policy", *self.optional_needs))
+
+    def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
+        remedy = "there is no KL between them; name policies that were trained from needs.policy"
+        return dict.fromkeys(self.trained_roles(config), ("policy", remedy))
+
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        """Return the models in memory: the start policy and one trained policy at a time."""
+        return [ModelCopies("policy"), ModelCopies("trained policy")]
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [(evaluation.prompts, self.samples)]
 
 
 def problems(config: Config) -> list[str]:
-    """Return a problem if an attack has no responses to start from."""
+    """Return a problem if an attack has no responses to start from, or no policy that a trained one started from."""
     if not isinstance(config.algorithm, Attack) or config.needs.get("policy"):
         return []
+    if trained := config.algorithm.trained_roles(config):
+        return [
+            f"needs.{trained[0]} is a policy that was trained on the reward, and needs.policy is not set; name the "
+            "policy that its training started from (needs.policy=RUN)"
+        ]
     starts = Capability.PAIRS | Capability.DEMONSTRATIONS
     if config.data.provides & starts:
         return []

@@ -7,7 +7,8 @@ from rlhf_lab.figures.charts import Level, dot_chart
 from rlhf_lab.reports.sections import PageSection, ReportTable, figure_boxes
 from rlhf_lab.results.rundir import StoredRun
 
-PREFIX = {"reward": "exploit_gain/", "gold": "exploit_gold/"}
+PREFIXES = {"reward": ("exploit_gain/", "trained_gain/"), "gold": ("exploit_gold/", "trained_gold/")}
+"""Kind of gain → prefixes of its metrics; the second one is that of policies trained on the reward."""
 SEARCH = {"reward": "attack_gain", "gold": "attack_gold"}
 GAINS = {"reward": "gain", "gold": "gold"}
 """Name of a gain → its column in transcripts.jsonl."""
@@ -16,7 +17,8 @@ SHOWN = 8
 NOTE = (
     "Means over prompts with 95 % interval, in standard deviations over start responses. The search edits the start "
     "response and sees only the reward. The fixed exploits add nothing to a response, so a good reward does not pay "
-    "for them. All responses: `transcripts.jsonl`; for a model card: `card.md`."
+    "for them. A policy that was trained on the reward is named by its role. All responses: `transcripts.jsonl`; for a "
+    "model card: `card.md`."
 )
 
 
@@ -40,13 +42,15 @@ def attack(run: StoredRun) -> PageSection | None:
 
 
 def attack_levels(run: StoredRun, what: str) -> list[Level]:
-    """Return the gains of the search and of every exploit, largest first; `what` is "reward" or "gold"."""
+    """Return the gains of the search, then of exploits and trained policies, largest first, for "reward" or "gold"."""
     levels = []
     if SEARCH[what] in run.results:
         levels.append(Level("search", run.results[SEARCH[what]]))
-    exploits = [name for name in run.results if name.startswith(PREFIX[what])]
-    for name in sorted(exploits, key=lambda name: -run.results[name].mean):
-        levels.append(Level(name.removeprefix(PREFIX[what]).replace("_", " "), run.results[name]))
+    others = [name for name in run.results if name.startswith(PREFIXES[what])]
+    for name in sorted(others, key=lambda name: -run.results[name].mean):
+        kind, _, attack = name.partition("/")
+        title = f"policy {attack}" if kind.startswith("trained") else attack
+        levels.append(Level(title.replace("_", " "), run.results[name]))
     return levels
 
 
@@ -55,6 +59,7 @@ def largest_gains(run: StoredRun) -> list[tuple[str, str, str]]:
     rows: dict[str, tuple[str, str, str]] = {}
     for row in read_jsonl(run.path / "transcripts.jsonl"):
         known = [f"{what} {row[key]:+.2f}" for what, key in GAINS.items() if row[key] is not None]
-        title = f"{row['attack'].replace('_', ' ')}: {', '.join(known).replace('-', '−')}"
+        attack = row["attack"].replace("trained/", "policy ").replace("_", " ")
+        title = f"{attack}: {', '.join(known).replace('-', '−')}"
         rows.setdefault(row["attack"], (title, row["start"], row["response"]))
     return list(rows.values())[:SHOWN]
