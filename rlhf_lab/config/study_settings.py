@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from rlhf_lab.config.section import Section, section
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import CheckedSettings, Ge, NotEmpty
+from rlhf_lab.core.ranges import CheckedSettings, Ge, Le, NotEmpty
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,40 @@ class ParetoSettings(CheckedSettings):
         )
 
 
+@dataclass(frozen=True)
+class CorrelationSettings(CheckedSettings):
+    """Claim that a metric is correlated with another one over the settings of a study.
+
+    A setting is one combination of the swept values other than the seed, for example one reward function.
+
+    Args:
+        metric: one of the study's metrics, the predictor.
+        outcome: another one, which is predicted.
+        direction: sign of the claimed rank correlation.
+        minimum: claimed size of the correlation, within each value of `by` and pooled.
+        minimum_low: bound that the interval of the pooled correlation must stay beyond.
+        stronger_than: another metric that is claimed to be correlated less with the outcome; null claims nothing.
+    """
+
+    metric: str
+    outcome: str
+    direction: Literal["positive", "negative"]
+    minimum: Annotated[float, Ge(0), Le(1)] = 0.7
+    minimum_low: Annotated[float, Ge(0), Le(1)] = 0.4
+    stronger_than: str | None = None
+
+    @property
+    def metrics(self) -> list[str]:
+        """Metrics that the claim reads."""
+        return [name for name in (self.metric, self.outcome, self.stronger_than) if name is not None]
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (len(set(self.metrics)) == len(self.metrics), "metric, outcome and stronger_than are different metrics"),
+        )
+
+
 @section("study")
 @dataclass(frozen=True)
 class StudySettings(Section):
@@ -75,6 +109,7 @@ class StudySettings(Section):
         curves: `overoptimization` adds gold and proxy against √KL during training, with a fitted curve per level and
             its turning point (arXiv:2210.10760).
         fronts: pairs of metrics with a Pareto front: the table and the report show which levels are not dominated.
+        correlations: claims that one metric is correlated with another over the settings of the sweep.
         processes: number of jobs that run at the same time on this machine.
         size: `full` runs the recipe as written; `quick` applies the overrides in `quick`.
         quick: override → value of the small version of the study.
@@ -93,6 +128,7 @@ class StudySettings(Section):
     labels: dict[str, Any] = field(default_factory=dict)
     curves: Literal["overoptimization"] | None = None
     fronts: list[ParetoSettings] = field(default_factory=list)
+    correlations: list[CorrelationSettings] = field(default_factory=list)
     processes: int = 2
     size: Literal["full", "quick"] = "full"
     quick: dict[str, Any] = field(default_factory=dict)
@@ -123,6 +159,11 @@ class StudySettings(Section):
                 (name in self.metrics, f"fronts: {name} is not among metrics: {', '.join(self.metrics)}")
                 for pareto_front in self.fronts
                 for name in pareto_front.metrics
+            ),
+            *(
+                (name in self.metrics, f"correlations: {name} is not among metrics: {', '.join(self.metrics)}")
+                for correlation in self.correlations
+                for name in correlation.metrics
             ),
             *(
                 (p.metric in self.metrics, f"predicts: {p.metric} is not among metrics: {', '.join(self.metrics)}")

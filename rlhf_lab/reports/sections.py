@@ -36,6 +36,7 @@ RUN = (
 """Default sections of the page of a run, in order."""
 STUDY = (
     "rlhf_lab.reports.study.header:header",
+    "rlhf_lab.reports.study.correlations:correlations",
     "rlhf_lab.reports.study.metric_tables:primary",
     "rlhf_lab.reports.study.paths:paths",
     "rlhf_lab.reports.study.metric_tables:exploratory",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rlhf_lab.results.answer import Conclusion
 from rlhf_lab.results.wording import SMOKE_CAVEAT, compact, metric_phrase, p_equals, signed
 from rlhf_lab.statistics.inference import repetitions_to_decide
+from rlhf_lab.studies.correlations import correlation_conclusion
 from rlhf_lab.studies.curves import curve_conclusion
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pareto_front import pareto_conclusion
@@ -25,11 +26,13 @@ def write_conclusion(study: Study, sections: list[MetricSection]) -> Conclusion:
         return Conclusion(f"No finding: none of the {len(study.frame)} jobs completed.")
     rows = verdicts(study)
     sentences = _claim_sentences(rows)
-    if all(row.verdict == NOT_SWEPT for row in rows):  # also without claims: report the measurements instead
+    correlations = correlation_conclusion(study)
+    # Without a claim to decide, the measurements are reported instead.
+    if all(row.verdict == NOT_SWEPT for row in rows) and not correlations:
         for section in sections:
             if section.metric == study.primary:
                 sentences += _section_sentences(study, section)
-    sentences += [pareto_conclusion(study), curve_conclusion(study)]
+    sentences += [correlations, pareto_conclusion(study), curve_conclusion(study)]
     return Conclusion(" ".join(filter(None, sentences)), " ".join(_limit_sentences(study)))
 
 

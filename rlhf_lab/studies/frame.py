@@ -52,7 +52,8 @@ class Study:
         gold_source: kinds of gold that the runs have, as in `StoredRun.gold_source`; empty if none has gold.
         replication: what differs between the study's seeds besides training.
         labels: swept key → labels of its values: a text with "{}", or value → text.
-        fronts: pairs of metrics with a margin, as `sections.FrontOf` in plain values.
+        fronts: pairs of metrics with a margin, as `study_settings.ParetoSettings` in plain values.
+        correlations: claimed correlations, as `study_settings.CorrelationSettings` in plain values.
         prompts: job → metrics of its last policy by prompt, if all seeds are tested on the same prompts.
         worlds: completed job → `StoredRun.world`.
     """
@@ -77,6 +78,7 @@ class Study:
     replication: Replication = UNKNOWN
     labels: Mapping[str, Any] = field(default_factory=dict)
     fronts: tuple[Mapping[str, Any], ...] = ()
+    correlations: tuple[Mapping[str, Any], ...] = ()
     prompts: Mapping[int, pd.DataFrame] = field(default_factory=dict)
     worlds: Mapping[int, str] = field(default_factory=dict)
 
@@ -223,6 +225,7 @@ def read_study(directory: Path | str) -> Study:
         replication=replication,
         labels=plan.get("labels") or {},
         fronts=tuple(plan.get("fronts") or ()),
+        correlations=tuple(plan.get("correlations") or ()),
         prompts=prompts,
         worlds=worlds,
     )

@@ -1,0 +1,159 @@
+"""Claims of a study that one metric of its jobs goes together with another, judged by rank correlations.
+
+A unit is one combination of the swept settings other than the seed; its numbers are means over its seeds. Ranks are
+taken within each value of the study's `by`, so that a correlation does not come from differences between its values.
+Each claim has a bar for the size of the correlation, stated before the study runs. Correlations are not part of the
+family of the study's `predicts`, and their intervals are not adjusted for their number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from rlhf_lab.config.overrides import level_name
+from rlhf_lab.results.wording import compact, markdown_row, metric_phrase, metric_title
+from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.statistics.rank_correlation import MIN_UNITS, Difference, compare_predictors, rank_correlation
+from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.verdict import CONFIRMED, REFUTED, UNCLEAR, UNTESTED
+
+HEADINGS = ("claim", "here", "units", "correlation", "each panel")
+
+
+@dataclass(frozen=True)
+class CorrelationVerdict:
+    """One claim on a correlation with its verdict.
+
+    Attributes:
+        metric, outcome: the two metrics.
+        claim: the claim in words.
+        verdict: `confirmed`, `not confirmed`, `not distinguishable` or `not tested`.
+        pooled: Spearman's ρ within panels.
+        panels: label of each panel → its ρ; empty without `by`.
+        rival: the comparison with the other predictor; None if the claim has none.
+    """
+
+    metric: str
+    outcome: str
+    claim: str
+    verdict: str
+    pooled: Estimate
+    panels: Mapping[str, Estimate]
+    rival: Difference | None = None
+
+
+def correlations_of(study: Study) -> list[CorrelationVerdict]:
+    """Return the verdict on every correlation that the study claims, in its order."""
+    return [_judge(study, claim) for claim in study.correlations]
+
+
+def units_of(study: Study, metrics: list[str]) -> pd.DataFrame:
+    """Return one row per unit: its panel and the mean of each metric over the completed seeds."""
+    completed = study.completed
+    factors = [factor for factor in study.factors if factor != "seed"]
+    unit = completed[factors].map(level_name).agg(" ".join, axis=1) if factors else completed["index"].astype(str)
+    panel = completed[study.by].map(level_name) if study.by in study.factors else pd.Series("", index=completed.index)
+    table = completed[metrics].assign(unit=unit, panel=panel)
+    # mean() ignores seeds without a value; a unit without any stays NaN and is left out later
+    return table.groupby(["panel", "unit"], sort=False).mean().reset_index()
+
+
+def _judge(study: Study, claim: Mapping[str, Any]) -> CorrelationVerdict:
+    """Compute one correlation and compare it with the bars of the claim."""
+    metric, outcome, rival = claim["metric"], claim["outcome"], claim.get("stronger_than")
+    units = units_of(study, [metric, outcome, *([rival] if rival else [])])
+    pooled = rank_correlation(units[metric], units[outcome], units["panel"])
+    panels = {}
+    if study.by in study.factors:
+        for value, rows in units.groupby("panel", sort=False):
+            panels[study.panel_label(str(value))] = rank_correlation(rows[metric], rows[outcome], rows["panel"])
+    difference = compare_predictors(units[metric], units[rival], units[outcome], units["panel"]) if rival else None
+    verdict = decide(claim, pooled, list(panels.values()), difference)
+    return CorrelationVerdict(metric, outcome, _in_words(claim), verdict, pooled, panels, difference)
+
+
+def decide(
+    claim: Mapping[str, Any], pooled: Estimate, panels: list[Estimate], difference: Difference | None = None
+) -> str:
+    """Return the verdict on a claim.
+
+    Confirmed: the pooled correlation and that of every panel have the claimed sign and at least the size `minimum`, the
+    interval of the pooled one lies beyond `minimum_low`, and that of the difference from a rival lies above 0. Not
+    confirmed: the interval of the pooled correlation ends below `minimum`, or that of the difference below 0.
+    """
+    sign = -1 if claim["direction"] == "negative" else 1
+    # an estimate is NaN if too few units have both metrics
+    if math.isnan(pooled.mean) or (difference is not None and math.isnan(difference.difference.mean)):
+        return UNTESTED
+    weak_end, strong_end = sorted((sign * pooled.low, sign * pooled.high))
+    gap = difference.difference if difference is not None else None
+    if strong_end < claim["minimum"] or (gap is not None and gap.high < 0):
+        return REFUTED
+    sizes = [sign * estimate.mean for estimate in (pooled, *panels)]
+    is_strong = all(size >= claim["minimum"] for size in sizes) and weak_end > claim["minimum_low"]
+    return CONFIRMED if is_strong and (gap is None or gap.low > 0) else UNCLEAR
+
+
+def _in_words(claim: Mapping[str, Any]) -> str:
+    """Return a claim in words, for example "attack gain and gold lost are correlated by −0.7 or more"."""
+    sign = "−" if claim["direction"] == "negative" else "+"
+    words = (
+        f"{metric_phrase(claim['metric'])} has a rank correlation of {sign}{claim['minimum']:g} or stronger with "
+        f"{metric_phrase(claim['outcome'])}"
+    )
+    if claim.get("stronger_than"):
+        words += f", stronger than that of {metric_phrase(claim['stronger_than'])}"
+    return words
+
+
+def sentence(verdict: CorrelationVerdict) -> str:
+    """Return a verdict with its numbers as a sentence."""
+    start = {CONFIRMED: "Confirmed", REFUTED: "Not confirmed", UNCLEAR: "Undecided", UNTESTED: "Not tested"}
+    if verdict.verdict == UNTESTED:
+        needed = f"fewer than {MIN_UNITS} settings have all metrics"
+        return f"{start[UNTESTED]}, because {needed} or a metric does not vary: {verdict.claim}."
+    numbers = f"ρ = {compact(verdict.pooled)} over {verdict.pooled.n} settings"
+    if verdict.panels:
+        numbers += f" ({', '.join(f'{label} {compact(rho)}' for label, rho in verdict.panels.items())})"
+    if verdict.rival is not None:
+        numbers += f"; |ρ| − |ρ| of the other {compact(verdict.rival.difference)}"
+    return f"{start[verdict.verdict]}: {verdict.claim}: {numbers}."
+
+
+def correlation_cells(verdict: CorrelationVerdict) -> tuple[str, ...]:
+    """Return a verdict as text, in the order of `HEADINGS`."""
+    panels = "; ".join(f"{label}: {compact(rho)}" for label, rho in verdict.panels.items())
+    return (verdict.claim, verdict.verdict, str(verdict.pooled.n), compact(verdict.pooled), panels)
+
+
+def correlation_conclusion(study: Study) -> str:
+    """Return one sentence per claimed correlation; empty without any."""
+    return " ".join(map(sentence, correlations_of(study)))
+
+
+def correlation_title(verdict: CorrelationVerdict) -> str:
+    """Return the title of a claimed correlation."""
+    return f"{metric_title(verdict.metric)} and {metric_title(verdict.outcome)}"
+
+
+NOTE = (
+    "Spearman's rank correlation over settings (means over seeds), within the panels of the study. Intervals are 95 % "
+    "percentiles over resampled settings and are not adjusted for the number of claims. A claim is confirmed if the "
+    "pooled correlation and that of every panel reach the stated bar, and the interval of the pooled one stays beyond "
+    "the lower bar."
+)
+
+
+def correlation_markdown(study: Study) -> str:
+    """Return the section of `table.md`; empty if the study claims no correlation."""
+    verdicts = correlations_of(study)
+    if not verdicts:
+        return ""
+    rows = [HEADINGS, ("---", "---", "---:", "---:", "---"), *map(correlation_cells, verdicts)]
+    table = "\n".join(map(markdown_row, rows))
+    return f"\n## Correlations over settings\n\n{NOTE}\n\n{table}\n"

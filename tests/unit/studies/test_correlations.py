@@ -1,0 +1,148 @@
+"""Correlations that a study claims: its units, verdicts, sentences, page and settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_lab.config.study_settings import CorrelationSettings
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.reports.study.correlations import correlations
+from rlhf_lab.reports.study.results import StudyResults
+from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.statistics.rank_correlation import Difference
+from rlhf_lab.studies.correlations import (
+    correlation_conclusion,
+    correlation_markdown,
+    correlations_of,
+    decide,
+    units_of,
+)
+from rlhf_lab.studies.finding import write_conclusion
+from rlhf_lab.studies.frame import read_study
+from rlhf_lab.studies.table import build_sections, markdown
+from rlhf_lab.studies.verdict import CONFIRMED, REFUTED, UNCLEAR, UNTESTED
+
+CLAIM = {
+    "metric": "attack_gain",
+    "outcome": "gold",
+    "direction": "negative",
+    "minimum": 0.7,
+    "minimum_low": 0.4,
+    "stronger_than": None,
+}
+
+
+def study_of(make_study, rows: list[dict], **claim):
+    """Return a study with these jobs; `world` is its panel, `pairs` a setting and the seed a repetition."""
+    frame = pd.DataFrame(
+        [
+            {"index": index, "status": "completed", "error": "", "run": None, "changed": "", "level": "1"} | row
+            for index, row in enumerate(rows)
+        ]
+    )
+    for name in ("attack_gain", "gold", "accuracy"):
+        if name not in frame:
+            frame[name] = np.nan
+        frame = frame.assign(**{f"{name}/low": np.nan, f"{name}/high": np.nan, f"{name}/n": 0})
+    return replace(
+        read_study(make_study(seeds=1)),
+        frame=frame,
+        policies=pd.DataFrame(),
+        factors=("world", "pairs", "seed"),
+        by="world",
+        compare="pairs",
+        baseline="1",
+        metrics=("attack_gain", "gold", "accuracy"),
+        primary="attack_gain",
+        correlations=(CLAIM | claim,),
+    )
+
+
+def jobs(gold_of, worlds=("a", "b"), settings=12, seeds=2) -> list[dict]:
+    """Return jobs whose gold is a function of (world, setting, seed); the gain is the number of the setting."""
+    return [
+        {"world": world, "pairs": n, "seed": seed, "attack_gain": float(n), "gold": gold_of(world, n, seed)}
+        for world in worlds
+        for n in range(settings)
+        for seed in range(seeds)
+    ]
+
+
+def test_a_unit_is_the_mean_over_the_seeds_of_a_setting(make_study):
+    study = study_of(make_study, jobs(lambda world, n, seed: 10 * n + seed, settings=2))
+    units = units_of(study, ["gold"])
+    assert units["gold"].tolist() == [0.5, 10.5, 0.5, 10.5]
+    assert units["panel"].tolist() == ["a", "a", "b", "b"]
+
+
+def test_a_strong_correlation_is_confirmed_and_shown(make_study):
+    study = study_of(make_study, jobs(lambda world, n, seed: -n - seed))
+    (verdict,) = correlations_of(study)
+    assert verdict.verdict == CONFIRMED and verdict.pooled.n == 24
+    assert verdict.pooled.mean == pytest.approx(-1)
+    assert [rho.mean for rho in verdict.panels.values()] == pytest.approx([-1, -1])
+    words = correlation_conclusion(study)
+    assert words.startswith("Confirmed: attack gain has a rank correlation of −0.7 or stronger with gold")
+    page = markdown(study, build_sections(study), write_conclusion(study, build_sections(study)))
+    assert "## Correlations over settings" in page and correlation_markdown(study) in page
+    assert words in page  # the claim is the answer
+    section = correlations(StudyResults(study))
+    table, figure = section.values["boxes"]
+    assert table.table.rows[0][1] == CONFIRMED and figure.text == words
+    assert list(section.files) == ["correlation"]
+
+
+def test_the_opposite_sign_is_not_confirmed(make_study):
+    study = study_of(make_study, jobs(lambda world, n, seed: n))
+    assert correlations_of(study)[0].verdict == REFUTED
+
+
+def test_a_study_that_claims_none_has_no_section(make_study):
+    study = read_study(make_study(seeds=1))
+    assert correlation_markdown(study) == "" and correlations(StudyResults(study)).values == {"boxes": []}
+
+
+def test_few_settings_test_nothing(make_study):
+    study = study_of(make_study, jobs(lambda world, n, seed: -n, settings=4))
+    assert correlations_of(study)[0].verdict == UNTESTED
+    assert correlation_conclusion(study).startswith("Not tested, because fewer than 5 settings")
+
+
+def estimate(mean, low, high) -> Estimate:
+    return Estimate(mean, low, high, 24, 24)
+
+
+@pytest.mark.parametrize(
+    ("pooled", "panels", "gap", "expected"),
+    [
+        (estimate(-0.8, -0.9, -0.5), [estimate(-0.75, -0.9, -0.4)], None, CONFIRMED),
+        (estimate(-0.8, -0.9, -0.5), [estimate(-0.6, -0.9, -0.1)], None, UNCLEAR),  # one panel is below the bar
+        (estimate(-0.8, -0.9, -0.3), [], None, UNCLEAR),  # the interval reaches below the lower bar
+        (estimate(-0.5, -0.69, -0.2), [], None, REFUTED),  # the interval ends below the bar
+        (estimate(-0.8, -0.9, -0.5), [], estimate(0.3, 0.1, 0.5), CONFIRMED),
+        (estimate(-0.8, -0.9, -0.5), [], estimate(0.1, -0.1, 0.3), UNCLEAR),
+        (estimate(-0.8, -0.9, -0.5), [], estimate(-0.2, -0.3, -0.1), REFUTED),  # the rival is stronger
+        (Estimate(np.nan, -np.inf, np.inf, 0, 0), [], None, UNTESTED),
+    ],
+)
+def test_the_rule(pooled, panels, gap, expected):
+    difference = Difference(pooled, pooled, gap) if gap else None
+    assert decide(CLAIM, pooled, panels, difference) == expected
+
+
+def test_a_rival_that_explains_the_outcome_as_well_is_not_beaten(make_study):
+    rows = [row | {"accuracy": row["attack_gain"]} for row in jobs(lambda world, n, seed: -n)]
+    study = study_of(make_study, rows, stronger_than="accuracy")
+    (verdict,) = correlations_of(study)
+    assert verdict.rival.difference.mean == pytest.approx(0) and verdict.verdict == UNCLEAR
+
+
+def test_settings_are_refused_with_a_message():
+    with pytest.raises(ConfigError, match="are different metrics"):
+        CorrelationSettings("gold", "gold", "positive")
+    with pytest.raises(ConfigError, match="minimum"):
+        CorrelationSettings("gold", "proxy", "positive", minimum=2)
