@@ -13,7 +13,8 @@ from rlhf_lab.core.files import file_digest
 from rlhf_lab.core.ranges import Distinct, Ge, NotEmpty
 from rlhf_lab.evaluations.settings import EvaluationSettings, content_digest
 from rlhf_lab.packs.agents.benchmarks.gaia_settings import GaiaChoices
-from rlhf_lab.packs.agents.gaia.mini import fixture_digests
+from rlhf_lab.packs.agents.benchmarks.web_settings import SearchName, WebChoices
+from rlhf_lab.packs.agents.gaia.mini import PAGES, fixture_digests
 from rlhf_lab.packs.agents.gaia.rows import source_digest
 from rlhf_lab.packs.agents.harness.settings import CodeExecutor
 from rlhf_lab.packs.agents.tools.bench.templates import files_digest
@@ -49,7 +50,7 @@ class AgentStage(EvaluationSettings):
 
 @register("algorithm", "agent_bench")
 @dataclass(frozen=True)
-class AgentBench(AgentStage):
+class AgentBench(AgentStage, WebChoices):
     """Benchmark of agents on tasks with tools: answers, calls, tokens, cost, and comparisons between agents.
 
     Args:
@@ -61,6 +62,8 @@ class AgentBench(AgentStage):
         inject: number of tasks that are also attempted under attack, with orders in the tools' results; 0 means no
             attack.
         regressions: regressions.jsonl of an earlier run; its successful attacks are tried again.
+        search: web that agents may use besides the tools of a task, with the tools web_search and open_page. `none` is
+            no web; `own` is the offline web of GAIA-Mini; `tavily`, `brave` and `serper` are live services.
     """
 
     # A smoke run exercises every part of the stage on a few tasks.
@@ -71,6 +74,7 @@ class AgentBench(AgentStage):
     limit: Annotated[int, Ge(0, hint="0 is all")] = 0
     inject: Annotated[int, Ge(0, hint="0 is no attack")] = 0
     regressions: str = ""
+    search: SearchName = "none"
 
     def contents(self) -> dict[str, str]:
         contents = {}
@@ -80,6 +84,8 @@ class AgentBench(AgentStage):
             contents["injections"] = file_digest(INJECTIONS)
         if self.regressions:
             contents["regressions"] = content_digest(self.regressions, "regressions")
+        if self.search == "own":
+            contents["pages"] = fixture_digests()[PAGES]
         return contents
 
     def contradictions(self, config: Config) -> list[str]:

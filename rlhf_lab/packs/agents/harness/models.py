@@ -82,6 +82,7 @@ def _local_model(run: Run) -> AgentModel:
         batch_rows=run.config.rollout.batch_rows,
         section="agent",
         note=run.note,
+        cuts_questions=False,
     )
     return _agent_model(run, completer, max_tokens=max_tokens)
 

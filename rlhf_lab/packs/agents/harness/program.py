@@ -152,8 +152,15 @@ class AgentAttempt:
             tools=tuple(tool.definition for tool in tools),
             stop=tuple(stop),
             may_be_rejected=bool(self.turns),
+            kept=self._task_messages(messages),
         )
         return Ask(request, part)
+
+    def _task_messages(self, messages: Sequence[Message]) -> int:
+        """Return how many of the messages state the task: its earlier conversation and the question after it."""
+        *earlier, _ = self.messages
+        has_earlier = list(messages[: len(earlier)]) == earlier
+        return len(earlier) + 1 if has_earlier else 1  # an executor sees its query alone
 
     def call(self, output: ModelOutput, name: str, arguments: Mapping[str, Any], id: str = "") -> Call:
         """Call a tool as the model requested. Raise AttemptFinished if no calls are left."""
@@ -177,7 +184,7 @@ class AgentAttempt:
     def add_turn(self, ask: Ask, completion: Completion) -> ModelOutput:
         """Record a completion as a turn. Raise AttemptFinished if the model refused or the request was rejected."""
         if completion.stop == "rejected":
-            raise AttemptFinished("failed", error=f"the service rejected the request: {completion.text}")
+            raise AttemptFinished("failed", error=f"the request was rejected: {completion.text}")
         request, usage = ask.request, completion.usage
         instructions = [Message(role="system", content=request.system)] if request.system else []
         messages = [*instructions, *request.messages]

@@ -188,8 +188,9 @@ class Agents(Section):
         temperature: sampling temperature; null means 0 for `local`, and the value in `service` for a service.
         max_turns: maximum number of model turns in one attempt at a task, over all parts of an agent.
         max_calls: maximum number of tool calls in one attempt; running a program counts as one.
-        max_prompt_tokens: maximum number of prompt tokens of the local model. A longer conversation loses its start,
-            and a note counts these losses. null means the positions of the model that a turn leaves free.
+        max_prompt_tokens: maximum number of prompt tokens of the local model. A longer conversation loses its oldest
+            turns, never its instructions and its question, and a note counts these losses. An attempt whose
+            instructions and question do not fit fails. null means the positions of the model that a turn leaves free.
         max_tokens: maximum number of tokens of a turn; null means `rollout.max_new_tokens` for `local`, and 1024 for a
             service.
         calls: form of tool calls. `native` passes the tools to the model natively; with `text` the model writes calls
