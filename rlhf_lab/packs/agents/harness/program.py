@@ -247,8 +247,15 @@ def user_message(content: str) -> Message:
     return Message(role="user", content=content)
 
 
-def run_in_parallel(parts: Sequence[Steps[T]]) -> Steps[list[T]]:
-    """Run parts of a program in parallel. Return their results in the order of the parts."""
+def run_in_parallel(parts: Sequence[Steps[T]], lanes: Sequence[int] | None = None) -> Steps[list[T]]:
+    """Run parts of a program in parallel. Return their results in the order of the parts.
+
+    Args:
+        parts: the parts.
+        lanes: index of each part among all parallel branches of the attempt, by which a trajectory sorts its turns;
+            None numbers the parts from 0.
+    """
+    branch = lanes or range(len(parts))
     results: dict[int, T] = {}
     pending: dict[int, list[Ask]] = {}
 
@@ -265,7 +272,7 @@ def run_in_parallel(parts: Sequence[Steps[T]]) -> Steps[list[T]]:
     while pending:
         # One yield sends the requests of all unfinished parts. The outputs come back in the same order.
         asking, pending = pending, {}
-        requests = [replace(ask, lane=lane) for lane, asks in asking.items() for ask in asks]
+        requests = [replace(ask, lane=branch[lane]) for lane, asks in asking.items() for ask in asks]
         outputs = yield requests
         incoming = iter(outputs)
         for lane, asks in asking.items():

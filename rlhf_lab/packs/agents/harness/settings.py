@@ -65,14 +65,32 @@ class PlanExecute(AgentSettings):
 @register("agent", "multi_agent")
 @dataclass(frozen=True)
 class MultiAgent(AgentSettings):
-    """An agent with a planner, executors that see only their query, and a synthesiser.
+    """An agent with a planner, executors that see only their query, and a synthesiser. A query may use the answers to
+    earlier queries, so executors also follow a chain from hop to hop.
 
     Args:
         queries: maximum number of queries in a plan. The planner gets one chance to correct a longer plan.
         executor_turns: maximum number of turns of an executor.
     """
 
-    queries: Annotated[int, Ge(1)] = 4
+    queries: Annotated[int, Ge(1)] = 8
+    executor_turns: Annotated[int, Ge(1)] = 8
+
+
+@register("agent", "coordinator")
+@dataclass(frozen=True)
+class Coordinator(AgentSettings):
+    """An agent with a coordinator that questions executors one after the other. Executors see only their query.
+
+    Args:
+        memory: what the coordinator sees of earlier answers. `list` is every query with its answer; `notes` is a
+            scratchpad of bounded length, which it rewrites after every answer.
+        notes_tokens: maximum length of the notes, in tokens of the model; unused with `list`.
+        executor_turns: maximum number of turns of an executor.
+    """
+
+    memory: Literal["list", "notes"] = "list"
+    notes_tokens: Annotated[int, Ge(1)] = 128
     executor_turns: Annotated[int, Ge(1)] = 8
 
 
