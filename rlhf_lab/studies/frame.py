@@ -53,6 +53,7 @@ class Study:
         replication: what differs between the study's seeds besides training.
         labels: swept key → labels of its values: a text with "{}", or value → text.
         fronts: pairs of metrics with a margin, as `sections.FrontOf` in plain values.
+        crossings: metrics at growing positions, as `study_settings.CrossingSettings` in plain values.
         prompts: job → metrics of its last policy by prompt, if all seeds are tested on the same prompts.
         worlds: completed job → `StoredRun.world`.
     """
@@ -77,6 +78,7 @@ class Study:
     replication: Replication = UNKNOWN
     labels: Mapping[str, Any] = field(default_factory=dict)
     fronts: tuple[Mapping[str, Any], ...] = ()
+    crossings: tuple[Mapping[str, Any], ...] = ()
     prompts: Mapping[int, pd.DataFrame] = field(default_factory=dict)
     worlds: Mapping[int, str] = field(default_factory=dict)
 
@@ -223,6 +225,7 @@ def read_study(directory: Path | str) -> Study:
         replication=replication,
         labels=plan.get("labels") or {},
         fronts=tuple(plan.get("fronts") or ()),
+        crossings=tuple(plan.get("crossings") or ()),
         prompts=prompts,
         worlds=worlds,
     )

@@ -198,6 +198,8 @@ def _write_plan(
     }
     if study.fronts:
         plan["fronts"] = [schema.to_plain_values(pareto_front) for pareto_front in study.fronts]
+    if study.crossings:
+        plan["crossings"] = [schema.to_plain_values(crossing) for crossing in study.crossings]
     write_json(directory / "study.json", plan)
 
 
