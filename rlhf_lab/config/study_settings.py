@@ -102,8 +102,8 @@ class StudySettings(Section):
         curves: `overoptimization` adds gold and proxy against √KL during training, with a fitted curve per level and
             its turning point (arXiv:2210.10760).
         fronts: pairs of metrics with a Pareto front: the table and the report show which levels are not dominated.
-        crossings: metrics at growing positions: the table and the conclusion state from which position on a level is ahead
-            of the baseline, with an interval.
+        crossings: metrics at growing positions: the table and the conclusion state from which position on a level is
+            ahead of the baseline, with an interval.
         processes: number of jobs that run at the same time on this machine.
         size: `full` runs the recipe as written; `quick` applies the overrides in `quick`.
         quick: override → value of the small version of the study.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -93,7 +94,7 @@ def _sign_change(position_K: FloatArray, mean_K: FloatArray) -> tuple[Direction,
     """Return the direction of the only change of sign with its position, or why there is none."""
     # A difference of exactly 0 has no sign: the change is then between its neighbours.
     signed = np.flatnonzero(mean_K != 0)
-    changes = [(a, b) for a, b in zip(signed, signed[1:], strict=False) if mean_K[a] * mean_K[b] < 0]
+    changes = [(a, b) for a, b in pairwise(signed) if mean_K[a] * mean_K[b] < 0]
     if len(changes) != 1:
         return "several" if changes else "none", math.nan
     ((a, b),) = changes

@@ -63,7 +63,9 @@ def test_a_list_has_every_query_with_its_answer():
 def test_executors_see_their_query_alone():
     model = team(LED)
     run(with_list, model, assignment())
-    queries = [last(request) for request in model.asked if len(request.messages) == 1 and "help of tools" in request.system]
+    queries = [
+        last(request) for request in model.asked if len(request.messages) == 1 and "help of tools" in request.system
+    ]
     assert queries == ["Find the capital of Velmora.", "Find the mayor of Ossin."]
 
 

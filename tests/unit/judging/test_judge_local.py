@@ -85,7 +85,10 @@ def test_instructions_reach_models_of_each_kind(tmp_path):
     simple = build(
         LocalModel(path=str(save_tiny("gpt2", gpt2_tokenizer(TEXTS), tmp_path / "c"))), JudgeContext("r", tmp_path)
     )
-    written = {backend: backend.encoder.decode(backend._prompt(ask(0), ask(0).messages)) for backend in (chatml, refuses, simple)}
+    written = {
+        backend: backend.encoder.decode(backend._prompt(ask(0), ask(0).messages))
+        for backend in (chatml, refuses, simple)
+    }
     assert "system\nJudge." in written[chatml]
     assert "user\nJudge.\n\nwhich reply is better 0" in written[refuses]
     assert "System: Judge.\n\nHuman: which reply is better 0\n\nAssistant:" in written[simple]

@@ -128,6 +128,7 @@ TROUBLE = (
     "with what is missing."
 )
 
+
 def _ask_nobody(query: str) -> str:
     raise ToolError(f"no worker answers {query!r} here")
 

@@ -261,7 +261,7 @@ class Agents(Section):
 
     def leaves_out(self, role: str, config: Config) -> bool:
         # Without an agent that uses it, no policy is built for the stage.
-        return role == "policy" and runs_agents(config) and not self.asks_policy
+        return role in ("policy", "reference") and runs_agents(config) and not self.asks_policy
 
     def key_material(self, config: Config) -> dict[str, Any]:
         """Return the settings of the agents, and those settings of their service that determine answers, not costs."""
