@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from rlhf_lab.config.section import Section, section
@@ -90,6 +91,32 @@ class CorrelationSettings(CheckedSettings):
         )
 
 
+@dataclass(frozen=True)
+class CrossingSettings(CheckedSettings):
+    """Metrics at growing positions, such as success by number of hops: where does a level overtake the baseline?
+
+    Args:
+        metrics: metrics of the study, one per position.
+        at: the positions, in ascending order.
+        unit: unit of the positions, in plural.
+    """
+
+    metrics: list[str]
+    at: list[float]
+    unit: str = "steps"
+
+    def rules(self) -> tuple[Rule, ...]:
+        ascending = all(first < second for first, second in pairwise(self.at))
+        return (
+            *super().rules(),
+            (
+                len(self.metrics) == len(self.at) >= 2,
+                f"metrics={self.metrics} and at={self.at} need the same length, at least 2",
+            ),
+            (ascending, f"at={self.at} is not in ascending order"),
+        )
+
+
 @section("study")
 @dataclass(frozen=True)
 class StudySettings(Section):
@@ -110,6 +137,8 @@ class StudySettings(Section):
             its turning point (arXiv:2210.10760).
         fronts: pairs of metrics with a Pareto front: the table and the report show which levels are not dominated.
         correlations: claims that one metric is correlated with another over the settings of the sweep.
+        crossings: metrics at growing positions: the table and the conclusion state from which position on a level is
+            ahead of the baseline, with an interval.
         processes: number of jobs that run at the same time on this machine.
         size: `full` runs the recipe as written; `quick` applies the overrides in `quick`.
         quick: override → value of the small version of the study.
@@ -129,6 +158,7 @@ class StudySettings(Section):
     curves: Literal["overoptimization"] | None = None
     fronts: list[ParetoSettings] = field(default_factory=list)
     correlations: list[CorrelationSettings] = field(default_factory=list)
+    crossings: list[CrossingSettings] = field(default_factory=list)
     processes: int = 2
     size: Literal["full", "quick"] = "full"
     quick: dict[str, Any] = field(default_factory=dict)
@@ -159,6 +189,12 @@ class StudySettings(Section):
                 (name in self.metrics, f"fronts: {name} is not among metrics: {', '.join(self.metrics)}")
                 for pareto_front in self.fronts
                 for name in pareto_front.metrics
+            ),
+            (not (self.crossings and self.by), f"crossings use all jobs together; remove by={self.by}"),
+            *(
+                (name in self.metrics, f"crossings: {name} is not among metrics: {', '.join(self.metrics)}")
+                for crossing in self.crossings
+                for name in crossing.metrics
             ),
             *(
                 (name in self.metrics, f"correlations: {name} is not among metrics: {', '.join(self.metrics)}")

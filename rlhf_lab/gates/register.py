@@ -73,6 +73,7 @@ def accept_run(
         for entry in entries:
             for values in entry["checks"].values():
                 values["outcomes"] = {}
+                values["clusters"] = {}
         entries.append(
             {
                 "run": str(run),

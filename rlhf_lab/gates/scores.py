@@ -16,8 +16,9 @@ from rlhf_lab.core.files import read_object
 from rlhf_lab.core.policies import own_policy
 from rlhf_lab.evaluations.suite.suite_file import VERSIONS, Demand, HarnessTask, RunMetric, Suite
 from rlhf_lab.results.folders import find_run
-from rlhf_lab.results.gains import policy_names, scores
+from rlhf_lab.results.gains import cluster_column, policy_names, scores
 from rlhf_lab.results.rundir import StoredRun, read_run
+from rlhf_lab.results.stage import stage_settings
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 
@@ -56,22 +57,35 @@ class Scores:
         estimate: the estimate.
         outcomes: prompt → values of its responses; empty if the run has the estimate only.
         version: digest of the golden set or task that was used; "" if the run does not state it.
+        clusters: prompt → cluster, for runs whose prompts are not independent; empty if every prompt is a cluster.
+        unit: noun of a cluster, such as "prompt" or "template".
     """
 
     estimate: Estimate
     outcomes: Mapping[str, list[float]] = field(default_factory=dict)
     version: str = ""
+    clusters: Mapping[str, str] = field(default_factory=dict)
+    unit: str = "prompt"
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "estimate": self.estimate.to_dict(),
             "outcomes": dict(self.outcomes),
             "version": self.version,
+            "clusters": dict(self.clusters),
+            "unit": self.unit,
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Scores:
-        return cls(Estimate.from_dict(values["estimate"]), values["outcomes"], values.get("version", ""))
+        # registers of earlier versions have neither clusters nor their unit
+        return cls(
+            Estimate.from_dict(values["estimate"]),
+            values["outcomes"],
+            values.get("version", ""),
+            values.get("clusters", {}),
+            values.get("unit", "prompt"),
+        )
 
 
 def checks_of(suite: Suite) -> list[SuiteCheck]:
@@ -125,7 +139,8 @@ class RunReader:
             rows = rows.assign(value=values)[values.notna()]
             if len(rows):
                 # rows without a value may belong to another metric, so the count of unscored rows is the stage's own
-                return replace(_scores_of_rows(rows, estimate.unscored if estimate else 0), version=version)
+                unscored = estimate.unscored if estimate else 0
+                return replace(_scores_of_rows(rows, unscored, run), version=version)
         if estimate is None:
             raise DataError(_missing_metric(check, run, policy, sorted({*stored, *run.results})))
         return Scores(estimate, version=version)
@@ -213,14 +228,29 @@ def _folders(run: StoredRun) -> dict[str, Path]:
     return {role: Path(need["dir"]).resolve() for role, need in needs.items()}
 
 
-def _scores_of_rows(rows: pd.DataFrame, unscored: int) -> Scores:
-    """Return values by prompt, with an interval clustered by prompt. `unscored`: number of rows without a value."""
+def _scores_of_rows(rows: pd.DataFrame, unscored: int, run: StoredRun) -> Scores:
+    """Return values by prompt, with an interval clustered as in the run's stage.
+
+    Args:
+        rows: scored rows of one policy, with the score in the column `value`.
+        unscored: number of rows without a value.
+        run: the run of the rows.
+    """
     # the key contains the text, so that prompts with the same id in another version do not match
     keys = (rows["prompt_id"].astype(str) + " " + rows["prompt"]).tolist()
     values = rows["value"].to_numpy(float)
     outcomes: dict[str, list[float]] = {}
     for key, value in zip(keys, values.tolist(), strict=True):
         outcomes.setdefault(key, []).append(value)
+    column = cluster_column(run)
+    # attempts at tasks of one template share errors, for example
+    is_by_prompt = column == "prompt_id"
+    units = keys if is_by_prompt else rows[column].astype(str).tolist()
     # rates get Wilson intervals, other metrics t intervals
     estimate = clustered_rate if np.isin(values, (0.0, 1.0)).all() else clustered_mean
-    return Scores(replace(estimate(values, keys), unscored=unscored), outcomes)
+    return Scores(
+        replace(estimate(values, units), unscored=unscored),
+        outcomes,
+        clusters={} if is_by_prompt else dict(zip(keys, units, strict=True)),
+        unit="prompt" if is_by_prompt else stage_settings(run).clusters.noun,
+    )

@@ -41,6 +41,7 @@ class CheckVerdict:
         state: `pass`, `below bound`, `regression` and `unscored` (these three fail), or `undecided`.
         words: reason for the state.
         remarks: limitations of the comparison, in words.
+        unit: noun of the independent unit of the comparison, such as "prompt".
     """
 
     check: SuiteCheck
@@ -52,6 +53,7 @@ class CheckVerdict:
     state: str = "pass"
     words: str = ""
     remarks: tuple[str, ...] = ()
+    unit: str = "prompt"
 
     @property
     def failed(self) -> bool:
@@ -116,7 +118,8 @@ def _measured(check: SuiteCheck, now: Scores, before: Scores | None) -> CheckVer
         return replace(_from_intervals(check, now.estimate, before.estimate), remarks=notes)
     # the difference is positive if the candidate is better, in either direction of the metric
     worse_side, better_side = (now, before) if lower_is_better(check) else (before, now)
-    gain = paired_by_prompt(worse_side.outcomes, better_side.outcomes)
+    # the candidate's clusters are used: prompts that both runs have are the same, and so are their clusters
+    gain = paired_by_prompt(worse_side.outcomes, better_side.outcomes, now.clusters)
     p_not_worse, p_worse = margin_p_values(gain, margin)
     if not margin and not math.isnan(gain.p_value):
         # without a margin, test the difference itself, exactly if outcomes are single; an improvement is no regression
@@ -129,6 +132,7 @@ def _measured(check: SuiteCheck, now: Scores, before: Scores | None) -> CheckVer
         p_worse,
         p_not_worse,
         remarks=notes,
+        unit=now.unit,
     )
 
 
@@ -216,7 +220,7 @@ def _compare(verdict: CheckVerdict, alpha: float) -> tuple[str, str]:
     change = gain.difference
     # identical outcomes have no p-value worth reporting
     if change.mean == change.low == change.high == 0:
-        return "pass", f"equal on all {change.clusters} prompts"
+        return "pass", f"equal on all {change.clusters} {verdict.unit}s"
     if verdict.p_worse <= alpha:
         beyond = f" by more than the margin {margin:g}" if margin else ""
         return "regression", f"worse{beyond}, p = {verdict.p_worse:.2g}"
@@ -227,21 +231,23 @@ def _compare(verdict: CheckVerdict, alpha: float) -> tuple[str, str]:
             open_question = f"worse, but possibly by less than {margin:g}"
         else:
             open_question = f"neither worse nor not worse by {margin:g}"
-        return "undecided", f"{open_question}; {_prompts(gain, margin + change.mean)}"
+        return "undecided", f"{open_question}; {_units_needed(verdict, gain, margin + change.mean)}"
     detectable = gain.minimum_detectable_effect
     if not math.isfinite(detectable):
         return "undecided", "no regression found, and the detectable change is unknown"
     return "pass", f"no regression found; a change of {compact(detectable)} would have been detected with 80 % power"
 
 
-def _prompts(gain: Comparison, distance: float) -> str:
-    """Return how many prompts would decide, if difference and spread are as observed.
+def _units_needed(verdict: CheckVerdict, gain: Comparison, distance: float) -> str:
+    """Return how many prompts, or other units, would decide, if difference and spread are as observed.
 
     Args:
+        verdict: the check.
+        gain: its comparison.
         distance: distance of the observed difference from the edge of the margin.
     """
     count = prompts_to_find(gain, abs(distance))
     if not math.isfinite(count) or count > 1e7:
-        return "no feasible number of prompts would decide"
+        return f"no feasible number of {verdict.unit}s would decide"
     requested = gain.difference.clusters
-    return f"about {max(count, requested + 1):,.0f} prompts would decide ({requested} were used)"
+    return f"about {max(count, requested + 1):,.0f} {verdict.unit}s would decide ({requested} were used)"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,18 +32,27 @@ def rule_of_three(n: int, *, level: float = LEVEL) -> float:
     return 1.0 - (1.0 - level) ** (1.0 / n)
 
 
-def paired_by_prompt(a: Outcomes, b: Outcomes) -> Comparison:
+def paired_by_prompt(a: Outcomes, b: Outcomes, cluster_of: Mapping[Any, Hashable] | None = None) -> Comparison:
     """Return the mean of `b` minus the mean of `a` over the prompts that both have.
 
-    The test is exact McNemar if every prompt has a single response scored 0 or 1, else the t test of prompt means. The
-    interval is that of the t test in both cases.
+    The test is exact McNemar if every prompt has a single response scored 0 or 1 and is a cluster of its own, else the
+    t test of prompt means, clustered. The interval is that of the t test in both cases.
+
+    Args:
+        a, b: scores of the two policies.
+        cluster_of: prompt → cluster, for prompts that share errors, such as tasks of one template. A prompt without an
+            entry is a cluster of its own.
     """
+    clusters = cluster_of or {}
     in_both = [prompt for prompt in a if prompt in b]
     shared = [prompt for prompt in in_both if len(a[prompt]) and len(b[prompt])]
     a_P = np.array([np.mean(a[prompt]) for prompt in shared])
     b_P = np.array([np.mean(b[prompt]) for prompt in shared])
-    comparison = paired_difference(b_P, a_P, np.arange(len(shared)))
-    is_single = all(len(side[prompt]) == 1 for side in (a, b) for prompt in shared)
+    units = [clusters.get(prompt, prompt) for prompt in shared]
+    # Clusters are numbered in the order of their first appearance.
+    position = {unit: index for index, unit in enumerate(dict.fromkeys(units))}
+    comparison = paired_difference(b_P, a_P, np.array([position[unit] for unit in units], dtype=int))
+    is_single = len(position) == len(shared) and all(len(side[prompt]) == 1 for side in (a, b) for prompt in shared)
     means = np.concatenate([a_P, b_P])
     is_binary = bool(np.isin(means, (0.0, 1.0)).all())
     if not (is_single and is_binary) or comparison.difference.clusters < 2:

@@ -1,6 +1,6 @@
 """Conclusions of a study from its jobs.
 
 Read frame.py (jobs as rows), replication.py (what differs between seeds), replicates.py (the inference), verdict.py
-(claims), finding.py (the sentences), then table.py, curves.py and pareto_front.py. pairing.py decides which jobs are
-compared.
+(claims), finding.py (the sentences), then table.py, curves.py, pareto_front.py and crossing.py. pairing.py decides
+which jobs are compared.
 """

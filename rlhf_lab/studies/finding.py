@@ -9,6 +9,7 @@ from rlhf_lab.results.answer import Conclusion
 from rlhf_lab.results.wording import SMOKE_CAVEAT, compact, metric_phrase, p_equals, signed
 from rlhf_lab.statistics.inference import repetitions_to_decide
 from rlhf_lab.studies.correlations import correlation_conclusion
+from rlhf_lab.studies.crossing import crossing_conclusion
 from rlhf_lab.studies.curves import curve_conclusion
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pareto_front import pareto_conclusion
@@ -32,7 +33,7 @@ def write_conclusion(study: Study, sections: list[MetricSection]) -> Conclusion:
         for section in sections:
             if section.metric == study.primary:
                 sentences += _section_sentences(study, section)
-    sentences += [correlations, pareto_conclusion(study), curve_conclusion(study)]
+    sentences += [correlations, pareto_conclusion(study), crossing_conclusion(study), curve_conclusion(study)]
     return Conclusion(" ".join(filter(None, sentences)), " ".join(_limit_sentences(study)))
 
 

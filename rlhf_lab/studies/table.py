@@ -29,6 +29,7 @@ from rlhf_lab.results.rundir import TRUE_REWARD
 from rlhf_lab.results.wording import compact, judged_title, markdown_row, p_text, signed, two_digits
 from rlhf_lab.statistics.inference import Comparison, Estimate, holm
 from rlhf_lab.studies.correlations import correlation_markdown
+from rlhf_lab.studies.crossing import crossing_markdown
 from rlhf_lab.studies.curves import curve_markdown
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pareto_front import pareto_markdown
@@ -239,6 +240,7 @@ def markdown(study: Study, sections: list[MetricSection], conclusion: Conclusion
             page.write(markdown_row(cells(study, row)) + "\n")
     page.write(correlation_markdown(study))
     page.write(pareto_markdown(study))
+    page.write(crossing_markdown(study))
     page.write(curve_markdown(study))
     if len(study.incomplete):
         page.write("\n## Jobs without a result\n\n")

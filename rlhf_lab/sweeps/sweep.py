@@ -200,6 +200,8 @@ def _write_plan(
         plan["fronts"] = [schema.to_plain_values(pareto_front) for pareto_front in study.fronts]
     if study.correlations:
         plan["correlations"] = [schema.to_plain_values(claim) for claim in study.correlations]
+    if study.crossings:
+        plan["crossings"] = [schema.to_plain_values(crossing) for crossing in study.crossings]
     write_json(directory / "study.json", plan)
 
 

@@ -22,7 +22,10 @@ from rlhf_lab.studies.frame import read_study
 RECIPES = sorted(inventory.recipes())
 RUNS = [name for name in RECIPES if not name.startswith("study/")]
 STUDIES = [name for name in RECIPES if name.startswith("study/")]
-ASKED = ("safety_eval", "eval_suite", "domain_assistant", "agent_bench", "code_bench", "gaia")
+ASKED = (
+    *("safety_eval", "eval_suite", "domain_assistant", "agent_bench", "code_bench", "gaia"),
+    *("agentic_sft_bench", "agent_of_mixture"),
+)
 """Recipes that ask policies, or agents, what a suite, a safety evaluation or a benchmark asks."""
 WHOLE = {
     "supervised": "sft_mixed",

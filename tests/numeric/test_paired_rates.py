@@ -84,3 +84,22 @@ def test_four_times_the_prompts_find_half_the_effect():
     effect = comparison.minimum_detectable_effect
     assert prompts_to_find(comparison, effect / 2) == pytest.approx(4 * 40, abs=1)
     assert prompts_to_find(comparison, 0.0) == math.inf
+
+
+def test_prompts_that_share_errors_are_one_cluster():
+    # Four tasks of template x all fall from 1 to 0, four of y and four of z stay: the mean change is −1/3. The sums by
+    # template are −4, 0, 0; their deviations from the mean (−4/3) are −8/3, 4/3, 4/3 with the sum of squares 32/3.
+    # CR1: SE = √(3/2 · 32/3)/12 = 4/12 = 1/3, so t = −1 on 2 degrees of freedom and p = 2·.2113 = .4226.
+    before = single([1] * 12)
+    after = single([0] * 4 + [1] * 8)
+    template = {task: "xyz"[task // 4] for task in range(12)}
+    by_template = paired_by_prompt(before, after, template)
+    assert by_template.difference.mean == pytest.approx(-1 / 3)
+    assert (by_template.difference.n, by_template.difference.clusters) == (12, 3)
+    assert by_template.standard_error == pytest.approx(1 / 3)
+    assert by_template.p_value == pytest.approx(0.4226, abs=5e-5)
+    assert "McNemar" not in by_template.test
+    # as independent tasks: four discordant pairs, all one way, p = 2/2⁴
+    assert paired_by_prompt(before, after).p_value == pytest.approx(0.125)
+    alone = {task: f"template {task}" for task in range(12)}
+    assert paired_by_prompt(before, after, alone).p_value == pytest.approx(0.125)

@@ -69,7 +69,7 @@ def test_a_request_that_has_grown_too_long_ends_its_attempt_alone():
     model.answer = refusing
     long, short = run(react, model, assignment("Who is 3"), assignment("Who is 1"))
     assert (long.stop, long.answer, len(long.turns)) == ("failed", None, 2)
-    assert long.error == "the service rejected the request: prompt is too long"
+    assert long.error == "the request was rejected: prompt is too long"
     assert (short.stop, short.answer) == ("answered", "1")
 
 

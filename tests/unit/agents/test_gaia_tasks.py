@@ -15,6 +15,7 @@ from rlhf_lab.core.tools import call_tool
 from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.packs.agents.benchmarks import gaia_tasks
 from rlhf_lab.packs.agents.benchmarks.gaia_settings import GaiaChoices
+from rlhf_lab.packs.agents.benchmarks.web import search_provider
 
 MINI = GaiaChoices()
 
@@ -51,7 +52,7 @@ def test_facts_are_json_and_the_prompt_names_the_files() -> None:
 
 
 def test_the_annotated_calls_go_through_the_tools(tmp_path: Path) -> None:
-    provider = gaia_tasks.search_provider(MINI, tmp_path)
+    provider = search_provider(MINI, tmp_path)
     for task in gaia_tasks.tasks(MINI):
         generated = gaia_tasks.tools_for(task, MINI, provider=provider, run_code=lambda code: "printed")
         tools = {tool.name: tool for tool in generated}
@@ -72,7 +73,7 @@ def test_attachments_for_a_sandbox(official: GaiaChoices) -> None:
 def test_the_official_set_without_a_web(official: GaiaChoices, tmp_path: Path) -> None:
     require(*official.rules())
     chosen = gaia_tasks.tasks(official)
-    provider = gaia_tasks.search_provider(official, tmp_path)
+    provider = search_provider(official, tmp_path)
     tools = {tool.name: tool for tool in gaia_tasks.tools_for(chosen[0], official, provider=provider)}
     assert list(tools) == ["read_file", "calculator"]
     assert call_tool(tools, "read_file", {"name": "a.txt"}).result == "seventeen"
@@ -123,6 +124,6 @@ def test_a_live_service_needs_its_key(monkeypatch: pytest.MonkeyPatch, tmp_path:
     settings = GaiaChoices(source="official", path="x", search="tavily")
     monkeypatch.delenv("TAVILY_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="TAVILY_API_KEY contains no key"):
-        gaia_tasks.search_provider(settings, tmp_path)
+        search_provider(settings, tmp_path)
     monkeypatch.setenv("MINE", "k")
-    assert gaia_tasks.search_provider(replace(settings, search_key_env="MINE"), tmp_path) is not None
+    assert search_provider(replace(settings, search_key_env="MINE"), tmp_path) is not None

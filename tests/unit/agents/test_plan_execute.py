@@ -9,8 +9,9 @@ from agent_support import FakeModel, assignment, last, run, script, tools
 
 from rlhf_lab.core.tools import text_tool
 from rlhf_lab.packs.agents.harness.brief import Brief
-from rlhf_lab.packs.agents.harness.plan_execute import plan_execute, read_call, read_plan, with_results
+from rlhf_lab.packs.agents.harness.plan_execute import plan_execute, read_call, read_plan
 from rlhf_lab.packs.agents.harness.program import AttemptFinished
+from rlhf_lab.packs.agents.harness.references import references, with_results
 
 program = partial(plan_execute, steps=4, step_turns=2)
 PLAN = "1. search[Velmora ; capital]\n2. search[#1 ; mayor]"
@@ -135,3 +136,8 @@ def test_steps_are_read():
     assert call.arguments == {"entity": "Velmora", "relation": "capital"}
     assert read_call("find the capital", by_name) is None
     assert with_results("calculate[#1 + #2 + #3]", ["4", "5"]) == "calculate[4 + 5 + #3]"
+
+
+def test_references_are_numbers_of_steps_that_exist():
+    assert references("from #2 to #1, in #3", 2) == [2, 1]
+    assert references("#0, #12 and no 1", 9) == []

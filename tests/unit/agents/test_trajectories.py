@@ -10,16 +10,16 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.generated import read_generated, write_generated
 from rlhf_lab.models.turns import conversation_row
 from rlhf_lab.packs.agents.synthesis.settings import Trajectories
-from rlhf_lab.packs.agents.synthesis.trajectories import StoredAttempt, TrajectoryMaker, by_category, demonstrated
+from rlhf_lab.packs.agents.synthesis.trajectories import OwnTrajectories, StoredAttempt, by_category, demonstrated
 from rlhf_lab.packs.agents.tools.settings import HabitSettings, Tools
 from rlhf_lab.packs.agents.tools.tools import build
 
 TASK = Task("\n\nHuman: where?\n\nAssistant:", {"category": "lookup"})
 
 
-def maker(**settings) -> TrajectoryMaker:
+def maker(**settings) -> OwnTrajectories:
     """A maker that samples nothing."""
-    generated = object.__new__(TrajectoryMaker)
+    generated = object.__new__(OwnTrajectories)
     generated.settings = Trajectories(**settings)
     generated.heldout = {"\n\nHuman: held out\n\nAssistant:"}
     return generated
@@ -67,11 +67,11 @@ def test_a_held_out_task_is_no_row():
 
 
 def test_a_cut_attempt_is_no_success():
-    from rlhf_lab.packs.agents.synthesis.trajectories import _sampled
+    from rlhf_lab.packs.agents.synthesis.trajectories import sampled_attempt
 
     segment = Segment([5], sampled=True, logps=[-1.0])
     cut = Episode(TASK, TASK.prompt, "Answer: x", [1], (segment,), finished=False)
-    assert _sampled(cut, 1.0).success == 0.0
+    assert sampled_attempt(cut, 1.0).success == 0.0
 
 
 def test_shares_by_category():

@@ -85,7 +85,10 @@ def test_instructions_reach_models_of_each_kind(tmp_path):
     simple = build(
         LocalModel(path=str(save_tiny("gpt2", gpt2_tokenizer(TEXTS), tmp_path / "c"))), JudgeContext("r", tmp_path)
     )
-    written = {backend: backend.encoder.decode(backend._prompt(ask(0))) for backend in (chatml, refuses, simple)}
+    written = {
+        backend: backend.encoder.decode(backend._prompt(ask(0), ask(0).messages))
+        for backend in (chatml, refuses, simple)
+    }
     assert "system\nJudge." in written[chatml]
     assert "user\nJudge.\n\nwhich reply is better 0" in written[refuses]
     assert "System: Judge.\n\nHuman: which reply is better 0\n\nAssistant:" in written[simple]
@@ -283,3 +286,51 @@ def test_a_local_judge_is_in_the_memory_plan():
     overrides = ("reward=judge", "needs.reward=null", "judge=local", "judge.path=gpt2-medium")
     lines = plan_stage(planned("grpo", *overrides)).lines
     assert [line.copy.name for line in lines] == ["policy", "reference", "judge"]
+
+
+def conversation(turns: int, **fields) -> CompletionRequest:
+    """A question, then `turns` turns with a result each."""
+    messages = [{"role": "user", "content": "which reply is better"}]
+    for number in range(turns):
+        messages.append({"role": "assistant", "content": f"the first {number}"})
+        messages.append({"role": "user", "content": f"the second {number}"})
+    return CompletionRequest(tuple(messages), system="Judge.", max_tokens=4, **fields)
+
+
+def tokens(backend, turns: int) -> int:
+    return len(backend._prompt(conversation(turns), conversation(turns).messages))
+
+
+def test_a_conversation_that_is_too_long_loses_its_oldest_turns_and_keeps_its_instructions(model, tmp_path):
+    notes: list[str] = []
+    whole = judge(model, tmp_path)
+    limited = judge(model, tmp_path, notes, max_prompt_tokens=tokens(whole, 2))
+    text = limited.encoder.decode(limited._fit(conversation(5)).ids)
+    assert "Judge." in text and "which reply is better" in text
+    assert [f"the second {number}" in text for number in range(5)] == [False, False, False, True, True]
+    assert limited._fit(conversation(2)).loss == ""
+    limited.complete_many([conversation(5), conversation(2)])
+    assert "1 of 2 questions to the judge" in notes[0] and "their oldest turns were left out" in notes[0]
+    # the messages before an earlier conversation's question belong to the task
+    kept = limited.encoder.decode(limited._fit(conversation(4, kept=3)).ids)
+    assert "the second 0" in kept and "the second 1" not in kept and "the second 3" in kept
+
+
+def test_a_question_that_does_not_fit_is_rejected_if_it_must_not_be_cut(model):
+    notes: list[str] = []
+    settings = HuggingFace(path=str(model))
+    completer = local_completer(
+        load_policy(model, settings),
+        load_encoder(model, settings),
+        content="abc",
+        max_prompt_tokens=16,
+        section="agent",
+        note=notes.append,
+        cuts_questions=False,
+    )
+    short = CompletionRequest(({"role": "user", "content": "1"},), max_tokens=4)
+    rejected, answered = completer.complete_many([ask(0), short])
+    assert (rejected.stop, rejected.usage.input_tokens) == ("rejected", 0)
+    assert "more than agent.max_prompt_tokens=16; use a model with more positions" in rejected.text
+    assert answered.stop != "rejected"
+    assert "1 of 2 questions to the agent" in notes[0] and "do not fit, so they are not answered" in notes[0]

@@ -92,7 +92,7 @@ def test_a_strong_correlation_is_confirmed_and_shown(make_study):
     assert words in page  # the claim is the answer
     section = correlations(StudyResults(study))
     table, figure = section.values["boxes"]
-    assert table.table.rows[0][1] == CONFIRMED and figure.text == words
+    assert table.table.rows[0][1] == CONFIRMED and figure.note == words
     assert list(section.files) == ["correlation"]
 
 

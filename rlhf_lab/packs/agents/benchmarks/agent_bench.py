@@ -7,11 +7,12 @@ again (`algorithm.regressions`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.files import read_jsonl, write_text
+from rlhf_lab.core.files import read_json, read_jsonl, write_text
 from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkQuestion, spread
 from rlhf_lab.packs.agents.benchmarks.benchmark import Benchmark, Scores
 from rlhf_lab.packs.agents.benchmarks.injections import (
@@ -22,6 +23,7 @@ from rlhf_lab.packs.agents.benchmarks.injections import (
     with_injections,
 )
 from rlhf_lab.packs.agents.benchmarks.settings import AgentBench
+from rlhf_lab.packs.agents.benchmarks.web import search_provider, with_web
 from rlhf_lab.packs.agents.harness.agent import BatchAgent
 from rlhf_lab.packs.agents.harness.models import open_agents
 from rlhf_lab.packs.agents.harness.scorers import score
@@ -44,6 +46,11 @@ class AgentBenchmark:
             of_set = questions_of(name, settings, run)
             everything += of_set
             requested += spread(of_set, settings.limit)
+        # The directory is common to all runs, so that no search is paid twice.
+        provider = search_provider(settings, Path(run.config.outputs) / "searches")
+        if provider is not None:
+            requested = with_web(requested, provider, settings)
+            everything = with_web(everything, provider, settings)
         # Attacks are additional attempts: the same tasks are attempted without attack as well.
         attacks = with_injections(requested, settings.inject)
         if settings.regressions:
@@ -54,10 +61,29 @@ class AgentBenchmark:
 
     def finish(self) -> Result:
         result = self.benchmark.finish()
+        result.metrics |= reward_metrics(self.run, self.settings.reward_metrics)
         cases = regression_cases(read_jsonl(self.run.directory / "evaluation.jsonl"))
         lines = [json.dumps(case, ensure_ascii=False) + "\n" for case in cases]
         write_text(self.run.directory / REGRESSIONS, "".join(lines))
         return result
+
+
+def reward_metrics(run: Run, names: Sequence[str]) -> dict[str, Any]:
+    """Return metrics of the stage in `needs.reward`, as it stored them.
+
+    Raises:
+        ConfigError: the stage has no result, or not all of these metrics.
+    """
+    if not names:
+        return {}
+    directory = Path(run.needs["reward"]).parent
+    stored = (read_json(directory / "result.json") or {}).get("metrics") or {}
+    missing = [name for name in names if name not in stored]
+    if missing:
+        raise ConfigError(
+            f"algorithm.reward_metrics: {directory} has no {', '.join(missing)}; it has {', '.join(stored) or 'none'}"
+        )
+    return {name: stored[name] for name in names}
 
 
 def questions_of(name: str, settings: AgentBench, run: Run) -> list[BenchmarkQuestion]:

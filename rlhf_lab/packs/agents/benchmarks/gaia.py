@@ -23,8 +23,8 @@ from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkQuestion
 from rlhf_lab.packs.agents.benchmarks.benchmark import Benchmark, Scores
 from rlhf_lab.packs.agents.benchmarks.settings import Gaia
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import read_trajectories
+from rlhf_lab.packs.agents.benchmarks.web import offline_pages, search_provider
 from rlhf_lab.packs.agents.gaia.answers import ANSWER_FORMAT, final_answer
-from rlhf_lab.packs.agents.gaia.mini import PAGES, fixture_digests
 from rlhf_lab.packs.agents.harness.agent import BatchAgent
 from rlhf_lab.packs.agents.harness.code_executor import output_of
 from rlhf_lab.packs.agents.harness.models import open_agents, open_sandbox
@@ -55,7 +55,7 @@ class GaiaTasks:
         limits: Mapping[str, float],
     ):
         self.settings, self.limits = settings, limits
-        self.provider = gaia_tasks.search_provider(settings, store)
+        self.provider = search_provider(settings, store)
         self.questions = {task.metadata["id"]: task for task in gaia_tasks.tasks(settings)}
         self.chosen = [as_harness_task(task) for task in self.questions.values()]
         self._open_sandbox = open_sandbox
@@ -63,11 +63,6 @@ class GaiaTasks:
     @cached_property
     def _runner(self) -> CodeRunner:
         return self._open_sandbox()
-
-    @cached_property
-    def _pages(self) -> str:
-        """Digest of the offline web; empty for a live web, whose pages are unknown before they are read."""
-        return fixture_digests()[PAGES] if self.settings.search == "own" else ""
 
     def tasks(self, split: str) -> Sequence[Task]:
         return self.chosen
@@ -97,7 +92,7 @@ class GaiaTasks:
         contents = {name: fingerprint(content.hex()) for name, content in files.items()}
         return {
             "files": contents,
-            "pages": self._pages,
+            "pages": offline_pages(self.settings),
             "search": self.settings.search,
             "results": self.settings.search_results,
             "sandbox": dict(self.limits),

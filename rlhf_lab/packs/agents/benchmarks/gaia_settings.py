@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import CheckedSettings, Distinct, Ge, Le, NotEmpty
-from rlhf_lab.packs.agents.benchmarks.web_search import SERVICES
+from rlhf_lab.core.ranges import Distinct, Ge, Le, NotEmpty
+from rlhf_lab.packs.agents.benchmarks.web_settings import SearchName, WebChoices
 
 LEVELS = (1, 2, 3)
-# http is allowed on this machine only, because the key must not cross a network unencrypted.
-SAFE_URL = re.compile(r"https://\S+|http://(?:localhost|127\.0\.0\.1|\[::1\])(?::\d+)?(?:/\S*)?")
 
 
 @dataclass(frozen=True)
-class GaiaChoices(CheckedSettings):
+class GaiaChoices(WebChoices):
     """Selection of GAIA questions, and of the web that agents use.
 
     Args:
@@ -27,9 +24,6 @@ class GaiaChoices(CheckedSettings):
         levels: levels of difficulty to include, from 1 to 3.
         limit: maximum number of questions per level; the first ones are used, and 0 means all.
         search: `own` is the offline web of `mini`; `none` is no web; `tavily`, `brave` and `serper` are live services.
-        search_key_env: environment variable with the key of the service; empty means the service's usual variable.
-        search_url: address of the service; empty means its official address.
-        search_results: number of results per search.
     """
 
     source: Literal["mini", "official"] = "mini"
@@ -39,15 +33,11 @@ class GaiaChoices(CheckedSettings):
         tuple[Annotated[int, Ge(1), Le(3)], ...], NotEmpty(hint="write some of 1, 2 and 3"), Distinct()
     ] = LEVELS
     limit: Annotated[int, Ge(0, hint="0 is all")] = 0
-    search: Literal["own", "none", "tavily", "brave", "serper"] = "own"
-    search_key_env: str = ""
-    search_url: str = ""
-    search_results: Annotated[int, Ge(1), Le(20)] = 5
+    search: SearchName = "own"
 
     def rules(self) -> tuple[Rule, ...]:
         # The rules refuse combinations of settings that contradict each other or have no effect.
         is_mini = self.source == "mini"
-        is_live = self.search in SERVICES
         return (
             *super().rules(),
             (is_mini or bool(self.path), "source=official needs path=DIR, FILE or a hub id (gaia-benchmark/GAIA)"),
@@ -62,13 +52,5 @@ class GaiaChoices(CheckedSettings):
             (
                 is_mini or self.search != "own",
                 "search=own has no pages for the official questions; use search=none, tavily, brave or serper",
-            ),
-            (
-                is_live or not (self.search_key_env or self.search_url),
-                f"search_key_env and search_url need a live service, but search={self.search} is none; leave them out",
-            ),
-            (
-                not self.search_url or SAFE_URL.fullmatch(self.search_url) is not None,
-                f"search_url={self.search_url}: the key is sent there, so use https, or http on this machine",
             ),
         )

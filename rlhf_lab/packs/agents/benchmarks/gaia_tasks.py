@@ -6,16 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.tools import Tool
 from rlhf_lab.data.transcript import as_prompt
 from rlhf_lab.packs.agents.benchmarks.gaia_settings import GaiaChoices
-from rlhf_lab.packs.agents.benchmarks.web_search import live_search
 from rlhf_lab.packs.agents.gaia.files import is_readable
 from rlhf_lab.packs.agents.gaia.lenient import lenient_score
-from rlhf_lab.packs.agents.gaia.mini import mini_file, mini_index, mini_questions
+from rlhf_lab.packs.agents.gaia.mini import mini_file, mini_questions
 from rlhf_lab.packs.agents.gaia.official import official_score
 from rlhf_lab.packs.agents.gaia.questions import GaiaQuestion
 from rlhf_lab.packs.agents.gaia.rows import gaia_attachment, read_gaia
@@ -75,26 +73,6 @@ def _read(settings: GaiaChoices, location: str) -> bytes:
     return gaia_attachment(settings.path, settings.split, location).read_bytes()
 
 
-def search_provider(settings: GaiaChoices, store: Path) -> SearchProvider | None:
-    """Return the web of a run; None if it has none. Raise ConfigError if a live service has no key.
-
-    Args:
-        settings: the choice of the web.
-        store: directory that stores the results of a live service, so that no search is paid twice.
-    """
-    if settings.search == "none":
-        return None
-    if settings.search == "own":
-        return mini_index(settings.search_results)
-    return live_search(
-        settings.search,
-        store,
-        key_env=settings.search_key_env,
-        url=settings.search_url,
-        results=settings.search_results,
-    )
-
-
 def tools_for(
     task: Task,
     settings: GaiaChoices,
@@ -107,7 +85,7 @@ def tools_for(
     Args:
         task: the task.
         settings: the selection that the task belongs to.
-        provider: result of `search_provider`, created once per run.
+        provider: result of `web.search_provider`, created once per run.
         run_code: runs a Python program in a sandbox with the task's `attachments`, and returns its output.
     """
     files = task.metadata["files"]

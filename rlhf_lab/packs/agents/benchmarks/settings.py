@@ -13,7 +13,8 @@ from rlhf_lab.core.files import file_digest
 from rlhf_lab.core.ranges import Distinct, Ge, NotEmpty
 from rlhf_lab.evaluations.settings import EvaluationSettings, content_digest
 from rlhf_lab.packs.agents.benchmarks.gaia_settings import GaiaChoices
-from rlhf_lab.packs.agents.gaia.mini import fixture_digests
+from rlhf_lab.packs.agents.benchmarks.web_settings import SearchName, WebChoices
+from rlhf_lab.packs.agents.gaia.mini import PAGES, fixture_digests
 from rlhf_lab.packs.agents.gaia.rows import source_digest
 from rlhf_lab.packs.agents.harness.settings import CodeExecutor
 from rlhf_lab.packs.agents.tools.bench.templates import files_digest
@@ -31,14 +32,15 @@ Category = Literal["tool_use", "multi_step", "failure_recovery", "long_horizon",
 
 @dataclass(frozen=True)
 class AgentStage(EvaluationSettings):
-    """Base class for stages that run the agents of `agent.programs` on tasks.
+    """Base class for stages that run the agents of `agent.programs` on tasks. With `needs.reference`, every agent also
+    attempts the tasks with that model, such as the policy before a training.
 
     Args:
         attempts: number of attempts of each agent at each task. Attempts differ only if the model samples.
     """
 
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "agent")
-    optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    optional_needs: ClassVar[tuple[str, ...]] = ("policy", "reference")
     measures_gold: ClassVar[bool] = False  # the result is whether answers are right, not a gold score
     calls_reward: ClassVar[bool] = False
     is_distributed: ClassVar[bool] = False
@@ -49,7 +51,7 @@ class AgentStage(EvaluationSettings):
 
 @register("algorithm", "agent_bench")
 @dataclass(frozen=True)
-class AgentBench(AgentStage):
+class AgentBench(AgentStage, WebChoices):
     """Benchmark of agents on tasks with tools: answers, calls, tokens, cost, and comparisons between agents.
 
     Args:
@@ -61,8 +63,13 @@ class AgentBench(AgentStage):
         inject: number of tasks that are also attempted under attack, with orders in the tools' results; 0 means no
             attack.
         regressions: regressions.jsonl of an earlier run; its successful attacks are tried again.
+        reward_metrics: metrics of the stage in `needs.reward` that are reported with those of the agents, so that a
+            study of reward models also shows what an agent trained on each of them is worth.
+        search: web that agents may use besides the tools of a task, with the tools web_search and open_page. `none` is
+            no web; `own` is the offline web of GAIA-Mini; `tavily`, `brave` and `serper` are live services.
     """
 
+    optional_needs: ClassVar[tuple[str, ...]] = (*AgentStage.optional_needs, "reward")
     # A smoke run exercises every part of the stage on a few tasks.
     smoke: ClassVar[dict[str, float]] = {"limit": 6, "siblings": 1, "inject": 4}
     tasks: Annotated[tuple[TaskSetName, ...], NotEmpty(), Distinct()] = ("mini",)
@@ -71,6 +78,8 @@ class AgentBench(AgentStage):
     limit: Annotated[int, Ge(0, hint="0 is all")] = 0
     inject: Annotated[int, Ge(0, hint="0 is no attack")] = 0
     regressions: str = ""
+    reward_metrics: Annotated[tuple[str, ...], Distinct()] = ()
+    search: SearchName = "none"
 
     def contents(self) -> dict[str, str]:
         contents = {}
@@ -80,12 +89,22 @@ class AgentBench(AgentStage):
             contents["injections"] = file_digest(INJECTIONS)
         if self.regressions:
             contents["regressions"] = content_digest(self.regressions, "regressions")
+        if self.search == "own":
+            contents["pages"] = fixture_digests()[PAGES]
         return contents
 
     def contradictions(self, config: Config) -> list[str]:
+        problems = []
         if "world" in self.tasks and registry.kind_of("data", config.data) != "tools":
-            return ["algorithm.tasks: world has the held-out tasks of data=tools; add data=tools, or remove world"]
-        return []
+            problems.append(
+                "algorithm.tasks: world has the held-out tasks of data=tools; add data=tools, or remove world"
+            )
+        if bool(self.reward_metrics) != bool(config.needs.get("reward")):
+            problems.append(
+                "algorithm.reward_metrics and needs.reward belong together: the metrics are those of the stage in "
+                "needs.reward; set both or neither"
+            )
+        return problems
 
 
 @register("algorithm", "gaia")

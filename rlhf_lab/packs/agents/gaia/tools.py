@@ -33,7 +33,7 @@ def question_tools(
     """
     tools = []
     if provider is not None:
-        tools += [_search_tool(provider), _open_tool(provider)]
+        tools += web_tools(provider)
     if files:
         tools.append(_read_tool(files, read))
     # The calculator needs no resources, so every question has it.
@@ -41,6 +41,11 @@ def question_tools(
     if run_code is not None:
         tools.append(_python_tool(run_code))
     return tools
+
+
+def web_tools(provider: SearchProvider) -> list[Tool]:
+    """Return the tools `search` and `open_page` of a web."""
+    return [_search_tool(provider), _open_tool(provider)]
 
 
 def _search_tool(provider: SearchProvider) -> Tool:

@@ -54,5 +54,15 @@ class Brief(Instructions):
         ((call, result),) = latest  # a model with brief prompts makes one call per turn
         return "", prompt_of("note", question, notes=notes, call=call, result=result)
 
+    def coordinate(self, *, native: bool) -> str:
+        return ""
+
+    def lead(self, question: str) -> str:
+        return prompt_of("lead", question)
+
+    def lead_from_notes(self, question: str, notes: str, latest: Sequence[Exchange]) -> str:
+        # The notes already contain the latest answer.
+        return prompt_of("lead_step", question, notes=notes)
+
     def call(self, call: Call) -> str:
         return spaced_call(call.name, [str(value) for value in call.arguments.values()])

@@ -38,17 +38,36 @@ MAX_PROMPT_TOKENS = 32768
 
 
 def open_agents(run: Run) -> dict[str, BatchAgent]:
-    """Return the agents of a run by their names in `agent.programs`."""
-    resources = AgentResources(lambda: open_model(run), lambda: open_sandbox(run), run.config.sandbox.limits)
-    programs = run.config.agent.programs
-    # All agents get the same resources, so the model is loaded once.
-    return {name: registry.build("agent", settings, resources) for name, settings in programs.items()}
+    """Return the agents of a run by their names in `agent.programs`.
+
+    With `needs.reference`, each agent that uses a model comes first with that model, as "NAME (reference)".
+    """
+    agents: dict[str, BatchAgent] = {}
+    for role in ("reference", "policy"):
+        if role == "reference" and role not in run.needs:
+            continue
+        resources = _resources(run, role)
+        # All agents of a role get the same resources, so a model is loaded once.
+        for name, settings in run.config.agent.programs.items():
+            if role == "policy" or settings.asks_model:
+                title = name if role == "policy" else f"{name} (reference)"
+                agents[title] = registry.build("agent", settings, resources)
+    return agents
 
 
-def open_model(run: Run) -> AgentModel:
-    """Open the model of a run's agents. Raise ConfigError if it cannot be opened."""
+def _resources(run: Run, role: str) -> AgentResources:
+    return AgentResources(lambda: open_model(run, role), lambda: open_sandbox(run), run.config.sandbox.limits)
+
+
+def open_model(run: Run, role: str = "policy") -> AgentModel:
+    """Open the model of a run's agents. Raise ConfigError if it cannot be opened.
+
+    Args:
+        run: the run.
+        role: role in `needs` of a local model.
+    """
     if run.config.agent.llm == "local":
-        return _local_model(run)
+        return _local_model(run, role)
     # Costs are booked under the run's name, as those of its judge are: both share one budget.
     caller = JudgeContext(
         run.directory.name,
@@ -60,8 +79,8 @@ def open_model(run: Run) -> AgentModel:
     return _agent_model(run, completer, max_tokens=SERVICE_TOKENS)
 
 
-def _local_model(run: Run) -> AgentModel:
-    agent, source = run.config.agent, run.needs["policy"]
+def _local_model(run: Run, role: str) -> AgentModel:
+    agent, source = run.config.agent, run.needs[role]
     model = load_policy(source, run.config.model, device=run.device)
     encoder = load_encoder(source, run.config.model)
     max_tokens = agent.max_tokens or run.config.rollout.max_new_tokens
@@ -82,6 +101,7 @@ def _local_model(run: Run) -> AgentModel:
         batch_rows=run.config.rollout.batch_rows,
         section="agent",
         note=run.note,
+        cuts_questions=False,
     )
     return _agent_model(run, completer, max_tokens=max_tokens)
 

@@ -1,8 +1,12 @@
 """Agent with a planner, executors and a synthesiser.
 
-The planner writes self-contained queries as a JSON list. Each query goes to an executor, a ReAct loop that sees only
-its query. The executors run in parallel. The synthesiser reads the queries and their results. An executor cannot use
-results of another one, so a chain of lookups has to be one query.
+The planner writes queries as a JSON list. A query may depend on earlier ones:
+
+    ["Find the capital of Velmora.", "Find the mayor of #1.", "Find the mayor of Quorin."]
+
+#1 stands for the answer to the first query. Each query goes to an executor, a ReAct loop that sees only its query, with
+the answers of earlier executors in place of the references. Executors that need nothing from each other run in
+parallel, so a chain of lookups runs from hop to hop. The synthesiser reads the queries and their answers.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from rlhf_lab.packs.agents.harness.program import (
     user_message,
 )
 from rlhf_lab.packs.agents.harness.prompts import Exchange, Words
+from rlhf_lab.packs.agents.harness.references import references, with_results
 from rlhf_lab.packs.agents.harness.resources import AgentResources
 from rlhf_lab.packs.agents.harness.settings import MultiAgent
 from rlhf_lab.packs.agents.harness.tool_use import conclude, use_tools
@@ -28,13 +33,9 @@ NOTHING_FOUND = "nothing was found"
 
 
 def multi_agent(attempt: AgentAttempt, *, queries: int, executor_turns: int) -> Steps[str | None]:
-    """Plan, execute the queries in parallel, and combine their results."""
+    """Plan, let executors answer the queries in the order of their dependencies, and combine their answers."""
     plan = yield from _plan(attempt, queries)
-    executors = []
-    for number, query in enumerate(plan, start=1):
-        executors.append(_execute(attempt, query, f"executor {number}", executor_turns))
-    # Each branch is a generator that starts when the driver asks for its first request.
-    findings = yield from run_in_parallel(executors)
+    findings = yield from _follow(attempt, plan, executor_turns)
     found = list(zip(plan, findings, strict=True))
 
     def words(since: Sequence[Exchange]) -> Words:
@@ -61,8 +62,35 @@ def _plan(attempt: AgentAttempt, limit: int) -> Steps[list[str]]:
         raise AttemptFinished("failed", error=f"no plan: {error}") from None
 
 
-def _execute(attempt: AgentAttempt, query: str, part: str, max_turns_left: int) -> Steps[str]:
-    """Return the result of an executor that sees only its query."""
+def _follow(attempt: AgentAttempt, plan: Sequence[str], executor_turns: int) -> Steps[list[str]]:
+    """Return the answers of the executors, in the order of the plan."""
+    findings: dict[int, str] = {}
+    while len(findings) < len(plan):
+        ready: dict[int, str] = {}
+        for number, query in enumerate(plan, start=1):
+            needed = references(query, len(plan))
+            if number in findings or not all(earlier in findings for earlier in needed):
+                continue
+            # An executor cannot work from an answer that does not exist.
+            if any(findings[earlier] == NOTHING_FOUND for earlier in needed):
+                findings[number] = NOTHING_FOUND
+                continue
+            ready[number] = query
+        # Answers come from tools, so a query contains them as data that must not be obeyed.
+        known = {number: attempt.model.prompts.marked(finding) for number, finding in findings.items()}
+        answers = [known.get(number, f"#{number}") for number in range(1, len(plan) + 1)]
+        executors = [
+            execute(attempt, with_results(query, answers), f"executor {number}", executor_turns)
+            for number, query in ready.items()
+        ]
+        # Each branch is a generator that starts when the driver asks for its first request.
+        new = yield from run_in_parallel(executors, list(ready))
+        findings |= zip(ready, new, strict=True)
+    return [findings[number] for number in range(1, len(plan) + 1)]
+
+
+def execute(attempt: AgentAttempt, query: str, part: str, max_turns_left: int) -> Steps[str]:
+    """Return the answer of an executor that sees only its query."""
     act = yield from use_tools(
         attempt,
         [user_message(query)],
@@ -89,6 +117,9 @@ def read_queries(text: str, limit: int) -> list[str]:
         raise ValueError("each query must be a text, and there must be one at least")
     if len(queries) > limit:
         raise ValueError(f"{len(queries)} queries are too many; write at most {limit}")
+    for number, query in enumerate(queries, start=1):
+        if any(earlier >= number for earlier in references(query, len(queries))):
+            raise ValueError(f"query {number} refers to itself or to a later query; refer to earlier ones only")
     return queries
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from rlhf_lab.core.tools import Tool
 from rlhf_lab.data.text_calls import ACTION, Move, read_move
@@ -29,12 +28,12 @@ from rlhf_lab.packs.agents.harness.program import (
     user_message,
 )
 from rlhf_lab.packs.agents.harness.prompts import Exchange, Words
+from rlhf_lab.packs.agents.harness.references import with_results
 from rlhf_lab.packs.agents.harness.resources import AgentResources
 from rlhf_lab.packs.agents.harness.settings import PlanExecute
 from rlhf_lab.packs.agents.harness.tool_use import conclude, use_tools
 
 STEP = re.compile(r"^[ \t]*\d+[.)][ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
-REFERENCE = re.compile(r"#(\d{1,4})(?!\d)")
 NO_RESULT = "no result"
 
 
@@ -93,25 +92,6 @@ def read_call(step: str, tools: Mapping[str, Tool]) -> Move | None:
     # A step has the form of the text after `Action:`, so the parser of text calls can read it.
     move = read_move(f"{ACTION} {step}", tools)
     return move if move.name else None
-
-
-def with_results(value: Any, results: Sequence[str]) -> Any:
-    """Insert the results that a text refers to, also into texts inside a JSON value."""
-    if isinstance(value, Mapping):
-        return {name: with_results(inner, results) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [with_results(inner, results) for inner in value]
-    if not isinstance(value, str):
-        return value
-
-    def result(reference: re.Match[str]) -> str:
-        number = int(reference[1])
-        # A reference to a later step or to step 0 stays as text: there is no such result.
-        if not 1 <= number <= len(results):
-            return reference[0]
-        return results[number - 1]
-
-    return REFERENCE.sub(result, value)
 
 
 def build(settings: PlanExecute, resources: AgentResources) -> ProgramAgent:

@@ -152,8 +152,15 @@ class AgentAttempt:
             tools=tuple(tool.definition for tool in tools),
             stop=tuple(stop),
             may_be_rejected=bool(self.turns),
+            kept=self._task_messages(messages),
         )
         return Ask(request, part)
+
+    def _task_messages(self, messages: Sequence[Message]) -> int:
+        """Return how many of the messages state the task: its earlier conversation and the question after it."""
+        *earlier, _ = self.messages
+        has_earlier = list(messages[: len(earlier)]) == earlier
+        return len(earlier) + 1 if has_earlier else 1  # an executor sees its query alone
 
     def call(self, output: ModelOutput, name: str, arguments: Mapping[str, Any], id: str = "") -> Call:
         """Call a tool as the model requested. Raise AttemptFinished if no calls are left."""
@@ -177,7 +184,7 @@ class AgentAttempt:
     def add_turn(self, ask: Ask, completion: Completion) -> ModelOutput:
         """Record a completion as a turn. Raise AttemptFinished if the model refused or the request was rejected."""
         if completion.stop == "rejected":
-            raise AttemptFinished("failed", error=f"the service rejected the request: {completion.text}")
+            raise AttemptFinished("failed", error=f"the request was rejected: {completion.text}")
         request, usage = ask.request, completion.usage
         instructions = [Message(role="system", content=request.system)] if request.system else []
         messages = [*instructions, *request.messages]
@@ -240,8 +247,15 @@ def user_message(content: str) -> Message:
     return Message(role="user", content=content)
 
 
-def run_in_parallel(parts: Sequence[Steps[T]]) -> Steps[list[T]]:
-    """Run parts of a program in parallel. Return their results in the order of the parts."""
+def run_in_parallel(parts: Sequence[Steps[T]], lanes: Sequence[int] | None = None) -> Steps[list[T]]:
+    """Run parts of a program in parallel. Return their results in the order of the parts.
+
+    Args:
+        parts: the parts.
+        lanes: index of each part among all parallel branches of the attempt, by which a trajectory sorts its turns;
+            None numbers the parts from 0.
+    """
+    branch = lanes or range(len(parts))
     results: dict[int, T] = {}
     pending: dict[int, list[Ask]] = {}
 
@@ -258,7 +272,7 @@ def run_in_parallel(parts: Sequence[Steps[T]]) -> Steps[list[T]]:
     while pending:
         # One yield sends the requests of all unfinished parts. The outputs come back in the same order.
         asking, pending = pending, {}
-        requests = [replace(ask, lane=lane) for lane, asks in asking.items() for ask in asks]
+        requests = [replace(ask, lane=branch[lane]) for lane, asks in asking.items() for ask in asks]
         outputs = yield requests
         incoming = iter(outputs)
         for lane, asks in asking.items():

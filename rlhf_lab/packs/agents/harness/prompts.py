@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from rlhf_lab.core.messages import Message
-from rlhf_lab.core.tools import Call, Tool
+from rlhf_lab.core.tools import Call, Tool, ToolError, text_tool
 from rlhf_lab.data.text_calls import ACTION, ANSWER, DIVIDER, THOUGHT
+from rlhf_lab.packs.agents.tools.roles import ASK
 
 OBSERVATION = "Observation:"
 # The line break belongs to it, because the word may also occur inside a sentence.
@@ -66,7 +67,7 @@ class PromptStyle(Protocol):
         ...
 
     def split(self, question: str, tools: Sequence[Tool], limit: int) -> Words:
-        """Ask for self-contained queries, as a JSON list, for workers that see nothing else."""
+        """Ask for queries, as a JSON list, for workers that see nothing else. #1 is the answer to the first query."""
         ...
 
     def combine(self, question: str, findings: Sequence[Exchange]) -> Words:
@@ -79,6 +80,18 @@ class PromptStyle(Protocol):
 
     def note(self, question: str, notes: str, latest: Sequence[Exchange]) -> Words:
         """Ask for notes that replace the old notes and the latest results."""
+        ...
+
+    def coordinate(self, *, native: bool) -> str:
+        """Instruct a coordinator, whose only tool is ASK, to question workers until it knows the answer."""
+        ...
+
+    def lead(self, question: str) -> str:
+        """Return the question to a coordinator that sees all its earlier queries with their answers."""
+        ...
+
+    def lead_from_notes(self, question: str, notes: str, latest: Sequence[Exchange]) -> str:
+        """Ask a coordinator for a query or an answer, from notes and the latest answers only."""
         ...
 
     def call(self, call: Call) -> str:
@@ -114,6 +127,14 @@ TROUBLE = (
     "When a call fails, read why, and mend the call or try another one. When the tools cannot give the answer, answer "
     "with what is missing."
 )
+
+
+def _ask_nobody(query: str) -> str:
+    raise ToolError(f"no worker answers {query!r} here")
+
+
+ASK_TOOL = text_tool(ASK, "Asks a worker, who has the tools.", {"query": "the query, complete in itself"}, _ask_nobody)
+"""The only tool of a coordinator. The coordinator's program runs the worker, so the tool itself is never run."""
 
 MARK = re.compile(r"<(?=\s*/?\s*result\b)", re.IGNORECASE)
 """The first character of anything that reads as `<result>` or `</result>`."""
@@ -176,17 +197,21 @@ class Instructions:
 
     def split(self, question: str, tools: Sequence[Tool], limit: int) -> Words:
         system = (
-            "Divide the question into queries for workers who work at the same time, each with the tools below. A "
-            "worker sees its query and nothing else: name everything in full, and refer to no other query. What "
-            "follows from one another belongs into one query.\n\n"
+            "Divide the question into queries for workers, each with the tools below. A worker sees its query and "
+            "nothing else, so name everything in full. Where a query needs the answer to an earlier one, write #1 for "
+            "the answer to the first query, #2 for that to the second; such queries wait, all others run at the same "
+            "time.\n\n"
             f"{tool_list(tools)}\n\n"
-            f'Write a JSON list of at most {limit} queries, ["…", "…"], and nothing else.'
+            f'Write a JSON list of at most {limit} queries, ["…", "… of #1 …"], and nothing else.'
         )
         return system, question
 
     def combine(self, question: str, findings: Sequence[Exchange]) -> Words:
         system = f"Answer the question from what workers have found out. {LAST_LINE}"
-        answers = [f"Query: {query}\n{self.marked(conclusion)}" for query, conclusion in findings]
+        answers = [
+            f"Query {number}: {query}\n{self.marked(conclusion)}"
+            for number, (query, conclusion) in enumerate(findings, 1)
+        ]
         found = "\n".join(answers)
         return self._with_rule(system), f"{question}\n\n{found}"
 
@@ -205,6 +230,20 @@ class Instructions:
         parts = [f"Question: {question}", f"Notes so far:\n{notes_so_far}"]
         parts += [f"Call: {call}\n{self.marked(result)}" for call, result in latest]
         return self._with_rule(system), "\n\n".join(parts)
+
+    def coordinate(self, *, native: bool) -> str:
+        task = (
+            "Answer the question with the help of workers who have tools that you lack. A worker sees one query and "
+            "nothing else: name everything in full, and ask for one thing that a few lookups find."
+        )
+        end = f"{TROUBLE} {LAST_LINE}" if native else f"{tool_list([ASK_TOOL])}\n\n{FORM}\n\n{TROUBLE}"
+        return self._with_rule(f"{task}\n\n{end}")
+
+    def lead(self, question: str) -> str:
+        return question
+
+    def lead_from_notes(self, question: str, notes: str, latest: Sequence[Exchange]) -> str:
+        return self.act(question, notes, latest)
 
     def call(self, call: Call) -> str:
         return f"{call.name} {json.dumps(dict(call.arguments), ensure_ascii=False)}"

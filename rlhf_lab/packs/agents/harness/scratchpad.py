@@ -6,6 +6,7 @@ so the prompt does not grow with the number of calls. Anything that the notes le
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from rlhf_lab.packs.agents.harness.program import AgentAttempt, ProgramAgent, Steps
@@ -34,21 +35,26 @@ def scratchpad(attempt: AgentAttempt, *, notes_tokens: int) -> Steps[str | None]
         )
         if act.answer is not None:
             return act.final_answer
-        latest = _exchanges(attempt, act)
-        system, question = prompts.note(attempt.question, notes, latest)
-        (output,) = yield [
-            attempt.ask(
-                attempt.to_messages(question),
-                system=system,
-                part="notes",
-                max_tokens=notes_tokens,
-            )
-        ]
-        # Empty notes would lose everything known so far, so the old notes are kept.
-        notes = output.text.strip() or notes
+        latest = exchanges(attempt, act)
+        notes = yield from rewrite_notes(attempt, notes, latest, notes_tokens)
 
 
-def _exchanges(attempt: AgentAttempt, act: Act) -> list[Exchange]:
+def rewrite_notes(attempt: AgentAttempt, notes: str, latest: Sequence[Exchange], notes_tokens: int) -> Steps[str]:
+    """Return new notes, which replace the notes and the latest results."""
+    system, question = attempt.model.prompts.note(attempt.question, notes, latest)
+    (output,) = yield [
+        attempt.ask(
+            attempt.to_messages(question),
+            system=system,
+            part="notes",
+            max_tokens=notes_tokens,
+        )
+    ]
+    # Empty notes would lose everything known so far, so the old notes are kept.
+    return output.text.strip() or notes
+
+
+def exchanges(attempt: AgentAttempt, act: Act) -> list[Exchange]:
     """Return the calls of a turn with their results, or the turn with its problem."""
     if act.problem:
         return [(act.output.text[:SHOWN], act.problem)]

@@ -65,14 +65,32 @@ class PlanExecute(AgentSettings):
 @register("agent", "multi_agent")
 @dataclass(frozen=True)
 class MultiAgent(AgentSettings):
-    """An agent with a planner, executors that see only their query, and a synthesiser.
+    """An agent with a planner, executors that see only their query, and a synthesiser. A query may use the answers to
+    earlier queries, so executors also follow a chain from hop to hop.
 
     Args:
         queries: maximum number of queries in a plan. The planner gets one chance to correct a longer plan.
         executor_turns: maximum number of turns of an executor.
     """
 
-    queries: Annotated[int, Ge(1)] = 4
+    queries: Annotated[int, Ge(1)] = 8
+    executor_turns: Annotated[int, Ge(1)] = 8
+
+
+@register("agent", "coordinator")
+@dataclass(frozen=True)
+class Coordinator(AgentSettings):
+    """An agent with a coordinator that questions executors one after the other. Executors see only their query.
+
+    Args:
+        memory: what the coordinator sees of earlier answers. `list` is every query with its answer; `notes` is a
+            scratchpad of bounded length, which it rewrites after every answer.
+        notes_tokens: maximum length of the notes, in tokens of the model; unused with `list`.
+        executor_turns: maximum number of turns of an executor.
+    """
+
+    memory: Literal["list", "notes"] = "list"
+    notes_tokens: Annotated[int, Ge(1)] = 128
     executor_turns: Annotated[int, Ge(1)] = 8
 
 
@@ -188,8 +206,9 @@ class Agents(Section):
         temperature: sampling temperature; null means 0 for `local`, and the value in `service` for a service.
         max_turns: maximum number of model turns in one attempt at a task, over all parts of an agent.
         max_calls: maximum number of tool calls in one attempt; running a program counts as one.
-        max_prompt_tokens: maximum number of prompt tokens of the local model. A longer conversation loses its start,
-            and a note counts these losses. null means the positions of the model that a turn leaves free.
+        max_prompt_tokens: maximum number of prompt tokens of the local model. A longer conversation loses its oldest
+            turns, never its instructions and its question, and a note counts these losses. An attempt whose
+            instructions and question do not fit fails. null means the positions of the model that a turn leaves free.
         max_tokens: maximum number of tokens of a turn; null means `rollout.max_new_tokens` for `local`, and 1024 for a
             service.
         calls: form of tool calls. `native` passes the tools to the model natively; with `text` the model writes calls
@@ -242,7 +261,7 @@ class Agents(Section):
 
     def leaves_out(self, role: str, config: Config) -> bool:
         # Without an agent that uses it, no policy is built for the stage.
-        return role == "policy" and runs_agents(config) and not self.asks_policy
+        return role in ("policy", "reference") and runs_agents(config) and not self.asks_policy
 
     def key_material(self, config: Config) -> dict[str, Any]:
         """Return the settings of the agents, and those settings of their service that determine answers, not costs."""

@@ -7,11 +7,11 @@ see `data/text_calls.py`. An invalid call gets an error message as its result, w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlhf_lab.core.messages import Message
-from rlhf_lab.core.tools import Call
+from rlhf_lab.core.tools import Call, Tool
 from rlhf_lab.data.text_calls import ANSWER, answer_below, read_move, unemphasised
 from rlhf_lab.packs.agents.harness.program import AgentAttempt, AttemptFinished, ModelOutput, Steps
 from rlhf_lab.packs.agents.harness.prompts import Exchange, Words
@@ -76,39 +76,69 @@ def use_tools(
 
 def take_turn(attempt: AgentAttempt, messages: Sequence[Message], *, system: str, part: str) -> Steps[Act]:
     """Run one turn of a model that may call tools, and execute its calls."""
+    turn = yield from read_turn(attempt, messages, system=system, part=part, tools=attempt.tools)
+    calls = []
+    # A turn may contain several calls; they are executed in their order.
+    for requested in turn.requested:
+        calls.append(attempt.call(turn.output, requested.name, requested.arguments, id=requested.id))
+    return Act(turn.output, turn.answer, tuple(calls), turn.problem)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedTurn:
+    """One turn of the model before its calls are executed.
+
+    Attributes:
+        output: output of the model.
+        answer: the answer; None if the turn has none.
+        requested: requested calls, without results.
+        problem: reason why the turn has neither an answer nor calls; the model reads it.
+    """
+
+    output: ModelOutput
+    answer: str | None = None
+    requested: tuple[Call, ...] = ()
+    problem: str = ""
+
+
+def read_turn(
+    attempt: AgentAttempt, messages: Sequence[Message], *, system: str, part: str, tools: Mapping[str, Tool]
+) -> Steps[RequestedTurn]:
+    """Run one turn of a model that may call `tools`, and read its calls or its answer."""
     if attempt.model.native_calls:
-        return (yield from _native_turn(attempt, messages, system, part))
-    return (yield from _text_turn(attempt, messages, system, part))
+        return (yield from _native_turn(attempt, messages, system, part, tools))
+    return (yield from _text_turn(attempt, messages, system, part, tools))
 
 
-def _text_turn(attempt: AgentAttempt, messages: Sequence[Message], system: str, part: str) -> Steps[Act]:
+def _text_turn(
+    attempt: AgentAttempt, messages: Sequence[Message], system: str, part: str, tools: Mapping[str, Tool]
+) -> Steps[RequestedTurn]:
     stop = attempt.model.prompts.stop
     # The stop texts end a turn before the model invents a result.
     (output,) = yield [attempt.ask(messages, part=part, system=system, stop=stop)]
-    move = read_move(output.text, attempt.tools)
+    move = read_move(output.text, tools)
     if move.answer is not None:
-        return Act(output, answer=move.answer)
+        return RequestedTurn(output, answer=move.answer)
     if move.problem:
-        return Act(output, problem=move.problem)
-    call = attempt.call(output, move.name, move.arguments or {})
-    return Act(output, calls=(call,))
+        return RequestedTurn(output, problem=move.problem)
+    return RequestedTurn(output, requested=(Call(move.name, move.arguments or {}),))
 
 
-def _native_turn(attempt: AgentAttempt, messages: Sequence[Message], system: str, part: str) -> Steps[Act]:
-    tools = list(attempt.tools.values())
-    (output,) = yield [attempt.ask(messages, part=part, system=system, tools=tools)]
+def _native_turn(
+    attempt: AgentAttempt, messages: Sequence[Message], system: str, part: str, tools: Mapping[str, Tool]
+) -> Steps[RequestedTurn]:
+    (output,) = yield [attempt.ask(messages, part=part, system=system, tools=list(tools.values()))]
     if not output.tool_calls:
         answer = read_answer(output.text)
         if not answer:
-            return Act(output, problem=NOTHING)
-        return Act(output, answer=answer)
-    calls = []
-    # A turn may contain several calls; they are executed in their order.
+            return RequestedTurn(output, problem=NOTHING)
+        return RequestedTurn(output, answer=answer)
+    requested = []
     for tool_call in output.tool_calls:
         function = tool_call["function"]
         id = str(tool_call.get("id", ""))
-        calls.append(attempt.call(output, function["name"], function["arguments"], id=id))
-    return Act(output, calls=tuple(calls))
+        requested.append(Call(function["name"], function["arguments"], id=id))
+    return RequestedTurn(output, requested=tuple(requested))
 
 
 def conclude(attempt: AgentAttempt, words: Callable[[Sequence[Exchange]], Words], *, part: str) -> Steps[str | None]:

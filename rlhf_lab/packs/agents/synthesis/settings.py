@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Requirements
 from rlhf_lab.core.ranges import Ge
@@ -16,19 +17,16 @@ if TYPE_CHECKING:
     from rlhf_lab.training.run_settings import Evaluation
 
 
-@register("algorithm", "trajectories")
 @dataclass(frozen=True)
-class Trajectories(SynthesisSettings):
-    """Stage that records successful episodes as conversations for supervised training. Only the assistant's messages
-    are trained on, not the tools' output.
+class TrajectoryChoices(SynthesisSettings):
+    """Base class of the stages that record successful episodes as conversations for supervised training. Only the
+    assistant's messages are trained on, not the tools' output.
 
     A task becomes a row with its shortest successful attempt. Only training tasks are attempted.
 
     Args:
         prompts: number of tasks to attempt, in random order without repetition.
-        teacher: source of the attempts. `world` is the environment's own solution, one per task; `policy` is the model
-            of `needs.policy` with `attempts` attempts per task (rejection sampling, arXiv:2308.01825).
-        attempts: number of attempts of the policy at each task.
+        attempts: number of attempts at each task.
         only_successes: true leaves out tasks without a successful attempt; false uses their shortest attempt.
     """
 
@@ -38,9 +36,28 @@ class Trajectories(SynthesisSettings):
     optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
     # A model of this size never succeeds, but later stages of the smoke test need rows.
     smoke: ClassVar[dict[str, float]] = {**SynthesisSettings.smoke, "only_successes": False}
-    teacher: Literal["world", "policy"] = "world"
     attempts: Annotated[int, Ge(1)] = 4
     only_successes: bool = True
+
+    def contradictions(self, config: Config) -> list[str]:
+        problems = super().contradictions(config)
+        if config.data.max_turns == 1:
+            kind = registry.kind_of("algorithm", self)
+            problems.append(f"algorithm={kind} needs an environment; use data=tools or another one with turns")
+        return problems
+
+
+@register("algorithm", "trajectories")
+@dataclass(frozen=True)
+class Trajectories(TrajectoryChoices):
+    """Stage that records successful episodes of the world or of a policy as conversations for supervised training.
+
+    Args:
+        teacher: source of the attempts. `world` is the environment's own solution, one per task; `policy` is the model
+            of `needs.policy` with `attempts` attempts per task (rejection sampling, arXiv:2308.01825).
+    """
+
+    teacher: Literal["world", "policy"] = "world"
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
         return [ModelCopies("policy (attempts)")] if self.teacher == "policy" else []
@@ -52,12 +69,79 @@ class Trajectories(SynthesisSettings):
     def contradictions(self, config: Config) -> list[str]:
         problems = super().contradictions(config)
         has_policy = bool(config.needs.get("policy"))
-        if config.data.max_turns == 1:
-            problems.append("algorithm=trajectories needs an environment; use data=tools or another one with turns")
         if self.teacher == "policy" and not has_policy:
             problems.append("algorithm.teacher=policy needs a policy; set one: +needs.policy=sft_tools")
         if self.teacher != "policy" and has_policy:
             problems.append("needs.policy is only used with algorithm.teacher=policy; set that, or needs.policy=null")
+        return problems
+
+
+@register("algorithm", "teacher_trajectories")
+@dataclass(frozen=True)
+class TeacherTrajectories(TrajectoryChoices):
+    """Stage that records the successful attempts of an agent with a language model, the teacher, as conversations for
+    supervised training of another model (arXiv:2310.05915).
+
+    The agent is the only one in `agent`, such as agent=react, with any model of `agent.llm`. Its turns are written in
+    the form of the world's own demonstrations, with a thought and one call or the answer, whatever form the teacher
+    used. Attempts are scored as in agent_bench.
+    """
+
+    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "agent")
+    attempts: Annotated[int, Ge(1)] = 1
+
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        return [ModelCopies("policy (teacher)")]
+
+    def contradictions(self, config: Config) -> list[str]:
+        problems = super().contradictions(config)
+        if registry.kind_of("data", config.data) != "tools":
+            problems.append("algorithm=teacher_trajectories: the tasks come from data=tools; use data=tools_catalogue")
+        programs = config.agent.programs
+        kinds = [registry.kind_of("agent", program) for program in programs.values()]
+        if kinds != ["react"]:
+            problems.append(
+                f"algorithm=teacher_trajectories with agent=[{', '.join(programs)}]: a row is one conversation with "
+                "tools, so the teacher is one agent=react"
+            )
+        return problems
+
+
+@register("algorithm", "reward_trajectories")
+@dataclass(frozen=True)
+class RewardTrajectories(SynthesisSettings):
+    """Stage that records, for each training task, the one of several attempts of a policy that the reward scores
+    highest, as conversations for supervised training: best-of-n as training data. Whether an attempt succeeded plays no
+    part, so the policy that imitates the rows shows what the reward is worth to an agent.
+
+    Args:
+        prompts: number of tasks to attempt, in random order without repetition.
+        attempts: number of attempts of `needs.policy` at each task.
+    """
+
+    makes_rows: ClassVar[str] = "demonstrations"
+    asks_judge: ClassVar[bool] = False
+    reads_reward: ClassVar[bool] = True
+    requires: ClassVar[Requirements] = ()
+    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "reward")
+    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
+    smoke: ClassVar[dict[str, float]] = {**SynthesisSettings.smoke, "attempts": 4}
+    prompts: int = 2400
+    attempts: Annotated[int, Ge(2, hint="one attempt leaves nothing to choose from")] = 8
+
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        return [ModelCopies("policy (attempts)")]
+
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
+        return [(batch_rows, self.attempts)]
+
+    def contradictions(self, config: Config) -> list[str]:
+        problems = super().contradictions(config)
+        if config.data.max_turns == 1:
+            problems.append(
+                "algorithm=reward_trajectories needs an environment; use data=tools or another one with turns"
+            )
         return problems
 
 

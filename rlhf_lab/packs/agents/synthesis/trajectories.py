@@ -6,6 +6,7 @@ fine-tuning (arXiv:2308.01825), the natural baseline for reinforcement learning 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from rlhf_lab.core.episodes import Demonstrating, Episode, Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.transcript import render_prompt, response_text, to_conversation
-from rlhf_lab.packs.agents.synthesis.settings import Trajectories
+from rlhf_lab.packs.agents.synthesis.settings import Trajectories, TrajectoryChoices
 from rlhf_lab.packs.judging.synthesis import making
 from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
 from rlhf_lab.sampling.policy_responses import PolicyResponses
@@ -42,23 +43,27 @@ class StoredAttempt:
     turns: int
 
 
-class TrajectoryMaker:
-    """Attempts training tasks and writes the corpus."""
+class TrajectoryMaker(ABC):
+    """Attempts training tasks and writes the corpus. A sub-class attempts them.
 
-    def __init__(self, settings: Trajectories, run: Run):
-        self.settings, self.run = settings, run
+    Args:
+        settings: settings of the stage.
+        run: the run.
+        teacher: name of the teacher, a column of the rows.
+    """
+
+    def __init__(self, settings: TrajectoryChoices, run: Run, teacher: str):
+        self.settings, self.run, self.teacher = settings, run, teacher
         environment = run.corpus.environment
         if environment is None:
             raise ConfigError(f"data={run.corpus.name} has no environment; use data=tools or data=environment")
-        if settings.teacher == "world" and not isinstance(environment, Demonstrating):
-            raise ConfigError(
-                f"algorithm.teacher=world: the environment of data={run.corpus.name} has no demonstrations of its "
-                "tasks; use algorithm.teacher=policy with needs.policy"
-            )
         self.environment = environment
-        self.policy = PolicyResponses(run) if settings.teacher == "policy" else None
         self.tasks = {task.prompt: task for task in run.corpus.tasks("train")}
         self.heldout = {task.prompt for task in run.corpus.tasks("test")}
+
+    @abstractmethod
+    def attempt(self, tasks: Sequence[Task], chunk: int) -> list[list[StoredAttempt]]:
+        """Return the attempts at each task; `chunk` is the index of the tasks' chunk."""
 
     def finish(self) -> Result:
         rows = making.make_all(self.run, self._items(), self._make_result, "attempting tasks")
@@ -71,8 +76,7 @@ class TrajectoryMaker:
 
     def _make_result(self, chunk: int, items: Sequence[SynthesisItem]) -> list[Row]:
         tasks = [self.tasks[item.prompt] for item in items]
-        attempts = self._demonstrate(tasks) if self.policy is None else self._sample(tasks, chunk)
-        pairs = zip(tasks, attempts, strict=True)
+        pairs = zip(tasks, self.attempt(tasks, chunk), strict=True)
         return [self._row(task, of_task) for task, of_task in pairs]
 
     def _row(self, task: Task, attempts: Sequence[StoredAttempt]) -> Row:
@@ -102,6 +106,40 @@ class TrajectoryMaker:
             "problem": problem,
             **correct,
         }
+
+    def _write(self, rows: Sequence[Row]) -> dict[str, Any]:
+        columns = {"teacher": self.teacher}
+        kept, rejected = making.write_corpus(self.run, "demonstrations", rows, columns)
+        metrics = making.counts(rows, kept, rejected)
+        # The task is the unit of these statistics: each became one row, or none.
+        tasks = np.arange(len(rows))
+        attempts = [row["attempts"] for row in rows]
+        metrics["made/attempts"] = float(np.mean(attempts))
+        success = [np.nan if row["success"] is None else row["success"] for row in rows]
+        success_N = np.array(success)
+        if not np.isnan(success_N).all():
+            metrics["made/success"] = clustered_mean(success_N, tasks)
+        if kept:
+            turns_N = np.array([row["turns"] for row in kept], float)
+            metrics["made/turns"] = clustered_mean(turns_N, tasks[: len(kept)])
+        return metrics | by_category(rows)
+
+
+class OwnTrajectories(TrajectoryMaker):
+    """Stage `trajectories`: attempts of the world, or of a policy."""
+
+    def __init__(self, settings: Trajectories, run: Run):
+        super().__init__(settings, run, settings.teacher)
+        if settings.teacher == "world" and not isinstance(self.environment, Demonstrating):
+            raise ConfigError(
+                f"algorithm.teacher=world: the environment of data={run.corpus.name} has no demonstrations of its "
+                "tasks; use algorithm.teacher=policy with needs.policy"
+            )
+        self.policy = PolicyResponses(run) if settings.teacher == "policy" else None
+
+    def attempt(self, tasks: Sequence[Task], chunk: int) -> list[list[StoredAttempt]]:
+        """See `TrajectoryMaker.attempt`."""
+        return self._demonstrate(tasks) if self.policy is None else self._sample(tasks, chunk)
 
     def _demonstrate(self, tasks: Sequence[Task]) -> list[list[StoredAttempt]]:
         """Return the environment's own attempts, with grades, because even a demonstration may fail on a busy tool."""
@@ -135,26 +173,9 @@ class TrajectoryMaker:
                 "use algorithm.only_successes=false"
             )
         graded = zip(episodes, successes, strict=True)
-        attempts = [_sampled(episode, success) for episode, success in graded]
+        attempts = [sampled_attempt(episode, success) for episode, success in graded]
         starts = range(0, len(attempts), size)
         return [attempts[start : start + size] for start in starts]
-
-    def _write(self, rows: Sequence[Row]) -> dict[str, Any]:
-        columns = {"teacher": self.settings.teacher}
-        kept, rejected = making.write_corpus(self.run, "demonstrations", rows, columns)
-        metrics = making.counts(rows, kept, rejected)
-        # The task is the unit of these statistics: each became one row, or none.
-        tasks = np.arange(len(rows))
-        attempts = [row["attempts"] for row in rows]
-        metrics["made/attempts"] = float(np.mean(attempts))
-        success = [np.nan if row["success"] is None else row["success"] for row in rows]
-        success_N = np.array(success)
-        if not np.isnan(success_N).all():
-            metrics["made/success"] = clustered_mean(success_N, tasks)
-        if kept:
-            turns_N = np.array([row["turns"] for row in kept], float)
-            metrics["made/turns"] = clustered_mean(turns_N, tasks[: len(kept)])
-        return metrics | by_category(rows)
 
 
 def demonstrated(environment: Demonstrating, task: Task) -> StoredAttempt:
@@ -166,7 +187,7 @@ def demonstrated(environment: Demonstrating, task: Task) -> StoredAttempt:
     return StoredAttempt(prompt, response_text(last), None, turns)
 
 
-def _sampled(episode: Episode, success: float | None) -> StoredAttempt:
+def sampled_attempt(episode: Episode, success: float | None) -> StoredAttempt:
     # An episode with a truncated last turn counts as failed, because its end must not be imitated.
     graded = success if episode.finished else 0.0
     return StoredAttempt(episode.prompt, episode.response, graded, len(episode.turns))
@@ -184,5 +205,5 @@ def by_category(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return fractions
 
 
-def build(settings: Trajectories, run: Run) -> TrajectoryMaker:
-    return TrajectoryMaker(settings, run)
+def build(settings: Trajectories, run: Run) -> OwnTrajectories:
+    return OwnTrajectories(settings, run)

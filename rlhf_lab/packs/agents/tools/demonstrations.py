@@ -79,18 +79,13 @@ class ToolDemonstration:
         self.values: list[str] = []
         self.found: list[str] = []  # "relation value" for each step
         # A chain only needs its last value; other tasks need all of them.
-        self.keeps_all = not _is_chain(task)
+        self.keeps_all = not is_chain(task)
         self.answer = self._attempt()
         self._say(self._known(), f"{ANSWER} {self.answer}")
 
     def messages(self) -> list[Message]:
         """Return the conversation after the question."""
-        messages: list[Message] = []
-        for turn in self.turns:
-            messages.append({"role": "assistant", "content": turn.text})
-            if turn.call is not None:
-                messages.append({"role": "tool", "content": turn.call.result})
-        return messages
+        return messages_of(self.turns)
 
     def _attempt(self) -> str:
         """Make the calls and return the answer."""
@@ -180,20 +175,33 @@ class ToolDemonstration:
         return "; ".join(facts)
 
     def _notes(self, known: str) -> str:
-        """Return the known facts, and for a chain also the relations that are left to look up.
-
-        A relation may occur twice in a chain. A model that does not see the earlier turns could then not tell its
-        progress from the last value. While nothing is known, the question itself states what is left.
-        """
-        steps_left = self.task.steps[len(self.values) :]
-        left = [step.relation for step in steps_left if isinstance(step, Lookup)]
-        if self.keeps_all or not known or not left:
-            return known
-        return noted(known, f"left {', '.join(left)}")
+        return notes_of(self.task, known, len(self.values), keeps_all=self.keeps_all)
 
     def _slips(self, probability: float) -> bool:
         # A probability of 0 consumes no random number, so tasks without habits have the same random numbers.
         return probability > 0 and self.rng.random() < probability
+
+
+def messages_of(turns: Sequence[DemonstratedTurn]) -> list[Message]:
+    """Return turns and the results of their calls as messages."""
+    messages: list[Message] = []
+    for turn in turns:
+        messages.append({"role": "assistant", "content": turn.text})
+        if turn.call is not None:
+            messages.append({"role": "tool", "content": turn.call.result})
+    return messages
+
+
+def notes_of(task: SampledTask, known: str, steps_done: int, *, keeps_all: bool) -> str:
+    """Return the known facts, and for a chain also the relations that are left to look up.
+
+    A relation may occur twice in a chain. A model that does not see the earlier turns could then not tell its progress
+    from the last value. While nothing is known, the question itself states what is left.
+    """
+    left = [step.relation for step in task.steps[steps_done:] if isinstance(step, Lookup)]
+    if keeps_all or not known or not left:
+        return known
+    return noted(known, f"left {', '.join(left)}")
 
 
 def noted(notes: str, fact: str) -> str:
@@ -201,7 +209,7 @@ def noted(notes: str, fact: str) -> str:
     return f"{notes}; {fact}" if notes else fact
 
 
-def _is_chain(task: SampledTask) -> bool:
+def is_chain(task: SampledTask) -> bool:
     """Return True if every step starts from the value of the previous step."""
     later = task.steps[1:]
     return all(isinstance(step, Lookup) and step.subject == index for index, step in enumerate(later))

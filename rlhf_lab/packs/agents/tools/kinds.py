@@ -98,7 +98,8 @@ def chain(rng: Random, split: str, size: BaseSize, hops: int, moves: int = 0) ->
     return SampledTask(question, base, (first, *later), value)
 
 
-def _find(relation: str, entity: str) -> str:
+def find(relation: str, entity: str) -> str:
+    """Return the question for one fact."""
     return f"Find the {relation} of {entity}."
 
 
@@ -135,7 +136,7 @@ def calculation(rng: Random, split: str, size: BaseSize, sign: Literal["+", "-"]
         base,
         (Lookup(first, relation), Lookup(second, relation), Compute(sign)),
         str(answer),
-        parts=(_find(relation, first), _find(relation, second)),
+        parts=(find(relation, first), find(relation, second)),
     )
 
 
@@ -160,7 +161,7 @@ def compare(rng: Random, split: str, size: BaseSize) -> SampledTask:
         (Lookup(first, relation), Lookup(second, relation)),
         larger,
         gives="larger",
-        parts=(_find(relation, first), _find(relation, second)),
+        parts=(find(relation, first), find(relation, second)),
     )
 
 
@@ -169,7 +170,7 @@ def missing_entity(rng: Random, split: str, size: BaseSize) -> SampledTask:
     base = draw_base(rng, split, size)
     name = base.spare[0]
     relation = rng.choice(base.links)
-    return _unanswerable(base, Lookup(name, relation), _find(relation, name))
+    return _unanswerable(base, Lookup(name, relation), find(relation, name))
 
 
 def _unanswerable(base: FactBase, step: Lookup, question: str) -> SampledTask:
@@ -194,7 +195,7 @@ def missing_relation(rng: Random, split: str, size: BaseSize) -> SampledTask:
     for name, facts in base.knowledge.facts.items():
         remaining[name] = {key: value for key, value in facts.items() if key != relation}
     base = replace(base, knowledge=replace(base.knowledge, facts=remaining))
-    return _unanswerable(base, Lookup(start, relation), _find(relation, start))
+    return _unanswerable(base, Lookup(start, relation), find(relation, start))
 
 
 def ambiguous(rng: Random, split: str, size: BaseSize) -> SampledTask:
@@ -232,7 +233,7 @@ def conflicting(rng: Random, split: str, size: BaseSize) -> SampledTask:
     source = rng.choice(("search", "archive"))
     answer = contrary if source == "archive" else right
     return SampledTask(
-        f"{_find(relation, start)} The {source} is right.",
+        f"{find(relation, start)} The {source} is right.",
         base,
         (Lookup(start, relation, source),),
         answer,
@@ -293,7 +294,7 @@ def two_part_question(rng: Random, split: str, size: BaseSize) -> SampledTask:
         (Lookup(first, relation), Lookup(second, other)),
         ", ".join(values),
         gives="all",
-        parts=(_find(relation, first), _find(other, second)),
+        parts=(find(relation, first), find(other, second)),
     )
 
 

@@ -8,10 +8,13 @@ prompts of this module, so that the prompts are those of the training data.
     act       the question; then the tools' results           Thought: …\nAction: search[ X ; r ], or Answer: …
     answer    the question                                    Answer: …
     plan      the question                                    numbered calls, one per line; #1 is the first result
-    split     the question                                    a JSON list of self-contained questions
+    split     the question                                    a JSON list of questions; #1 is the first answer
     step      the question and notes                          one turn as in act
     note      the question, notes, a call and its result      new notes, which replace the old ones
     combine   the question and the results so far             Answer: …, or one more Action whose result is added
+    lead      the question; then the answers of executors     Action: ask[ a question ], or Answer: …
+    lead_step the question and notes                          one turn as in lead
+    lead_note the question, notes, a question and its answer  new notes, as in note
 """
 
 from __future__ import annotations
@@ -21,9 +24,11 @@ from typing import Literal, get_args
 
 from rlhf_lab.data.text_calls import DIVIDER
 
-Role = Literal["act", "answer", "plan", "split", "step", "note", "combine"]
+Role = Literal["act", "answer", "plan", "split", "step", "note", "combine", "lead", "lead_step", "lead_note"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
+ASK = "ask"
+"""Name of the tool with which a coordinator questions an executor."""
 NOTHING = "nothing"
 """Text of empty notes."""
 
@@ -36,20 +41,22 @@ def prompt_of(
     Args:
         role: the role.
         question: the question.
-        notes: notes so far, for step and note.
-        call, result: call as `spaced_call` writes it, and its result, for note.
+        notes: notes so far, for step, note, lead_step and lead_note.
+        call, result: call as `spaced_call` writes it, and its result, for note and lead_note.
         found: results of the steps or answers of the parts in order, for combine.
     """
     if role == "act":
         return question
-    if role == "note":
+    if role in ("note", "lead_note"):
         return f"Note: {question} Notes: {notes or NOTHING}; {call} gave {result}."
     if role == "step":
         return f"Step: {question} Notes: {notes or NOTHING}."
+    if role == "lead_step":
+        return f"Lead: {question} Notes: {notes or NOTHING}."
     if role == "combine":
         return f"Combine: {question} Found: {'; '.join(found)}."
     # Small models are trained on these words, so they must not change.
-    words = {"answer": "Reply", "plan": "Plan", "split": "Split"}
+    words = {"answer": "Reply", "plan": "Plan", "split": "Split", "lead": "Lead"}
     return f"{words[role]}: {question}"
 
 

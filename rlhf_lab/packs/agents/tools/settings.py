@@ -20,7 +20,7 @@ TOOL_KINDS = (
 )  # fmt: skip
 
 
-TOOL_ROLES = ("act", "answer", "plan", "split", "step", "note", "combine")
+TOOL_ROLES = ("act", "answer", "plan", "split", "step", "note", "combine", "lead", "lead_step", "lead_note")
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,11 @@ class Tools(WorldSettings):
             flaky, table, retrieval, several.
         test_kinds: kinds of the held-out tasks, with equal frequencies; null means those of `kinds`.
         roles: relative frequencies of the roles in demonstrations. The roles are act (a conversation with the tools),
-            answer, plan, split, step, note, combine; see `packs/agents/tools/roles.py`.
+            answer, plan, split, step, note, combine, lead (a conversation with executors), lead_step, lead_note; see
+            `packs/agents/tools/roles.py`.
         train_tasks, test_tasks: numbers of tasks per split. A training task has one demonstration in one role. It is
-            one row, or in the roles step and note one row per turn.
+            one row, or in the roles step, note, lead_step and lead_note one row per turn. A task that needs another
+            tool than search has no row in the roles of a coordinator.
         entities, relations: numbers of entities and relations in each task's base of facts.
         redirect: probability that the facts of an entity are stored under another name.
         busy: probability that a call fails and has to be repeated; the kind flaky has its own probability.

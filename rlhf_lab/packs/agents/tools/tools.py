@@ -21,8 +21,16 @@ from rlhf_lab.data.loading import fingerprint
 from rlhf_lab.data.text_calls import ANSWER
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.packs.agents.tools.bases import BaseSize
-from rlhf_lab.packs.agents.tools.demonstrations import NONE, Habits, ToolDemonstration
-from rlhf_lab.packs.agents.tools.kinds import Compute, SampledTask
+from rlhf_lab.packs.agents.tools.demonstrations import (
+    NONE,
+    DemonstratedTurn,
+    Habits,
+    ToolDemonstration,
+    is_chain,
+    messages_of,
+)
+from rlhf_lab.packs.agents.tools.kinds import Compute, Lookup, SampledTask, find
+from rlhf_lab.packs.agents.tools.leading import can_be_led, led_turns
 from rlhf_lab.packs.agents.tools.roles import Role, prompt_of, spaced_call
 from rlhf_lab.packs.agents.tools.settings import Tools
 from rlhf_lab.packs.agents.tools.world import VERSION, ToolWorld, ToolWorldSize, is_right
@@ -98,21 +106,26 @@ def _rows(world: ToolWorld, task: Task, roles: Mapping[str, float], habits: Habi
         "correct_chosen": correct,
     }
     if role == "act":
-        yield _conversation(task, demonstration, meta)
+        yield _conversation(task.metadata["question"], demonstration.turns, meta)
         return
     selected = world.draw(task.metadata["split"], task.metadata["number"])
+    if role == "lead":
+        if can_be_led(selected):
+            turns = led_turns(selected, demonstration.values, demonstration.answer)
+            yield _conversation(prompt_of("lead", selected.question), turns, meta)
+        return
     for prompt, response in ROLE_ROWS[role](selected, demonstration):
         message: Message = {"role": "user", "content": prompt}
         yield Pair(render_prompt([message]), response, "", meta)
 
 
-def _conversation(task: Task, demonstration: ToolDemonstration, meta: Mapping[str, Any]) -> Pair:
+def _conversation(question: str, turns: Sequence[DemonstratedTurn], meta: Mapping[str, Any]) -> Pair:
     """Return a conversation in which all assistant turns are trained on."""
-    *earlier, last = demonstration.messages()
-    messages: list[Message] = [{"role": "user", "content": task.metadata["question"]}, *earlier]
+    *earlier, last = messages_of(turns)
+    messages: list[Message] = [{"role": "user", "content": question}, *earlier]
     columns = {
         **meta,
-        "calls": len(demonstration.turns) - 1,  # the last turn answers
+        "calls": len(turns) - 1,  # the last turn answers
         "learn_from": 1,  # index of the first message after the question
     }
     return Pair(render_prompt(messages), last["content"], "", columns)
@@ -145,26 +158,60 @@ def _plan(task: SampledTask, demonstration: ToolDemonstration) -> Written:
 
 def _split(task: SampledTask, demonstration: ToolDemonstration) -> Written:
     prompt = prompt_of("split", task.question)
-    questions = list(task.parts or (task.question,))
-    return [(prompt, json.dumps(questions))]
+    return [(prompt, json.dumps(queries_of(task)))]
+
+
+def queries_of(task: SampledTask) -> list[str]:
+    """Return the queries of a planner: the parts of a task, the hops of a chain, or the question itself."""
+    if task.parts:
+        return list(task.parts)
+    if not (is_chain(task) and can_be_led(task)):
+        return [task.question]
+    queries = []
+    for step in task.steps:
+        assert isinstance(step, Lookup)
+        entity = step.subject if isinstance(step.subject, str) else f"#{step.subject + 1}"
+        queries.append(find(step.relation, entity))
+    return queries
 
 
 def _step(task: SampledTask, demonstration: ToolDemonstration) -> Written:
-    rows = []
-    for turn in demonstration.turns:
-        prompt = prompt_of("step", task.question, notes=turn.notes)
-        rows.append((prompt, turn.text))
-    return rows
+    return _steps("step", task, demonstration.turns)
 
 
 def _note(task: SampledTask, demonstration: ToolDemonstration) -> Written:
+    return _notes("note", task, demonstration.turns)
+
+
+def _lead_step(task: SampledTask, demonstration: ToolDemonstration) -> Written:
+    return _steps("lead_step", task, _led(task, demonstration))
+
+
+def _lead_note(task: SampledTask, demonstration: ToolDemonstration) -> Written:
+    return _notes("lead_note", task, _led(task, demonstration))
+
+
+def _led(task: SampledTask, demonstration: ToolDemonstration) -> list[DemonstratedTurn]:
+    """Return the turns of a coordinator; none if the task cannot be led."""
+    if not can_be_led(task):
+        return []
+    return led_turns(task, demonstration.values, demonstration.answer)
+
+
+def _steps(role: Role, task: SampledTask, turns: Sequence[DemonstratedTurn]) -> Written:
+    """Return a row per turn, from the notes before it."""
+    return [(prompt_of(role, task.question, notes=turn.notes), turn.text) for turn in turns]
+
+
+def _notes(role: Role, task: SampledTask, turns: Sequence[DemonstratedTurn]) -> Written:
+    """Return a row per call, with the notes after it."""
     rows = []
-    for turn, after in pairwise(demonstration.turns):
+    for turn, after in pairwise(turns):
         call = turn.call
         assert call is not None, "every turn before the last one has a call"
         arguments = call.arguments
         prompt = prompt_of(
-            "note",
+            role,
             task.question,
             notes=turn.notes,
             call=spaced_call(call.name, list(arguments.values())),
@@ -175,14 +222,15 @@ def _note(task: SampledTask, demonstration: ToolDemonstration) -> Written:
 
 
 def _combine(task: SampledTask, demonstration: ToolDemonstration) -> Written:
-    """Return rows for combining all values of a plan's steps, and for combining only the answers of the parts."""
+    """Return rows for combining all values of a plan's steps, and for combining the answers to a planner's queries."""
     values = demonstration.values
     if not values:  # a step failed, so there is nothing to combine
         return []
     answer = f"{ANSWER} {demonstration.answer}"
     rows = [(prompt_of("combine", task.question, found=values), answer)]
+    queries = queries_of(task)
     # The last value is the answer of a task that cannot be split.
-    found = values[: len(task.parts)] if task.parts else values[-1:]
+    found = values[: len(queries)] if len(queries) > 1 else values[-1:]
     if len(found) < len(values):
         # The parts' answers lack the result of the calculation, so the response is the call that computes it.
         computing = [turn.text for turn in demonstration.turns if turn.call and turn.call.name == "calculate"]
@@ -198,4 +246,6 @@ ROLE_ROWS: Mapping[str, Callable[[SampledTask, ToolDemonstration], Written]] = {
     "step": _step,
     "note": _note,
     "combine": _combine,
+    "lead_step": _lead_step,
+    "lead_note": _lead_note,
 }

@@ -32,7 +32,7 @@ from rlhf_lab.packs.agents.tools.demonstrations import NONE, Habits, ToolDemonst
 from rlhf_lab.packs.agents.tools.kinds import ALL_KINDS, UNKNOWN, SampledTask, tools_of
 from rlhf_lab.packs.agents.tools.task_set import ToolTaskRow
 
-VERSION = 2
+VERSION = 3
 """Version of the world, part of a corpus fingerprint. Increase it if the same settings lead to other text or answers.
 """
 

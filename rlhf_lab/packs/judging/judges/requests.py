@@ -32,6 +32,8 @@ class CompletionRequest:
         may_be_rejected: True if the service may reject this request, for example because it is too long. The completion
             then has the stop reason `rejected`, other requests continue, and nothing is stored. It is not part of the
             identity.
+        kept: number of first messages that a local model never leaves out of a conversation that is too long for it,
+            such as those of the task. It is not part of the identity.
     """
 
     messages: tuple[Message, ...]
@@ -43,6 +45,7 @@ class CompletionRequest:
     tools: tuple[Mapping[str, Any], ...] = ()
     stop: tuple[str, ...] = ()
     may_be_rejected: bool = False
+    kept: int = 1
 
     def __post_init__(self) -> None:
         # lone surrogates could not be encoded in UTF-8, neither for the digest nor for the service

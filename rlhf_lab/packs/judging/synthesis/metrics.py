@@ -58,6 +58,12 @@ TRAJECTORIES = (
         better="higher",
         phrase="fraction of attempts that succeed",
     ),
+    Metric(
+        "made/chosen_success",
+        "fraction of tasks at which the attempt with the highest reward succeeds",
+        title="success of the chosen attempt",
+        better="higher",
+    ),
     Metric("made/turns", "number of assistant turns in an accepted trajectory", title="turns of a trajectory"),
     Metric("made/accepted/<category>", "fraction of the tasks of a category that became a row"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +33,22 @@ from rlhf_lab.training.run import seed_for
 TEMPERATURE, MAX_PROMPT_TOKENS, BATCH_ROWS = LocalModel.temperature, LocalModel.max_prompt_tokens, LocalModel.batch_rows
 
 
+LOSSES = {
+    "turns": "their oldest turns were left out",
+    "beginning": "their beginning, with the instructions, was cut off",
+    "rejected": "their instructions do not fit, so they are not answered",
+}
+"""What prompts that are too long lose, with the words of a note."""
+
+
+@dataclass(frozen=True)
+class _FittedPrompt:
+    """Token ids of a prompt, and what it lost: "" or a key of LOSSES. A rejected prompt is complete."""
+
+    ids: list[int]
+    loss: str = ""
+
+
 class LocalBackend:
     """A causal language model with its chat template, or with the plain transcript if it has no template.
 
@@ -44,6 +61,9 @@ class LocalBackend:
         name: name of the model, for the progress bar.
         section: section of the config with the settings, for messages.
         note: receives notes for the reader of the result.
+        cuts_questions: True if a question that is too long loses its beginning. False rejects it, so that a model never
+            answers without its instructions. In either case a conversation that is too long first loses its oldest
+            turns, but not its instructions and the first messages (`CompletionRequest.kept`).
     """
 
     def __init__(
@@ -57,6 +77,7 @@ class LocalBackend:
         name: str = "the model",
         section: str = "judge",
         note: Callable[[str], None] = lambda text: None,
+        cuts_questions: bool = True,
     ):
         self._load = load
         self.identity = identity
@@ -66,6 +87,7 @@ class LocalBackend:
         self.name = name
         self.section = section
         self.note = note
+        self.cuts_questions = cuts_questions
 
     @cached_property
     def _loaded(self) -> tuple[nn.Module, Encoder]:
@@ -88,19 +110,16 @@ class LocalBackend:
     def complete_many(self, requests: Sequence[CompletionRequest], *, title: str = "") -> list[Completion]:
         """See `Completer.complete_many`. Raises ConfigError if the chat template does not accept the tools."""
         self._check_tools(requests)
-        # the encoder counts truncated prompts over its lifetime, so take the difference
-        cut_before = sum(self.encoder.counts.values())
-        prompts = [self._prompt(request) for request in requests]
-        cut = sum(self.encoder.counts.values()) - cut_before
-        if cut:
-            self.note(
-                f"{cut} of {len(requests)} questions to the {self.section} are longer than "
-                f"{self.section}.max_prompt_tokens={self.max_prompt_tokens}; their beginning, with the instructions, "
-                "was cut off"
-            )
+        fitted = [self._fit(request) for request in requests]
+        self._note_losses(fitted)
+        prompts = [prompt.ids for prompt in fitted]
         completions: dict[int, Completion] = {}
-        with progress(title or f"sampling {self.name}", len(requests)) as ticker:
-            for numbers in self._batches(requests, prompts):
+        for number, prompt in enumerate(fitted):
+            if prompt.loss == "rejected":
+                completions[number] = self._rejected(prompt)
+        with progress(title or f"sampling {self.name}", len(requests), len(completions)) as ticker:
+            answered = [number for number in range(len(requests)) if number not in completions]
+            for numbers in self._batches(answered, requests, prompts):
                 start = time.monotonic()
                 rows = self._sample([requests[i] for i in numbers], [prompts[i] for i in numbers])
                 latency_s = time.monotonic() - start
@@ -117,16 +136,18 @@ class LocalBackend:
                 "tools, and describe in the instructions how to write a call"
             )
 
-    def _batches(self, requests: Sequence[CompletionRequest], prompts: Sequence[list[int]]) -> list[list[int]]:
-        """Return batches of request indices: equal token limits and stop strings, similar lengths."""
+    def _batches(
+        self, numbers: Sequence[int], requests: Sequence[CompletionRequest], prompts: Sequence[list[int]]
+    ) -> list[list[int]]:
+        """Return batches of the indices in `numbers`: equal token limits and stop strings, similar lengths."""
         equal: dict[tuple[int, tuple[str, ...]], list[int]] = defaultdict(list)
-        for index, request in enumerate(requests):
-            equal[request.max_tokens, request.stop].append(index)
+        for index in numbers:
+            equal[requests[index].max_tokens, requests[index].stop].append(index)
         # sorting by length keeps the padding of a batch small
         size = self.batch_rows
         batches = []
-        for numbers in equal.values():
-            by_length = sorted(numbers, key=lambda number: len(prompts[number]))
+        for members in equal.values():
+            by_length = sorted(members, key=lambda number: len(prompts[number]))
             batches += [by_length[start : start + size] for start in range(0, len(by_length), size)]
         return batches
 
@@ -169,9 +190,46 @@ class LocalBackend:
             latency_s=latency_s,
         )
 
-    def _prompt(self, request: CompletionRequest) -> list[int]:
-        """Return the token ids of the conversation, with its instructions in the form of the model's template."""
-        messages = [*request.messages]
+    def _fit(self, request: CompletionRequest) -> _FittedPrompt:
+        """Return the prompt of a request in at most `max_prompt_tokens` tokens."""
+        limit = self.max_prompt_tokens
+        messages = list(request.messages)
+        ids = self._prompt(request, messages)
+        if len(ids) <= limit:
+            return _FittedPrompt(ids)
+        spoken = [i for i, message in enumerate(messages) if message["role"] == "assistant" and i >= request.kept]
+        # The latest turn is never left out: the model would repeat it.
+        for latest in spoken[1:]:
+            shorter = [*messages[: spoken[0]], *messages[latest:]]
+            ids = self._prompt(request, shorter)
+            if len(ids) <= limit:
+                return _FittedPrompt(ids, "turns")
+        if self.cuts_questions:
+            return _FittedPrompt(self._prompt(request, messages, limit), "beginning")
+        return _FittedPrompt(ids, "rejected")
+
+    def _note_losses(self, prompts: Sequence[_FittedPrompt]) -> None:
+        """Note how many prompts were too long, by what they lost."""
+        limit = f"{self.section}.max_prompt_tokens={self.max_prompt_tokens}"
+        for loss, consequence in LOSSES.items():
+            count = sum(prompt.loss == loss for prompt in prompts)
+            if count:
+                self.note(
+                    f"{count} of {len(prompts)} questions to the {self.section} are longer than {limit}; {consequence}"
+                )
+
+    def _rejected(self, prompt: _FittedPrompt) -> Completion:
+        return Completion(
+            text=f"the instructions, the question and the latest turn have {len(prompt.ids)} tokens, more than "
+            f"{self.section}.max_prompt_tokens={self.max_prompt_tokens}; use a model with more positions",
+            stop="rejected",
+        )
+
+    def _prompt(
+        self, request: CompletionRequest, messages: Sequence[Message], max_tokens: int | None = None
+    ) -> list[int]:
+        """Return the token ids of a conversation, with its instructions in the form of the model's template."""
+        messages = [*messages]
         if self.encoder.chat is None:  # a plain transcript shows calls as the model writes them: without ids
             messages = [_without_ids(message) for message in messages]
         if request.system and self._takes_system:
@@ -180,7 +238,7 @@ class LocalBackend:
         elif request.system:
             first = messages[0]
             messages[0] = Message(role="user", content=f"{request.system}\n\n{first['content']}")
-        return self.encoder.conversation(messages, request.tools, self.max_prompt_tokens)
+        return self.encoder.conversation(messages, request.tools, max_tokens)
 
     @cached_property
     def _takes_system(self) -> bool:
@@ -213,6 +271,7 @@ def local_completer(
     batch_rows: int = BATCH_ROWS,
     section: str = "judge",
     note: Callable[[str], None] = lambda text: None,
+    cuts_questions: bool = True,
 ) -> Completer:
     """Return a completer for a loaded model, on its current device. It uses the weights as they are at each call.
 
@@ -222,6 +281,7 @@ def local_completer(
             JSON values.
         temperature, max_prompt_tokens, batch_rows: see `judge=local`.
         section: section of the config with these settings, for messages.
+        cuts_questions: see `LocalBackend`.
     """
     identity = {
         "kind": "local",
@@ -238,6 +298,7 @@ def local_completer(
         batch_rows=batch_rows,
         section=section,
         note=note,
+        cuts_questions=cuts_questions,
     )
 
 

@@ -1,0 +1,76 @@
+"""The web of a benchmark: its provider, and tasks whose tools include it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab.core.episodes import Task
+from rlhf_lab.core.tools import Tool
+from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkQuestion
+from rlhf_lab.packs.agents.benchmarks.web_search import live_search
+from rlhf_lab.packs.agents.benchmarks.web_settings import WebChoices
+from rlhf_lab.packs.agents.gaia.mini import PAGES, fixture_digests, mini_index
+from rlhf_lab.packs.agents.gaia.search import SearchProvider
+from rlhf_lab.packs.agents.gaia.tools import web_tools
+from rlhf_lab.packs.agents.tools.task_set import TaskSet
+
+WEB_SEARCH = "web_search"
+"""Name of the search tool next to the tools of a task, which often has a `search` of its own."""
+
+
+def search_provider(settings: WebChoices, store: Path) -> SearchProvider | None:
+    """Return the web of a run; None if it has none. Raise ConfigError if a live service has no key.
+
+    Args:
+        settings: the choice of the web.
+        store: directory that stores the results of a live service, so that no search is paid twice.
+    """
+    if settings.search == "none":
+        return None
+    if settings.search == "own":
+        return mini_index(settings.search_results)
+    return live_search(
+        settings.search,
+        store,
+        key_env=settings.search_key_env,
+        url=settings.search_url,
+        results=settings.search_results,
+    )
+
+
+def offline_pages(settings: WebChoices) -> str:
+    """Return the digest of the offline web; "" for a live web, whose pages are unknown before they are read."""
+    return fixture_digests()[PAGES] if settings.search == "own" else ""
+
+
+class WithWeb:
+    """Task set whose tools include `web_search` and `open_page`; see `TaskSet`."""
+
+    def __init__(self, tasks: TaskSet, provider: SearchProvider):
+        self.source, self.provider = tasks, provider
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        return self.source.tasks(split)
+
+    def tools(self, task: Task, seed: int) -> list[Tool]:
+        search, open_page = web_tools(self.provider)
+        return [*self.source.tools(task, seed), replace(search, name=WEB_SEARCH), open_page]
+
+
+def with_web(
+    questions: Sequence[BenchmarkQuestion], provider: SearchProvider, settings: WebChoices
+) -> list[BenchmarkQuestion]:
+    """Return the questions with a web. It becomes part of the identity of their attempts."""
+    web: dict[str, Any] = {
+        "search": settings.search,
+        "results": settings.search_results,
+        "pages": offline_pages(settings),
+    }
+    extended = []
+    for question in questions:
+        tasks = WithWeb(question.tasks, provider)
+        extended.append(replace(question, tasks=tasks, known=[question.known, web]))
+    return extended

@@ -1,0 +1,103 @@
+"""Stage that makes training data of a reward's favourite attempts: best-of-n of a policy at each training task.
+
+A policy that imitates the rows is an agent trained on the reward, without the noise and the tuning of reinforcement
+learning. The reward reads an attempt as in a pair of `algorithm=attempt_pairs`: the entire text after the question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlhf_lab.core.episodes import Episode, Task
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.data.attempts import attempt_text
+from rlhf_lab.data.transcript import to_conversation
+from rlhf_lab.packs.agents.synthesis.settings import RewardTrajectories
+from rlhf_lab.packs.agents.synthesis.trajectories import sampled_attempt
+from rlhf_lab.packs.judging.synthesis import making
+from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
+from rlhf_lab.rewards.graph import build_reward
+from rlhf_lab.sampling.policy_responses import PolicyResponses
+from rlhf_lab.statistics.inference import clustered_mean
+from rlhf_lab.training.run import Result, Run
+
+UNFINISHED = "the chosen attempt was cut off"
+
+
+class RewardTrajectoryMaker:
+    """Stage `reward_trajectories`."""
+
+    def __init__(self, settings: RewardTrajectories, run: Run):
+        self.settings, self.run = settings, run
+        environment = run.corpus.environment
+        if environment is None:
+            raise ConfigError(f"data={run.corpus.name} has no environment; use data=tools or data=environment")
+        reward = build_reward(run)
+        if reward is None:
+            raise ConfigError("algorithm=reward_trajectories needs a reward; set e.g. +needs.reward=mixed_reward_model")
+        self.environment, self.reward = environment, reward
+        self.policy = PolicyResponses(run)
+        self.tasks = {task.prompt: task for task in run.corpus.tasks("train")}
+        self.heldout = {task.prompt for task in run.corpus.tasks("test")}
+
+    def finish(self) -> Result:
+        items = making.draw_tasks(self.run, list(self.tasks), self.settings.prompts, "reward_trajectories/tasks")
+        rows = making.make_all(self.run, items, self._make_result, "attempting tasks")
+        return Result(metrics=self._write(rows), primary=["made/acceptance", "made/success", "made/chosen_success"])
+
+    def _make_result(self, chunk: int, items: Sequence[SynthesisItem]) -> list[Row]:
+        tasks = [self.tasks[item.prompt] for item in items]
+        seed = self.run.seed("reward_trajectories/attempts", chunk)
+        groups = self.policy.collector.collect(self.policy.policy, tasks, self.settings.attempts, seed)
+        pairs = zip(tasks, groups, strict=True)
+        return [self._row(task, episodes) for task, episodes in pairs]
+
+    def _row(self, task: Task, episodes: Sequence[Episode]) -> Row:
+        """Return the row of a task: the attempt with the highest reward; of equal ones the first."""
+        texts = [Episode(task, task.prompt, attempt_text(episode)) for episode in episodes]
+        reward_N = self.reward(texts).total_N
+        # Attempts that a term could not score are never chosen.
+        best = int(np.argmax(np.where(np.isfinite(reward_N), reward_N, -np.inf)))
+        episode = episodes[best]
+        attempt = sampled_attempt(episode, None)
+        problem = None if episode.finished else UNFINISHED
+        if task.prompt in self.heldout:
+            problem = making.CONTAMINATED
+        success_N = self._grade(episodes)
+        return {
+            "prompt": attempt.prompt,
+            "completion": attempt.completion,
+            "learn_from": len(to_conversation(task.prompt).messages),
+            "task": task.prompt,
+            "category": str(task.metadata.get("category", "")),
+            "turns": attempt.turns,
+            "reward": float(reward_N[best]),
+            "success": None if success_N is None else float(success_N.mean()),
+            "chosen_success": None if success_N is None else float(success_N[best]),
+            "problem": problem,
+        }
+
+    def _grade(self, episodes: Sequence[Episode]) -> np.ndarray | None:
+        """Return 1 or 0 per episode, for measurement only; None if the environment does not grade success."""
+        correct = self.environment.grade(episodes).get("correct")
+        return None if correct is None else np.asarray(correct, dtype=np.float64)
+
+    def _write(self, rows: Sequence[Row]) -> dict[str, Any]:
+        columns = {"teacher": "policy", "selected_by": "reward"}
+        kept, rejected = making.write_corpus(self.run, "demonstrations", rows, columns)
+        metrics = making.counts(rows, kept, rejected)
+        metrics["made/attempts"] = float(self.settings.attempts)
+        # The task is the unit of these statistics.
+        each_task = np.arange(len(rows))
+        for name in ("success", "chosen_success"):
+            values = [np.nan if row[name] is None else row[name] for row in rows]
+            if not np.isnan(values).all():
+                metrics[f"made/{name}"] = clustered_mean(values, each_task)
+        return metrics
+
+
+def build(settings: RewardTrajectories, run: Run) -> RewardTrajectoryMaker:
+    return RewardTrajectoryMaker(settings, run)

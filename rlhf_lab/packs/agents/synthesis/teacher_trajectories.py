@@ -1,0 +1,118 @@
+"""Stage that records the successes of an agent with a language model as conversations for another model.
+
+The turns are written in the form of the world's demonstrations, so that the rows of all teachers look alike:
+
+    Thought: the capital is needed
+    Action: search[ tal vor ; capital ]
+
+A turn with several calls becomes several turns. Turns that neither call a tool nor answer are left out, as are the
+messages that say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlhf_lab.core.episodes import Task
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.messages import Message
+from rlhf_lab.data.text_calls import ACTION, ANSWER, THOUGHT, read_move
+from rlhf_lab.data.transcript import render_prompt, response_text, to_conversation
+from rlhf_lab.packs.agents.harness.agent import Assignment
+from rlhf_lab.packs.agents.harness.models import open_agents
+from rlhf_lab.packs.agents.harness.scorers import score
+from rlhf_lab.packs.agents.synthesis.settings import TeacherTrajectories
+from rlhf_lab.packs.agents.synthesis.trajectories import StoredAttempt, TrajectoryMaker
+from rlhf_lab.packs.agents.tools.roles import NOTHING, spaced_call
+from rlhf_lab.packs.agents.tools.task_set import TaskSet
+from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
+from rlhf_lab.statistics.inference import clustered_mean
+from rlhf_lab.training.run import Result, Run
+
+
+class TeacherTrajectoryMaker(TrajectoryMaker):
+    """Stage `teacher_trajectories`."""
+
+    def __init__(self, settings: TeacherTrajectories, run: Run):
+        super().__init__(settings, run, f"agent with {run.config.agent.llm}")
+        if not isinstance(self.environment, TaskSet):
+            raise ConfigError(f"data={run.corpus.name} has no tasks with tools; use data=tools")
+        self.task_set = self.environment
+        (self.agent,) = open_agents(run).values()
+        self.costs_usd: list[float] = []
+
+    def finish(self) -> Result:
+        result = super().finish()
+        # Attempts of an interrupted run have no record of their cost; the ledger of the service has the total.
+        if any(self.costs_usd):
+            costs = np.array(self.costs_usd)
+            result.metrics["agent_cost_usd"] = clustered_mean(costs, np.arange(len(costs)))
+        return result
+
+    def attempt(self, tasks: Sequence[Task], chunk: int) -> list[list[StoredAttempt]]:
+        """Return the attempts of the teacher at each task, scored as in agent_bench."""
+        size = self.settings.attempts
+        assignments = []
+        for number, task in enumerate(tasks):
+            for draw in range(size):
+                seed = self.run.seed(f"teacher_trajectories/tools/{chunk}/{number}", draw)
+                assignments.append(Assignment(task, tuple(self.task_set.tools(task, seed)), draw))
+        trajectories = self.agent.run_many(assignments, lambda position, trajectory: None)
+        self.costs_usd += [trajectory.cost_usd for trajectory in trajectories]
+        attempts = []
+        for assignment, trajectory in zip(assignments, trajectories, strict=True):
+            attempts.append(stored_attempt(assignment.task, trajectory, score(trajectory, assignment.task)["success"]))
+        return [attempts[start : start + size] for start in range(0, len(attempts), size)]
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenTurn:
+    """A turn in the form of a demonstration, and the result of its call; "" in the turn that answers."""
+
+    text: str
+    result: str = ""
+
+
+def stored_attempt(task: Task, trajectory: AgentTrajectory, success: float) -> StoredAttempt:
+    """Return an attempt of a teacher in the form of a row.
+
+    An attempt without an answer counts as failed, and ends with an empty answer.
+    """
+    messages, tools = to_conversation(task.prompt)
+    conversation = list(messages)
+    turns = written_turns(trajectory)
+    *earlier, last = turns
+    for turn in earlier:
+        conversation.append(Message(role="assistant", content=turn.text))
+        conversation.append(Message(role="tool", content=turn.result))
+    prompt = render_prompt(conversation, tools)
+    completion = response_text(Message(role="assistant", content=last.text))
+    return StoredAttempt(prompt, completion, success, len(turns))
+
+
+def written_turns(trajectory: AgentTrajectory) -> list[_WrittenTurn]:
+    """Return the turns of a trajectory as demonstrations have them; the last one answers."""
+    turns = []
+    for turn in trajectory.turns:
+        thought = thought_of(turn)
+        for call in turn.calls:
+            action = spaced_call(call.name, [str(value) for value in call.arguments.values()])
+            turns.append(_WrittenTurn(f"{THOUGHT} {thought}\n{ACTION} {action}", call.result))
+    final = thought_of(trajectory.turns[-1]) if trajectory.turns and not trajectory.turns[-1].calls else NOTHING
+    turns.append(_WrittenTurn(f"{THOUGHT} {final}\n{ANSWER} {' '.join((trajectory.answer or '').split())}"))
+    return turns
+
+
+def thought_of(turn: ModelTurn) -> str:
+    """Return the thought of a turn on one line: its text before the call or the answer."""
+    move = read_move(turn.text, {})
+    # A model that calls tools natively writes no `Action:`, so its entire text is the thought.
+    words = move.thought.removeprefix(THOUGHT).split()
+    return " ".join(words) or NOTHING
+
+
+def build(settings: TeacherTrajectories, run: Run) -> TeacherTrajectoryMaker:
+    return TeacherTrajectoryMaker(settings, run)

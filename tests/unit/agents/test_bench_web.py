@@ -1,0 +1,71 @@
+"""The web of agent_bench: its tools stand next to those of a task, and are part of what identifies an attempt."""
+
+from __future__ import annotations
+
+import pytest
+from scripted_agents import questions
+from support import planned
+
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.packs.agents.benchmarks.attempts import plan_attempts
+from rlhf_lab.packs.agents.benchmarks.injections import injections, under_attack
+from rlhf_lab.packs.agents.benchmarks.settings import AgentBench
+from rlhf_lab.packs.agents.benchmarks.web import search_provider, with_web
+from rlhf_lab.packs.agents.benchmarks.web_settings import WebChoices
+
+OWN = WebChoices(search="own", search_results=3)
+
+
+def test_the_web_stands_next_to_the_tools_of_a_task(tmp_path):
+    (question, *_) = with_web(questions(), search_provider(OWN, tmp_path), OWN)
+    tools = {tool.name: tool for tool in question.tasks.tools(question.task, 0)}
+    assert list(tools) == ["search", "web_search", "open_page"]
+    assert tools["search"].run(entity="Oslo") == "Norway"
+    found = tools["web_search"].run(query="island ferry")
+    assert found.startswith("1. ") and "\n3. " in found and "\n4. " not in found
+    url = found.splitlines()[1].strip()
+    assert tools["open_page"].run(url=url)
+
+
+def test_the_web_is_part_of_an_attempt(tmp_path):
+    def key(*settings):
+        of_web = questions()
+        for chosen in settings:
+            of_web = with_web(of_web, search_provider(chosen, tmp_path), chosen)
+        return plan_attempts("react", {}, of_web, 1, 0)[0].key
+
+    assert len({key(), key(OWN), key(WebChoices(search="own", search_results=4))}) == 3
+    assert key(OWN) == key(OWN)
+
+
+def test_results_of_the_web_can_carry_an_order(tmp_path):
+    (question, *_) = with_web(questions(), search_provider(OWN, tmp_path), OWN)
+    attacked = under_attack(question, next(iter(injections().values())))
+    tools = {tool.name: tool for tool in attacked.tasks.tools(question.task, 0)}
+    plain = {tool.name: tool for tool in question.tasks.tools(question.task, 0)}
+    assert tools["web_search"].run(query="island") != plain["web_search"].run(query="island")
+
+
+def test_without_a_web_nothing_changes(tmp_path):
+    assert search_provider(WebChoices(), tmp_path) is None
+    assert AgentBench().search == "none"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"search_key_env": "KEY"}, "need a live service, but search=none"),
+        ({"search": "own", "search_url": "https://x.example"}, "need a live service, but search=own"),
+        ({"search": "serper", "search_url": "http://far.example"}, "so use https"),
+    ],
+)
+def test_settings_that_contradict_each_other(values, message):
+    with pytest.raises(ConfigError, match=message):
+        AgentBench(**values)
+
+
+def test_the_recipe_takes_every_provider_of_gaia():
+    keys = set()
+    for search in ("none", "own", "tavily", "brave", "serper"):
+        keys.add(planned("agent_bench", f"algorithm.search={search}").settings_key)
+    assert len(keys) == 5

@@ -1,0 +1,108 @@
+"""Trajectories of a language model as rows: whatever form the teacher used, the row has that of a demonstration."""
+
+from __future__ import annotations
+
+import pytest
+from support import planned
+
+from rlhf_lab.core.episodes import Task
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.tools import Call
+from rlhf_lab.data.transcript import to_messages
+from rlhf_lab.packs.agents.harness.scorers import score
+from rlhf_lab.packs.agents.synthesis.teacher_trajectories import stored_attempt, written_turns
+from rlhf_lab.packs.agents.tools.demonstrations import NONE
+from rlhf_lab.packs.agents.tools.settings import HabitSettings, Tools
+from rlhf_lab.packs.agents.tools.tools import build
+from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
+
+TASK = Task("\n\nHuman: Find the capital of tal vor.\n\nAssistant:", {"category": "lookup"})
+FOUND = Call("search", {"entity": "tal vor", "relation": "capital"}, "rum tir")
+
+
+def turn(text: str, *calls: Call) -> ModelTurn:
+    return ModelTurn("agent", "p", text, calls)
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        # calls as text, with a guess of what follows
+        # native calls: the text is the thought
+        ("look it up", "it is there\nAnswer: rum tir"),
+    ],
+)
+def test_a_row_has_the_form_of_a_demonstration(first, last):
+    attempt = stored_attempt(TASK, AgentTrajectory("rum tir", (turn(first, FOUND), turn(last))), 1.0)
+    assert [message["content"] for message in to_messages(attempt.prompt)] == [
+        "Find the capital of tal vor.",
+        "Thought: look it up\nAction: search[ tal vor ; capital ]",
+        "rum tir",
+    ]
+    assert attempt.completion == "Thought: it is there\nAnswer: rum tir"
+    assert (attempt.success, attempt.turns) == (1.0, 2)
+
+
+def test_a_turn_with_several_calls_becomes_several_turns():
+    second = Call("calculate", {"expression": "1 + 2"}, "3")
+    turns = written_turns(AgentTrajectory("3", (turn("", FOUND, second), turn("3"))))
+    assert [written.text for written in turns] == [
+        "Thought: nothing\nAction: search[ tal vor ; capital ]",
+        "Thought: nothing\nAction: calculate[ 1 + 2 ]",
+        "Thought: 3\nAnswer: 3",
+    ]
+    assert [written.result for written in turns] == ["rum tir", "3", ""]
+
+
+def test_turns_that_do_nothing_are_left_out():
+    turns = written_turns(AgentTrajectory("rum tir", (turn("hm"), turn("a", FOUND), turn("Answer: rum tir"))))
+    assert [written.text.splitlines()[0] for written in turns] == ["Thought: a", "Thought: nothing"]
+
+
+def test_an_attempt_without_an_answer_is_a_failure():
+    attempt = stored_attempt(TASK, AgentTrajectory(None, (turn("a", FOUND),), "turn_limit"), 0.0)
+    assert attempt.completion.rstrip() == "Thought: nothing\nAnswer:" and attempt.success == 0.0
+
+
+def test_a_demonstration_that_an_agent_repeats_is_its_own_row():
+    """A teacher that does what the world demonstrates writes the world's row, word for word, and succeeds."""
+    careful = HabitSettings(wrong_relation=0.0, take_redirect=0.0, stop_early=0.0, repeat_call=0.0)
+    corpus = build(Tools(kinds={"chain_3": 1, "sum": 1, "several": 1}, train_tasks=20, test_tasks=2, habits=careful))
+    world = corpus.environment
+    for task, pair in zip(world.tasks("train"), corpus.train, strict=True):
+        demonstration = world.demonstrate(task, NONE)
+        turns = [turn(each.text, *([each.call] if each.call else [])) for each in demonstration.turns]
+        trajectory = AgentTrajectory(demonstration.answer, tuple(turns))
+        attempt = stored_attempt(task, trajectory, score(trajectory, task)["success"])
+        assert (attempt.prompt, attempt.completion) == (pair.prompt, pair.chosen)
+        assert attempt.success == 1.0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("agent=[react,plan_execute]",), "the teacher is one agent=react"),
+        (("agent=scratchpad",), "the teacher is one agent=react"),
+        (("data=mini_hh",), "data=tools_catalogue"),
+    ],
+)
+def test_what_a_teacher_cannot_be(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        planned("teacher_trajectories", *overrides)
+
+
+def test_a_service_teaches_without_a_policy():
+    stage = planned("teacher_trajectories", "agent.llm=anthropic", "agent.service.budget_usd=1")
+    assert not stage.needs
+    assert set(planned("teacher_trajectories").needs) == {"policy"}
+
+
+def test_before_and_after_are_in_one_recipe():
+    stage = planned("agentic_sft_bench")
+    assert set(stage.needs) == {"policy", "reference"}
+    assert stage.needs["policy"].recipe == "agentic_sft_teacher" and stage.needs["reference"].recipe == "sft_tools"
+    teacher = stage.needs["policy"].needs["corpus"]
+    assert teacher.recipe == "teacher_trajectories" and teacher.needs["policy"].recipe == "sft_roles"
+    assert teacher.needs["policy"].config.data.habits.take_redirect == 0.0
+    assert stage.config.data.kinds.keys() >= {"lookup", "long_chain", "retrieval", "several"}
+    assert len(stage.config.data.kinds) == 17
