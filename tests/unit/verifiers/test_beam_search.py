@@ -60,9 +60,11 @@ class Scripted:
 
     def _row(self, so_far: str, step: str) -> RowTokens:
         ends = step.startswith("####")
-        before = self.encoder.response(f"{so_far}\n" if so_far else "")[:-1]
-        whole = self.encoder.response(f"{so_far}\n{step}" if so_far else step)
-        ids = whole[len(before) :] if ends else self.encoder.response(f"{so_far}\n{step}\n".lstrip())[len(before) : -1]
+        start = f"{so_far}\n" if so_far else ""
+        before = self.encoder.response(start)[:-1] if start else []
+        # without the end token, which only an answer has
+        ids = self.encoder.response(start + step) if ends else self.encoder.response(f"{start}{step}\n")[:-1]
+        ids = ids[len(before) :]
         self.sampled += len(ids)
         return RowTokens(ids, [True] * len(ids), [0.0] * len(ids), True)
 
