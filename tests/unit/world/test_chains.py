@@ -277,7 +277,7 @@ def test_long_solutions_are_read_in_linear_time(solution):
 
 
 def test_copies_are_the_last_free_numbers_before_an_annotation():
-    """3 and 4 are copies. The 7 repeats the first result, so 9 and 5 are before the second. 2 and 5 are copies again."""
+    """3 and 4 are copies. The 7 repeats the first result, so 9 and 5 stand before the second. 2 and 5 are copies."""
     chain = read_chain("no numbers", "9 3 4 <<3+4=7>>7 5 <<7+5=12>>12 2 5 <<2+5=7>>")
     copied = [[int(chain.numbers[i].value) for i in calculation.copies] for calculation in chain.calculations]
     assert copied == [[3, 4], [], [2, 5]]
