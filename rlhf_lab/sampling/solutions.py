@@ -176,7 +176,7 @@ def in_agreement(solutions: Sequence[Trajectory], steps: Sequence[FloatArray]) -
     for solution, probabilities in zip(solutions, steps, strict=True):
         if len(probabilities) != len(solution.labels):
             continue
-        verdicts = (np.asarray(probabilities) > 0.5).astype(float)
+        verdicts = [float(probability > 0.5) for probability in probabilities]
         if first_wrong(solution.labels) == first_wrong(verdicts):
             agreeing.append(solution)
     return agreeing
