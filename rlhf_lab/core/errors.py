@@ -6,6 +6,7 @@ Each error also inherits the standard-library error it refines, so that generic 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class LabError(Exception):
@@ -37,7 +38,14 @@ class StorageError(LabError, OSError):
 
 
 class JudgeUnavailable(LabError, ConnectionError):
-    """A language model does not answer requests. Says how much was answered and saved, and how to resume."""
+    """A language model does not answer requests. Says how much was answered and saved, and how to resume.
+
+    Attributes:
+        answers: completions of the call in the order of its requests, None for a request without one; None if it is
+            unknown which requests were answered.
+    """
+
+    answers: Sequence[Any] | None = None
 
 
 class BudgetExceeded(LabError, RuntimeError):

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.error import HTTPError
 
+from rlhf_lab.core.http_client import ExchangeLimits, build_opener
+
 CONNECT_SECONDS = 5.0
 """Maximum seconds to wait for the hub's answer, including the DNS look-up."""
 
@@ -72,14 +74,15 @@ def unreachable() -> str:
     def ask() -> None:
         request = urllib.request.Request(endpoint(), method="HEAD")
         try:
-            urllib.request.urlopen(request, timeout=CONNECT_SECONDS).close()
+            limits = ExchangeLimits(CONNECT_SECONDS)
+            build_opener(urllib.request.HTTPRedirectHandler(), limits).open(request).close()
             outcome[0] = ""
         except HTTPError:
             outcome[0] = ""  # an HTTP error is an answer, so the hub can be reached
         except (OSError, ValueError) as error:
             outcome[0] = str(getattr(error, "reason", error))
 
-    # Use a thread, because the timeout of urlopen does not cover the DNS look-up.
+    # Use a thread, because the deadline of an exchange does not cover the DNS look-up.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(CONNECT_SECONDS)

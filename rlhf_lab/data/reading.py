@@ -22,7 +22,7 @@ from rlhf_lab.core.text import is_well_formed, well_formed_value
 from rlhf_lab.data.delimited import read_delimited
 from rlhf_lab.data.json_text import JsonText
 from rlhf_lab.data.lines import file_lines
-from rlhf_lab.data.rows import BadRows, SourceRow, describe, not_an_object
+from rlhf_lab.data.rows import BadRows, SourceRow, describe, non_finite_problem, not_an_object
 
 SUFFIXES = (
     *(".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet"),
@@ -170,10 +170,15 @@ def _read_jsonl(file: Path, bad: BadRows) -> Iterator[SourceRow]:
         except ValueError as error:
             bad.add(str(file), number, str(error))
             continue
-        if isinstance(values, dict):
-            yield SourceRow(str(file), number, values)
+        if problem := _row_problem(values):
+            bad.add(str(file), number, problem)
         else:
-            bad.add(str(file), number, not_an_object(values))
+            yield SourceRow(str(file), number, values)
+
+
+def _row_problem(values: Any) -> str | None:
+    """Return the problem text of a parsed row, or None."""
+    return non_finite_problem(values) if isinstance(values, dict) else not_an_object(values)
 
 
 def _json_problem(text: str, error: json.JSONDecodeError) -> str:
@@ -187,16 +192,19 @@ def _read_json(file: Path, bad: BadRows) -> Iterator[SourceRow]:
     text = JsonText(file)
     if text.peek() == "[":
         for number, values in enumerate(text.items(), start=1):
-            if isinstance(values, dict):
-                yield SourceRow(str(file), number, values)
+            if problem := _row_problem(values):
+                bad.add(str(file), number, problem)
             else:
-                bad.add(str(file), number, not_an_object(values))
+                yield SourceRow(str(file), number, values)
         return
     values = text.value()
     if text.peek():  # the first line is a complete JSON value, and more follows
         yield from _read_jsonl(file, bad)
     elif isinstance(values, dict):
-        yield SourceRow(str(file), 1, values)
+        if problem := non_finite_problem(values):
+            bad.add(str(file), 1, problem)
+        else:
+            yield SourceRow(str(file), 1, values)
     else:
         raise DataError(f"{file}: the file contains {describe(values)}; expected a list of objects")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -114,6 +115,27 @@ def column(values: Mapping[str, Any], name: str) -> Any:
     raise RowProblem(
         f"column {name!r} is missing; the row has {listed}; rename the column that contains it to {name!r}"
     )
+
+
+def non_finite_problem(values: Mapping[str, Any]) -> str | None:
+    """Return the problem text of a row of JSON with NaN or an infinite number; None if it has none.
+
+    Python reads NaN, Infinity and 1e400, but they are not JSON, and the files that a run writes could not be read by
+    other programs.
+    """
+    pending: list[tuple[str, Any]] = [(repr(name), value) for name, value in values.items()]
+    while pending:
+        where, value = pending.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            return (
+                f"column {where} is {value}, which JSON does not have; write null for a missing value, or a finite "
+                "number"
+            )
+        if isinstance(value, dict):
+            pending += [(f"{where}[{name!r}]", item) for name, item in value.items()]
+        elif isinstance(value, list):
+            pending += [(f"{where}[{index}]", item) for index, item in enumerate(value)]
+    return None
 
 
 def text_column(values: Mapping[str, Any], name: str) -> str:

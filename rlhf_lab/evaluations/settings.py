@@ -78,9 +78,13 @@ class AtTestTime(EvaluationSettings):
         strategy: method of selection. `greedy`: one response without randomness, for every k. `majority`: the most
             frequent answer (arXiv:2203.11171). `best_of_n`: the sample with the highest reward, such as reward=orm
             (arXiv:2110.14168). `any`: right if one sample is right, which is pass@k and the result of a perfect
-            verifier.
+            verifier. `beam`: beam search over steps with k beams (arXiv:2408.03314), guided by the reward of the
+            solution so far, such as reward=prm.
         sizes: values of k, in ascending order.
-        samples: number of samples per test prompt, N. Every k is estimated from the same N, over all subsets.
+        samples: number of samples per test prompt, N. Every k is estimated from the same N, over all subsets; `beam`
+            searches once for every k instead.
+        beam_width: for `beam`, number of next steps that are sampled for each beam that is kept, of which there are
+            k / beam_width.
     """
 
     reads_reward: ClassVar[bool] = True
@@ -89,10 +93,11 @@ class AtTestTime(EvaluationSettings):
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
     requires: ClassVar[Requirements] = (Capability.ANSWERS, Capability.SINGLE_TURN)
     answer: ClassVar[str] = "chosen_among_samples"
-    strategy: Literal["greedy", "majority", "best_of_n", "any"] = "majority"
+    strategy: Literal["greedy", "majority", "best_of_n", "any", "beam"] = "majority"
     # powers of two: equal distances on the logarithmic axis of the figures
     sizes: Annotated[tuple[Annotated[int, Ge(1)], ...], NotEmpty()] = (1, 2, 4, 8, 16)
     samples: int = 32
+    beam_width: Annotated[int, Ge(1)] = 4
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [*super().sampled(evaluation, batch_rows), (evaluation.prompts, self.samples)]

@@ -47,15 +47,20 @@ class Asynchronous(Protocol):
 class EpisodeCollector:
     """Collector of episodes of the run's tasks, with the run's sampler.
 
+    Args:
+        further_stop: texts that end a turn, in addition to those of `rollout.stop`.
+
     Attributes:
         environment: environment that answers the policy; None if an episode is a single response.
         prompts_cut: number of prompts so far that lost their start.
     """
 
-    def __init__(self, run: Run, encoder: Encoder):
+    def __init__(self, run: Run, encoder: Encoder, *, further_stop: Sequence[str] = ()):
         self.settings = run.config.rollout
         if run.config.engine != "native" and isinstance(self.settings, Vllm):
             self.settings = self.settings.local()  # vLLM samples inside TRL's trainer; all else is sampled built-in
+        if further_stop:
+            self.settings = replace(self.settings, stop=(*self.settings.stop, *further_stop))
         self.environment = run.corpus.environment
         self.corpus = run.corpus
         self.max_turns = run.config.data.max_turns

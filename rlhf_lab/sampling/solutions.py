@@ -1,7 +1,8 @@
 """Worked solutions with a label on every step, which process and outcome reward models train on.
 
 There are three sources of step labels: the world's own check, a planted mistake, and completions of the policy
-(Math-Shepherd, arXiv:2312.08935). All solutions are sampled once, at the start of a stage, from its seed.
+(Math-Shepherd, arXiv:2312.08935). `in_agreement` filters labels by those of a second source. All solutions are sampled
+once, at the start of a stage, from its seed.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import torch
 from torch import nn
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.types import Pair
+from rlhf_lab.core.types import FloatArray, Pair
 from rlhf_lab.environments.arithmetic.perturbation import Perturbed, largest_number, perturb
 from rlhf_lab.environments.maths.answers import states_answer
 from rlhf_lab.environments.maths.chains import StepOracle, read_chain, step_lines, without_annotations
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.steps import step_row
 from rlhf_lab.sampling.episodes import EpisodeCollector
+from rlhf_lab.statistics.steps import first_wrong
 from rlhf_lab.training.run import Run
 
 
@@ -157,6 +159,27 @@ def annotated(run: Run, solutions: Sequence[Trajectory]) -> list[Trajectory]:
         replace(solution, labels=tuple(map(float, labels)))
         for solution, labels in zip(solutions, oracle.step_labels(prompts, responses), strict=True)
     ]
+
+
+def in_agreement(solutions: Sequence[Trajectory], steps: Sequence[FloatArray]) -> list[Trajectory]:
+    """Return the solutions for which two sources of labels locate the first wrong step at the same position.
+
+    Consensus filter of arXiv:2501.07301, section 3.1.3: completions of the policy call a step wrong that a lucky policy
+    cannot repair, a second source makes other mistakes, and both rarely err in the same way.
+
+    Args:
+        solutions: solutions with a label of 0 or 1 for every step.
+        steps: probability by the second source that each step is right, one array per solution. A solution whose steps
+            were not all judged is left out.
+    """
+    agreeing = []
+    for solution, probabilities in zip(solutions, steps, strict=True):
+        if len(probabilities) != len(solution.labels):
+            continue
+        verdicts = [float(probability > 0.5) for probability in probabilities]
+        if first_wrong(solution.labels) == first_wrong(verdicts):
+            agreeing.append(solution)
+    return agreeing
 
 
 def perturbed_solutions(

@@ -56,13 +56,16 @@ def test_gold_is_measured_where_a_reward_model_stands_for_it(pairs):
 
 def test_worlds_that_say_they_know_a_measure_declare_it():
     """Data that provide verbosity list `verbose` among the measures of their world, and the other way round."""
+    worlds = []
     for option in inventory.option_files("data"):
         settings = registry.settings_class("data", inventory.read_yaml(inventory.option_files("data")[option])["kind"])
         if not settings.world:
             continue
+        worlds.append(option)
         declared = {measure.name for measure in measures_of(settings.world)}
         for name, capability in measures.REQUIRES.items():
             assert (name in declared) == (capability in settings.provides), (option, name)
+    assert len(worlds) >= 3
 
 
 def measures_of(module: str) -> list[measures.Measure]:

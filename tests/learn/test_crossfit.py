@@ -113,6 +113,7 @@ def test_no_model_trains_on_the_fold_it_scores(margins, tmp_path):
     run = Run(tmp_path, margins.config, margins.sources())
     algorithm = CrossFitting(margins.config.algorithm, run)
     prompts = [pair.prompt for pair in run.corpus.train]
+    assert len(algorithm.plans) >= 2
     for fold, plan in enumerate(algorithm.plans):
         trained = {prompts[i] for step in plan for i in step}
         scored = {prompts[i] for i in np.flatnonzero(algorithm.fold_N == fold)}

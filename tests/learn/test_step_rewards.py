@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,15 +12,16 @@ import pytest
 import torch
 from support import ONE_LAYER, Stopped, checked, model_tensors, planned, stop_at
 
-from rlhf_lab.algorithms.reward_models.step_reward import StepRewardModelling
+from rlhf_lab.algorithms.reward_models.step_reward import StepRewardModelling, label_source
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.evaluations.step_report import GradedSolutions, truth_metrics
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.tokenizer import train_tokenizer
 from rlhf_lab.rewards.graph import build_reward
 from rlhf_lab.sampling.local import Samples
-from rlhf_lab.sampling.solutions import Solutions, Trajectory, annotated, perturbed_solutions
+from rlhf_lab.sampling.solutions import Solutions, Trajectory, annotated, in_agreement, perturbed_solutions
 from rlhf_lab.sampling.turns import RowTokens
 from rlhf_lab.stages.execute import ensure, execute
 from rlhf_lab.training.run import Run
@@ -34,6 +36,7 @@ SMALL = (
     "checkpoint.every_steps=0",
     *ONE_LAYER,
 )
+REPORT = ("algorithm.samples=4", "algorithm.choose_from=2")
 STEPS = ("algorithm.problems=24", "algorithm.trajectories=1", "algorithm.batch_size=8", "algorithm.epochs=2")
 PROMPT = "\n\nHuman: Kim has 5 toys. Kim finds 3 more. Kim doubles that. How many toys does Kim have now?\n\nAssistant:"
 
@@ -115,7 +118,7 @@ def test_annotated_labels_are_the_worlds_and_an_answer_key_has_none(tmp_path):
 
 def test_annotated_labels_are_refused_before_anything_runs():
     with pytest.raises(ConfigError, match=r"algorithm\.labels=annotated needs a world that judges steps"):
-        checked("prm", "data=gsm8k", "data.path=owner/name")
+        checked("prm", "data=gsm8k", "data.path=owner/name", "algorithm.labels=annotated")
     assert checked("prm", "data=gsm8k", "data.path=owner/name", "algorithm.labels=monte_carlo")
     with pytest.raises(ConfigError, match="algorithm=orm needs answers that can be checked"):
         checked("orm", "data=mini_hh")
@@ -131,6 +134,80 @@ def test_a_wrong_demonstration_is_no_start_of_a_perturbation(tmp_path):
     assert [all(each.labels) for each in found[:3]] == [True, False, False]
     assert all(each.correct == all(each.labels) for each in found)
     assert all(each.correct for each in perturbed_solutions(run, pairs, 1, seed=0, cancels=True))
+
+
+def test_consensus_keeps_solutions_with_the_same_first_mistake():
+    """The judge's probabilities above ½ are right steps. 1: no mistake; 2: same step; 3: another; 4: one finds none;
+    5: the judge's maximum length cut the last step."""
+    labels = [(1.0, 1.0), (1.0, 0.0), (0.0, 0.0), (1.0, 1.0), (1.0, 1.0)]
+    judged = [[0.9, 0.6], [0.7, 0.5], [0.8, 0.1], [0.9, 0.2], [0.9]]
+    solutions = [Trajectory("p", f"s{i}", 1.0, label) for i, label in enumerate(labels, start=1)]
+    kept = in_agreement(solutions, [np.array(each) for each in judged])
+    assert [solution.response for solution in kept] == ["s1", "s2"]
+
+
+def test_consensus_in_a_stage(tmp_path, policy, judges, monkeypatch):
+    needs = (f"needs.policy={policy}", f"needs.judge={judges['prm']}", f"outputs={tmp_path}")
+    stage = planned("prm_consensus", *SMALL, *STEPS, "algorithm.rollouts=2", *needs)
+    metrics = execute(stage)["metrics"]
+    assert 0 < metrics["consensus/kept"] <= 1 and not undeclared(metrics)
+    assert metrics["trajectories"] == pytest.approx(48 * metrics["consensus/kept"])
+    assert 0 <= metrics["consensus/right_before"] <= 1 and 0 <= metrics["consensus/right"] <= 1
+    stage = planned("prm_consensus", *SMALL, *STEPS, *needs, f"needs.judge={judges['orm']}")
+    with pytest.raises(ArtifactError, match="was trained as orm, which judges no steps"):
+        execute(stage)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algorithm.labels=consensus"], "needs a second source of labels; set needs.judge"),
+        (["+needs.judge=orm"], r"needs\.judge is used only by algorithm\.labels=consensus"),
+        (["data=gsm8k", "data.path=owner/name", "algorithm.demonstrations=false"], "do not judge steps, so"),
+    ],
+)
+def test_labels_without_a_source_are_refused_before_anything_runs(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        checked("prm", *overrides)
+
+
+def test_the_label_source_follows_the_data(tmp_path):
+    world = Run(tmp_path, checked("prm", *SMALL), {})
+    assert label_source(world.config.algorithm, world) == "annotated"
+    world.corpus = replace(world.corpus, oracle=None)
+    assert label_source(world.config.algorithm, world) == "perturbed"
+    assert label_source(replace(world.config.algorithm, labels="monte_carlo"), world) == "monte_carlo"
+    assert label_source(checked("orm", *SMALL).algorithm, world) == "outcome"
+
+
+GSM8K = [
+    {
+        "question": f"Ann has {a} pens and buys {b} more. She gives {c} away. How many are left?",
+        "answer": f"She has {a} + {b} = <<{a}+{b}={a + b}>>{a + b} pens.\n"
+        f"Then {a + b} - {c} = <<{a + b}-{c}={a + b - c}>>{a + b - c} are left.\n#### {a + b - c}",
+    }
+    for a in range(5, 15)
+    for b in range(2, 8)
+    for c in (1, 3)
+]
+
+
+def test_prm_and_step_report_on_gsm8k_s_format(tmp_path):
+    """The same two commands as on the world: planted mistakes train the model and are detected in the report."""
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in GSM8K))
+    data = ("data=gsm8k", f"data.path={path}", "rollout.max_new_tokens=24", "checkpoint.every_steps=0", *ONE_LAYER)
+    few = ("++stages.sft.algorithm.epochs=1", f"outputs={tmp_path / 'outputs'}")
+    stage = planned("prm", *data, *STEPS, *few)
+    ensure(stage, 0)
+    result = stage.result()
+    assert any("step labels: perturbed" in note for note in result["notes"])
+    assert result["metrics"]["positions"] > result["metrics"]["trajectories"] >= 24
+    report = planned("step_report", *data, *few, f"needs.judge={stage.model}", "evaluation.prompts=8", *REPORT)
+    ensure(report, 0)
+    metrics = report.result()["metrics"]
+    assert {"planted_caught_10", "planted_process_f1", "best_of_n", "majority"} <= metrics.keys()
+    assert "caught_10" not in metrics  # nobody knows which steps of the policy's own solutions are wrong
 
 
 @pytest.mark.parametrize("recipe", ["prm", "orm", "prm_perturbed", "prm_mc"])

@@ -41,7 +41,9 @@ def dpo(request, tmp_path, policy):
 
 def test_margins_are_exactly_zero_at_step_0(dpo):
     """On the same batch of rows policy and reference agree to the last bit."""
-    for pairs, _ in dpo.collect(0).micro:
+    micro_batches = dpo.collect(0).micro
+    assert micro_batches
+    for pairs, _ in micro_batches:
         with torch.no_grad():
             ref = PairLogps(*token_logps(dpo.reference, pair_batch(pairs, "cpu")).sum_B().chunk(2))
         out = preference_step(dpo.model, pairs, ref, dpo.settings, "cpu")
@@ -51,7 +53,9 @@ def test_margins_are_exactly_zero_at_step_0(dpo):
 
 def test_the_stored_reference_differs_from_the_step_by_rounding_alone(dpo):
     """Reference log-probabilities are computed once, in batches of other widths, which moves the last bits."""
-    for micro in dpo.collect(0).micro:
+    micro_batches = dpo.collect(0).micro
+    assert micro_batches
+    for micro in micro_batches:
         assert dpo.loss(micro).metrics["margin"].abs().max().item() <= 1e-5
 
 

@@ -57,7 +57,7 @@ def test_a_difference_is_of_sizes_over_the_same_units():
 
 
 def test_intervals_contain_the_truth(monkeypatch):
-    """200 samples of 24 units in two strata whose Pearson correlation is r = .8; ρ of a normal pair is 6/π·asin(r/2)."""
+    """200 samples of 24 units in two strata whose Pearson correlation is r = .8; ρ is then 6/π·asin(r/2)."""
     monkeypatch.setattr(module, "DRAWS", 200)
     rho = 6 / np.pi * np.arcsin(0.8 / 2)
     rng = np.random.default_rng(1)

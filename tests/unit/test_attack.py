@@ -280,5 +280,5 @@ def test_a_trained_policy_needs_the_policy_that_it_started_from(tmp_path):
         "".join(json.dumps({"prompt": f"Q{n}?", "chosen": "Yes.", "rejected": "No."}) + "\n" for n in range(20))
     )
     pairs = ("data=pairs", f"data.path={tmp_path / 'pairs.jsonl'}", "needs.policy=null", "reward=length")
-    with pytest.raises(ConfigError, match="needs.ppo is a policy that was trained on the reward, and needs.policy is"):
+    with pytest.raises(ConfigError, match="was trained on the reward, and needs"):
         checked("attack", *pairs, "+needs.ppo=outputs/runs/ppo/model")

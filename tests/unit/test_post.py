@@ -9,6 +9,7 @@ from urllib.error import HTTPError, URLError
 
 import pytest
 
+from rlhf_lab.core import http_retry
 from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.http_client import RefuseRedirects
 from rlhf_lab.rewards.external import post
@@ -17,9 +18,9 @@ URL = "http://127.0.0.1:9/score"
 
 
 class Service:
-    """Answers requests in turn: text is a body, a number a status, an error is raised."""
+    """Answers requests in turn: text is a body, a number a status (in a pair: with Retry-After); an error is raised."""
 
-    def __init__(self, *answers: str | int | Exception):
+    def __init__(self, *answers: str | int | tuple[int, str] | Exception):
         self.answers, self.asked, self.pauses = list(answers), [], []
 
     def opener(self, redirects, limits):
@@ -29,8 +30,11 @@ class Service:
     def open(self, request):
         self.asked.append(request)
         answer = self.answers.pop(0)
-        if isinstance(answer, int):
-            raise HTTPError(request.full_url, answer, "refused", Message(), None)
+        status, retry_after = answer if isinstance(answer, tuple) else (answer, "")
+        if isinstance(status, int):
+            headers = Message()
+            headers["Retry-After"] = retry_after
+            raise HTTPError(request.full_url, status, "refused", headers, None)
         if isinstance(answer, Exception):
             raise answer
         return io.BytesIO(answer.encode())
@@ -38,10 +42,11 @@ class Service:
 
 @pytest.fixture
 def served(monkeypatch):
-    def serve(*answers: str | int | Exception) -> Service:
+    def serve(*answers: str | int | tuple[int, str] | Exception) -> Service:
         service = Service(*answers)
         monkeypatch.setattr(post, "build_opener", service.opener)
-        monkeypatch.setattr(post.time, "sleep", service.pauses.append)
+        monkeypatch.setattr(http_retry.time, "sleep", service.pauses.append)
+        monkeypatch.setattr(http_retry.random, "random", lambda: 1.0)
         return service
 
     return serve
@@ -62,6 +67,18 @@ def test_a_failing_service_is_asked_again_after_longer_and_longer_pauses(served)
 
 def test_too_many_requests_pass_with_time(served):
     assert served(429, "ok") and ask() == b"ok"
+
+
+def test_the_pause_that_the_service_asks_for(served):
+    service = served((429, "7"), (503, "0.25"), "ok")
+    assert ask() == b"ok" and service.pauses == [7.0, 0.25]
+
+
+def test_a_service_that_asks_for_hours_is_not_asked_again(served):
+    service = served((503, "3600"), "ok")
+    with pytest.raises(LabError, match="503"):
+        ask()
+    assert len(service.asked) == 1 and not service.pauses
 
 
 @pytest.mark.parametrize("status", [302, 400, 401, 404])

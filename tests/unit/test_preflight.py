@@ -194,13 +194,14 @@ def test_hub_data_without_a_network(monkeypatch, tmp_path):
 def test_the_hub_is_asked_once_and_any_answer_counts(monkeypatch, raised, reason):
     requested = []
 
-    def urlopen(request, timeout):
-        requested.append((request.full_url, request.method))
-        if raised:
-            raise raised
-        return io.BytesIO()
+    class Opener:
+        def open(self, request):
+            requested.append((request.full_url, request.method))
+            if raised:
+                raise raised
+            return io.BytesIO()
 
-    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    monkeypatch.setattr(hub, "build_opener", lambda redirects, limits: Opener())
     monkeypatch.setenv("HF_ENDPOINT", "http://mirror.invalid")
     hub.unreachable.cache_clear()
     try:

@@ -121,7 +121,9 @@ def test_a_study_takes_two_levels_and_one_seed():
 
 @pytest.mark.parametrize("model", [(), ("model=gpt2",)])
 def test_no_more_replies_are_chosen_from_than_the_stage_before_saves(model):
-    for stage in jobs("study/reward_weights", *model):
+    stages = list(jobs("study/reward_weights", *model))
+    assert len(stages) >= 2
+    for stage in stages:
         rollouts = stage.needs["rollouts"]
         assert isinstance(rollouts, artifacts.Stage)
         assert stage.config.algorithm.choose_from <= rollouts.config.algorithm.samples

@@ -138,6 +138,23 @@ STEP_REWARD = (
     Metric("positions", "number of training labels"),
     Metric("trajectories", "number of training solutions"),
     Metric("cut", "steps beyond max_length, which have no label"),
+    Metric(
+        "consensus/kept",
+        "fraction of solutions on whose first wrong step both sources of labels agree",
+        title="solutions kept",
+    ),
+    Metric(
+        "consensus/right_before",
+        "fraction of all solutions whose completions locate the first wrong step where the world does",
+        title="right before the filter",
+        better="higher",
+    ),
+    Metric(
+        "consensus/right",
+        "the same fraction of the solutions that were kept",
+        title="right after the filter",
+        better="higher",
+    ),
 )
 """step_reward.py"""
 

@@ -87,28 +87,52 @@ class ProcessModel(StepSettings):
     Args:
         labels: source of the step labels. `annotated`: the world judges every step. `perturbed`: needs no annotator;
             one step of a correct solution and everything that depends on it are changed, so the changed steps are
-            wrong. `monte_carlo`: the policy completes the solution from every step (arXiv:2312.08935).
+            wrong. `monte_carlo`: the policy completes the solution from every step (arXiv:2312.08935). `consensus`:
+            as `monte_carlo` with `estimate=hard`, but only solutions are used for which `needs.judge`, a process reward
+            model, locates the first wrong step at the same position (arXiv:2501.07301). `auto` follows the data:
+            `annotated` if they judge steps, else `perturbed`.
         up_to_first_error: True if steps after the first wrong one have no label (arXiv:2305.20050, section 2.6); the
             model then learns whether a step is right given that all earlier ones are. `monte_carlo` labels every step
             in any case.
-        rollouts: completions per step of `monte_carlo`.
+        rollouts: completions per step of `monte_carlo` and `consensus`.
         estimate: label of `monte_carlo`: `soft` is the fraction of completions that reach the correct answer, `hard` is
             1 if at least one does (arXiv:2312.08935, eq. 3 and 4).
     """
 
     smoke: ClassVar[dict[str, float]] = {**StepSettings.smoke, "rollouts": 2}
-    labels: Literal["annotated", "perturbed", "monte_carlo"] = "annotated"
+    optional_needs: ClassVar[tuple[str, ...]] = ("judge",)
+    labels: Literal["auto", "annotated", "perturbed", "monte_carlo", "consensus"] = "auto"
     up_to_first_error: bool = True
     rollouts: Annotated[int, Ge(1)] = 4
     estimate: Literal["soft", "hard"] = "soft"
 
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        judge = [ModelCopies("judge", outputs=1, role="judge")] if self.labels == "consensus" else []
+        return [*super().model_copies(adapter=adapter), *judge]
+
     def contradictions(self, config: Config) -> list[str]:
-        if self.labels != "annotated" or Capability.STEPS in config.data.capabilities:
-            return []
-        return [
-            "algorithm.labels=annotated needs a world that judges steps, and "
-            f"data={kind_of('data', config.data)} does not; use algorithm.labels=perturbed or monte_carlo"
-        ]
+        problems = []
+        if self.labels == "annotated" and Capability.STEPS not in config.data.capabilities:
+            problems.append(
+                "algorithm.labels=annotated needs a world that judges steps, and "
+                f"data={kind_of('data', config.data)} does not; use algorithm.labels=perturbed or monte_carlo"
+            )
+        plants = self.labels == "auto" and Capability.STEPS not in config.data.capabilities
+        if plants and not (self.demonstrations and self.trajectories):
+            problems.append(
+                f"data={kind_of('data', config.data)} do not judge steps, so algorithm.labels=auto plants mistakes in "
+                "demonstrations; set algorithm.demonstrations=true and algorithm.trajectories to 1 or more, or use "
+                "algorithm.labels=monte_carlo"
+            )
+        has_judge = bool(config.needs.get("judge"))
+        if self.labels == "consensus" and not has_judge:
+            problems.append(
+                "algorithm.labels=consensus needs a second source of labels; set needs.judge to a process reward "
+                "model, such as needs.judge=prm_perturbed"
+            )
+        if self.labels != "consensus" and has_judge:
+            problems.append("needs.judge is used only by algorithm.labels=consensus; remove it")
+        return problems
 
     def rules(self) -> tuple[Rule, ...]:
         perturbed = self.labels == "perturbed"

@@ -7,22 +7,29 @@ the source of the labels. The score head has no bias and starts at zero, so ever
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from rlhf_lab.algorithms.reward_models.settings import OutcomeModel, ProcessModel
-from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.errors import ArtifactError, DataError
 from rlhf_lab.core.transfer import to_device
-from rlhf_lab.environments.maths.chains import step_lines
+from rlhf_lab.environments.maths.chains import StepOracle, step_lines
 from rlhf_lab.losses.process import step_loss
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.lora import trainable
 from rlhf_lab.models.steps import StepRow, step_logits, step_positions, step_row
-from rlhf_lab.rewards.learned.process import JudgeFile, StepJudge
-from rlhf_lab.sampling.solutions import Solutions, Trajectory, annotated, perturbed_solutions, problems
+from rlhf_lab.rewards.learned.process import JudgeFile, StepJudge, load_judge
+from rlhf_lab.sampling.solutions import (
+    Solutions,
+    Trajectory,
+    annotated,
+    in_agreement,
+    perturbed_solutions,
+    problems,
+)
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.statistics.reward_bench import NO_ERROR
@@ -57,7 +64,7 @@ class StepRewardModelling(Algorithm):
         self.encoder = load_encoder(source, model_settings)
         self.max_length = settings.max_length
         policy = load_policy(source, model_settings, device=run.device).requires_grad_(False)
-        solutions = training_solutions(settings, run, Solutions(run, policy, self.encoder))
+        solutions, self.label_metrics = training_solutions(settings, run, Solutions(run, policy, self.encoder))
         del policy  # its memory is free before the reward model is loaded
         model = load_reward_model(source, model_settings, device=run.load_device, trained=True)
         self.model = trainable(model, model_settings.lora, run.seed("lora"))
@@ -126,6 +133,7 @@ class StepRewardModelling(Algorithm):
             "trajectories": len(self.rows),
             "positive": float(np.mean(labels)),
             "cut": self.cut,
+            **self.label_metrics,
             **model_size(self.model),
             **corpus_report(self.run.corpus, self.encoder),
         }
@@ -164,19 +172,73 @@ def build(settings: ProcessModel | OutcomeModel, run: Run) -> StepRewardModellin
     return StepRewardModelling(settings, run)
 
 
-def training_solutions(settings: ProcessModel | OutcomeModel, run: Run, source: Solutions) -> list[Trajectory]:
-    """Return the labelled trajectories of a stage. Raise ConfigError or DataError if labels are unavailable."""
+def training_solutions(
+    settings: ProcessModel | OutcomeModel, run: Run, source: Solutions
+) -> tuple[list[Trajectory], dict[str, Any]]:
+    """Return (the labelled trajectories of a stage, metrics of the labels).
+
+    Raises ConfigError or DataError if labels are unavailable, ArtifactError if `needs.judge` is no process reward
+    model.
+    """
     pairs = problems(run, "train", settings.problems)
-    if isinstance(settings, ProcessModel) and settings.labels == "perturbed":
+    labels = label_source(settings, run)
+    if labels == "perturbed":
         perturbed = perturbed_solutions(run, pairs, settings.trajectories, run.seed("steps/perturbed"))
         if not perturbed:
-            raise DataError("no demonstration could be perturbed; they need steps like 5 + 3 = 8 and #### N at the end")
-        return perturbed
+            raise DataError(
+                "no demonstration could be perturbed; they need steps like 5 + 3 = 8 and #### N at the end. Use other "
+                "data, or algorithm.labels=monte_carlo"
+            )
+        return perturbed, {}
     demonstrations = [source.graded(pair.prompt, pair.chosen) for pair in pairs] if settings.demonstrations else []
     sampled = source.sample([pair.prompt for pair in pairs], settings.trajectories, "steps/train")
     solutions = demonstrations + sampled
+    if labels == "outcome":
+        return solutions, {}
+    if labels == "annotated":
+        return annotated(run, solutions), {}
+    assert isinstance(settings, ProcessModel), "an outcome model has labels=outcome"
+    if labels == "monte_carlo":
+        return source.complete(solutions, settings.rollouts, settings.estimate), {}
+    return _consensus(run, source.complete(solutions, settings.rollouts, "hard"))
+
+
+def label_source(settings: ProcessModel | OutcomeModel, run: Run) -> str:
+    """Return the source of a stage's labels; `auto` follows the data. An outcome model has the source `outcome`."""
     if isinstance(settings, OutcomeModel):
-        return solutions
-    if settings.labels == "monte_carlo":
-        return source.complete(solutions, settings.rollouts, settings.estimate)
-    return annotated(run, solutions)
+        return "outcome"
+    if settings.labels != "auto":
+        return settings.labels
+    chosen = "annotated" if isinstance(run.corpus.oracle, StepOracle) else "perturbed"
+    run.note(f"step labels: {chosen} (algorithm.labels=auto, data={run.corpus.name})")
+    return chosen
+
+
+def _consensus(run: Run, completed: list[Trajectory]) -> tuple[list[Trajectory], dict[str, Any]]:
+    """Return the solutions on whose first wrong step completions and `needs.judge` agree, and metrics of the filter."""
+    judge = load_judge(run.needs["judge"], run.config.model, run.device)
+    if judge.trained_as.kind != "prm":
+        raise ArtifactError(
+            f"needs.judge={run.needs['judge']} was trained as {judge.trained_as.kind}, which judges no steps; use a "
+            "process reward model, such as needs.judge=prm_perturbed"
+        )
+    judged = judge([each.prompt for each in completed], [each.response for each in completed])
+    agreeing = in_agreement(completed, [each.steps for each in judged])
+    if not agreeing:
+        raise DataError(
+            f"completions and needs.judge agree on none of {len(completed)} solutions; use a better judge, more "
+            "algorithm.rollouts, or algorithm.labels=monte_carlo"
+        )
+    metrics = {"consensus/kept": len(agreeing) / len(completed)}
+    # a world that judges steps shows what the filter does to the labels
+    if isinstance(run.corpus.oracle, StepOracle):
+        metrics["consensus/right_before"] = _located_right(run, completed)
+        metrics["consensus/right"] = _located_right(run, agreeing)
+    return agreeing, metrics
+
+
+def _located_right(run: Run, solutions: list[Trajectory]) -> float:
+    """Return the fraction of solutions whose labels locate the first wrong step where the world does."""
+    truth = annotated(run, solutions)
+    same = [first_wrong(a.labels) == first_wrong(b.labels) for a, b in zip(solutions, truth, strict=True)]
+    return float(np.mean(same))

@@ -155,7 +155,9 @@ class _ChainReader:
         place_at: start of a number in the text → its index.
         source: index of a number → calculation whose result it is, None for other numbers; filled while parsing.
         calculations_of: result → the calculations so far that have it.
-        unused: calculations whose result is not an operand yet.
+        unused: result → the calculations so far that have it and whose result is not an operand yet.
+        free: numbers of the current line before the current equation that belong to no calculation.
+        seen: index of the first number of the current line that is not in `free` yet and was not left out of it.
         unclear: calculations that a number of the text may or may not originate from.
         calculations: calculations so far.
     """
@@ -170,15 +172,19 @@ class _ChainReader:
         self.place_at = {start: i for i, (_, start, _) in enumerate(self.numbers)}
         self.source: dict[int, int | None] = {}
         self.calculations_of: dict[Fraction, list[int]] = {}
-        self.unused: set[int | None] = set()
+        self.unused: dict[Fraction, list[int]] = {}
+        self.free: list[int] = []
+        self.seen = 0
         self.unclear: set[int] = set()
         self.calculations: list[Calculation] = []
 
     def read(self) -> Chain:
         lines = step_lines(self.text)
         for index, (start, end) in enumerate(lines):
+            self.free = []
+            self.seen = bisect_left(self.begins, start)
             for match in self._equations(start, end):
-                self._add_calculation(index, start, match)
+                self._add_calculation(index, match)
             self._bind_prose(start, end)
         numbers = []
         for i, (value, start, end) in enumerate(self.numbers):
@@ -196,17 +202,14 @@ class _ChainReader:
             if tokens and any(token in OPERATORS for token in tokens) and evaluate(tokens) is not None:
                 yield match
 
-    def _add_calculation(self, line: int, line_start: int, match: re.Match[str]) -> None:
+    def _add_calculation(self, line: int, match: re.Match[str]) -> None:
         """Add a calculation, and set the sources of its operands, of their copies in the prose and of its result."""
         index = len(self.calculations)
         operands = self._positions_within(*match.span(1))
         for i in operands:
-            origin = self._origin(self.numbers[i][0])
-            self.source[i] = origin
-            # an operand uses its source, so the next operand of this value has another one
-            self.unused -= {origin}
+            self.source[i] = self._origin(self.numbers[i][0])
         annotated = match[0].startswith("<<")
-        copies = self._copies(operands, line_start, match.start()) if annotated else ()
+        copies = self._copies(operands, match.start()) if annotated else ()
         for operand, copy in zip(operands, copies, strict=False):
             self.source[copy] = self.source[operand]
         result = self._positions_within(*match.span(2))[0]
@@ -222,7 +225,7 @@ class _ChainReader:
         )
         # numbers are parsed without their sign
         self.calculations_of.setdefault(abs(value), []).append(index)
-        self.unused.add(index)
+        self.unused.setdefault(abs(value), []).append(index)
 
     def _positions_within(self, start: int, end: int) -> list[int]:
         """Return the indices of the numbers that start in a span of the text."""
@@ -231,23 +234,30 @@ class _ChainReader:
         return list(range(first, after_last))
 
     def _origin(self, value: Fraction) -> int | None:
-        """Return the calculation whose result an operand of this value is; None if it is no result."""
-        earlier = self.calculations_of.get(value, [])
+        """Return the calculation whose result an operand of this value is, and use it; None if it is no result."""
         # the latest unused result first: solutions mostly continue from the step before
-        fresh = next((i for i in reversed(earlier) if i in self.unused), None)
-        if fresh is not None:
-            return fresh
+        if self.unused.get(value):
+            return self.unused[value].pop()  # the next operand of this value has another source
+        earlier = self.calculations_of.get(value, [])
         return earlier[-1] if earlier and value not in self.provided else None
 
-    def _copies(self, operands: list[int], start: int, end: int) -> tuple[int, ...]:
-        """Return the numbers right before an annotation, if they repeat its operands."""
-        # only numbers that belong to no other calculation
-        free = [i for i in self._positions_within(start, end) if i not in self.source]
-        before = free[-len(operands) :]
+    def _copies(self, operands: list[int], end: int) -> tuple[int, ...]:
+        """Return the numbers of the line right before an annotation, if they repeat its operands.
+
+        Args:
+            end: position of the annotation.
+        """
+        # only numbers that belong to no other calculation; each number of a line is looked at once
+        after_last = bisect_left(self.begins, end)
+        self.free += [i for i in range(self.seen, after_last) if i not in self.source]
+        self.seen = max(self.seen, after_last)
+        before = self.free[-len(operands) :]
         values_before = [self.numbers[i][0] for i in before]
         operand_values = [self.numbers[i][0] for i in operands]
-        same_values = values_before == operand_values
-        return tuple(before) if same_values else ()
+        if values_before != operand_values:
+            return ()
+        del self.free[-len(operands) :]
+        return tuple(before)
 
     def _bind_prose(self, start: int, end: int) -> None:
         """Set the sources of a line's numbers outside its calculations.
@@ -261,6 +271,7 @@ class _ChainReader:
             if i in self.source:
                 value = self.numbers[i][0]
                 calculated.setdefault(value, set()).add(self.source[i])
+        marked: set[Fraction] = set()  # values whose origins are in `unclear` already
         states_answer = ANSWER_MARK in self.text[start:end]
         for i in positions:
             if i in self.source:
@@ -269,7 +280,9 @@ class _ChainReader:
             sources = calculated.get(value, set())
             # the line has this value with two origins, so the origin of this number is unknown
             if len(sources) > 1:
-                self.unclear |= {source for source in sources if source is not None}
+                if value not in marked:
+                    self.unclear |= {source for source in sources if source is not None}
+                    marked.add(value)
                 self.source[i] = None
             elif sources:
                 [self.source[i]] = sources

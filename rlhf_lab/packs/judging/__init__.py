@@ -2,9 +2,9 @@
 
 judges/ sends requests to language models: requests, store, budget, services, pairwise and rubric judging. rewards/ uses
 a judge as a reward or as gold, grading/ grades pairs for `rubric_rm`. synthesis/ writes training data with a model,
-curation/ filters it. safety/ measures attack success and over-refusal. labels/ is the page on which people compare
-responses, leaderboard/ ranks policies from judgements, statistics/ has agreement, bias and win rates. answers.py and
-commands.py are what `PACK` adds to the console.
+curation/ filters it. safety/ measures attack success and over-refusal, mt_bench/ grades conversations of two turns.
+labels/ is the page on which people compare responses, leaderboard/ ranks policies from judgements, statistics/ has
+agreement, bias and win rates. answers.py and commands.py are what `PACK` adds to the console.
 
 Start with judges/client.py, then judges/pairwise.py. Imports no other pack.
 """
@@ -30,6 +30,7 @@ PACK = Pack(
         "synthetic_corpus": "rlhf_lab.results.answer_corpora:synthetic_corpus",
         "graded_pairs": "rlhf_lab.packs.judging.answers:graded_pairs",
         "safety": "rlhf_lab.packs.judging.answers:safety",
+        "mt_bench": "rlhf_lab.packs.judging.answers:mt_bench",
     },
     gold_sources={"judge": "rlhf_lab.packs.judging.rewards.gold:by_judge"},
     preflight=("rlhf_lab.packs.judging.judges.preflight:problems",),

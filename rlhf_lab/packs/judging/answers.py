@@ -1,4 +1,4 @@
-"""Conclusions of a safety evaluation and of graded pairs, as sentences."""
+"""Conclusions of a safety evaluation, of MT-Bench and of graded pairs, as sentences."""
 
 from __future__ import annotations
 
@@ -48,6 +48,19 @@ def _change_in_words(policy: EvaluatedPolicy, key: str, title: str) -> str:
     if detectable is not None and math.isfinite(detectable.mean) and detectable.mean > 0:
         power = f"; a change of {compact(detectable.mean)} would have been found with 80 % power"
     return f"{title} is not distinguishable ({signed(change)}, {p_equals(p_holm.mean)}{power})"
+
+
+def mt_bench(run: StoredRun) -> str | None:
+    """Return a sentence with the grades of each policy, over both turns and by turn; None without grades."""
+    sentences = []
+    for policy in run.policies:
+        grades = [policy.metrics.get(f"mt_bench/{name}") for name in ("score", "turn_1", "turn_2")]
+        score, first, second = grades
+        if score is None or first is None or second is None or math.isnan(score.mean):
+            continue
+        turns = f"{compact(first)} in the first turn and {compact(second)} in the second"
+        sentences.append(f"{policy.name} is graded {compact(score)} of 10: {turns}.")
+    return " ".join(sentences) or None
 
 
 def graded_pairs(run: StoredRun) -> str | None:

@@ -20,6 +20,7 @@ def label_command(arguments: Sequence[str]) -> None:
     `items=N` selects N comparisons in an order set by `seed` (default 0). `annotator=NAME` separates the annotators.
     `to=FILE.sqlite` is the label store; default: a file next to the source. The same command resumes.
     `port=N` is the port of the page; default: any free port. `open=true` opens the browser.
+    `usd_per_hour=30` prints the cost per label from the time that you take; without it, the time.
     `export=FILE.jsonl` writes the labels instead: as preference pairs for data=pairs, or all labels including ties with
     `format=labels`.
     """

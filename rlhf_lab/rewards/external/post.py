@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any
@@ -12,7 +11,8 @@ from urllib.error import HTTPError
 from urllib.request import Request
 
 from rlhf_lab.core.errors import LabError
-from rlhf_lab.core.http_client import ExchangeLimits, RefuseRedirects, build_opener
+from rlhf_lab.core.http_client import ExchangeLimits, RefuseRedirects, build_opener, retry_after_s
+from rlhf_lab.core.http_retry import PassingFailure, RetryPolicy, is_passing
 
 
 def post_json(
@@ -29,8 +29,8 @@ def post_json(
 
     Args:
         what: name of the service in messages.
-        retries: maximum number of additional attempts; the pause doubles before each. A request that the service
-            rejects (4xx except 429) or redirects (3xx) is not repeated.
+        retries: maximum number of additional attempts; the pause doubles before each, unless the service names one
+            (`Retry-After`). A request that the service rejects or redirects (3xx) is not repeated (`is_passing`).
         timeout_s: seconds of one attempt, from connecting to the last byte of the answer; 0 means no limit.
         pause_s: pause in seconds before the first retry.
 
@@ -39,15 +39,20 @@ def post_json(
     """
     body = json.dumps(question).encode()
     all_headers = {"Content-Type": "application/json", **(headers or {})}
-    for attempt in range(retries + 1):
+
+    def attempt() -> bytes:
+        request = Request(url, data=body, headers=all_headers)
         try:
-            request = Request(url, data=body, headers=all_headers)
             with build_opener(RefuseRedirects(), ExchangeLimits(timeout_s or math.inf)).open(request) as answer:
                 return answer.read()
-        except (HTTPException, OSError) as error:
-            # 429 means "too many requests": unlike other client errors it disappears with time.
-            refused = isinstance(error, HTTPError) and 300 <= error.code < 500 and error.code != 429
-            if refused or attempt == retries:
-                raise LabError(f"{what} {url} does not answer: {error}") from error
-            time.sleep(pause_s * 2**attempt)
-    raise AssertionError("the last attempt returns or raises")
+        except HTTPError as error:
+            if not is_passing(error.code):
+                raise
+            raise PassingFailure(str(error), retry_after_s(error.headers)) from error
+        except (HTTPException, OSError) as error:  # incomplete; no connection or time-out
+            raise PassingFailure(str(error) or type(error).__name__) from error
+
+    try:
+        return RetryPolicy(retries, pause_s).run(attempt)
+    except (PassingFailure, HTTPError) as error:
+        raise LabError(f"{what} {url} does not answer: {error}") from error

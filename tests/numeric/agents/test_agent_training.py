@@ -87,6 +87,7 @@ def test_the_episodes_have_turns_and_tools_in_them(groups):
 
 def test_segments_laid_end_to_end_are_what_the_model_saw(groups, encoder):
     """The whole conversation as the encoder writes it; a turn that has no EOS was cut."""
+    assert flat(groups)
     for episode in flat(groups):
         messages = [*to_messages(episode.prompt), response_message(episode.response)]
         ids = encoder.prompt(render_prompt(messages[:1]))
@@ -103,6 +104,7 @@ def test_segments_laid_end_to_end_are_what_the_model_saw(groups, encoder):
 
 
 def test_the_end_of_every_turn_is_learned(groups, encoder):
+    assert flat(groups)
     for episode in flat(groups):
         finished = [turn for turn in episode.turns if turn.token_ids[-1] == encoder.eos_id]
         assert len(finished) >= len(episode.turns) - 1, "only the last turn may be cut"

@@ -257,6 +257,7 @@ def test_prompts_have_the_program_its_comments_and_the_example():
     stated = RepairWorld(RepairWorldSize(told=1.0, train_tasks=1, test_tasks=30), 0)
     untold = RepairWorld(RepairWorldSize(told=0.0, train_tasks=1, test_tasks=30), 0)
     for world in (stated, untold):
+        assert len(world.tasks("test")) == 30
         for task in world.tasks("test"):
             program = world.program(task)
             _, *lines, returned, example = to_messages(task.prompt)[0]["content"].splitlines()
@@ -322,6 +323,7 @@ def test_splits_and_seeds(world):
 
 
 def test_a_demonstration_reads_wrong_tries_and_ends_with_the_repair(world):
+    assert len(world.tasks("train")) >= 10
     for task in world.tasks("train"):
         program = world.program(task)
         shown = demonstrate(program, Random(1), 0.9)

@@ -282,3 +282,27 @@ def test_a_parquet_text_that_is_not_utf8_is_a_bad_row(tmp_path):
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
     assert "row 2: a text has the byte 0xff, not UTF-8" in message(tmp_path / "a.parquet")
     assert [row.values for row in read(tmp_path / "a.parquet", limit=1)] == [{"text": "good"}]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ('"score": NaN', "column 'score' is nan"),
+        ('"score": -Infinity', "column 'score' is -inf"),
+        ('"score": 1e400', "column 'score' is inf"),
+        ('"turns": [{"grade": 1.5}, {"grade": NaN}]', "column 'turns'[1]['grade'] is nan"),
+    ],
+)
+def test_numbers_that_json_does_not_have(tmp_path, name, written, problem):
+    """The second of three rows; with a list and with one object per line. 1e308 and words of a text are fine."""
+    rows = [
+        '{"text": "NaN and Infinity", "score": 1e308}',
+        f'{{"text": "b", {written}}}',
+        '{"text": "c", "score": null}',
+    ]
+    content = "\n".join(rows) if name == "a.jsonl" else f"[{', '.join(rows)}]"
+    source = write(tmp_path / name, content)
+    text = message(source)
+    assert f"row 2: {problem}, which JSON does not have; write null for a missing value" in text
+    assert [row.values["text"] for row in read(source, limit=1)] == ["NaN and Infinity", "c"]

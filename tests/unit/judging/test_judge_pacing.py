@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from rlhf_lab.packs.judging.judges.pacing import LONGEST_WAIT_S, Bucket, Pacer, RateLimits, Stopped, backoff_s, wait_s
+from rlhf_lab.core.http_retry import LONGEST_WAIT_S
+from rlhf_lab.packs.judging.judges.pacing import Bucket, Pacer, RateLimits, Stopped, wait_s
 from rlhf_lab.packs.judging.judges.service import ServiceError
 
 
@@ -100,8 +101,3 @@ def test_a_stop_wakes_those_who_wait():
     for thread in threads:
         thread.join(timeout=2)
     assert sorted(stopped) == ["admit", "sleep"]
-
-
-def test_pauses_double_up_to_a_minute():
-    for failures, largest in ((1, 1.0), (2, 2.0), (3, 4.0), (7, 60.0), (50, 60.0)):
-        assert 0.75 * largest <= backoff_s(failures, 1.0) <= largest

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fake_judge import FakeJudge, text_of
+from judge_server import JudgeServer, Said, connect, status
 from support import checked, planned, said
 
 from rlhf_lab.config import registry
@@ -71,7 +72,7 @@ def test_what_is_no_grade_is_unscored_and_counted():
     batch = checked_reward(said(["p"] * len(answers), list(answers)))
     assert batch.total_N[0] == pytest.approx(SCORE)
     assert np.isnan(batch.total_N[1:]).all()
-    assert reward.unscored == {"refused": 2, "truncated": 1, "invalid": 5}
+    assert reward.unscored == {"refused": 2, "truncated": 1, "invalid": 5, "unanswered": 0}
     assert batch.parts["refused"].tolist() == [0, 1, 1, 0, 0, 0, 0, 0, 0]
     assert batch.parts["unparsable"].sum() == 5
     assert (checked_reward.scored, checked_reward.abstained) == (1, 8)
@@ -111,6 +112,56 @@ def test_a_judge_that_is_down_stops_the_run_or_abstains():
     reward = GradeReward(FakeJudge(lambda request: "", fails_after=0), Judge(), load_rubric())
     with pytest.raises(JudgeUnavailable):
         CheckedReward("judge", reward)(said(["p"], ["r"]))
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "openai_compatible"])
+def test_only_the_responses_without_an_answer_are_unscored(kind, tmp_path):
+    """The service answers five of eight requests, one at a time, and is then down."""
+    notes: list[str] = []
+    with JudgeServer() as server:
+        server.answer = lambda asked: Said(json.dumps(GRADES))
+        client = connect(server.url, kind, tmp_path, parallel=1, retries=0)
+        reward = GradeReward(client, Judge(on_error="abstain"), load_rubric(), notes.append)
+        checked_reward = CheckedReward("judge", reward, on_error="abstain", note=notes.append)
+        reward.score_episodes(said(["p"] * 2, ["0", "1"]))
+        server.faults += [None, None, None, status(500)]
+        batch = checked_reward(said(["p"] * 8, [str(i) for i in range(8)]))
+        assert batch.total_N[:5] == pytest.approx([SCORE] * 5) and np.isnan(batch.total_N[5:]).all()
+        assert batch.parts["honesty"][:5].tolist() == [4.0] * 5
+        assert sum(part.sum() for name, part in batch.parts.items() if name in FLAGS) == 0
+        assert reward.unscored["unanswered"] == 3 and checked_reward.abstained == 3
+        text = next(note for note in notes if "did not answer" in note)
+        assert "on_error=stop ends the run" in text and "judge.base_url" in text and "500" in text
+        # the service is up again: only the missing answers are paid for
+        before = server.billed_requests
+        assert checked_reward(said(["p"] * 8, [str(i) for i in range(8)])).total_N == pytest.approx([SCORE] * 8)
+        assert server.billed_requests == before + 3
+
+
+def test_a_comparison_needs_the_answers_in_both_orders():
+    def answer(request):
+        return json.dumps({"reason": "", "winner": "A" if request.about.first == "good" else "B"})
+
+    judge = FakeJudge(answer)
+    down = judge.complete_many
+
+    def half_way(requests, *, title=""):
+        error = JudgeUnavailable("down")
+        error.answers = [*down(requests[:3]), *[None] * (len(requests) - 3)]
+        raise error
+
+    judge.complete_many = half_way
+    reward = ComparisonReward(judge, Judge(mode="compare", on_error="abstain"), {"p": "ref"})
+    batch = reward.score_episodes(said(["p"] * 3, ["good", "good", "ref"]))
+    # both orders of the first pair, one of the second; identical texts are a tie without a request
+    assert batch.total_N[[0, 2]].tolist() == [1.0, 0.5] and np.isnan(batch.total_N[1])
+    assert reward.unscored["unanswered"] == 1
+
+
+def test_a_judge_that_does_not_say_what_it_answered_leaves_the_call_unscored():
+    judge = FakeJudge(lambda request: "", fails_after=0)
+    batch = GradeReward(judge, Judge(on_error="abstain"), load_rubric()).score_episodes(said(["p"] * 2, ["a", "b"]))
+    assert np.isnan(batch.total_N).all()
 
 
 @pytest.fixture(scope="module")

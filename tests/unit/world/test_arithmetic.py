@@ -166,6 +166,7 @@ def test_demonstrations_slip_with_the_documented_probability(slip):
 
 
 def test_pairs_carry_the_truth_about_their_steps(pairs):
+    assert len(pairs["test"]) >= 20
     for pair in pairs["test"]:
         assert pair.meta["answer"] == str(read_problem(pair.prompt).answer)
         for side in ("chosen", "rejected"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -255,3 +256,28 @@ def test_stripping_keeps_the_lines():
     assert len(step_lines(without_annotations(SOLUTION))) == len(step_lines(SOLUTION))
     assert without_annotations(SOLUTION).startswith("She bakes 12*8=96 buns.")
     assert largest_number([SOLUTION, "1,200"]) == 1200
+
+
+@pytest.mark.parametrize(
+    "solution",
+    [
+        " ".join(f"{i}+1 = <<{i}+1={i + 1}>>{i + 1}," for i in range(8000)),
+        "7 " * 8000 + " ".join("7+7 = <<7+7=14>>14" for _ in range(8000)),
+        "\n".join("1 * 1 = 1" for _ in range(8000)),
+        " ".join(f"<<{i}+1=2>>2 2" for i in range(4000)),
+    ],
+    ids=["a line of calculations", "free numbers before them", "the same result again", "many origins of one value"],
+)
+def test_long_solutions_are_read_in_linear_time(solution):
+    """Quadratic time takes 30 s for the first two."""
+    start = time.process_time()
+    chain = read_chain("How many?", solution)
+    assert len(chain.calculations) >= 1
+    assert time.process_time() - start < 10
+
+
+def test_copies_are_the_last_free_numbers_before_an_annotation():
+    """3 and 4 are copies. The 7 repeats the first result, so 9 and 5 stand before the second. 2 and 5 are copies."""
+    chain = read_chain("no numbers", "9 3 4 <<3+4=7>>7 5 <<7+5=12>>12 2 5 <<2+5=7>>")
+    copied = [[int(chain.numbers[i].value) for i in calculation.copies] for calculation in chain.calculations]
+    assert copied == [[3, 4], [], [2, 5]]

@@ -63,7 +63,9 @@ def test_prompt_shares_follow_the_intents(world):
 
 
 def test_prompts_are_transcripts_and_follow_ups_say_that(world):
-    for prompt in enumerate_prompts(world.facts):
+    prompts = list(enumerate_prompts(world.facts))
+    assert {prompt.intent for prompt in prompts} >= {"one", "follow_up"}
+    for prompt in prompts:
         assert prompt.text.startswith("\n\nHuman: ") and prompt.text.endswith("\n\nAssistant:")
         assert prompt.text.count("\n\nHuman: ") == (2 if prompt.intent == "follow_up" else 1)
         if prompt.intent == "follow_up":
@@ -97,6 +99,7 @@ def test_uncorrupted_candidates_parse_and_corrupted_are_garble(world):
 
 
 def test_every_known_sentence_parses_alone(world):
+    assert len(list(world.lexicon)) >= 100
     for sentence in world.lexicon:
         assert sentences(sentence) == [sentence]
 
@@ -120,7 +123,9 @@ def test_no_candidate_beats_the_ideal_reply(world):
 
 def test_adding_or_dropping_a_sentence_never_improves_the_ideal_reply(small):
     extra = list(small.lexicon)[::7]
-    for text in small.book.all("test")[::15]:
+    texts = small.book.all("test")[::15]
+    assert texts and extra
+    for text in texts:
         parts = sentences(small.ideal(text))
         parts = [part.strip() for part in parts]
         variants = [" ".join([*parts, sentence]) for sentence in extra]

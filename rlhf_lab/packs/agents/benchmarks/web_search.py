@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from urllib.parse import urlencode
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import fingerprint, make_dir, parse_json, read_json, write_json
 from rlhf_lab.core.http_client import ExchangeLimits, RefuseRedirects, retry_after_s
+from rlhf_lab.core.http_retry import PassingFailure, RetryPolicy, is_passing
 from rlhf_lab.core.text import well_formed
 from rlhf_lab.core.tools import ToolError
 from rlhf_lab.packs.agents.benchmarks.web_connection import build_opener
@@ -33,9 +33,6 @@ from rlhf_lab.packs.judging.judges.keys import scrub, without_key
 LIMITS = ExchangeLimits(seconds=30.0, max_bytes=8 * 2**20)
 """Limits of one attempt at a search."""
 ATTEMPTS = 4
-LONGEST_PAUSE_S = 60.0
-PASSING = (408, 425, 429, 500, 502, 503, 504)
-"""HTTP status codes after which the same request may succeed."""
 REFUSED_QUERY = (400, 413, 414, 422)
 """HTTP status codes that mean an invalid query."""
 
@@ -136,7 +133,8 @@ class WebSearch:
     ):
         self._name, self._service, self._key = service, SERVICES[service], key
         self._url = url or self._service.url
-        self._results, self._pause_s, self._open_url = results, pause_s, open_url
+        self._results, self._open_url = results, open_url
+        self._retries = RetryPolicy(ATTEMPTS - 1, pause_s)
         self._store = store
         # one lock per file of the store
         self._locks: dict[str, Lock] = {}
@@ -174,21 +172,15 @@ class WebSearch:
         return str(row["text"])
 
     def _ask(self, query: str) -> list[Hit]:
-        pause_s = self._pause_s
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return self._hits(self._send(query))
-            except _Passing as failure:
-                if attempt == ATTEMPTS:
-                    problem = self._problem(f"no answer in {ATTEMPTS} attempts: {failure}")
-                    raise SearchUnavailable(f"{problem}; repeat the command later") from failure
-                # The service may ask for a longer pause, but not for any length.
-                time.sleep(min(max(pause_s, failure.retry_after_s), LONGEST_PAUSE_S))
-                pause_s *= 2
-        raise AssertionError("the last attempt returns or raises")
+        try:
+            return self._hits(self._retries.run(lambda: self._send(query)))
+        except PassingFailure as failure:
+            attempts = "1 attempt" if failure.attempts == 1 else f"{failure.attempts} attempts"
+            problem = self._problem(f"no answer in {attempts}: {failure}")
+            raise SearchUnavailable(f"{problem}; repeat the command later") from failure
 
     def _send(self, query: str) -> Any:
-        """Make one attempt and return the service's answer. Raise _Passing, SearchUnavailable or ToolError."""
+        """Make one attempt and return the service's answer. Raise PassingFailure, SearchUnavailable or ToolError."""
         request = self._service.request(self._url, self._key, query, self._results)
         # The user chose the service, so it may run on this machine.
         opener = build_opener(RefuseRedirects(), LIMITS, allow_private=True)
@@ -198,15 +190,15 @@ class WebSearch:
         except urllib.error.HTTPError as error:
             text = _reason(error)
             # A passing error is repeated, the model reads an error of its query, and any other error stops the run.
-            if error.code in PASSING:
-                raise _Passing(f"status {error.code} {text}", retry_after_s(error.headers)) from error
+            if is_passing(error.code):
+                raise PassingFailure(f"status {error.code} {text}", retry_after_s(error.headers)) from error
             if error.code in REFUSED_QUERY:
                 raise ToolError(self._problem(f"error: the service refuses this query: {text}")) from error
             raise SearchUnavailable(
                 f"{self._problem(f'status {error.code} {text}')}; check the key, its quota and algorithm.search_url"
             ) from error
         except (OSError, HTTPException, ValueError) as error:  # no connection or time-out; incomplete; invalid JSON
-            raise _Passing(str(error) or type(error).__name__) from error
+            raise PassingFailure(str(error) or type(error).__name__) from error
 
     def _hits(self, answer: Any) -> list[Hit]:
         """Read the results in an answer. An answer without the expected fields has no results."""
@@ -244,14 +236,6 @@ def _reason(error: urllib.error.HTTPError) -> str:
         return error.read(500).decode("utf-8", "replace")
     except (OSError, HTTPException):
         return ""
-
-
-class _Passing(Exception):
-    """Raised by an attempt that may be repeated."""
-
-    def __init__(self, message: str, retry_after_s: float | None = None):
-        super().__init__(message)
-        self.retry_after_s = retry_after_s or 0.0
 
 
 def _is_row(value: Any, field: str) -> bool:

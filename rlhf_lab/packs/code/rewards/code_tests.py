@@ -18,6 +18,8 @@ from rlhf_lab.training.run import Run
 
 COLUMNS = ("test", "tests", "test_list")
 """Default columns of tests, in order of preference."""
+SETUPS = ("test_setup_code", "test_imports")
+"""Columns of code that runs before the tests, in MBPP and in its sanitized version: text, or a list of it."""
 KEPT = 4096
 """Maximum number of cached grades. The cache avoids running the same program for both reward and metric."""
 
@@ -73,20 +75,32 @@ class CodeVerifier:
 
 
 def hidden_tests(metadata: Mapping[str, Any], provided: str, column: str = "") -> HiddenTests | None:
-    """Return the hidden tests of a row; None if it has none. Raises DataError unless they are text or a list of it."""
+    """Return the hidden tests of a row; None if it has none. Raises DataError unless they are text or a list of it.
+
+    Args:
+        provided: code of the prompt, which runs before the tests.
+        column: column of the tests; "" takes the first of `COLUMNS` that is there.
+    """
     name = column or next((name for name in COLUMNS if metadata.get(name)), "")
     value = metadata.get(name)
     if not value:
         return None
     entry_point = str(metadata.get("entry_point") or "")
+    texts = _texts(name, value)
+    setups = [text for setup in SETUPS if metadata.get(setup) for text in _texts(setup, metadata[setup])]
+    if entry_point:  # tests in the format of HumanEval define `check` and do not call it
+        texts = [f"{text}\ncheck({entry_point})\n" if "def check(" in text else text for text in texts]
+    return HiddenTests(tuple(texts), entry_point, "\n".join([*([provided] if provided else []), *setups]))
+
+
+def _texts(name: str, value: Any) -> list[str]:
+    """Return the programs in a column. Raises DataError unless it is text or a list of it."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
         raise DataError(
             f"column {name} is {value!r:.80}; expected Python code as text, or a list of texts, for reward=code_tests"
         )
-    if entry_point:  # tests in the format of HumanEval define `check` and do not call it
-        texts = [f"{text}\ncheck({entry_point})\n" if "def check(" in text else text for text in texts]
-    return HiddenTests(tuple(texts), entry_point, provided)
+    return list(texts)
 
 
 def _question(prompt: str) -> str:

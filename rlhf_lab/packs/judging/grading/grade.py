@@ -21,6 +21,7 @@ from rlhf_lab.packs.judging.grading.settings import GradeStage
 from rlhf_lab.packs.judging.judges.answers import REASONS
 from rlhf_lab.packs.judging.judges.context import judge_of
 from rlhf_lab.packs.judging.judges.judging import at_once
+from rlhf_lab.packs.judging.judges.label_cost import label_cost
 from rlhf_lab.packs.judging.judges.rubric import grade_responses, load_rubric
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.training.run import Result, Run
@@ -79,7 +80,9 @@ class GradingPairs:
             )
         about = header(self.run.corpus.train, self.rubric, self.judge.identity)
         write_json(self.run.directory / HEADER, about)
-        return Result(metrics=self._summary(rows), primary=["label_agreement", "unscored"])
+        graded = sum(row["unscored"] is None for row in rows)
+        metrics = {**self._summary(rows), **label_cost(self.run, self.judge, graded)}
+        return Result(metrics=metrics, primary=["label_agreement", "unscored"])
 
     def _stored_rows(self) -> list[dict[str, Any]]:
         """Return the rows of an earlier attempt up to the first that is not planned now, and drop the rest."""

@@ -8,10 +8,10 @@ from typing import Any, Literal
 from rlhf_lab.core.files import parse_json
 from rlhf_lab.packs.judging.judges.requests import Completion, Stop
 
-Unscored = Literal["refused", "truncated", "invalid"]
+Unscored = Literal["refused", "truncated", "invalid", "unanswered"]
 REASONS: tuple[Unscored, ...] = ("refused", "truncated", "invalid")
 """Reasons why an answer has no verdict: the model refused, the answer was truncated, or its form is wrong."""
-STOPS: Mapping[Stop, Unscored] = {"refused": "refused", "truncated": "truncated"}
+STOPS: Mapping[Stop, Unscored] = {"refused": "refused", "truncated": "truncated", "unanswered": "unanswered"}
 
 
 def read_object(response: Completion) -> tuple[dict[str, Any], Unscored | None]:

@@ -16,13 +16,14 @@ from typing import Any, NoReturn
 
 from rlhf_lab.core.console import console, progress
 from rlhf_lab.core.errors import BudgetExceeded, ConfigError, JudgeUnavailable, LabError
+from rlhf_lab.core.http_retry import LONGEST_WAIT_S
 from rlhf_lab.packs.judging.judges.address import url_of
 from rlhf_lab.packs.judging.judges.backends.settings import Service
 from rlhf_lab.packs.judging.judges.batches import BatchRuns
 from rlhf_lab.packs.judging.judges.channel import Channel
 from rlhf_lab.packs.judging.judges.context import JudgeContext
 from rlhf_lab.packs.judging.judges.model_name import missing_model
-from rlhf_lab.packs.judging.judges.pacing import LONGEST_WAIT_S, Pacer, RateLimits, Stopped, wait_s
+from rlhf_lab.packs.judging.judges.pacing import Pacer, RateLimits, Stopped, wait_s
 from rlhf_lab.packs.judging.judges.pricing import price_of
 from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest, Usage
 from rlhf_lab.packs.judging.judges.service import Backend, ServiceError
@@ -166,15 +167,13 @@ class JudgeClient:
         missing = [question for digest, question in distinct.items() if digest not in completions]
         if missing:
             call = _Call(channel, missing, len(distinct), title or f"requests to {channel.settings.model}")
-            completions |= call.run()
-        # only the first of equal requests carries the cost
-        seen: set[str] = set()
-        answers = []
-        for question in questions:  # a question that occurs twice in one call is paid for once
-            completion = completions[question.digest]
-            answers.append(completion if question.digest not in seen else _stored(completion))
-            seen.add(question.digest)
-        return answers
+            try:
+                completions |= call.run()
+            except JudgeUnavailable as error:
+                completions |= call.completions
+                error.answers = _in_order(questions, completions)
+                raise
+        return _in_order(questions, completions)
 
     def estimate(self, requests: Sequence[CompletionRequest]) -> CostEstimate:
         """Return the estimated cost of `complete_many`. Sends nothing."""
@@ -205,6 +204,18 @@ class JudgeClient:
             charged=not channel.price.free,
             measured=rates is not None,
         )
+
+
+def _in_order(questions: Sequence[PendingRequest], completions: Mapping[str, Completion]) -> list[Any]:
+    """Return the completion of each question, None for one without. The first of equal questions carries the cost."""
+    seen: set[str] = set()
+    answers: list[Completion | None] = []
+    for question in questions:
+        completion = completions.get(question.digest)
+        is_repeated = completion is not None and question.digest in seen
+        answers.append(_stored(completion) if completion is not None and is_repeated else completion)
+        seen.add(question.digest)
+    return answers
 
 
 def _stored(completion: Completion) -> Completion:

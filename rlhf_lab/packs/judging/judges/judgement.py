@@ -22,6 +22,7 @@ from rlhf_lab.packs.judging.judges.judging import (
     summarise,
     summarise_grades,
 )
+from rlhf_lab.packs.judging.judges.label_cost import describe_cost
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric
 from rlhf_lab.packs.judging.judges.sources import Matched, ResponseSource
 from rlhf_lab.reports.comparison.report import default_dir
@@ -220,9 +221,10 @@ class Judging:
             lines.append(f"unscored: {metrics['unscored']}; the judge's answers: {', '.join(reasons)}")
         cost = self.judge.cost()
         if cost["answers"]:
-            lines.append(
-                f"sent: {cost['answers']} requests, {cost['stored']} answered before, ${total_usd:.4f} in total"
-            )
+            # identical responses were not sent, and answers without a verdict are no labels
+            items = metrics["comparisons"] - metrics["identical"] if self.matched else metrics["replies"]
+            price = describe_cost(total_usd, items - metrics["unscored"])
+            lines.append(f"sent: {cost['answers']} requests, {cost['stored']} answered before, {price}")
         else:
             lines.append("sent: nothing, everything was judged before")
         for line in lines:

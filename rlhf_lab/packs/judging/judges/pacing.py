@@ -7,15 +7,13 @@ thread.
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 
+from rlhf_lab.core.http_retry import RetryPolicy
 from rlhf_lab.packs.judging.judges.service import ServiceError
 
 MINUTE_S = 60.0
-LONGEST_BACKOFF_S = 60.0
-"""Maximum backoff in seconds if the service names no pause."""
 
 
 class Stopped(Exception):
@@ -133,25 +131,14 @@ class Bucket:
             self._level -= amount
 
 
-LONGEST_WAIT_S = 600.0
-"""Maximum number of seconds to wait at a service's request. Beyond that, the command fails and can resume later."""
-
-
 def wait_s(error: ServiceError, failures: int, retries: int, pause_s: float) -> float:
     """Return the seconds to wait before the next attempt. Raises the error if there is no next attempt.
 
     Args:
         failures: number of failed attempts so far.
-        retries: number of attempts allowed after the first.
-        pause_s: first pause of `backoff_s`, which applies if the service names no pause.
+        retries, pause_s: see `RetryPolicy`.
     """
-    wait = backoff_s(failures, pause_s) if error.retry_after_s is None else error.retry_after_s
-    if not error.passing or failures > retries or wait > LONGEST_WAIT_S:
+    wait = RetryPolicy(retries, pause_s).wait_s(failures, error.retry_after_s)
+    if not error.passing or wait is None:
         raise error
     return wait
-
-
-def backoff_s(failures: int, pause_s: float) -> float:
-    """Return the pause after this many failures: doubled each time, with jitter to spread clients out."""
-    max_length = min(pause_s * 2.0 ** min(failures - 1, 10), max(LONGEST_BACKOFF_S, pause_s))
-    return max_length * (0.75 + 0.25 * random.random())

@@ -11,8 +11,9 @@ from typing import Any, Literal, Protocol
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.text import well_formed_value
 
-Stop = Literal["end", "refused", "truncated", "rejected"]
-"""Stop reason of a completion. `rejected`: the service rejected the request (see `may_be_rejected`)."""
+Stop = Literal["end", "refused", "truncated", "rejected", "unanswered"]
+"""Stop reason of a completion. `rejected`: the service rejected the request (see `may_be_rejected`). `unanswered`: the
+service gave no answer, and the caller tolerates that; such a completion is never stored."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import webbrowser
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from rlhf_lab.packs.judging.labels.store import LabelStore
 USAGE = "label needs a run directory or a file: python -m rlhf_lab label outputs/runs/NAME [items=100 annotator=ana]"
 EVALUATION = "evaluation.jsonl"
 PORTS = range(1, 65536)
+NUMBER = re.compile(r"\d{1,6}(\.\d{1,6})?")
 
 
 @dataclass
@@ -35,6 +37,7 @@ class LabelOptions:
     to: str | None = None
     port: int | None = None
     open: bool = False
+    usd_per_hour: float = 0.0
     export: str | None = None
     format: str = PAIRS
 
@@ -100,6 +103,11 @@ def _value(name: str, text: str) -> Any:
             }
             raise ValueError(f"expected {forms[name]}")
         return int(text)
+    if name == "usd_per_hour":
+        usd = float(text) if NUMBER.fullmatch(text) else 0.0
+        if not usd:
+            raise ValueError("expected a number above 0, such as 30 or 27.50")
+        return usd
     if name == "open":
         if text not in ("true", "false"):
             raise ValueError("expected true or false")
@@ -128,7 +136,7 @@ def _serve(source: Path, path: Path, options: LabelOptions) -> None:
     seed = options.seed if options.seed is not None else store.seed() or 0
     selected = draw(read.items, seed, options.items)
     store.start(selected, seed)
-    session = LabelSession(store, options.annotator, seed, read.judge)
+    session = LabelSession(store, options.annotator, seed, read.judge, options.usd_per_hour)
     left_out = "".join(f"; left out: {count} {reason}" for reason, count in read.left_out.items())
     say(f"{len(selected)} of {len(read.items)} comparisons{left_out}")
     say(f"labels: {path}")

@@ -33,12 +33,14 @@ class LabelSession:
         annotator: name of the annotator.
         seed: seed that determines which response is shown as number 1.
         judge: name of the source of the items' winners, in words.
+        usd_per_hour: pay of the annotator in USD, for the cost of a label; 0 if unknown.
     """
 
     store: LabelStore
     annotator: str
     seed: int
     judge: str
+    usd_per_hour: float = 0.0
 
     def state(self) -> dict[str, Any]:
         """Return the state of the page. It reveals neither the authors nor the judge's verdict."""
@@ -120,6 +122,12 @@ class LabelSession:
             f"{progress.labelled} of {progress.total} labelled by {self.annotator} ({progress.ties} ties), "
             f"{progress.skipped} skipped, {progress.left} left"
         ]
+        seconds = [label.seconds for label in self.store.labels() if label.annotator == self.annotator]
+        if seconds:
+            # the mean, because a few long answers are paid for too
+            mean_s = sum(seconds) / len(seconds)
+            price = f", ${mean_s / 3600 * self.usd_per_hour:.2g} per label" if self.usd_per_hour else ""
+            lines.append(f"{mean_s:.1f} s per label{price}")
         if progress.labelled < LEAST_LABELS:
             return lines
         for row in self.figures()["agreement"]:

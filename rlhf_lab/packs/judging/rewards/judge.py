@@ -1,6 +1,7 @@
 """Reward by a judge: grades on a rubric, or comparison of a response with a reference.
 
-A refused, truncated or unreadable answer leaves the response unscored; it never becomes a middle grade. Not
+A refused, truncated or unreadable answer leaves the response unscored; it never becomes a middle grade. If the judge is
+down and `on_error=abstain`, the responses without an answer are unscored, and the others keep their scores. Not
 implemented: several answers per question, and varying the order of the criteria.
 """
 
@@ -8,16 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from rlhf_lab.core.episodes import Episode
-from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
 from rlhf_lab.core.types import Corpus, FloatArray, RewardBatch
 from rlhf_lab.packs.judging.judges.answers import REASONS, Unscored
 from rlhf_lab.packs.judging.judges.context import judge_of
 from rlhf_lab.packs.judging.judges.pairwise import Candidates, judge_pairs
-from rlhf_lab.packs.judging.judges.requests import Completer
+from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_responses, load_rubric
 from rlhf_lab.packs.judging.rewards.settings import Judge
 from rlhf_lab.rewards.external.remote import references
@@ -30,6 +32,31 @@ FLAGS: Mapping[Unscored, str] = {
 }
 """Reason why a response is unscored → reward part that is 1 for such a response and 0 otherwise."""
 TITLE = "judge"
+UNANSWERED = Completion("", "unanswered")
+
+
+class TolerantJudge:
+    """Judge whose missing answers are `UNANSWERED` when it is down. BudgetExceeded is still raised.
+
+    Attributes:
+        failure: message of the first call that was not answered in full; "" if there was none.
+    """
+
+    def __init__(self, judge: Completer):
+        self.judge = judge
+        self.failure = ""
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        return self.judge.identity
+
+    def complete_many(self, requests: Sequence[CompletionRequest], *, title: str = "") -> list[Completion]:
+        try:
+            return self.judge.complete_many(requests, title=title)
+        except JudgeUnavailable as error:
+            self.failure = self.failure or str(error)
+            answers = [None] * len(requests) if error.answers is None else error.answers
+            return [UNANSWERED if answer is None else answer for answer in answers]
 
 
 class JudgeReward:
@@ -48,10 +75,10 @@ class JudgeReward:
         settings: Judge,
         note: Callable[[str], None] = lambda text: None,
     ):
-        self.judge = judge
+        self.judge: Completer = TolerantJudge(judge) if settings.on_error == "abstain" else judge
         self.settings = settings
         self._note = note
-        self.unscored = dict.fromkeys(REASONS, 0)
+        self.unscored: dict[Unscored, int] = dict.fromkeys((*REASONS, "unanswered"), 0)
 
     def _flags(self, unscored: Sequence[tuple[Unscored | None, str]]) -> dict[str, FloatArray]:
         """Count unscored responses and return one flag part per reason, from (reason, judge's text) per response."""
@@ -60,10 +87,21 @@ class JudgeReward:
                 continue
             # one note per reason: a note per response would flood the run's notes
             if not self.unscored[reason]:
-                self._note(f"the judge's answer was {FLAGS[reason]}, so a response is unscored; first: {text[:100]!r}")
+                self._note(self._describe(reason, text))
             self.unscored[reason] += 1
         reasons = [name for name, _ in unscored]
         return {flag: np.array([float(reason == name) for name in reasons]) for reason, flag in FLAGS.items()}
+
+    def _describe(self, reason: Unscored, text: str) -> str:
+        """Return the note about the first response that is unscored for a reason."""
+        if isinstance(self.judge, TolerantJudge) and reason == "unanswered":
+            return (
+                "the judge did not answer, so the responses without an answer are unscored and not trained on "
+                "(reward.terms.judge.on_error=abstain). Check that its service runs, and judge.base_url, judge.model "
+                "and the key; on_error=stop ends the run instead, and the same command then resumes. First failure: "
+                f"{self.judge.failure}"
+            )
+        return f"the judge's answer was {FLAGS[reason]}, so a response is unscored; first: {text[:100]!r}"
 
 
 class GradeReward(JudgeReward):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlhf_lab.packs.judging.judges.context import judge_of
+from rlhf_lab.packs.judging.judges.label_cost import label_cost
 from rlhf_lab.packs.judging.judges.pairwise import Candidates, PairJudgement, judge_pairs
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric
 from rlhf_lab.packs.judging.synthesis import making
@@ -91,7 +92,7 @@ class ConstitutionalPreferences:
                 row |= {"gold_chosen": float(chosen), "gold_rejected": float(rejected)}
         about = {"constitution": self.constitution.name, "judge": dict(self.judge.identity)}
         kept, refused = making.write_corpus(self.run, "pairs", rows, about)
-        metrics = making.counts(rows, kept, refused)
+        metrics = {**making.counts(rows, kept, refused), **label_cost(self.run, self.judge, len(kept))}
         if not kept:
             return metrics
         words_N = [(len(row["chosen"].split()), len(row["rejected"].split())) for row in kept]

@@ -17,6 +17,7 @@ from rlhf_lab.data.transcript import as_prompt, human_turns, to_messages
 from rlhf_lab.packs.judging.judges.answers import object_schema, read_object
 from rlhf_lab.packs.judging.judges.context import judge_of
 from rlhf_lab.packs.judging.judges.frames import code_of, fence
+from rlhf_lab.packs.judging.judges.label_cost import label_cost
 from rlhf_lab.packs.judging.judges.questions import Writing
 from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest
 from rlhf_lab.packs.judging.synthesis import making
@@ -163,7 +164,7 @@ class NewPrompts:
     def _write(self, rows: Sequence[Row]) -> Row:
         about = {"seeds": self.seeds, "judge": dict(self.judge.identity)}
         kept, rejected = making.write_corpus(self.run, "prompts", rows, about)
-        metrics = making.counts(rows, kept, rejected)
+        metrics = {**making.counts(rows, kept, rejected), **label_cost(self.run, self.judge, len(kept))}
         if len(kept) < self.settings.prompts:
             self.run.note(
                 f"only {len(kept)} of {self.settings.prompts} new prompts: the other prompts of {self.max_requests} "

@@ -17,6 +17,7 @@ from rlhf_lab.data.transcript import to_conversation
 from rlhf_lab.packs.judging.judges.answers import STOPS, object_schema, read_object
 from rlhf_lab.packs.judging.judges.context import judge_of
 from rlhf_lab.packs.judging.judges.frames import code_of, fence, fence_conversation
+from rlhf_lab.packs.judging.judges.label_cost import label_cost
 from rlhf_lab.packs.judging.judges.questions import Writing
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest
 from rlhf_lab.packs.judging.synthesis import making
@@ -241,7 +242,7 @@ class SyntheticDemonstrations:
             "judge": dict(self.judge.identity),
         }
         kept, rejected = making.write_corpus(self.run, "demonstrations", rows, about)
-        metrics = making.counts(rows, kept, rejected)
+        metrics = {**making.counts(rows, kept, rejected), **label_cost(self.run, self.judge, len(kept))}
         # statistics of the critiques, over all drafts that have one
         criticised = [row for row in rows if "violations" in row]
         if criticised:

@@ -6,16 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from rlhf_lab.core.errors import OPTIONAL, MissingDependency
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import MALFORMED, function_call
-from rlhf_lab.packs.judging.judges.address import url_of
-from rlhf_lab.packs.judging.judges.backends.http_errors import REPLAYED, call
+from rlhf_lab.packs.judging.judges.backends.sdk import SdkBackend
 from rlhf_lab.packs.judging.judges.backends.settings import Anthropic
 from rlhf_lab.packs.judging.judges.call_ids import with_call_ids
 from rlhf_lab.packs.judging.judges.client import JudgeClient
 from rlhf_lab.packs.judging.judges.context import JudgeContext
-from rlhf_lab.packs.judging.judges.keys import NO_KEY, read_key, scrub
+from rlhf_lab.packs.judging.judges.keys import scrub
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest, Stop, Usage
 from rlhf_lab.packs.judging.judges.service import (
     CLOCK_SKEW_S,
@@ -43,32 +41,10 @@ BLOCKED = "content filtering policy"
 """Part of the message of an error 400 that means a refusal: the prompt or the answer was filtered."""
 
 
-class AnthropicBackend:
-    def __init__(self, settings: Anthropic, *, sends: bool = True):
-        try:
-            import anthropic
-
-            # this module imports packages that are installed with the SDK only
-            from rlhf_lab.packs.judging.judges.backends.transport import answer_limits, batch_limits, http_client
-        except ImportError:
-            raise MissingDependency(*OPTIONAL["anthropic"]) from None
-        self.settings = settings
-        self.key = read_key(settings) if sends else NO_KEY
-        self.sdk = anthropic
-        self.client = anthropic.Anthropic(
-            api_key=self.key,
-            base_url=url_of(settings),
-            max_retries=0,  # only client.py retries, so that every attempt is in the ledger
-            timeout=settings.request_timeout_s,
-            http_client=http_client(anthropic, settings, answer_limits(settings)),
-        )
-        limits = batch_limits(settings)
-        files_client = http_client(anthropic, settings, limits)
-        self.batch_client = self.client.with_options(timeout=limits.seconds, http_client=files_client)
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        return {"kind": "anthropic", **self.settings.identity()}
+class AnthropicBackend(SdkBackend):
+    kind = "anthropic"
+    package = "anthropic"
+    client_class = "Anthropic"
 
     def body(self, request: CompletionRequest) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -89,19 +65,43 @@ class AnthropicBackend:
             body["output_config"] = {"format": {"type": "json_schema", "schema": dict(request.schema)}}
         return body
 
-    def send(self, request: CompletionRequest, idempotency_key: str) -> ServiceAnswer:
-        def create() -> ServiceAnswer:
-            raw = self.client.messages.with_raw_response.create(
-                **self.body(request), extra_headers={"Idempotency-Key": idempotency_key}
-            )
-            return _answer(raw.parse(), repeated=raw.headers.get(REPLAYED) == "true")
+    def _create(self, **body: Any) -> Any:
+        return self.client.messages.with_raw_response.create(**body)
 
-        try:
-            return call(self.sdk, self.key, create)
-        except ServiceError as error:
-            if error.status == 400 and BLOCKED in error.message:
-                return ServiceAnswer(error.message, "refused", model=self.settings.model, charged=False)
-            raise
+    def _answer(self, completion: Any, *, repeated: bool = False) -> ServiceAnswer:
+        """Convert a message of the SDK, which does not check it.
+
+        Raises AttributeError or TypeError for a malformed one.
+        """
+        text = "".join(block.text for block in completion.content if block.type == "text")
+        stop = STOPS.get(completion.stop_reason, "end")
+        if stop == "refused" and not text and completion.stop_details is not None:
+            text = completion.stop_details.explanation or completion.stop_details.category or ""
+        counted = completion.usage
+        usage = Usage(
+            input_tokens=int(counted.input_tokens),
+            cache_write_tokens=int(counted.cache_creation_input_tokens or 0),
+            cache_read_tokens=int(counted.cache_read_input_tokens or 0),
+            output_tokens=int(counted.output_tokens),
+        )
+        calls = tuple(_call(block) for block in completion.content if block.type == "tool_use")
+        has_thoughts = any(block.type in THOUGHTS for block in completion.content)
+        blocks: tuple[dict[str, Any], ...] = ()
+        # the thinking blocks matter only if the conversation continues with the results of calls
+        if calls and has_thoughts:
+            blocks = tuple(block.model_dump(mode="json", exclude_unset=True) for block in completion.content)
+        return ServiceAnswer(
+            text,
+            stop,
+            usage,
+            str(completion.model),
+            repeated,
+            calls,
+            blocks,
+        )
+
+    def _is_filtered(self, error: ServiceError) -> bool:
+        return BLOCKED in error.message
 
     # --- batches
 
@@ -112,7 +112,7 @@ class AnthropicBackend:
             headers = {"Idempotency-Key": name}
             return str(self.batch_client.messages.batches.create(requests=requests, extra_headers=headers).id)
 
-        return call(self.sdk, self.key, create)
+        return self._call(create)
 
     def find_batches(self, name: str, created: float, items: int) -> list[BatchCandidate]:
         """Return batches of the same time and size, because the service does not store the name of a batch."""
@@ -130,7 +130,7 @@ class AnthropicBackend:
                     found.append(BatchCandidate(batch.id, certain=False))
             return found
 
-        return call(self.sdk, self.key, poll)
+        return self._call(poll)
 
     def batch_status(self, remote: str) -> BatchStatus:
         def poll() -> BatchStatus:
@@ -139,24 +139,24 @@ class AnthropicBackend:
             done = counts.succeeded + counts.errored + counts.canceled + counts.expired
             return BatchStatus(batch.processing_status == "ended", done)
 
-        return call(self.sdk, self.key, poll)
+        return self._call(poll)
 
     def batch_results(self, remote: str) -> Iterator[tuple[str, ServiceAnswer | ServiceError]]:
-        results = iter(call(self.sdk, self.key, self.batch_client.messages.batches.results, remote))
-        while (item := call(self.sdk, self.key, next, results, None)) is not None:
-            yield call(self.sdk, self.key, self._named_result, item)
+        results = iter(self._call(self.batch_client.messages.batches.results, remote))
+        while (item := self._call(next, results, None)) is not None:
+            yield self._call(self._named_result, item)
 
     def _named_result(self, item: Any) -> tuple[str, ServiceAnswer | ServiceError]:
         return str(item.custom_id), self._result(item.result)
 
     def _result(self, result: Any) -> ServiceAnswer | ServiceError:
         if result.type == "succeeded":
-            return _answer(result.message)
+            return self._answer(result.message)
         if result.type == "errored":
             error = result.error.error
             message = scrub(str(error.message), self.key)
             if error.type == "invalid_request_error" and BLOCKED in message:
-                return ServiceAnswer(message, "refused", model=self.settings.model, charged=False)
+                return self._refusal(message)
             return ServiceError(message, "refused", passing=error.type != "invalid_request_error")
         return ServiceError(str(result.type), "refused", passing=True)  # expired or canceled: not processed, so free
 
@@ -225,36 +225,6 @@ def _call(block: Any) -> dict[str, Any]:
     """Return a tool call in the form of messages. Arguments may be of any type, because the SDK does not check them."""
     arguments = block.input if isinstance(block.input, dict) else {MALFORMED: str(block.input)}
     return function_call(str(block.name), arguments, id=str(block.id))
-
-
-def _answer(message: Any, *, repeated: bool = False) -> ServiceAnswer:
-    """Convert a message of the SDK, which does not check it. Raises AttributeError or TypeError for a malformed one."""
-    text = "".join(block.text for block in message.content if block.type == "text")
-    stop = STOPS.get(message.stop_reason, "end")
-    if stop == "refused" and not text and message.stop_details is not None:
-        text = message.stop_details.explanation or message.stop_details.category or ""
-    counted = message.usage
-    usage = Usage(
-        input_tokens=int(counted.input_tokens),
-        cache_write_tokens=int(counted.cache_creation_input_tokens or 0),
-        cache_read_tokens=int(counted.cache_read_input_tokens or 0),
-        output_tokens=int(counted.output_tokens),
-    )
-    calls = tuple(_call(block) for block in message.content if block.type == "tool_use")
-    has_thoughts = any(block.type in THOUGHTS for block in message.content)
-    blocks: tuple[dict[str, Any], ...] = ()
-    # the thinking blocks matter only if the conversation continues with the results of calls
-    if calls and has_thoughts:
-        blocks = tuple(block.model_dump(mode="json", exclude_unset=True) for block in message.content)
-    return ServiceAnswer(
-        text,
-        stop,
-        usage,
-        str(message.model),
-        repeated,
-        calls,
-        blocks,
-    )
 
 
 def _seconds(moment: datetime | str) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from rlhf_lab.core.http_client import retry_after_s
+from rlhf_lab.core.http_retry import is_passing
 from rlhf_lab.packs.judging.judges.keys import scrub
 from rlhf_lab.packs.judging.judges.service import ServiceError
 
@@ -45,14 +46,12 @@ def call(sdk: Any, key: str, do: Callable[..., Result], *args: Any) -> Result:
 def _of_status(error: Any, key: str) -> ServiceError:
     status = error.status_code
     message = scrub(f"{status} {_message(error)}", key)[:LONGEST_MESSAGE]
-    # other client errors would fail again
-    passing = status in OVERLOADED or status in MAYBE_CHARGED or status >= 500
     return ServiceError(
         message + _hint(status),
         "lost" if status in MAYBE_CHARGED else "refused",
         status=status,
         code=str(_inner(error.body).get("code") or ""),
-        passing=passing,
+        passing=is_passing(status),
         overloaded=status in OVERLOADED,
         retry_after_s=retry_after_s(error.response.headers),
     )

@@ -6,17 +6,17 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rlhf_lab.core.errors import OPTIONAL, MissingDependency
 from rlhf_lab.core.files import parse_json
+from rlhf_lab.core.http_retry import is_passing
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import function_call, read_arguments
 from rlhf_lab.packs.judging.judges.address import url_of
-from rlhf_lab.packs.judging.judges.backends.http_errors import REPLAYED, call
+from rlhf_lab.packs.judging.judges.backends.sdk import SdkBackend
 from rlhf_lab.packs.judging.judges.backends.settings import OpenAICompatible
 from rlhf_lab.packs.judging.judges.call_ids import with_call_ids
 from rlhf_lab.packs.judging.judges.client import JudgeClient
 from rlhf_lab.packs.judging.judges.context import JudgeContext
-from rlhf_lab.packs.judging.judges.keys import NO_KEY, read_key, scrub
+from rlhf_lab.packs.judging.judges.keys import scrub
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest, Stop, Usage
 from rlhf_lab.packs.judging.judges.service import (
     CLOCK_SKEW_S,
@@ -33,32 +33,11 @@ FILTERED = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyVi
 """Error codes that, with status 400, mean a refusal."""
 
 
-class OpenAIBackend:
-    def __init__(self, settings: OpenAICompatible, *, sends: bool = True):
-        try:
-            import openai
-
-            # this module imports packages that are installed with the SDK only
-            from rlhf_lab.packs.judging.judges.backends.transport import answer_limits, batch_limits, http_client
-        except ImportError:
-            raise MissingDependency(*OPTIONAL["openai"]) from None
-        self.settings = settings
-        self.key = read_key(settings) if sends else NO_KEY
-        self.sdk = openai
-        self.client = openai.OpenAI(
-            api_key=self.key,
-            base_url=url_of(settings),
-            max_retries=0,  # only client.py retries, so that every attempt is in the ledger
-            timeout=settings.request_timeout_s,
-            http_client=http_client(openai, settings, answer_limits(settings)),
-        )
-        limits = batch_limits(settings)
-        files_client = http_client(openai, settings, limits)
-        self.batch_client = self.client.with_options(timeout=limits.seconds, http_client=files_client)
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        return {"kind": "openai_compatible", **self.settings.identity()}
+class OpenAIBackend(SdkBackend):
+    kind = "openai_compatible"
+    package = "openai"
+    client_class = "OpenAI"
+    settings: OpenAICompatible
 
     def body(self, request: CompletionRequest) -> dict[str, Any]:
         system = [{"role": "system", "content": request.system}] if request.system else []
@@ -84,19 +63,35 @@ class OpenAIBackend:
             body["response_format"] = {"type": "json_object"}
         return body
 
-    def send(self, request: CompletionRequest, idempotency_key: str) -> ServiceAnswer:
-        def create() -> ServiceAnswer:
-            raw = self.client.chat.completions.with_raw_response.create(
-                **self.body(request), extra_headers={"Idempotency-Key": idempotency_key}
-            )
-            return _answer(raw.parse(), repeated=raw.headers.get(REPLAYED) == "true")
+    def _create(self, **body: Any) -> Any:
+        return self.client.chat.completions.with_raw_response.create(**body)
 
-        try:
-            return call(self.sdk, self.key, create)
-        except ServiceError as error:
-            if error.status == 400 and error.code in FILTERED:
-                return ServiceAnswer(error.message, "refused", model=self.settings.model, charged=False)
-            raise
+    def _answer(self, completion: Any, *, repeated: bool = False) -> ServiceAnswer:
+        """Convert a completion of the SDK, which does not check it.
+
+        Raises AttributeError, LookupError or TypeError for a malformed one.
+        """
+        choice = completion.choices[0]
+        message = choice.message
+        finish = choice.finish_reason
+        refusal = getattr(message, "refusal", None)
+        stop: Stop = (
+            "refused" if refusal or finish == "content_filter" else "truncated" if finish == "length" else "end"
+        )
+        text = str(refusal or message.content or "")
+        called = getattr(message, "tool_calls", None) or ()
+        calls = tuple(_call(call) for call in called if getattr(call, "function", None) is not None)
+        return ServiceAnswer(
+            text,
+            stop,
+            _usage(completion.usage),
+            str(completion.model),
+            repeated,
+            calls,
+        )
+
+    def _is_filtered(self, error: ServiceError) -> bool:
+        return error.code in FILTERED
 
     # --- batches
 
@@ -119,7 +114,7 @@ class OpenAIBackend:
             )
             return str(batch.id)
 
-        return call(self.sdk, self.key, create)
+        return self._call(create)
 
     def find_batches(self, name: str, created: float, items: int) -> list[BatchCandidate]:
         """Return the batch with this name, which the service stores in the batch's metadata."""
@@ -133,7 +128,7 @@ class OpenAIBackend:
                     found.append(BatchCandidate(batch.id, certain=True))
             return found
 
-        return call(self.sdk, self.key, poll)
+        return self._call(poll)
 
     def batch_status(self, remote: str) -> BatchStatus:
         def poll() -> BatchStatus:
@@ -145,19 +140,19 @@ class OpenAIBackend:
             failed = scrub(reasons, self.key) if batch.status == "failed" else ""
             return BatchStatus(batch.status in ENDED, done, failed)
 
-        return call(self.sdk, self.key, poll)
+        return self._call(poll)
 
     def batch_results(self, remote: str) -> Iterator[tuple[str, ServiceAnswer | ServiceError]]:
         """Yield the items of the results file, then of the errors file. An item in neither was not processed."""
-        batch = call(self.sdk, self.key, self.client.batches.retrieve, remote)
+        batch = self._call(self.client.batches.retrieve, remote)
         for file in (batch.output_file_id, batch.error_file_id):
             if not file:
                 continue
-            text = call(self.sdk, self.key, self._content, file)
+            text = self._call(self._content, file)
             for line in text.split("\n"):  # not splitlines: a text may contain other line separators
                 if not line.strip():
                     continue
-                yield call(self.sdk, self.key, self._result, line)
+                yield self._call(self._result, line)
 
     def _content(self, file: str) -> str:
         return str(self.batch_client.files.content(file).text)
@@ -169,15 +164,14 @@ class OpenAIBackend:
         error = line.get("error")
         if response and response["status_code"] == 200:
             completion = self.sdk.types.chat.ChatCompletion.construct(**response["body"])
-            return name, _answer(completion)
+            return name, self._answer(completion)
         status = response["status_code"] if response else 0
         error_body = error or (response["body"].get("error") if response else None) or {}
         message = scrub(str(error_body.get("message") or error_body.get("code") or "no result"), self.key)
         if error_body.get("code") in FILTERED:
-            return name, ServiceAnswer(message, "refused", model=self.settings.model, charged=False)
-        # 408, 409 and 429 are client errors that may pass; the other 4xx reject the request for good
-        passing = not 400 <= status < 500 or status in (408, 409, 429)
-        return name, ServiceError(message, "refused", status=status, passing=passing)
+            return name, self._refusal(message)
+        # an item without a status was not processed
+        return name, ServiceError(message, "refused", status=status, passing=status == 0 or is_passing(status))
 
 
 def _message(message: Message) -> dict[str, Any]:
@@ -206,29 +200,6 @@ def _call(call: Any) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         arguments = read_arguments(str(arguments or ""))
     return function_call(str(call.function.name), arguments, id=str(call.id or ""))
-
-
-def _answer(completion: Any, *, repeated: bool = False) -> ServiceAnswer:
-    """Convert a completion of the SDK, which does not check it.
-
-    Raises AttributeError, LookupError or TypeError for a malformed one.
-    """
-    choice = completion.choices[0]
-    message = choice.message
-    finish = choice.finish_reason
-    refusal = getattr(message, "refusal", None)
-    stop: Stop = "refused" if refusal or finish == "content_filter" else "truncated" if finish == "length" else "end"
-    text = str(refusal or message.content or "")
-    called = getattr(message, "tool_calls", None) or ()
-    calls = tuple(_call(call) for call in called if getattr(call, "function", None) is not None)
-    return ServiceAnswer(
-        text,
-        stop,
-        _usage(completion.usage),
-        str(completion.model),
-        repeated,
-        calls,
-    )
 
 
 def _usage(counted: Any) -> Usage | None:

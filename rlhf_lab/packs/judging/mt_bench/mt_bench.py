@@ -1,0 +1,205 @@
+"""The stage `mt_bench`: two-turn conversations of each policy, and the judge's grade of each turn.
+
+The instructions are those of a rubric with one criterion in MT-Bench's words (`judges/rubrics/mt_bench.yml`), and the
+judge answers in JSON. Grades are therefore comparable between policies under the same judge, but not with numbers
+published for FastChat's prompts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from rlhf_lab.core.episodes import Episode, Task
+from rlhf_lab.data.transcript import render_prompt
+from rlhf_lab.evaluations.policy_log import PolicyLog
+from rlhf_lab.packs.judging.judges.answers import REASONS
+from rlhf_lab.packs.judging.judges.context import judge_of
+from rlhf_lab.packs.judging.judges.label_cost import label_cost
+from rlhf_lab.packs.judging.judges.questions import GradingQuestion
+from rlhf_lab.packs.judging.judges.requests import CompletionRequest
+from rlhf_lab.packs.judging.judges.rubric import grade_request, load_rubric, read_grades
+from rlhf_lab.packs.judging.mt_bench.questions import TURNS, TwoTurnQuestion, questions_of
+from rlhf_lab.packs.judging.mt_bench.settings import MTBench
+from rlhf_lab.packs.judging.safety.asking import NamedPolicy, Rows
+from rlhf_lab.statistics.estimates import Estimate, floats
+from rlhf_lab.statistics.inference import clustered_mean
+from rlhf_lab.training.run import Result, Run
+
+RUBRIC = "mt_bench"
+SCORE = "mt_bench/score"
+TEMPERATURES = {
+    "writing": 0.7,
+    "roleplay": 0.7,
+    "extraction": 0.0,
+    "math": 0.0,
+    "coding": 0.0,
+    "reasoning": 0.0,
+    "stem": 0.1,
+    "humanities": 0.1,
+}
+"""Sampling temperature by category, from FastChat's `temperature_config`. Others use `rollout.temperature`."""
+
+
+class MTBenchEvaluation:
+    """Evaluates every policy in `needs`, in their order."""
+
+    def __init__(self, settings: MTBench, run: Run):
+        self.settings = settings
+        self.run = run
+        self.rubric = load_rubric(RUBRIC)
+        self.questions = questions_of(run.corpus, run.config.evaluation.prompts, settings.references)
+        self.judge = judge_of(run)
+        self.log = PolicyLog(run)
+        with_reference = sum(any(q.reference(turn) is not None for turn in range(TURNS)) for q in self.questions)
+        run.note(f"mt_bench: {len(self.questions)} questions, {with_reference} of them with a reference answer")
+
+    def finish(self) -> Result:
+        for role, source in self.run.needs.items():
+            if not self.log.find(role):  # an earlier attempt may have evaluated it
+                rows = self._grade(self._converse(NamedPolicy(role, source, self.run)), role)
+                self.log.add(role, rows, summarise(rows))
+        rows = [row for policy in self.log.policies for row in self.log.rows(policy["name"])]
+        graded = sum(row["unscored"] is None for row in rows)
+        metrics = {"mt_bench/questions": len(self.questions), **label_cost(self.run, self.judge, graded)}
+        return Result(self.log.policies, metrics, [SCORE])
+
+    def _converse(self, policy: NamedPolicy) -> Rows:
+        """Return one row per turn: all turns of a conversation, all conversations of a question, the next question."""
+        group = self.run.config.evaluation.samples_per_prompt
+        by_temperature: dict[float, list[int]] = defaultdict(list)
+        for index, question in enumerate(self.questions):
+            temperature = TEMPERATURES.get(question.category, self.run.config.rollout.temperature)
+            by_temperature[temperature].append(index)
+        rows_of: dict[int, Rows] = {}
+        for temperature, indices in by_temperature.items():
+            questions = [self.questions[index] for index in indices]
+            conversations = self._sample_conversations(policy, questions, group, temperature)
+            rows_of |= {
+                index: self._rows(policy.name, index, samples)
+                for index, samples in zip(indices, conversations, strict=True)
+            }
+        if cut := policy.collector.prompts_cut:
+            self.run.note(
+                f"{policy.name}: {cut} conversations are longer than the model's positions allow and lost their "
+                "beginning; lower rollout.max_new_tokens or use a model with more positions"
+            )
+        return [row for index in range(len(self.questions)) for row in rows_of[index]]
+
+    def _sample_conversations(
+        self, policy: NamedPolicy, questions: Sequence[TwoTurnQuestion], group: int, temperature: float
+    ) -> list[list[tuple[Episode, Episode]]]:
+        """Return (first turn, second turn) of `group` conversations per question."""
+        opening = [render_prompt([_user(question.turns[0])]) for question in questions]
+        first = self._sample(policy, 1, opening, group, temperature)
+        # every conversation has its own first response, so the second turn is one prompt per conversation
+        continued = [
+            render_prompt([_user(question.turns[0]), _assistant(episode.response), _user(question.turns[1])])
+            for question, episodes in zip(questions, first, strict=True)
+            for episode in episodes
+        ]
+        second = [episode for (episode,) in self._sample(policy, 2, continued, 1, temperature)]
+        starts = range(0, len(second), group)
+        return [
+            list(zip(episodes, second[start : start + group], strict=True))
+            for episodes, start in zip(first, starts, strict=True)
+        ]
+
+    def _sample(
+        self, policy: NamedPolicy, turn: int, prompts: Sequence[str], group: int, temperature: float
+    ) -> list[list[Episode]]:
+        seed = self.run.seed(f"mt_bench/{turn}/{temperature}/{policy.name}", self.run.config.evaluation.seed)
+        collector = policy.collector
+        # a conversation may use all positions: the second turn needs the first one
+        prompt_ids = [collector.encoder.prompt(prompt, policy.prompt_capacity) for prompt in prompts]
+        tasks = [Task(prompt) for prompt in prompts]
+        return collector.collect(policy.model, tasks, group, seed, temperature=temperature, prompts=prompt_ids)
+
+    def _rows(self, name: str, index: int, samples: Sequence[tuple[Episode, Episode]]) -> Rows:
+        question = self.questions[index]
+        rows = []
+        for sample, turns in enumerate(samples):
+            for turn, episode in enumerate(turns):
+                rows.append(
+                    {
+                        "policy": name,
+                        "prompt_id": index,
+                        "question_id": question.identifier,
+                        "sample_id": sample,
+                        "turn": turn + 1,
+                        "category": question.category,
+                        "prompt": episode.task.prompt,
+                        "response": episode.response,
+                        "tokens": episode.sampled_tokens,
+                        "ended": int(episode.finished),
+                        "reference": question.reference(turn),
+                    }
+                )
+        return rows
+
+    def _grade(self, rows: Rows, name: str) -> Rows:
+        """Return the rows with the judge's grades. One call, so that a service can work in parallel."""
+        answers = self.judge.complete_many([self._request(row) for row in rows], title=f"grades of {name}")
+        graded = []
+        for row, answer in zip(rows, answers, strict=True):
+            grades = read_grades(answer, self.rubric)
+            score = None if math.isnan(grades.values[0]) else grades.values[0]
+            graded.append({**row, SCORE: score, "reason": grades.reason, "unscored": grades.unscored})
+        return graded
+
+    def _request(self, row: dict[str, Any]) -> CompletionRequest:
+        request = grade_request(
+            self.rubric,
+            row["prompt"],
+            row["response"],
+            reference=row["reference"],
+            max_tokens=self.settings.max_tokens,
+        )
+        # a world knows its prompts, but not conversations with a policy, so a simulated judge gets the turn's question
+        question = self.questions[row["prompt_id"]].turns[row["turn"] - 1]
+        about = GradingQuestion(
+            render_prompt([_user(question)]),
+            row["response"],
+            self.rubric.names,
+            self.rubric.low,
+            self.rubric.high,
+        )
+        return replace(request, about=about)
+
+
+def _user(content: str) -> Any:
+    return {"role": "user", "content": content}
+
+
+def _assistant(content: str) -> Any:
+    return {"role": "assistant", "content": content}
+
+
+def summarise(rows: Rows) -> dict[str, Estimate]:
+    """Return the mean grade over both turns, by turn and by category, and the fraction of grades that are missing.
+
+    Conversations and turns of one question are one cluster.
+    """
+    metrics = {SCORE: _mean(rows)}
+    for turn in range(1, TURNS + 1):
+        metrics[f"mt_bench/turn_{turn}"] = _mean([row for row in rows if row["turn"] == turn])
+    categories = dict.fromkeys(row["category"] for row in rows)
+    if len(categories) > 1:
+        for category in categories:
+            metrics[f"{SCORE}/{category}"] = _mean([row for row in rows if row["category"] == category])
+    for reason in REASONS:
+        of_reason = [float(row["unscored"] == reason) for row in rows]
+        metrics[f"mt_bench/{reason}"] = clustered_mean(of_reason, [row["prompt_id"] for row in rows])
+    return metrics
+
+
+def _mean(rows: Rows) -> Estimate:
+    values = floats([row[SCORE] for row in rows])  # None becomes NaN, which is unscored
+    return clustered_mean(values, [row["prompt_id"] for row in rows])
+
+
+def build(settings: MTBench, run: Run) -> MTBenchEvaluation:
+    return MTBenchEvaluation(settings, run)

@@ -1,0 +1,57 @@
+"""Settings of MT-Bench. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
+from rlhf_lab.core.ranges import Ge
+from rlhf_lab.evaluations.settings import EvaluationSettings, content_digest
+from rlhf_lab.training.settings import ClusterUnit, ModelCopies
+
+if TYPE_CHECKING:
+    from rlhf_lab.training.run_settings import Evaluation
+
+
+@register("algorithm", "mt_bench")
+@dataclass(frozen=True)
+class MTBench(EvaluationSettings):
+    """Grades from 1 to 10 by a judge (`judge=…`) of `needs.policy` on questions of two turns (arXiv:2306.05685).
+
+    The policy answers the first turn, then the second with its first response in the conversation. Further policies in
+    `needs` get the same questions. At most `evaluation.prompts` questions are used, with equally many of each category
+    as far as possible, and `evaluation.samples_per_prompt` conversations per question.
+
+    Args:
+        references: file of reference answers in FastChat's format (`reference_answer/gpt-4.jsonl`); they replace those
+            of the column `reference` of the data. Only questions of the categories math, reasoning and coding are
+            graded with a reference answer, as in FastChat.
+        max_tokens: maximum number of tokens of an answer of the judge.
+    """
+
+    any_needs: ClassVar[bool] = True
+    measures_gold: ClassVar[bool] = False  # the stage measures grades
+    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation")
+    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
+    is_distributed: ClassVar[bool] = False
+    asks_judge: ClassVar[bool] = True
+    clusters: ClassVar[ClusterUnit] = ClusterUnit("question", "question", "prompt_id")
+    answer: ClassVar[str] = "mt_bench"
+    references: str = ""
+    max_tokens: Annotated[int, Ge(1)] = 512
+
+    def contents(self) -> dict[str, str]:
+        if self.references:
+            return {"references": content_digest(self.references, "references")}
+        return {}
+
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        """Return the policy: policies are evaluated one after another."""
+        return [ModelCopies("policy")]
+
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
+        turns = 2
+        return [(evaluation.prompts, evaluation.samples_per_prompt)] * turns
