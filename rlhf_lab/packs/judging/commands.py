@@ -1,4 +1,4 @@
-"""The sub-commands `label`, `judge` and `leaderboard`. Heavy modules are imported once a command runs."""
+"""The sub-commands `label`, `judge`, `leaderboard` and `canaries`. Heavy modules are imported once a command runs."""
 
 from __future__ import annotations
 
@@ -86,3 +86,38 @@ def leaderboard_command(arguments: Sequence[str]) -> None:
     )
     console.print(printed(written.view))
     console.print(f"leaderboard: {written.page} and {written.numbers}", soft_wrap=True)
+
+
+def canaries_command(arguments: Sequence[str]) -> None:
+    """`canaries FILE to=OUT.jsonl [n=10] [repeats=20] [seed=0]`: plant secret codes in training data.
+
+    FILE has rows {prompt, completion} for data=sft, or {prompt, chosen, rejected} for data=pairs. OUT.jsonl has its
+    rows and `repeats` rows for each of `n` codes, in random order. OUT.canaries.jsonl has the codes, and `n` more that
+    are not planted. After training on OUT.jsonl, `+recipe=safety_eval algorithm.canary_file=OUT.canaries.jsonl`
+    measures the fraction of codes that the model gives away.
+    """
+    names = ("to", "n", "repeats", "seed")
+    sources = [item for item in arguments if "=" not in item or Path(item).exists()]
+    options = dict(item.split("=", 1) for item in arguments if item not in sources)
+    problems = [
+        f"{name} is not an option of canaries{did_you_mean(name, names)}" for name in options if name not in names
+    ]
+    if len(sources) != 1 or not options.get("to", "").endswith(".jsonl"):
+        problems.append("canaries needs a file and an output: canaries train.jsonl to=planted.jsonl")
+    numbers = {"n": 10, "repeats": 20, "seed": 0}
+    for name in numbers:
+        if name in options:
+            if options[name].isdigit() and (name == "seed" or int(options[name]) > 0):
+                numbers[name] = int(options[name])
+            else:
+                low = 0 if name == "seed" else 1
+                problems.append(f"{name}={options[name]} is not an integer of {low} or more")
+    if problems:
+        raise ConfigError(problems)
+    # imported after the checks: a wrong command should fail fast
+    from rlhf_lab.packs.judging.safety.canaries import plant
+
+    to = Path(options["to"])
+    codes = plant(sources[0], to, count=numbers["n"], repeats=numbers["repeats"], seed=numbers["seed"])
+    planted = f"{numbers['n']} codes, {numbers['repeats']} rows each"
+    console.print(f"canaries: {planted}, in {to}; the codes are in {codes}", soft_wrap=True)
