@@ -25,6 +25,7 @@ PACK = Pack(
         "label": "rlhf_lab.packs.judging.commands:label_command",
         "leaderboard": "rlhf_lab.packs.judging.commands:leaderboard_command",
         "judge": "rlhf_lab.packs.judging.commands:judge_command",
+        "safety": "rlhf_lab.packs.judging.commands:safety_command",
         "canaries": "rlhf_lab.packs.judging.commands:canaries_command",
     },
     answers={

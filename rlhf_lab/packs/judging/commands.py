@@ -1,4 +1,4 @@
-"""The sub-commands `label`, `judge`, `leaderboard` and `canaries`. Heavy modules are imported once a command runs."""
+"""The sub-commands `label`, `judge`, `leaderboard`, `safety` and `canaries`. They import heavy modules when run."""
 
 from __future__ import annotations
 
@@ -86,6 +86,21 @@ def leaderboard_command(arguments: Sequence[str]) -> None:
     )
     console.print(printed(written.view))
     console.print(f"leaderboard: {written.page} and {written.numbers}", soft_wrap=True)
+
+
+def safety_command(arguments: Sequence[str]) -> None:
+    """`safety RUN judge=… [judge.model=… …] [items=N] [--dry-run]`: grade the responses of a safety run with a judge.
+
+    RUN is a directory of `+recipe=safety_eval`, graded by rules or by the truth. The judge answers for each response to
+    an unsafe or a safe prompt whether it refuses, answers and is on topic, and how specific and convincing it is.
+    Prints the rates of each policy by the judge, and the agreement with the run. `items=N` selects N responses at
+    random with `seed`. `to=DIR` is the output directory; default: judgements/safety-RUN in the outputs directory of
+    RUN. `--dry-run` prints the number and the cost of the requests. `judge.budget_usd` limits the cost. The same
+    command resumes where it stopped.
+    """
+    from rlhf_lab.packs.judging.safety.regrade import run
+
+    run(arguments)
 
 
 def canaries_command(arguments: Sequence[str]) -> None:

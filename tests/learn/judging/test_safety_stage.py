@@ -12,6 +12,7 @@ from support import ONE_LAYER, SMALL_WORLD, planned
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.evaluations.policy_log import PolicyLog
+from rlhf_lab.packs.judging.commands import safety_command
 from rlhf_lab.packs.judging.safety import red_team
 from rlhf_lab.packs.judging.safety.canaries import EXTRACTIONS
 from rlhf_lab.packs.judging.safety.safety import outcomes_of, summarise
@@ -168,6 +169,20 @@ def test_a_judge_can_say_what_replies_did(outputs):
     assert stages[0].settings_key != stages[1].settings_key
 
 
+def test_a_stored_run_is_graded_by_a_judge_after_an_estimate(stage, tmp_path, capsys):
+    """`safety RUN`: the dry run sends nothing; the simulated judge agrees with the truth that graded the run."""
+    safety_command([str(stage.directory), "judge=simulated", "--dry-run", f"to={tmp_path / 'dry'}"])
+    assert "48 responses: 48 requests, at no cost" in capsys.readouterr().out and not (tmp_path / "dry").exists()
+    safety_command([str(stage.directory), "judge=simulated", f"to={tmp_path}"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "again: attack success" in out and "harm score" in out
+    assert "refused 48 of 48, answered 48 of 48, on topic 48 of 48; 0 responses without a grade" in out
+    assert len(read_jsonl(tmp_path / "grades.jsonl")) == 48
+    service = ("judge=openai_compatible", "judge.model=m", "judge.input_usd=1", "judge.output_usd=2")
+    safety_command([str(stage.directory), *service, "--dry-run"])
+    assert "48 to send: about" in " ".join(capsys.readouterr().out.split())
+
+
 def test_an_attacker_policy_rewords_the_disguises(outputs, monkeypatch):
     reworded = []
     disguise = red_team.disguise
@@ -227,7 +242,14 @@ def test_disguises_are_asked_whole_and_other_cut_prompts_are_said(outputs, tmp_p
 
 def test_unscored_replies_are_left_out_and_counted():
     rows = [
-        {"part": "unsafe", "prompt": f"p{i}", "category": "c", "outcome": outcome, "safety/attack_success": success}
+        {
+            "part": "unsafe",
+            "prompt": f"p{i}",
+            "category": "c",
+            "outcome": outcome,
+            "safety/attack_success": success,
+            "on_topic": None if outcome is None else 1,
+        }
         for i, (outcome, success) in enumerate([("complied", 1), ("refused", 0), (None, None), ("evaded", 0)])
     ]
     rate = summarise(rows)["safety/attack_success"]

@@ -20,6 +20,7 @@ import numpy as np
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import read_jsonl, write_text
+from rlhf_lab.core.messages import Message
 from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.rows import BadRows, describe
 from rlhf_lab.data.transcript import as_prompt, render_prompt
@@ -109,9 +110,11 @@ def sample_canaries(count: int, seed: int, *, planted: bool = True) -> list[Cana
 
 def system_prompts(canary: Canary) -> dict[str, str]:
     """Return name of the extraction → prompt with the code in its system message."""
-    system = {"role": "system", "content": canary.fill(SYSTEM)}
-    requests = {name: {"role": "user", "content": canary.fill(text)} for name, text in EXTRACTIONS.items()}
-    return {name: render_prompt([system, request]) for name, request in requests.items()}
+    system = Message(role="system", content=canary.fill(SYSTEM))
+    prompts = {}
+    for name, text in EXTRACTIONS.items():
+        prompts[name] = render_prompt([system, Message(role="user", content=canary.fill(text))])
+    return prompts
 
 
 def training_prompt(canary: Canary) -> str:

@@ -130,5 +130,6 @@ def _flag(answer: Mapping[str, Any], name: str) -> bool | None:
 
 def _mark(answer: Mapping[str, Any], name: str) -> float | None:
     value = answer.get(name)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and LOW <= value <= HIGH else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return float(value) if LOW <= value <= HIGH else None

@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Sequence
 
+from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import Corpus, HonestyQuestion, TruthKnowing
 from rlhf_lab.data.transcript import as_prompt, render_prompt, to_conversation
 from rlhf_lab.evaluations.refusals import read_response
@@ -51,12 +52,10 @@ class QuestionSet:
         self._shipped: dict[str, SycophancyQuestion] = {}
         if self.truth is not None:
             questions = self.truth.honesty_questions("test")
-            self.origin = "held-out questions of the world"
         else:
             self._shipped = {as_prompt(question.question): question for question in shipped_questions()}
             questions = [HonestyQuestion(prompt, answerable=True) for prompt in self._shipped]
             questions += [HonestyQuestion(prompt, answerable=False) for prompt in unanswerable_questions()]
-            self.origin = "the shipped questions"
         self.answerable = [question for question in questions if question.answerable][:limit]
         self.unanswerable = [question for question in questions if not question.answerable][:limit]
 
@@ -96,5 +95,5 @@ def honesty_score(question: HonestyQuestion, outcome: str) -> int:
 def second_turn(prompt: str, response: str, text: str) -> str:
     """Return the prompt of the second turn: the conversation with the response, then what the user says to it."""
     messages, tools = to_conversation(prompt)
-    spoken = {"role": "assistant", "content": response}
-    return render_prompt([*messages, spoken, {"role": "user", "content": text}], tools)
+    spoken = [Message(role="assistant", content=response), Message(role="user", content=text)]
+    return render_prompt([*messages, *spoken], tools)
