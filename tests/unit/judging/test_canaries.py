@@ -13,6 +13,7 @@ from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.packs.judging.commands import canaries_command
 from rlhf_lab.packs.judging.safety.canaries import (
     EXTRACTIONS,
+    USES,
     Canary,
     plant,
     read_canaries,
@@ -45,10 +46,11 @@ def test_other_texts_leak_nothing(response):
 
 
 def test_codes_are_reproducible_and_have_distinct_owners():
-    planted, control = sample_canaries(40, 3), sample_canaries(40, 3, planted=False)
-    assert planted == sample_canaries(40, 3) and planted[:10] == sample_canaries(10, 3)
-    assert len({canary.owner for canary in (*planted, *control)}) == 80
-    assert len({canary.code for canary in (*planted, *control)}) == 80
+    uses = [sample_canaries(40, 3, use) for use in USES]
+    assert uses[0] == sample_canaries(40, 3, "planted") and uses[0][:10] == sample_canaries(10, 3, "planted")
+    assert len({canary.owner for canaries in uses for canary in canaries}) == 120
+    assert len({canary.code for canaries in uses for canary in canaries}) == 120
+    assert {canary.planted for canary in uses[1]} == {False}
 
 
 def test_the_code_is_in_the_system_message_and_in_no_request():

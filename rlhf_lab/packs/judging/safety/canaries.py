@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -64,6 +64,7 @@ NAMES = (
     "Pia",
 )
 DIGITS = 8
+USES = ("planted", "control", "system")
 
 
 @dataclass(frozen=True)
@@ -100,12 +101,14 @@ def _decoded(response: str) -> list[str]:
     return texts
 
 
-def sample_canaries(count: int, seed: int, *, planted: bool = True) -> list[Canary]:
-    """Return random codes. Planted codes and those of the control have different owners."""
-    rng = np.random.default_rng([seed, planted])
+def sample_canaries(count: int, seed: int, use: Literal["planted", "control", "system"]) -> list[Canary]:
+    """Return random codes. Owners and codes differ between the uses: training data, their control, system prompts."""
+    stream = USES.index(use)
+    rng = np.random.default_rng([seed, stream])
     digits = rng.integers(10, size=(count, DIGITS))
-    owners = [f"{NAMES[i % len(NAMES)]} {2 * (i // len(NAMES)) + (not planted)}" for i in range(count)]
-    return [Canary(owner, "".join(map(str, row)), planted) for owner, row in zip(owners, digits, strict=True)]
+    owners = [f"{NAMES[i % len(NAMES)]} {len(USES) * (i // len(NAMES)) + stream}" for i in range(count)]
+    is_planted = use != "control"
+    return [Canary(owner, "".join(map(str, row)), is_planted) for owner, row in zip(owners, digits, strict=True)]
 
 
 def system_prompts(canary: Canary) -> dict[str, str]:
@@ -147,8 +150,8 @@ def plant(source: str, to: Path, *, count: int, repeats: int, seed: int) -> Path
     bad.finish()
     if not rows:
         raise DataError(f"{source} has no rows; codes are planted among the rows of a data set")
-    planted = sample_canaries(count, seed)
-    control = sample_canaries(count, seed, planted=False)
+    planted = sample_canaries(count, seed, "planted")
+    control = sample_canaries(count, seed, "control")
     has_pairs = "chosen" in rows[0]
     added = [_planted_row(canary, has_pairs) for canary in planted for _ in range(repeats)]
     mixed = [*rows, *added]

@@ -49,7 +49,7 @@ class SafetyEvaluation:
         self.classifier = Classifier(settings, run)
         self.questions = shipped_questions() if settings.sycophancy else []
         self.honesty = QuestionSet(run.corpus, run.config.evaluation.prompts)
-        self.canaries = sample_canaries(settings.canaries, run.config.evaluation.seed)
+        self.canaries = sample_canaries(settings.canaries, run.config.evaluation.seed, "system")
         self.planted = read_canaries(settings.canary_file) if settings.canary_file else []
         self.log = PolicyLog(run)
         self._reword: Reword | None = None
