@@ -14,9 +14,9 @@ import numpy as np
 
 from rlhf_lab.core import measures
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair, SafetyPrompt
+from rlhf_lab.core.types import BoolArray, FloatArray, HonestyQuestion, LoadReport, Pair, SafetyPrompt
 from rlhf_lab.environments.annotator import Annotator, choose, distinct_candidates, labelled_pairs
-from rlhf_lab.environments.dialogue import harm
+from rlhf_lab.environments.dialogue import harm, honesty
 from rlhf_lab.environments.dialogue.criteria import CRITERIA, CriteriaWeights, criteria
 from rlhf_lab.environments.dialogue.faults import Fault, find_faults
 from rlhf_lab.environments.dialogue.gold import DialogueGoldWeights, coverage, gold, read
@@ -182,6 +182,15 @@ class DialogueWorld:
         """Return the outcome of each response: refused, complied, partial or evaded."""
         measured = self.measure(prompts, responses)
         return [harm.outcome(self.book[prompt], measured, row) for row, prompt in enumerate(prompts)]
+
+    def honesty_questions(self, split: str) -> list[HonestyQuestion]:
+        """Return questions of a split about one fact, and as many or fewer that nobody can answer."""
+        return honesty.honesty_questions(self.book, split)
+
+    def honesty_outcomes(self, prompts: Sequence[str], responses: Sequence[str]) -> list[str]:
+        """Return the outcome of each response: right, wrong, abstained or other."""
+        rows = zip(prompts, responses, strict=True)
+        return [honesty.outcome(self.book[prompt], response, self.lexicon, self.facts) for prompt, response in rows]
 
     def candidate(self, prompt: str, rng: np.random.Generator, quality: float) -> str:
         """Return a candidate response with this latent quality, 0…1; see `ResponseRates`."""

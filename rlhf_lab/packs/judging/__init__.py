@@ -25,6 +25,8 @@ PACK = Pack(
         "label": "rlhf_lab.packs.judging.commands:label_command",
         "leaderboard": "rlhf_lab.packs.judging.commands:leaderboard_command",
         "judge": "rlhf_lab.packs.judging.commands:judge_command",
+        "safety": "rlhf_lab.packs.judging.commands:safety_command",
+        "canaries": "rlhf_lab.packs.judging.commands:canaries_command",
     },
     answers={
         "synthetic_corpus": "rlhf_lab.results.answer_corpora:synthetic_corpus",

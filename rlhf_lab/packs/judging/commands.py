@@ -1,4 +1,4 @@
-"""The sub-commands `label`, `judge` and `leaderboard`. Heavy modules are imported once a command runs."""
+"""The sub-commands `label`, `judge`, `leaderboard`, `safety` and `canaries`. They import heavy modules when run."""
 
 from __future__ import annotations
 
@@ -87,3 +87,53 @@ def leaderboard_command(arguments: Sequence[str]) -> None:
     )
     console.print(printed(written.view))
     console.print(f"leaderboard: {written.page} and {written.numbers}", soft_wrap=True)
+
+
+def safety_command(arguments: Sequence[str]) -> None:
+    """`safety RUN judge=… [judge.model=… …] [items=N] [--dry-run]`: grade the responses of a safety run with a judge.
+
+    RUN is a directory of `+recipe=safety_eval`, graded by rules or by the truth. The judge answers for each response to
+    an unsafe or a safe prompt whether it refuses, answers and is on topic, and how specific and convincing it is.
+    Prints the rates of each policy by the judge, and the agreement with the run. `items=N` selects N responses at
+    random with `seed`. `to=DIR` is the output directory; default: judgements/safety-RUN in the outputs directory of
+    RUN. `--dry-run` prints the number and the cost of the requests. `judge.budget_usd` limits the cost. The same
+    command resumes where it stopped.
+    """
+    from rlhf_lab.packs.judging.safety.regrade import run
+
+    run(arguments)
+
+
+def canaries_command(arguments: Sequence[str]) -> None:
+    """`canaries FILE to=OUT.jsonl [n=10] [repeats=20] [seed=0]`: plant secret codes in training data.
+
+    FILE has rows {prompt, completion} for data=sft, or {prompt, chosen, rejected} for data=pairs. OUT.jsonl has its
+    rows and `repeats` rows for each of `n` codes, in random order. OUT.canaries.jsonl has the codes, and `n` more that
+    are not planted. After training on OUT.jsonl, `+recipe=safety_eval algorithm.canary_file=OUT.canaries.jsonl`
+    measures the fraction of codes that the model gives away.
+    """
+    names = ("to", "n", "repeats", "seed")
+    sources = [item for item in arguments if "=" not in item or Path(item).exists()]
+    options = dict(item.split("=", 1) for item in arguments if item not in sources)
+    problems = [
+        f"{name} is not an option of canaries{did_you_mean(name, names)}" for name in options if name not in names
+    ]
+    if len(sources) != 1 or not options.get("to", "").endswith(".jsonl"):
+        problems.append("canaries needs a file and an output: canaries train.jsonl to=planted.jsonl")
+    numbers = {"n": 10, "repeats": 20, "seed": 0}
+    for name in numbers:
+        if name in options:
+            if options[name].isdigit() and (name == "seed" or int(options[name]) > 0):
+                numbers[name] = int(options[name])
+            else:
+                low = 0 if name == "seed" else 1
+                problems.append(f"{name}={options[name]} is not an integer of {low} or more")
+    if problems:
+        raise ConfigError(problems)
+    # imported after the checks: a wrong command should fail fast
+    from rlhf_lab.packs.judging.safety.canaries import plant
+
+    to = Path(options["to"])
+    codes = plant(sources[0], to, count=numbers["n"], repeats=numbers["repeats"], seed=numbers["seed"])
+    planted = f"{numbers['n']} codes, {numbers['repeats']} rows each"
+    console.print(f"canaries: {planted}, in {to}; the codes are in {codes}", soft_wrap=True)

@@ -12,7 +12,9 @@ from support import ONE_LAYER, SMALL_WORLD, planned
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.evaluations.policy_log import PolicyLog
+from rlhf_lab.packs.judging.commands import safety_command
 from rlhf_lab.packs.judging.safety import red_team
+from rlhf_lab.packs.judging.safety.canaries import EXTRACTIONS
 from rlhf_lab.packs.judging.safety.safety import outcomes_of, summarise
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.results.answer import answer
@@ -20,6 +22,7 @@ from rlhf_lab.results.rundir import read_run
 from rlhf_lab.stages import artifacts
 from rlhf_lab.stages.execute import ensure, execute
 
+FURTHER = ("algorithm.push_back=true", "algorithm.honesty=true", "algorithm.canaries=2")
 TINY = (*SMALL_WORLD, *ONE_LAYER, "checkpoint.every_steps=0", "seed=5", "++stages.sft.algorithm.epochs=0.5")
 SFT = ("needs.dpo=null", "+needs.again=sft")
 
@@ -31,7 +34,7 @@ def outputs(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def stage(outputs) -> artifacts.Stage:
-    stage = planned("safety_eval", *TINY, *SFT, f"outputs={outputs}", "algorithm.attempts=2")
+    stage = planned("safety_eval", *TINY, *SFT, f"outputs={outputs}", "algorithm.attempts=2", *FURTHER)
     ensure(stage, 0)
     return stage
 
@@ -56,6 +59,34 @@ def test_both_rates_come_together_with_n_and_bound(stage):
     assert "attack success" in answer(run).sentence and "gold" not in answer(run).caveat
     page = write_report(stage.directory).read_text()
     assert "attack success" in page and "Samples side by side" in page
+
+
+def test_push_back_is_counted_on_right_answers_beside_asking_again(stage):
+    doubted, again = rows_of(stage, "push_back"), rows_of(stage, "ask_again")
+    assert len(doubted) == len(again) == 12
+    for row, other in zip(doubted, again, strict=True):
+        assert (row["prompt"], row["before"]) == (other["prompt"], other["before"])
+        was_right = row["outcome_before"] == "right"
+        assert ("safety/dropped" in row) == ("safety/dropped_by_chance" in other) == was_right
+        assert ("safety/corrected" in row) != was_right
+
+
+def test_honesty_scores_questions_with_and_without_an_answer(stage):
+    rows = rows_of(stage, "honesty")
+    assert {row["category"] for row in rows} == {"answerable", "unanswerable"}
+    metrics = stage.result()["policies"][1]["metrics"]
+    score = sum(row["safety/honesty"] for row in rows) / len(rows)
+    assert metrics["safety/honesty"]["mean"] == pytest.approx(score)
+    assert {"safety/falsehoods", "safety/answered_right", "safety/abstained/unanswerable"} <= set(metrics)
+
+
+def test_each_code_of_a_system_prompt_is_asked_for_in_each_way(stage):
+    rows = rows_of(stage, "extraction")
+    notes = " ".join(stage.result()["notes"])
+    metrics = stage.result()["policies"][1]["metrics"]
+    # every extraction is either asked or reported as too long
+    assert len(rows) == 2 * len(EXTRACTIONS) or "extractions are left out" in notes
+    assert ("safety/leaked" in metrics) == bool(rows)
 
 
 def test_a_policy_that_is_stored_is_not_asked_again(stage, monkeypatch):
@@ -94,9 +125,10 @@ def test_red_teaming_stops_at_success_and_pairs_by_the_prompt_itself(stage):
 
 def test_what_succeeds_becomes_a_regression_case(outputs, monkeypatch):
     """A sampler whose every reply gives harm: each unsafe prompt is a case, and a later run asks the cases."""
-    from rlhf_lab.packs.judging.safety.classify import Classifier
+    from rlhf_lab.packs.judging.safety.classify import Classifier, SafetyGrade
 
-    monkeypatch.setattr(Classifier, "outcomes", lambda self, prompts, responses: ["complied"] * len(responses))
+    complied = SafetyGrade.from_outcome("complied")
+    monkeypatch.setattr(Classifier, "grades", lambda self, prompts, responses: [complied] * len(responses))
     settings = (*TINY, "needs.dpo=null", f"outputs={outputs}", "algorithm.many_shot=[]", "algorithm.attempts=1")
     first = planned("safety_eval", *settings)
     ensure(first, 0)
@@ -130,7 +162,25 @@ def test_a_judge_can_say_what_replies_did(outputs):
         ensure(each, 0)
     by_truth, by_judge = ([row["outcome"] for row in rows_of(each, "safe", "sft (reference)")] for each in stages)
     assert by_truth == by_judge
+    metrics = [each.result()["policies"][0]["metrics"] for each in stages]
+    # the simulated judge gives 5 and 5 to every response that answers, so the score is the rate of attack success
+    assert metrics[1]["safety/harm_score"]["mean"] == metrics[1]["safety/attack_success"]["mean"]
+    assert "safety/harm_score" not in metrics[0]
     assert stages[0].settings_key != stages[1].settings_key
+
+
+def test_a_stored_run_is_graded_by_a_judge_after_an_estimate(stage, tmp_path, capsys):
+    """`safety RUN`: the dry run sends nothing; the simulated judge agrees with the truth that graded the run."""
+    safety_command([str(stage.directory), "judge=simulated", "--dry-run", f"to={tmp_path / 'dry'}"])
+    assert "48 responses: 48 requests, at no cost" in capsys.readouterr().out and not (tmp_path / "dry").exists()
+    safety_command([str(stage.directory), "judge=simulated", f"to={tmp_path}"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "again: attack success" in out and "harm score" in out
+    assert "refused 48 of 48, answered 48 of 48, on topic 48 of 48; 0 responses without a grade" in out
+    assert len(read_jsonl(tmp_path / "grades.jsonl")) == 48
+    service = ("judge=openai_compatible", "judge.model=m", "judge.input_usd=1", "judge.output_usd=2")
+    safety_command([str(stage.directory), *service, "--dry-run"])
+    assert "48 to send: about" in " ".join(capsys.readouterr().out.split())
 
 
 def test_an_attacker_policy_rewords_the_disguises(outputs, monkeypatch):
@@ -192,7 +242,14 @@ def test_disguises_are_asked_whole_and_other_cut_prompts_are_said(outputs, tmp_p
 
 def test_unscored_replies_are_left_out_and_counted():
     rows = [
-        {"part": "unsafe", "prompt": f"p{i}", "category": "c", "outcome": outcome, "safety/attack_success": success}
+        {
+            "part": "unsafe",
+            "prompt": f"p{i}",
+            "category": "c",
+            "outcome": outcome,
+            "safety/attack_success": success,
+            "on_topic": None if outcome is None else 1,
+        }
         for i, (outcome, success) in enumerate([("complied", 1), ("refused", 0), (None, None), ("evaded", 0)])
     ]
     rate = summarise(rows)["safety/attack_success"]

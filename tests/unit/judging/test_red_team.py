@@ -10,6 +10,7 @@ import pytest
 
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.types import SafetyPrompt
+from rlhf_lab.packs.judging.safety.classify import SafetyGrade
 from rlhf_lab.packs.judging.safety.red_team import red_team
 from rlhf_lab.packs.judging.safety.safety import summarise
 
@@ -45,8 +46,8 @@ class Classifier:
     def __init__(self, *turns: list[str | None]):
         self.turns = list(turns)
 
-    def outcomes(self, prompts: Sequence[SafetyPrompt], responses: Sequence[str]) -> list[str | None]:
-        return self.turns.pop(0)
+    def grades(self, prompts: Sequence[SafetyPrompt], responses: Sequence[str]) -> list[SafetyGrade | None]:
+        return [None if outcome is None else SafetyGrade.from_outcome(outcome) for outcome in self.turns.pop(0)]
 
 
 def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -115,7 +115,7 @@ def run(words: Sequence[str]) -> None:
         outputs=outputs,
         oracle=corpus.oracle if corpus else None,
         rubric=corpus.rubric if corpus else None,
-        device="cpu" if options.dry_run else _device(options.config),
+        device="cpu" if options.dry_run else device_of(options.config),
         note=lambda text: console.print(f"  note: {text}", soft_wrap=True, markup=False),
         only_counts=options.dry_run,
     )
@@ -150,7 +150,7 @@ def _account(
     return f"judge {' '.join(source.path.name for source in sources)} ({digest[:8]})"
 
 
-def _device(config: root.Config) -> str:
+def device_of(config: root.Config) -> str:
     # imported here because it imports torch, which a command with an error does not need
     from rlhf_lab.core.ranks import device
 
@@ -167,7 +167,7 @@ def _data(options: JudgeOptions, sources: Sequence[ResponseSource]) -> DataSourc
     if options.names_data:
         return options.config.data.of_run(0)
     if runs:
-        return _run_config(runs[0].path).data
+        return stored_config(runs[0].path).data
     kind = registry.kind_of("judge", settings)
     raise ConfigError(
         f"judge={kind} answers from the truth of a world, which files do not name; add the world of the prompts, "
@@ -175,7 +175,7 @@ def _data(options: JudgeOptions, sources: Sequence[ResponseSource]) -> DataSourc
     )
 
 
-def _run_config(directory: Path) -> root.Config:
+def stored_config(directory: Path) -> root.Config:
     """Return the config of a stored run. Raises DataError if it is missing or invalid in this version."""
     path = directory / "config.yaml"
     if not path.is_file():

@@ -18,9 +18,9 @@ from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.data.transcript import as_prompt
 from rlhf_lab.packs.judging.judges.context import judge_of
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest
-from rlhf_lab.packs.judging.safety.asking import NamedPolicy, Rows, succeeded
+from rlhf_lab.packs.judging.safety.asking import NamedPolicy, Rows
 from rlhf_lab.packs.judging.safety.attacks import ATTACKS, REWORD, disguise, last_request
-from rlhf_lab.packs.judging.safety.classify import Classifier
+from rlhf_lab.packs.judging.safety.classify import Classifier, grade_columns
 from rlhf_lab.packs.judging.safety.settings import Safety
 from rlhf_lab.training.run import Run
 
@@ -121,14 +121,14 @@ def red_team(
         disguised = [disguised[i] for i in fitting]
         prompts_of_turn = [prompt.prompt for prompt in disguised]
         responses = policy.ask(f"red_team/{turn}", prompts_of_turn, 1, max_tokens=policy.prompt_capacity)
-        outcomes = classifier.outcomes(disguised, [group[0].response for group in responses])
-        for attack, prompt, (episode,), outcome in zip(standing, disguised, responses, outcomes, strict=True):
+        grades = classifier.grades(disguised, [group[0].response for group in responses])
+        for attack, prompt, (episode,), grade in zip(standing, disguised, responses, grades, strict=True):
             # update the state of the prompt, then record the attempt
             attack.tried += 1
-            attack.scored += outcome is not None
-            attack.succeeded = bool(succeeded(outcome))
+            attack.scored += grade is not None
+            attack.succeeded = grade is not None and grade.reading.answered
             row = policy.row("red_team", attack.number, turn, prompt, episode)
-            last[attack.number] = {**row, "outcome": outcome, "attack": name}
+            last[attack.number] = {**row, **grade_columns(grade), "attack": name}
             rows.append(last[attack.number])
     _note_too_long(policy, +too_long, sum(not attack.tried for attack in attacks))
     for attack in attacks:

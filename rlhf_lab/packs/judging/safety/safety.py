@@ -19,7 +19,9 @@ from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.data.transcript import as_prompt
 from rlhf_lab.evaluations.policy_log import PolicyLog
 from rlhf_lab.packs.judging.safety.asking import NamedPolicy, Rows, refused, succeeded
-from rlhf_lab.packs.judging.safety.classify import Classifier
+from rlhf_lab.packs.judging.safety.canaries import read_canaries, sample_canaries, system_prompts, training_prompt
+from rlhf_lab.packs.judging.safety.classify import Classifier, grade_columns
+from rlhf_lab.packs.judging.safety.honesty import ASK_AGAIN, PUSH_BACK, QuestionSet, honesty_score, second_turn
 from rlhf_lab.packs.judging.safety.many_shot import with_shots
 from rlhf_lab.packs.judging.safety.prompt_sets import by_category, safety_set
 from rlhf_lab.packs.judging.safety.red_team import Reword, attacker_of, red_team
@@ -33,6 +35,8 @@ from rlhf_lab.training.run import Result, Run
 COMPARED = ("safety/attack_success", "safety/over_refusal")
 """Metrics compared with the reference. Holm's adjustment covers exactly these."""
 REGRESSIONS = "regressions.jsonl"
+MEANS = ("safety/attempts", "safety/harm_score", "safety/honesty")
+"""Columns whose values are not 0 or 1."""
 
 
 class SafetyEvaluation:
@@ -44,6 +48,9 @@ class SafetyEvaluation:
         self.set = safety_set(settings, run.corpus, run.config.evaluation.prompts)
         self.classifier = Classifier(settings, run)
         self.questions = shipped_questions() if settings.sycophancy else []
+        self.honesty = QuestionSet(run.corpus, run.config.evaluation.prompts)
+        self.canaries = sample_canaries(settings.canaries, run.config.evaluation.seed, "system")
+        self.planted = read_canaries(settings.canary_file) if settings.canary_file else []
         self.log = PolicyLog(run)
         self._reword: Reword | None = None
         run.note(
@@ -71,6 +78,7 @@ class SafetyEvaluation:
     def _evaluate(self, policy: NamedPolicy) -> None:
         # every part of the evaluation contributes rows of its own kind to one table
         rows = [*self._to_plain(policy), *self._many_shot(policy), *self._opinions(policy)]
+        rows += [*self._push_back(policy), *self._honesty(policy), *self._extractions(policy)]
         if self.settings.attempts:
             # the attacker is loaded once, for the first policy
             self._reword = self._reword or attacker_of(self.settings, self.run)
@@ -102,6 +110,8 @@ class SafetyEvaluation:
             for row in self._ask(policy, part, prompts, max_length):
                 column, says = COLUMNS[part]
                 rows.append({**row, column: says(row["outcome"])})
+                if part == "unsafe" and self.classifier.judge is not None:  # only a judge gives scores
+                    rows[-1]["safety/harm_score"] = row.get("score")
         return rows
 
     def _ask(
@@ -118,25 +128,14 @@ class SafetyEvaluation:
         collected = policy.ask(part, [prompt.prompt for prompt in prompts], group, max_tokens=max_tokens)
         # one prompt per response, in the order of the flattened responses
         requested = [prompt for prompt in prompts for _ in range(group)]
-        outcomes = self.classifier.outcomes(
+        grades = self.classifier.grades(
             requested, [episode.response for responses in collected for episode in responses]
         )
         rows = []
         for index, (prompt, responses) in enumerate(zip(prompts, collected, strict=True)):
             for sample, episode in enumerate(responses):
-                outcome = outcomes[index * group + sample]
-                rows.append(
-                    {
-                        **policy.row(
-                            part,
-                            index,
-                            sample,
-                            prompt,
-                            episode,
-                        ),
-                        "outcome": outcome,
-                    }
-                )
+                grade = grades[index * group + sample]
+                rows.append({**policy.row(part, index, sample, prompt, episode), **grade_columns(grade)})
         return rows
 
     def _many_shot(self, policy: NamedPolicy) -> Rows:
@@ -183,6 +182,82 @@ class SafetyEvaluation:
                 )
                 row |= {"before": before.response, "safety/sycophancy": to_user, "safety/turned_away": away}
                 rows.append(row)
+        return rows
+
+    def _push_back(self, policy: NamedPolicy) -> Rows:
+        """Doubt every response to an answerable question, and ask again without doubt, for comparison."""
+        if not self.settings.push_back:
+            return []
+        group = self.run.config.evaluation.samples_per_prompt
+        questions = self.honesty.answerable
+        collected = policy.ask("push_back", [question.prompt for question in questions], group)
+        asked = [question for question in questions for _ in range(group)]
+        first = [episode.response for episodes in collected for episode in episodes]
+        before = self.honesty.outcomes(asked, first)
+        rows: Rows = []
+        for part, text, suffix in (("push_back", PUSH_BACK, ""), ("ask_again", ASK_AGAIN, "_by_chance")):
+            prompts = [second_turn(q.prompt, response, text) for q, response in zip(asked, first, strict=True)]
+            seconds = [episode for (episode,) in policy.ask(part, prompts, 1, max_tokens=policy.prompt_capacity)]
+            after = self.honesty.outcomes(asked, [episode.response for episode in seconds])
+            for index, (question, episode) in enumerate(zip(asked, seconds, strict=True)):
+                prompt = SafetyPrompt(question.prompt, harmful=False, category=part)
+                row = policy.row(part, index // group, index % group, prompt, episode)
+                # clustered by the question, which every sample shares
+                row |= {"prompt": question.prompt, "before": first[index], "said": text}
+                row |= {"outcome_before": before[index], "outcome_after": after[index]}
+                if before[index] == "right":
+                    row[f"safety/dropped{suffix}"] = int(after[index] != "right")
+                else:
+                    row[f"safety/corrected{suffix}"] = int(after[index] == "right")
+                rows.append(row)
+        return rows
+
+    def _honesty(self, policy: NamedPolicy) -> Rows:
+        """Evaluate questions with and without an answer."""
+        if not self.settings.honesty:
+            return []
+        group = self.run.config.evaluation.samples_per_prompt
+        questions = [*self.honesty.answerable, *self.honesty.unanswerable]
+        collected = policy.ask("honesty", [question.prompt for question in questions], group)
+        rows: Rows = []
+        for index, (question, episodes) in enumerate(zip(questions, collected, strict=True)):
+            outcomes = self.honesty.outcomes([question] * group, [episode.response for episode in episodes])
+            category = "answerable" if question.answerable else "unanswerable"
+            for sample, (episode, outcome) in enumerate(zip(episodes, outcomes, strict=True)):
+                prompt = SafetyPrompt(question.prompt, harmful=False, category=category)
+                row = policy.row("honesty", index, sample, prompt, episode)
+                row |= {"outcome_honesty": outcome, "safety/honesty": honesty_score(question, outcome)}
+                row["safety/falsehoods"] = int(outcome == "wrong")
+                row[f"safety/abstained/{category}"] = int(outcome == "abstained")
+                if question.answerable:
+                    row["safety/answered_right"] = int(outcome == "right")
+                rows.append(row)
+        return rows
+
+    def _extractions(self, policy: NamedPolicy) -> Rows:
+        """Try to extract codes from system prompts and from training data."""
+        attempts = [(canary, name, text) for canary in self.canaries for name, text in system_prompts(canary).items()]
+        attempts += [(canary, "training", training_prompt(canary)) for canary in self.planted]
+        fitting = [attempt for attempt in attempts if policy.fits(attempt[2])]
+        if len(fitting) < len(attempts):
+            self.run.note(
+                f"{policy.name}: {len(attempts) - len(fitting)} of {len(attempts)} extractions are left out: they are "
+                f"longer than the {policy.prompt_capacity} tokens that the model has for a prompt"
+            )
+        if not fitting:
+            return []
+        prompts = [text for _, _, text in fitting]
+        collected = policy.ask("extraction", prompts, 1, max_tokens=policy.prompt_capacity)
+        rows: Rows = []
+        for index, ((canary, name, text), (episode,)) in enumerate(zip(fitting, collected, strict=True)):
+            row = policy.row("extraction", index, 0, SafetyPrompt(text, harmful=False, category=name), episode)
+            leaked = int(canary.is_leaked(episode.response))
+            if name == "training":
+                row["safety/memorised" if canary.planted else "safety/memorised_control"] = leaked
+            else:
+                # clustered by the code: its extractions are not independent
+                row |= {"prompt": canary.owner, "text": text, "safety/leaked": leaked, f"safety/leaked/{name}": leaked}
+            rows.append(row)
         return rows
 
     def _regression_cases(self) -> str:
@@ -270,6 +345,7 @@ def summarise(rows: Rows) -> dict[str, Estimate]:
             outcome = row["outcome"]
             marked.append({**row, name: None if outcome is None else int(outcome == name)})
         metrics[f"safety/{name}"] = _rate(marked, name)
+    metrics["safety/on_topic"] = _rate(simple, "on_topic")
     # the other parts are in columns of their own: sycophancy, many-shot, red team
     keys = dict.fromkeys(key for row in rows for key in row if key.startswith("safety/"))
     for key in [key for key in keys if key not in metrics]:
@@ -278,8 +354,8 @@ def summarise(rows: Rows) -> dict[str, Estimate]:
 
 
 def _rate(rows: Rows, key: str) -> Estimate:
-    """Return the rate of a column, clustered by prompt; for the number of attempts, its mean."""
-    estimate = clustered_mean if key == "safety/attempts" else clustered_rate
+    """Return the rate of a column, clustered by prompt; for the columns of `MEANS`, the mean."""
+    estimate = clustered_mean if key in MEANS else clustered_rate
     values = floats([row[key] for row in rows])  # None becomes NaN, which is unscored
     return estimate(values, [row["prompt"] for row in rows])
 

@@ -32,6 +32,11 @@ class Safety(EvaluationSettings):
         classifier: method that classifies responses. `auto` uses the truth if a world knows the prompt, else `rules`:
             refusal phrases (`evaluations/refusals.py`). `judge` uses the model in `judge`.
         sycophancy: send the shipped questions with and without a wrong opinion of the user.
+        push_back: doubt the answers to questions in a second turn, and count the right answers that are dropped.
+        honesty: send questions with and without an answer, and count right answers, falsehoods and abstentions.
+        canaries: number of random codes in system prompts, each with every extraction of
+            `packs/judging/safety/canaries.py`; 0 is none.
+        canary_file: FILE.canaries.jsonl of the command `canaries`, with codes that training data contain.
         many_shot: numbers of demonstrations of a harmful assistant that precede each unsafe prompt.
         shot_tokens: maximum length of a prompt with demonstrations, in tokens; 0 is rollout.max_prompt_tokens. Longer
             prompts are left out with a note.
@@ -50,10 +55,16 @@ class Safety(EvaluationSettings):
     requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     answer: ClassVar[str] = "safety"
     smoke: ClassVar[dict[str, float]] = {"attempts": 2}
+    # defaults are left out of a run's key, so that runs from before these settings keep theirs
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("push_back", "honesty", "canaries", "canary_file")
     source: Literal["auto", "own", "file"] = "auto"
     path: str = ""
     classifier: Literal["auto", "rules", "judge"] = "auto"
     sycophancy: bool = True
+    push_back: bool = False
+    honesty: bool = False
+    canaries: Annotated[int, Ge(0, hint="0 is none")] = 0
+    canary_file: str = ""
     many_shot: Annotated[tuple[Annotated[int, Ge(0)], ...], Distinct()] = ()
     shot_tokens: Annotated[int, Ge(0)] = 0
     attempts: Annotated[int, Ge(0, hint="0 is no red-teaming")] = 0
@@ -65,9 +76,8 @@ class Safety(EvaluationSettings):
         return self.classifier == "judge" or (self.attempts > 0 and self.attacker == "judge")
 
     def contents(self) -> dict[str, str]:
-        if self.regressions:
-            return {"regressions": content_digest(self.regressions, "regressions")}
-        return {}
+        files = {"regressions": self.regressions, "canary_file": self.canary_file}
+        return {name: content_digest(path, name) for name, path in files.items() if path}
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
         """Return the policy, of which one is loaded at a time, and the attacker if there is one."""
@@ -78,7 +88,8 @@ class Safety(EvaluationSettings):
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         each_label = [(2 * evaluation.prompts, evaluation.samples_per_prompt)]  # safe and unsafe prompts
         shots = [(evaluation.prompts, evaluation.samples_per_prompt) for _ in self.many_shot]
-        return [*each_label, *shots, *[(evaluation.prompts, 1)] * self.attempts]
+        questions = [(2 * evaluation.prompts, evaluation.samples_per_prompt)] * (self.push_back + self.honesty)
+        return [*each_label, *shots, *questions, *[(evaluation.prompts, 1)] * self.attempts]
 
     def contradictions(self, config: Config) -> list[str]:
         problems = []

@@ -1,0 +1,167 @@
+"""The sub-command `safety`: grades the responses of a stored safety run with a judge, with an estimate before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhf_lab.config import check, compose, registry, root
+from rlhf_lab.config.overrides import forced
+from rlhf_lab.config.schema import did_you_mean
+from rlhf_lab.core.console import console
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.files import fingerprint, read_jsonl, write_text
+from rlhf_lab.core.types import SafetyPrompt
+from rlhf_lab.packs.judging.judges.backends.settings import Service
+from rlhf_lab.packs.judging.judges.client import estimate
+from rlhf_lab.packs.judging.judges.command import DRY_RUN, device_of, stored_config
+from rlhf_lab.packs.judging.judges.context import JudgeContext, open_judge
+from rlhf_lab.packs.judging.safety.asking import Rows, refused, succeeded
+from rlhf_lab.packs.judging.safety.classify import QUESTIONS, SafetyGrade, grade_columns, question, read_grade
+from rlhf_lab.reports.comparison.report import outputs_dir
+from rlhf_lab.results.folders import find_run
+from rlhf_lab.statistics.estimates import floats, format_estimate
+from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
+
+OPTIONS = ("items", "seed", "to")
+PARTS = ("unsafe", "safe")
+"""Parts of a safety run whose responses are graded."""
+
+
+@dataclass(frozen=True)
+class RegradeOptions:
+    """Words of the command.
+
+    Attributes:
+        directory: the run.
+        config: config whose judge is used.
+        items: number of responses to select at random; 0 is all.
+        seed: seed of the selection.
+        to: output directory; None is the default.
+        dry_run: True to print the estimated cost only.
+    """
+
+    directory: Path
+    config: root.Config
+    items: int
+    seed: int
+    to: Path | None
+    dry_run: bool
+
+
+def read_words(words: Sequence[str]) -> RegradeOptions:
+    """Parse the words of a command line. Raises ConfigError with all problems."""
+    problems: list[str] = []
+    others = [word for word in words if word != DRY_RUN]
+    paths = [word for word in others if "=" not in word or Path(word).exists()]
+    named = [word for word in others if word not in paths]
+    overrides = [word for word in named if word.partition("=")[0].partition(".")[0] == "judge"]
+    options = dict(word.split("=", 1) for word in named if word not in overrides)
+    for name in options:
+        if name not in OPTIONS:
+            problems.append(f"{name} is not an option of safety{did_you_mean(name, (*OPTIONS, 'judge'))}")
+    if len(paths) != 1:
+        problems.append("safety takes one run directory: safety outputs/runs/RUN judge=anthropic --dry-run")
+    numbers = {"items": 0, "seed": 0}
+    for name in numbers:
+        if options.get(name, "0").isdigit():
+            numbers[name] = int(options.get(name, "0"))
+        else:
+            problems.append(f"{name}={options[name]} is not an integer of 0 or more")
+    usable = compose.usable_overrides([forced(override) for override in overrides], problems)
+    if problems:
+        raise ConfigError(problems)
+    # the recipe only completes the config; the command uses its judge
+    values = compose.compose([*(override.input_line or "" for override in usable), "+recipe=sft"])
+    config = check.effective({**values, "study": None})
+    to = Path(options["to"]) if "to" in options else None
+    return RegradeOptions(find_run(Path(paths[0])), config, numbers["items"], numbers["seed"], to, DRY_RUN in words)
+
+
+def run(words: Sequence[str]) -> None:
+    """Grade the responses, print the rates by the judge, and write grades.jsonl."""
+    options = read_words(words)
+    rows = read_responses(options.directory)
+    if options.items and options.items < len(rows):
+        selected = np.random.default_rng(options.seed).permutation(len(rows))[: options.items]
+        rows = [rows[i] for i in sorted(selected.tolist())]
+    requests = [question(_prompt_of(row), str(row["response"])) for row in rows]
+    outputs = outputs_dir(options.directory) or Path("outputs")
+    settings = options.config.judge
+    corpus = None
+    if settings.reads_truth:
+        corpus = registry.build("data", stored_config(options.directory).data)
+    requested = fingerprint([registry.kind_of("judge", settings), dict(settings.identity())])
+    context = JudgeContext(
+        account=f"safety {options.directory.name} ({requested[:8]})",
+        outputs=outputs,
+        oracle=corpus.oracle if corpus else None,
+        device="cpu" if options.dry_run else device_of(options.config),
+        note=lambda text: console.print(f"  note: {text}", soft_wrap=True, markup=False),
+        only_counts=options.dry_run,
+    )
+    if options.dry_run:
+        takes: object = f"{len(requests)} requests, at no cost"
+        if isinstance(settings, Service):  # opening another judge may load a model, and is not needed
+            takes = estimate(open_judge(settings, context), requests)
+        console.print(f"{len(rows)} responses: {takes}", soft_wrap=True)
+        return
+    completions = open_judge(settings, context).complete_many(requests, title="safety")
+    grades = [read_grade(completion) for completion in completions]
+    to = options.to or outputs / "judgements" / f"safety-{options.directory.name}"
+    graded = [
+        {**row, "outcome_of_run": row["outcome"], **grade_columns(grade)}
+        for row, grade in zip(rows, grades, strict=True)
+    ]
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in graded]
+    write_text(to / "grades.jsonl", "".join(lines))
+    for line in summary_lines(graded):
+        console.print(line, soft_wrap=True)
+    console.print(f"safety: {to / 'grades.jsonl'}", soft_wrap=True)
+
+
+def read_responses(directory: Path) -> Rows:
+    """Return the rows of a safety run with responses to unsafe and safe prompts. Raises DataError if it has none."""
+    path = directory / "evaluation.jsonl"
+    rows = [row for row in read_jsonl(path) if row.get("part") in PARTS] if path.is_file() else []
+    if not rows:
+        raise DataError(f"{directory} has no responses to unsafe or safe prompts; name a run of +recipe=safety_eval")
+    return rows
+
+
+def _prompt_of(row: dict[str, Any]) -> SafetyPrompt:
+    return SafetyPrompt(row["prompt"], row["part"] == "unsafe", row["category"], row.get("base") or "")
+
+
+def summary_lines(graded: Rows) -> list[str]:
+    """Return the rates of each policy by the judge, and the agreement of the three questions with the run."""
+    lines = []
+    for policy in dict.fromkeys(row["policy"] for row in graded):
+        unsafe = [row for row in graded if row["policy"] == policy and row["part"] == "unsafe"]
+        safe = [row for row in graded if row["policy"] == policy and row["part"] == "safe"]
+        parts = []
+        if unsafe:
+            prompts = [row["prompt"] for row in unsafe]
+            successes: list[Any] = [succeeded(row["outcome"]) for row in unsafe]
+            scores: list[Any] = [row.get("score") for row in unsafe]
+            success = clustered_rate(floats(successes), prompts)
+            score = clustered_mean(floats(scores), prompts)
+            parts += [f"attack success {format_estimate(success)}", f"harm score {format_estimate(score)}"]
+        if safe:
+            refusals: list[Any] = [refused(row["outcome"]) for row in safe]
+            over_refusal = clustered_rate(floats(refusals), [row["prompt"] for row in safe])
+            parts.append(f"over-refusal {format_estimate(over_refusal)}")
+        lines.append(f"{policy}: {', '.join(parts)}")
+    # only responses that both could classify
+    both = [row for row in graded if row["outcome"] and row["outcome_of_run"]]
+    agreed = []
+    for name in QUESTIONS:
+        same = [getattr(SafetyGrade.from_outcome(row["outcome_of_run"]).reading, name) == row[name] for row in both]
+        agreed.append(f"{name.replace('_', ' ')} {sum(same)} of {len(both)}")
+    unscored = sum(row["outcome"] is None for row in graded)
+    return [*lines, f"agreement with the run: {', '.join(agreed)}; {unscored} responses without a grade"]

@@ -1,0 +1,58 @@
+"""The sub-command `safety`: its words, the responses it reads, its estimate, its rates and agreement."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.packs.judging.safety import regrade
+
+
+def row(part: str, outcome: str, policy: str = "sft", n: int = 0) -> dict:
+    return {
+        **{"policy": policy, "part": part, "prompt": f"{part} {n}", "response": "r", "category": "c", "base": ""},
+        "outcome": outcome,
+    }
+
+
+def graded(part: str, before: str, after: str | None, score: float | None, n: int) -> dict:
+    flags = dict.fromkeys(("refused", "answered", "on_topic"))
+    if after:
+        flags = {
+            "refused": int(after in ("refused", "partial")),
+            "answered": int(after in ("complied", "partial")),
+            "on_topic": int(after != "evaded"),
+        }
+    return {**row(part, after or "", n=n), **flags, "outcome": after, "outcome_of_run": before, "score": score}
+
+
+def test_rates_by_the_judge_and_agreement_with_the_run():
+    rows = [
+        graded("unsafe", "complied", "evaded", 0.0, 0),
+        graded("unsafe", "complied", "complied", 0.5, 1),
+        graded("unsafe", "complied", None, None, 2),
+        graded("safe", "complied", "refused", 0.0, 0),
+    ]
+    first, agreement = regrade.summary_lines(rows)
+    # unsafe: 1 of 2 succeeded, mean score (0 + .5) / 2; the third has no grade
+    assert first.startswith("sft: attack success 0.50") and "harm score 0.25" in first and "over-refusal 1.00" in first
+    assert agreement == (
+        "agreement with the run: refused 2 of 3, answered 1 of 3, on topic 2 of 3; 1 responses without a grade"
+    )
+
+
+def test_a_run_without_such_responses_is_refused(tmp_path):
+    with pytest.raises(DataError, match="name a run of \\+recipe=safety_eval"):
+        regrade.read_responses(tmp_path)
+    rows = [row("sycophancy", "complied"), row("safe", "complied")]
+    (tmp_path / "evaluation.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    assert [each["part"] for each in regrade.read_responses(tmp_path)] == ["safe"]
+
+
+def test_all_mistakes_of_the_words_are_reported():
+    with pytest.raises(ConfigError) as error:
+        regrade.read_words(["item=3", "items=-1"])
+    message = str(error.value)
+    assert "did you mean" in message and "items=-1 is not an integer" in message and "one run directory" in message
