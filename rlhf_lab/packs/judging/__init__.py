@@ -32,5 +32,6 @@ PACK = Pack(
         "safety": "rlhf_lab.packs.judging.answers:safety",
     },
     gold_sources={"judge": "rlhf_lab.packs.judging.rewards.gold:by_judge"},
+    comparers={"judge": "rlhf_lab.packs.judging.rewards.comparisons:by_judge"},
     preflight=("rlhf_lab.packs.judging.judges.preflight:problems",),
 )
