@@ -73,26 +73,26 @@ def test_a_restored_process_continues_exactly():
 # --- error rates on replays of start responses -------------------------------------------------------------------
 
 
-def gold_of_responses(rng: np.random.Generator, prompts_N: np.ndarray) -> FloatArray:
-    """Gold of one new start response per prompt, rounded so that ties occur; prompts differ in difficulty."""
-    difficulty_N = np.linspace(-2, 2, PROMPTS)[prompts_N]
-    return np.round(difficulty_N + rng.standard_normal(len(prompts_N)), 1)
+def gold_of_responses(rng: np.random.Generator, prompt_TN: np.ndarray) -> FloatArray:
+    """Gold of a new start response to each prompt, rounded so that ties occur; prompts differ in difficulty."""
+    difficulty_TN = np.linspace(-2, 2, PROMPTS)[prompt_TN]
+    return np.round(difficulty_TN + rng.standard_normal(prompt_TN.shape), 1)
 
 
-def replay(rng: np.random.Generator, *, shift=lambda iteration: 0.0, reuse: bool = False, permute: bool = False):
-    """Return the number of labels at the alarm, or None, for a policy whose gold is `shift(iteration)` above the start.
+def replay(rng: np.random.Generator, *, shift_T=0.0, reuse: bool = False, permute: bool = False) -> int | None:
+    """Return the number of labels at the alarm, or None, for a policy whose gold is `shift_T` above the start's.
 
-    `reuse` compares with one start response per prompt, drawn once. `permute` swaps the sides at random.
+    `reuse` compares with one start response per prompt, sampled once. `permute` swaps the sides at random.
     """
-    process = EProcess()
+    prompt_TN = rng.integers(PROMPTS, size=(ITERATIONS, LABELS))
+    policy_TN = gold_of_responses(rng, prompt_TN) + np.broadcast_to(shift_T, ITERATIONS)[:, None]
     bank = gold_of_responses(rng, np.arange(PROMPTS))
-    for iteration in range(ITERATIONS):
-        prompts_N = rng.integers(PROMPTS, size=LABELS)
-        policy_N = gold_of_responses(rng, prompts_N) + shift(iteration)
-        start_N = bank[prompts_N] if reuse else gold_of_responses(rng, prompts_N)
-        score_N = np.sign(policy_N - start_N) / 2 + 0.5
-        if permute:
-            score_N = np.where(rng.random(LABELS) < 0.5, score_N, 1 - score_N)
+    start_TN = bank[prompt_TN] if reuse else gold_of_responses(rng, prompt_TN)
+    score_TN = np.sign(policy_TN - start_TN) / 2 + 0.5
+    if permute:
+        score_TN = np.where(rng.random(score_TN.shape) < 0.5, score_TN, 1 - score_TN)
+    process = EProcess()
+    for score_N in score_TN:
         process.update(score_N.tolist())
         if process.largest >= 1 / ALPHA:
             return process.count
@@ -117,23 +117,24 @@ def test_reused_start_responses_break_the_guarantee():
 
 def test_permuted_sides_of_a_bad_policy_raise_no_alarm():
     """The null check of a detector: without the information who won, a fall by 2 sd is not detectable."""
-    assert len(alarms(400, seed=2, permute=True, shift=lambda iteration: -2.0)) <= ALPHA * 400
+    assert len(alarms(400, seed=2, permute=True, shift_T=-2.0)) <= ALPHA * 400
 
 
 def test_power_on_a_falling_policy():
     """Gold falls linearly by one sd of start responses to a prompt: nearly every run has an alarm."""
-    found = alarms(200, seed=3, shift=lambda iteration: -1.0 * iteration / ITERATIONS)
+    found = alarms(200, seed=3, shift_T=np.linspace(0, -1, ITERATIONS))
     assert len(found) >= 0.95 * 200
 
 
 def test_power_on_a_policy_that_improves_first():
     """Up by half an sd for 20 iterations, then down to −1: early wins must not hide the later fall."""
-    found = alarms(200, seed=4, shift=lambda iteration: 0.5 if iteration < 20 else max(-1.0, 0.5 - (iteration - 20) / 10))
+    later_T = np.clip(0.5 - np.arange(ITERATIONS - 20) / 10, -1, None)
+    found = alarms(200, seed=4, shift_T=np.concatenate([np.full(20, 0.5), later_T]))
     assert len(found) >= 0.95 * 200 and min(found) > 20 * LABELS
 
 
 def test_an_improving_policy_raises_no_alarm():
-    assert len(alarms(200, seed=5, shift=lambda iteration: 0.3)) <= 1
+    assert len(alarms(200, seed=5, shift_T=0.3)) <= 1
 
 
 # --- the lower bound ---------------------------------------------------------------------------------------------

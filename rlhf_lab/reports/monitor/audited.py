@@ -54,15 +54,15 @@ def _verdict(rows: Sequence[Row], alarm: int | None, alpha: float) -> str:
     largest = rows[-1]["largest"]
     bought = f"{labels:.0f} comparisons, {rows[-1]['unanswered']:.0f} of them unanswered"
     if alarm is None:
-        return f"No alarm: the largest e-value was {compact(largest)}, below {compact(1 / alpha)} ({bought})."
-    return f"Alarm after {alarm} iterations: the e-value reached {compact(1 / alpha)} ({bought})."
+        return f"No alarm: the largest e-value was {largest:.3g}, below {1 / alpha:.3g} ({bought})."
+    return f"Alarm after {alarm} iterations: the e-value reached {1 / alpha:.3g} ({bought})."
 
 
 def evidence(rows: Sequence[Row], alpha: float, events: Sequence[EventMark]) -> Chart:
     """Plot the e-value over iterations on a logarithmic scale, with the threshold of an alarm."""
     points = []
     for row in rows:
-        tooltip = {"after iteration": compact(row["iteration"]), "e-value": compact(row["e_value"])}
+        tooltip = {"after iteration": str(row["iteration"]), "e-value": compact(row["e_value"])}
         points.append(Point(row["iteration"], math.log10(row["e_value"]), tooltip=tooltip))
     lines = [Series("evidence that the policy is worse", points), _level("alarm", rows, math.log10(1 / alpha))]
     return _chart(lines, "Evidence against the policy", "log10 of the e-value", events)
@@ -75,7 +75,7 @@ def win_rates(rows: Sequence[Row], delta: float, events: Sequence[EventMark]) ->
         if row["win_rate"] is None:  # no comparison was answered
             continue
         tooltip = {
-            "after iteration": compact(row["iteration"]),
+            "after iteration": str(row["iteration"]),
             "wins, ties half": compact(row["win_rate"]),
             "lower bound": compact(row["lower_bound"]),
         }
@@ -109,5 +109,5 @@ def lost_comparisons(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
         for comparison in row["comparisons"]:
             if comparison["score"] == 0:
                 texts = (comparison["prompt"].strip(), comparison["start"], comparison["response"])
-                lost.append((compact(row["iteration"]), *texts))
+                lost.append((str(row["iteration"]), *texts))
     return lost[:SHOWN]
