@@ -122,15 +122,15 @@ def is_audited(config: Config) -> bool:
 @section("alerts")
 @dataclass(frozen=True)
 class Alerts(Section):
-    """Recipients of the monitor's alarms, and continuation of a paused stage. It has no influence on results.
+    """Recipients of alarms of monitor and audit, and continuation of a paused stage. No influence on results.
 
     Args:
         command: program and its arguments, such as [python,notify.py]; it receives the alarm as JSON on standard input.
             It is run without a shell. [] runs nothing.
         webhook_env: name of the environment variable with the address to which the alarm is posted as JSON; "" posts
             nothing. The address itself is a secret and must not be in a config.
-        levels: levels that are reported: `warning`, `hard_stop`. Each is reported once; `hard_stop` is also reported
-            whenever it pauses the stage.
+        levels: levels that are reported: `warning`, `hard_stop` (also an alarm of `reward.audit`). Each is
+            reported once; `hard_stop` is also reported whenever it pauses the stage.
         timeout_s: maximum seconds for the command, and for the answer to the post. Training waits for both.
         continue_paused: resume a stage that `reward.monitor.action=pause` has paused. Further strong warnings of this
             command are only reported.

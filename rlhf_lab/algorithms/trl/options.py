@@ -62,7 +62,7 @@ def problems(root: Config) -> list[str]:
             f"reward.monitor.action={root.reward.monitor.action}: {spec.name} controls beta and the end of training; "
             "use reward.monitor.action=log, or engine=native"
         )
-    if root.reward.audit.on:
+    if spec.samples and root.reward.audit.on:
         lines.append(
             f"reward.audit.labels_per_iteration={root.reward.audit.labels_per_iteration}: {spec.name} controls when "
             "samples are drawn; use engine=native, or reward.audit.labels_per_iteration=0"
