@@ -58,6 +58,7 @@ CORE = Pack(
     commands=COMMANDS,
     answers=ANSWERS,
     gold_sources={"gold": "rlhf_lab.rewards.gold_oracle:by_model"},
+    comparers={"gold": "rlhf_lab.monitoring.audit:by_gold"},
     # Checks between sections of a config.
     rules=(
         "rlhf_lab.algorithms.trl.options:problems",

@@ -23,6 +23,7 @@ _DTYPE = ("runtime.dtype",)
 _PATH = ("model.path",)
 
 OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    "from": ("reward.audit.labels_from",),  # a keyword of Python cannot be the name of a field
     "learning_rate": ("algorithm.lr",),
     "lr": ("algorithm.lr",),
     "per_device_train_batch_size": _BATCH,

@@ -71,6 +71,7 @@ class Pack:
             (`rewards.criteria.sets.CriteriaSet`), or None for responses of another domain.
         gold_sources: role of `needs` that provides the gold reward → function (corpus, run) that returns the corpus
             with an oracle of that gold.
+        comparers: value of `reward.audit.labels_from` → function of a run that returns a `core.types.Comparer`.
         reward_files: file that a stage writes → function (directory, run) of the reward in it, for `reward=design`.
     """
 
@@ -89,6 +90,7 @@ class Pack:
     families: Mapping[str, str] = field(default_factory=dict)
     criteria: tuple[str, ...] = ()
     gold_sources: Mapping[str, str] = field(default_factory=dict)
+    comparers: Mapping[str, str] = field(default_factory=dict)
     reward_files: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -143,6 +145,7 @@ _NAMED = {
     "answers": "answer",
     "families": "model.family",
     "gold_sources": "gold source",
+    "comparers": "comparer",
     "reward_files": "reward file",
 }
 """Field of `Pack` that maps names to references → word for one of them in messages."""

@@ -227,6 +227,10 @@ class AnswerReading(Protocol):
 Reward = Callable[[Sequence[Episode]], RewardBatch]
 """Reward as algorithms and evaluations call it: N episodes → their scores."""
 
+Comparer = Callable[[Sequence[Episode], Sequence[Episode]], FloatArray]
+"""Comparison of N episodes with N others of the same tasks, (N,): 1 if the first is better, ½ for a tie, 0 if it is
+worse, NaN without an answer."""
+
 TextReward = Callable[[Sequence[str], Sequence[str]], RewardBatch]
 """(prompts, responses) → RewardBatch: a term that reads the conversation and the last response as text."""
 

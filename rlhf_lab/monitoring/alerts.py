@@ -16,13 +16,55 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rlhf_lab.core import ranks
+from rlhf_lab.core.console import console
+from rlhf_lab.core.files import read_object
 from rlhf_lab.core.http_client import ExchangeLimits, build_opener
 from rlhf_lab.monitoring.settings import Alerts
 
+if TYPE_CHECKING:  # this module imports torch
+    from rlhf_lab.training.run import Run
+
 LONGEST_REASON = 200
 """Maximum number of characters of a failed command's standard error in the note."""
+
+
+def announce(
+    run: Run,
+    *,
+    level: str,
+    signals: Sequence[str],
+    iteration: int,
+    iterations: int,
+    statistics: Mapping[str, float],
+    action: str,
+    paused: bool,
+) -> None:
+    """Send an alarm of a run to the recipients in `alerts`, from one process. A failure becomes a note of the run.
+
+    Args:
+        level: level of the alarm; nothing is sent if `alerts.levels` does not list it.
+        signals, iteration, iterations, statistics, action, paused: see `payload`.
+    """
+    settings = run.config.alerts
+    if level not in settings.levels or not ranks.is_main():
+        return
+    alarm = payload(
+        run.directory,
+        read_object(run.directory / "manifest.json"),
+        level=level,
+        signals=signals,
+        iteration=iteration,
+        iterations=iterations,
+        statistics=statistics,
+        action=action,
+        paused=paused,
+    )
+    for failure in send(settings, alarm):
+        console.print(f"  alert: {failure}; training continues", markup=False, soft_wrap=True)
+        run.note(f"alarm at iteration {iteration + 1}: {failure}")
 
 
 def send(settings: Alerts, payload: Mapping[str, Any]) -> list[str]:
@@ -112,6 +154,9 @@ def payload(
         signals: rules in alarm.
         iteration: iteration, counted from 0; the payload counts from 1, as reports do.
         iterations: planned number of iterations of the entire run.
+        statistics: numbers that describe the alarm; NaN becomes null.
+        action: configured reaction of the monitor or of the audit.
+        paused: True if the alarm pauses the stage.
     """
     return {
         "event": level,

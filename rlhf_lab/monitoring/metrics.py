@@ -146,3 +146,31 @@ MONITOR_OF_A_RUN = (
     Metric("kl_raised", "total factor by which the monitor multiplied the KL coefficient (action=raise_kl)"),
 )
 """Metrics of monitor.py for a run."""
+
+AUDIT = (
+    Metric("audit/e_value", "evidence that the policy is worse than its start; an alarm is raised at 1/alpha"),
+    Metric(
+        "audit/win_rate",
+        "P(win) + P(tie)/2 of the policy against its start, over the last iterations with at least 128 comparisons",
+        better="higher",
+    ),
+    Metric(
+        "audit/lower_bound",
+        "lower bound on audit/win_rate that holds in all iterations with probability 1 − alpha",
+        better="higher",
+    ),
+    Metric("audit/labels", "comparisons bought so far"),
+    Metric("audit/unanswered", "comparisons so far that got no answer"),
+)
+"""Metrics of audit.py in each iteration; for a run, those of its last policy."""
+
+AUDIT_OF_A_RUN = (
+    Metric("audit/alarm", "1 if the e-value ever reached 1/alpha, else 0", title="audit alarm", kind="rate"),
+    Metric("audit/alarm_at", "iterations that the policy was trained on before the alarm", title="audit alarm after"),
+    Metric(
+        "audit/certified_at",
+        "iterations that the policy certified last was trained on; 0 is the start policy",
+        title="certified until",
+    ),
+)
+"""Metrics of audit.py for a run."""

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.core import ranks
 from rlhf_lab.core.console import console
 from rlhf_lab.core.episodes import Episode
-from rlhf_lab.core.files import append_jsonl, read_object, truncate, write_json
+from rlhf_lab.core.files import append_jsonl, truncate, write_json
 from rlhf_lab.core.types import FloatArray, RewardBatch, TrainingReward
 from rlhf_lab.monitoring import alerts
 from rlhf_lab.monitoring.detector import LEVELS, Detector, DetectorVerdict, IterationBatch, level_name
@@ -222,26 +221,19 @@ class Watch:
         return self.settings.action == "pause" and not self.run.config.alerts.continue_paused
 
     def _alert(self, levels: Sequence[str], iteration: int, verdict: DetectorVerdict) -> None:
-        """Report the highest of these levels to the user's command and webhook; note failures."""
-        settings = self.run.config.alerts
-        stated = [level for level in levels if level in settings.levels]
-        # one process is enough to report an alarm
-        if not stated or not ranks.is_main():
-            return
-        payload = alerts.payload(
-            self.run.directory,
-            read_object(self.run.directory / "manifest.json"),
-            level=stated[-1],
-            signals=verdict.alarms,
-            iteration=iteration,
-            iterations=self.iterations,
-            statistics=verdict.statistics,
-            action=self.settings.action,
-            paused=bool(self.pause),
-        )
-        for failure in alerts.send(settings, payload):
-            console.print(f"  monitor: {failure}; training continues", markup=False, soft_wrap=True)
-            self.run.note(f"alarm at iteration {iteration + 1}: {failure}")
+        """Report the highest of these levels that is in `alerts.levels`."""
+        stated = [level for level in levels if level in self.run.config.alerts.levels]
+        if stated:
+            alerts.announce(
+                self.run,
+                level=stated[-1],
+                signals=verdict.alarms,
+                iteration=iteration,
+                iterations=self.iterations,
+                statistics=verdict.statistics,
+                action=self.settings.action,
+                paused=bool(self.pause),
+            )
 
     def _level_name(self, name: str) -> str:
         return level_name(name, self.settings.needed)

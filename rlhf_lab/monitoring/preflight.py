@@ -6,13 +6,13 @@ import os
 import shutil
 
 from rlhf_lab.config.root import Config
+from rlhf_lab.monitoring.settings import samples_are_watched
 
 
 def problems(config: Config) -> list[str]:
     """Return the reasons why an alert could not be delivered; empty for a stage whose samples are not monitored."""
-    alerts, algorithm = config.alerts, config.algorithm
-    samples_are_watched = algorithm.makes_model and (algorithm.trains_on_reward or algorithm.reads_reward)
-    if not samples_are_watched:
+    alerts = config.alerts
+    if not samples_are_watched(config):
         return []
     lines = []
     # found before training, because an alarm may come only after hours

@@ -1,13 +1,18 @@
-"""Settings of the reward-hacking monitor and of its alerts. Imports no torch."""
+"""Settings of the reward-hacking monitor, of audited training and of alerts. Imports no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+from rlhf_lab.config import schema
 from rlhf_lab.config.section import Section, section
 from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.packs import named
 from rlhf_lab.core.ranges import CheckedSettings, Distinct, Ge, Gt, Le, Lt, NotEmpty
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
 
 
 @dataclass(frozen=True)
@@ -63,18 +68,69 @@ class Monitor(CheckedSettings):
         )
 
 
+@dataclass(frozen=True)
+class Audit(CheckedSettings):
+    """Comparisons of the policy with its start by a source of truth, with an alarm whose error rate is guaranteed.
+
+    Every iteration samples new responses of the current and of the start policy to the same random training prompts. An
+    e-process (`statistics/eprocess.py`) tests whether the policy has become worse than its start.
+
+    Args:
+        labels_per_iteration: comparisons that are bought per iteration; in iterative DPO per round. 0 is off.
+        labels_from: source of the comparisons: `gold` compares the true reward of the data or the scores of
+            `needs.gold`; `judge` asks the judge (`judge=…`) in both orders. Packs may add others.
+        action: effect of an alarm. `log` only reports it. `pause` saves before the policy is trained on the iteration's
+            samples and ends the command; the same command with alerts.continue_paused=true resumes. `stop` ends
+            training and completes the stage with the last certified policy.
+        alpha: probability of any false alarm in the run, however long it is: an alarm is raised once the e-value
+            reaches 1/alpha. Also the probability that any lower bound of the run is wrong.
+        delta: the policy of an iteration is certified if the lower bound on P(win) + P(tie)/2 of the last comparisons
+            is at least 0.5 − delta. The start policy is always certified.
+        missing: effect of a comparison without an answer. `skip` ignores it, so the guarantee is about answered
+            comparisons. `win` counts it for the policy in the e-value and against it in the lower bound, which makes
+            both valid without an assumption about missing answers.
+    """
+
+    labels_per_iteration: Annotated[int, Ge(0, hint="0 is off")] = 0
+    labels_from: str = "gold"
+    action: Literal["log", "pause", "stop"] = "log"
+    alpha: Annotated[float, Gt(0), Lt(1)] = 0.05
+    delta: Annotated[float, Ge(0), Lt(0.5)] = 0.1
+    missing: Literal["skip", "win"] = "skip"
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (*super().rules(), schema.only_known("labels_from", [self.labels_from], list(named("comparers"))))
+
+    @property
+    def on(self) -> bool:
+        """True if comparisons are bought."""
+        return self.labels_per_iteration > 0
+
+
+def samples_are_watched(config: Config) -> bool:
+    """Return True if the stage trains a policy on its own samples, so that monitor and audit can work."""
+    algorithm = config.algorithm
+    watched: bool = algorithm.makes_model and (algorithm.trains_on_reward or algorithm.reads_reward)
+    return watched
+
+
+def is_audited(config: Config) -> bool:
+    """Return True if the stage buys comparisons of its policy."""
+    return config.reward.audit.on and samples_are_watched(config)
+
+
 @section("alerts")
 @dataclass(frozen=True)
 class Alerts(Section):
-    """Recipients of the monitor's alarms, and continuation of a paused stage. It has no influence on results.
+    """Recipients of alarms of monitor and audit, and continuation of a paused stage. No influence on results.
 
     Args:
         command: program and its arguments, such as [python,notify.py]; it receives the alarm as JSON on standard input.
             It is run without a shell. [] runs nothing.
         webhook_env: name of the environment variable with the address to which the alarm is posted as JSON; "" posts
             nothing. The address itself is a secret and must not be in a config.
-        levels: levels that are reported: `warning`, `hard_stop`. Each is reported once; `hard_stop` is also reported
-            whenever it pauses the stage.
+        levels: levels that are reported: `warning`, `hard_stop` (also an alarm of `reward.audit`). Each is
+            reported once; `hard_stop` is also reported whenever it pauses the stage.
         timeout_s: maximum seconds for the command, and for the answer to the post. Training waits for both.
         continue_paused: resume a stage that `reward.monitor.action=pause` has paused. Further strong warnings of this
             command are only reported.

@@ -1,4 +1,4 @@
-"""Files that the monitor of a run writes, and limits with which a run is judged. This module does not import torch."""
+"""Files that the monitor and the audit of a run write, and limits with which a run is judged. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from rlhf_lab.monitoring.settings import Monitor
 
 TRACE = "monitor.jsonl"
 LIMITS_FILE = "monitor.json"
+AUDIT_TRACE = "audit.jsonl"
 
 
 def limits(

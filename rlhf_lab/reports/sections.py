@@ -24,6 +24,7 @@ RUN = (
     "rlhf_lab.reports.run.corpus:corpus",
     "rlhf_lab.reports.monitor.lights:lights",
     "rlhf_lab.reports.monitor.panels:monitor",
+    "rlhf_lab.reports.monitor.audited:audited",
     "rlhf_lab.reports.run.policies:policies",
     "rlhf_lab.reports.run.frontier:frontier",
     "rlhf_lab.reports.run.policies:gains",

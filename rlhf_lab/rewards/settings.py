@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.section import Section, section
@@ -11,7 +11,7 @@ from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.packs import named
 from rlhf_lab.core.ranges import Finite, Ge, Gt, Le, Lt, NotEmpty
-from rlhf_lab.monitoring.settings import Monitor
+from rlhf_lab.monitoring.settings import Audit, Monitor, samples_are_watched
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -43,7 +43,10 @@ class RewardGraph(Section):
         confidence_decay: α of the running mean over training batches, r̄ ← (1 − α)·r̄ + α·(batch mean), from 0.
         clip: hard bound of the reward to ± this value; 0 is off.
         monitor: monitor of the effects that training on this reward has on the responses.
+        audit: comparisons of the policy with its start while it trains on this reward.
     """
+
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("audit",)  # newer than the first stored results
 
     terms: Annotated[dict[str, Any], NotEmpty(hint="choose at least one, e.g. reward=bt")] = field(default_factory=dict)
     weights: dict[str, Annotated[float, Finite()]] | None = None
@@ -58,6 +61,7 @@ class RewardGraph(Section):
     confidence_decay: Annotated[float, Ge(0), Le(1)] = 0.1
     clip: Annotated[float, Ge(0, hint="0 is off")] = 0.0
     monitor: Monitor = field(default_factory=Monitor)
+    audit: Audit = field(default_factory=Audit)
 
     def rules(self) -> tuple[Rule, ...]:
         # `worst` and `uwo` do not use weights.
@@ -133,7 +137,7 @@ class RewardGraph(Section):
 
     def contradictions(self, config: Config) -> list[str]:
         """Return messages about contradictions between the reward and other sections."""
-        problems = [*_verifier_problems(self, config), *_gold_problems(config)]
+        problems = [*_verifier_problems(self, config), *_gold_problems(config), *_audit_problems(self, config)]
         if "reward" in config.algorithm.uses:
             problems += _standardisation_problems(self, config)
         if config.algorithm.trains_on_reward or config.algorithm.reads_reward:
@@ -182,6 +186,32 @@ def _verifier_problems(graph: RewardGraph, config: Config) -> list[str]:
     kinds = [registry.kind_of("reward", graph.terms[name]) for name in names]
     choice = "|".join(kinds)
     return [f"reward={','.join(names)}: several verifiers; choose the one that measures: data.verifier={choice}"]
+
+
+def _audit_problems(graph: RewardGraph, config: Config) -> list[str]:
+    """Return the reasons why the policy of this run cannot be audited."""
+    audit = graph.audit
+    # Stages that use no reward have the section with its values, but nothing reads it.
+    if not audit.on or "reward" not in config.algorithm.uses:
+        return []
+    written = f"reward.audit.labels_per_iteration={audit.labels_per_iteration}"
+    if not samples_are_watched(config):
+        kind = registry.kind_of("algorithm", config.algorithm)
+        return [f"{written}: algorithm={kind} trains no policy on its own samples; use algorithm=ppo, grpo, …"]
+    problems = []
+    if audit.labels_from == "gold" and not config.gold_role and Capability.TRUE_REWARD not in config.data.capabilities:
+        data = registry.kind_of("data", config.data)
+        problems.append(
+            f"reward.audit.labels_from=gold: data={data} has no true reward; name a reward model, needs.gold=DIR, or "
+            "ask a judge: reward.audit.labels_from=judge judge=anthropic"
+        )
+    sharding = registry.kind_of("sharding", config.sharding)
+    if audit.action == "stop" and sharding in ("fsdp", "zero"):
+        problems.append(
+            f"reward.audit.action=stop keeps a copy of the last certified policy, which sharding={sharding} divides "
+            "between processes; use reward.audit.action=pause, or sharding=ddp"
+        )
+    return problems
 
 
 def _gold_problems(config: Config) -> list[str]:

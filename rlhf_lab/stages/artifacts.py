@@ -29,6 +29,7 @@ from rlhf_lab.core.packs import contributed_objects, named
 from rlhf_lab.data.generated import generated_identity, kind_problem
 from rlhf_lab.data.reading import local_files
 from rlhf_lab.models.model_files import model_identity
+from rlhf_lab.monitoring.settings import is_audited
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.stages.code_digest import Reference, differences, digests
 
@@ -280,6 +281,9 @@ def _code_references(checked: root.Config) -> list[Reference]:
     references = [*COMMON_CODE, _class_reference(checked.model)]
     if checked.gold_role:
         module, _, name = named("gold_sources")[checked.gold_role].partition(":")
+        references.append(Reference(module, name))
+    if is_audited(checked):
+        module, _, name = named("comparers")[checked.reward.audit.labels_from].partition(":")
         references.append(Reference(module, name))
     if checked.verifier is not None:
         kind = registry.kind_of("reward", checked.verifier)

@@ -88,6 +88,8 @@ SECTIONS: dict[str, Sequence[Panel]] = {
         Curve(
             "CUSUMs: alarm above 1", "thresholds", ("monitor/length_cusum", "monitor/disagreement", "monitor/parting")
         ),
+        Curve("Audit: wins against the start policy, ties half", "fraction", ("audit/win_rate", "audit/lower_bound")),
+        Curve("Audit: evidence against the policy", "e-value", ("audit/e_value",)),
         Curve("Verbose and unreadable samples", "fraction", ("verbose", "garble")),
         Curve("Samples without a reward", "fraction", ("unscored",)),
     ),

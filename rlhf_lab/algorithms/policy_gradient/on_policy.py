@@ -30,6 +30,7 @@ from rlhf_lab.models.logprobs import ResponseStates, response_states, token_logp
 from rlhf_lab.models.passes import over_rows
 from rlhf_lab.models.sharded import blocks_dtype
 from rlhf_lab.models.weights import stored_as
+from rlhf_lab.monitoring.audit import Auditor
 from rlhf_lab.monitoring.monitor import Watch
 from rlhf_lab.rewards.graph import build_reward
 from rlhf_lab.sampling.experience import EpisodeGroup, Experience, Imitation, Micro, early_scores, episodes_of
@@ -62,6 +63,7 @@ class OnPolicy(Algorithm):
         self.shaper = RewardShaper(settings, self.max_new_tokens)
         self.monitor = Watch(run, settings.iterations)
         self.rollouts = Rollouts(settings, run, self.encoder, self.monitor.listen(reward), self.shaper)
+        self.audit = Auditor(run, self.model, self.reference, self.rollouts.collector, settings.iterations)
         self.sampler = self.rollouts.collector.sampler
         self.truncation = self.sampler.truncation
         turns = run.config.data.max_turns
@@ -149,6 +151,8 @@ class OnPolicy(Algorithm):
         self.rollouts.close()
 
     def finish(self) -> Result:
+        if self.audit.on and not self.finished:  # the last update is only audited here
+            self.run.log(self.total_steps, **self.audit.check(self.settings.iterations))
         self.evaluator.evaluate(REFERENCE_NAME, self.reference)
         self.evaluator.evaluate(self.title, self.model)
         metrics: dict[str, Any] = {
@@ -156,6 +160,7 @@ class OnPolicy(Algorithm):
             "beta": self.beta,
             **self.rollouts.totals(),
             **self.monitor.totals(),
+            **self.audit.totals(),
             **corpus_report(self.run.corpus, self.encoder),
         }
         return Result(self.evaluator.policies, metrics)
@@ -173,6 +178,8 @@ class OnPolicy(Algorithm):
         groups, metrics = self.rollouts.draw(self.model, iteration)
         metrics |= self.monitor.see_groups(groups)
         self.beta *= self.monitor.raised_by  # 1 unless reward.monitor.action=raise_kl has just raised it
+        if iteration > self.warmup_iterations and not self.finished:  # before, the policy is the start policy
+            metrics |= self.audit.check(iteration)
         self.generated += int(metrics["generated_tokens"])
         if settings.token_budget:
             metrics["token_budget_left"] = max(0, settings.token_budget - self.generated)
@@ -188,11 +195,11 @@ class OnPolicy(Algorithm):
 
     @property
     def finished(self) -> bool:
-        return self.monitor.stopped is not None
+        return self.monitor.stopped is not None or self.audit.stopped is not None
 
     @property
     def pause(self) -> str:
-        return self.monitor.pause
+        return self.monitor.pause or self.audit.pause
 
     def _plan_updates(self) -> None:
         """Plan the responses of each update and the weight of each token.
@@ -355,9 +362,14 @@ class OnPolicy(Algorithm):
         return self.sampler.exact and trained_in == "float32"
 
     @property
+    def warmup_iterations(self) -> int:
+        """Number of iterations at the start that leave the policy unchanged because only a critic learns."""
+        return 0
+
+    @property
     def warming(self) -> bool:
         """True if this iteration leaves the policy unchanged because only a critic learns."""
-        return False
+        return self.iteration < self.warmup_iterations
 
     def _check_start(self, experience: Experience, sampler_N: Tensor) -> float:
         """Raise NumericError if policy, reference and sampler disagree before the first update.
@@ -404,6 +416,7 @@ class OnPolicy(Algorithm):
             "shaper": self.shaper.state_dict(),
             "rollouts": self.rollouts.state_dict(),
             "monitor": self.monitor.state_dict(),
+            "audit": self.audit.state_dict(),
             "experience": self.experience.state_dict() if self.experience else None,
         }
 
@@ -416,6 +429,7 @@ class OnPolicy(Algorithm):
         self.shaper.load_state_dict(state["shaper"])
         self.rollouts.load_state_dict(state["rollouts"])
         self.monitor.load_state_dict(state["monitor"])
+        self.audit.load_state_dict(state["audit"])
         self.experience = Experience.from_state(state["experience"]) if state["experience"] else None
         if self.experience:
             self._plan_updates()

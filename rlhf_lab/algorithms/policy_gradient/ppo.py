@@ -35,9 +35,9 @@ class ProximalPolicyOptimisation(OnPolicy):
         )
 
     @property
-    def warming(self) -> bool:
-        """True while only the critic learns: its first values are poor, and advantages would be computed from them."""
-        return self.iteration < self.settings.critic_warmup
+    def warmup_iterations(self) -> int:
+        """Number of iterations in which only the critic learns, because its first values give poor advantages."""
+        return self.settings.critic_warmup
 
     def parts(self) -> dict[str, TrainedPart]:
         return {**super().parts(), "critic": TrainedPart(self.critic, self.settings.critic_lr)}

@@ -22,6 +22,7 @@ from rlhf_lab.evaluations.evaluator import REFERENCE_NAME
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.build import load_policy
 from rlhf_lab.models.pair_rows import PairRows, pair_logps, pair_rows
+from rlhf_lab.monitoring.audit import Auditor
 from rlhf_lab.monitoring.monitor import Watch
 from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.training.batching import plan_steps
@@ -48,6 +49,7 @@ class IteratedDPO(PreferenceAlgorithm):
         collector = EpisodeCollector(run, self.encoder)
         # A run has few rounds with many samples each: the first is the monitor's baseline, all others are judged.
         self.monitor = Watch(run, settings.rounds, every=1, warmup=1)
+        self.audit = Auditor(run, self.model, self.reference, collector, settings.rounds)
         self.rounds = RoundFiles(run)
         self.roll_out = RollOut(settings, run, collector, self.reward, self.monitor)
         # Counts prompts instead of pairs (ties give no pair), so that every round has the same number of steps.
@@ -73,6 +75,8 @@ class IteratedDPO(PreferenceAlgorithm):
         self.evaluator.evaluate(f"iteration {(step + 1) // self.round_steps}", self.model)
 
     def finish(self) -> Result:
+        if self.audit.on and not self.finished:  # the last round is only audited here
+            self.run.log(self.total_steps, **self.audit.check(self.settings.rounds))
         baseline = self.run.needs.get("baseline")
         if baseline:
             self.run.await_need("baseline")
@@ -85,6 +89,7 @@ class IteratedDPO(PreferenceAlgorithm):
             **model_size(self.model),
             **corpus_report(self.run.corpus, self.encoder),
             **self.monitor.totals(),
+            **self.audit.totals(),
         }
         # `staleness` has one value per completed round.
         completed = range(1, len(self.staleness) + 1)
@@ -101,7 +106,10 @@ class IteratedDPO(PreferenceAlgorithm):
             return
         is_new, current = self._open_round(index)
         monitor_metrics = self._monitor_samples(current)
-        if self.finished:  # the monitor stopped training: record the round without training on it
+        # The first round starts from the start policy; a round that was resumed has been audited before.
+        if index > 1 and self.logged_round < index and not self.finished:
+            monitor_metrics |= self.audit.check(index - 1)
+        if self.finished:  # monitor or audit stopped training: record the round without training on it
             self.rounds.write(current)
             self.run.log((index - 1) * self.round_steps, round=index, **current.metrics, **monitor_metrics)
             self.round = self.logged_round = index
@@ -179,11 +187,11 @@ class IteratedDPO(PreferenceAlgorithm):
 
     @property
     def finished(self) -> bool:
-        return self.monitor.stopped is not None
+        return self.monitor.stopped is not None or self.audit.stopped is not None
 
     @property
     def pause(self) -> str:
-        return self.monitor.pause
+        return self.monitor.pause or self.audit.pause
 
     def _monitor_samples(self, current: Round) -> dict[str, float]:
         """Pass the samples of a round to the monitor once; it may raise β from this round on, or stop training."""
@@ -229,13 +237,19 @@ class IteratedDPO(PreferenceAlgorithm):
         return {"current": 1, "rolling": self.settings.window, "full": self.settings.rounds}[self.settings.buffer]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"staleness": self.staleness, "round": self.round, "monitor": self.monitor.state_dict()}
+        return {
+            "staleness": self.staleness,
+            "round": self.round,
+            "monitor": self.monitor.state_dict(),
+            "audit": self.audit.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state; the next `collect` rebuilds the current round from its file."""
         self.staleness = list(state["staleness"])
         self.logged_round = int(state["round"])
         self.monitor.load_state_dict(state["monitor"])
+        self.audit.load_state_dict(state["audit"])
         self._apply_raised_beta()
 
 

@@ -62,6 +62,11 @@ def problems(root: Config) -> list[str]:
             f"reward.monitor.action={root.reward.monitor.action}: {spec.name} controls beta and the end of training; "
             "use reward.monitor.action=log, or engine=native"
         )
+    if spec.samples and root.reward.audit.on:
+        lines.append(
+            f"reward.audit.labels_per_iteration={root.reward.audit.labels_per_iteration}: {spec.name} controls when "
+            "samples are drawn; use engine=native, or reward.audit.labels_per_iteration=0"
+        )
     if any(root.model.stored(role) != "float32" for role in ("policy", "reference")):
         lines.append(
             "model.weights: TRL's trainers need policy and reference in float32; use model.weights=float32 (only "

@@ -35,5 +35,6 @@ PACK = Pack(
         "mt_bench": "rlhf_lab.packs.judging.answers:mt_bench",
     },
     gold_sources={"judge": "rlhf_lab.packs.judging.rewards.gold:by_judge"},
+    comparers={"judge": "rlhf_lab.packs.judging.rewards.comparisons:by_judge"},
     preflight=("rlhf_lab.packs.judging.judges.preflight:problems",),
 )

@@ -18,7 +18,7 @@ from rlhf_lab.figures.charts import Point, Series, curves
 from rlhf_lab.figures.layers import Chart, EventMark
 from rlhf_lab.figures.palette import GREY
 from rlhf_lab.monitoring.detector import LEVELS, IterationBatch
-from rlhf_lab.monitoring.metrics import DETECTOR, MONITOR_OF_A_RUN
+from rlhf_lab.monitoring.metrics import AUDIT_OF_A_RUN, DETECTOR, MONITOR_OF_A_RUN
 from rlhf_lab.monitoring.replay import Replay, replay, rule_rows, summary
 from rlhf_lab.monitoring.trace import TRACE
 from rlhf_lab.reports.sections import PageSection
@@ -32,8 +32,8 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the reward in its panel."""
 WORDS = {"warning": "warning", "hard_stop": "strong warning", "gold_fall": "gold fell"}
 """Event → word on its vertical line."""
-# Prefixes of metric names (before the first "/") that belong to the monitor.
-SECTION_METRICS = {name.partition("/")[0] for name in names((*DETECTOR, *MONITOR_OF_A_RUN))}
+# Prefixes of metric names (before the first "/") that belong to the monitor or to the audit.
+SECTION_METRICS = {name.partition("/")[0] for name in names((*DETECTOR, *MONITOR_OF_A_RUN, *AUDIT_OF_A_RUN))}
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class PanelCurve:
 
 
 def in_monitor_section(metric: str) -> bool:
-    """Return True if a metric of the run is shown in the section of the monitor."""
+    """Return True if a metric of the run is shown in the section of the monitor or of the audit."""
     return metric.partition("/")[0] in SECTION_METRICS
 
 

@@ -89,11 +89,11 @@ def _stage_chart(rows: pd.DataFrame, name: str) -> Chart:
 
 
 def _numeric_columns(rows: pd.DataFrame) -> list[str]:
-    """Return columns that can be plotted over steps; the monitor's metrics have a separate section."""
+    """Return columns that can be plotted over steps; metrics of monitor and audit have their own sections."""
     if "step" not in rows:
         return []
     names = [str(name) for name in rows if name not in UNPLOTTED and _is_number(rows[name])]
-    return [name for name in names if not name.startswith("monitor/")]
+    return [name for name in names if not name.startswith(("monitor/", "audit/"))]
 
 
 def _curve_points(rows: pd.DataFrame, name: str) -> list[Point]:

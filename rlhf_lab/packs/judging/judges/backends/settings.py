@@ -14,6 +14,7 @@ from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Ge, Gt, Le, NotEmpty
 from rlhf_lab.models.model_files import model_identity
+from rlhf_lab.monitoring.settings import is_audited
 from rlhf_lab.packs.judging.judges.rubric import content_digest
 
 if TYPE_CHECKING:
@@ -76,22 +77,39 @@ class JudgeSettings(Section):
         return {setting: content_digest(file) for setting, file in rubric_files(config).items()}
 
     def contradictions(self, config: Config) -> list[str]:
-        if not (gold_rubric(config) and reward_asks(config)):
-            return []
-        return [
-            "needs.judge: reward=judge would use the same judge as the gold that checks it; name a reward model for "
-            "one of them: needs.gold=DIR, or reward=bt"
-        ]
+        problems = []
+        if gold_rubric(config) and reward_asks(config):
+            problems.append(
+                "needs.judge: reward=judge would use the same judge as the gold that checks it; name a reward model "
+                "for one of them: needs.gold=DIR, or reward=bt"
+            )
+        if audit_asks(config) and reward_asks(config):
+            problems.append(
+                "reward.audit.labels_from=judge: reward=judge trains on the same judge, so the audit could not detect "
+                "that the policy exploits it; use reward.audit.labels_from=gold with needs.gold=DIR, or reward=bt"
+            )
+        if audit_asks(config) and config.data.max_turns > 1:
+            problems.append(
+                "reward.audit.labels_from=judge compares single responses, but the data have episodes of several "
+                "turns; use reward.audit.labels_from=gold"
+            )
+        return problems
 
 
 def is_requested(config: Config) -> bool:
-    """Return True if the stage sends requests to the judge: by itself, through a reward term, or for gold."""
-    return config.algorithm.asks_judge or reward_asks(config) or bool(gold_rubric(config))
+    """Return True if the stage sends requests to the judge: by itself, for its reward, for gold, or for an audit."""
+    own = config.algorithm.asks_judge or reward_asks(config)
+    return own or bool(gold_rubric(config)) or audit_asks(config)
 
 
 def reward_asks(config: Config) -> bool:
     """Return True if a term of the stage's reward sends requests to the judge."""
     return "reward" in config.algorithm.uses and any(term.asks_judge for term in config.reward.terms.values())
+
+
+def audit_asks(config: Config) -> bool:
+    """Return True if the judge compares the policy with its start during training (`reward.audit`)."""
+    return config.reward.audit.labels_from == "judge" and is_audited(config)
 
 
 def gold_rubric(config: Config) -> str:

@@ -1,0 +1,315 @@
+"""The audit of a run: what it samples, when it acts, what it stores, and which configs are refused."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from support import checked, planned, said, toy_rows, write_pairs
+from torch import nn
+
+from rlhf_lab.core import packs
+from rlhf_lab.core.episodes import Task
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.monitoring import alerts, audit
+from rlhf_lab.monitoring.settings import Alerts, Audit
+from rlhf_lab.reports.monitor.audited import audited
+from rlhf_lab.rewards.settings import RewardGraph
+from rlhf_lab.training.run import seed_for
+
+PROMPTS = ("a", "b", "c")
+M = 8
+
+
+class Collector:
+    """Sampler that gives every response of the run a number, and records who was sampled with which seed."""
+
+    def __init__(self):
+        self.calls: list[tuple[object, list[str], int]] = []
+        self.sampled = 0
+
+    def collect(self, model, tasks, group, seed):
+        assert group == 1
+        self.calls.append((model, [task.prompt for task in tasks], seed))
+        first = self.sampled
+        self.sampled += len(tasks)
+        texts = [f"response {first + i}" for i in range(len(tasks))]
+        return [[episode] for episode in said([task.prompt for task in tasks], texts)]
+
+
+class Comparer:
+    """Answers every comparison with the next of the given scores, the last one forever."""
+
+    def __init__(self, *scores: float):
+        self.scores = list(scores)
+        self.texts: list[tuple[str, str]] = []
+
+    def __call__(self, first, second):
+        self.texts += [(a.response, b.response) for a, b in zip(first, second, strict=True)]
+        score = self.scores.pop(0) if len(self.scores) > 1 else self.scores[0]
+        return np.full(len(first), score)
+
+
+@pytest.fixture
+def auditor(tmp_path, monkeypatch):
+    """A function that makes an auditor of 20 iterations whose comparisons have given scores."""
+
+    def make(*scores: float, continue_paused: bool = False, **settings):
+        comparer = Comparer(*scores)
+        monkeypatch.setattr(audit, "load", lambda reference: lambda run: comparer)
+        graph = RewardGraph(terms={"a": object()}, audit=Audit(labels_per_iteration=M, **settings))
+        run = SimpleNamespace(
+            config=SimpleNamespace(reward=graph, alerts=Alerts(continue_paused=continue_paused)),
+            corpus=SimpleNamespace(tasks=lambda split: [Task(prompt) for prompt in PROMPTS]),
+            directory=tmp_path,
+            seed=lambda purpose, index=0: seed_for(0, purpose, index),
+            notes=[],
+        )
+        run.note = run.notes.append
+        model = nn.Linear(2, 1)
+        start = nn.Linear(2, 1)
+        start.load_state_dict(model.state_dict())
+        made = audit.Auditor(run, model, start, Collector(), 20)
+        made.comparer = comparer
+        return made
+
+    return make
+
+
+def test_no_response_is_compared_twice(auditor):
+    """Eight comparisons of three prompts repeat prompts in every iteration, never a response of either side."""
+    made = auditor(0.5)
+    for iteration in range(1, 6):
+        made.check(iteration)
+    calls = made.collector.calls
+    assert [model is made.start for model, _, _ in calls] == [False, True] * 5
+    assert len({seed for _, _, seed in calls}) == 10
+    for (_, ours, _), (_, theirs, _) in zip(calls[::2], calls[1::2], strict=True):
+        assert ours == theirs and len(ours) == M
+    responses = [text for pair in made.comparer.texts for text in pair]
+    assert len(set(responses)) == len(responses) == 2 * M * 5
+
+
+def test_the_same_iteration_has_the_same_prompts_and_seeds(auditor):
+    one, other = auditor(0.5), auditor(0.5)
+    one.check(3)
+    other.check(3)
+    assert [call[1:] for call in one.collector.calls] == [call[1:] for call in other.collector.calls]
+
+
+def test_a_row_has_the_comparisons_and_the_state(auditor, tmp_path):
+    made = auditor(1.0, 0.0)
+    metrics = [made.check(iteration) for iteration in (1, 2)]
+    rows = read_jsonl(tmp_path / "audit.jsonl")
+    assert [row["iteration"] for row in rows] == [1, 2]
+    first = rows[0]["comparisons"][0]
+    assert first == {"prompt": first["prompt"], "response": "response 0", "start": "response 8", "score": 1.0}
+    for row, values in zip(rows, metrics, strict=True):
+        assert {f"audit/{name}" for name in row} >= values.keys()
+        assert all(row[name.removeprefix("audit/")] == value for name, value in values.items())
+    assert metrics[0]["audit/win_rate"] == 1 and metrics[1]["audit/win_rate"] == 0.5
+    assert metrics[1]["audit/labels"] == 2 * M and metrics[1]["audit/unanswered"] == 0
+
+
+def losses_until_alarm(made) -> int:
+    for iteration in range(1, 21):
+        made.check(iteration)
+        if made.alarm_at is not None:
+            return iteration
+    raise AssertionError("no alarm")
+
+
+def test_an_alarm_is_reported_once(auditor, monkeypatch):
+    sent = []
+    monkeypatch.setattr(alerts, "announce", lambda run, **alarm: sent.append(alarm))
+    made = auditor(0.0)
+    at = losses_until_alarm(made)
+    made.check(at + 1)
+    assert 1 < at <= 4 and made.alarm_at == at and len(sent) == 1
+    assert sent[0]["level"] == "hard_stop" and sent[0]["signals"] == ["audit"] and not sent[0]["paused"]
+    assert made.run.notes[0].startswith(f"audit: the policy after {at} of 20 iterations is worse than the start policy")
+    assert made.stopped is None and not made.pause
+    totals = made.totals()
+    assert totals["audit/alarm"] == 1 and totals["audit/alarm_at"] == at and totals["audit/certified_at"] == 0
+
+
+def test_the_number_of_losses_in_a_row_that_raises_an_alarm(auditor):
+    """A lower alpha needs more evidence: 1/0.05 = 20, 1/0.001 = 1000."""
+    assert losses_until_alarm(auditor(0.0)) < losses_until_alarm(auditor(0.0, alpha=0.001))
+
+
+def test_stop_restores_the_policy_that_was_certified_last(auditor):
+    """Three iterations are won, later ones lost. A window of 24 wins and 8 losses still certifies:
+    0.75 − √(log(400)/64) = 0.444; with 16 losses 0.6 − √(log(400)/80) = 0.326 does not, as the limit is 0.4.
+    """
+    made = auditor(1.0, 1.0, 1.0, 0.0, action="stop")
+    for iteration in range(1, 21):
+        with torch.no_grad():
+            made.model.weight.fill_(iteration)
+        made.check(iteration)
+        if made.stopped:
+            break
+    assert made.certified_at == 4 < made.stopped <= 12
+    assert made.model.weight.tolist() == [[4.0, 4.0]]
+    assert "training ends with the policy after 4 iterations, which was certified last" in made.run.notes[0]
+
+
+def test_stop_without_a_certified_policy_ends_with_the_start(auditor):
+    made = auditor(0.0, action="stop")
+    with torch.no_grad():
+        made.model.weight.fill_(7)
+    at = losses_until_alarm(made)
+    assert made.stopped == at and torch.equal(made.model.weight, made.start.weight)
+    assert "training ends with the start policy" in made.run.notes[0]
+
+
+def test_pause_asks_before_training_goes_on(auditor):
+    paused = auditor(0.0, action="pause")
+    losses_until_alarm(paused)
+    assert "alerts.continue_paused=true" in paused.pause
+    going_on = auditor(0.0, action="pause", continue_paused=True)
+    going_on.load_state_dict(paused.state_dict())
+    assert not going_on.pause and going_on.alarm_at == paused.alarm_at
+    again = auditor(0.0, action="pause")
+    again.load_state_dict(paused.state_dict())
+    assert again.pause == paused.pause
+
+
+def test_the_final_policy_cannot_be_paused(auditor):
+    made = auditor(0.0, action="pause", labels_from="gold")
+    for _ in range(4):
+        made.check(20)
+    assert made.alarm_at == 20 and not made.pause and "training had ended" in made.run.notes[0]
+
+
+def test_unanswered_comparisons(auditor):
+    """`skip` leaves the e-value; `win` counts them for the policy there, and against it in the lower bound."""
+    skipped = auditor(float("nan"))
+    metrics = skipped.check(1)
+    assert metrics["audit/e_value"] == 1 and np.isnan(metrics["audit/win_rate"]) and metrics["audit/unanswered"] == M
+    assert skipped.totals()["audit/win_rate"] is None
+    assert skipped.run.notes == ["audit: no comparison was answered, so nothing was tested"]
+    answered = [0.0] * 3
+    for missing, lower in (("skip", True), ("win", False)):
+        made = auditor(*answered, float("nan"), missing=missing)
+        values = [made.check(iteration)["audit/e_value"] for iteration in range(1, 5)]
+        assert (values[3] == values[2]) is lower and (values[3] < values[2]) is not lower
+    bounds = {}
+    for missing in ("skip", "win"):
+        made = auditor(*[1.0] * 8, float("nan"), missing=missing)
+        bounds[missing] = [made.check(iteration)["audit/lower_bound"] for iteration in range(1, 12)][-1]
+    assert bounds["win"] < bounds["skip"]
+
+
+def test_resumed_equals_uninterrupted(auditor, tmp_path):
+    scores = np.random.default_rng(0).choice([0.0, 0.5, 1.0], 12).tolist()
+    whole = auditor(*scores, action="stop")
+    expected = [whole.check(iteration) for iteration in range(1, 13)]
+    trace = (tmp_path / "audit.jsonl").read_text()
+    (tmp_path / "audit.jsonl").unlink()
+    first = auditor(*scores, action="stop")
+    before = [first.check(iteration) for iteration in range(1, 6)]
+    state = json.loads(json.dumps({name: value for name, value in first.state_dict().items() if name != "certified"}))
+    first.check(6)  # lost in the interruption
+    second = auditor(*scores[5:], action="stop")
+    second.load_state_dict({**state, "certified": first.state_dict()["certified"]})
+    after = [second.check(iteration) for iteration in range(6, 13)]
+    assert before + after == expected
+    rows = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    numbers = [{key: value for key, value in row.items() if key != "comparisons"} for row in rows]
+    assert numbers == [
+        {key: value for key, value in json.loads(line).items() if key != "comparisons"} for line in trace.splitlines()
+    ]
+
+
+def test_an_audit_that_is_off_does_nothing(tmp_path):
+    graph = RewardGraph(terms={"a": object()})
+    run = SimpleNamespace(config=SimpleNamespace(reward=graph), directory=tmp_path)
+    made = audit.Auditor(run, None, None, None, 20)
+    assert not made.on and made.check(1) == {} == made.totals() == made.state_dict()
+    made.load_state_dict({})
+    assert not list(tmp_path.iterdir())
+
+
+def test_gold_compares_by_order_only():
+    """The null check of a detector: unit and zero of gold do not matter. An unscored side gives no answer."""
+    gold = np.array([3.0, 1.0, 2.0, np.nan, 2.0, 1.0, 5.0, 0.0])
+
+    def comparer(values):
+        run = SimpleNamespace(corpus=SimpleNamespace(measure=lambda episodes: {"gold": values}))
+        return audit.by_gold(run)
+
+    first = second = said(["p"] * 4, ["r"] * 4)
+    expected = [1.0, 0.5, 0.0, np.nan]
+    for values in (gold, 100 * gold - 7, np.exp(gold)):
+        np.testing.assert_array_equal(comparer(values)(first, second), expected)
+
+
+# --- settings ----------------------------------------------------------------------------------------------------
+
+ON = "reward.audit.labels_per_iteration=8"
+
+
+def test_an_audit_that_is_off_leaves_the_key(tmp_path):
+    plain = planned("ppo", f"outputs={tmp_path}")
+    assert (
+        plain.settings_key == planned("ppo", f"outputs={tmp_path}", "reward.audit.labels_per_iteration=0").settings_key
+    )
+    on = planned("ppo", f"outputs={tmp_path}", ON)
+    assert on.settings_key != plain.settings_key
+    assert "rlhf_lab/monitoring/audit.py:by_gold" in on.code
+
+
+def test_what_cannot_be_audited_is_refused(tmp_path):
+    pairs = ("data=pairs", f"data.path={write_pairs(tmp_path / 'pairs.jsonl', toy_rows(20))}")
+    with pytest.raises(ConfigError, match=r"reward\.audit\.labels_from=gold: data=pairs has no true reward"):
+        checked("ppo", *pairs, ON)
+    assert checked("ppo", *pairs, ON, "needs.gold=reward_model").reward.audit.on
+    with pytest.raises(ConfigError, match=r"algorithm=best_of_n trains no policy on its own samples"):
+        checked("best_of_n", ON)
+    with pytest.raises(ConfigError, match=r"labels_from: dice is not one of gold"):
+        checked("ppo", ON, "reward.audit.labels_from=dice")
+    with pytest.raises(ConfigError, match=r"sharding=fsdp divides between processes; use reward\.audit\.action=pause"):
+        checked("ppo", ON, "reward.audit.action=stop", "sharding=fsdp_full")
+    with pytest.raises(ConfigError, match=r"reward\.audit\.labels_per_iteration=8: .* controls when samples are drawn"):
+        checked("grpo", ON, "engine=trl")
+    with pytest.raises(ConfigError, match=r"delta=0\.5 must be at least 0 and below 0\.5"):
+        checked("ppo", ON, "reward.audit.delta=0.5")
+    with pytest.raises(ConfigError, match=r"reward\.audit\.from .*labels_from"):
+        checked("ppo", ON, "reward.audit.from=gold")
+
+
+def test_every_comparer_is_a_function_of_a_run():
+    found = packs.named("comparers")
+    assert found["gold"] == "rlhf_lab.monitoring.audit:by_gold"
+    assert all(callable(packs.load(reference)) for reference in found.values())
+
+
+# --- report ------------------------------------------------------------------------------------------------------
+
+
+def test_the_section_of_a_report(auditor, tmp_path):
+    made = auditor(1.0, 0.0)
+    for iteration in range(1, 8):
+        made.check(iteration)
+    settings = {"reward": {"audit": {"alpha": 0.05, "delta": 0.1, "labels_from": "gold"}}}
+    section = audited(SimpleNamespace(path=tmp_path, settings=settings))
+    assert section.note.startswith(f"Alarm after {made.alarm_at} iterations: the e-value reached 20 (56 comparisons")
+    assert "at most 5% of runs" in section.note and "at least 0.4" in section.note
+    assert len(section.figures) == 2 and len(section.table.rows) == 8 and section.table.rows[0][0] == "7"
+    (tmp_path / "audit.jsonl").unlink()
+    assert audited(SimpleNamespace(path=tmp_path, settings=settings)) is None
+
+
+def test_a_section_without_answers_or_losses(auditor, tmp_path):
+    auditor(float("nan")).check(1)
+    settings = {"reward": {"audit": {"alpha": 0.05, "delta": 0.1, "labels_from": "gold"}}}
+    section = audited(SimpleNamespace(path=tmp_path, settings=settings))
+    assert section.note.startswith(
+        "No alarm: the largest e-value was 1, below 20 (8 comparisons, 8 of them unanswered)"
+    )
+    assert section.table is None
