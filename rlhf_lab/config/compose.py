@@ -560,7 +560,8 @@ def _planned_seeds(first: list[int], max_seeds: int) -> list[int]:
     """Return `max_seeds` seeds: those of the sweep, then the integers after the largest of them."""
     if len(first) > max_seeds:
         raise ConfigError(
-            f"the sweep has {len(first)} seeds, more than study.max_seeds={max_seeds}; set study.max_seeds={len(first)} "
+            f"the sweep has {len(first)} seeds, more than study.max_seeds={max_seeds}; set "
+            f"study.max_seeds={len(first)} "
             "or name fewer seeds"
         )
     start = max(first) + 1

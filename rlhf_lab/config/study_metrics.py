@@ -60,7 +60,8 @@ def _published_problem(claim: Prediction) -> str | None:
     side = "above" if claim.direction == "higher" else "below"
     kind = "a ratio" if is_ratio else "a difference"
     return (
-        f"predicts: published={claim.published:g} of {claim.metric} is not {claim.direction}; it is {kind}, which must be "
+        f"predicts: published={claim.published:g} of {claim.metric} is not {claim.direction}; it is "
+        f"{kind}, which must be "
         f"{'above 0 and ' if is_ratio else ''}{side} {none:g}"
     )
 

@@ -120,15 +120,26 @@ def one_sided_p(looks: Looks, shift: float = 0.0) -> FloatArray:
     gap_L = looks.mean_L - shift
     with np.errstate(divide="ignore", invalid="ignore"):
         t_L = np.where(looks.error_L > 0, gap_L / looks.error_L, np.where(gap_L > 0, np.inf, -np.inf))
-        p_L = stdtr(looks.count_L - 1, -t_L) / _weight(looks.count_L)
-    tested_L = (looks.count_L >= FIRST) & (looks.count_L <= LAST) & ~np.isnan(p_L)
-    smallest_L = np.minimum.accumulate(np.where(tested_L, p_L, np.inf), axis=-1)
-    return level_of(smallest_L)
+    return level_of(_smallest_p(t_L, looks.count_L))
 
 
 def difference_p(looks: Looks) -> FloatArray:
-    """Return the (…, L) sequential p-values of "the mean is 0", against either direction."""
-    return two_sided(one_sided_p(looks), one_sided_p(looks.negated()))
+    """Return the (…, L) sequential p-values of "the mean is 0", against either direction.
+
+    Twice the smaller p-value of the two directions, which at every look is that of the direction of the mean.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t_L = np.abs(looks.mean_L) / looks.error_L
+    t_L = np.where(looks.error_L > 0, t_L, np.where(looks.mean_L != 0, np.inf, -np.inf))
+    return np.minimum(1.0, 2 * level_of(_smallest_p(t_L, looks.count_L)))
+
+
+def _smallest_p(t_L: FloatArray, count_L: FloatArray) -> FloatArray:
+    """Return q, the smallest weighted one-sided p-value up to each look, (…, L)."""
+    with np.errstate(invalid="ignore"):
+        p_L = stdtr(count_L - 1, -t_L) / _weight(count_L)
+    tested_L = (count_L >= FIRST) & (count_L <= LAST) & ~np.isnan(p_L)
+    return np.minimum.accumulate(np.where(tested_L, p_L, np.inf), axis=-1)
 
 
 def same_p(looks: Looks, margin: float) -> FloatArray:
@@ -203,7 +214,7 @@ def level_of(smallest: ArrayLike) -> FloatArray:
 
 
 def boundary_of(level: float) -> float:
-    """Return the smallest weighted p-value that has sequential p-value `level`, at least the first level of the table."""
+    """Return the smallest weighted p-value whose sequential p-value is `level`, which the table must contain."""
     if not _LEVELS[0] <= level <= 1:
         raise NumericError(f"level {level:g} is outside the table, which begins at {_LEVELS[0]:g}; use a larger level")
     return float(np.exp(np.interp(np.log(level), np.log(_LEVELS), np.log(_QUANTILES))))

@@ -79,8 +79,10 @@ def looks_sentence(log: LookLog) -> str:
         sentences[0] += f"; {log.stopped}"
     if counts:
         sentences.append(
-            "Their tests and intervals hold at every look (the smallest one-sided t p-value so far, calibrated; Holm at "
-            "every look; amounts on a log scale, rates on a logit scale); the other numbers do not account for the looks"
+            "Their tests and intervals hold at every look (the smallest one-sided t p-value so far, "
+            "calibrated; Holm at "
+            "every look; amounts on a log scale, rates on a logit scale); the other numbers do not account "
+            "for the looks"
         )
     if log.seen:
         seen = ", ".join(map(str, log.seen))

@@ -39,7 +39,8 @@ def check_prompts(replication: Replication) -> None:
     """
     if replication.shares_prompts:
         raise ConfigError(
-            "study.until=decided needs test prompts of their own for every seed, but here all seeds are tested on the same "
+            "study.until=decided needs test prompts of their own for every seed, but here all seeds are "
+            "tested on the same "
             "prompts; use data of a simulated world without data.test_seed, or a fixed list of seeds"
         )
 

@@ -246,7 +246,8 @@ def continued_log(directory: Path, plan: Mapping[str, Any], seeds: Sequence[int]
     seen = (*log.seen, *looked)
     if set(seen) & set(seeds):
         raise ConfigError(
-            f"{directory}/study.json: its claims were looked at with seeds {', '.join(map(str, seen))}. The same claims "
+            f"{directory}/study.json: its claims were looked at with seeds {', '.join(map(str, seen))}. The "
+            "same claims "
             "continue with these seeds first; changed claims need seeds that were not seen, such as seed=100,101,102"
         )
     return LookLog(tuple(seeds), seen=seen)

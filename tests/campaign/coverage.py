@@ -26,7 +26,7 @@ import coverage_synthetic
 import coverage_worlds
 import numpy as np
 import type_one
-from covering import BAR, BAR_WORDS, Table, error_of_share, section, share
+from covering import BAR_WORDS, Table, error_of_share, section, share
 
 from rlhf_lab.stages.manifest import git_sha
 
