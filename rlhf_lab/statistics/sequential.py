@@ -130,7 +130,7 @@ def difference_p(looks: Looks) -> FloatArray:
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         t_L = np.abs(looks.mean_L) / looks.error_L
-    t_L = np.where(looks.error_L > 0, t_L, np.where(looks.mean_L != 0, np.inf, -np.inf))
+    t_L = np.where(looks.error_L > 0, t_L, np.where(np.abs(looks.mean_L) > 0, np.inf, -np.inf))
     return np.minimum(1.0, 2 * level_of(_smallest_p(t_L, looks.count_L)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from rlhf_lab.statistics.sequential import (
 
 def interpolated(q: float) -> float:
     """Interpolate the table of boundaries on log scales by hand."""
-    low, high = next((a, b) for a, b in zip(BOUNDARIES, BOUNDARIES[1:], strict=False) if a[1] <= q <= b[1])
+    low, high = next((a, b) for a, b in pairwise(BOUNDARIES) if a[1] <= q <= b[1])
     part = math.log(q / low[1]) / math.log(high[1] / low[1])
     return math.exp(math.log(low[0]) + part * math.log(high[0] / low[0]))
 

@@ -49,7 +49,7 @@ def test_seeds_are_those_of_the_sweep_and_then_the_next_integers():
     words = ["+recipe=study/kl_control", "study.until=decided", "study.max_seeds=4"]
     command = compose.check_command([*words, "seed=100,105"])
     assert [job["seed"] for job in command.jobs[::3]] == [100, 105, 106, 107]
-    with pytest.raises(ConfigError, match="has 5 seeds, more than study.max_seeds=4"):
+    with pytest.raises(ConfigError, match=r"has 5 seeds, more than study\.max_seeds=4"):
         compose.check_command([*words, "seed=0,1,2,3,4"])
     smoke = compose.check_command([*words, "size=smoke"])
     assert smoke.study is not None and smoke.study.until is None  # one seed decides nothing
