@@ -94,7 +94,8 @@ def plan_of(directory) -> dict:
 def test_a_study_stops_when_decided(directory, capsys):
     progress = seed_by_seed.Progress(directory, SETTINGS)
     assert not progress.finish_seed(2)
-    assert "2 of at most 4 seeds done, 0 s; the first look is after 3 seeds" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "2 of at most 4 seeds done, " in out and "; the first look is after 3 seeds" in out
     assert progress.finish_seed(3)
     log = LookLog.from_dict(plan_of(directory)["looks"])
     assert log.looks == (Look(3, {0: CONFIRMED}, ()),)
@@ -108,12 +109,12 @@ def test_a_study_stops_when_decided(directory, capsys):
 def test_limits_stop_a_study(directory, capsys):
     plan = plan_of(directory) | {"predicts": [CLAIM | {"level": "stale"}]}
     (directory / "study.json").write_text(json.dumps(plan))
-    progress = seed_by_seed.Progress(directory, replace(SETTINGS, max_minutes=10.0))
+    progress = seed_by_seed.Progress(directory, replace(SETTINGS, max_minutes=600.0))
     assert not progress.finish_seed(3)
-    assert "about 1 more seed, 0 s left" in capsys.readouterr().out
-    progress.longest = 601.0  # another seed would probably end after the limit
+    assert "1 of 1 claims open; about 1 more seed, " in capsys.readouterr().out
+    progress.longest = 36_001.0  # another seed would probably end after the limit
     assert progress.finish_seed(3)
-    assert plan_of(directory)["looks"]["stopped"] == "the limit of 10 minutes is reached"
+    assert plan_of(directory)["looks"]["stopped"] == "the limit of 600 minutes is reached"
     assert seed_by_seed.Progress(directory, SETTINGS).finish_seed(4)
     looks = plan_of(directory)["looks"]
     assert looks["stopped"] == "the limit of 4 seeds is reached"
