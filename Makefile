@@ -10,7 +10,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 TESTS := $(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --ignore=tests/lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all smoke check format bench faults mutants coverage recipes path mirror wheel clean
+.PHONY: help setup demo test test-all smoke check format bench faults mutants coverage sequential recipes path mirror wheel clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -50,6 +50,9 @@ mutants: $(STAMPS)/dev ## make small faults in a copy of the code, one at a time
 
 coverage: $(STAMPS)/dev ## simulate how often intervals hold the truth and verdicts are wrong; 15 minutes
 	@$(BIN)/python tests/campaign/coverage.py --out docs/results/coverage.md
+
+sequential: $(STAMPS)/dev ## simulate studies that stop when decided: wrong verdicts, power and seeds; two minutes
+	@$(BIN)/python tests/campaign/sequential.py --out docs/results/sequential.md
 
 recipes: $(STAMPS)/dev ## make the table of recipes/README.md from what the recipes say
 	@$(BIN)/python tests/recipe_table.py

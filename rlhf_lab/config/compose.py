@@ -287,7 +287,8 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
             named = {_key(override) for override in usable}
             if base["size"] == "smoke":
                 # Use only the levels of the quick size: the smoke size reduces all other settings further.
-                quick, _ = _quick_study(study, named)
+                # One seed decides nothing, so a study of this size does not wait for decisions.
+                quick, _ = _quick_study(dataclasses.replace(study, until=None), named)
                 study = _with_levels(quick, smoke.first_levels(quick, named))
             elif study.size == "quick":
                 study, quick_overrides = _quick_study(study, named)
@@ -300,6 +301,10 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
                 study = _with_levels(study, {study.by: fixed_by})
             from_study = {key: levels for key, levels in study.sweep.items() if key not in named}
             swept = {**from_study, **swept}
+        if study and study.until:
+            # Seeds vary slowest, so that all levels of a seed run before the next seed.
+            seeds = _planned_seeds(swept.pop("seed", [base["seed"]]), study.max_seeds)
+            swept = {"seed": seeds, **swept}
         # Composed values by the choices of a job: jobs that choose the same options share one composition.
         composed = {first_choices: base}
         for levels in itertools.product(*swept.values()):
@@ -312,6 +317,8 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
             jobs.append(job)
     except ConfigError as error:
         problems.extend(error.problems)
+    if study:
+        problems.extend(study_metrics.published_problems(study))
     if study and not typed:
         problems.extend(study_metrics.problems(study, recipe, configs))
     if not configs:
@@ -547,6 +554,18 @@ def _quick_study(study: StudySettings, named: set[str]) -> tuple[StudySettings, 
     levels = {key: value for key, value in quick.items() if key in study.sweep and isinstance(value, list)}
     overrides = [f"{forced(key)}={literal(value)}" for key, value in quick.items() if key not in levels]
     return _with_levels(study, levels), overrides
+
+
+def _planned_seeds(first: list[int], max_seeds: int) -> list[int]:
+    """Return `max_seeds` seeds: those of the sweep, then the integers after the largest of them."""
+    if len(first) > max_seeds:
+        raise ConfigError(
+            f"the sweep has {len(first)} seeds, more than study.max_seeds={max_seeds}; set "
+            f"study.max_seeds={len(first)} "
+            "or name fewer seeds"
+        )
+    start = max(first) + 1
+    return [*first, *range(start, start + max_seeds - len(first))]
 
 
 def _with_levels(study: StudySettings, levels: dict[str, list[Any]]) -> StudySettings:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.root import Config
-from rlhf_lab.config.study_settings import StudySettings
+from rlhf_lab.config.study_settings import Prediction, StudySettings
 from rlhf_lab.core import measures
+from rlhf_lab.core.metrics import scale_of
 
 
 def problems(study: StudySettings, recipe: str | None, configs: Sequence[Config]) -> list[str]:
@@ -40,6 +41,29 @@ def problems(study: StudySettings, recipe: str | None, configs: Sequence[Config]
     remedies.append("data of a simulated world, such as data=mini_hh")
     use = ", or ".join(remedies)
     return [f"{recipe or 'the study'} is decided by a metric that data={data} cannot measure: {missing}; use {use}"]
+
+
+def published_problems(study: StudySettings) -> list[str]:
+    """Return a problem for each claim whose published effect does not have the claim's direction."""
+    return [problem for claim in study.predicts if (problem := _published_problem(claim))]
+
+
+def _published_problem(claim: Prediction) -> str | None:
+    """Return what is wrong with a published effect, which must have the claim's direction; None if nothing is."""
+    if claim.published is None:
+        return None
+    is_ratio = scale_of(claim.metric) == "log"
+    none = 1.0 if is_ratio else 0.0
+    is_possible = claim.published > 0 or not is_ratio
+    if is_possible and (claim.published > none if claim.direction == "higher" else claim.published < none):
+        return None
+    side = "above" if claim.direction == "higher" else "below"
+    kind = "a ratio" if is_ratio else "a difference"
+    return (
+        f"predicts: published={claim.published:g} of {claim.metric} is not {claim.direction}; it is "
+        f"{kind}, which must be "
+        f"{'above 0 and ' if is_ratio else ''}{side} {none:g}"
+    )
 
 
 def _measures(config: Config, metric: str) -> bool:

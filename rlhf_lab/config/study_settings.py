@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from rlhf_lab.config.section import Section, section
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import CheckedSettings, Ge, Le, NotEmpty
+from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt, Le, NotEmpty
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class Prediction(CheckedSettings):
         versus: level to compare with; None is the baseline.
         margin: largest difference that still counts as the same, in units of the metric.
         by: level of the study's `by` if the claim is about one of them; None uses all together.
+        published: published difference in the claimed direction, in units of the metric; for amounts such as KL, tokens
+            and seconds the published ratio. The claim is then also tested for being smaller than published.
     """
 
     metric: str
@@ -30,11 +32,16 @@ class Prediction(CheckedSettings):
     versus: Any = None
     margin: float = 0.0
     by: Any = None
+    published: float | None = None
 
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
             (self.direction != "same" or self.margin > 0, "direction=same needs a margin above 0"),
+            (
+                self.direction != "same" or self.published is None,
+                "direction=same has no published effect; use a margin",
+            ),
         )
 
 
@@ -140,6 +147,10 @@ class StudySettings(Section):
         crossings: metrics at growing positions: the table and the conclusion state from which position on a level is
             ahead of the baseline, with an interval.
         processes: number of jobs that run at the same time on this machine.
+        until: `decided` runs the study seed by seed, looks at the claims after every seed from the third on, and stops
+            when all of them are decided. The sweep's seeds come first, then the integers after them.
+        max_seeds: maximum number of seeds with until=decided.
+        max_minutes: with until=decided, no seed starts that would probably end after this many minutes.
         size: `full` runs the recipe as written; `quick` applies the overrides in `quick`.
         quick: override → value of the small version of the study.
     """
@@ -160,6 +171,9 @@ class StudySettings(Section):
     correlations: list[CorrelationSettings] = field(default_factory=list)
     crossings: list[CrossingSettings] = field(default_factory=list)
     processes: int = 2
+    until: Literal["decided"] | None = None
+    max_seeds: Annotated[int, Ge(3), Le(200, hint="the tests are calibrated up to this number")] = 12
+    max_minutes: Annotated[float, Gt(0)] | None = None
     size: Literal["full", "quick"] = "full"
     quick: dict[str, Any] = field(default_factory=dict)
 
@@ -209,4 +223,6 @@ class StudySettings(Section):
                 (not levels or p.level in levels, f"predicts: {p.level} is not a level of {self.compare}: {levels}")
                 for p in self.predicts
             ),
+            (self.until is None or bool(self.predicts), "until=decided needs claims; add predicts"),
+            (self.until is None or self.compare != "seed", "until=decided compares levels of a setting, not seeds"),
         )

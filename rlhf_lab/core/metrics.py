@@ -20,6 +20,15 @@ ROOMS = ("evaluations", "environments", "training", "monitoring", "algorithms", 
 SHOWN = ("title", "unit", "better", "phrase", "column", "relative_to")
 """Fields of `Metric` that determine how a number is displayed."""
 
+Scale = Literal["raw", "log", "logit"]
+AMOUNTS = re.compile(r"kl$|(\w+_)?tokens(@\d+)?$|(\w+_)?(seconds|s|usd)$")
+"""Metrics that are positive amounts."""
+RATES = re.compile(
+    r"(\w+_)?accuracy([/@].+)?$|(correct|success)(/.+)?$|gold_agreement$|win_rate$|ended$|truncated$"
+    r"|(planted_)?(caught|false_alarm)_\d+$"
+)
+"""Metrics that are fractions of a number of rows, in addition to those of kind `rate`."""
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -194,6 +203,13 @@ def metric(name: str) -> Metric:
     templates = (metric for metric in metrics.values() if "<" in metric.name)
     template = next((metric for metric in templates if metric.matches(name)), None)
     return replace(template, name=name, title="") if template else Metric(name, "")
+
+
+def scale_of(name: str) -> Scale:
+    """Return the scale on which differences of a metric are not skewed: logarithms of amounts, logits of rates."""
+    if AMOUNTS.match(name):
+        return "log"
+    return "logit" if RATES.match(name) or metric(name).kind == "rate" else "raw"
 
 
 @cache

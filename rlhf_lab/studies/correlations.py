@@ -19,8 +19,8 @@ from rlhf_lab.config.overrides import level_name
 from rlhf_lab.results.wording import compact, markdown_row, metric_phrase, metric_title
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.rank_correlation import MIN_UNITS, Difference, compare_predictors, rank_correlation
+from rlhf_lab.studies.claims import CONFIRMED, REFUTED, UNCLEAR, UNTESTED
 from rlhf_lab.studies.frame import Study
-from rlhf_lab.studies.verdict import CONFIRMED, REFUTED, UNCLEAR, UNTESTED
 
 HEADINGS = ("claim", "here", "units", "correlation", "each panel")
 

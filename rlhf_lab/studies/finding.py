@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from rlhf_lab.results.answer import Conclusion
 from rlhf_lab.results.wording import SMOKE_CAVEAT, compact, metric_phrase, p_equals, signed
 from rlhf_lab.statistics.inference import repetitions_to_decide
+from rlhf_lab.studies.claims import ALPHA, NOT_SWEPT, VERDICTS
 from rlhf_lab.studies.correlations import correlation_conclusion
 from rlhf_lab.studies.crossing import crossing_conclusion
 from rlhf_lab.studies.curves import curve_conclusion
 from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.look_log import LookLog
 from rlhf_lab.studies.pareto_front import pareto_conclusion
 from rlhf_lab.studies.replication import list_in_words
 from rlhf_lab.studies.table import LevelRow, MetricSection
-from rlhf_lab.studies.verdict import ALPHA, NOT_SWEPT, VERDICTS, ClaimVerdict, verdict_summary, verdicts
+from rlhf_lab.studies.verdict import ClaimVerdict, verdict_summary, verdicts
 
 SHOWN_CLAIMS = 4
 """Maximum number of claims written out in the conclusion; the table below it has all of them."""
@@ -58,6 +60,8 @@ def _limit_sentences(study: Study) -> list[str]:
         sentences.append("One seed cannot tell a difference from noise between seeds: use three or more.")
     else:
         sentences.append(study.replication.sentence(seeds))
+    if study.log is not None:
+        sentences.append(looks_sentence(study.log))
     if study.has_gold:
         sentences.append(f"Gold is {study.gold_source}.")
     if completed < total:
@@ -69,6 +73,25 @@ def _limit_sentences(study: Study) -> list[str]:
             f"Files of {changed} of {total} jobs changed after completion; the numbers use their present content."
         )
     return sentences
+
+
+def looks_sentence(log: LookLog) -> str:
+    """Return when a study that stops when decided was looked at, why it stopped, and what its tests account for."""
+    counts = ", ".join(str(look.seeds) for look in log.looks)
+    sentences = [f"The claims were looked at n = {counts}" if counts else "The claims were not looked at yet"]
+    if log.stopped:
+        sentences[0] += f"; {log.stopped}"
+    if counts:
+        sentences.append(
+            "Their tests and intervals hold at every look (the smallest one-sided t p-value so far, "
+            "calibrated; Holm at "
+            "every look; amounts on a log scale, rates on a logit scale); the other numbers do not account "
+            "for the looks"
+        )
+    if log.seen:
+        seen = ", ".join(map(str, log.seen))
+        sentences.append(f"The claims changed after seeds {seen} were looked at; only other seeds count here")
+    return " ".join(f"{sentence}." for sentence in sentences)
 
 
 def seeds_of(study: Study) -> list[int]:

@@ -19,9 +19,12 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.results.gains import policy_of, prompt_means
 from rlhf_lab.results.paths import policies_on_path
 from rlhf_lab.results.rundir import StoredRun, is_run, read_json, read_run
+from rlhf_lab.studies.look_log import NOT_NEEDED, LookLog
 from rlhf_lab.studies.replication import UNKNOWN, Replication
 
 COMPLETED = "completed"
+NOT_RUN = "not run"
+"""Status of jobs that never started."""
 ALL_SEEDS = "all seeds"
 """Name of the only level of a sweep over seeds alone: seeds are repetitions and are not compared with each other."""
 
@@ -57,6 +60,7 @@ class Study:
         crossings: metrics at growing positions, as `study_settings.CrossingSettings` in plain values.
         prompts: job → metrics of its last policy by prompt, if all seeds are tested on the same prompts.
         worlds: completed job → `StoredRun.world`.
+        log: looks of a study that stops when its claims are decided; None for a study with a fixed list of seeds.
     """
 
     path: Path
@@ -83,6 +87,7 @@ class Study:
     crossings: tuple[Mapping[str, Any], ...] = ()
     prompts: Mapping[int, pd.DataFrame] = field(default_factory=dict)
     worlds: Mapping[int, str] = field(default_factory=dict)
+    log: LookLog | None = None
 
     @property
     def has_gold(self) -> bool:
@@ -206,6 +211,7 @@ def read_study(directory: Path | str) -> Study:
                 policies.append({**job_keys, **index, **means})
     baseline = ALL_SEEDS if compare == "seed" else plan.get("baseline")
     recipe = str(plan.get("recipe") or directory.name)
+    log = LookLog.from_dict(plan["looks"]) if plan.get("looks") else None
     return Study(
         path=directory,
         recipe=recipe,
@@ -221,7 +227,7 @@ def read_study(directory: Path | str) -> Study:
         predicts=tuple(plan.get("predicts") or ()),
         size=str(plan.get("size") or "full"),
         factors=factors,
-        frame=pd.DataFrame(rows),
+        frame=_without_unneeded(pd.DataFrame(rows), log),
         policies=pd.DataFrame(policies),
         gold_source=" or ".join(gold_sources),
         replication=replication,
@@ -231,7 +237,21 @@ def read_study(directory: Path | str) -> Study:
         crossings=tuple(plan.get("crossings") or ()),
         prompts=prompts,
         worlds=worlds,
+        log=log,
     )
+
+
+def _without_unneeded(frame: pd.DataFrame, log: LookLog | None) -> pd.DataFrame:
+    """Drop the jobs that a study which stopped early did not need: skipped ones, and all seeds after the last one run.
+
+    The first seed is kept, so that every level has a row.
+    """
+    if log is None:
+        return frame
+    position = frame["seed"].map(log.seeds.index)
+    started = frame["status"] != NOT_RUN
+    last = int(position[started].max()) if started.any() else 0
+    return frame[(frame["status"] != NOT_NEEDED) & (position <= last)]
 
 
 def _read_plan(directory: Path) -> dict[str, Any]:
@@ -259,7 +279,7 @@ def _read_job(
     """
     row: dict[str, Any] = {
         "index": index,
-        "status": "not run",
+        "status": NOT_RUN,
         "error": "",
         "run": None,
         "changed": "",

@@ -11,20 +11,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scipy import stats
+
 from rlhf_lab.config.overrides import level_name
-from rlhf_lab.results.wording import metric_phrase, p_equals, signed, with_digits_of
+from rlhf_lab.core.metrics import scale_of
+from rlhf_lab.results.wording import compact, metric_phrase, p_equals, signed, with_digits_of
 from rlhf_lab.statistics.inference import Comparison, equivalence, holm, repetitions_to_decide
+from rlhf_lab.studies.claims import (
+    ALPHA,
+    CONFIRMED,
+    NOT_SWEPT,
+    REFUTED,
+    SMALLER,
+    UNCLEAR,
+    UNTESTED,
+    VERDICTS,
+    compared_levels,
+    missing_levels,
+    panel_of_claim,
+)
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import paired_jobs
 from rlhf_lab.studies.replicates import level_difference
 from rlhf_lab.studies.replication import list_in_words
-
-CONFIRMED, REFUTED, UNCLEAR, UNTESTED = "confirmed", "not confirmed", "not distinguishable", "not tested"
-NOT_SWEPT = "not in this sweep"
-VERDICTS = (CONFIRMED, REFUTED, UNCLEAR, UNTESTED, NOT_SWEPT)
-"""All verdicts, in the order in which a conclusion lists them."""
-ALPHA = 0.05
-"""Level of the tests after Holm's adjustment."""
+from rlhf_lab.studies.scales import scaled_difference
+from rlhf_lab.studies.sequential import MAX_FAILED, ClaimState, claim_states
 
 
 @dataclass(frozen=True)
@@ -34,13 +45,16 @@ class ClaimVerdict:
     Attributes:
         claim: the claim in words, e.g. "verbose rate is lower with λ 0.5 than with λ 0".
         verdict: `confirmed`, `not confirmed` (the opposite is found, or a difference although equivalence was claimed),
-            `not distinguishable`, `not tested` (fewer than two shared seeds) or `not in this sweep` (the command line
+            `smaller than published` (the effect in the published direction is smaller, perhaps none),
+            `not distinguishable`, `not tested` (too few shared seeds) or `not in this sweep` (the command line
             narrowed the sweep, and no job has the level that the claim compares).
         sentence: the verdict in words, with the numbers behind it.
-        comparison: level − versus, paired by seed; None if not tested.
+        comparison: level − versus, paired by seed; None if not tested. If the study stops when its claims are decided,
+            the interval is the sequential one.
         p_holm: p-value adjusted over all claims of the study; NaN if not tested.
         seeds: number of seeds that would decide an undecided claim if difference and standard deviation stay as
             observed; None if unknown, or above the search limit.
+        notes: what else is known of the claim of a study that stops when decided, as the end of a sentence.
     """
 
     claim: str
@@ -49,32 +63,42 @@ class ClaimVerdict:
     comparison: Comparison | None = None
     p_holm: float = math.nan
     seeds: int | None = None
+    notes: str = ""
 
 
 def verdicts(study: Study) -> list[ClaimVerdict]:
     """Return one verdict per claim of the study, in its order."""
+    if study.log is not None:
+        states = claim_states(study)
+        return [_sequential_verdict(study, claim, state) for claim, state in zip(study.predicts, states, strict=True)]
     comparisons = [_compare_levels(study, claim) for claim in study.predicts]
-    claims_compared = zip(study.predicts, comparisons, strict=True)
-    p_values = [claim_p(claim, comparison) for claim, comparison in claims_compared]
+    claims_compared = list(zip(study.predicts, comparisons, strict=True))
+    p_values = [
+        min(claim_p(claim, comparison), published_p(study, claim, comparison)) for claim, comparison in claims_compared
+    ]
     # One family for all claims of the study.
     adjusted = holm(p_values)
-    return [
-        _judge_claim(study, claim, comparison, p_holm)
-        for claim, comparison, p_holm in zip(study.predicts, comparisons, adjusted, strict=True)
-    ]
+    rows = []
+    for index, (claim, comparison) in enumerate(claims_compared):
+        own_p = holm([*p_values[:index], claim_p(claim, comparison), *p_values[index + 1 :]])[index]
+        rows.append(_judge_claim(study, claim, comparison, adjusted[index], own_p))
+    return rows
 
 
-def _judge_claim(study: Study, claim: Mapping[str, Any], comparison: Comparison | None, p_holm: float) -> ClaimVerdict:
-    """Decide one claim and write its sentence."""
+def _judge_claim(
+    study: Study, claim: Mapping[str, Any], comparison: Comparison | None, p_holm: float, own_p: float
+) -> ClaimVerdict:
+    """Decide one claim and write its sentence. `own_p` is its p-value after Holm without its published effect."""
     words = claim_in_words(study, claim)
     # The command line may have removed the level from the sweep.
     if missing := missing_levels(study, claim):
-        sentence = f"Not in this sweep, because no job has {list_in_words(missing)}: {words}."
-        return ClaimVerdict(words, NOT_SWEPT, sentence)
+        return ClaimVerdict(words, NOT_SWEPT, _not_swept_sentence(missing, words))
     if comparison is None or math.isnan(p_holm):
         sentence = f"Not tested, because fewer than two seeds completed and were scored on both sides: {words}."
         return ClaimVerdict(words, UNTESTED, sentence, comparison)
-    verdict = decide(claim, comparison, p_holm)
+    # If the claim's own test does not decide it, only the test of its published effect can have.
+    is_smaller = p_holm <= ALPHA < own_p
+    verdict = SMALLER if is_smaller else decide(claim, comparison, p_holm)
     seeds = None
     if verdict == UNCLEAR:
         # Only a claim of equivalence is decided by its margin.
@@ -85,43 +109,59 @@ def _judge_claim(study: Study, claim: Mapping[str, Any], comparison: Comparison 
             margin=margin,
             alpha=ALPHA / len(study.predicts),
         )
-    sentence = _claim_sentence(study, claim, verdict, comparison, p_holm, seeds)
+    numbers = _means_and_difference(study, claim, comparison, p_holm)
+    needed = more_seeds(seeds) if verdict == UNCLEAR else ""
+    sentence = _claim_sentence(study, claim, verdict, f"{numbers}{needed}")
     return ClaimVerdict(words, verdict, sentence, comparison, p_holm, seeds)
+
+
+def _sequential_verdict(study: Study, claim: Mapping[str, Any], state: ClaimState) -> ClaimVerdict:
+    """Write the sentence of a claim of a study that stops when its claims are decided."""
+    words = claim_in_words(study, claim)
+    if state.verdict == NOT_SWEPT:
+        return ClaimVerdict(words, NOT_SWEPT, _not_swept_sentence(missing_levels(study, claim), words))
+    if state.comparison is None:
+        sentence = f"Not tested, because fewer than three seeds completed and were scored on both sides: {words}."
+        return ClaimVerdict(words, state.verdict, sentence, p_holm=state.p_holm)
+    notes = sequential_notes(claim, state)
+    numbers = _means_and_difference(study, claim, state.comparison, state.p_holm)
+    sentence = _claim_sentence(study, claim, state.verdict, f"{numbers}{notes}")
+    return ClaimVerdict(words, state.verdict, sentence, state.comparison, state.p_holm, state.seeds, notes)
+
+
+def sequential_notes(claim: Mapping[str, Any], state: ClaimState) -> str:
+    """Return what else is known of a claim after a look, as the end of a sentence: ratio, published effect, limits."""
+    notes = []
+    if state.ratio is not None:
+        kind = "ratio" if scale_of(claim["metric"]) == "log" else "odds ratio"
+        notes.append(f"{kind} {compact(state.ratio)}")
+    if state.smaller:
+        notes.append(f"smaller than the published {published_in_words(claim)}")
+    if state.decided_at is not None:
+        notes.append(f"decided at {state.decided_at} seeds")
+    elif state.failed > MAX_FAILED:
+        notes.append(f"no verdict, because {state.failed:.0%} of its seeds have no result on both sides")
+    elif state.seeds is not None:
+        notes.append(f"about {state.seeds} seeds would decide it if the difference stays as observed")
+    if state.skewed:
+        notes.append("the differences are skewed, so the test may be wrong more often than it says")
+    return "".join(f"; {note}" for note in notes)
+
+
+def _not_swept_sentence(missing: Sequence[str], words: str) -> str:
+    """Return the sentence of a claim about levels that no job has."""
+    return f"Not in this sweep, because no job has {list_in_words(missing)}: {words}."
 
 
 def _compare_levels(study: Study, claim: Mapping[str, Any]) -> Comparison | None:
     """Return level − versus of a claim; None if fewer than two seeds have both."""
-    panel = _panel_of_claim(study, claim)
+    panel = panel_of_claim(study, claim)
     if panel is None:
         return None
-    level, versus = level_name(claim["level"]), _versus_level(study, claim)
-    comparison = level_difference(panel, claim["metric"], level, versus)
+    comparison = level_difference(panel, claim["metric"], *compared_levels(study, claim))
     if comparison is None or comparison.difference.clusters < 2:
         return None
     return comparison
-
-
-def _panel_of_claim(study: Study, claim: Mapping[str, Any]) -> Study | None:
-    """Return the jobs that a claim is about: all, or those with one value of `by`; None if there are none."""
-    if claim.get("by") is None:
-        return study
-    if study.by not in study.factors:  # the command line set `by` to one value; the claims left are about that value
-        return study
-    return dict(study.panels()).get(level_name(claim["by"]))
-
-
-def missing_levels(study: Study, claim: Mapping[str, Any]) -> list[str]:
-    """Return labels of the levels that a claim compares but no job of the study has, finished or not."""
-    compared = (level_name(claim["level"]), _versus_level(study, claim))
-    missing = [study.label(level) for level in compared if level not in study.levels]
-    if _panel_of_claim(study, claim) is None:
-        missing.append(study.panel_label(level_name(claim["by"])))
-    return missing
-
-
-def _versus_level(study: Study, claim: Mapping[str, Any]) -> str:
-    """Return the level that a claim compares with; the baseline by default."""
-    return study.baseline if claim.get("versus") is None else level_name(claim["versus"])
 
 
 def claim_p(claim: Mapping[str, Any], comparison: Comparison | None) -> float:
@@ -138,6 +178,25 @@ def claim_p(claim: Mapping[str, Any], comparison: Comparison | None) -> float:
     return min(equivalence(comparison, claim["margin"]))
 
 
+def published_p(study: Study, claim: Mapping[str, Any], comparison: Comparison | None) -> float:
+    """Return the one-sided p-value of "the effect is at least the published one"; inf without a published effect.
+
+    The published effect is a difference in the metric's unit; for a metric on a log scale (`scales.py`) it is a ratio.
+    """
+    published = claim.get("published")
+    if published is None or comparison is None:
+        return math.inf
+    panel = panel_of_claim(study, claim)
+    if panel is not None and scale_of(claim["metric"]) == "log":
+        comparison = scaled_difference(panel, claim["metric"], *compared_levels(study, claim))
+        published = math.log(published)
+    if comparison is None or not comparison.standard_error > 0:
+        return math.inf
+    # Positive if the difference falls short of the published one, whichever sign that has.
+    distance = math.copysign(1, published) * (published - comparison.difference.mean)
+    return float(stats.t.sf(distance / comparison.standard_error, comparison.freedom))
+
+
 def decide(claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> str:
     """Return the verdict on one claim, at 5 % after Holm's adjustment over the claims of the study."""
     if not p_holm <= ALPHA:  # also for NaN
@@ -150,20 +209,27 @@ def decide(claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> s
 
 def claim_in_words(study: Study, claim: Mapping[str, Any]) -> str:
     """Return the claim in words, for example "verbose rate is lower with λ 0.5 than with λ 0"."""
-    level = study.label(level_name(claim["level"]))
-    versus = study.label(_versus_level(study, claim))
+    level, versus = map(study.label, compared_levels(study, claim))
     metric = metric_phrase(claim["metric"])
-    panel = ""
-    if claim.get("by") is not None:
-        panel = f" ({study.panel_label(level_name(claim['by']))})"
+    panel = _panel_in_words(study, claim)
     if claim["direction"] == "same":
         return f"{metric} with {level} is within {claim['margin']:g} of that with {versus}{panel}"
     return f"{metric} is {claim['direction']} with {level} than with {versus}{panel}"
 
 
-def _claim_sentence(
-    study: Study, claim: Mapping[str, Any], verdict: str, comparison: Comparison, p_holm: float, seeds: int | None
-) -> str:
+def _panel_in_words(study: Study, claim: Mapping[str, Any]) -> str:
+    """Return the value of `by` that a claim is about, in brackets; empty if it is about all jobs."""
+    return "" if claim.get("by") is None else f" ({study.panel_label(level_name(claim['by']))})"
+
+
+def published_in_words(claim: Mapping[str, Any]) -> str:
+    """Return the published effect of a claim: a signed difference, or a ratio."""
+    if scale_of(claim["metric"]) == "log":
+        return f"ratio of {claim['published']:g}"
+    return f"{claim['published']:+g}".replace("-", "−")
+
+
+def _claim_sentence(study: Study, claim: Mapping[str, Any], verdict: str, numbers: str) -> str:
     """Return a claim with its verdict and numbers, as a sentence.
 
     For example "Undecided: gold reward, λ = 0.5 against λ = 0: −0.23 against −0.24 (difference +0.01 ±0.54, p = 1.00)".
@@ -180,23 +246,14 @@ def _claim_sentence(
             "lower": "it is higher",
         }[claimed]
         statement = f"Not confirmed: {metric} was expected to be {expected}, but {opposite}"
+    elif verdict == SMALLER:
+        statement = f"Smaller than published ({published_in_words(claim)}): {metric}"
     else:
         statement = f"Undecided: {metric}"
         if claimed == "same":
             statement += f", {expected}"
-    numbers = _means_and_difference(study, claim, comparison, p_holm)
-    needed = more_seeds(seeds) if verdict == UNCLEAR else ""
-    return f"{statement}, {_sides_in_words(study, claim)}: {numbers}{needed}."
-
-
-def _sides_in_words(study: Study, claim: Mapping[str, Any]) -> str:
-    """Return the two levels that a claim compares, for example "λ 0.5 against λ 0 (small)"."""
-    level = study.label(level_name(claim["level"]))
-    versus = study.label(_versus_level(study, claim))
-    panel = ""
-    if claim.get("by") is not None:
-        panel = f" ({study.panel_label(level_name(claim['by']))})"
-    return f"{level} against {versus}{panel}"
+    level, versus = map(study.label, compared_levels(study, claim))
+    return f"{statement}, {level} against {versus}{_panel_in_words(study, claim)}: {numbers}."
 
 
 def more_seeds(seeds: int | None) -> str:
@@ -208,9 +265,8 @@ def more_seeds(seeds: int | None) -> str:
 
 def _means_and_difference(study: Study, claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> str:
     """Return the means of the paired jobs on both sides, their difference and its adjusted p-value."""
-    panel = _panel_of_claim(study, claim) or study
-    level = level_name(claim["level"])
-    pairs = paired_jobs(panel, claim["metric"], level, _versus_level(study, claim)).dropna()
+    panel = panel_of_claim(study, claim) or study
+    pairs = paired_jobs(panel, claim["metric"], *compared_levels(study, claim)).dropna()
     gap = comparison.difference
     level_mean = with_digits_of(float(pairs["a"].mean()), gap)
     versus_mean = with_digits_of(float(pairs["b"].mean()), gap)
@@ -222,8 +278,8 @@ def verdict_numbers(verdict: ClaimVerdict) -> str:
     if verdict.verdict == NOT_SWEPT:
         return "no job with this level"
     if verdict.comparison is None:
-        return "fewer than two shared seeds"
-    return f"{signed(verdict.comparison.difference)}, {p_equals(verdict.p_holm)}"
+        return "too few shared seeds"
+    return f"{signed(verdict.comparison.difference)}, {p_equals(verdict.p_holm)}{verdict.notes}"
 
 
 def verdict_summary(rows: Sequence[ClaimVerdict]) -> str:

@@ -12,7 +12,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,20 +23,21 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from rich.markup import escape
 
 from rlhf_lab.config import check, compose, registry, root, schema, typed_sweep
-from rlhf_lab.config.overrides import forced, literal
+from rlhf_lab.config.overrides import forced, level_name, literal
 from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.config.study_settings import ParetoSettings, StudySettings
 from rlhf_lab.core import invocation
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, LabError
-from rlhf_lab.core.files import check_outputs, make_dir, read_json, read_object, write_json, write_text
+from rlhf_lab.core.files import check_outputs, json_text, make_dir, read_json, read_object, write_json, write_text
 from rlhf_lab.core.machine import PROCESSES, usable_cores, visible_gpus
 from rlhf_lab.core.metrics import metric
 from rlhf_lab.core.redaction import redacted, redacted_arguments
 from rlhf_lab.core.signals import die_with_parent
 from rlhf_lab.reports.policy_table import number
 from rlhf_lab.stages import artifacts, preflight
-from rlhf_lab.studies.replication import replication
+from rlhf_lab.studies.look_log import NOT_NEEDED, LookLog
+from rlhf_lab.studies.replication import Replication, replication
 from rlhf_lab.trackers.settings import marked
 
 SWEEP = "RLHF_LAB_SWEEP"
@@ -45,6 +46,8 @@ GPU = "RLHF_LAB_SWEEP_GPU"
 """Environment variable of a joblib worker that has got its GPU; "" if it keeps all of them."""
 SUBMITTED = "SUBMITIT_EXECUTOR"
 """Environment variable of jobs that submitit started."""
+LIMITS = ("++study.max_seeds=", "++study.max_minutes=")
+"""Overrides that do not change a study, but how far it runs; with other limits it continues in the same directory."""
 LAUNCHERS = {
     "joblib": ("hydra.launcher.n_jobs={processes}", "hydra.launcher.verbose=0"),
     "submitit_local": ("hydra.launcher.timeout_min=10080", "hydra.sweeper.max_batch_size={processes}"),
@@ -73,19 +76,34 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     # All jobs are checked before the first one starts, because a problem of the last job would appear hours later.
     stages = preflight.planned(command)
     preflight.check(stages)
+    stopping = _stopping_when_decided(directory, study, replication(stages, command.jobs))
     _write_plan(directory, command, study, stages)
     stored = sum(stage.result() is not None for stage in stages)
     console.print(f"[bold]{command.recipe or 'sweep'}[/]: {escape(redacted(study.question))}", soft_wrap=True)
     if command.configs[0].size == "smoke":
         console.print(f"  [yellow]{NOTICE}[/]", soft_wrap=True)
-    console.print(f"  {len(stages)} jobs, {stored} of them already in the store; directory {directory}", soft_wrap=True)
+    jobs = f"at most {len(stages)}" if study.until else len(stages)
+    console.print(f"  {jobs} jobs, {stored} of them already in the store; directory {directory}", soft_wrap=True)
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises errors, and `main` explains them
     try:
         arguments = _hydra_arguments(command, study, directory, config_dir)
-        _launch_jobs(command, arguments, directory, launch)
+        with stopping:
+            _launch_jobs(command, arguments, directory, launch)
     finally:
         failed = _write_results(directory, len(stages))
     return 1 if failed else 0
+
+
+def _stopping_when_decided(
+    directory: Path, study: StudySettings, replicated: Replication
+) -> AbstractContextManager[None]:
+    """Return the context that stops a study with until=decided; for others one that does nothing."""
+    if study.until is None:
+        return nullcontext()
+    from rlhf_lab.sweeps import seed_by_seed  # imports the statistics, which single runs do not need
+
+    seed_by_seed.check_prompts(replicated)
+    return seed_by_seed.stopping_when_decided(directory, study)
 
 
 def check_fronts(fronts: Sequence[ParetoSettings]) -> None:
@@ -102,7 +120,7 @@ def check_fronts(fronts: Sequence[ParetoSettings]) -> None:
 def study_dir(command: compose.Command) -> Path:
     """Return the directory of a checked command's study. Shared overrides or a typed sweep add a hash to its name."""
     name = (command.recipe or "sweep").removeprefix("study/").replace("/", "-")
-    shared = _shared_overrides(command)
+    shared = [override for override in _shared_overrides(command) if not override.startswith(LIMITS)]
     if shared or command.typed:
         digest = sha256("\n".join(sorted(shared)).encode()).hexdigest()
         name += f"-{digest[:6]}"
@@ -164,9 +182,6 @@ def _write_plan(
     stages: Sequence[artifacts.Stage],
 ) -> None:
     """Write study.json, and remove the records of an earlier sweep's jobs."""
-    make_dir(directory)
-    for index in range(len(command.jobs)):
-        (directory / "jobs" / str(index) / "job.json").unlink(missing_ok=True)
     metrics_chosen_later = command.typed and not any(_names_metrics(override) for override in command.overrides)
     plan = {
         "recipe": command.recipe,
@@ -202,7 +217,44 @@ def _write_plan(
         plan["correlations"] = [schema.to_plain_values(claim) for claim in study.correlations]
     if study.crossings:
         plan["crossings"] = [schema.to_plain_values(crossing) for crossing in study.crossings]
+    if study.until:
+        plan["looks"] = continued_log(directory, plan, _swept_levels(command)["seed"]).to_dict()
+    make_dir(directory)
+    for index in range(len(command.jobs)):
+        (directory / "jobs" / str(index) / "job.json").unlink(missing_ok=True)
     write_json(directory / "study.json", plan)
+
+
+FAMILY = ("predicts", "compare", "baseline", "by")
+"""Fields of study.json that define the claims of a study."""
+
+
+def continued_log(directory: Path, plan: Mapping[str, Any], seeds: Sequence[int]) -> LookLog:
+    """Return the log with which a study starts: the looks of an earlier run of the same claims, else none.
+
+    Args:
+        directory: the study directory.
+        plan: the content of study.json that will be written.
+        seeds: all seeds that may run, in order.
+    Raises:
+        ConfigError: the claims or the first seeds changed after a look, and seeds that were seen would be used again.
+    """
+    earlier = read_object(directory / "study.json")
+    if "looks" not in earlier:
+        return LookLog(tuple(seeds))
+    log = LookLog.from_dict(earlier["looks"])
+    looked = log.seeds[: log.looks[-1].seeds] if log.looks else ()
+    same_claims = all(json_text(earlier.get(name)) == json_text(plan[name]) for name in FAMILY)
+    if same_claims and tuple(seeds[: len(looked)]) == looked:
+        return dataclasses.replace(log, seeds=tuple(seeds), stopped="")
+    seen = (*log.seen, *looked)
+    if set(seen) & set(seeds):
+        raise ConfigError(
+            f"{directory}/study.json: its claims were looked at with seeds {', '.join(map(str, seen))}. The "
+            "same claims "
+            "continue with these seeds first; changed claims need seeds that were not seen, such as seed=100,101,102"
+        )
+    return LookLog(tuple(seeds), seen=seen)
 
 
 def _names_metrics(override: str) -> bool:
@@ -212,7 +264,11 @@ def _names_metrics(override: str) -> bool:
 def _hydra_arguments(
     command: compose.Command, study: StudySettings, directory: Path, config_dir: str | None
 ) -> list[str]:
-    """Return Hydra's command line. Seeds vary fastest, so parallel jobs rarely wait for the same upstream stage."""
+    """Return Hydra's command line.
+
+    Seeds vary fastest, so parallel jobs rarely wait for the same upstream stage. A study that stops when its claims are
+    decided has batches of all jobs of a seed instead.
+    """
     flags = ["--multirun"]
     if config_dir:
         flags.append(f"--config-dir={config_dir}")
@@ -220,6 +276,9 @@ def _hydra_arguments(
     for key, levels in _swept_levels(command).items():
         values = ",".join(literal(level) for level in levels)
         arguments.append(f"{forced(key)}={values}")
+    if study.until:
+        jobs_per_seed = len(command.jobs) // len(_swept_levels(command)["seed"])
+        arguments.append(f"hydra.sweeper.max_batch_size={jobs_per_seed}")
     arguments += [f"hydra.sweep.dir={directory}", "hydra.sweep.subdir=jobs/${hydra.job.num}"]
     launcher = _chosen_launcher(command)
     processes = min(study.processes, usable_cores(), len(command.jobs))
@@ -254,6 +313,10 @@ def run_job(
     directory = Path(hydra_runtime.output_dir)
     make_dir(directory)
     record: dict[str, Any] = {"status": "interrupted", "run": None, "error": None}
+    if not _is_needed(directory):
+        record["status"] = NOT_NEEDED
+        write_json(directory / "job.json", record)
+        return record
     received_signals = _watch_signals()
     try:
         job_values = compose.sized({**values, "study": None}, _written_keys())
@@ -280,6 +343,16 @@ def run_job(
     if record["status"] == "interrupted" and not _requeue_refused(directory, record, received_signals()):
         raise KeyboardInterrupt  # a stop applies to the entire sweep, not to one job
     return record
+
+
+def _is_needed(directory: Path) -> bool:
+    """Return True if an open claim compares the level of a job; always for studies with a fixed list of seeds."""
+    plan = read_json(directory.parents[1] / "study.json")
+    if "looks" not in plan:
+        return True
+    overrides = plan["jobs"][int(directory.name)]["overrides"]
+    look = LookLog.from_dict(plan["looks"]).before(overrides["seed"])
+    return look is None or level_name(overrides[plan["compare"]]) in look.levels
 
 
 def _has_outlived_sweep() -> bool:
@@ -393,6 +466,7 @@ def _plan_job(checked: root.Config, directory: Path) -> artifacts.Stage:
 def _write_results(directory: Path, jobs: int) -> int:
     """Write table, plot and report; return the number of jobs that did not complete."""
     from rlhf_lab.reports.report import write_study_report
+    from rlhf_lab.studies.frame import read_study
 
     typed_sweep.choose_metrics(directory)
     report = write_study_report(directory)
@@ -400,6 +474,9 @@ def _write_results(directory: Path, jobs: int) -> int:
     console.print(
         f"table   {directory / 'table.md'}\nplot    {directory / 'plot.svg'}\nreport  {report}", soft_wrap=True
     )
+    study = read_study(directory)
+    if study.log is not None:
+        return len(study.incomplete)  # without the jobs that it did not need
     records = [read_object(directory / "jobs" / str(index) / "job.json") for index in range(jobs)]
     return sum(record.get("status") != "completed" for record in records)
 

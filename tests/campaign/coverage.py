@@ -26,7 +26,7 @@ import coverage_synthetic
 import coverage_worlds
 import numpy as np
 import type_one
-from covering import BAR, BAR_WORDS, Table, error_of_share, share
+from covering import BAR_WORDS, Table, error_of_share, section, share
 
 from rlhf_lab.stages.manifest import git_sha
 
@@ -115,22 +115,7 @@ def render(tables: Sequence[Table], sizes: Sizes, seconds: float) -> str:
         f"- {time.strftime('%Y-%m-%d')}, commit {(git_sha() or 'unknown')[:7]}, Python {platform.python_version()}, "
         f"numpy {version('numpy')}, scipy {version('scipy')}, {seconds / 60:.0f} min on one core",
     ]
-    return "\n".join([INTRO, *metadata, *(line for table in tables for line in _section(table))]) + "\n"
-
-
-def _section(table: Table) -> list[str]:
-    rows = [[*row[: table.labels], *(_marked(cell, table) for cell in row[table.labels :])] for row in table.rows]
-    ruler = ["---"] * table.labels + ["---:"] * (len(table.header) - table.labels)
-    return ["", f"## {table.name}", "", table.about, "", *map(_row, [table.header, ruler, *rows])]
-
-
-def _marked(cell: str, table: Table) -> str:
-    """A coverage outside the bar in bold."""
-    return f"**{cell}**" if table.is_coverage and not BAR[0] <= float(cell) <= BAR[1] else cell
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+    return "\n".join([INTRO, *metadata, *(line for table in tables for line in section(table))]) + "\n"
 
 
 def main() -> int:

@@ -73,3 +73,19 @@ def inside(rates: Sequence[float]) -> str:
 def error_of_share(rate: float, count: int) -> float:
     """Return the standard error of a fraction that was counted over this number of simulated studies."""
     return math.sqrt(rate * (1 - rate) / count)
+
+
+def section(table: Table) -> list[str]:
+    """Return a table as lines of Markdown, under its heading."""
+    rows = [[*row[: table.labels], *(_marked(cell, table) for cell in row[table.labels :])] for row in table.rows]
+    ruler = ["---"] * table.labels + ["---:"] * (len(table.header) - table.labels)
+    return ["", f"## {table.name}", "", table.about, "", *map(_row, [table.header, ruler, *rows])]
+
+
+def _marked(cell: str, table: Table) -> str:
+    """A coverage outside the bar in bold."""
+    return f"**{cell}**" if table.is_coverage and not BAR[0] <= float(cell) <= BAR[1] else cell
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

@@ -14,6 +14,7 @@ from rlhf_lab.reports.study.correlations import correlations
 from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.rank_correlation import Difference
+from rlhf_lab.studies.claims import CONFIRMED, REFUTED, UNCLEAR, UNTESTED
 from rlhf_lab.studies.correlations import (
     correlation_conclusion,
     correlation_markdown,
@@ -24,7 +25,6 @@ from rlhf_lab.studies.correlations import (
 from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.table import build_sections, markdown
-from rlhf_lab.studies.verdict import CONFIRMED, REFUTED, UNCLEAR, UNTESTED
 
 CLAIM = {
     "metric": "attack_gain",

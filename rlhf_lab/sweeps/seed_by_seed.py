@@ -1,0 +1,143 @@
+"""Run of a study seed by seed, until its claims are decided or a limit is reached (`study.until=decided`).
+
+Hydra's sweeper runs the jobs in batches, one batch per seed. After a batch, all levels have a run of this seed, so the
+claims are looked at. The look is written to study.json before the next seed starts: an interrupted study continues
+after it, and its page shows it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from rich.markup import escape
+
+from rlhf_lab.config.study_settings import StudySettings
+from rlhf_lab.core.console import console
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.files import read_object, write_json
+from rlhf_lab.results.wording import duration
+from rlhf_lab.statistics.sequential import FIRST
+from rlhf_lab.studies.claims import NOT_SWEPT, UNCLEAR, UNTESTED
+from rlhf_lab.studies.frame import Study, read_study
+from rlhf_lab.studies.look_log import LookLog
+from rlhf_lab.studies.replication import Replication
+from rlhf_lab.studies.sequential import look_at
+from rlhf_lab.studies.table import build_sections, rich_table
+from rlhf_lab.studies.verdict import verdict_numbers, verdicts
+
+
+def check_prompts(replication: Replication) -> None:
+    """Raise ConfigError if all seeds are tested on the same prompts.
+
+    Their error is then common to all seeds, and a study that stops when decided reports differences that do not exist
+    in up to 60 % of cases.
+    """
+    if replication.shares_prompts:
+        raise ConfigError(
+            "study.until=decided needs test prompts of their own for every seed, but here all seeds are "
+            "tested on the same "
+            "prompts; use data of a simulated world without data.test_seed, or a fixed list of seeds"
+        )
+
+
+@contextmanager
+def stopping_when_decided(directory: Path, study: StudySettings) -> Iterator[None]:
+    """Let Hydra's sweeper stop between two seeds once all claims are decided or a limit is reached."""
+    original = BasicSweeper.is_done
+    progress = Progress(directory, study)
+
+    def is_done(sweeper: BasicSweeper) -> bool:
+        # The sweeper asks before each batch, so `batch_index` seeds are complete.
+        is_stopped = sweeper.batch_index > 0 and progress.finish_seed(sweeper.batch_index)
+        return is_stopped or original(sweeper)
+
+    BasicSweeper.is_done = is_done  # type: ignore[method-assign]  # the sweeper has no hook between batches
+    try:
+        yield
+    finally:
+        BasicSweeper.is_done = original  # type: ignore[method-assign]
+
+
+@dataclass
+class Progress:
+    """Looks and limits of a running study.
+
+    Attributes:
+        directory: the study directory.
+        settings: settings of the study.
+        started: time at which the command started its first job, in seconds of the monotonic clock.
+        seed_started: the same for the present seed.
+        longest: seconds of the longest seed of this command; seeds that are only reused take none.
+    """
+
+    directory: Path
+    settings: StudySettings
+    started: float = field(default_factory=time.monotonic)
+    seed_started: float = field(default_factory=time.monotonic)
+    longest: float = 0.0
+
+    def finish_seed(self, seeds: int) -> bool:
+        """Look at the claims after a number of complete seeds and print their state. Return True if the study stops."""
+        now = time.monotonic()
+        self.longest = max(self.longest, now - self.seed_started)
+        self.seed_started = now
+        study = read_study(self.directory)
+        assert study.log is not None
+        log, expected = study.log, None
+        if seeds >= FIRST:
+            log, states = look_at(study, seeds)
+            open_states = [state for state in states if state.verdict in (UNCLEAR, UNTESTED)]
+            expected = max((state.seeds or len(log.seeds) for state in open_states), default=seeds)
+            log = replace(log, stopped=self._reason_to_stop(log, seeds))
+            study = replace(study, log=log)
+            path = self.directory / "study.json"
+            write_json(path, read_object(path) | {"looks": log.to_dict()})
+        elif self._is_out_of_time():
+            log = replace(log, stopped=self._time_limit())
+        self._print(study, seeds, expected)
+        return bool(log.stopped)
+
+    def _reason_to_stop(self, log: LookLog, seeds: int) -> str:
+        """Return why no further seed runs; empty if one does."""
+        if not log.looks[-1].levels:
+            return "every claim is decided"
+        if seeds == len(log.seeds):
+            return f"the limit of {seeds} seeds is reached"
+        return self._time_limit() if self._is_out_of_time() else ""
+
+    def _is_out_of_time(self) -> bool:
+        """Return True if another seed would probably end after the limit."""
+        limit = self.settings.max_minutes
+        return limit is not None and time.monotonic() - self.started + self.longest > 60 * limit
+
+    def _time_limit(self) -> str:
+        return f"the limit of {self.settings.max_minutes:g} minutes is reached"
+
+    def _print(self, study: Study, seeds: int, expected: int | None) -> None:
+        """Print how far the study is, the table of its primary metric, and the state of every claim."""
+        assert study.log is not None
+        spent = f"{seeds} of at most {len(study.log.seeds)} seeds done, {duration(time.monotonic() - self.started)}"
+        if expected is None:
+            console.print(f"  {spent}; the first look is after {FIRST} seeds", soft_wrap=True)
+            return
+        sections = [section for section in build_sections(study) if section.metric == study.primary]
+        console.print(rich_table(study, sections))
+        rows = verdicts(study)
+        open_count = sum(row.verdict in (UNCLEAR, UNTESTED) for row in rows)
+        outlook = study.log.stopped
+        if not outlook:
+            further = max(1, min(expected, len(study.log.seeds)) - seeds)
+            left = further * self.longest
+            if self.settings.max_minutes is not None:
+                left = min(left, 60 * self.settings.max_minutes - (time.monotonic() - self.started))
+            outlook = f"about {further} more seed{'s' * (further > 1)}, {duration(left)} left"
+        console.print(f"  {spent}; {open_count} of {len(rows)} claims open; {outlook}", soft_wrap=True)
+        for row in rows:
+            state = "open" if row.verdict in (UNCLEAR, UNTESTED) else row.verdict
+            numbers = "" if row.verdict == NOT_SWEPT else f": {verdict_numbers(row)}"
+            console.print(f"    {state:<13} {escape(row.claim)}{escape(numbers)}", soft_wrap=True)

@@ -1,0 +1,170 @@
+"""Studies that stop when decided: planned seeds, looks of earlier runs, limits, and jobs that are not needed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+from rlhf_lab.config import compose
+from rlhf_lab.config.study_settings import Prediction, StudySettings
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.studies.claims import CONFIRMED
+from rlhf_lab.studies.frame import read_study
+from rlhf_lab.studies.look_log import NOT_NEEDED, Look, LookLog
+from rlhf_lab.studies.replication import Replication
+from rlhf_lab.sweeps import seed_by_seed, sweep
+
+CLAIM = {"metric": "gold", "level": "mixed", "direction": "higher", "versus": None, "margin": 0.0, "by": None}
+SETTINGS = StudySettings(
+    sweep={"algorithm.buffer": ["current", "mixed", "stale"], "seed": [0]},
+    compare="algorithm.buffer",
+    baseline="current",
+    metrics=["gold"],
+    predicts=[Prediction("gold", "mixed", "higher")],
+    until="decided",
+)
+
+
+def test_all_levels_of_a_seed_come_before_the_next_seed():
+    command = compose.check_command(["+recipe=study/kl_control", "study.until=decided", "study.max_seeds=7"])
+    assert [job["seed"] for job in command.jobs] == [seed for seed in range(7) for _ in range(3)]
+    assert len({job["algorithm.kl_controller"] for job in command.jobs[:3]}) == 3
+    assert command.study is not None
+    arguments = sweep._hydra_arguments(command, command.study, sweep.study_dir(command), None)
+    assert "hydra.sweeper.max_batch_size=3" in arguments
+    assert "+seed=0,1,2,3,4,5,6" in arguments or "seed=0,1,2,3,4,5,6" in arguments
+    # Limits do not change which study it is; the rule by which it stops does.
+    more = compose.check_command(["+recipe=study/kl_control", "study.until=decided", "study.max_minutes=5"])
+    assert sweep.study_dir(more) == sweep.study_dir(command)
+    assert len(more.jobs) == 3 * 12
+    fixed = compose.check_command(["+recipe=study/kl_control"])
+    assert [job["seed"] for job in fixed.jobs[:5]] == [0, 1, 2, 3, 4]  # as before: seeds vary fastest
+    assert sweep.study_dir(fixed) != sweep.study_dir(command)
+
+
+def test_seeds_are_those_of_the_sweep_and_then_the_next_integers():
+    words = ["+recipe=study/kl_control", "study.until=decided", "study.max_seeds=4"]
+    command = compose.check_command([*words, "seed=100,105"])
+    assert [job["seed"] for job in command.jobs[::3]] == [100, 105, 106, 107]
+    with pytest.raises(ConfigError, match=r"has 5 seeds, more than study\.max_seeds=4"):
+        compose.check_command([*words, "seed=0,1,2,3,4"])
+    smoke = compose.check_command([*words, "size=smoke"])
+    assert smoke.study is not None and smoke.study.until is None  # one seed decides nothing
+
+
+def test_wrong_settings_are_refused():
+    with pytest.raises(ConfigError, match="until=decided needs claims; add predicts"):
+        compose.check_command(["+recipe=sft", "algorithm.lr=1e-4,1e-3", "study.until=decided", "study.metrics=[gold]"])
+    with pytest.raises(ConfigError, match="max_seeds=2 must be at least 3"):
+        replace(SETTINGS, max_seeds=2)
+    with pytest.raises(ConfigError, match="direction=same has no published effect"):
+        Prediction("gold", "mixed", "same", margin=0.1, published=0.3)
+    words = ["+recipe=study/kl_control", "study.until=decided"]
+    claims = "study.predicts=[{metric:%s,level:fixed,direction:lower,published:%s}]"
+    for metric, published, problem in (
+        ("gold", "0.5", "it is a difference, which must be below 0"),
+        ("kl", "1.5", "it is a ratio, which must be above 0 and below 1"),
+        ("kl", "-18", "it is a ratio, which must be above 0 and below 1"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            compose.check_command([*words, claims % (metric, published)])
+    assert compose.check_command([*words, claims % ("kl", "0.3")]).jobs
+    with pytest.raises(ConfigError, match="test prompts of their own for every seed"):
+        seed_by_seed.check_prompts(Replication("given"))
+    seed_by_seed.check_prompts(Replication("redrawn"))
+
+
+@pytest.fixture
+def directory(make_study):
+    """A study of three buffers and four seeds, all run, whose only claim compares two of the buffers."""
+    directory = make_study(seeds=4, lift=3.0)
+    plan = json.loads((directory / "study.json").read_text())
+    plan |= {"predicts": [CLAIM], "by": "", "looks": LookLog((0, 1, 2, 3)).to_dict()}
+    (directory / "study.json").write_text(json.dumps(plan))
+    return directory
+
+
+def plan_of(directory) -> dict:
+    return json.loads((directory / "study.json").read_text())
+
+
+def test_a_study_stops_when_decided(directory, capsys):
+    progress = seed_by_seed.Progress(directory, SETTINGS)
+    assert not progress.finish_seed(2)
+    out = capsys.readouterr().out
+    assert "2 of at most 4 seeds done, " in out and "; the first look is after 3 seeds" in out
+    assert progress.finish_seed(3)
+    log = LookLog.from_dict(plan_of(directory)["looks"])
+    assert log.looks == (Look(3, {0: CONFIRMED}, ()),)
+    assert log.stopped == "every claim is decided"
+    out = capsys.readouterr().out
+    assert "3 of at most 4 seeds done" in out and "0 of 1 claims open; every claim is decided" in out
+    assert "confirmed     gold reward is higher with buffer mixed than with buffer current: +" in out
+    assert read_study(directory).log == log
+
+
+def test_limits_stop_a_study(directory, capsys):
+    plan = plan_of(directory) | {"predicts": [CLAIM | {"level": "stale"}]}
+    (directory / "study.json").write_text(json.dumps(plan))
+    progress = seed_by_seed.Progress(directory, replace(SETTINGS, max_minutes=600.0))
+    assert not progress.finish_seed(3)
+    assert "1 of 1 claims open; about 1 more seed, " in capsys.readouterr().out
+    progress.longest = 36_001.0  # another seed would probably end after the limit
+    assert progress.finish_seed(3)
+    assert plan_of(directory)["looks"]["stopped"] == "the limit of 600 minutes is reached"
+    assert seed_by_seed.Progress(directory, SETTINGS).finish_seed(4)
+    looks = plan_of(directory)["looks"]
+    assert looks["stopped"] == "the limit of 4 seeds is reached"
+    assert [(look["seeds"], look["levels"]) for look in looks["looks"]] == [
+        (3, ["stale", "current"]),
+        (4, ["stale", "current"]),
+    ]
+
+
+def test_the_sweeper_stops_between_two_seeds(directory):
+    original = BasicSweeper.is_done
+    sweeper = BasicSweeper(max_batch_size=3)
+    sweeper.overrides = [[["seed=0"]]] * 4
+    with seed_by_seed.stopping_when_decided(directory, SETTINGS):
+        answers = []
+        for sweeper.batch_index in range(4):
+            answers.append(sweeper.is_done())
+    assert answers == [False, False, False, True]
+    assert BasicSweeper.is_done is original
+
+
+def test_jobs_of_decided_levels_are_not_needed(directory):
+    log = LookLog((0, 1, 2, 3), (Look(3, {}, ("mixed", "current")),))
+    plan = plan_of(directory) | {"looks": log.to_dict()}
+    (directory / "study.json").write_text(json.dumps(plan))
+    needed = [sweep._is_needed(directory / "jobs" / str(index)) for index in range(12)]
+    assert needed == [True] * 11 + [False]  # `stale` of seed 3, the last of four seeds
+    (directory / "jobs" / "11" / "job.json").write_text(json.dumps({"status": NOT_NEEDED, "run": None}))
+    study = read_study(directory)
+    assert 11 not in set(study.frame["index"]) and not len(study.incomplete)
+
+
+def test_seeds_that_never_ran_are_not_missing(directory):
+    for index in (2, 3, 6, 7, 10, 11):  # seeds 2 and 3
+        (directory / "jobs" / str(index) / "job.json").unlink()
+    study = read_study(directory)
+    assert sorted(set(study.frame["seed"])) == [0, 1]
+    assert not len(study.incomplete)
+
+
+def test_the_same_claims_continue_and_changed_ones_need_new_seeds(directory):
+    looks = (Look(3, {0: CONFIRMED}, ()),)
+    log = LookLog((0, 1, 2, 3), looks, stopped="the limit of 4 seeds is reached")
+    plan = plan_of(directory) | {"looks": log.to_dict()}
+    (directory / "study.json").write_text(json.dumps(plan))
+    # More seeds: the looks stay, and the study is open again.
+    assert sweep.continued_log(directory, plan, [0, 1, 2, 3, 4]) == LookLog((0, 1, 2, 3, 4), looks)
+    changed = plan | {"predicts": [CLAIM | {"direction": "lower"}]}
+    for wrong, seeds in ((changed, [0, 1, 2]), (changed, [2, 100, 101]), (plan, [5, 0, 1])):
+        with pytest.raises(ConfigError, match=r"looked at with seeds 0, 1, 2\. .* such as seed=100,101,102"):
+            sweep.continued_log(directory, wrong, seeds)
+    assert sweep.continued_log(directory, changed, [100, 101]) == LookLog((100, 101), seen=(0, 1, 2))
+    assert sweep.continued_log(directory / "elsewhere", plan, [0, 1]) == LookLog((0, 1))
