@@ -37,17 +37,24 @@ ACCELERATE = {
 """Config file for two processes and FSDP 2, as `accelerate config` writes it."""
 
 
+LAUNCH = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch"]
+
+
+def write_config(fresh: Any, values: dict[str, Any]) -> Path:
+    file: Path = fresh.directory / "accelerate.yaml"
+    file.write_text(yaml.safe_dump({**ACCELERATE, **values}))
+    return file
+
+
 def accelerate(
     fresh: Any,
     *arguments: str,
     **values: Any,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command with `accelerate launch` and a config file with these values."""
-    file = fresh.directory / "accelerate.yaml"
-    file.write_text(yaml.safe_dump({**ACCELERATE, **values}))
-    launch = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--config_file", str(file)]
+    file = write_config(fresh, values)
     return subprocess.run(
-        [*launch, "-m", "rlhf_lab", *arguments],
+        [*LAUNCH, "--config_file", str(file), "-m", "rlhf_lab", *arguments],
         cwd=fresh.directory,
         capture_output=True,
         text=True,
@@ -102,23 +109,24 @@ def free_port() -> int:
     return port
 
 
+def start(fresh: Any, command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        cwd=fresh.directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
 def start_agents(fresh: Any, *arguments: str) -> list[subprocess.Popen[str]]:
     """Start torchrun once for each of two machines, here both on this one, with one process each."""
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=0"),
         *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=1", "-m", "rlhf_lab"),
     ]
-    return [
-        subprocess.Popen(
-            [*command, *arguments],
-            cwd=fresh.directory,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        for _ in range(2)
-    ]
+    return [start(fresh, [*command, *arguments]) for _ in range(2)]
 
 
 def outputs_of(agents: list[subprocess.Popen[str]]) -> list[str]:
@@ -139,6 +147,19 @@ def test_two_machines_train_together(fresh, lab, sized):
         assert metric(directory, name) == pytest.approx(expected[recipe]["metrics"][name]["mean"], rel=1e-3)
     again = outputs_of(start_agents(fresh, *command))
     assert sum(output.count("  reuse") for output in again) == 2
+
+
+def test_two_machines_of_accelerate(fresh, lab, sized):
+    """The second machine has the same config file and its own rank; MULTI_GPU without a plug-in is DDP."""
+    values = {"num_machines": 2, "main_process_ip": "127.0.0.1", "main_process_port": free_port()}
+    file = write_config(fresh, {**values, "distributed_type": "MULTI_GPU", "rdzv_backend": "static"})
+    ranks = [["--machine_rank", str(rank), "-m", "rlhf_lab", "+recipe=sft", *sized("sft")] for rank in range(2)]
+    agents = [start(fresh, [*LAUNCH, "--config_file", str(file), *words]) for words in ranks]
+    outputs = outputs_of(agents)
+    assert [agent.returncode for agent in agents] == [0, 0], "\n".join(outputs)
+    assert "accelerate launch: sharding=ddp (2 processes)" in outputs[0]
+    expected = lab.completed("sft")["sft"]["metrics"]["heldout_nll"]["mean"]
+    assert metric(fresh.stage(outputs[0], "sft"), "heldout_nll") == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_lost_machine_ends_the_run_and_the_same_command_resumes(fresh, sized):
