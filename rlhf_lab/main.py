@@ -199,7 +199,14 @@ def run_command(arguments: Sequence[str]) -> int:
     if flags.help or flags.hydra_help or flags.info or flags.shell_completion:
         return _show_hydra_output(arguments)
     problems: list[str] = []
-    command = compose.read_command(flags.overrides, flags.config_dir, problems)
+    launched_with = accelerate.overrides(
+        os.environ,
+        flags.overrides,
+        lambda words: _sharding_kind(words, flags.config_dir),
+    )
+    added_overrides = [setting.override for setting in launched_with]
+    invocation.add_arguments(added_overrides)
+    command = compose.read_command([*flags.overrides, *added_overrides], flags.config_dir, problems)
     if problems or command is None:
         if command is not None and not flags.cfg:
             problems += preflight.further_problems(command)
@@ -222,11 +229,24 @@ def run_command(arguments: Sequence[str]) -> int:
                 "without the launcher and set sharding.processes for each job, or name a single job"
             )
         return sweep.run(command, flags.config_dir, _run_hydra)
-    return _run_single(command, started)
+    return _run_single(command, started, accelerate.note(launched_with))
 
 
-def _run_single(command: compose.Command, started: float) -> int:
-    """Plan the single run of a command, check for predictable failures, and run it. Return the exit status."""
+def _sharding_kind(overrides: Sequence[str], config_dir: str | None) -> str:
+    """Return the kind of `sharding` that overrides compose; empty if they do not, which `read_command` explains."""
+    try:
+        kind: str = compose.compose(overrides, config_dir)["sharding"]["kind"]
+    except ConfigError:
+        return ""
+    return kind
+
+
+def _run_single(command: compose.Command, started: float, launch_note: str) -> int:
+    """Plan the single run of a command, check for predictable failures, and run it. Return the exit status.
+
+    Args:
+        launch_note: line about the settings that accelerate added to the command; empty without any.
+    """
     checked = command.configs[0]
     checked = checked.replace(tracker=marked(checked.tracker, group=command.names[0]))
     stage = preflight.planned(dataclasses.replace(command, configs=[checked]))[0]
@@ -238,9 +258,8 @@ def _run_single(command: compose.Command, started: float) -> int:
     check_outputs(outputs, writes=False)
     check_outputs(outputs, writes=stage.result() is None)
     preflight.check([stage])
-    if os.environ.get("RANK", "0") == "0" and checked.engine == "native":
-        for note in accelerate.notes(os.environ):
-            console.print(f"  [yellow]{escape(note)}[/]", soft_wrap=True)
+    if launch_note and os.environ.get("RANK", "0") == "0":
+        console.print(f"  {escape(launch_note)}", soft_wrap=True)
     if checked.size == "smoke":
         console.print(f"[yellow]{NOTICE}[/]", soft_wrap=True)
     names_critic = any("critic=" in override for override in command.overrides)

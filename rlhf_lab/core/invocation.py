@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_lab.core.redaction import redacted_arguments
@@ -22,6 +23,12 @@ def remember() -> None:
     _building = False
     # In the environment, because the processes of a stage and the jobs of a sweep inherit it.
     os.environ[COMMAND] = shlex.join([*_program(), *redacted_arguments(sys.argv[1:])])
+
+
+def add_arguments(arguments: Sequence[str]) -> None:
+    """Append arguments that the environment adds to the command, so that the recorded command works without it."""
+    if arguments:
+        os.environ[COMMAND] = f"{command_line()} {shlex.join(arguments)}"
 
 
 def command_line() -> str:

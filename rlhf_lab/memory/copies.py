@@ -12,7 +12,7 @@ from rlhf_lab.memory.shapes import need_shape, policy_shape, source_shape
 from rlhf_lab.memory.sizes import ModelShape
 from rlhf_lab.memory.state import STRATEGIES, Training, ceil_div
 from rlhf_lab.memory.work import Rows
-from rlhf_lab.models.settings import Stored, WeightsOf
+from rlhf_lab.models.settings import Dispatch, Stored, WeightsOf
 from rlhf_lab.stages.artifacts import GOLD, External, Stage
 from rlhf_lab.training.settings import ModelCopies
 from rlhf_lab.training.sharding.settings import FullySharded, Zero
@@ -34,6 +34,7 @@ class Copy:
         beside: number of frozen values of an adapter and its head on the base of the policy's adapter. The model has no
             other frozen values. None for a model with its own weights.
         apart: reason why an adapter nevertheless has its own base; empty for all other models.
+        dispatch: limits with which the model is spread over devices; None for one device.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Copy:
     stored: Stored = "float32"
     beside: int | None = None
     apart: str = ""
+    dispatch: Dispatch | None = None
 
 
 def copies(stage: Stage) -> list[Copy]:
@@ -81,6 +83,7 @@ def _copy_of(model: ModelCopies, stage: Stage, policy: ModelShape) -> Copy:
         model.reference,
         model.together,
         stored,
+        dispatch=stage.config.model.dispatch_of("reference") if model.reference else None,
     )
     if model.starts_from == "policy" and shares_base(stage):
         return replace(copy, beside=0)
@@ -141,7 +144,9 @@ def reward_copies(stage: Stage) -> list[Copy]:
         count = 1 if averages_weights else _member_count(need)
         for member in range(count):
             label = f"reward {name} {member}" if count > 1 else f"reward {name}"
-            copy = Copy(label, shape, stored=_stored(stage, "policy", shape))
+            # a language model (`follow_up`) is a policy that only measures
+            dispatch = stage.config.model.dispatch_of("reward") if shape.outputs else None
+            copy = Copy(label, shape, stored=_stored(stage, "policy", shape), dispatch=dispatch)
             if shape.outputs and not averages_weights:  # averaged weights are a new model without a base
                 head = shape.outputs * shape.hidden
                 copy = _on_base(
@@ -165,16 +170,17 @@ def gold_copies(stage: Stage) -> list[Copy]:
     count = _member_count(need)
     stored = _stored(stage, "policy", shape)
     labels = [f"gold {member}" if count > 1 else "gold" for member in range(count)]
-    return [Copy(label, shape, stored=stored) for label in labels]
+    dispatch = stage.config.model.dispatch_of("reward")
+    return [Copy(label, shape, stored=stored, dispatch=dispatch) for label in labels]
 
 
 def section_copies(stage: Stage) -> list[Copy]:
     """Return the models that sections load, such as a local judge. Only the process that uses it holds it."""
-    sections = stage.config.sections().values()
-    sources: dict[str, str] = {}
-    for section in sections:
-        sources.update(section.local_models(stage.config))
-    return [Copy(name, source_shape(source)) for name, source in sources.items()]
+    models = []
+    for section in stage.config.sections().values():
+        for name, use in section.local_models(stage.config).items():
+            models.append(Copy(name, source_shape(use.source), dispatch=use.dispatch))
+    return models
 
 
 def _member_count(need: Stage | External) -> int:

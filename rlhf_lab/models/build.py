@@ -29,11 +29,12 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.data.transcript import to_conversation
 from rlhf_lab.models import families, lora
+from rlhf_lab.models.dispatch import load_dispatched
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.experts import compute_under_autocast
 from rlhf_lab.models.model_files import reading_weights, rope_limit, rope_problem
 from rlhf_lab.models.one_base import OneBase
-from rlhf_lab.models.settings import HuggingFace, Scratch, Stored, WeightsOf
+from rlhf_lab.models.settings import Dispatch, HuggingFace, Scratch, Stored, WeightsOf
 from rlhf_lab.models.sharded import unsharded, within
 from rlhf_lab.models.skeleton import placed
 from rlhf_lab.models.weights import HEAD, scalar_head, store
@@ -101,6 +102,7 @@ def load_policy(
     device: str = "cpu",
     role: WeightsOf = "policy",
     trained: bool = False,
+    limits: Dispatch | None = None,
 ) -> nn.Module:
     """Load a causal LM from a directory or hub id, without dropout. Raises ArtifactError if it cannot be loaded.
 
@@ -108,8 +110,13 @@ def load_policy(
         device: device of the model, or `skeleton.MAIN`.
         role: role that selects the storage of its weights in `model.weights_of`.
         trained: True if it will be trained: all parameters in float32, unless `model.lora` adds an adapter.
+        limits: limits of the memory that a frozen model uses; None is those of `model.dispatch` for the role.
     """
     weights = _weights(settings, role, trained)
+    limits = limits or (None if trained else settings.dispatch_of(role))
+    if limits is not None:
+        model = _dispatched(AutoModelForCausalLM, source, settings, {}, weights, device, limits)
+        return _refusing_longer_rows(model, source)
 
     def read(device: str) -> nn.Module:
         model = _load(AutoModelForCausalLM, "a causal language model", source, settings, {}, weights)
@@ -230,6 +237,18 @@ def load_reward_model(
     on_base = base.reward_model(str(source), outputs, weights) if base else None
     if on_base is not None:
         return on_base
+    limits = None if trained else settings.dispatch_of("reward")
+    if limits is not None:
+        model = _dispatched(
+            AutoModelForSequenceClassification,
+            source,
+            settings,
+            options,
+            weights,
+            device,
+            limits,
+        )
+        return _refusing_longer_rows(model, source)
 
     def read(device: str) -> nn.Module:
         model = _load(AutoModelForSequenceClassification, description, source, settings, options, weights)
@@ -305,6 +324,38 @@ def _load(
         _read_unrounded(model, model_source)
     compute_under_autocast(model)
     return lora.apply_adapter(model, source) if base else model
+
+
+def _dispatched(
+    auto_class: Any,
+    source: str | Path,
+    settings: Scratch | HuggingFace,
+    options: dict[str, Any],
+    weights: Stored,
+    device: str,
+    limits: Dispatch,
+) -> nn.Module:
+    """Load a frozen model with its blocks spread over devices. Raises ConfigError for an adapter."""
+    if lora.adapter_base(source):
+        raise ConfigError(
+            f"model.dispatch: {source} is an adapter, which would have to be merged on one device; merge it once "
+            "(peft's merge_and_unload and save_pretrained), or use no limits"
+        )
+    attention = getattr(settings, "attention", "auto")
+    families.register()
+    model = load_dispatched(
+        auto_class,
+        str(source),
+        limits,
+        device,
+        weights,
+        revision=revision_of(settings, source),
+        attention=None if attention == "auto" else attention,
+        **options,
+    )
+    model = _without_dropout(model)
+    model.name_or_path = str(source)  # type: ignore[assignment]
+    return model
 
 
 def _read_unrounded(model: Any, source: str) -> None:

@@ -35,6 +35,7 @@ GATHER_PARAMETER = "_rlhf_lab_whole"
 COMPUTE_DEVICE = "_rlhf_lab_workplace"
 BLOCKS_DTYPE = "_rlhf_lab_arithmetic"
 HALVED = "_rlhf_lab_halved"
+READ_OFFLOADED = "_rlhf_lab_read_offloaded"
 
 
 class Root(nn.Module):
@@ -122,7 +123,7 @@ def divide(
     )
     for block in blocks(model):
         if dtype:
-            _normalise_in_float32(block)
+            normalise_in_float32(block)
         receive(block, mesh.device_type)
         fully_shard(block, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
     receive(model, mesh.device_type)  # parameters outside the blocks
@@ -152,7 +153,7 @@ def undivided(model: nn.Module) -> nn.Module:
 def cast_blocks(model: nn.Module, dtype: torch.dtype) -> None:
     """Store the blocks of a frozen model in `dtype`: same results as a sharded model, with half the memory."""
     for block in blocks(model):
-        _normalise_in_float32(block)
+        normalise_in_float32(block)
         _with_parameters_in(block, dtype)
     model.__dict__[HALVED] = True
     compute_in(model, dtype)
@@ -170,7 +171,7 @@ def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
     model.__dict__[BLOCKS_DTYPE] = dtype
 
 
-def _normalise_in_float32(block: nn.Module) -> None:
+def normalise_in_float32(block: nn.Module) -> None:
     """Let layer norms with bfloat16 parameters accept float32 inputs.
 
     Autocast converts the parameters to float32 only on a GPU, and a CPU rejects mixed dtypes.
@@ -208,10 +209,17 @@ def blocks_dtype(model: nn.Module) -> torch.dtype | None:
 
 
 def full_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor) of the state dict, gathering one sharded tensor at a time. All processes must iterate."""
+    """Yield (name, tensor) of the state dict, gathering one sharded or offloaded tensor at a time.
+
+    All processes must iterate.
+    """
     free_gathered(model)
+    read_offloaded: Callable[[str], torch.Tensor] | None = model.__dict__.get(READ_OFFLOADED)
     for name, tensor in model.state_dict().items():
-        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        if read_offloaded and tensor.is_meta:
+            full = read_offloaded(name).to(tensor.dtype)
+        else:
+            full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         yield name, full.detach()
 
 

@@ -25,7 +25,6 @@ from rlhf_lab.models.lora import adapter_chain
 from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.rewards.external import functions
 from rlhf_lab.stages import preflight
-from rlhf_lab.stages.launch import accelerate
 
 SMALL = ("model=micro", "data=mini_hh_small")
 ROWS = [(f"question {i}", "a good reply", "a bad reply") for i in range(20)]
@@ -223,33 +222,6 @@ def test_data_and_other_problems_come_together(monkeypatch, tmp_path):
     found = problems("grpo", "rollout=vllm", "data=hh_rlhf", f"data.path={tmp_path / 'none.jsonl'}")
     assert "there is no environment of vLLM" in found
     assert "none.jsonl: there is no such file" in found
-
-
-@pytest.mark.parametrize(
-    ("variable", "instead"),
-    [
-        ({"ACCELERATE_USE_FSDP": "true"}, "sharding=fsdp_full (FULL_SHARD) or sharding=fsdp_grad_op"),
-        ({"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "use sharding=zero3"),
-        ({"ACCELERATE_USE_MEGATRON_LM": "true"}, "there is no tensor or pipeline parallelism"),
-    ],
-)
-def test_plugins_of_accelerate_are_refused(monkeypatch, variable, instead):
-    (problem,) = accelerate.problems(variable)
-    assert instead in problem
-    assert accelerate.problems(dict.fromkeys(variable, "false")) == []
-    for name, value in variable.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match="accelerate launch was told to use"):
-        preflight.check([])
-
-
-def test_what_accelerate_sets_and_nobody_reads_is_named():
-    assert accelerate.notes({"RANK": "0"}) == []
-    usual = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_BACKEND": "NO"}
-    (note,) = accelerate.notes(usual)
-    assert note.endswith("are read, and no other setting")
-    (note,) = accelerate.notes({**usual, "ACCELERATE_MIXED_PRECISION": "bf16"})
-    assert "not read: ACCELERATE_MIXED_PRECISION=bf16 (use runtime.dtype=bfloat16 for bf16)" in note
 
 
 def test_data_files(tmp_path):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from huggingface_hub import EvalResult, ModelCardData
 
 from rlhf_lab.core.files import read_object
 from rlhf_lab.core.metrics import catalogue
@@ -78,13 +78,15 @@ def render(view: View, directory: Path) -> str:
         _limits(view),
         _reproduction(view),
     )
-    matter = yaml.safe_dump(front_matter(view, directory), sort_keys=False, allow_unicode=True)
     text = "\n\n".join("\n".join(lines) for lines in sections)
-    return f"---\n{matter}---\n\n{text}\n"
+    return f"---\n{card_data(view).to_yaml()}\n---\n\n{text}\n"
 
 
-def front_matter(view: View, directory: Path) -> dict[str, Any]:
-    """Return the metadata for the hub: https://huggingface.co/docs/hub/model-cards."""
+def card_data(view: View) -> ModelCardData:
+    """Return the metadata for the hub, which become the front matter.
+
+    The hub lists results by data set; a local data set is listed by its name.
+    """
     provenance = view.provenance
     is_reward_model = _is_reward_model(provenance.model_dir)
     task = "text-classification" if is_reward_model else "text-generation"
@@ -93,30 +95,25 @@ def front_matter(view: View, directory: Path) -> dict[str, Any]:
         tags.append("reward-model")
     if "smoke" in view.despite:
         tags.append("smoke-run")
-    matter: dict[str, Any] = {
-        "library_name": "peft" if view.adapter else "transformers",
-        "pipeline_tag": task,
-    }
-    if view.license:
-        matter["license"] = view.license
-    if view.base_id:
-        matter["base_model"] = view.base_id
-        matter["base_model_relation"] = "adapter" if view.adapter else "finetune"
-    matter["tags"] = tags
-    if provenance.hub_data_sets:
-        matter["datasets"] = provenance.hub_data_sets
-    metrics = list(_index_metrics(view))
-    if metrics:
-        # The hub lists results by data set; a local data set is listed by its name.
-        source = (provenance.hub_data_sets or [provenance.data_name])[0]
-        data = {"name": f"{provenance.data_name}, held-out prompts", "type": source}
-        results = [{"task": {"type": task}, "dataset": data, "metrics": metrics}]
-        matter["model-index"] = [{"name": view.name, "results": results}]
-    return matter
+    results = list(_eval_results(view, task))
+    relation = {"base_model_relation": "adapter" if view.adapter else "finetune"} if view.base_id else {}
+    return ModelCardData(
+        library_name="peft" if view.adapter else "transformers",
+        pipeline_tag=task,
+        license=view.license or None,
+        base_model=view.base_id or None,
+        tags=tags,
+        datasets=provenance.hub_data_sets or None,
+        model_name=view.name if results else None,  # the hub shows it with the results only
+        eval_results=results or None,
+        **relation,
+    )
 
 
-def _index_metrics(view: View) -> Iterator[dict[str, Any]]:
+def _eval_results(view: View, task: str) -> Iterator[EvalResult]:
     """Yield the metrics of the published model. The interval is part of the name, as the hub has no field for it."""
+    provenance = view.provenance
+    source = (provenance.hub_data_sets or [provenance.data_name])[0]
     run = view.provenance.run
     # The last policy is the published model. Its metrics override those of the stage.
     estimates = _stage_estimates(view)
@@ -127,12 +124,15 @@ def _index_metrics(view: View) -> Iterator[dict[str, Any]]:
         if math.isfinite(estimate.mean):
             title = judged_title(name, run.has_gold)
             interval = f" (95 % interval {_interval(estimate)})" if estimate.bounded else ""
-            yield {
-                "type": name,
-                "name": f"{title}{interval}",
-                "value": round(estimate.mean, 4),
-                "verified": False,  # the hub reserves true for results that it reproduced itself
-            }
+            yield EvalResult(
+                task_type=task,
+                dataset_type=source,
+                dataset_name=f"{provenance.data_name}, held-out prompts",
+                metric_type=name,
+                metric_name=f"{title}{interval}",
+                metric_value=round(estimate.mean, 4),
+                verified=False,  # the hub reserves true for results that it reproduced itself
+            )
 
 
 def _shown(estimates: dict[str, Estimate]) -> list[str]:

@@ -307,7 +307,9 @@ def build(settings: LocalModel, caller: JudgeContext) -> LocalBackend:
 
     def load() -> tuple[nn.Module, Encoder]:
         model = HuggingFace(path=settings.path)
-        return load_policy(settings.path, model, device=caller.device), load_encoder(settings.path, model)
+        limits = settings.dispatch if settings.dispatch.is_limited else None
+        policy = load_policy(settings.path, model, device=caller.device, limits=limits)
+        return policy, load_encoder(settings.path, model)
 
     return LocalBackend(
         load,
