@@ -1,4 +1,4 @@
-"""Write the source of the documentation site into a directory: `python tests/build_site.py build/site` (`make site`)."""
+"""Write the source of the documentation site into a directory: `python tests/build_site.py DIR`, or `make site`."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from docs_site.page import Page
-
 from rlhf_lab.cli.table import COMMANDS, description_of
 
 

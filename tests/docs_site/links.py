@@ -1,7 +1,7 @@
 """Where a file of the repository is on the site, and links between pages rewritten to that.
 
-A page, a recipe and a picture of the documentation have places of their own. Any other file that a page links to, such as
-a module, is shown as a page of its source, so that the site needs no other server.
+Documents, pictures and recipes have places of their own. Any other file that a page links to, such as a module, is
+shown as a page of its source, so that the site needs no other server.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable
 from functools import cache
 
 from docs_site.page import ROOT, Page
-
 from rlhf_lab.config import inventory
 
 MOVED = {
@@ -27,6 +26,7 @@ MOVED = {
     "launchers/README.md": "launchers/README.md",
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
+    "AGENTS.md": "project/agents.md",
     ".github/SECURITY.md": "project/security.md",
 }
 """File or directory of the repository → its page on the site, where the two have different paths."""
@@ -87,4 +87,3 @@ def source_page(file: str) -> Page:
         language = LANGUAGES.get(path.suffix, "text")
         text = f"# {file}\n\n````{language}\n{path.read_text(encoding='utf-8')}\n````\n"
     return Page(home(file), file, text)
-

@@ -6,7 +6,6 @@ import inspect
 from importlib import import_module
 
 from docs_site.page import Page, code, plain, table
-
 from rlhf_lab.core.metrics import Metric
 from rlhf_lab.core.packs import packs
 

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+SECTION = r"(?:Args|Attributes|Returns|Raises|Yields):"
+"""Heading of a section of a docstring."""
 
 
 @dataclass(frozen=True)
 class Page:
     """Page of the site.
 
-    Links of its text are relative to `base`. They may also start at the repository (`/docs/numbers.md`), or for generated
-    pages at the site (`@reference/cli.md`); see `links.py`.
+    Links of its text are relative to `base`. They may also start at the root of the repository (`/docs/numbers.md`) or
+    of the site (`@reference/cli.md`); see `links.py`.
 
     Attributes:
         path: file in the source of the site, such as `reference/cli.md`.
@@ -63,9 +65,11 @@ def _escaped(text: str) -> str:
 def paragraphs(documentation: str) -> str:
     """Return a docstring as Markdown: its paragraphs, and a list for each section such as `Args:`."""
     blocks: list[str] = []
-    for paragraph in inspect.cleandoc(documentation).split("\n\n"):
+    # A section may follow another one without an empty line.
+    text = re.sub(rf"\n+(?={SECTION}\n)", "\n\n", inspect.cleandoc(documentation))
+    for paragraph in text.split("\n\n"):
         lines = paragraph.splitlines()
-        if re.fullmatch(r"(Args|Attributes|Returns|Raises|Yields):", lines[0]):
+        if re.fullmatch(SECTION, lines[0]):
             blocks += [f"**{lines[0]}**", _entries(lines[1:])]
         else:
             blocks.append(plain(" ".join(line.strip() for line in lines)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from docs_site.page import Page, plain, table
-from docs_site.results import Recipe, recipes, result_of
+from docs_site.results import Recipe, outcome, recipe_link, recipes, result_of
 
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
@@ -26,8 +26,8 @@ def subject(number: str, recipe: Recipe) -> str:
     """
     for part in recipe.header["source"].split(";"):
         if number in part:
-            without_ids = re.sub(r"\(?arXiv:[\d.]+(?:, (?:section|eq\.|table) [\w.]+)*(?:, )?\)?", "", part)
-            return re.sub(r"\s*\(\s*\)|\s+(?=[,)])", "", " ".join(without_ids.split())).strip(" ,:")
+            without_ids = re.sub(r",? ?arXiv:[\d.]+(, (section|eq\.|table) [\d.]+)*", "", part)
+            return re.sub(r" ?\( *\)", "", without_ids).strip(" ,:")
     return ""
 
 
@@ -38,15 +38,13 @@ def page() -> Page:
     for number, citing in cited.items():
         paper = f"[{number}](https://arxiv.org/abs/{number})"
         for recipe in citing:
-            result = result_of(recipe.name)
-            outcome = f"[{plain(result.verdict)}](/{result.file})" if result else ""
-            rows.append([paper, plain(subject(number, recipe)), f"[`{recipe.name}`](/{recipe.file})", outcome])
+            rows.append([paper, plain(subject(number, recipe)), recipe_link(recipe), outcome(recipe)])
             paper = ""
     decided = {recipe.name for citing in cited.values() for recipe in citing if result_of(recipe.name)}
     text = (
-        f"# From papers to results\n\nThe recipes cite {len(cited)} papers on arXiv. This page lists what each recipe takes "
-        f"from a paper, and the verdict of its accepted result; {len(decided)} of these recipes have one. A verdict holds "
-        "for the model and the data of the recipe, which are small. It is not a verdict on the paper.\n\n"
+        f"# From papers to results\n\nThe recipes cite {len(cited)} papers on arXiv. This page lists what each recipe "
+        f"takes from a paper, and the verdict of its accepted result; {len(decided)} of these recipes have one. "
+        "A verdict holds for the model and the data of the recipe, which are small; it is none on the paper.\n\n"
         + table(["arXiv", "taken from it", "recipe", "accepted result"], rows)
     )
     return Page("results/papers.md", "From papers to results", text)

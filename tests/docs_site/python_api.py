@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
-
-from docs_site.page import Page, paragraphs
+import re
+from collections.abc import Callable
+from enum import Enum
 
 import rlhf_lab
+from docs_site.page import Page, paragraphs
 
 
 def page() -> Page:
@@ -22,20 +24,22 @@ def page() -> Page:
 
 def _description(name: str, module: str) -> str:
     exported = getattr(rlhf_lab, name)
-    signature = str(inspect.signature(exported)) if _has_signature(exported) else ""
+    is_enum = inspect.isclass(exported) and issubclass(exported, Enum)
+    signature = "" if is_enum else _signature(exported)
     keyword = "class " if inspect.isclass(exported) else ""
     text = f"```python\n{keyword}{name}{signature}  # {module}\n```\n\n{paragraphs(inspect.getdoc(exported) or '')}"
     for method, function in _methods(exported):
-        text += f"\n### {name}.{method}\n\n```python\n{method}{inspect.signature(function)}\n```\n\n"
+        text += f"\n### {name}.{method}\n\n```python\n{method}{_signature(function)}\n```\n\n"
         text += paragraphs(inspect.getdoc(function) or "")
     return text
 
 
-def _has_signature(exported: object) -> bool:
-    return callable(exported) and not (inspect.isclass(exported) and issubclass(exported, int))
+def _signature(function: Callable[..., object]) -> str:
+    """Return a signature without the quotation marks of annotations that are not evaluated."""
+    return re.sub(r"(?:(?<=: )|(?<=> ))'([^']*)'", r"\1", str(inspect.signature(function)))
 
 
-def _methods(exported: object) -> list[tuple[str, object]]:
+def _methods(exported: object) -> list[tuple[str, Callable[..., object]]]:
     """Return the public methods that a class defines itself and documents."""
     if not inspect.isclass(exported):
         return []

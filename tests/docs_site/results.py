@@ -9,11 +9,12 @@ from functools import cache
 
 import recipe_table
 import yaml
-from docs_site.page import ROOT, Page, code, plain, table
 
+from docs_site.page import ROOT, Page, code, plain, table
 from rlhf_lab.config import inventory
 
 RESULTS = ROOT / "docs" / "results"
+VERDICT_LENGTH = 300
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Recipe:
         text: content of the file.
         question: the question that it answers.
         header: comment at its start, by field: source, command, cost, expect.
-        algorithm: option of `algorithm` that it runs; empty for one that sweeps several.
+        algorithms: options of `algorithm` that it runs; a study may compare several.
     """
 
     name: str
@@ -34,7 +35,7 @@ class Recipe:
     text: str
     question: str
     header: Mapping[str, str]
-    algorithm: str
+    algorithms: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Result:
 
     Attributes:
         file: page of the result, from the root of the repository.
-        verdict: what the page concludes, in at most two sentences.
+        verdict: what the page concludes, in one or a few sentences.
         seeds: number of training runs that differ only by chance, as the page states it.
     """
 
@@ -63,9 +64,11 @@ def _read(name: str) -> Recipe:
     text = path.read_text(encoding="utf-8")
     values = yaml.safe_load(text)
     choices = [next(iter(choice.items())) for choice in values.get("defaults", []) if isinstance(choice, dict)]
-    algorithm = dict(choices).get("override /algorithm", "")
+    algorithms = [value for choice, value in choices if choice == "override /algorithm"]
+    algorithms += (values.get("study") or {}).get("sweep", {}).get("algorithm", [])
     file = path.resolve().relative_to(ROOT).as_posix()
-    return Recipe(name, file, text, values["question"], recipe_table.header(text), str(algorithm))
+    unique = tuple(dict.fromkeys(algorithms))
+    return Recipe(name, file, text, values["question"], recipe_table.header(text), unique)
 
 
 @cache
@@ -79,15 +82,22 @@ def result_of(name: str) -> Result | None:
 
 
 def verdict(text: str) -> str:
-    """Return the conclusion of a result's page: its sentence in bold, or the first two sentences of its first paragraph."""
+    """Return the conclusion of a result's page: the sentence in bold, or the start of the first paragraph.
+
+    Of a paragraph, whole sentences up to `VERDICT_LENGTH` characters are returned, at least one.
+    """
     paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
     # A paragraph that begins with the command, a table or a line of the run's own metadata concludes nothing.
     prose = next(paragraph for paragraph in paragraphs if re.match(r"\*\*|[A-ZΑ-Ω]", paragraph))
     bold = re.match(r"\*\*(.+?)\*\*", prose)
     if bold:
         return bold[1]
-    sentences = re.split(r"(?<=[.!?]) (?=[A-ZΑ-Ω])", prose)
-    return " ".join(sentences[:2])
+    conclusion, *others = re.split(r"(?<=[.!?]) (?=[A-ZΑ-Ω])", prose)
+    for sentence in others:
+        if len(conclusion) + len(sentence) >= VERDICT_LENGTH:
+            break
+        conclusion = f"{conclusion} {sentence}"
+    return conclusion
 
 
 def seeds(text: str) -> str:
@@ -108,13 +118,13 @@ def overview() -> Page:
         result = result_of(recipe.name)
         if result:
             shown.add(result.file.rpartition("/")[2])
-            rows.append([recipe.question, f"[{plain(result.verdict)}](/{result.file})", result.seeds, _link(recipe)])
+            rows.append([plain(recipe.question), outcome(recipe), result.seeds, recipe_link(recipe)])
     others = sorted(page.name for page in RESULTS.glob("*.md") if page.name not in shown)
     titles = {name: (RESULTS / name).read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for name in others}
     measured = "".join(f"- [{title}](/docs/results/{name})\n" for name, title in titles.items())
     text = (
-        "# Results\n\nAccepted results of recipes, with the verdict of each page. Every page has its command, its tables and "
-        "what its intervals cover.\n\n"
+        "# Results\n\nAccepted results of recipes, with the verdict of each page. Each page has its command, tables "
+        "and what its intervals cover.\n\n"
         + table(["question", "verdict", "seeds", "recipe"], rows)
         + f"\n## Measurements of the package itself\n\n{measured}"
     )
@@ -123,11 +133,10 @@ def overview() -> Page:
 
 def recipe_page(recipe: Recipe) -> Page:
     """Return the page of one recipe."""
-    result = result_of(recipe.name)
     rows = [[field, plain(recipe.header[field])] for field in ("source", "cost", "expect")]
-    rows += [["result", f"[{plain(result.verdict)}](/{result.file})"]] if result else []
-    if recipe.algorithm:
-        rows.insert(0, ["algorithm", f"[{recipe.algorithm}](@algorithms/{recipe.algorithm}.md)"])
+    rows += [["accepted result", outcome(recipe)]] if result_of(recipe.name) else []
+    algorithms = [f"[{name}](@algorithms/{name}.md)" for name in recipe.algorithms]
+    rows += [["algorithm", ", ".join(algorithms)]] if algorithms else []
     text = (
         f"# {recipe.name}\n\n{plain(recipe.question)}\n\n```\n{recipe.header['command']}\n```\n\n"
         + table(["", ""], rows)
@@ -136,5 +145,11 @@ def recipe_page(recipe: Recipe) -> Page:
     return Page(f"reference/recipes/{recipe.name}.md", recipe.name, text)
 
 
-def _link(recipe: Recipe) -> str:
+def outcome(recipe: Recipe) -> str:
+    """Return the verdict of a recipe's accepted result, with a link to its page; empty if there is none."""
+    result = result_of(recipe.name)
+    return f"[{plain(result.verdict)}](/{result.file})" if result else ""
+
+
+def recipe_link(recipe: Recipe) -> str:
     return f"[`{recipe.name}`](/{recipe.file})"

@@ -1,7 +1,7 @@
 """Writes the source of the site: a directory with mkdocs.yml and all pages, which `mkdocs build` turns into HTML.
 
-Committed pages are those of docs/ and the Markdown files of `links.MOVED`. Generated pages exist only here. The navigation
-is that of docs/mkdocs.yml, where an entry that ends in a slash stands for every page of that directory.
+Committed pages are those of docs/ and the Markdown files of `links.MOVED`. Generated pages exist only here. The
+navigation is that of docs/mkdocs.yml, where an entry that ends in a slash stands for every page of that directory.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from docs_site import commands, links, metrics, papers, python_api, results, settings
 from docs_site.page import ROOT, Page
 
 CONFIG = ROOT / "docs" / "mkdocs.yml"
-PICTURES = (".svg", ".png")
+SHOWN_AS_THEY_ARE = (".svg", ".png", ".css")
 PACKS = ("agents", "code", "judging", "speech")
 """Directories of docs/ that exist only with their pack."""
 
@@ -65,7 +66,7 @@ def stage(directory: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
     for path in (ROOT / "docs").rglob("*"):
-        if path.suffix in PICTURES:
+        if path.suffix in SHOWN_AS_THEY_ARE:
             shutil.copy(path, directory / "docs" / path.relative_to(ROOT / "docs"))
     config = {"INHERIT": os.path.relpath(CONFIG, directory), "nav": expanded(read_nav(), pages)}
     text = yaml.safe_dump(config, allow_unicode=True, sort_keys=False)
@@ -84,7 +85,7 @@ def read_nav() -> list[Any]:
 
 
 def expanded(entries: Sequence[Any], pages: Mapping[str, Page]) -> list[Any]:
-    """Return entries of the navigation with a line for each page of a named directory, without pages of absent packs."""
+    """Return the navigation with a line for each page of a named directory, and without pages of absent packs."""
     return [line for entry in entries for line in _lines(entry, pages)]
 
 
