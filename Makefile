@@ -10,7 +10,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 TESTS := $(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --ignore=tests/lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all smoke check format bench faults mutants coverage sequential recipes path mirror wheel clean
+.PHONY: help setup demo test test-all smoke check format bench faults mutants coverage sequential recipes path mirror site wheel clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -62,6 +62,11 @@ path: $(STAMPS)/dev ## count the lines that a step runs, for docs/code_path.md
 
 mirror: $(VENV)/pyvenv.cfg ## measure the package's size, imports and readability; AGAINST=main shows before and after
 	@$(BIN)/python tests/mirror.py $(if $(AGAINST),--against $(AGAINST))
+
+site: $(STAMPS)/dev ## build the documentation site into build/site/site
+	@OMP_NUM_THREADS=1 $(BIN)/python tests/build_site.py build/site
+	@$(BIN)/python -m mkdocs build --strict --quiet -f build/site/mkdocs.yml
+	@ls build/site/site/index.html
 
 wheel: $(STAMPS)/dev ## build the wheel into dist/
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

@@ -14,7 +14,12 @@ from support import check_each
 from rlhf_lab.cli.table import COMMANDS
 from rlhf_lab.config import compose
 
-PAGES = ["README.md", "recipes/README.md", *sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("docs/**/*.md"))]
+PAGES = [
+    "README.md",
+    "AGENTS.md",
+    "recipes/README.md",
+    *sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("docs/**/*.md")),
+]
 """Pages whose commands run here; those of CONTRIBUTING.md need its plug-in: tests/learn/test_contributing.py."""
 
 

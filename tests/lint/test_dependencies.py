@@ -36,6 +36,7 @@ NOT_IMPORTED = {
     "types-pyyaml": "types for mypy",
     "pandas-stubs": "types for mypy",
     "pre-commit": "a command",
+    "mkdocs-material": "mkdocs finds the theme by its name",
     "tensorboard": "torch imports it",
 }
 """Declared distribution that no file has to import → why."""

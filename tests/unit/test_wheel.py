@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
+
+import rlhf_lab
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,3 +73,28 @@ def test_recipes_are_listed_and_composed_from_another_folder(installed: Path, tm
     composed = command(installed, tmp_path, "+recipe=dpo", "--cfg", "job")
     assert "kind: dpo" in composed and "policy: sft" in composed
     assert not list(tmp_path.iterdir()), "listing and composing write nothing"
+
+
+def test_the_source_archive_has_the_documents_and_the_package_its_marker_of_types(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="hatchling builds the archive; it comes with .[dev]")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        names = {name.partition("/")[2] for name in files.getnames()}
+    assert {
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "AGENTS.md",
+        "CITATION.cff",
+        "rlhf_lab/py.typed",
+        "docs/mkdocs.yml",
+    } <= names
+
+
+def test_the_citation_names_the_version_of_the_package() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == rlhf_lab.__version__
+    assert citation["license"] == "Apache-2.0" and citation["cff-version"] == "1.2.0"
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## {citation['version']} ({citation['date-released']})" in changelog
