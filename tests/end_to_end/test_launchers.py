@@ -17,6 +17,7 @@ import yaml
 from rlhf_lab.core.files import read_json
 
 pytestmark = pytest.mark.slow
+TIMEOUT_S = 600  # four interpreters start at once, also on a busy machine
 ACCELERATE = {
     "compute_environment": "LOCAL_MACHINE",
     "distributed_type": "FSDP",
@@ -58,7 +59,7 @@ def accelerate(
         cwd=fresh.directory,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=TIMEOUT_S,
     )
 
 
@@ -130,7 +131,7 @@ def start_agents(fresh: Any, *arguments: str) -> list[subprocess.Popen[str]]:
 
 
 def outputs_of(agents: list[subprocess.Popen[str]]) -> list[str]:
-    return [agent.communicate(timeout=240)[0] for agent in agents]
+    return [agent.communicate(timeout=TIMEOUT_S)[0] for agent in agents]
 
 
 def test_two_machines_train_together(fresh, lab, sized):

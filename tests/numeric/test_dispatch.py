@@ -137,14 +137,14 @@ def test_values_exist_only_within_passes_and_the_files_end_with_the_model(tmp_pa
     placement = placement_of(spread)
     assert placement is not None
 
-    def bytes_on(kind: str) -> int:
-        return sum(p.numel() * p.element_size() for p in spread.parameters() if p.device.type == kind)
+    def bytes_on(kind: str, model: nn.Module) -> int:
+        return sum(p.numel() * p.element_size() for p in model.parameters() if p.device.type == kind)
 
     (folder,) = tmp_path.glob("dispatch-*")
     on_disk = sum(file.stat().st_size for file in folder.glob("*.dat"))
     for _ in range(2):
-        assert bytes_on("cpu") == placement.bytes_at["cpu"]
-        assert bytes_on("meta") == placement.bytes_at["disk"] == on_disk
+        assert bytes_on("cpu", spread) == placement.bytes_at["cpu"]
+        assert bytes_on("meta", spread) == placement.bytes_at["disk"] == on_disk
         with torch.no_grad():
             token_logps(spread, batch_of(directory))
     read = {name: tensor.clone() for name, tensor in full_tensors(spread)}
