@@ -73,6 +73,8 @@ OPTIONAL = {
     "starlette": ("label", "'rlhf_lab[label]'"),
     "inspect_ai": ("export to inspect", "-c constraints-inspect.txt 'rlhf_lab[inspect]'"),
     "math_verify": ("reward=math with equivalence=symbolic", "'rlhf_lab[math]'"),
+    "librosa": ("library=librosa or pitch=pyin", "'rlhf_lab[speech]'"),
+    "speechmos": ("reward=dnsmos or algorithm.mos=dnsmos", "'rlhf_lab[speech]'"),
     "langdetect": ("instructions about the language of a response", "'rlhf_lab[ifeval]'"),
 }
 """Optional library → (what needs it, arguments of `pip install`): the arguments of MissingDependency."""

@@ -21,8 +21,7 @@ ELSEWHERE = {
     "verifiers": "an environment of the user",
     "parler_tts": "runs in an environment that `parler setup` creates",
     "vllm": "runs in an environment that `vllm setup` creates",
-    "librosa": "independent values for a test, where it is installed",
-    "parselmouth": "independent values for a test, where it is installed",
+    "parselmouth": "the module of praat-parselmouth",
     "no_such_library": "a name in a test of the message for missing libraries",
 }
 """Module that pyproject.toml need not declare → why."""
@@ -30,6 +29,7 @@ NOT_IMPORTED = {
     "hydra-joblib-launcher": "Hydra finds it by its entry point",
     "hydra-submitit-launcher": "Hydra finds it by its entry point",
     "altair": "tests read its schema",
+    "praat-parselmouth": "tests import it as parselmouth",
     "pytest-xdist": "a plug-in of pytest",
     "ruff": "a command",
     "mypy": "a command",

@@ -12,7 +12,8 @@ def parler_command(arguments: Sequence[str]) -> None:
     `setup` creates the environment once: pinned packages in the user's cache, in $RLHF_LAB_PARLER or in `folder`.
     `timeout_s=N` sets the time limit of the installation (default 1800 s).
     `dpo model=MODEL prompts=FILE.jsonl reward=FILE.py:NAME to=DIR` trains in rounds of DPO. The function scores the
-    audio of sampled clips. Each row of the file has `text` and `description`. More options: `rounds=3 clips=4 beta=0.1
+    audio of sampled clips. Each row of the file has `text` and `description`. `guard=FILE.py:NAME floor=-0.5` refuses
+    clips whose value of a second function is below the floor. More options: `rounds=3 clips=4 beta=0.1
     lr=1e-5 epochs=1 pairs_per_step=4 length=sum temperature=1 max_frames=860 dtype=float32 device=cpu seed=0`.
     See docs/speech/parler.md.
     """
@@ -22,13 +23,16 @@ def parler_command(arguments: Sequence[str]) -> None:
 
 
 def features_command(arguments: Sequence[str]) -> None:
-    """`features FILE_OR_DIR … [to=FILE.csv]`: measure acoustic features of WAV files: pitch, noise, pauses, spectrum.
+    """`features FILE_OR_DIR … [to=FILE.csv]`: measure acoustic features of audio files: pitch, noise, pauses, spectrum.
 
-    Files must have one channel and 16,000 samples per second. `rate=N` measures at another rate, and `resample=true`
-    converts files that have a different rate. Silent, clipped and damaged files are rejected in one error message.
-    `max_bad_files=N` skips and lists up to N of them instead.
+    Files must be WAV with one channel and 16,000 samples per second. `rate=N` measures at another rate, and
+    `resample=true` converts files that have a different rate. Silent, clipped and damaged files are rejected in one
+    error message. `max_bad_files=N` skips and lists up to N of them instead.
     `to` is a CSV file with one row per clip; undefined features are empty. An interrupted command resumes when it is
     repeated: features are stored by content of the clip in `cache=FILE.jsonl` (default FILE.csv.cache.jsonl).
+    `library=librosa` also reads FLAC, MP3 and OGG, and measures levels, MFCC and centroid with librosa; `pitch=pyin`
+    tracks F0 with its pYIN. `compare=true` prints how NumPy and librosa differ on these files, and their times. These
+    three need `pip install 'rlhf_lab[speech]'`.
     """
     from rlhf_lab.packs.speech.sound.command import run
 

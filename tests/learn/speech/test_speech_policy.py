@@ -7,7 +7,7 @@ import sizes
 from support import checked
 
 from rlhf_lab.core.files import read_json, read_jsonl
-from rlhf_lab.packs.speech.sound.audio import read_wav
+from rlhf_lab.packs.speech.sound.audio import read_audio
 from rlhf_lab.packs.speech.sound.stream import read_stream
 from rlhf_lab.stages import artifacts
 from rlhf_lab.stages.execute import execute
@@ -51,7 +51,7 @@ def test_the_first_clip_of_each_prompt_can_be_heard(stage):
     assert len(clips) == 12 * 3  # the imitator and two rounds
     for position, row in clips.items():
         frames = len(read_stream(row["response"], 4))
-        assert read_wav(stage.directory / position, limits=None).seconds == pytest.approx(frames / 25)
+        assert read_audio(stage.directory / position, limits=None).seconds == pytest.approx(frames / 25)
         assert row["audio_seconds"] == pytest.approx(frames / 25)
 
 

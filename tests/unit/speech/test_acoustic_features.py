@@ -180,7 +180,7 @@ def measured(monkeypatch):
     """Clips that were measured, not taken from a cache."""
     seen = []
 
-    def counted(clip):
+    def counted(clip, **how):
         seen.append(clip)
         return extract(clip)
 
@@ -225,10 +225,10 @@ def test_an_interruption_keeps_what_was_measured(tmp_path, monkeypatch, measured
     cache = tmp_path / "features.jsonl"
     counted = features.extract
 
-    def interrupted(clip):
+    def interrupted(clip, **how):
         if len(measured) == 2:
             raise KeyboardInterrupt
-        return counted(clip)
+        return counted(clip, **how)
 
     monkeypatch.setattr(features, "extract", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -164,10 +164,10 @@ def rho(value):
     return Estimate(value, value - 0.1, value + 0.1, 10, 10)
 
 
-def test_features_are_validated_by_the_size_of_their_correlation():
-    correlations = {"a": rho(0.3), "b": rho(-0.2), "c": rho(0.09), "d": rho(float("nan"))}
-    assert validated(correlations, 0.1) == ["a", "b"]
-    assert validated(correlations, 0.9) == ["a"]  # none reaches it: the strongest
+def test_features_are_validated_by_their_correlation_with_its_sign():
+    correlations = {"a": rho(0.3), "b": rho(-0.4), "c": rho(0.1), "d": rho(float("nan")), "e": rho(0.2)}
+    assert validated(correlations, 0.1) == ["a", "e"]
+    assert validated(correlations, 0.9) == ["a"]  # none exceeds it: the largest
 
 
 def test_a_pair_is_won_by_the_higher_value():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.media import Audio
@@ -13,7 +15,7 @@ from rlhf_lab.core.pinned_packages import MARKER
 from rlhf_lab.packs.speech.parler.client import SpeechPrompt, SpokenClip
 from rlhf_lab.packs.speech.parler.command import read_prompts, run
 from rlhf_lab.packs.speech.parler.environment import PARLER
-from rlhf_lab.packs.speech.parler.rounds import DpoSettings, best_and_worst, score
+from rlhf_lab.packs.speech.parler.rounds import DpoSettings, NoPairs, best_and_worst, run_dpo, score
 
 PROMPT = SpeechPrompt("Hello.", "A voice.")
 AUDIO = [Audio(np.zeros(800, np.float32), 8000)] * 3
@@ -28,6 +30,56 @@ def test_the_best_and_the_worst_of_each_prompt():
     scores = np.array([0.1, 0.9, 0.5, 2, 2, 2, -3, -1, -2], dtype=float)
     pairs = best_and_worst(spoken, scores, clips_of_each=3)
     assert [(spoken.index(pair.chosen), spoken.index(pair.rejected)) for pair in pairs] == [(1, 0), (7, 6)]
+
+
+class OneWeight:
+    """A model of one weight w: the log-probability of clip n of a prompt is w · n."""
+
+    def __init__(self):
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.trained = []
+
+    def generate(self, prompts, *, clips, seed, temperature):
+        codes = [np.full((1, 2), n) for n in range(clips)]
+        return [SpokenClip(prompt, one, True, np.zeros((1, 2)), 0.0) for prompt in prompts for one in codes]
+
+    def decode(self, clips):
+        return [Audio(np.full(800, clip.codes_TK[0, 0] / 10, np.float32), 8000) for clip in clips]
+
+    def logps(self, clips, *, with_graph):
+        numbers = [int(clip.codes_TK[0, 0]) for clip in clips]
+        if with_graph:
+            self.trained.append(numbers)
+        return SimpleNamespace(clips_N=self.weight * torch.tensor(numbers, dtype=torch.float32))
+
+    def step(self, *, lr, max_grad_norm):
+        return {"all": 0.0}
+
+
+def loudness(prompts, audio):
+    return [float(clip.samples_N.mean()) for clip in audio]
+
+
+def test_a_guard_refuses_the_clips_below_its_floor():
+    """Clips 0…3 have the loudness 0…0.3; the guard refuses the two loudest, so 1 is chosen, and 2 is rejected."""
+
+    def guard(prompts, audio):
+        return [-1.0 if clip.samples_N[0] > 0.15 else 0.0 for clip in audio]
+
+    parler = OneWeight()
+    settings = DpoSettings(rounds=1, clips=4)
+    (metrics,) = run_dpo(parler, [PROMPT], loudness, settings, guard)
+    assert parler.trained == [[1, 2]]
+    assert metrics.refused == 0.5 and metrics.pairs == 1
+    assert metrics.reward == pytest.approx(0.15) and metrics.reward_best == pytest.approx(0.3)
+    parler = OneWeight()
+    (metrics,) = run_dpo(parler, [PROMPT], loudness, settings)
+    assert parler.trained == [[3, 0]] and metrics.refused == 0
+
+
+def test_a_guard_that_refuses_everything_is_named():
+    with pytest.raises(NoPairs, match=r"or the guard refused them \(100% of all\), so there are no pairs"):
+        list(run_dpo(OneWeight(), [PROMPT], loudness, DpoSettings(clips=4), lambda prompts, audio: [-1.0] * 4))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +125,8 @@ def test_prompts_of_a_file(tmp_path):
         (["setup", "folde=x"], "folde is not a setting; did you mean folder"),
         (["dpo", "model=m", "lr=fast"], "lr=fast is text, expected a number"),
         (["dpo", "model=m"], "prompts, reward, to must be set"),
-        (["dpo", "model=m", "prompts=p", "reward=loudness", "to=x"], "must name a function in a file"),
+        (["dpo", "model=m", "prompts=p", "reward=loudness", "to=x"], "reward=loudness must name a function in a file"),
+        (["dpo", "model=m", "prompts=p", "reward=a.py:b", "to=x", "guard=c"], "guard=c must name a function in a file"),
     ],
 )
 def test_wrong_commands(words, says):

@@ -19,7 +19,7 @@ from rlhf_lab.packs.speech.parler.environment import PARLER
 from rlhf_lab.packs.speech.policy.family import CODEC
 from rlhf_lab.packs.speech.rewards.criteria import SPEECH
 from rlhf_lab.packs.speech.rewards.settings import FEATURES, HAND_WEIGHTS, IntelligibilityTerm
-from rlhf_lab.packs.speech.sound.audio import read_wav
+from rlhf_lab.packs.speech.sound.audio import read_audio
 from rlhf_lab.packs.speech.sound.stream_renderer import StreamRenderer
 from rlhf_lab.rewards.combine import combine, unverified
 from rlhf_lab.rewards.criteria.sets import criteria_of
@@ -76,7 +76,7 @@ def test_the_card_of_a_codec_model_loads_it_without_naming_a_module_that_may_mov
 def test_a_renderer_writes_what_a_browser_plays(tmp_path):
     renderer = StreamRenderer(SimpleNamespace(fingerprint="abc", sizes=()))
     renderer.write(tmp_path / "a.wav", Audio(0.3 * np.sin(np.arange(8000, dtype=np.float32)), 16_000))
-    assert read_wav(tmp_path / "a.wav").seconds == pytest.approx(0.5)
+    assert read_audio(tmp_path / "a.wav").seconds == pytest.approx(0.5)
 
 
 def test_pins_of_parler_are_exact():

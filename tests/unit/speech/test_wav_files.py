@@ -14,7 +14,7 @@ from rlhf_lab.packs.speech.sound.audio import (
     clipped_fraction,
     level_problem,
     loudest_dbfs,
-    read_wav,
+    read_audio,
     wav_bytes,
     write_wav,
 )
@@ -25,7 +25,7 @@ SOUND = audio(tone(150, 0.2))
 def test_written_audio_is_read_back(tmp_path):
     """To half a step of 16 bits."""
     write_wav(tmp_path / "a.wav", SOUND)
-    read = read_wav(tmp_path / "a.wav")
+    read = read_audio(tmp_path / "a.wav")
     assert read.rate == RATE and read.samples_N.dtype == np.float32
     assert np.abs(read.samples_N - SOUND.samples_N).max() <= 0.5 / 32768
     assert wav_bytes(read) == (tmp_path / "a.wav").read_bytes()
@@ -57,12 +57,12 @@ def test_samples_that_pcm_cannot_say_are_not_written(tmp_path, samples):
 )
 def test_every_form_of_sample(tmp_path, stored):
     wavfile.write(tmp_path / "a.wav", RATE, stored)
-    assert np.abs(read_wav(tmp_path / "a.wav").samples_N - SOUND.samples_N).max() < 0.01
+    assert np.abs(read_audio(tmp_path / "a.wav").samples_N - SOUND.samples_N).max() < 0.01
 
 
 def refused(path, **options):
     with pytest.raises(DataError) as error:
-        read_wav(path, **options)
+        read_audio(path, **options)
     assert str(error.value).startswith(str(path))
     return str(error.value)
 
@@ -74,7 +74,7 @@ def test_another_rate_is_refused_or_resampled(tmp_path):
     message = refused(path)
     assert "has 22050 samples per second; expected 16000" in message and "resample=true" in message
     assert "-ar 16000" in message
-    read = read_wav(path, resample=True)
+    read = read_audio(path, resample=True)
     assert (read.rate, len(read.samples_N)) == (16000, 16000)
     # away from the ends it is the same tone: the largest bin of a second is its frequency
     assert np.abs(np.fft.rfft(read.samples_N)).argmax() == 440
@@ -118,7 +118,7 @@ def test_a_damaged_header_never_gives_another_error(tmp_path):
         for value in (0, 1, 255):
             path.write_bytes(content[:position] + bytes([value]) + content[position + 1 :])
             try:
-                read_wav(path)
+                read_audio(path)
                 read += 1
             except DataError as error:
                 assert str(path) in str(error)
@@ -132,9 +132,9 @@ def test_silence(tmp_path):
     # 66 dB below full scale
     write_wav(path, Audio(SOUND.samples_N * np.float32(0.0005 / loud(SOUND)), RATE))
     assert "is silence: the level of its loudest 25 ms is -66 dBFS, and the minimum is -60" in refused(path)
-    assert read_wav(path, limits=None).seconds == pytest.approx(0.2)
+    assert read_audio(path, limits=None).seconds == pytest.approx(0.2)
     write_wav(path, Audio(SOUND.samples_N * np.float32(0.002 / loud(SOUND)), RATE))
-    assert loudest_dbfs(read_wav(path)) == pytest.approx(-54, abs=0.5)
+    assert loudest_dbfs(read_audio(path)) == pytest.approx(-54, abs=0.5)
 
 
 def loud(sound):
@@ -153,10 +153,10 @@ def test_clipping(tmp_path):
     assert 0.05 < clipped_fraction(clipped) <= fraction
     write_wav(path, clipped)
     assert f"is clipped: {clipped_fraction(clipped):.2%} of its samples are in runs at full scale" in refused(path)
-    assert len(read_wav(path, limits=None).samples_N) == len(clipped.samples_N)
+    assert len(read_audio(path, limits=None).samples_N) == len(clipped.samples_N)
     # a peak that is brought to full scale is no clipping
     write_wav(path, Audio(SOUND.samples_N * 2, RATE))
-    assert level_problem(read_wav(path)) is None
+    assert level_problem(read_audio(path)) is None
 
 
 def test_runs_at_full_scale():

@@ -39,6 +39,7 @@ class DpoOptions:
     model: str | None = None
     prompts: str | None = None
     reward: str | None = None
+    guard: str | None = None
     to: str | None = None
     folder: str | None = None
     description_tokenizer: str | None = None
@@ -91,14 +92,17 @@ def _train(values: dict[str, Any]) -> None:
         missing = [name for name in ("model", "prompts", "reward", "to") if getattr(options, name) is None]
         if missing:
             problems.append(f"{', '.join(missing)} must be set: {DPO_USAGE}")
-        elif not names_object(options.reward):
-            problems.append(f"reward={options.reward} must name a function in a file: reward=my_rewards.py:loudness")
-        elif Path(options.to).exists() and any(Path(options.to).iterdir()):
+        for name in ("reward", "guard"):
+            named = getattr(options, name)
+            if named is not None and not names_object(named):
+                problems.append(f"{name}={named} must name a function in a file: {name}=my_rewards.py:loudness")
+        if options.to is not None and Path(options.to).exists() and any(Path(options.to).iterdir()):
             problems.append(f"to={options.to} is not empty; name a new directory")
     if problems:
         raise ConfigError(problems)
     prompts = read_prompts(Path(options.prompts))
     reward = load_from_file("reward", options.reward)
+    guard = load_from_file("guard", options.guard) if options.guard else None
     directory = Path(options.to)
     make_dir(directory)
     with Parler(
@@ -110,12 +114,14 @@ def _train(values: dict[str, Any]) -> None:
         timeout_s=options.timeout_s,
         directory=Path(options.folder) if options.folder else None,
     ) as parler:
-        for metrics in run_dpo(parler, prompts, reward, settings):
+        for metrics in run_dpo(parler, prompts, reward, settings, guard):
             # saved after every round, so that an interrupted training keeps its last complete round
             append_jsonl(directory / "rounds.jsonl", [dataclasses.asdict(metrics)])
             parler.save(directory / "model")
             rewards = f"reward {metrics.reward:.3f} (best {metrics.reward_best:.3f}, worst {metrics.reward_worst:.3f})"
             training = f"{metrics.pairs} pairs, loss {metrics.loss:.3f}, margin {metrics.margin:.3f}"
+            if guard:
+                rewards += f", {metrics.refused:.0%} refused by the guard"
             console.print(f"round {metrics.round}: {rewards}, {training}", markup=False, soft_wrap=True)
     console.print(f"model: {directory / 'model'}", markup=False, soft_wrap=True)
 

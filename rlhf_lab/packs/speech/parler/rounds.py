@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rlhf_lab.core.errors import DataError, LabError, NumericError
 from rlhf_lab.core.media import Audio
-from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt
+from rlhf_lab.core.ranges import CheckedSettings, Finite, Ge, Gt
 from rlhf_lab.losses.preference import PairLogps, dpo
 from rlhf_lab.packs.speech.parler.client import Parler, SpeechPrompt, SpokenClip
 
@@ -43,6 +43,8 @@ class DpoSettings(CheckedSettings):
             the duration, `sum` can train the opposite, because the log-ratio of a long clip has more terms.
         temperature: sampling temperature.
         max_grad_norm: maximum gradient norm; larger gradients are scaled down to it.
+        floor: minimum value of the guard, such as −0.5 for minus a word error rate. Clips below it rank below all other
+            clips and equal to each other; used only with a guard.
         seed: seed of sampling and of the order of pairs.
     """
 
@@ -55,6 +57,7 @@ class DpoSettings(CheckedSettings):
     length: Literal["sum", "mean"] = "sum"
     temperature: Annotated[float, Gt(0)] = 1.0
     max_grad_norm: Annotated[float, Gt(0)] = 1.0
+    floor: Annotated[float, Finite()] = -0.5
     seed: Annotated[int, Ge(0)] = 0
 
 
@@ -73,6 +76,7 @@ class RoundMetrics:
         round: number of the round, from 1.
         reward: mean score of all clips that the policy sampled at the start of the round.
         reward_best, reward_worst: mean score of the best and of the worst clip of each prompt.
+        refused: fraction of clips below the floor of the guard; 0 without a guard.
         seconds: mean duration of a clip in seconds.
         cut: fraction of clips that reached `max_frames`.
         pairs: number of prompts whose clips have different scores.
@@ -86,6 +90,7 @@ class RoundMetrics:
     reward: float
     reward_best: float
     reward_worst: float
+    refused: float
     seconds: float
     cut: float
     pairs: int
@@ -96,11 +101,20 @@ class RoundMetrics:
 
 
 def run_dpo(
-    parler: Parler, prompts: Sequence[SpeechPrompt], reward: AudioReward, settings: DpoSettings
+    parler: Parler,
+    prompts: Sequence[SpeechPrompt],
+    reward: AudioReward,
+    settings: DpoSettings,
+    guard: AudioReward | None = None,
 ) -> Iterator[RoundMetrics]:
-    """Train the model in the worker; `parler.save` writes it. Yields the metrics of each finished round."""
+    """Train the model in the worker; `parler.save` writes it. Yields the metrics of each finished round.
+
+    Args:
+        guard: function like `reward`, such as minus the word error rate of a recogniser. A clip whose value is below
+            `settings.floor` is never chosen over another one.
+    """
     for index in range(settings.rounds):
-        yield _round(parler, prompts, reward, settings, index)
+        yield _round(parler, prompts, reward, settings, index, guard)
 
 
 def best_and_worst(clips: Sequence[SpokenClip], scores_N: NDArray[np.floating], clips_of_each: int) -> list[ClipPair]:
@@ -134,16 +148,24 @@ def score(reward: AudioReward, prompts: Sequence[SpeechPrompt], audio: Sequence[
 
 
 def _round(
-    parler: Parler, prompts: Sequence[SpeechPrompt], reward: AudioReward, settings: DpoSettings, index: int
+    parler: Parler,
+    prompts: Sequence[SpeechPrompt],
+    reward: AudioReward,
+    settings: DpoSettings,
+    index: int,
+    guard: AudioReward | None,
 ) -> RoundMetrics:
     # independent seeds for sampling and for the order of pairs, derived from the seed and the index of the round
     sampling_seed, order_seed = np.random.SeedSequence([settings.seed, index]).generate_state(2)
     clips = parler.generate(prompts, clips=settings.clips, seed=int(sampling_seed), temperature=settings.temperature)
     audio = parler.decode(clips)
-    scores_N = score(reward, [clip.prompt for clip in clips], audio)
-    pairs = best_and_worst(clips, scores_N, settings.clips)
+    prompts_N = [clip.prompt for clip in clips]
+    scores_N = score(reward, prompts_N, audio)
+    is_refused_N = np.zeros(len(clips), bool) if guard is None else score(guard, prompts_N, audio) < settings.floor
+    pairs = best_and_worst(clips, np.where(is_refused_N, -np.inf, scores_N), settings.clips)
     if not pairs:
-        same = f"the reward gave all {settings.clips} clips of each prompt the same score"
+        refused = f", or the guard refused them ({is_refused_N.mean():.0%} of all)" if guard else ""
+        same = f"the reward gave all {settings.clips} clips of each prompt the same score{refused}"
         raise NoPairs(f"round {index + 1}: {same}, so there are no pairs; increase clips or temperature")
     steps = list(_train(parler, pairs, settings, np.random.default_rng(order_seed)))
     steps_an_epoch = len(steps) // settings.epochs
@@ -155,6 +177,7 @@ def _round(
         reward=float(scores_N.mean()),
         reward_best=float(scores_PG.max(1).mean()),
         reward_worst=float(scores_PG.min(1).mean()),
+        refused=float(is_refused_N.mean()),
         seconds=float(np.mean([sound.seconds for sound in audio])),
         cut=float(np.mean([not clip.is_finished for clip in clips])),
         pairs=len(pairs),

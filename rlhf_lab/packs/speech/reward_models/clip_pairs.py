@@ -8,14 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhf_lab.core.arrays import FloatArray
-from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.media import Renderer
 from rlhf_lab.core.types import Oracle, Pair
-from rlhf_lab.core.user_code import load_from_file
 from rlhf_lab.evaluations.reward_audit import prompt_ids, with_gold
 from rlhf_lab.packs.speech.rewards.clips import features_of
+from rlhf_lab.packs.speech.rewards.opinion_scores import opinion_scores
 from rlhf_lab.packs.speech.sound.features import NAMES
-from rlhf_lab.rewards.checked import scores
 
 TRUTH_COLUMNS = ("gold", "mos")
 """Prefixes of the pair columns that contain naturalness: `gold_chosen` and `gold_rejected`, `mos_chosen`, …"""
@@ -28,7 +26,7 @@ class ClipPairs:
     Attributes:
         features_P27: features of the chosen and of the rejected clip of each pair.
         truth_P2: naturalness of both clips; NaN if unknown.
-        truth_name: source of the naturalness: gold, mos, or the function of `algorithm.mos`; empty if unknown.
+        truth_name: source of the naturalness: gold, mos, or the value of `algorithm.mos`; empty if unknown.
     """
 
     pairs: Sequence[Pair]
@@ -69,7 +67,7 @@ def clip_pairs(pairs: Sequence[Pair], renderer: Renderer, oracle: Oracle | None,
     # adds gold columns if the data have a true reward
     pairs = with_gold(pairs, oracle)
     if mos:
-        name, truth_N = mos, _predicted(mos, renderer, responses)
+        name, truth_N = mos, opinion_scores(mos, renderer, responses)
     else:
         # a column is used only if all pairs have it
         known = (column for column in TRUTH_COLUMNS if all(f"{column}_chosen" in pair.meta for pair in pairs))
@@ -80,12 +78,3 @@ def clip_pairs(pairs: Sequence[Pair], renderer: Renderer, oracle: Oracle | None,
         else:
             truth_N = np.full(len(pairs) * len(sides), np.nan)
     return ClipPairs(pairs, features_N7.reshape(-1, 2, len(NAMES)), truth_N.reshape(-1, 2), name)
-
-
-def _predicted(function: str, renderer: Renderer, responses: Sequence[str]) -> FloatArray:
-    """Return the predictions of a user's function for the clips of responses, (N,)."""
-    where = f"algorithm.mos={function}"
-    predict = load_from_file(where, function)
-    if not callable(predict):
-        raise ConfigError(f"{where} is of type {type(predict).__name__}; expected a function of a list of Audio")
-    return scores(predict(renderer.render(responses)), responses, where)

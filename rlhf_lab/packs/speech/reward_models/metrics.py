@@ -26,7 +26,7 @@ ACOUSTIC_REWARD = (
             ("five", "a model of the five features with a hand weight"),
             (
                 "validated",
-                "a model of the features whose |ρ| with the truth is min_spearman or more on training clips",
+                "a model of the features whose ρ with the truth is above min_spearman on training clips",
             ),
         )
         for entry in (

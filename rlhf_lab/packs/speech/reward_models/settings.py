@@ -14,7 +14,7 @@ from rlhf_lab.core.errors import ConfigError, Rule
 from rlhf_lab.core.ranges import Distinct, Ge, Gt, Lt, NotEmpty
 from rlhf_lab.core.user_code import files_behind, names_object
 from rlhf_lab.models.model_files import model_identity
-from rlhf_lab.packs.speech.rewards.settings import FEATURES, HAND_WEIGHTS
+from rlhf_lab.packs.speech.rewards.settings import DNSMOS, FEATURES, HAND_WEIGHTS
 from rlhf_lab.training.settings import ModelCopies, StageSettings
 
 if TYPE_CHECKING:
@@ -51,9 +51,10 @@ class PairwiseReward(ListeningStage):
         batch_size: number of pairs per step.
         lr: peak learning rate.
         weight_decay: decoupled weight decay of all weights.
-        mos: FILE.py:FUNCTION that predicts the naturalness of clips and replaces the true reward, for example a
-            predictor of mean opinion scores. It gets a list of `Audio` and returns a number for each. If empty, the
-            true reward of the data is used, or else the columns `mos_chosen` and `mos_rejected` of the pairs.
+        mos: predictor of mean opinion scores that replaces the true reward: `dnsmos` (arXiv:2010.15258, `pip install
+            'rlhf_lab[speech]'`), or FILE.py:FUNCTION, which gets a list of `Audio` and returns a number for each. If
+            empty, the true reward of the data is used, or else the columns `mos_chosen` and `mos_rejected` of the
+            pairs.
     """
 
     chance_metric: ClassVar[str] = "accuracy"
@@ -67,13 +68,10 @@ class PairwiseReward(ListeningStage):
     mos: str = ""
 
     def contents(self) -> dict[str, str]:
-        return {"mos": digest_of_code(self.mos)} if self.mos else {}
+        return {"mos": digest_of_code(self.mos)} if self.mos and self.mos != DNSMOS else {}
 
     def rules(self) -> tuple[Rule, ...]:
-        return (
-            *super().rules(),
-            (not self.mos or names_object(self.mos), f"mos={self.mos} is not a function; write FILE.py:FUNCTION"),
-        )
+        return (*super().rules(), mos_rule(self.mos))
 
 
 @register("algorithm", "acoustic_reward")
@@ -86,9 +84,10 @@ class AcousticReward(PairwiseReward):
 
     Args:
         features: features that the model uses: a list of names, `all` seven, the `five` with a hand weight, or the
-            `validated` ones. A feature is validated if its |ρ| with the truth on training clips reaches
+            `validated` ones. A feature is validated if its ρ with the truth on training clips is above
             `min_spearman`. `hand` trains no model, but uses the hand-weighted sum of the five as a baseline.
-        min_spearman: minimum |Spearman ρ| with the truth of a validated feature.
+        min_spearman: Spearman's ρ with the truth that a validated feature must exceed. The sign counts: a feature that
+            natural clips have less of is not kept.
         hidden: number of hidden units; 0 is a linear model.
     """
 
@@ -111,7 +110,8 @@ class AcousticReward(PairwiseReward):
             return []
         return [
             "algorithm.features=validated compares features with the truth, but the data have none; set a predictor of "
-            "opinion scores with algorithm.mos=FILE.py:FUNCTION, or name features, such as algorithm.features=all"
+            "opinion scores with algorithm.mos=dnsmos or algorithm.mos=FILE.py:FUNCTION, or name features, such as "
+            "algorithm.features=all"
         ]
 
     def rules(self) -> tuple[Rule, ...]:
@@ -175,6 +175,14 @@ class RecogniserStage(ListeningStage):
     smoke_real: ClassVar[dict[str, float]] = {"max_clips": 16, "heldout_pairs": 8}
     max_clips: Annotated[int, Ge(0, hint="0 is all")] = 1000
     heldout_pairs: Annotated[int, Ge(2)] = 300
+
+
+def mos_rule(mos: str) -> Rule:
+    """Return the rule that a predictor of opinion scores is `dnsmos` or a function in a file."""
+    return (
+        not mos or mos == DNSMOS or names_object(mos),
+        f"mos={mos} is not dnsmos or a function; write FILE.py:FUNCTION",
+    )
 
 
 def digest_of_code(function: str) -> str:

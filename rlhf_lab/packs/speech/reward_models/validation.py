@@ -33,14 +33,14 @@ def feature_spearman(clips: ClipPairs) -> dict[str, Estimate]:
 
 
 def validated(correlations: Mapping[str, Estimate], minimum: float) -> list[str]:
-    """Return the features whose |ρ| reaches `minimum`, or the feature with the largest |ρ| if none does.
+    """Return the features whose ρ is above `minimum`, or the feature with the largest ρ if none is.
 
-    The sign is ignored, because a network can also learn a negative relation.
+    The sign counts, because features are chosen as something to have more of, such as pitch movement.
     """
     # a constant feature has no correlation (NaN) and counts as 0
-    sizes = {name: 0.0 if np.isnan(rho.mean) else abs(rho.mean) for name, rho in correlations.items()}
-    kept = [name for name, size in sizes.items() if size >= minimum]
-    return kept or [max(sizes, key=lambda name: sizes[name])]
+    by_name = {name: 0.0 if np.isnan(rho.mean) else rho.mean for name, rho in correlations.items()}
+    kept = [name for name, rho in by_name.items() if rho > minimum]
+    return kept or [max(by_name, key=lambda name: by_name[name])]
 
 
 def wins(values_N: FloatArray) -> FloatArray:

@@ -23,6 +23,10 @@ HAND_WEIGHTS = {
 FEATURES = (*HAND_WEIGHTS, "spectral_centroid", "silence_fraction")
 """Names of all features in the order of `speech.features.NAMES`. They are repeated here because that module needs
 SciPy."""
+DNSMOS = "dnsmos"
+"""Reward term, and value of `algorithm.mos`, of the predictor in dnsmos.py."""
+DNSMOS_LIBRARIES = ("speechmos", "onnxruntime", "librosa")
+"""Modules that the predictor imports."""
 SILENT = -3.0
 """Score of a clip without a sounding frame. Scores of learned models have mean 0 and standard deviation 1 on training
 clips."""
@@ -91,6 +95,17 @@ class SpeechEncoder(Listening):
     needs_role: ClassVar[str | None] = "wav2vec2"
     reads_run_dir: ClassVar[bool] = True
     batch_seconds: Annotated[float, Gt(0)] = 60.0
+
+
+@register("reward", DNSMOS)
+@dataclass(frozen=True)
+class OpinionScore(TermSettings):
+    """Mean opinion score of the decoded clip, 1…5, predicted by DNSMOS (arXiv:2010.15258); 1 for a clip without sound.
+
+    The network belongs to the extra `speech` (`pip install 'rlhf_lab[speech]'`).
+    """
+
+    requires: ClassVar[Requirements] = (Capability.AUDIO,)
 
 
 @register("reward", "intelligibility")

@@ -1,7 +1,8 @@
-"""WAV files with one channel: reading into float32 samples, writing as 16-bit PCM.
+"""Audio files with one channel: reading into float32 samples, writing as 16-bit PCM.
 
-A file is rejected if measurements on it would be silently wrong. Reasons are a different sampling rate (it scales all
-frequencies), several channels, silence, clipping, and truncation. The error message says how to fix the file.
+WAV files are read with SciPy, other formats with librosa (librosa_files.py). A file is rejected if measurements on it
+would be silently wrong. Reasons are a different sampling rate (it scales all frequencies), several channels, silence,
+clipping, and truncation. The error message says how to fix the file.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,14 @@ from numpy.typing import NDArray
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import write_bytes
 from rlhf_lab.core.media import Audio
+from rlhf_lab.packs.speech.sound import librosa_files
 
 RATE = 16000
 """Sampling rate of all speech in rlhf_lab, in Hz."""
 PCM_STEPS = 32768
 """Number of steps of 16-bit PCM between 0 and full scale."""
+Library = Literal["numpy", "librosa"]
+"""Library that measures audio: `numpy` stands for NumPy and SciPy, `librosa` also reads other formats than WAV."""
 FULL_SCALE = 1 - 1 / PCM_STEPS
 """Maximum sample of 16-bit PCM. Samples beyond it are clipped to this value."""
 
@@ -45,22 +49,29 @@ class AudioRequirements:
 USABLE = AudioRequirements()
 
 
-def read_wav(
-    path: Path | str, rate: int = RATE, *, resample: bool = False, limits: AudioRequirements | None = USABLE
+def read_audio(
+    path: Path | str,
+    rate: int = RATE,
+    *,
+    resample: bool = False,
+    limits: AudioRequirements | None = USABLE,
+    library: Library = "numpy",
 ) -> Audio:
-    """Read a WAV file with one channel: 8- to 32-bit PCM or float.
+    """Read an audio file with one channel. WAV files may have 8- to 32-bit PCM or float.
 
     Args:
         rate: required sampling rate in Hz.
         resample: True to convert other rates to `rate`; False to reject them.
         limits: required levels; None also accepts silence and clipping.
+        library: `librosa` also reads other formats than WAV, and resamples with soxr instead of a polyphase filter.
 
     Raises:
-        DataError: the file is missing, damaged, empty or not a WAV file. Also raised for several channels, another
-            rate, NaN or infinite samples, and a level outside `limits`.
+        DataError: the file is missing, damaged or empty, or its format cannot be read. Also raised for several
+            channels, another rate, NaN or infinite samples, and a level outside `limits`.
+        MissingDependency: `library` is not installed.
     """
     path = Path(path)
-    found_rate, stored = _read_file(path, rate)
+    found_rate, stored = _read_file(path, rate, library)
     if stored.ndim > 1:
         raise DataError(f"{path} has {stored.shape[1]} channels; expected one. Mix them with {_conversion(path, rate)}")
     if not len(stored):
@@ -77,7 +88,8 @@ def read_wav(
             )
         # levels are checked before resampling, because the filter moves clipped samples away from full scale
         _check_levels(Audio(samples_N, found_rate), str(path), limits)
-        samples_N = _resample(samples_N, found_rate, rate)
+        change_rate = librosa_files.resample if library == "librosa" else resample_polyphase
+        samples_N = change_rate(samples_N, found_rate, rate)
     audio = Audio(samples_N, rate)
     _check_levels(audio, str(path), limits)
     return audio
@@ -152,7 +164,7 @@ def _check_levels(audio: Audio, name: str, limits: AudioRequirements | None) -> 
         raise DataError(f"{name} {problem}")
 
 
-def _read_file(path: Path, rate: int) -> tuple[int, NDArray[Any]]:
+def _read_file(path: Path, rate: int, library: Library) -> tuple[int, NDArray[Any]]:
     """Return the rate and the samples in their stored type."""
     from scipy.io import wavfile
 
@@ -160,6 +172,9 @@ def _read_file(path: Path, rate: int) -> tuple[int, NDArray[Any]]:
         raise DataError(f"{path} is not a file; name a WAV file, or a directory of WAV files")
     if not path.stat().st_size:
         raise DataError(f"{path} is empty; copy or generate it again, or leave it out")
+    # SciPy also reads WAV files with library=librosa, because it notices files that are cut off
+    if library == "librosa" and path.suffix.lower() != ".wav":
+        return librosa_files.read_samples(path)
     with warnings.catch_warnings():
         # for a truncated file SciPy only warns and returns a shorter clip, so the warning becomes an error
         warnings.filterwarnings("error", message="Reached EOF", category=wavfile.WavFileWarning)
@@ -175,8 +190,8 @@ def _read_file(path: Path, rate: int) -> tuple[int, NDArray[Any]]:
         # for damaged files SciPy's parser raises many types: struct.error, UnboundLocalError, ZeroDivisionError
         except Exception as error:
             raise DataError(
-                f"{path} is damaged or not a WAV file ({error}). If it has another audio format, convert it: "
-                f"{_conversion(path, rate)}; otherwise copy or generate it again"
+                f"{path} is damaged or not a WAV file ({error}). If it has another audio format, read it with "
+                f"library=librosa, or convert it: {_conversion(path, rate)}; otherwise copy or generate it again"
             ) from error
 
 
@@ -193,7 +208,7 @@ def _to_float(stored: NDArray[Any]) -> NDArray[np.float32]:
     return stored.astype(np.float32)
 
 
-def _resample(samples_N: NDArray[np.float32], rate: int, target_rate: int) -> NDArray[np.float32]:
+def resample_polyphase(samples_N: NDArray[np.float32], rate: int, target_rate: int) -> NDArray[np.float32]:
     """Resample with a polyphase Kaiser filter. Its overshoot at full-scale edges is clipped to −1…1."""
     from scipy.signal import resample_poly
 

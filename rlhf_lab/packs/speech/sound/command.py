@@ -1,4 +1,7 @@
-"""Sub-command `features`: measures acoustic features of WAV files, prints a summary and writes a table."""
+"""Sub-command `features`: measures acoustic features of audio files, prints a summary and writes a table.
+
+With `compare=true` it prints instead how NumPy and librosa measure these files, and how long they take.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +20,19 @@ from rlhf_lab.config.schema import did_you_mean
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import make_dir, write_text
-from rlhf_lab.packs.speech.sound.audio import RATE
-from rlhf_lab.packs.speech.sound.features import FEATURES, NAMES, extract_many
+from rlhf_lab.packs.speech.sound.audio import RATE, Library, read_audio
+from rlhf_lab.packs.speech.sound.features import FEATURES, NAMES, PitchTracker, extract_many
+from rlhf_lab.packs.speech.sound.library_comparison import compare_libraries, comparison_table
+from rlhf_lab.packs.speech.sound.librosa_files import FORMATS, import_librosa
 
 USAGE = "features takes WAV files or directories of WAV files: python -m rlhf_lab features DIR to=features.csv"
+CHOICES = {
+    "resample": ("true", "false"),
+    "compare": ("true", "false"),
+    "library": get_args(Library),
+    "pitch": get_args(PitchTracker),
+}
+"""Option → its values, for options that have few."""
 
 
 @dataclass
@@ -31,6 +44,9 @@ class FeaturesOptions:
     resample: bool = False
     cache: str = ""
     max_bad_files: int = 0
+    library: Library = "numpy"
+    pitch: PitchTracker = "autocorrelation"
+    compare: bool = False
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -43,7 +59,12 @@ def run(arguments: Sequence[str]) -> None:
     options = _options([word for word in arguments if Path(word) not in sources])
     if not sources:
         raise ConfigError(USAGE)
-    files = [file for source in sources for file in _wav_files(source)]
+    if options.library == "librosa" or options.pitch == "pyin" or options.compare:
+        import_librosa()  # a missing library is one message, not one per file
+    files = [file for source in sources for file in _audio_files(source, options.library)]
+    if options.compare:
+        _compare(files, options)
+        return
     to = Path(options.to) if options.to else None
     cache = options.cache or (f"{to}.cache.jsonl" if to else None)
     unreadable: dict[int, str] = {}
@@ -54,6 +75,8 @@ def run(arguments: Sequence[str]) -> None:
         progress="features",
         cache=cache,
         unreadable=unreadable,
+        library=options.library,
+        pitch=options.pitch,
     )
     _check_unreadable(unreadable, len(files), options.max_bad_files)
     files = [file for index, file in enumerate(files) if index not in unreadable]
@@ -94,29 +117,44 @@ def _options(words: Sequence[str]) -> FeaturesOptions:
             problems.append(f"rate={text}: expected samples per second, such as {RATE}")
         elif name == "max_bad_files" and not text.isdecimal():
             problems.append(f"max_bad_files={text}: expected a count, 0 or more")
-        elif name == "resample" and text not in ("true", "false"):
-            problems.append(f"resample={text}: expected true or false")
+        elif name in CHOICES and text not in CHOICES[name]:
+            problems.append(f"{name}={text}: expected {' or '.join(CHOICES[name])}")
         elif not text:
             problems.append(f"{name} has no value; write {name}=FILE")
         else:
             value: str | int | bool = text
             if name in ("rate", "max_bad_files"):
                 value = int(text)
-            elif name == "resample":
+            elif name in ("resample", "compare"):
                 value = text == "true"
             setattr(options, name, value)
+    if options.compare and (options.to or options.cache):
+        problems.append("compare=true prints a comparison of libraries and writes no features; leave out to and cache")
     if problems:
         raise ConfigError(problems)
     return options
 
 
-def _wav_files(source: Path) -> list[Path]:
-    """Return the file itself, or the WAV files of a directory and its sub-directories, sorted by name."""
+def _compare(files: Sequence[Path], options: FeaturesOptions) -> None:
+    """Print differences and times of both libraries on the files."""
+    clips = [read_audio(file, options.rate, resample=options.resample, library=options.library) for file in files]
+    console.print(comparison_table(compare_libraries(clips), clips))
+
+
+def _audio_files(source: Path, library: Library) -> list[Path]:
+    """Return the file itself, or the audio files of a directory and its sub-directories, sorted by name.
+
+    In a directory, only WAV files count unless `library` is librosa, which reads more formats.
+    """
     if not source.is_dir():
         return [source]
-    files = sorted(path for path in source.rglob("*") if path.suffix.lower() == ".wav")
+    endings = FORMATS if library == "librosa" else (".wav",)
+    files = sorted(path for path in source.rglob("*") if path.suffix.lower() in endings)
     if not files:
-        raise ConfigError(f"{source} has no .wav files; name a directory with .wav files, or single files")
+        hint = "" if library == "librosa" else " (library=librosa also reads FLAC, MP3 and OGG)"
+        raise ConfigError(
+            f"{source} has no {' or '.join(endings)} files; name a directory that has some, or single files{hint}"
+        )
     return files
 
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import make_dir, replacing
 from rlhf_lab.core.scratch import scratch_dir
-from rlhf_lab.packs.speech.sound.audio import PCM_STEPS, RATE, read_wav, wav_bytes
+from rlhf_lab.packs.speech.sound.audio import PCM_STEPS, RATE, read_audio, wav_bytes
 
 PROGRAM = "espeak-ng"
 SECONDS_PER_CALL = 60.0
@@ -89,7 +89,7 @@ class Espeak:
         path = self._path(text, options)
         if path.is_file():
             with suppress(DataError):  # a damaged cache file is replaced
-                return read_wav(path, limits=None).samples_N
+                return read_audio(path, limits=None).samples_N
         with TemporaryDirectory(dir=scratch_dir()) as temporary:
             generated = Path(temporary) / "said.wav"
             # the extent of pitch movement has no command-line option, only an SSML attribute
@@ -98,7 +98,7 @@ class Espeak:
                 *("-m", "-b", "1", "-v", options.voice, "-s", str(options.words_per_minute)),
                 *("-p", str(options.pitch), "-a", str(options.amplitude), "-w", str(generated), marked),
             )
-            audio = read_wav(generated, RATE, resample=True, limits=None)
+            audio = read_audio(generated, RATE, resample=True, limits=None)
         with suppress(OSError):  # the cache is optional: without write access the text is synthesised again next time
             make_dir(path.parent)
             # several processes may synthesise the same text; each one writes its own temporary file

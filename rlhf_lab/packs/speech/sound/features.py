@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +24,14 @@ from rlhf_lab.core.console import Ticker
 from rlhf_lab.core.console import progress as show
 from rlhf_lab.core.errors import DataError, LabError
 from rlhf_lab.core.media import Audio
-from rlhf_lab.packs.speech.sound.audio import RATE, read_wav
+from rlhf_lab.packs.speech.sound import librosa_analysis
+from rlhf_lab.packs.speech.sound.audio import RATE, Library, read_audio
 from rlhf_lab.packs.speech.sound.feature_cache import FeatureCache
-from rlhf_lab.packs.speech.sound.periodicity import Periodicity, periodicity
+from rlhf_lab.packs.speech.sound.periodicity import periodicity
 from rlhf_lab.packs.speech.sound.spectrum import MEL_FILTERS, Spectra, spectra
 
+PitchTracker = Literal["autocorrelation", "pyin"]
+"""Tracker of F0: `autocorrelation` is periodicity.py, `pyin` that of librosa, which has no harmonics-to-noise ratio."""
 VERSION = 1
 """Version of the features. Increase it if a feature of the same clip changes, so that old cache entries are ignored."""
 
@@ -80,15 +84,23 @@ FEATURES = (
 NAMES = tuple(feature.name for feature in FEATURES)
 
 
-def extract(audio: Audio) -> NDArray[np.float64]:
-    """Return the features of a clip, (7,), in the order of `FEATURES`; undefined features are NaN."""
-    short_time = spectra(audio)
+def extract(
+    audio: Audio, *, library: Library = "numpy", pitch: PitchTracker = "autocorrelation"
+) -> NDArray[np.float64]:
+    """Return the features of a clip, (7,), in the order of `FEATURES`; undefined features are NaN.
+
+    Args:
+        library: library of levels, MFCC and centroid.
+        pitch: tracker of `pitch_sd` and `voiced_fraction`; `hnr` is always that of periodicity.py.
+    """
+    short_time = librosa_analysis.spectra(audio) if library == "librosa" else spectra(audio)
     sounding_T = short_time.sounding_T
     tracked = periodicity(audio)
+    f0_T = librosa_analysis.pyin_f0(audio) if pitch == "pyin" else tracked.f0_T
     values = {
-        "pitch_sd": _pitch_sd(tracked),
+        "pitch_sd": _pitch_sd(f0_T),
         "hnr": tracked.mean_hnr,
-        "voiced_fraction": _mean(tracked.voiced_T, without=0.0),
+        "voiced_fraction": _mean(f0_T > 0, without=0.0),
         "energy_dynamics": float(short_time.level_T[sounding_T].std()) if sounding_T.any() else math.nan,
         "mfcc_stability": _stability(short_time, sounding_T),
         "spectral_centroid": _mean(short_time.centroid_T()[sounding_T], without=math.nan),
@@ -105,20 +117,23 @@ def extract_many(
     progress: str = "",
     cache: Path | str | None = None,
     unreadable: dict[int, str] | None = None,
+    library: Library = "numpy",
+    pitch: PitchTracker = "autocorrelation",
 ) -> NDArray[np.float64]:
     """Return the features of clips, (N, 7). Clips with identical content are measured once.
 
     Args:
-        clips: audio or WAV files; files are read one at a time.
+        clips: audio or files; files are read one at a time.
         rate: required sampling rate of files in Hz.
         resample: True to convert files that have another rate.
         progress: title of the progress bar; empty for no progress bar.
         cache: file that stores features by content of the clip, so that an interrupted extraction can resume.
         unreadable: dictionary that receives the problem of each unreadable clip, by index; their rows are NaN. If it
             is None, unreadable clips raise DataError.
+        library, pitch: see `read_audio` and `extract`.
 
     Raises:
-        DataError: files cannot be read or are outside the limits of `read_wav`. The message lists all of them; the
+        DataError: files cannot be read or are outside the limits of `read_audio`. The message lists all of them; the
             other files have been measured by then.
     """
     # rows of unreadable clips stay NaN
@@ -129,16 +144,16 @@ def extract_many(
     with FeatureCache(Path(cache) if cache else None, len(FEATURES)) as stored, shown as ticker:
         for row, clip in enumerate(clips):
             try:
-                audio = clip if isinstance(clip, Audio) else read_wav(clip, rate, resample=resample)
+                audio = clip if isinstance(clip, Audio) else read_audio(clip, rate, resample=resample, library=library)
             # errors are collected, so that a single message lists all unreadable clips
             except DataError as error:
                 problems[row] = str(error)
                 continue
             # the key is computed even without a cache file: clips with identical content are measured once
-            key = content_key(audio)
+            key = content_key(audio, library=library, pitch=pitch)
             if key not in measured:
                 known = stored.get(key)
-                measured[key] = extract(audio) if known is None else known
+                measured[key] = extract(audio, library=library, pitch=pitch) if known is None else known
                 if known is None:
                     stored.add(key, measured[key])
             features_N7[row] = measured[key]
@@ -165,9 +180,11 @@ def fill_undefined(features_N7: NDArray[np.float64]) -> NDArray[np.float64]:
     return filled_N7
 
 
-def content_key(audio: Audio) -> str:
-    """Return the SHA-256 of a clip's samples and rate, and of the version of the features."""
-    digest = sha256(f"features {VERSION}, {audio.rate} Hz, ".encode())
+def content_key(audio: Audio, *, library: Library = "numpy", pitch: PitchTracker = "autocorrelation") -> str:
+    """Return the SHA-256 of a clip's samples and rate, of the version of the features, and of how they are measured."""
+    # the defaults add nothing, so that caches of earlier versions stay valid
+    method = "" if (library, pitch) == ("numpy", "autocorrelation") else f"{library}, {pitch}, "
+    digest = sha256(f"features {VERSION}, {audio.rate} Hz, {method}".encode())
     digest.update(np.ascontiguousarray(audio.samples_N, dtype=np.float32).tobytes())
     return digest.hexdigest()
 
@@ -177,8 +194,8 @@ def as_row(features_7: NDArray[np.float64]) -> Mapping[str, float]:
     return dict(zip(NAMES, map(float, features_7), strict=True))
 
 
-def _pitch_sd(tracked: Periodicity) -> float:
-    f0_V = tracked.f0_T[tracked.voiced_T]
+def _pitch_sd(f0_T: NDArray[np.float64]) -> float:
+    f0_V = f0_T[f0_T > 0]
     return float((12 * np.log2(f0_V)).std()) if len(f0_V) > 1 else math.nan
 
 

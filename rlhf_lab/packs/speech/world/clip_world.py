@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -38,6 +38,14 @@ class AnyUtterance(Protocol):
     @property
     def prompt(self) -> str: ...
 
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def category(self) -> str: ...
+
+    def in_style(self, style: str) -> Self: ...
+
 
 class AnyDelivery(Protocol):
     """A delivery of an utterance."""
@@ -48,6 +56,10 @@ class AnyDelivery(Protocol):
 
 UtteranceT = TypeVar("UtteranceT", bound=AnyUtterance)
 DeliveryT = TypeVar("DeliveryT", bound=AnyDelivery)
+
+
+DRAWS_PER_TEXT = 100
+"""Number of utterances that `prompt_grid` samples for each requested text before it gives up."""
 
 
 class _Take(NamedTuple):
@@ -67,11 +79,14 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
         seed: seed of utterances, deliveries and the choices of the listener.
 
     Attributes:
+        categories, styles: names of the categories of sentences and of the styles.
         codec: codec of all clips of this world.
         unheard_phone_error: phone error of a response without an audible frame.
     """
 
     measures = MEASURES
+    categories: tuple[str, ...]
+    styles: tuple[str, ...]
     codec: Codec
     unheard_phone_error: float
 
@@ -231,6 +246,29 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
             chosen_stream, rejected_stream = (write_stream(takes[side][i].codes_TK) for side in (chosen, rejected))
             pairs.append(Pair(utterance.prompt, chosen_stream, rejected_stream, meta))
         return pairs, report
+
+    def prompt_grid(self, texts: int, *, seed: int) -> list[str]:
+        """Return prompts of the training split: `texts` sentences of each category, each in all styles.
+
+        A sentence has the same voice in all styles, and is in one category. Raises DataError if a category has fewer
+        sentences.
+        """
+        found: dict[str, list[UtteranceT]] = {category: [] for category in self.categories}
+        taken: set[str] = set()
+        rng = self._random("grid", "train", seed)
+        for _ in range(DRAWS_PER_TEXT * texts * len(self.categories)):
+            utterance, _ = self._draw(rng, "train")
+            own = found[utterance.category]
+            if len(own) < texts and utterance.text not in taken:
+                own.append(utterance)
+                taken.add(utterance.text)
+            if all(len(own) == texts for own in found.values()):
+                break
+        for category, own in found.items():
+            if len(own) < texts:
+                raise DataError(f"{texts} texts of each category are needed, but training has {len(own)} of {category}")
+        utterances = [utterance for own in found.values() for utterance in own]
+        return [utterance.in_style(style).prompt for utterance in utterances for style in self.styles]
 
     def _draws(self, split: str, seed: int) -> Iterator[tuple[UtteranceT, tuple[DeliveryT, DeliveryT]]]:
         """Yield utterances of a split, each with two deliveries, in an infinite sequence."""

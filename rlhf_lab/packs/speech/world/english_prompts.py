@@ -9,7 +9,7 @@ The last text of each category is held out. Its words also occur in other texts,
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -146,6 +146,10 @@ class EnglishUtterance:
     @property
     def manner(self) -> Style:
         return STYLES[self.style]
+
+    def in_style(self, style: str) -> EnglishUtterance:
+        """Return the same utterance in another style."""
+        return replace(self, style=style)
 
     def metadata(self) -> dict[str, str]:
         """Return the row of `Corpus.metadata`. It has no column `text`, whose letters would be read as phones."""

@@ -18,7 +18,13 @@ from rlhf_lab.packs.speech.sound.voice_frames import Frames
 from rlhf_lab.packs.speech.world import gold
 from rlhf_lab.packs.speech.world.clip_world import ClipWorld
 from rlhf_lab.packs.speech.world.english_delivery import EnglishDelivery, EspeakReader, draw_english_delivery
-from rlhf_lab.packs.speech.world.english_prompts import EnglishUtterance, draw_english_utterance, read_english_prompt
+from rlhf_lab.packs.speech.world.english_prompts import (
+    STYLES,
+    TEXTS,
+    EnglishUtterance,
+    draw_english_utterance,
+    read_english_prompt,
+)
 
 VERSION = 1
 """Version of the world; part of the fingerprint of a corpus. Increase it if the same settings give different streams or
@@ -56,6 +62,8 @@ class EnglishWorld(ClipWorld[EnglishUtterance, EnglishDelivery]):
         espeak: synthesiser of the texts.
     """
 
+    categories = tuple(TEXTS)
+    styles = tuple(STYLES)
     unheard_phone_error = float("nan")
 
     def __init__(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain
 
@@ -99,6 +99,10 @@ class Utterance:
     def split(self) -> str:
         """Split of the utterance: "test" if its syllables or its voice are held out."""
         return "test" if self.voice == HELD_OUT_VOICE else split_of(self.text)
+
+    def in_style(self, style: str) -> Utterance:
+        """Return the same utterance in another style."""
+        return replace(self, style=style)
 
     def metadata(self) -> dict[str, str]:
         """Return the row of `Corpus.metadata`.

@@ -12,7 +12,7 @@ from rlhf_lab.packs.speech.sound.voice_frames import Frames
 from rlhf_lab.packs.speech.world import gold
 from rlhf_lab.packs.speech.world.clip_world import ClipWorld
 from rlhf_lab.packs.speech.world.delivery import Delivery, draw_delivery, perform
-from rlhf_lab.packs.speech.world.prompts import Utterance, draw_utterance, read_prompt
+from rlhf_lab.packs.speech.world.prompts import CATEGORIES, STYLES, Utterance, draw_utterance, read_prompt
 from rlhf_lab.packs.speech.world.recogniser import phone_error, recognise
 
 VERSION = 1
@@ -32,6 +32,8 @@ class SpeechWorld(ClipWorld[Utterance, Delivery]):
         sizes: number of codes of each codebook.
     """
 
+    categories = tuple(CATEGORIES)
+    styles = tuple(STYLES)
     unheard_phone_error = 1.0
 
     def __init__(self, *, good: float, new_voice: float, temperature: float, seed: int, sizes: Sequence[int] = SIZES):

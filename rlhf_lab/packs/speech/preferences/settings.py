@@ -1,0 +1,49 @@
+"""Settings of the stage that generates preference pairs of clips. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
+from rlhf_lab.core.ranges import Ge
+from rlhf_lab.training.settings import ModelCopies, StageSettings
+
+if TYPE_CHECKING:
+    from rlhf_lab.training.run_settings import Evaluation
+
+
+@register("algorithm", "tts_preferences")
+@dataclass(frozen=True)
+class TTSPreferences(StageSettings):
+    """Preference pairs of clips of `needs.policy`: the clips of a prompt are ranked by the reward of the run.
+
+    The prompts are sentences of all categories, each in all styles. The best and the worst clip of a prompt become a
+    pair. The pairs are training data for `needs.corpus`. An interrupted stage starts again.
+
+    Args:
+        texts_per_category: number of sentences of each category, which are all spoken in all styles; 5 are 30 sentences
+            and 180 prompts in the speech world. They are sampled from the training split.
+        samples: number of clips per prompt.
+    """
+
+    makes_model: ClassVar[bool] = False
+    makes_rows: ClassVar[str] = "pairs"
+    is_distributed: ClassVar[bool] = False
+    compares_policies: ClassVar[bool] = False
+    reads_reward: ClassVar[bool] = True
+    requires: ClassVar[Requirements] = (Capability.AUDIO, Capability.SINGLE_TURN)
+    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "reward")
+    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
+    answer: ClassVar[str] = "preference_clips"
+    smoke: ClassVar[dict[str, float]] = {"texts_per_category": 1}
+    texts_per_category: Annotated[int, Ge(1)] = 5
+    samples: Annotated[int, Ge(2, hint="the best and the worst clip make a pair")] = 4
+
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        return [ModelCopies("policy (samples)")]
+
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
+        return [(batch_rows, self.samples)]
