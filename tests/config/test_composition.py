@@ -31,6 +31,7 @@ NEEDED = {
         f"algorithm/{name}": ["data=speech_small", "model=codec"]
         for name in ("acoustic_reward", "wav2vec2_reward", "recogniser")
     },
+    "algorithm/tts_preferences": ["data=speech_small", "model=codec", "reward=acoustic", "+needs.policy=owner/model"],
     "algorithm/safety": ["+needs.reference=owner/model"],
     "algorithm/eval_suite": ["+needs.policy=owner/model", "+needs.safety=safety_eval"],
     "model/hf": ["model.path=owner/name"],
