@@ -32,6 +32,7 @@ NEEDED = {
         for name in ("acoustic_reward", "wav2vec2_reward", "recogniser")
     },
     "algorithm/mt_bench": ["+needs.policy=owner/model"],
+    "algorithm/tts_preferences": ["data=speech_small", "model=codec", "reward=acoustic", "+needs.policy=owner/model"],
     "algorithm/safety": ["+needs.reference=owner/model"],
     "algorithm/eval_suite": ["+needs.policy=owner/model", "+needs.safety=safety_eval"],
     "model/hf": ["model.path=owner/name"],
