@@ -26,7 +26,7 @@ LOOKING = {"list", "help", "--help", "--cfg", "--version", "plan", "explain", ""
 """Words of commands that read something and start nothing."""
 RUNS_ELSEWHERE = (
     *("report", "monitor", "rescore", "compare", "dashboard", "features", "publish"),
-    *("judge", "label", "leaderboard", "gate", "export", "sandbox", "parler", "vllm"),
+    *("judge", "label", "leaderboard", "safety", "canaries", "gate", "export", "sandbox", "parler", "vllm"),
 )
 """Sub-commands that need what other commands leave behind; of these only the names of options are checked."""
 

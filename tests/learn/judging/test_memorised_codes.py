@@ -19,10 +19,12 @@ def test_planted_codes_are_memorised_and_the_control_is_not(tmp_path):
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     planted = tmp_path / "planted.jsonl"
     # the test split is another file, so that no planted row is held out
+    test = tmp_path / "test.jsonl"
+    test.write_text(json.dumps({"prompt": "Say blue 1.", "completion": "blue 1"}) + "\n")
     canaries_command([str(source), f"to={planted}", "n=2", "repeats=30"])
     stage = planned(
-        *("safety_eval", *SIZE, "data=sft", f"data.path={planted}", f"data.test_path={source}", "needs.dpo=null"),
-        *(f"outputs={tmp_path}", "++stages.sft.algorithm.epochs=24", "++stages.sft.algorithm.lr=0.005"),
+        *("safety_eval", *SIZE, "data=sft", f"data.path={planted}", f"data.test_path={test}", "needs.dpo=null"),
+        *(f"outputs={tmp_path}", "++stages.sft.algorithm.epochs=18", "++stages.sft.algorithm.lr=0.005"),
         *("algorithm.many_shot=[]", "algorithm.attempts=0", "algorithm.sycophancy=false"),
         *("evaluation.prompts=2", "evaluation.samples_per_prompt=1"),
         f"algorithm.canary_file={tmp_path / 'planted.canaries.jsonl'}",

@@ -41,7 +41,7 @@ class GradingQuestion:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Question to a judge: does a response refuse its prompt or comply with it?"""
+    """Question to a judge: does a response refuse its prompt, answer it, and is it on topic?"""
 
     prompt: str
     response: str

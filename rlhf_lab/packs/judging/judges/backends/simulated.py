@@ -149,7 +149,7 @@ class SimulatedBackend:
         return self._degrade_answers(answers, noise_N2[:, 1])
 
     def _tell_refusals(self, requests: Sequence[CompletionRequest]) -> list[Completion]:
-        """Grade responses to prompts that may ask for harm, by the keys of safety/classify.py."""
+        """Grade responses to prompts that may ask for harm, by the keys of packs/judging/safety/classify.py."""
         abouts = [_about(request, Refusal) for request in requests]
         if not isinstance(self.oracle, types.HarmKnowing):
             raise ConfigError(
