@@ -164,8 +164,8 @@ def publish_command(arguments: Sequence[str]) -> None:
     `public=true`. `dtype=bfloat16` rounds the weights; `adapter=true` publishes only a LoRA adapter, and
     `base=OWNER/NAME` says where its base is published. `license=ID` names a licence.
     `gate=SUITE.yaml` checks the run against a suite; `gate_run=DIR` is the run that evaluated its model.
-    `despite=hard_stop,smoke,unnamed_code,failed_gate` publishes a run that would be refused for these reasons; its card
-    then says so. docs/publish.md.
+    `despite=hard_stop,audit,smoke,unnamed_code,failed_gate` publishes a run that would be refused for these
+    reasons; its card then says so. docs/publish.md.
     """
     from rlhf_lab.cli.publish import run
 

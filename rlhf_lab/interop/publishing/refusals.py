@@ -8,10 +8,12 @@ from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.interop.publishing.provenance import Provenance
+from rlhf_lab.results.rundir import StoredRun
 
 # The names are values of the option `despite` and appear in commands, so they must not change.
 DESPITE = {
     "hard_stop": "the monitor raised a critical alert of reward hacking during its training",
+    "audit": "the audit found its policy worse than the policy it started from",
     "smoke": "it is a smoke run (size=smoke), which only shows that the command works; its numbers mean nothing",
     "unnamed_code": "its code had changes that are not in any commit",
     "failed_gate": "it failed the requested gate",
@@ -57,12 +59,20 @@ def reasons_against(provenance: Provenance) -> list[str]:
     # Earlier stages count as well, because the published weights come from them.
     if any(alarm is not None and alarm.mean == 1 for alarm in alarms):
         reasons.append("hard_stop")
+    if any(_failed_audit(run) for run in provenance.chain):
+        reasons.append("audit")
     if any(run.settings.get("size") == "smoke" for run in provenance.chain):
         reasons.append("smoke")
     commits = [str(run.manifest.get("git_sha") or "") for run in provenance.chain]
     if any(commit.endswith("+changes") for commit in commits):
         reasons.append("unnamed_code")
     return reasons
+
+
+def _failed_audit(run: StoredRun) -> bool:
+    """Return True if the audit of a run raised an alarm, unless training then ended with a certified policy."""
+    alarm = run.results.get("audit/alarm")
+    return alarm is not None and alarm.mean == 1 and run.settings["reward"]["audit"]["action"] != "stop"
 
 
 def require_agreed(provenance: Provenance, reasons: Sequence[str], despite: Sequence[str]) -> None:

@@ -249,6 +249,7 @@ def test_a_run_without_a_model_is_refused(changed: Any, tmp_path: Path) -> None:
     ("file", "values", "reason"),
     [
         ("result.json", {"metrics": {"alarm/hard_stop": 1.0}}, "hard_stop"),
+        ("result.json", {"metrics": {"audit/alarm": 1.0}}, "audit"),
         ("config.yaml", {"size": "smoke"}, "smoke"),
         ("manifest.json", {"git_sha": f"{SHA}+changes"}, "unnamed_code"),
     ],
@@ -256,7 +257,7 @@ def test_a_run_without_a_model_is_refused(changed: Any, tmp_path: Path) -> None:
 def test_what_needs_consent_is_refused_without_it_and_told_with_it(
     grpo: Path, changed: Any, file: str, values: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
-    if file == "result.json":  # a monitored run states all of these
+    if reason == "hard_stop":  # a monitored run states all of these
         before = read_json(grpo / file)["metrics"]
         alarms = {"alarm/warning": 1.0, "alarm_share/hard_stop": 0.5, "alarm_at/hard_stop": 3, "alarm/hard_stop": 1.0}
         values = {"metrics": {**before, **alarms}}
