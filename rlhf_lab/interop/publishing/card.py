@@ -96,7 +96,9 @@ def card_data(view: View) -> ModelCardData:
     if "smoke" in view.despite:
         tags.append("smoke-run")
     results = list(_eval_results(view, task))
-    relation = {"base_model_relation": "adapter" if view.adapter else "finetune"} if view.base_id else {}
+    relation: dict[str, Any] = (
+        {"base_model_relation": "adapter" if view.adapter else "finetune"} if view.base_id else {}
+    )
     return ModelCardData(
         library_name="peft" if view.adapter else "transformers",
         pipeline_tag=task,
