@@ -12,7 +12,9 @@ from support import check_each
 from rlhf_lab.config import inventory
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and path.name != "outputs" and path.name[0] != "."]
+LEFT_BY_COMMANDS = ("outputs", "build", "dist")
+FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and path.name not in LEFT_BY_COMMANDS]
+FOLDERS = [path for path in FOLDERS if path.name[0] != "."]
 FILES = [*ROOT.glob("*.md"), *(page for directory in FOLDERS for page in directory.rglob("*.md"))]
 PAGES = sorted(page.relative_to(ROOT).as_posix() for page in FILES)
 DESIGN = "docs/design/"
