@@ -183,8 +183,8 @@ def test_an_edit_of_the_lab_rebuilds_what_it_decides_and_what_starts_from_that(m
 
 @pytest.mark.parametrize("recipe", ["ppo", "grpo", "dpo_iterative", "rm_report", "prm"])
 def test_what_a_metric_is_called_decides_no_result(recipe):
-    stages = planned(recipe, "model=micro").upstream()
-    assert len(stages) >= 2
+    stages = list(planned(recipe, "model=micro").upstream())
+    assert stages
     for stage in stages:
         assert stage.code
         assert not [label for label in stage.code if label.partition(":")[0].endswith("metrics.py")], stage.recipe

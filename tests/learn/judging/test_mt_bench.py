@@ -11,7 +11,7 @@ from fake_judge import FakeJudge, says
 from support import ONE_LAYER, SMALL_WORLD, checked, planned
 
 from rlhf_lab.config import registry
-from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.data.transcript import quote
@@ -19,9 +19,12 @@ from rlhf_lab.packs.judging.judges.requests import Completion
 from rlhf_lab.packs.judging.mt_bench import mt_bench
 from rlhf_lab.packs.judging.mt_bench.mt_bench import summarise
 from rlhf_lab.packs.judging.mt_bench.questions import TwoTurnQuestion, balanced, questions_of, read_references
+from rlhf_lab.packs.judging.mt_bench.settings import MTBench
+from rlhf_lab.reports.report import write_report
 from rlhf_lab.results.answer import answer
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.stages.execute import ensure, execute
+from rlhf_lab.training.run_settings import Evaluation
 
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
 TINY = (*SMALL_WORLD, *ONE_LAYER, "checkpoint.every_steps=0", "++stages.sft.algorithm.epochs=0.5")
@@ -148,6 +151,8 @@ def test_the_recipe_on_the_world(tmp_path):
         assert row["mt_bench/score"] == pytest.approx(1 + (grades.mean() - 1) / 4 * 9)
     metrics = stage.result()["policies"][0]["metrics"]
     assert 1 <= metrics["mt_bench/score"]["mean"] <= 10 and metrics["mt_bench/score"]["clusters"] == 6
+    page = write_report(stage.directory).read_text()
+    assert "MT-Bench score" in page and "first turn" in page
 
 
 def test_the_real_file():
@@ -177,6 +182,17 @@ def test_rows_that_are_no_questions_are_refused(tmp_path):
     data = checked("mt_bench", *files, *SERVICE, *MODEL).data
     with pytest.raises(DataError, match=r"question 1: turns is .*expected a list of two messages"):
         questions_of(registry.build("data", data), 10)
+
+
+def test_settings(tmp_path):
+    """Two turns of every question are sampled; the content of the reference answers is part of the stage's key."""
+    settings = MTBench()
+    assert settings.sampled(Evaluation(prompts=80, samples_per_prompt=3), 8) == [(80, 3), (80, 3)]
+    assert settings.contents() == {} and [copy.name for copy in settings.model_copies(adapter=False)] == ["policy"]
+    path = write_lines(tmp_path / "gpt-4.jsonl", [{"question_id": 111}])
+    assert len(MTBench(references=path).contents()["references"]) == 64
+    with pytest.raises(ConfigError, match="there is no such file"):
+        MTBench(references="none.jsonl").contents()
 
 
 def test_turns_of_one_question_are_one_cluster():

@@ -9,8 +9,9 @@ import pytest
 from support import checked
 
 from rlhf_lab.config.registry import build
-from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data.transcript import to_conversation
+from rlhf_lab.packs.code.mbpp.settings import MBPP
 from rlhf_lab.packs.code.rewards.code_tests import hidden_tests, make
 from rlhf_lab.packs.code.rewards.settings import CodeTests
 from rlhf_lab.packs.code.sandbox.settings import Sandboxing
@@ -93,6 +94,12 @@ def test_rows_without_a_task_or_tests_are_dropped(tmp_path):
     corpus = corpus_of(tmp_path, [FULL, {**FULL, "text": " "}, {**FULL, "test_list": []}], [SANITIZED])
     assert len(corpus.train) == 1
     assert {"empty task", "no tests"} <= set(corpus.report["train"].dropped)
+
+
+def test_settings():
+    assert MBPP(path="x.jsonl").shown_tests == 3 and MBPP(path="x.jsonl").text_columns() == ("text", "prompt", "code")
+    with pytest.raises(ConfigError, match="shown_tests=-1 must be at least 0"):
+        checked("sft", "data=mbpp", "data.shown_tests=-1")
 
 
 def test_the_reward_reads_it():
