@@ -7,7 +7,8 @@ recipes in `docs/results`. Files that stay may name it in one of these forms, wh
 - a row of a table that links to a deleted file;
 - any other link to a deleted file, of which the text stays.
 
-The table of recipes and the page of mutants are made anew. Nothing is committed.
+The navigation of the site loses the pages of `docs/NAME`. The table of recipes and the page of mutants are made anew.
+Nothing is committed.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ def delete(names: Iterable[str]) -> None:
     for page in pages():
         text = page.read_text(encoding="utf-8")
         page.write_text(without_links(without_blocks(text, names, page.suffix), page.parent), encoding="utf-8")
+    navigation = ROOT / "docs" / "mkdocs.yml"
+    navigation.write_text(without_entries(navigation.read_text(encoding="utf-8"), names), encoding="utf-8")
     toml = ROOT / "pyproject.toml"
     toml.write_text(without_blocks(toml.read_text(encoding="utf-8"), names, toml.suffix), encoding="utf-8")
 
@@ -95,6 +98,20 @@ def without_blocks(text: str, names: Iterable[str], suffix: str) -> str:
     for name in names:
         text = re.sub(BLOCKS[suffix].format(name=re.escape(name)), "", text)
     return text
+
+
+def without_entries(text: str, names: Iterable[str]) -> str:
+    """Return a navigation without the pages of packs, and without headings under which no page is left."""
+    directories = "|".join(map(re.escape, names))
+    lines = [line for line in text.splitlines() if not re.match(rf"\s*- (?:[^:]+: )?(?:{directories})/", line)]
+    # from the last line on, so that a heading whose only entries are empty headings goes too
+    kept: list[str] = []
+    for line in reversed(lines):
+        heading = re.fullmatch(r"(\s*)- [^:]+:", line)
+        if heading and not (kept and kept[-1].startswith(heading[1] + " ")):
+            continue
+        kept.append(line)
+    return "\n".join(reversed(kept)) + "\n"
 
 
 def without_links(text: str, directory: Path) -> str:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.core_plugins import basic_sweeper
 from rich.markup import escape
 
 from rlhf_lab.config.study_settings import StudySettings
@@ -48,19 +48,22 @@ def check_prompts(replication: Replication) -> None:
 @contextmanager
 def stopping_when_decided(directory: Path, study: StudySettings) -> Iterator[None]:
     """Let Hydra's sweeper stop between two seeds once all claims are decided or a limit is reached."""
-    original = BasicSweeper.is_done
+    # Hydra executes the module again when it looks for plugins, so the class must not be imported by name.
+    sweeper_class = basic_sweeper.BasicSweeper
+    original = sweeper_class.is_done
     progress = Progress(directory, study)
 
-    def is_done(sweeper: BasicSweeper) -> bool:
+    def is_done(sweeper: basic_sweeper.BasicSweeper) -> bool:
         # The sweeper asks before each batch, so `batch_index` seeds are complete.
         is_stopped = sweeper.batch_index > 0 and progress.finish_seed(sweeper.batch_index)
         return is_stopped or original(sweeper)
 
-    BasicSweeper.is_done = is_done  # type: ignore[method-assign]  # the sweeper has no hook between batches
+    # The sweeper has no hook between batches.
+    sweeper_class.is_done = is_done  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        BasicSweeper.is_done = original  # type: ignore[method-assign]
+        sweeper_class.is_done = original  # type: ignore[method-assign]
 
 
 @dataclass

@@ -29,6 +29,8 @@ NOT_IMPORTED = {
     "hydra-joblib-launcher": "Hydra finds it by its entry point",
     "hydra-submitit-launcher": "Hydra finds it by its entry point",
     "altair": "tests read its schema",
+    "anthropic": "the judge of this name imports it by the name in its class",
+    "openai": "the judge of this name imports it by the name in its class",
     "praat-parselmouth": "tests import it as parselmouth",
     "pytest-xdist": "a plug-in of pytest",
     "ruff": "a command",
@@ -70,7 +72,8 @@ def imported(path: Path) -> Iterator[str]:
 
 def libraries(directory: str) -> dict[str, list[str]]:
     """Return imported module that is neither of Python nor of this repository → files that import it."""
-    own = {"rlhf_lab", *(path.stem for path in (ROOT / "tests").rglob("*.py"))}
+    tests = ROOT / "tests"
+    own = {"rlhf_lab", *(path.stem for path in tests.rglob("*.py")), *(path.name for path in tests.iterdir())}
     found: dict[str, list[str]] = {}
     for path in sorted((ROOT / directory).rglob("*.py")):
         for name in imported(path):

@@ -11,7 +11,7 @@ variables. `overrides` reads what rlhf_lab has a setting for:
 
 `problems` refuses everything that would change the results or the memory of a run and has no such setting. Details of
 how FSDP and DeepSpeed wrap, prefetch, load and save are rlhf_lab's own. Imports no torch. Names and defaults of the
-variables are those of accelerate 1.15 (`accelerate/utils/launch.py`).
+variables are those of accelerate 1.15 (`accelerate.utils.launch`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.core_plugins import basic_sweeper
 
 from rlhf_lab.config import compose
 from rlhf_lab.config.study_settings import Prediction, StudySettings
@@ -125,15 +125,15 @@ def test_limits_stop_a_study(directory, capsys):
 
 
 def test_the_sweeper_stops_between_two_seeds(directory):
-    original = BasicSweeper.is_done
-    sweeper = BasicSweeper(max_batch_size=3)
+    original = basic_sweeper.BasicSweeper.is_done
+    sweeper = basic_sweeper.BasicSweeper(max_batch_size=3)
     sweeper.overrides = [[["seed=0"]]] * 4
     with seed_by_seed.stopping_when_decided(directory, SETTINGS):
         answers = []
         for sweeper.batch_index in range(4):
             answers.append(sweeper.is_done())
     assert answers == [False, False, False, True]
-    assert BasicSweeper.is_done is original
+    assert basic_sweeper.BasicSweeper.is_done is original
 
 
 def test_jobs_of_decided_levels_are_not_needed(directory):
