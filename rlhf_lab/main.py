@@ -11,6 +11,8 @@
     python -m rlhf_lab compare A B                 test the difference of two runs, jobs or studies
     python -m rlhf_lab leaderboard FILE …          rank the authors of the responses in judgements.jsonl
     python -m rlhf_lab judge A B judge=…           let a judge compare responses of A and B; judge A grades them
+    python -m rlhf_lab safety RUN judge=…          let a judge grade the responses of a safety evaluation
+    python -m rlhf_lab canaries FILE to=OUT.jsonl  plant secret codes in training data, to measure what a model leaks
     python -m rlhf_lab gate SUITE.yaml RUN         check a run against a suite; status 1 if it fails
     python -m rlhf_lab attack [needs.reward=RUN …] search for responses that fool a reward, before training on it
     python -m rlhf_lab rescore DIR 'reward.weights={bt:.7,programmatic:.3}' …

@@ -57,6 +57,13 @@ NEEDED = {
     "algorithm/gaia": ["+needs.policy=owner/model"],
     "algorithm/agent_bench": ["+needs.policy=owner/model"],
     "algorithm/code_bench": ["+needs.policy=owner/model"],
+    "algorithm/reward_trajectories": [
+        *("data=tools", "model=tiny_long", "rollout.max_episode_tokens=128"),
+        *("+needs.policy=owner/model", "+needs.reward=owner/model"),
+    ],
+    "algorithm/teacher_trajectories": [
+        *("data=tools_catalogue", "model=tiny_long", "rollout.max_episode_tokens=128", "+needs.policy=owner/model"),
+    ],
     "algorithm/trajectories": ["data=tools", "model=tiny_long", "rollout.max_episode_tokens=128"],
     "algorithm/attempt_pairs": [
         *("data=tools", "model=tiny_long", "rollout.max_episode_tokens=128", "+needs.policy=owner/model"),

@@ -35,7 +35,8 @@ from rlhf_lab.statistics.estimates import Estimate
 )
 def test_what_a_reply_has_to_be(check, row, passes, fails):
     golden = GoldenSet(path="rows.jsonl", check=check)
-    check_row(golden, {"prompt": "q", **row}, "row 1")
+    row = {"prompt": "How do I end a process?", **row}
+    check_row(golden, row, "row 1")
     assert TEXT_CHECKS[check](golden, row, passes) and not TEXT_CHECKS[check](golden, row, fails)
 
 

@@ -62,6 +62,7 @@ def rounds(directory: Path, policy: float = -1.0, **settings: Any) -> IteratedDP
         log=lambda step, **values: generated.logged.append({"step": step, **values}),
     )
     generated.monitor: Any = SimpleNamespace(stopped=None)
+    generated.audit: Any = SimpleNamespace(stopped=None, check=lambda iteration: {})
     generated.rounds = RoundFiles(generated.run)
     generated.roll_out: Any = SimpleNamespace(make=lambda index, model, reference: round_of(index))
     generated.round = generated.logged_round = 0

@@ -154,6 +154,7 @@ def test_the_constant_of_dr_grpo_is_the_longest_episode_s(max_turns, max_episode
     monkeypatch.setattr(f"{module}.Evaluator", lambda *arguments: None)
     monkeypatch.setattr(f"{module}.Watch", lambda *arguments: SimpleNamespace(listen=lambda reward: reward))
     monkeypatch.setattr(f"{module}.Rollouts", lambda *arguments: nothing)
+    monkeypatch.setattr(f"{module}.Auditor", lambda *arguments: None)
     rollout = Local(max_new_tokens=8, max_episode_tokens=max_episode_tokens)
     config = SimpleNamespace(rollout=rollout, data=SimpleNamespace(max_turns=max_turns))
     run: Any = SimpleNamespace(config=config, seed=lambda name, index: 0)
@@ -170,6 +171,7 @@ def test_an_iteration_begins_only_below_the_token_budget(generated, is_drawn):
     algorithm = ProximalPolicyOptimisation.__new__(ProximalPolicyOptimisation)
     algorithm.settings = PPO(token_budget=100)
     algorithm.monitor: Any = SimpleNamespace(stopped=None)
+    algorithm.audit: Any = SimpleNamespace(stopped=None)
     algorithm.model, algorithm.generated = nn.Identity(), generated
     selected: list[int] = []
 

@@ -53,9 +53,10 @@ def test_the_steps_of_a_round_count_its_corpus_pairs(monkeypatch):
     def start(algorithm, settings, run):
         algorithm.settings, algorithm.run, algorithm.encoder = settings, run, None
         algorithm.evaluator = SimpleNamespace(reward=object())
+        algorithm.model = algorithm.reference = None
 
     monkeypatch.setattr(dpo_iterative.PreferenceAlgorithm, "__init__", start)
-    for name in ("EpisodeCollector", "Watch", "RoundFiles", "RollOut"):
+    for name in ("EpisodeCollector", "Watch", "RoundFiles", "RollOut", "Auditor"):
         monkeypatch.setattr(dpo_iterative, name, lambda *arguments, **options: None)
     algorithm = dpo_iterative.IteratedDPO(settings, SimpleNamespace())
     assert (algorithm.round_steps, algorithm.total_steps) == (4, 12)

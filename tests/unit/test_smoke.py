@@ -93,6 +93,8 @@ def test_every_recipe_is_small_with_a_real_model(tmp_path, monkeypatch):
         labels += ("++stages.prm.algorithm.labels=perturbed",) if recipe == "step_report" else ()
         if recipe in ("eval_suite", "domain_assistant"):
             labels += ("algorithm.suite=suite.yaml",)
+        if recipe == "ppo_audited":  # real data know no true reward to audit with
+            labels += ("reward.audit.labels_per_iteration=0",)
         settings = ("model=gpt2", *judge, *data, *labels)
         for stage in (part for job in jobs(recipe, *settings) for part in job.upstream()):
             assert trained_tokens(stage) <= TOKENS["hf"], stage.recipe

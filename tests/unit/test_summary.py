@@ -61,7 +61,7 @@ def test_nothing_wraps_at_80_columns(count):
 
 def test_a_wide_terminal_has_one_table():
     metrics = {key: estimate(0.5, 0.4, 0.6) for key in COLUMNS}
-    lines = shown([{"name": name, "metrics": metrics} for name in ("SFT", "iteration 1")], 400)
+    lines = shown([{"name": name, "metrics": metrics} for name in ("SFT", "iteration 1")], 600)
     assert sum("SFT" in line for line in lines) == 1 and sum("┏" in line for line in lines) == 1
 
 

@@ -226,6 +226,7 @@ def test_disguises_are_asked_whole_and_other_cut_prompts_are_said(outputs, tmp_p
         *("safety_eval", *TINY, "needs.dpo=null", f"outputs={outputs}", "algorithm.sycophancy=false"),
         f"algorithm.regressions={case}",
         *("algorithm.many_shot=[]", "algorithm.attempts=1", "rollout.max_prompt_tokens=8"),
+        *("algorithm.push_back=false", "algorithm.honesty=false"),
     )
     result = ensure(stage, 0)
     disguised = {row["prompt"] for row in rows_of(stage, "red_team", "sft (reference)")}

@@ -6,17 +6,14 @@ from rlhf_lab.core.metrics import Metric
 
 PREFERENCES = (
     Metric("made/items", "prompts whose clips were ranked"),
-    Metric("made/rows", "pairs of clips that were written", title="synthetic rows"),
+    Metric("made/rows", "pairs of clips that were written"),
     Metric("made/rejected/<problem>", "prompts that gave no pair, by problem"),
     Metric(
         "made/label_agreement",
         "fraction of pairs that the true reward orders as the ranking does, ties half",
-        title="synthetic labels right",
-        better="higher",
-        phrase="fraction of right labels among the synthetic pairs",
     ),
     Metric("made/label_agreement/<category>", "the same for the pairs of one category of sentence, or of one style"),
-    Metric("made/gold", "true reward of the chosen clip", title="gold of synthetic responses", better="higher"),
+    Metric("made/gold", "true reward of the chosen clip"),
     Metric("made/gold_rejected", "true reward of the rejected clip"),
     Metric("made/score_gap", "score of the chosen clip minus that of the rejected one, mean over pairs"),
 )
