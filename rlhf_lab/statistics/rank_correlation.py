@@ -46,9 +46,11 @@ def rank_correlation(x: ArrayLike, y: ArrayLike, strata: ArrayLike) -> Estimate:
         x, y: numbers of the units, (N,); NaN is unknown.
         strata: stratum of each unit, (N,).
     """
-    columns_2N, stratum_N = _complete([x, y], strata)
-    draws_D = np.array([_pooled(columns_2N[:, rows], stratum_N[rows]) for rows in _resamples(stratum_N)])
-    return _estimate(_pooled(columns_2N, stratum_N), draws_D, stratum_N, len(floats(x)))
+    columns_2n, stratum_n = _complete([x, y], strata)
+    rows_Dn = _resamples(stratum_n)
+    value = _pooled(columns_2n[0], columns_2n[1], stratum_n)
+    draws_D = _pooled(columns_2n[0][rows_Dn], columns_2n[1][rows_Dn], stratum_n)
+    return _estimate(float(value), draws_D, len(stratum_n), len(floats(x)))
 
 
 def compare_predictors(first: ArrayLike, second: ArrayLike, outcome: ArrayLike, strata: ArrayLike) -> Difference:
@@ -58,58 +60,62 @@ def compare_predictors(first: ArrayLike, second: ArrayLike, outcome: ArrayLike, 
         first, second, outcome: numbers of the units, (N,); NaN is unknown.
         strata: stratum of each unit, (N,).
     """
-    columns_3N, stratum_N = _complete([first, second, outcome], strata)
+    columns_3n, stratum_n = _complete([first, second, outcome], strata)
     total = len(floats(first))
-
-    def both(rows: np.ndarray) -> tuple[float, float]:
-        columns, stratum = columns_3N[:, rows], stratum_N[rows]
-        return _pooled(columns[[0, 2]], stratum), _pooled(columns[[1, 2]], stratum)
-
-    values = both(np.arange(len(stratum_N)))
-    draws_D2 = np.array([both(rows) for rows in _resamples(stratum_N)]).reshape(-1, 2)
-    gaps_D = np.abs(draws_D2[:, 0]) - np.abs(draws_D2[:, 1])
-    estimates = [_estimate(values[i], draws_D2[:, i], stratum_N, total) for i in range(2)]
-    gap = _estimate(abs(values[0]) - abs(values[1]), gaps_D, stratum_N, total)
-    return Difference(estimates[0], estimates[1], gap)
+    rows_Dn = _resamples(stratum_n)
+    values = []
+    draws = []
+    for column_n in columns_3n[:2]:
+        values.append(float(_pooled(column_n, columns_3n[2], stratum_n)))
+        draws.append(_pooled(column_n[rows_Dn], columns_3n[2][rows_Dn], stratum_n))
+    estimates = [_estimate(value, draws_D, len(stratum_n), total) for value, draws_D in zip(values, draws, strict=True)]
+    gap = abs(values[0]) - abs(values[1])
+    gaps_D = np.abs(draws[0]) - np.abs(draws[1])
+    return Difference(estimates[0], estimates[1], _estimate(gap, gaps_D, len(stratum_n), total))
 
 
 def _complete(columns: list[ArrayLike], strata: ArrayLike) -> tuple[FloatArray, np.ndarray]:
-    """Return (columns (V, n), stratum of each unit (n,)) of the units that have all numbers, in strata that count."""
+    """Return (columns (V, n), stratum of each unit (n,)) of the units that have all numbers, in strata that count.
+
+    Units of a stratum stand next to each other.
+    """
     table_VN = np.stack([floats(column) for column in columns])
     names_N = np.asarray(strata).astype(str)
     known_N = np.isfinite(table_VN).all(axis=0)
     enough_N = np.array([(known_N & (names_N == name)).sum() >= MIN_UNITS for name in names_N], dtype=bool)
-    kept_N = known_N & enough_N
-    return table_VN[:, kept_N], names_N[kept_N]
+    kept_n = np.flatnonzero(known_N & enough_N)
+    kept_n = kept_n[np.argsort(names_N[kept_n], kind="stable")]
+    return table_VN[:, kept_n], names_N[kept_n]
 
 
-def _resamples(stratum_N: np.ndarray) -> list[np.ndarray]:
-    """Return the rows of each resample: as many units of each stratum as there are, drawn with replacement."""
+def _resamples(stratum_n: np.ndarray) -> np.ndarray:
+    """Return the rows of each resample, (DRAWS, n): each place gets a unit of its own stratum, with replacement."""
     rng = np.random.default_rng(0)
-    rows_of = [np.flatnonzero(stratum_N == name) for name in np.unique(stratum_N)]
-    if not rows_of:
-        return []
-    return [np.concatenate([rng.choice(rows, len(rows)) for rows in rows_of]) for _ in range(DRAWS)]
+    names, counts = np.unique(stratum_n, return_counts=True)
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]]) if len(names) else []
+    parts = [start + rng.integers(0, count, size=(DRAWS, count)) for start, count in zip(starts, counts, strict=True)]
+    return np.concatenate(parts, axis=1) if parts else np.empty((DRAWS, 0), dtype=int)
 
 
-def _pooled(columns_2N: FloatArray, stratum_N: np.ndarray) -> float:
-    """Return the correlation of the ranks within strata, each centred and scaled to its stratum; NaN if constant."""
-    ranks_2N = np.empty_like(columns_2N)
-    for name in np.unique(stratum_N):
-        rows = stratum_N == name
+def _pooled(x: FloatArray, y: FloatArray, stratum_n: np.ndarray) -> FloatArray:
+    """Return the correlation of ranks within strata, (…,), of columns (…, n); NaN if a column is constant."""
+    products = np.zeros((3, *x.shape[:-1]))
+    for name in np.unique(stratum_n):
+        rows = stratum_n == name
         # ranks run from 0 to 1 in every stratum, so a large stratum has no larger spread
-        ranks = (rankdata(columns_2N[:, rows], axis=1) - 1) / (rows.sum() - 1)
-        ranks_2N[:, rows] = ranks - ranks.mean(axis=1, keepdims=True)
-    squares = (ranks_2N**2).sum(axis=1)
-    if not squares.size or not (squares > 1e-12).all():
-        return float("nan")
-    product = (ranks_2N[0] * ranks_2N[1]).sum()
-    return float(np.clip(product / np.sqrt(squares.prod()), -1.0, 1.0))
+        ranks_x, ranks_y = ((rankdata(column[..., rows], axis=-1) - 1) / (rows.sum() - 1) for column in (x, y))
+        ranks_x = ranks_x - ranks_x.mean(axis=-1, keepdims=True)
+        ranks_y = ranks_y - ranks_y.mean(axis=-1, keepdims=True)
+        pairs = ((ranks_x, ranks_y), (ranks_x, ranks_x), (ranks_y, ranks_y))
+        products += np.stack([(a * b).sum(axis=-1) for a, b in pairs])
+    product, squares_x, squares_y = products
+    varies = (squares_x > 1e-12) & (squares_y > 1e-12)
+    scale = np.sqrt(np.where(varies, squares_x * squares_y, 1.0))
+    return np.where(varies, np.clip(product / scale, -1.0, 1.0), np.nan)
 
 
-def _estimate(value: float, draws_D: FloatArray, stratum_N: np.ndarray, total: int) -> Estimate:
+def _estimate(value: float, draws_D: FloatArray, used: int, total: int) -> Estimate:
     """Return a value with the percentiles of its resamples. Resamples in which a number is constant are ignored."""
-    used = len(stratum_N)
     known_D = draws_D[np.isfinite(draws_D)]
     if not np.isfinite(value) or not known_D.size:
         return Estimate(float("nan"), -np.inf, np.inf, used, used, unscored=total - used)
