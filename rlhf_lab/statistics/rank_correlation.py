@@ -91,8 +91,8 @@ def _complete(columns: list[ArrayLike], strata: ArrayLike) -> tuple[FloatArray, 
 def _resamples(stratum_n: np.ndarray) -> np.ndarray:
     """Return the rows of each resample, (DRAWS, n): each place gets a unit of its own stratum, with replacement."""
     rng = np.random.default_rng(0)
-    names, counts = np.unique(stratum_n, return_counts=True)
-    starts = np.concatenate([[0], np.cumsum(counts)[:-1]]) if len(names) else []
+    _, counts = np.unique(stratum_n, return_counts=True)
+    starts = np.cumsum(counts) - counts
     parts = [start + rng.integers(0, count, size=(DRAWS, count)) for start, count in zip(starts, counts, strict=True)]
     return np.concatenate(parts, axis=1) if parts else np.empty((DRAWS, 0), dtype=int)
 
