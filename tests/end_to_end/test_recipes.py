@@ -23,6 +23,7 @@ RECIPES = sorted(inventory.recipes())
 RUNS = [name for name in RECIPES if not name.startswith("study/")]
 STUDIES = [name for name in RECIPES if name.startswith("study/")]
 ASKED = (
+    "mt_bench",
     *("safety_eval", "eval_suite", "domain_assistant", "agent_bench", "code_bench", "gaia"),
     *("agentic_sft_bench", "agent_of_mixture"),
 )
@@ -43,6 +44,8 @@ WHOLE = {
 """The recipe of each family that `make test` runs, with the recipes it starts from; `make test-all` runs the others."""
 FAMILIES = {family: name for family, name in WHOLE.items() if name in RECIPES}
 """`WHOLE` without the recipes of packs that are not installed."""
+WITHOUT_FIGURE = ("prm_consensus", "tts_preferences")
+"""Recipes whose report at smoke size has no figure: too few solutions are kept for a curve; pairs of clips."""
 
 
 def study_dir(lab, out: str) -> Path:
@@ -72,7 +75,7 @@ def test_recipe(lab, sized, name):
     result = lab.result(out, name)
     assert result["status"] == "completed"
     report = lab.stage(out, name) / "report.html"
-    assert "<svg" in report.read_text()
+    assert ("<svg" in report.read_text()) == (name not in WITHOUT_FIGURE)
     assert "report" in out.splitlines()[-2]
     for policy in result["policies"]:
         assert policy["name"] in out
