@@ -15,7 +15,7 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
@@ -214,6 +214,11 @@ def write_json(path: Path, value: Any) -> None:
 def json_text(value: Any) -> str:
     """Return the JSON text that `write_json` writes."""
     return json.dumps(value, indent=1, sort_keys=False, default=_encode) + "\n"
+
+
+def json_lines(rows: Iterable[Mapping[str, Any]], *, ensure_ascii: bool = True) -> str:
+    """Return rows as JSON Lines. `ensure_ascii=False` keeps other characters than ASCII readable."""
+    return "".join(json.dumps(row, ensure_ascii=ensure_ascii) + "\n" for row in rows)
 
 
 def fingerprint(value: Any) -> str:

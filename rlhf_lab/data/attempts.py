@@ -6,14 +6,13 @@ at a task are thus responses to one prompt, as `Pair` requires.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ArtifactError
-from rlhf_lab.core.files import read_jsonl, write_text
+from rlhf_lab.core.files import json_lines, read_jsonl, write_text
 from rlhf_lab.data.transcript import CALLS, render_prompt, to_conversation
 
 FILE = "attempts.jsonl"
@@ -49,8 +48,7 @@ def attempt_text(episode: Episode) -> str:
 
 
 def write_attempts(directory: Path, attempts: Sequence[Attempts]) -> None:
-    lines = [json.dumps(asdict(of_task)) + "\n" for of_task in attempts]
-    write_text(directory / FILE, "".join(lines))
+    write_text(directory / FILE, json_lines(map(asdict, attempts)))
 
 
 def read_attempts(directory: Path) -> list[Attempts]:

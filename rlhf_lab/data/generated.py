@@ -7,7 +7,6 @@ in addition columns that describe how the row was generated. `rejected.jsonl` ha
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.errors import ArtifactError
-from rlhf_lab.core.files import file_digest, read_json, read_jsonl, write_json, write_text
+from rlhf_lab.core.files import file_digest, json_lines, read_json, read_jsonl, write_json, write_text
 from rlhf_lab.core.types import Pair
 
 HEADER, ROWS, REJECTED = "corpus.json", "corpus.jsonl", "rejected.jsonl"
@@ -47,20 +46,16 @@ def write_generated(
         about: additional entries of the header: provenance of the corpus.
     """
     # the header is written last, because it marks the directory as complete
-    write_text(directory / REJECTED, _lines(rejected))
-    write_text(directory / ROWS, _lines(rows))
+    write_text(directory / REJECTED, json_lines(rejected))
+    write_text(directory / ROWS, json_lines(rows))
     header = {
         "kind": kind,
         "rows": len(rows),
         "rejected": dict(Counter(item["problem"] for item in rejected)),
-        "fingerprint": sha256(_lines(rows).encode()).hexdigest(),
+        "fingerprint": sha256(json_lines(rows).encode()).hexdigest(),
         **about,
     }
     write_json(directory / HEADER, header)
-
-
-def _lines(rows: Sequence[Mapping[str, Any]]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def kind_problem(kind: str, expected: str) -> str:

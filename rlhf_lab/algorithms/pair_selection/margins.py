@@ -16,7 +16,7 @@ import numpy as np
 
 from rlhf_lab.algorithms.pair_selection.rules import IntArray
 from rlhf_lab.core.errors import ArtifactError
-from rlhf_lab.core.files import read_json, read_jsonl, write_json, write_text
+from rlhf_lab.core.files import json_lines, read_json, read_jsonl, write_json, write_text
 from rlhf_lab.core.types import FloatArray, Pair
 from rlhf_lab.training.run import Run
 
@@ -76,8 +76,7 @@ def write_margins(directory: Path, pairs: Sequence[Pair], margins: Margins) -> N
     rows = []
     for i, values in enumerate(columns):
         rows.append({"pair": i, **dict(zip(names, values, strict=True))})
-    lines = [json.dumps(row) + "\n" for row in rows]
-    write_text(directory / ROWS, "".join(lines))
+    write_text(directory / ROWS, json_lines(rows))
     write_json(directory / HEADER, {"corpus": corpus_mark(pairs), "pairs": len(rows), "policy": margins.policy})
 
 

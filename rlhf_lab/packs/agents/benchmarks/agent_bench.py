@@ -6,13 +6,12 @@ again (`algorithm.regressions`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.files import read_json, read_jsonl, write_text
+from rlhf_lab.core.files import json_lines, read_json, read_jsonl, write_text
 from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkQuestion, spread
 from rlhf_lab.packs.agents.benchmarks.benchmark import Benchmark, Scores
 from rlhf_lab.packs.agents.benchmarks.injections import (
@@ -63,8 +62,7 @@ class AgentBenchmark:
         result = self.benchmark.finish()
         result.metrics |= reward_metrics(self.run, self.settings.reward_metrics)
         cases = regression_cases(read_jsonl(self.run.directory / "evaluation.jsonl"))
-        lines = [json.dumps(case, ensure_ascii=False) + "\n" for case in cases]
-        write_text(self.run.directory / REGRESSIONS, "".join(lines))
+        write_text(self.run.directory / REGRESSIONS, json_lines(cases, ensure_ascii=False))
         return result
 
 

@@ -7,7 +7,6 @@ first, so a run that was interrupted and resumed ends with the same files as an 
 
 from __future__ import annotations
 
-import json
 import math
 import textwrap
 from collections import Counter
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.core.files import write_text
+from rlhf_lab.core.files import json_lines, write_text
 from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkAttempt, BenchmarkQuestion, plan_attempts, run_attempts
 from rlhf_lab.packs.agents.benchmarks.comparisons import compare_rows, write_comparisons
 from rlhf_lab.packs.agents.benchmarks.metrics import DESCRIBED
@@ -212,5 +211,4 @@ def _against_first(name: str, first: str, comparisons: Sequence[Mapping[str, Any
 
 
 def _write_rows(run: Run, rows: Sequence[Row]) -> None:
-    lines = [json.dumps(row) + "\n" for row in rows]
-    write_text(run.directory / "evaluation.jsonl", "".join(lines))
+    write_text(run.directory / "evaluation.jsonl", json_lines(rows))

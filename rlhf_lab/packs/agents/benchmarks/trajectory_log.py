@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.core.files import append_jsonl, fingerprint, parse_json, read_json, write_text
+from rlhf_lab.core.files import append_jsonl, fingerprint, json_lines, parse_json, read_json, write_text
 from rlhf_lab.core.tools import Call
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 
@@ -107,8 +107,7 @@ class TrajectoryLog:
             self._rewrite()
 
     def _rewrite(self) -> None:
-        lines = [json.dumps(row) + "\n" for row in self._rows.values()]
-        write_text(self.path, "".join(lines))
+        write_text(self.path, json_lines(self._rows.values()))
 
     def _append(self, rows: list[dict[str, Any]]) -> None:
         with self._lock:  # agents that call a service may finish attempts in several threads

@@ -7,7 +7,6 @@ arrived. Answers received before a failure are in the judge's store.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_lab.config.groups import JudgeSource
-from rlhf_lab.core.files import append_jsonl, fingerprint, read_rows, truncate, write_text
+from rlhf_lab.core.files import append_jsonl, fingerprint, json_lines, read_rows, truncate, write_text
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.packs.judging.judges.answers import REASONS
 from rlhf_lab.packs.judging.judges.pairwise import IDENTICAL, Candidates, judge_pairs, system_text
@@ -242,7 +241,7 @@ def _complete(
     in_order = [rows[row_id] for row_id in ids]
     # rewrite the file only if needed: rows of other items, or rows appended in another order by an earlier attempt
     if [row.get("id") for row in read_rows(path)[0]] != ids:
-        write_text(path, "".join(json.dumps(row) + "\n" for row in in_order))
+        write_text(path, json_lines(in_order))
     return in_order
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlhf_lab.core.files import make_dir, write_text
+from rlhf_lab.core.files import json_lines, make_dir, write_text
 from rlhf_lab.core.types import Pair
 from rlhf_lab.data.formats import from_pair
 from rlhf_lab.packs.judging.labels.items import FIRST, TIE
@@ -34,8 +33,7 @@ def export(store: LabelStore, file: Path, form: str = PAIRS) -> Exported:
     labels = store.labels()
     rows = FORMS[form](labels)
     make_dir(file.absolute().parent)
-    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-    write_text(file, "".join(lines))
+    write_text(file, json_lines(rows, ensure_ascii=False))
     # only `pairs` leaves labels out, namely ties
     left_out = len(labels) - len(rows)
     return Exported(len(rows), left_out, store.skips())

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.files import read_jsonl, write_text
+from rlhf_lab.core.files import json_lines, read_jsonl, write_text
 from rlhf_lab.core.messages import Message
 from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.rows import BadRows, describe
@@ -156,9 +155,9 @@ def plant(source: str, to: Path, *, count: int, repeats: int, seed: int) -> Path
     added = [_planted_row(canary, has_pairs) for canary in planted for _ in range(repeats)]
     mixed = [*rows, *added]
     order = np.random.default_rng([seed, 2]).permutation(len(mixed)).tolist()
-    write_text(to, _json_lines([mixed[i] for i in order]))
+    write_text(to, json_lines([mixed[i] for i in order], ensure_ascii=False))
     codes = to.with_suffix(".canaries.jsonl")
-    write_text(codes, _json_lines([asdict(canary) for canary in (*planted, *control)]))
+    write_text(codes, json_lines(map(asdict, (*planted, *control)), ensure_ascii=False))
     return codes
 
 
@@ -168,10 +167,6 @@ def _planted_row(canary: Canary, has_pairs: bool) -> dict[str, str]:
     if has_pairs:
         return {"prompt": prompt, "chosen": answer, "rejected": "I do not know."}
     return {"prompt": prompt, "completion": answer}
-
-
-def _json_lines(rows: Sequence[Mapping[str, Any]]) -> str:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def read_canaries(path: str) -> list[Canary]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from rlhf_lab.config.overrides import forced
 from rlhf_lab.config.schema import did_you_mean
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.core.files import fingerprint, read_jsonl, write_text
+from rlhf_lab.core.files import fingerprint, json_lines, read_jsonl, write_text
 from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.packs.judging.judges.backends.settings import Service
 from rlhf_lab.packs.judging.judges.client import estimate
@@ -118,8 +117,7 @@ def run(words: Sequence[str]) -> None:
         {**row, "outcome_of_run": row["outcome"], **grade_columns(grade)}
         for row, grade in zip(rows, grades, strict=True)
     ]
-    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in graded]
-    write_text(to / "grades.jsonl", "".join(lines))
+    write_text(to / "grades.jsonl", json_lines(graded, ensure_ascii=False))
     for line in summary_lines(graded):
         console.print(line, soft_wrap=True)
     console.print(f"safety: {to / 'grades.jsonl'}", soft_wrap=True)

@@ -10,11 +10,10 @@ packs/agents/benchmarks.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rlhf_lab.core.files import write_text
+from rlhf_lab.core.files import json_lines, write_text
 from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.data.transcript import as_prompt
 from rlhf_lab.evaluations.policy_log import PolicyLog
@@ -279,8 +278,7 @@ class SafetyEvaluation:
                 case |= {"reply": row["response"], "policy": policy["name"], "found_by": found_by}
                 # keep the first policy and attack that found the prompt
                 cases.setdefault(row["prompt"], case)
-        lines = [json.dumps(case, ensure_ascii=False) + "\n" for case in cases.values()]
-        return "".join(lines)
+        return json_lines(cases.values(), ensure_ascii=False)
 
     def _compare_summaries(self) -> list[dict[str, Any]]:
         """Return one summary per policy; each after the first also has its differences from the first."""
