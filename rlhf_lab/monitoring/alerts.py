@@ -15,6 +15,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,40 +32,41 @@ LONGEST_REASON = 200
 """Maximum number of characters of a failed command's standard error in the note."""
 
 
-def announce(
-    run: Run,
-    *,
-    level: str,
-    signals: Sequence[str],
-    iteration: int,
-    iterations: int,
-    statistics: Mapping[str, float],
-    action: str,
-    paused: bool,
-) -> None:
+@dataclass(frozen=True)
+class Alarm:
+    """Alarm of the monitor or of the audit.
+
+    Attributes:
+        level: level of the alarm, such as "hard_stop".
+        signals: rules in alarm.
+        iteration: iteration, counted from 0; messages count from 1, as reports do.
+        iterations: planned number of iterations of the entire run.
+        statistics: numbers that describe the alarm.
+        action: configured reaction of the monitor or of the audit.
+        paused: True if the alarm pauses the stage.
+    """
+
+    level: str
+    signals: Sequence[str]
+    iteration: int
+    iterations: int
+    statistics: Mapping[str, float]
+    action: str
+    paused: bool
+
+
+def announce(run: Run, alarm: Alarm) -> None:
     """Send an alarm of a run to the recipients in `alerts`, from one process. A failure becomes a note of the run.
 
-    Args:
-        level: level of the alarm; nothing is sent if `alerts.levels` does not list it.
-        signals, iteration, iterations, statistics, action, paused: see `payload`.
+    Nothing is sent if `alerts.levels` does not list the level of the alarm.
     """
     settings = run.config.alerts
-    if level not in settings.levels or not ranks.is_main():
+    if alarm.level not in settings.levels or not ranks.is_main():
         return
-    alarm = payload(
-        run.directory,
-        read_object(run.directory / "manifest.json"),
-        level=level,
-        signals=signals,
-        iteration=iteration,
-        iterations=iterations,
-        statistics=statistics,
-        action=action,
-        paused=paused,
-    )
-    for failure in send(settings, alarm):
+    manifest = read_object(run.directory / "manifest.json")
+    for failure in send(settings, payload(run.directory, manifest, alarm)):
         console.print(f"  alert: {failure}; training continues", markup=False, soft_wrap=True)
-        run.note(f"alarm at iteration {iteration + 1}: {failure}")
+        run.note(f"alarm at iteration {alarm.iteration + 1}: {failure}")
 
 
 def send(settings: Alerts, payload: Mapping[str, Any]) -> list[str]:
@@ -134,41 +136,25 @@ def _post(variable: str, text: bytes, timeout_s: float) -> str:
         return f"did not answer ({reason if isinstance(reason, OSError) else type(error).__name__})"
 
 
-def payload(
-    directory: Path,
-    manifest: Mapping[str, Any],
-    *,
-    level: str,
-    signals: Sequence[str],
-    iteration: int,
-    iterations: int,
-    statistics: Mapping[str, float],
-    action: str,
-    paused: bool,
-) -> dict[str, Any]:
-    """Return the description of an alarm for a command or a webhook.
+def payload(directory: Path, manifest: Mapping[str, Any], alarm: Alarm) -> dict[str, Any]:
+    """Return the description of an alarm for a command or a webhook. NaN becomes null.
 
     Args:
         directory: run directory.
         manifest: manifest of the run.
-        signals: rules in alarm.
-        iteration: iteration, counted from 0; the payload counts from 1, as reports do.
-        iterations: planned number of iterations of the entire run.
-        statistics: numbers that describe the alarm; NaN becomes null.
-        action: configured reaction of the monitor or of the audit.
-        paused: True if the alarm pauses the stage.
+        alarm: the alarm.
     """
     return {
-        "event": level,
+        "event": alarm.level,
         "run": directory.name,
         "recipe": manifest.get("recipe"),
         "key": manifest.get("key"),
-        "iteration": iteration + 1,
-        "iterations": iterations,
-        "signals": list(signals),
-        "numbers": {name: value if math.isfinite(value) else None for name, value in statistics.items()},
-        "action": action,
-        "paused": paused,
+        "iteration": alarm.iteration + 1,
+        "iterations": alarm.iterations,
+        "signals": list(alarm.signals),
+        "numbers": {name: value if math.isfinite(value) else None for name, value in alarm.statistics.items()},
+        "action": alarm.action,
+        "paused": alarm.paused,
         "folder": str(directory.resolve()),
         "report": str(directory.resolve() / "report.html"),
         "report_command": f"python -m rlhf_lab report {directory}",

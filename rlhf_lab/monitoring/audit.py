@@ -210,8 +210,7 @@ class Auditor:
             )
         console.print(f"  audit: {alarm}{self._consequence(iteration)}", soft_wrap=True)
         self.run.note(f"audit: {alarm}{self._consequence(iteration)}")
-        alerts.announce(
-            self.run,
+        stated = alerts.Alarm(
             level=LEVEL,
             signals=["audit"],
             iteration=min(iteration, self.iterations - 1),
@@ -220,6 +219,7 @@ class Auditor:
             action=action,
             paused=bool(self.pause),
         )
+        alerts.announce(self.run, stated)
 
     def _describe_alarm(self, iteration: int, numbers: dict[str, float]) -> str:
         return (

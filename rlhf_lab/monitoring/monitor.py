@@ -224,8 +224,7 @@ class Watch:
         """Report the highest of these levels that is in `alerts.levels`."""
         stated = [level for level in levels if level in self.run.config.alerts.levels]
         if stated:
-            alerts.announce(
-                self.run,
+            alarm = alerts.Alarm(
                 level=stated[-1],
                 signals=verdict.alarms,
                 iteration=iteration,
@@ -234,6 +233,7 @@ class Watch:
                 action=self.settings.action,
                 paused=bool(self.pause),
             )
+            alerts.announce(self.run, alarm)
 
     def _level_name(self, name: str) -> str:
         return level_name(name, self.settings.needed)

@@ -107,9 +107,7 @@ def test_an_address_that_is_none_is_told_without_it(value: str, monkeypatch: pyt
 
 
 def test_what_is_told() -> None:
-    stated = alerts.payload(
-        Path("outputs/runs/ppo-1-2"),
-        {"recipe": "ppo", "key": "1-2"},
+    alarm = alerts.Alarm(
         level="hard_stop",
         signals=("length_z", "reward_kl"),
         iteration=6,
@@ -118,6 +116,7 @@ def test_what_is_told() -> None:
         action="pause",
         paused=True,
     )
+    stated = alerts.payload(Path("outputs/runs/ppo-1-2"), {"recipe": "ppo", "key": "1-2"}, alarm)
     assert stated["event"] == "hard_stop" and stated["run"] == "ppo-1-2" and stated["recipe"] == "ppo"
     assert stated["iteration"] == 7 and stated["iterations"] == 40 and stated["paused"] is True
     assert stated["signals"] == ["length_z", "reward_kl"]
