@@ -18,7 +18,7 @@ from rlhf_lab.core.episodes import Demonstrating, Episode
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.attempts import Attempts, attempt_text, write_attempts
 from rlhf_lab.packs.agents.synthesis.settings import AttemptPairs
-from rlhf_lab.packs.agents.synthesis.trajectories import demonstrated
+from rlhf_lab.packs.agents.synthesis.trajectories import demonstrated, environment_of
 from rlhf_lab.packs.judging.synthesis import making
 from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
 from rlhf_lab.sampling.policy_responses import PolicyResponses
@@ -34,9 +34,7 @@ class AttemptPairMaker:
 
     def __init__(self, settings: AttemptPairs, run: Run):
         self.settings, self.run = settings, run
-        environment = run.corpus.environment
-        if environment is None:
-            raise ConfigError(f"data={run.corpus.name} has no environment; use data=tools or data=environment")
+        environment = environment_of(run)
         if settings.demonstrate and not isinstance(environment, Demonstrating):
             raise ConfigError(
                 f"algorithm.demonstrate=true: the environment of data={run.corpus.name} has no demonstrations of its "

@@ -16,7 +16,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.attempts import attempt_text
 from rlhf_lab.data.transcript import to_conversation
 from rlhf_lab.packs.agents.synthesis.settings import RewardTrajectories
-from rlhf_lab.packs.agents.synthesis.trajectories import sampled_attempt
+from rlhf_lab.packs.agents.synthesis.trajectories import environment_of, sampled_attempt
 from rlhf_lab.packs.judging.synthesis import making
 from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
 from rlhf_lab.rewards.graph import build_reward
@@ -32,9 +32,7 @@ class RewardTrajectoryMaker:
 
     def __init__(self, settings: RewardTrajectories, run: Run):
         self.settings, self.run = settings, run
-        environment = run.corpus.environment
-        if environment is None:
-            raise ConfigError(f"data={run.corpus.name} has no environment; use data=tools or data=environment")
+        environment = environment_of(run)
         reward = build_reward(run)
         if reward is None:
             raise ConfigError("algorithm=reward_trajectories needs a reward; set e.g. +needs.reward=mixed_reward_model")

@@ -18,7 +18,42 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TrajectoryChoices(SynthesisSettings):
+class AttemptSettings(SynthesisSettings):
+    """Base class of the stages that turn attempts at tasks in the environment of the data into training data."""
+
+    asks_judge: ClassVar[bool] = False
+    requires: ClassVar[Requirements] = ()
+
+    def contradictions(self, config: Config) -> list[str]:
+        problems = super().contradictions(config)
+        if config.data.max_turns == 1:
+            kind = registry.kind_of("algorithm", self)
+            problems.append(f"algorithm={kind} needs an environment; use data=tools or another one with turns")
+        return problems
+
+
+@dataclass(frozen=True)
+class PolicyAttemptSettings(AttemptSettings):
+    """Base class of the stages that compare several attempts of `needs.policy` at the same task.
+
+    Args:
+        prompts: number of training tasks to attempt, in random order without repetition.
+        attempts: number of attempts at each task.
+    """
+
+    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    prompts: int = 2400
+    attempts: Annotated[int, Ge(2, hint="one attempt leaves nothing to choose from")] = 8
+
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        return [ModelCopies("policy (attempts)")]
+
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
+        return [(batch_rows, self.attempts)]
+
+
+@dataclass(frozen=True)
+class TrajectoryChoices(AttemptSettings):
     """Base class of the stages that record successful episodes as conversations for supervised training. Only the
     assistant's messages are trained on, not the tools' output.
 
@@ -31,20 +66,11 @@ class TrajectoryChoices(SynthesisSettings):
     """
 
     makes_rows: ClassVar[str] = "demonstrations"
-    asks_judge: ClassVar[bool] = False
-    requires: ClassVar[Requirements] = ()
     optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
     # A model of this size never succeeds, but later stages of the smoke test need rows.
     smoke: ClassVar[dict[str, float]] = {**SynthesisSettings.smoke, "only_successes": False}
     attempts: Annotated[int, Ge(1)] = 4
     only_successes: bool = True
-
-    def contradictions(self, config: Config) -> list[str]:
-        problems = super().contradictions(config)
-        if config.data.max_turns == 1:
-            kind = registry.kind_of("algorithm", self)
-            problems.append(f"algorithm={kind} needs an environment; use data=tools or another one with turns")
-        return problems
 
 
 @register("algorithm", "trajectories")
@@ -109,45 +135,22 @@ class TeacherTrajectories(TrajectoryChoices):
 
 @register("algorithm", "reward_trajectories")
 @dataclass(frozen=True)
-class RewardTrajectories(SynthesisSettings):
+class RewardTrajectories(PolicyAttemptSettings):
     """Stage that records, for each training task, the one of several attempts of a policy that the reward scores
     highest, as conversations for supervised training: best-of-n as training data. Whether an attempt succeeded plays no
     part, so the policy that imitates the rows shows what the reward is worth to an agent.
-
-    Args:
-        prompts: number of tasks to attempt, in random order without repetition.
-        attempts: number of attempts of `needs.policy` at each task.
     """
 
     makes_rows: ClassVar[str] = "demonstrations"
-    asks_judge: ClassVar[bool] = False
     reads_reward: ClassVar[bool] = True
-    requires: ClassVar[Requirements] = ()
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "reward")
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
     smoke: ClassVar[dict[str, float]] = {**SynthesisSettings.smoke, "attempts": 4}
-    prompts: int = 2400
-    attempts: Annotated[int, Ge(2, hint="one attempt leaves nothing to choose from")] = 8
-
-    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
-        return [ModelCopies("policy (attempts)")]
-
-    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
-        return [(batch_rows, self.attempts)]
-
-    def contradictions(self, config: Config) -> list[str]:
-        problems = super().contradictions(config)
-        if config.data.max_turns == 1:
-            problems.append(
-                "algorithm=reward_trajectories needs an environment; use data=tools or another one with turns"
-            )
-        return problems
 
 
 @register("algorithm", "attempt_pairs")
 @dataclass(frozen=True)
-class AttemptPairs(SynthesisSettings):
+class AttemptPairs(PolicyAttemptSettings):
     """Stage that makes preference pairs of attempts at tasks in the environment of the data: a successful attempt is
     preferred to a failed one. The model of `needs.policy` makes the attempts.
 
@@ -156,8 +159,6 @@ class AttemptPairs(SynthesisSettings):
     it prefers.
 
     Args:
-        prompts: number of training tasks to attempt, in random order without repetition.
-        attempts: number of attempts at each task.
         pairs_per_task: maximum number of pairs of one task. Every pair has a different failed attempt; the successful
             ones alternate.
         demonstrate: true uses the environment's own solution as the preferred attempt if all attempts at a training
@@ -166,10 +167,7 @@ class AttemptPairs(SynthesisSettings):
     """
 
     makes_rows: ClassVar[str] = "pairs"
-    asks_judge: ClassVar[bool] = False
-    requires: ClassVar[Requirements] = ()
     answer: ClassVar[str] = "attempts_paired"
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     # A model of this size never succeeds, but later stages of the smoke test need pairs.
     smoke: ClassVar[dict[str, float]] = {
         **SynthesisSettings.smoke,
@@ -178,20 +176,7 @@ class AttemptPairs(SynthesisSettings):
         "demonstrate": True,
     }
     smoke_real: ClassVar[dict[str, float]] = {**SynthesisSettings.smoke_real, "attempts": 2, "heldout_tasks": 8}
-    prompts: int = 2400
     attempts: Annotated[int, Ge(2, hint="a pair needs two attempts")] = 8
     pairs_per_task: Annotated[int, Ge(1)] = 3
     demonstrate: bool = False
     heldout_tasks: Annotated[int, Ge(0, hint="0 is none")] = 300
-
-    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
-        return [ModelCopies("policy (attempts)")]
-
-    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
-        return [(batch_rows, self.attempts)]
-
-    def contradictions(self, config: Config) -> list[str]:
-        problems = super().contradictions(config)
-        if config.data.max_turns == 1:
-            problems.append("algorithm=attempt_pairs needs an environment; use data=tools or another one with turns")
-        return problems

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.core.episodes import Demonstrating, Episode, Task
+from rlhf_lab.core.episodes import Demonstrating, Environment, Episode, Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.transcript import render_prompt, response_text, to_conversation
 from rlhf_lab.packs.agents.synthesis.settings import Trajectories, TrajectoryChoices
@@ -43,6 +43,13 @@ class StoredAttempt:
     turns: int
 
 
+def environment_of(run: Run) -> Environment:
+    """Return the environment of the run's data. Raise ConfigError if they have none."""
+    if run.corpus.environment is None:
+        raise ConfigError(f"data={run.corpus.name} has no environment; use data=tools or data=environment")
+    return run.corpus.environment
+
+
 class TrajectoryMaker(ABC):
     """Attempts training tasks and writes the corpus. A sub-class attempts them.
 
@@ -54,10 +61,7 @@ class TrajectoryMaker(ABC):
 
     def __init__(self, settings: TrajectoryChoices, run: Run, teacher: str):
         self.settings, self.run, self.teacher = settings, run, teacher
-        environment = run.corpus.environment
-        if environment is None:
-            raise ConfigError(f"data={run.corpus.name} has no environment; use data=tools or data=environment")
-        self.environment = environment
+        self.environment = environment_of(run)
         self.tasks = {task.prompt: task for task in run.corpus.tasks("train")}
         self.heldout = {task.prompt for task in run.corpus.tasks("test")}
 
