@@ -124,6 +124,10 @@ class CrossingSettings(CheckedSettings):
         )
 
 
+METRIC_PARTS = ("fronts", "crossings", "correlations")
+"""Settings of a study that list objects with the names of some of its metrics."""
+
+
 @section("study")
 @dataclass(frozen=True)
 class StudySettings(Section):
@@ -199,21 +203,12 @@ class StudySettings(Section):
                 for key, names in self.labels.items()
             ),
             (not (self.fronts and self.by), f"fronts use all jobs together; remove by={self.by}"),
-            *(
-                (name in self.metrics, f"fronts: {name} is not among metrics: {', '.join(self.metrics)}")
-                for pareto_front in self.fronts
-                for name in pareto_front.metrics
-            ),
             (not (self.crossings and self.by), f"crossings use all jobs together; remove by={self.by}"),
             *(
-                (name in self.metrics, f"crossings: {name} is not among metrics: {', '.join(self.metrics)}")
-                for crossing in self.crossings
-                for name in crossing.metrics
-            ),
-            *(
-                (name in self.metrics, f"correlations: {name} is not among metrics: {', '.join(self.metrics)}")
-                for correlation in self.correlations
-                for name in correlation.metrics
+                (name in self.metrics, f"{part}: {name} is not among metrics: {', '.join(self.metrics)}")
+                for part in METRIC_PARTS
+                for each in getattr(self, part)
+                for name in each.metrics
             ),
             *(
                 (p.metric in self.metrics, f"predicts: {p.metric} is not among metrics: {', '.join(self.metrics)}")

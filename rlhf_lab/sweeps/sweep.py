@@ -25,7 +25,7 @@ from rich.markup import escape
 from rlhf_lab.config import check, compose, registry, root, schema, typed_sweep
 from rlhf_lab.config.overrides import forced, level_name, literal
 from rlhf_lab.config.smoke import NOTICE
-from rlhf_lab.config.study_settings import ParetoSettings, StudySettings
+from rlhf_lab.config.study_settings import METRIC_PARTS, ParetoSettings, StudySettings
 from rlhf_lab.core import invocation
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, LabError
@@ -211,12 +211,9 @@ def _write_plan(
             for index, (job, stage) in enumerate(zip(command.jobs, stages, strict=True))
         ],
     }
-    if study.fronts:
-        plan["fronts"] = [schema.to_plain_values(pareto_front) for pareto_front in study.fronts]
-    if study.correlations:
-        plan["correlations"] = [schema.to_plain_values(claim) for claim in study.correlations]
-    if study.crossings:
-        plan["crossings"] = [schema.to_plain_values(crossing) for crossing in study.crossings]
+    for name in METRIC_PARTS:
+        if parts := getattr(study, name):
+            plan[name] = [schema.to_plain_values(part) for part in parts]
     if study.until:
         plan["looks"] = continued_log(directory, plan, _swept_levels(command)["seed"]).to_dict()
     make_dir(directory)

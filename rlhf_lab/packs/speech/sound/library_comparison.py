@@ -73,35 +73,21 @@ def compare_libraries(clips: Sequence[Audio]) -> list[ComparedQuantity]:
             name, unit, *numbers, _milliseconds(with_numpy, clips), _milliseconds(with_librosa, clips)
         )
 
+    def of_frames(name: str, unit: str, measure: Callable[[spectrum.Spectra], NDArray[Any]]) -> ComparedQuantity:
+        """Compare a quantity of the short-time spectra. Its time includes that of the spectra."""
+        return quantity(
+            name,
+            unit,
+            in_sounding_frames(measure),
+            lambda clip: measure(spectrum.spectra(clip)),
+            lambda clip: measure(librosa_analysis.spectra(clip)),
+        )
+
     return [
-        quantity(
-            "level (RMS)",
-            "dB",
-            in_sounding_frames(lambda short_time: short_time.level_T),
-            lambda clip: spectrum.spectra(clip).level_T,
-            lambda clip: librosa_analysis.spectra(clip).level_T,
-        ),
-        quantity(
-            "mel levels",
-            "dB",
-            in_sounding_frames(lambda short_time: short_time.mel_levels_TM()),
-            lambda clip: spectrum.spectra(clip).mel_levels_TM(),
-            lambda clip: librosa_analysis.spectra(clip).mel_levels_TM(),
-        ),
-        quantity(
-            "MFCC",
-            "dB",
-            in_sounding_frames(lambda short_time: short_time.mfcc_TC()),
-            lambda clip: spectrum.spectra(clip).mfcc_TC(),
-            lambda clip: librosa_analysis.spectra(clip).mfcc_TC(),
-        ),
-        quantity(
-            "centroid",
-            "%",
-            in_sounding_frames(lambda short_time: short_time.centroid_T()),
-            lambda clip: spectrum.spectra(clip).centroid_T(),
-            lambda clip: librosa_analysis.spectra(clip).centroid_T(),
-        ),
+        of_frames("level (RMS)", "dB", lambda short_time: short_time.level_T),
+        of_frames("mel levels", "dB", lambda short_time: short_time.mel_levels_TM()),
+        of_frames("MFCC", "dB", lambda short_time: short_time.mfcc_TC()),
+        of_frames("centroid", "%", lambda short_time: short_time.centroid_T()),
         quantity(
             "resampled to half the rate: level",
             "%",
