@@ -1555,6 +1555,311 @@ CHECKED = (
     ),
 )
 
+AUDITED = (
+    Mutant(
+        "audit_bet_knows_the_comparison",
+        "EProcess.update",
+        "self.log_e += math.log1p(self.bet() * x)",
+        "self.log_e += math.log1p(MAX_BET * abs(x) * 2 * x)",
+        "the bet depends on the comparison it is placed on, so that the error rate has no guarantee",
+    ),
+    Mutant(
+        "audit_bets_on_the_policy",
+        "EProcess.update",
+        "0.5 - score",
+        "score - 0.5",
+        "the alarm rings when the policy is better than its start",
+    ),
+    Mutant(
+        "audit_process_forgets_its_maximum",
+        "EProcess.update",
+        "max(self.log_max, self.log_e)",
+        "self.log_e",
+        "an alarm is missed if the e-value has fallen again at the end of the iteration",
+    ),
+    Mutant(
+        "audit_bound_of_one_look",
+        "eprocess.lower_bound",
+        "math.log(looks / alpha)",
+        "math.log(1 / alpha)",
+        "lower bounds hold at one look and not at all of them",
+    ),
+    Mutant(
+        "audit_bound_too_narrow",
+        "eprocess.lower_bound",
+        "2 * len(scores)",
+        "4 * len(scores)",
+        "policies are certified too early",
+    ),
+    Mutant(
+        "audit_reuses_start_responses",
+        "Auditor._buy",
+        "seed('audit/start', iteration)",
+        "seed('audit/start', 0)",
+        "start responses are compared again and again, which breaks the guarantee",
+    ),
+    Mutant(
+        "audit_same_prompts",
+        "Auditor._buy",
+        "seed('audit/prompts', iteration)",
+        "seed('audit/prompts', 0)",
+        "every iteration is audited on the same prompts",
+    ),
+    Mutant(
+        "audit_unanswered_count_for_start",
+        "Auditor._add",
+        "1.0 if counts_for_policy and math.isnan(score) else score",
+        "0.0 if counts_for_policy and math.isnan(score) else score",
+        "missing=win counts unanswered comparisons against the policy",
+    ),
+    Mutant(
+        "audit_missing_favours_certificate",
+        "Auditor.lower_bound",
+        "0.0 if math.isnan(score) else score",
+        "1.0 if math.isnan(score) else score",
+        "unanswered comparisons certify a policy",
+    ),
+    Mutant(
+        "audit_stop_keeps_last_weights",
+        "Auditor._act",
+        "self._restore_certified()",
+        "pass",
+        "a stopped run delivers the policy that the alarm is about",
+    ),
+    Mutant(
+        "audit_certifies_after_alarm",
+        "Auditor.check",
+        "not is_worse and self.lower_bound() >= 0.5 - self.settings.delta",
+        "self.lower_bound() >= 0.5 - self.settings.delta",
+        "a policy is certified although the e-process has found it worse",
+    ),
+)
+
+SEQUENTIAL = (
+    Mutant(
+        "sequential_every_look_anew",
+        "_smallest_p",
+        "np.minimum.accumulate(np.where(tested_L, p_L, np.inf), axis=-1)",
+        "np.where(tested_L, p_L, np.inf)",
+        "verdicts are taken back at later looks",
+    ),
+    Mutant(
+        "sequential_looks_unweighted",
+        "_smallest_p",
+        "stdtr(count_L - 1, -t_L) / _weight(count_L)",
+        "stdtr(count_L - 1, -t_L)",
+        "late looks use more than their share of the level",
+    ),
+    Mutant(
+        "sequential_normal_tails",
+        "_smallest_p",
+        "stdtr(count_L - 1, -t_L)",
+        "stdtr(1e6 * count_L, -t_L)",
+        "three seeds decide by the normal distribution",
+    ),
+    Mutant(
+        "sequential_one_direction",
+        "difference_p",
+        "2 * level_of(_smallest_p(t_L, looks.count_L))",
+        "level_of(_smallest_p(t_L, looks.count_L))",
+        "the wrong-verdict rate of claims of direction is doubled",
+    ),
+    Mutant(
+        "sequential_two_sided_once",
+        "sequential.two_sided",
+        "2 * np.minimum(first_L, second_L)",
+        "np.minimum(first_L, second_L)",
+        "the better of two directions is tested as if it had been named before",
+    ),
+    Mutant(
+        "sequential_same_by_one_side",
+        "sequential.same_p",
+        "np.maximum(_1, _2)",
+        "np.minimum(_1, _2)",
+        "a difference beyond the margin on one side counts as the same",
+    ),
+    Mutant(
+        "sequential_smaller_than_negative",
+        "sequential.smaller_p",
+        "published < 0",
+        "published > 0",
+        "effects are called smaller than published when they are larger",
+    ),
+    Mutant(
+        "sequential_interval_one_sided",
+        "sequential_interval",
+        "boundary_of((1 - level) / 2)",
+        "boundary_of(1 - level)",
+        "sequential intervals hold with 90 % where 95 % is printed",
+    ),
+    Mutant(
+        "sequential_interval_last_look",
+        "sequential_interval",
+        "np.maximum.accumulate(mean_L - half_L, axis=-1)",
+        "mean_L - half_L",
+        "the interval of a stopped study is not that of its test",
+    ),
+    Mutant(
+        "discordant_pairs_swapped",
+        "discordant_p",
+        "betainc(c_L + 0.5, b_L + 0.5, 0.5)",
+        "betainc(b_L + 0.5, c_L + 0.5, 0.5)",
+        "0/1 outcomes are decided for the side that loses",
+    ),
+    Mutant(
+        "sequential_floor_dropped",
+        "looks_at",
+        "np.maximum(variance_S, min_sd ** 2)",
+        "variance_S",
+        "three equal seeds decide a claim",
+    ),
+    Mutant(
+        "sequential_failed_seeds_decide",
+        "ClaimEvidence.p_at",
+        "self.failed_L[position] > MAX_FAILED",
+        "self.failed_L[position] > 1",
+        "claims are decided by the seeds that survived",
+    ),
+    Mutant(
+        "published_ratio_as_difference",
+        "ClaimEvidence.smaller_p",
+        "math.log(published)",
+        "published",
+        "published ratios are compared with log ratios",
+    ),
+    Mutant(
+        "smaller_before_direction",
+        "sequential._decide",
+        "_holm({**p_values, index: main_p})[index] > ALPHA",
+        "_holm({**p_values, index: main_p})[index] <= ALPHA",
+        "confirmed claims are reported as smaller than published",
+    ),
+)
+
+RANKED = (
+    Mutant(
+        "ranks_across_strata",
+        "rank_correlation._pooled",
+        "stratum_n == name",
+        "stratum_n == stratum_n",
+        "a difference between worlds looks like a correlation",
+    ),
+    Mutant(
+        "resamples_across_strata",
+        "rank_correlation._resamples",
+        "start + rng.integers(0, count, size=(DRAWS, count))",
+        "rng.integers(0, len(stratum_n), size=(DRAWS, count))",
+        "intervals of pooled correlations mix strata",
+    ),
+    Mutant(
+        "signed_rivals",
+        "compare_predictors",
+        "abs(values[0]) - abs(values[1])",
+        "values[0] - values[1]",
+        "a rival that predicts with the other sign loses to a useless predictor",
+    ),
+    Mutant(
+        "crossing_interval_by_one_seed",
+        "find_crossing",
+        "np.interp(grid_P, position_K, difference_K)",
+        "np.interp(grid_P, position_K, difference_SK[0])",
+        "the interval of a crossing ignores how seeds differ",
+    ),
+)
+
+ATTACKED = (
+    Mutant(
+        "attack_keeps_worst",
+        "Search.round",
+        "-found.score",
+        "found.score",
+        "the search keeps the responses that the reward likes least",
+    ),
+    Mutant(
+        "attack_forgets_parents",
+        "Search.round",
+        "(*parent.edits, step)",
+        "(step,)",
+        "transcripts of attacks show the last edit as all of them",
+    ),
+    Mutant(
+        "attack_gain_of_search_scores",
+        "AttackStage._measure",
+        "self.reward(prompts, responses).total_N",
+        "scale.starts.reward_PS[:, 0]",
+        "gains are 0",
+    ),
+    Mutant(
+        "attack_gain_unscaled",
+        "AttackStage._measure",
+        "(reward_P - scale.starts.reward_PS[:, 0]) / scale.reward_sd",
+        "reward_P - scale.starts.reward_PS[:, 0]",
+        "gains of rewards with other scales cannot be compared",
+    ),
+    Mutant(
+        "attack_longer_than_allowed",
+        "Search._new_response",
+        "len(text.split()) <= self.max_words",
+        "len(text) <= 50 * self.max_words",
+        "gains from mere length count as an exploit of another kind",
+    ),
+)
+
+RETRIED = (
+    Mutant(
+        "retry_after_ignored",
+        "RetryPolicy.wait_s",
+        "backoff_s(failures, self.pause_s) if retry_after_s is None else retry_after_s",
+        "backoff_s(failures, self.pause_s)",
+        "services that ask for a pause are called at once",
+    ),
+    Mutant(
+        "one_retry_too_many",
+        "RetryPolicy.wait_s",
+        "failures > self.retries",
+        "failures > self.retries + 1",
+        "requests are repeated more often than allowed",
+    ),
+    Mutant(
+        "waits_forever",
+        "RetryPolicy.wait_s",
+        "wait > LONGEST_WAIT_S",
+        "wait > 1e12",
+        "a service that asks for a year is obeyed",
+    ),
+    Mutant(
+        "client_errors_repeated",
+        "http_retry.is_passing",
+        "status >= 500",
+        "status >= 400",
+        "wrong requests are paid for again and again",
+    ),
+)
+
+SEARCHED = (
+    Mutant(
+        "beam_keeps_worst",
+        "BeamSearch._select",
+        "-beam.score",
+        "beam.score",
+        "beam search returns what the verifier likes least",
+    ),
+    Mutant(
+        "beam_counts_shared_tokens_again",
+        "BeamSearch.search",
+        "len(each.token_ids) - len(beam.token_ids)",
+        "len(each.token_ids)",
+        "beam search seems to cost more than best-of-n",
+    ),
+    Mutant(
+        "beam_drops_finished",
+        "BeamSearch.search",
+        "[beam for beam in own if beam.finished]",
+        "[beam for beam in own if not beam.finished and beam.score > 1e9]",
+        "complete solutions are lost when longer ones are extended",
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *(*LOSSES, *LOG_PROBABILITIES, *SAMPLING, *PASSES, *CREDIT),
     *(*DATA, *INFERENCE, *STUDIES, *MEASURES),
@@ -1562,6 +1867,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *(*TURNS, *SAMPLED_ELSEWHERE, *PREFERENCES, *STORED_WEIGHTS),
     *(*WATCHED, *WORLDS),
     *(*UNITS, *GRAPH, *ESTIMATORS, *SAMPLES, *RATES, *RESUMED, *PENALTIES, *OPTIMISED, *CHECKED),
+    *(*AUDITED, *SEQUENTIAL, *RANKED, *ATTACKED, *RETRIED, *SEARCHED),
     *(
         mutant
         for file in sorted(Path(__file__).parent.glob("*/mutations.py"))

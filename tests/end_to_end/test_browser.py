@@ -126,14 +126,16 @@ def test_figures_are_drawn(browser, pages, name, dark):
 @pytest.mark.parametrize("name", PAGES)
 def test_figures_have_axes_a_legend_and_a_description(browser, pages, name):
     browser.open(pages[name])
-    for figure in browser.run(
+    figures = browser.run(
         "[...document.querySelectorAll('svg.plot')].map((node) => ({role: node.getAttribute('role'), "
         "title: node.querySelector('title').textContent, said: node.querySelector('desc').textContent, "
         "ticks: node.querySelectorAll('.role-axis-label text').length, "
         "axes: node.querySelectorAll('.role-axis-title text').length, "
         "legend: node.querySelectorAll('.role-legend-label text').length, "
         "lines: new Set([...node.querySelectorAll('.mark-line path')].map((p) => p.getAttribute('stroke'))).size}))"
-    ):
+    )
+    assert figures
+    for figure in figures:
         assert figure["role"] == "img" and figure["title"] and figure["said"], figure
         assert figure["ticks"] >= 2 and figure["axes"], figure  # numbers on an axis, and what they are
         if figure["lines"] > 1:

@@ -101,7 +101,9 @@ def test_plain_transformers_give_the_same_scores(result, reward_folder):
     """The lines of docs/rewards.md, as they stand there."""
     text = (Path(rlhf_lab.__file__).parents[1] / "docs" / "rewards.md").read_text()
     code = text.split("<!-- plain transformers -->\n```python\n")[1].split("```")[0]
-    for row in result.samples.to_dict("records")[:6]:
+    rows = result.samples.to_dict("records")[:6]
+    assert len(rows) == 6
+    for row in rows:
         names: dict[str, Any] = {"prompt": row["prompt"], "response": row["response"]}
         exec(code.replace("outputs/runs/reward_model-…", str(reward_folder)), names)
         assert names["score"] == pytest.approx(row["reward/bt"], abs=1e-5)

@@ -102,7 +102,9 @@ def found(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_divided_model_is_the_one_in_the_files(case: str, found: list[dict[str, Any]]) -> None:
+    assert len(found) > 1
     for rank, report in enumerate(found):
+        assert report[case]
         wrong = [what for what, is_right in report[case].items() if not is_right]
         assert not wrong, f"process {rank}: {wrong}"
 

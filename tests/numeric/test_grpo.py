@@ -82,6 +82,7 @@ def test_a_penalty_in_the_reward_is_subtracted_from_the_score_before_replies_are
 def test_a_penalty_in_the_loss_is_added_to_each_token_s_loss(built):
     """At the first update ρ = 1: the loss of a token is weight·(−A + β·k3), and its KL counts as one."""
     algorithm = built("algorithm.kl_in=loss", "algorithm.kl_estimator=k3", "algorithm.beta=0.7")
+    assert algorithm.batch.micro
     for micro in algorithm.batch.micro:
         with torch.no_grad():
             logp = token_logps(algorithm.model, micro.batch).logps_N

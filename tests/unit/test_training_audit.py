@@ -125,12 +125,12 @@ def losses_until_alarm(made) -> int:
 
 def test_an_alarm_is_reported_once(auditor, monkeypatch):
     sent = []
-    monkeypatch.setattr(alerts, "announce", lambda run, **alarm: sent.append(alarm))
+    monkeypatch.setattr(alerts, "announce", lambda run, alarm: sent.append(alarm))
     made = auditor(0.0)
     at = losses_until_alarm(made)
     made.check(at + 1)
     assert 1 < at <= 4 and made.alarm_at == at and len(sent) == 1
-    assert sent[0]["level"] == "hard_stop" and sent[0]["signals"] == ["audit"] and not sent[0]["paused"]
+    assert sent[0].level == "hard_stop" and sent[0].signals == ["audit"] and not sent[0].paused
     assert made.run.notes[0].startswith(f"audit: the policy after {at} of 20 iterations is worse than the start policy")
     assert made.stopped is None and not made.pause
     totals = made.totals()

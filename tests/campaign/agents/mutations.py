@@ -103,4 +103,25 @@ MUTANTS = (
         "row['success'] or 0.0",
         "programs that nobody could grade count as failed",
     ),
+    Mutant(
+        "contaminated_tasks_kept",
+        "TrajectoryMaker._row",
+        "task.prompt in self.heldout",
+        "task.prompt in ()",
+        "attempts at test tasks become training data",
+    ),
+    Mutant(
+        "longest_attempt_recorded",
+        "TrajectoryMaker._row",
+        "min(candidates or attempts, key=lambda attempt: attempt.turns)",
+        "max(candidates or attempts, key=lambda attempt: attempt.turns)",
+        "imitation learns detours",
+    ),
+    Mutant(
+        "truncated_attempts_succeed",
+        "sampled_attempt",
+        "success if episode.finished else 0.0",
+        "success",
+        "attempts that were cut off are imitated",
+    ),
 )

@@ -189,6 +189,7 @@ def test_an_episode_does_not_depend_on_its_neighbours(corpus, encoder, model, gr
 def test_the_episodes_of_a_group_share_one_base(corpus, groups):
     """The result of a call depends on the task, not on the attempt."""
     world: Any = corpus.environment
+    assert groups
     for group in groups:
         task = group[0].task
         assert all(episode.task is task for episode in group)

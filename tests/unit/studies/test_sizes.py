@@ -52,6 +52,7 @@ def test_the_usual_size_is_that_of_most_numbers():
 def test_the_column_of_a_run_is_true_of_its_row(run):
     columns, rows = policy_table(run)
     titles = [title for title, _ in columns]
+    assert rows
     for row in rows:
         values = dict(zip(titles, row[2:], strict=True))
         assert row[1] == "96 / 48"
