@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
+# Marks of the tests that `make test-all` runs; continuous integration leaves out the longest (.ci/run).
+SLOW ?= slow
 
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
@@ -24,7 +26,7 @@ test: $(STAMPS)/dev ## run the tests; ten minutes on 2 cores
 	@$(TESTS) -m 'not slow' tests
 
 test-all: $(STAMPS)/dev ## run the slow tests that `make test` leaves out: Slurm, browser, studies, kills, faults
-	@$(TESTS) -m slow tests
+	@$(TESTS) -m '$(SLOW)' tests
 
 smoke: $(STAMPS)/dev ## run the quick tests: unit, numeric, config
 	@$(TESTS) -m 'not slow' tests/unit tests/numeric tests/config
@@ -33,7 +35,7 @@ check: $(STAMPS)/dev ## lint, formatting, types, and the rules of this repositor
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(PYTEST) tests/lint
+	@$(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder tests/lint
 
 format: $(STAMPS)/dev ## apply what `make check` asks of lint and formatting
 	@$(BIN)/ruff check --fix .

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from rlhf_lab.core.policies import in_training_order, own_policy
-from rlhf_lab.results.rundir import StoredRun
+from rlhf_lab.results.rundir import StoredRun, once_per_run
 from rlhf_lab.results.severity import disagreement, monitor_state, sign_state
 from rlhf_lab.results.stage import stage_settings
 from rlhf_lab.results.wording import p_equals, signed
@@ -76,12 +78,47 @@ def prompt_clusters(rows: pd.DataFrame, column: str) -> pd.Series:
     return prompts[column].astype(str)
 
 
-def by_prompt(run: StoredRun, policy: str, metric: str) -> pd.Series:
-    """Return the mean of a metric of one policy per prompt: index PROMPT; empty if it was not measured."""
+@dataclass(frozen=True)
+class Prompts:
+    """Prompts of a run's evaluation, in the order in which they appear.
+
+    Attributes:
+        position_N: NDArray[np.int64]
+        index_B: id and text of each prompt, (B,), levels PROMPT.
+        cluster_B: cluster of each prompt, (B,): the value of the run's cluster column, or the prompt itself.
+    """
+
+    position_N: NDArray[np.int64]
+    index_B: pd.Index
+    cluster_B: NDArray[Any]
+
+
+@once_per_run
+def prompts_of(run: StoredRun) -> Prompts:
+    """Return the prompts of a run's evaluation."""
+    rows = run.evaluation
+    position_N = rows.groupby(PROMPT, sort=False).ngroup().to_numpy().astype(np.int64)
+    clusters = prompt_clusters(rows.dropna(subset=PROMPT), cluster_column(run))
+    return Prompts(position_N, clusters.index, clusters.to_numpy())
+
+
+@once_per_run
+def _means_by_position(run: StoredRun, policy: str, metric: str) -> pd.Series:
+    """Return the mean of a metric of one policy per prompt, indexed by `Prompts.position_N`; empty if not measured."""
     rows = run.evaluation
     if metric not in rows:
-        return pd.Series(dtype=float, index=pd.MultiIndex.from_arrays([[], []], names=PROMPT))
-    return prompt_means(rows[rows["policy"] == policy], [metric])[metric]
+        return pd.Series(dtype=float, index=pd.Index([], dtype=int))
+    position_N = prompts_of(run).position_N
+    counted_N = (rows["policy"] == policy).to_numpy() & (position_N >= 0)
+    # Missing scores become NaN, which the mean ignores.
+    values = pd.to_numeric(scores(rows, metric)[counted_N], errors="coerce")
+    return values.groupby(position_N[counted_N], sort=False).mean()
+
+
+def by_prompt(run: StoredRun, policy: str, metric: str) -> pd.Series:
+    """Return the mean of a metric of one policy per prompt: index PROMPT; empty if it was not measured."""
+    means = _means_by_position(run, policy, metric)
+    return pd.Series(means.to_numpy(), index=prompts_of(run).index_B[means.index], name=metric)
 
 
 def policy_mean(run: StoredRun, policy: str, metric: str) -> Estimate | None:
@@ -109,18 +146,17 @@ def gain(run: StoredRun, policy: str, metric: str, *, scale: float = 1.0) -> Com
     return compare_policies(run, policy, policy_names(run)[0], metric, scale=scale)
 
 
+@once_per_run
 def compare_policies(
     run: StoredRun, policy: str, reference: str, metric: str, *, scale: float = 1.0
 ) -> Comparison | None:
     """Return the paired mean difference of `metric` between two policies, divided by `scale`; None if unscored."""
-    policy_scores = by_prompt(run, policy, metric)
-    reference_scores = by_prompt(run, reference, metric)
-    pairs = pd.concat([policy_scores, reference_scores], axis=1, join="inner")
+    sides = [_means_by_position(run, name, metric) for name in (policy, reference)]
+    pairs = pd.concat(sides, axis=1, join="inner")
     # One prompt that both scored is enough for a paired difference.
     if len(pairs.dropna()):
         values_B2 = pairs.to_numpy(dtype=float) / scale
-        clusters = prompt_clusters(run.evaluation, cluster_column(run)).loc[pairs.index]
-        return paired_difference(values_B2[:, 0], values_B2[:, 1], clusters.to_numpy())
+        return paired_difference(values_B2[:, 0], values_B2[:, 1], prompts_of(run).cluster_B[pairs.index])
     # Without rows per prompt only the difference of the stored means is known, so there is no interval.
     policy_estimate = policy_mean(run, policy, metric)
     reference_estimate = policy_mean(run, reference, metric)

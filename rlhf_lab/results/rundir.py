@@ -7,11 +7,12 @@ A run may have failed, been interrupted, or still be running. Everything missing
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 import pandas as pd
 
@@ -22,6 +23,8 @@ from rlhf_lab.core.files import parse_json
 from rlhf_lab.core.yaml_files import parse_yaml
 from rlhf_lab.statistics.inference import Estimate
 
+P = ParamSpec("P")
+T = TypeVar("T")
 TRUE_REWARD = "the true reward of a simulated world"
 """Description of gold if the data contain the true reward."""
 
@@ -34,9 +37,9 @@ class EvaluatedPolicy:
     metrics: Mapping[str, Estimate]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StoredRun:
-    """Content of a run directory.
+    """Content of a run directory. Two objects are equal only if they are the same one.
 
     Attributes:
         path: the run directory.
@@ -139,6 +142,25 @@ class StoredRun:
         if name in self.results:
             return self.results[name]
         return self.policies[-1].metrics.get(name) if self.policies else None
+
+
+def once_per_run(function: Callable[Concatenate[StoredRun, P], T]) -> Callable[Concatenate[StoredRun, P], T]:
+    """Return the function with its results remembered for as long as the run exists.
+
+    Sections of a page ask for the same comparisons, and a comparison takes longer than drawing it. The other arguments
+    must be hashable, and nobody may change a result.
+    """
+    results: WeakKeyDictionary[StoredRun, dict[Any, T]] = WeakKeyDictionary()
+
+    @wraps(function)
+    def remembered(run: StoredRun, *args: P.args, **kwargs: P.kwargs) -> T:
+        of_run = results.setdefault(run, {})
+        key = (args, tuple(sorted(kwargs.items())))
+        if key not in of_run:
+            of_run[key] = function(run, *args, **kwargs)
+        return of_run[key]
+
+    return remembered
 
 
 def is_run(directory: Path) -> bool:

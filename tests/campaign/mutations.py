@@ -1623,7 +1623,7 @@ AUDITED = (
         "audit_stop_keeps_last_weights",
         "Auditor._act",
         "self._restore_certified()",
-        "pass",
+        "None",
         "a stopped run delivers the policy that the alarm is about",
     ),
     Mutant(

@@ -140,6 +140,7 @@ def test_a_wrong_command(refused, arguments, expected):
     assert refused(*arguments) == expected
 
 
+@pytest.mark.slow
 def test_all_problems_of_a_command_at_once(refused):
     problems = refused(
         "+recipe=dpo_iterative",
@@ -177,6 +178,7 @@ def test_a_recipe_of_ones_own_is_planned(refused, tmp_path):
     assert refused("--config-dir", str(tmp_path), "+recipe=mine")[0].startswith("needs.policy=nowhere")
 
 
+@pytest.mark.slow
 def test_every_job_of_a_sweep_is_checked_before_the_first_runs(refused):
     problems = refused("+recipe=dpo_iterative", "algorithm.buffer=current,rollin", "algorithm.window=2,0")
     assert len(problems) == 2
@@ -319,6 +321,7 @@ def test_problems_of_every_kind_come_in_one_message(refused):
     assert len(problems) == len(starts)
 
 
+@pytest.mark.slow
 def test_what_follows_from_a_wrong_setting_is_no_problem_of_its_own(refused):
     problems = refused(
         "+recipe=dpo", "data=nosuch", "data.path=x", "model.max_positions=many", "algorithm.max_length=300"

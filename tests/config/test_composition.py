@@ -132,6 +132,7 @@ def test_every_recipe_checks_and_plans():
     check_each(RECIPES, check)
 
 
+@pytest.mark.slow
 def test_every_choice_checks():
     def check(name: str) -> None:
         group, _, option = name.partition("/")
@@ -152,6 +153,7 @@ def test_every_choice_checks():
     check_each(CHOICES, check)
 
 
+@pytest.mark.slow
 def test_a_checked_config_survives_the_round_trip():
     def check(name: str) -> None:
         for job in command_of(name).configs:
@@ -160,6 +162,7 @@ def test_a_checked_config_survives_the_round_trip():
     check_each(RECIPES, check)
 
 
+@pytest.mark.slow
 def test_every_recipe_has_a_memory_plan():
     def check(name: str) -> None:
         for stage in artifacts.plan(command_of(name).configs[0], name).upstream():
@@ -231,6 +234,7 @@ COMMANDS = [
 """Command lines whose values are put into the composition of their choices, and some that Hydra has to compose."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", COMMANDS, ids=" ".join)
 def test_composing_shares_work_and_gives_what_hydra_gives(overrides, monkeypatch):
     def outcome() -> str:

@@ -64,6 +64,7 @@ def test_the_values_are_those_of_the_run() -> None:
             assert setting.now == explain._at(values, key), key
 
 
+@pytest.mark.slow
 def test_every_option_of_every_group_is_explained() -> None:
     def check(option: str) -> None:
         group, _, name = option.partition("=")

@@ -15,7 +15,7 @@ from support import command_inside
 
 from rlhf_lab.stages import code_digest, execute
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.slow, pytest.mark.end_to_end]
 HARMLESS = {
     "rlhf_lab/core/ranks.py",
     "rlhf_lab/core/text.py",  # `core/files.py`, which decides no number, asks it whether JSON is well-formed

@@ -29,7 +29,7 @@ for module in pkgutil.walk_packages(rlhf_lab.__path__, "rlhf_lab."):
         except ModuleNotFoundError as error:
             assert not error.name.startswith("rlhf_lab"), (module.name, error)
 for recipe in inventory.recipes():
-    for config in compose.check_command([f"+recipe={recipe}", "size=smoke"]).configs:
+    for config in compose.check_command([f"+recipe={recipe}", "size=smoke"]).configs[:1]:
         assert artifacts.plan(config, recipe).key
 print(*inventory.recipes())
 """
@@ -79,6 +79,7 @@ def test_the_rest_imports_composes_and_has_no_dead_link(checkout, name):
     run(checkout, "-m", "pytest", "-q", "tests", "--collect-only")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tests", ["tests/lint", "tests/config", "tests/unit"])
 def test_the_tests_of_the_core_pass_without_packs(checkout, tests):
     assert not list((checkout / "rlhf_lab" / "packs").glob("*/__init__.py"))

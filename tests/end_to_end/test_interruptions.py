@@ -64,6 +64,7 @@ def test_kill_9_in_every_stage(fresh, lab, sized):
         assert any("resumed at step" in note for note in fresh.result(out, kind)["notes"])
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_the_same_command_goes_on(fresh, lab, sized):
     command = ("+recipe=sft", *sized("sft"))
     process = fresh.start(*command)

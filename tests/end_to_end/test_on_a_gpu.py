@@ -12,6 +12,8 @@ from sizes import overrides
 
 from rlhf_lab.config import inventory
 
+pytestmark = pytest.mark.slow
+
 SIMULATED = Path(__file__).parents[1] / "simulated_gpu.py"
 ADAPTERS = ("runtime.dtype=bfloat16", "model.lora.rank=4", "model.weights=bfloat16", "stages.sft.model.lora.rank=0")
 RECIPES = {

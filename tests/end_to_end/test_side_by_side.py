@@ -16,7 +16,7 @@ from support import command_inside, planned
 from rlhf_lab.stages import side_by_side
 from rlhf_lab.stages.side_by_side import _can_overlap, _slots
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.slow, pytest.mark.end_to_end]
 
 
 def kept(outputs: Path) -> dict[str, bytes]:

@@ -69,6 +69,7 @@ def test_a_sweep_in_wandb_reads_back(fresh, sized, offline):
         assert run.exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tracker", ["wandb", "tensorboard"])
 def test_after_a_kill_a_tracker_shows_each_step_once(tracker, tmp_path, monkeypatch, offline):
     pytest.importorskip(tracker)

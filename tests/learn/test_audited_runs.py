@@ -126,6 +126,7 @@ def test_stop_ends_with_the_policy_certified_last(recipe, policy, tmp_path):
     assert same_weights(Path(stage.model), policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "action"), [("ppo", "log"), ("grpo", "stop"), ("dpo_iterative", "log")])
 def test_resumed_equals_uninterrupted(recipe, action, policy, tmp_path, monkeypatch):
     """Killed at several steps: e-values, comparisons, the alarm and the model are those of the uninterrupted run."""
@@ -147,6 +148,7 @@ def test_resumed_equals_uninterrupted(recipe, action, policy, tmp_path, monkeypa
     assert same_weights(Path(full.model), Path(broken.model))
 
 
+@pytest.mark.slow
 def test_a_paused_run_continues_with_consent(policy, tmp_path):
     more = (*HACKED, "reward.audit.action=pause")
     paused = plan("grpo", policy, tmp_path / "paused", *more)

@@ -66,6 +66,7 @@ def noise(tmp_path_factory) -> tuple[artifacts.Stage, Margins, Run]:
     return stage, read_margins(run), run
 
 
+@pytest.mark.slow
 def test_on_noise_the_in_sample_filter_sees_a_gain_that_cross_fitting_does_not(noise):
     """Memorised labels look like accuracy, above all where the model is sure. On held-out rows it is a coin flip."""
     metrics = noise[0].result()["metrics"]

@@ -51,6 +51,7 @@ def uninterrupted(tmp_path_factory, policy) -> Stage:
     return stage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [(5,), (4, 9, 18)])
 def test_resumed_equals_uninterrupted(stops, tmp_path, policy, uninterrupted, monkeypatch):
     """Four steps per iteration: step 5 is within one, steps 4 and 8 are the first of one."""

@@ -110,6 +110,7 @@ def test_a_log_that_is_not_what_the_checkpoint_saw_is_refused(tmp_path, upstream
     assert any(note.startswith("resumed at step 1") for note in ensure(stage, time.time())["notes"])
 
 
+@pytest.mark.slow
 def test_a_round_is_made_again_until_the_policy_has_trained_on_it(tmp_path, upstream, monkeypatch):
     full, cut = rounds_plan(tmp_path / "whole", upstream), rounds_plan(tmp_path / "cut", upstream)
     execute(full)

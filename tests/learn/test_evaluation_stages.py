@@ -43,6 +43,7 @@ def comparison(outputs) -> artifacts.Stage:
     return stage
 
 
+@pytest.mark.slow
 def test_best_of_n_names_every_n_and_saves_no_model(best_of_n):
     result = best_of_n.result()
     assert result is not None

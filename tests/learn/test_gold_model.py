@@ -18,6 +18,8 @@ from rlhf_lab.rewards.saved import load_reward
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import execute
 
+pytestmark = pytest.mark.slow
+
 SMALL = (
     "evaluation.prompts=6",
     "evaluation.samples_per_prompt=2",

@@ -42,6 +42,7 @@ def untrained(tmp_path_factory) -> Path:
     return Path(stage.model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_curve_is_the_recorded_one(name, untrained, tmp_path):
     recipe, *overrides = CASES[name]

@@ -199,6 +199,7 @@ def test_an_ensemble_of_reward_models_and_a_penalty_on_disagreement(toy, tmp_pat
     assert np.allclose(found["uwo"].total_N, members.mean(0) - 2 * members.var(0))
 
 
+@pytest.mark.slow
 def test_sft_learns_every_turn_of_a_conversation(tmp_path):
     """The first turn of the assistant is in no row's response. It is learned only with `assistant_turns=all`."""
     talk = [

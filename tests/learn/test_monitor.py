@@ -173,6 +173,7 @@ def test_raise_kl_needs_a_penalty():
             planned(recipe, "reward.monitor.action=raise_kl", off)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "action"),
     [("ppo", "raise_kl"), ("grpo", "stop"), ("dpo_iterative", "raise_kl"), ("dpo_iterative", "stop")],
@@ -218,6 +219,7 @@ def test_disagreement_of_an_ensemble_is_overheard():
     assert np.isnan(listener.recorded(said(["q"], ["ccc"]))).all()  # forgotten
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", KINDS)
 def test_a_paused_stage_goes_on_exactly_with_consent_and_not_without(recipe, policy, tmp_path):
     """Model, numbers and trace are those of a run that never paused."""

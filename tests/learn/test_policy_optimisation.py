@@ -129,6 +129,7 @@ def test_a_reference_that_is_another_model_is_refused(toy, reward, tmp_path):
         algorithm.collect(0)
 
 
+@pytest.mark.slow
 def test_kl_controllers(toy, reward, tmp_path):
     """Without control no penalty is paid; the adaptive controller turns KL around."""
     size = ("algorithm.iterations=40", "algorithm.batch_size=64", "algorithm.lr=5e-3", "algorithm.kl_target=1.0")
@@ -237,6 +238,7 @@ def test_unscored_replies_are_left_out(toy, reward, tmp_path):
     learn(algorithm)
 
 
+@pytest.mark.slow
 def test_ptx_keeps_corpus_replies_likely(toy, reward, tmp_path):
     size = ("algorithm.iterations=8", "algorithm.batch_size=64", "algorithm.kl_controller=none")
     drift = {}
@@ -324,6 +326,7 @@ def second_step(recipe: str, toy, reward, directory: Path, *overrides: str) -> l
     return [p.grad.clone() for part in algorithm.parts().values() for p in part.module.parameters()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WIRED)
 def test_every_setting_reaches_the_gradient(name, toy, reward, tmp_path):
     recipe, *overrides = WIRED[name]

@@ -68,6 +68,7 @@ def plan_toy(toy: tuple[Path, Path], out: Path, *more: str) -> Stage:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LEARNS)
 def test_every_loss_makes_the_preferred_reply_likelier_than_the_other(toy, tmp_path, loss):
     stage = plan_toy(toy, tmp_path, f"algorithm.loss={loss}", f"algorithm.{LEARNS[loss]}")
@@ -107,6 +108,7 @@ def notes(stage: Stage) -> list[str]:
     return [note for note in found if note.startswith("reference log-probabilities")]
 
 
+@pytest.mark.slow
 def test_the_reference_is_paid_for_once(toy, tmp_path, monkeypatch):
     """A sweep over β and the loss, and a file that was damaged in between."""
     counted = Counted(monkeypatch)
@@ -155,6 +157,7 @@ def build(stage: Stage, directory: Path, policy: Path) -> dpo.OnePassDPO:
     return algorithm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["kto", "simpo"])
 def test_micro_batches_change_nothing(toy, tmp_path, loss):
     """Full steps against one pair at a time, in float64; kto's KL estimate is one of the full step."""
@@ -220,6 +223,7 @@ def plan_resumed(recipe: str, name: str, out: Path, upstream: dict[str, Path]) -
 CLASSES = {"dpo": dpo.OnePassDPO, "dpo_iterative": dpo_iterative.IteratedDPO}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "name", "stops"),
     [

@@ -57,6 +57,7 @@ def test_a_run_comes_back_as_data_frames(result):
     assert "beta: 0.2" in (result.directory / "config.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_a_sweep_comes_back_as_a_study_and_leaves_the_process_alone(outputs, result, capfd):
     before = (list(sys.argv), dict(os.environ), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT))
     values = {**SMALL, "hydra/launcher": "basic"}

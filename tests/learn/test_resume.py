@@ -117,6 +117,7 @@ def assert_same(one: Stage, other: Stage) -> None:
         assert not files[0].exists() or files[0].read_text() == files[1].read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "stops"),
     [
@@ -164,6 +165,7 @@ def signal_at(monkeypatch, algorithm: type, at: int) -> None:
     monkeypatch.setattr(algorithm, "collect", signalled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "stops"), [("sft", (0, 3, 6, 11)), ("reward_model", (4,)), ("ppo", (0, 4, 9)), ("grpo", (4, 6))]
 )

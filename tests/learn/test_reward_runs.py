@@ -183,6 +183,7 @@ def rescoring(rollouts: artifacts.Stage, *overrides: str) -> artifacts.Stage:
     return replace(stage, needs={"rollouts": rollouts})
 
 
+@pytest.mark.slow
 def test_the_weights_that_were_live_give_the_live_reward(rollouts):
     responses = read_responses(rollouts.directory)
     again = responses.score(rollouts.config.reward)

@@ -59,6 +59,7 @@ def test_odin_takes_length_out_of_the_score(toy, tmp_path):
     assert np.corrcoef(outputs[:, 1], tokens)[0, 1] > 0.9
 
 
+@pytest.mark.slow
 def test_stated_confidence_helps_a_chosen_reply_and_harms_a_rejected_one(toy, tmp_path):
     """PPO-M. The worth of a sentence alone is the same after both responses."""
     size = ("algorithm.confidence_weight=0.5", "algorithm.epochs=10", "algorithm.lr=3e-3")
@@ -111,6 +112,7 @@ def test_a_shared_trunk_is_one_model_with_a_scale_per_head(toy, tmp_path):
         loaded(toy, model, "reward.terms.bt.ensemble=warm")
 
 
+@pytest.mark.slow
 def test_averaged_weights_score_like_the_ensemble_when_members_start_alike(toy, tmp_path):
     model, found = modelled(toy, tmp_path, "algorithm.members=3", "algorithm.head_noise=0")
     assert found["accuracy/averaged"]["mean"] >= 0.95
@@ -164,6 +166,7 @@ def test_adapters_are_saved_merged_and_score_the_same(toy, tmp_path, overrides):
         assert (scores[:12] > scores[12:]).mean() >= 0.75
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [

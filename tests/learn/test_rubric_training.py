@@ -10,6 +10,8 @@ from support import ONE_LAYER, planned
 
 from rlhf_lab.stages.execute import execute
 
+pytestmark = pytest.mark.slow
+
 WORLD = (
     *("data=mini_hh_small", "data.train_pairs=1000", "data.test_pairs=200", "data.grader.noise=0.5"),
     *("checkpoint.every_steps=0", "rollout.max_new_tokens=40"),

@@ -222,6 +222,7 @@ def test_smaller_forward_passes_change_nothing(world):
     assert max(float((ours[n] - theirs[n]).abs().max()) for n in ours) < 1e-4
 
 
+@pytest.mark.slow
 def test_bfloat16_runs(world):
     assert built(world, "sigmoid", "engine=trl", "runtime.dtype=bfloat16")[1]["status"] == "completed"
 
@@ -258,6 +259,7 @@ def planted(monkeypatch):
     return plant(monkeypatch, lambda settings, run: recorder), recorder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["grpo", "rloo", "cispo"])
 def test_it_learns_a_planted_reward_with_texts_and_shaping(preset, toy, planted):
     settings, recorder = planted
@@ -286,6 +288,7 @@ def test_it_learns_a_planted_reward_with_texts_and_shaping(preset, toy, planted)
     assert result["metrics"]["groups"] == 14 * 16 and result["metrics"]["generated_tokens"] > 14 * 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "step", "total"), [("sft", 7, 12), ("several updates", 3, 8)])
 def test_stopped_by_a_signal_it_goes_on_where_it_was(world, monkeypatch, case, step, total):
     """On a corpus the result is that of an uninterrupted run; TRL's sampling starts a new iteration instead."""

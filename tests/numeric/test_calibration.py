@@ -117,6 +117,7 @@ def test_unscored_pairs_are_left_out_and_counted():
     assert math.isnan(fit_temperature([np.nan], [0]).mean)
 
 
+@pytest.mark.slow
 def test_a_perfectly_calibrated_reward_has_the_ece_of_perfect_calibration():
     """Its ECE is not 0 at 600 pairs, and lies in the stated 95 % range in about 95 of 100 samples (within 4 sd: 86)."""
     inside, excess, covered = 0, [], 0

@@ -50,6 +50,7 @@ def test_more_prompts_do_not_make_up_for_few_runs_nor_the_other_way_round():
     )
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_truth_for_other_runs_and_other_prompts():
     rng = np.random.default_rng(2)
     for of_runs, of_prompts in ((0.0, 1.0), (0.3, 0.5), (1.0, 0.2)):

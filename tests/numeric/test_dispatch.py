@@ -28,6 +28,8 @@ from rlhf_lab.models.sharded import full_tensors
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 
+pytestmark = pytest.mark.slow
+
 KIB = 2**10
 FAMILIES = ("gpt2", "llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3")
 

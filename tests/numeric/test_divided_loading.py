@@ -20,6 +20,8 @@ from rlhf_lab.models.settings import LoRA, Scratch
 from rlhf_lab.models.sharded import divide, full_tensors
 from rlhf_lab.models.skeleton import MAIN, receive
 
+pytestmark = pytest.mark.slow
+
 SIZES: dict[str, Any] = {
     "vocab_size": 31,
     "hidden_size": 16,

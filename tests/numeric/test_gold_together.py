@@ -16,6 +16,8 @@ from rlhf_lab.rewards.gold_oracle import GoldOracle
 from rlhf_lab.rewards.learned.process import JUDGE_FILE
 from rlhf_lab.rewards.saved import open_reward
 
+pytestmark = pytest.mark.slow
+
 REPLIES = [chosen for _, chosen, _ in toy_rows(9)]
 
 

@@ -286,6 +286,7 @@ def test_the_sampler_cache_grows_as_it_does() -> None:
 # --- peaks
 
 
+@pytest.mark.slow
 @PRECISIONS
 @pytest.mark.parametrize(
     ("kind", "rows", "more"),

@@ -21,6 +21,8 @@ from rlhf_lab.memory.state import Training, trained_state
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import ensure, execute
 
+pytestmark = pytest.mark.slow
+
 TINY = ("model=micro", *SMALL_WORLD, "stages.sft.algorithm.epochs=0.5", "stages.reward_model.algorithm.epochs=0.5")
 SHORT = {
     "dpo": ("algorithm.epochs=1",),

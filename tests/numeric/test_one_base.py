@@ -313,6 +313,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_the_usual_chain_shares_one_base_and_learns_the_same(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +333,7 @@ def test_the_usual_chain_shares_one_base_and_learns_the_same(
     assert not any("its own base" in note for note in notes)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_on_one_base_ends_where_an_uninterrupted_one_does(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

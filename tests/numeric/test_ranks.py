@@ -85,6 +85,7 @@ def after_training(policy: str, directory: Path) -> None:
     assert values.dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_a_divided_model_is_used_after_training(policy: Path, tmp_path: Path) -> None:
     """Passes that share a prompt and passes that do not would need another number of exchanges each."""
     together(after_training, str(policy), tmp_path)

@@ -27,6 +27,8 @@ from rlhf_lab.sampling.local import LocalSampler, Samples
 from rlhf_lab.sampling.settings import Local
 from rlhf_lab.stages import artifacts
 
+pytestmark = pytest.mark.slow
+
 VOCABULARY, STOP, OTHER_STOP = 23, 1, 2
 SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,

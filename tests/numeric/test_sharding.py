@@ -24,6 +24,8 @@ from rlhf_lab.stages.execute import execute
 from rlhf_lab.training import loop
 from rlhf_lab.training.loop import Interrupted
 
+pytestmark = pytest.mark.slow
+
 SIZE = ("model.hidden=16", "model.layers=2", "model.heads=2", "algorithm.log_every_steps=1")
 STEPS = ("algorithm.batch_size=16", "algorithm.epochs=0.5", "algorithm.optimizer=adamw", "algorithm.lr=0.01")
 PAIRS = (*STEPS, "needs.reward=null")

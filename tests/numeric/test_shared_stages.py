@@ -18,6 +18,8 @@ from test_sharding import SIZE, STEPS, steps
 from rlhf_lab.core.files import read_json, read_jsonl, write_json
 from rlhf_lab.stages.execute import execute
 
+pytestmark = pytest.mark.slow
+
 SUMS = (
     *("data=arithmetic_small", "data.train_problems=64", "data.test_problems=24", "rollout.max_new_tokens=16"),
     *("evaluation.prompts=6", "evaluation.samples_per_prompt=2"),

@@ -132,6 +132,7 @@ def served(policy, directory, server: FakeVllm, *more: str):
     return stage(policy, directory, *address, *more)
 
 
+@pytest.mark.slow
 def test_a_server_samples_while_the_trainer_learns(policy, tmp_path, monkeypatch):
     """Responses are requested while a loss is computed, by weights that no update reaches before they arrive."""
     in_training = threading.Event()

@@ -266,6 +266,7 @@ def test_clustered_rate_stays_in_range_and_widens_with_clustering():
         clustered_rate([0.5], [0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clusters", [3, 5, 10, 40])
 @pytest.mark.parametrize(("rate", "correlation"), [(0.05, 0.05), (0.3, 0.05), (0.3, 0.2), (0.5, 0.2)])
 def test_the_interval_of_a_clustered_rate_covers(clusters: int, rate: float, correlation: float):
@@ -431,6 +432,7 @@ def test_unpaired_difference_is_welch_when_clusters_hold_one_row():
     assert twice.p_value == pytest.approx(found.p_value, rel=1e-9)  # copying rows adds no certainty
 
 
+@pytest.mark.slow
 def test_the_detectable_unpaired_difference_is_found_with_its_power():
     rng = np.random.default_rng(2)
     size, groups = 1.0, np.arange(20)

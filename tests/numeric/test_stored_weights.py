@@ -273,6 +273,7 @@ def test_moments_of_a_byte_resume_exactly() -> None:
 SMALL = (*SMALL_WORLD, *ONE_LAYER, "model.lora.rank=4", "algorithm.batch_size=16", "checkpoint.every_steps=0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "more"),
     [

@@ -144,6 +144,7 @@ def assert_same_gradient(ours: dict[str, torch.Tensor], theirs: dict[str, torch.
 PENALTY = ("algorithm.kl_controller=fixed", "algorithm.beta=0.3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "loss_type", "overrides"),
     [

@@ -597,6 +597,7 @@ def sample_and_write(directory: Path, url: str) -> None:
     (directory / f"{ranks.rank()}.json").write_text(written)
 
 
+@pytest.mark.slow
 def test_two_processes_divide_the_prompts_and_the_main_one_sends_the_weights(model, tmp_path):
     with FakeVllm() as server:
         expected = sampler_for(server).sample(model, prompts(), 3, seed=1)

@@ -11,6 +11,8 @@ from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.sampling.vllm.client import ServerFailed
 from rlhf_lab.stages.execute import execute
 
+pytestmark = pytest.mark.slow
+
 ADAPTERS = {"rank": 16, "layers": ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]}
 SIZES = {
     "grpo": (

@@ -154,6 +154,7 @@ def keys_after_edit(monkeypatch, file: str, old: str, new: str) -> dict[str, str
     return edited_keys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new", "changed"),
     [
@@ -190,6 +191,7 @@ def test_what_a_metric_is_called_decides_no_result(recipe):
         assert not [label for label in stage.code if label.partition(":")[0].endswith("metrics.py")], stage.recipe
 
 
+@pytest.mark.slow
 def test_the_source_of_ones_own_reward_counts_and_what_it_imports(tmp_path, monkeypatch, fresh):
     monkeypatch.chdir(tmp_path)
     reward, siblings = tmp_path / "my_rewards.py", tmp_path / "words.py"

@@ -47,6 +47,7 @@ def outline(page: str) -> list[str]:
     return kept
 
 
+@pytest.mark.slow
 def test_the_quick_page_has_every_row_of_the_committed_one(campaign):
     page = campaign.render(campaign.simulate(campaign.QUICK), campaign.QUICK, 0.0)
     assert outline(page) == outline(PAGE.read_text(encoding="utf-8"))

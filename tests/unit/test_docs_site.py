@@ -111,6 +111,7 @@ def test_reference_pages_have_every_command_metric_and_exported_name() -> None:
     assert names == list(rlhf_lab.EXPORTS)
 
 
+@pytest.mark.slow
 def test_a_group_has_its_options_and_their_settings() -> None:
     pages = {generated.title: generated.text for generated in settings.group_pages()}
     rollout = pages["rollout"]

@@ -69,6 +69,7 @@ def results(kit, tmp_path_factory) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_takes_one_case_with_it(kit, results):
     found = {name: record.status for name, record in kit.Record.read(results).items()}
     assert found == {

@@ -265,6 +265,7 @@ print(*inventory.recipes())
 """
 
 
+@pytest.mark.slow
 def test_the_core_composes_and_plans_without_its_packs():
     done = subprocess.run([sys.executable, "-c", WITHOUT_PACKS], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -259,6 +259,7 @@ def test_problems_come_together_and_nothing_is_built(tmp_path):
     assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.slow
 def test_torch_is_not_imported():
     code = (
         "import sys\nfrom rlhf_lab.config import compose\nfrom rlhf_lab.stages import artifacts, preflight\n"
@@ -395,6 +396,7 @@ def test_code_of_a_model_is_never_run_nor_asked_about(load, tmp_path, monkeypatc
     assert not ran.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "role", "message"),
     [

@@ -142,6 +142,7 @@ def test_all_mistakes_in_weightings_are_told_at_once(tmp_path):
         weightings(tmp_path, ["reward.weights={bt:1},{bt:2}"])
 
 
+@pytest.mark.slow
 def test_500_replies_under_20_weightings_load_no_model(tmp_path):
     """The work is reading one file and arithmetic: torch is not even imported.
 

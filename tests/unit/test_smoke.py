@@ -73,6 +73,7 @@ def test_every_recipe_is_small():
     check_each(inventory.recipes(), check)
 
 
+@pytest.mark.slow
 def test_every_recipe_is_small_with_a_real_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("pairs.jsonl", "problems.jsonl"):
@@ -145,6 +146,7 @@ def test_smoke_tables_name_settings(group):
         assert tables.keys() <= names, cls
 
 
+@pytest.mark.slow
 def test_the_jobs_of_a_sweep_run_at_the_size_that_was_planned(tmp_path):
     settings = ("size=smoke", "model=micro", "data=mini_hh_small", "data.train_pairs=64")
     arguments = ("+recipe=sft", *settings, "seed=0,1", "hydra/launcher=basic")

@@ -339,6 +339,7 @@ def test_tensorboard_reads_back(tmp_path):
     assert text == "| prompt | SFT |\n| --- | --- |\n| a \\| b | two<br>lines |"
 
 
+@pytest.mark.slow
 def test_wandb_offline_reads_back(offline):
     pytest.importorskip("wandb")
     long = "algorithm.weights=" + "x" * 80

@@ -74,6 +74,7 @@ REQUIRED_SETTINGS = {
 """Settings that a term requires in addition to its name."""
 
 
+@pytest.mark.slow
 def test_every_reward_that_reads_text_is_refused_for_audio():
     refused = {}
     for kind in registry.kinds("reward"):

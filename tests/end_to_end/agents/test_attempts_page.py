@@ -72,6 +72,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     opened.close()
 
 
+@pytest.mark.slow
 def test_the_page_has_numbers_pairs_and_every_attempt(page):
     text = page.read_text()
     assert text.count('<details class="attempt"') == 18

@@ -6,7 +6,10 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from sizes import overrides
+
+pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "judging" / "domain_project.md"
 

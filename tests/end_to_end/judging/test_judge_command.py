@@ -201,6 +201,7 @@ def test_any_judge_on_files_with_a_reference_and_a_rubric(tmp_path, monkeypatch)
     assert status == 2 and "have this column" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "takes"),
     [

@@ -10,6 +10,7 @@ from synthetic_judgements import judgement, league, write_rows
 pytestmark = pytest.mark.end_to_end
 
 
+@pytest.mark.slow
 def test_a_league_with_people_is_ranked_and_written(fresh):
     rows, labels = league(
         {"base": 0.0, "sft": 0.7, "dpo": 1.4}, 40, position=0.5, length=0.5, refused=0.02, labelled=0.4
@@ -32,6 +33,7 @@ def test_a_league_with_people_is_ranked_and_written(fresh):
     assert "<svg" in (fresh.directory / "league" / "leaderboard.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_league_that_is_not_connected_says_what_to_judge_next(fresh):
     rows = [judgement(("A", "B"), ("first", "first"), number=number) for number in range(4)]
     write_rows(fresh.directory / "judgements.jsonl", rows)

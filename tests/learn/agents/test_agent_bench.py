@@ -89,6 +89,7 @@ def test_scripted_agents_bound_the_benchmark(tmp_path, monkeypatch):
     assert "288 of 288" in page or "are left out" in page
 
 
+@pytest.mark.slow
 def test_a_service_drives_the_recipe(server, tmp_path):
     server.answer = oracle
     stage = service(server, tmp_path, *BENCH, "agent.service.input_usd=10", "agent.service.output_usd=20")
@@ -245,6 +246,7 @@ def test_an_agent_that_always_raises_is_counted_and_quoted_everywhere(tmp_path):
     assert quoted in (directory / "report.html").read_text() and quoted in (directory / "attempts.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_study_sweeps_agents(tmp_path):
     recipe = tmp_path / "mine" / "recipe"
     recipe.mkdir(parents=True)

@@ -26,6 +26,8 @@ from rlhf_lab.results.rundir import read_run
 from rlhf_lab.stages import artifacts
 from rlhf_lab.stages.execute import ensure
 
+pytestmark = pytest.mark.slow
+
 WITHOUT_POLICY = (*ONE_LAYER, "seed=5", "needs.policy=null")
 SMALL = ("data=mini_hh_small", "data.train_pairs=48", "data.test_pairs=8", *WITHOUT_POLICY)
 SCRIPTED = ("agent.llm=anthropic", "agent=[code_oracle,code_unchanged,code_reads_errors]")

@@ -45,6 +45,7 @@ def test_every_tier_and_round_has_an_interval(directory):
     assert {"correct", "correct/tier_1", "correct_greedy", "calls"} <= policy["metrics"].keys()
 
 
+@pytest.mark.slow
 def test_the_control_shares_its_policy_and_its_tasks(directory, tmp_path):
     own, other = evaluated(directory), evaluated(directory, "data.shown_run=other")
     assert own.key != other.key and own.needs["reference"].key == other.needs["reference"].key

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from support import planned
 
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.packs.judging.commands import canaries_command
 from rlhf_lab.stages.execute import ensure
+
+pytestmark = pytest.mark.slow
 
 SIZE = ("model.hidden=64", "model.layers=2", "model.heads=2", "checkpoint.every_steps=0")
 

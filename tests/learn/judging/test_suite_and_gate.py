@@ -51,6 +51,7 @@ def suite(tmp_path_factory) -> Path:
     return directory / "suite.yaml"
 
 
+@pytest.mark.slow
 def test_a_suite_is_asked_and_judged(suite, tmp_path):
     needs = ("needs.policy=sft", f"outputs={tmp_path}", f"algorithm.suite={suite}")
     stage = planned("eval_suite", *TINY, *SAFETY, *needs)

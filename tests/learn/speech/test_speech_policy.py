@@ -33,6 +33,7 @@ def stage(directory):
     return built(directory)
 
 
+@pytest.mark.slow
 def test_gold_proxy_and_phone_errors_come_by_category_with_intervals(stage):
     last = read_json(stage.directory / "result.json")["policies"][-1]["metrics"]
     assert {"gold", "proxy", "phone_error", "audio_seconds", "gold/new_voice", "proxy/new_voice"} <= last.keys()

@@ -101,6 +101,7 @@ def test_items_of_a_few_prompts_allow_as_much_disagreement_as_those_prompts():
     assert alpha.low == pytest.approx(1 - 0.16113 / (20_000 / (200 * 199)), abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("accuracy", "items"), [(0.8, 12), (0.95, 20), (0.97, 60)])
 def test_intervals_of_kappa_and_alpha_cover_with_few_items(accuracy: float, items: int):
     rng = np.random.default_rng(3)

@@ -296,6 +296,7 @@ def test_bad_comparisons_are_refused():
     assert comparisons("AB", "BA", [1, None], [0, 1]).unscored == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompts", [12, 30, 100])
 def test_intervals_cover_in_simulated_leagues(prompts: int):
     """Nominal 95 %: ≥ 90 % of strengths, of win probabilities and of ranks, in 200 leagues of four players.

@@ -43,6 +43,7 @@ def transcripts_of_episodes(run, tasks):
     return [(to_messages(episode.prompt), episode.response) for (episode,) in groups]
 
 
+@pytest.mark.slow
 def test_react_with_the_local_model_is_the_collector(run):
     tasks = run.corpus.environment.tasks("train")[:TASKS]
     agent = open_agents(run)["react"]

@@ -112,6 +112,7 @@ def test_always_refusing_scores_the_share_of_refusals(tasks):
     assert 0.05 < is_refusal.mean() < 0.15
 
 
+@pytest.mark.slow
 def test_always_guessing_scores_what_chance_gives():
     tasks = SIBLINGS.tasks("test")
     # one of the values that the tools hold, or of the question; each as probable: the fraction of right ones

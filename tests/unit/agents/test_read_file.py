@@ -56,6 +56,7 @@ def test_short_gaps_stay_as_they_are() -> None:
     assert text_of(workbook({"A1": 1, "V1": 2, "A22": 3})) == ["Sheet: May", f"1{gap}2", *[""] * 20, "3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [10**9, 10**15])
 def test_a_row_beyond_every_sheet_ends(row: int) -> None:
     space = b'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'

@@ -55,6 +55,7 @@ def test_the_prompt_shows_program_and_example_and_no_hidden_test():
         assert metadata["solution"] not in task.prompt
 
 
+@pytest.mark.slow
 def test_solutions_pass_and_programs_with_bugs_fail(verifier):
     solved = statuses(verifier, [(name, task.metadata["solution"]) for name, task in TASKS.items()])
     assert solved == ["passed"] * 12
@@ -64,6 +65,7 @@ def test_solutions_pass_and_programs_with_bugs_fail(verifier):
     assert statuses(impatient, [(name, TASKS[name].metadata["program"]) for name in NEVER_END]) == ["timeout"] * 2
 
 
+@pytest.mark.slow
 def test_wrong_repairs_fail(verifier):
     assert WRONG_REPAIRS.keys() == TASKS.keys()
     programs = []

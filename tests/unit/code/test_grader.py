@@ -40,6 +40,7 @@ def test_the_hidden_test_of_the_probes_can_be_passed(grader):
     assert grader.grade(raises, HiddenTests((EXPECTS_ERROR,), "answer")).status == "passed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_no_trick_passes(grader, name):
     grade = grader.grade(CANDIDATES[name], HiddenTests((TESTS[name],), "answer"))

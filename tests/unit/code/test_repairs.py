@@ -237,6 +237,7 @@ def test_a_reply_changes_the_program_as_it_was_given(world):
     assert world.grade([episode])["correct"].tolist() == [0]
 
 
+@pytest.mark.slow
 def test_the_control_answers_with_another_task_s_run(world):
     own = RepairWorld(world.size, seed=3)
     other = RepairWorld(RepairWorldSize(train_tasks=150, test_tasks=150, other_answers=True), seed=3)

@@ -37,6 +37,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["anthropic", "openai_compatible"])
 @pytest.mark.parametrize("says_it", [False, True], ids=["loud_logs", "service_says_the_key"])
 def test_a_planted_key_is_found_nowhere(kind, says_it, tmp_path):

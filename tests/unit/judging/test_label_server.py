@@ -211,6 +211,7 @@ def serve() -> Iterator[Any]:
         served.close()
 
 
+@pytest.mark.slow
 def test_the_command_serves_this_machine_and_goes_on_after_a_kill(source, serve):
     first = serve(str(source), "annotator=ana")
     assert urlsplit(first.url).hostname == "127.0.0.1"
@@ -231,6 +232,7 @@ def test_the_command_serves_this_machine_and_goes_on_after_a_kill(source, serve)
     assert second.printed.count("token=") == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_with_a_summary(source, serve):
     served = serve(str(source), "items=3")
     assert served.end(signal.SIGINT) == 0

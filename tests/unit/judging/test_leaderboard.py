@@ -351,6 +351,7 @@ def test_single_votes_without_the_other_order_give_no_position_bias(tmp_path):
     assert "the position bias is unknown" in board_view(board)["biases"][0]
 
 
+@pytest.mark.slow
 def test_the_command_imports_no_torch(tmp_path):
     judgements = write_rows(tmp_path / "judgements.jsonl", league({"A": 0.0, "B": 0.5}, 8)[0])
     code = (

@@ -125,6 +125,7 @@ def test_no_feature_but_silence_depends_on_the_level():
     np.testing.assert_allclose(loud, quiet, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_mfcc_of_librosa():
     """The same filters and transform; librosa pads a clip by reflection, so the frames at its ends differ."""
     librosa = pytest.importorskip("librosa")

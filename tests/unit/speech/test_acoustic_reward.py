@@ -216,6 +216,7 @@ def make_run(monkeypatch, tmp_path):
     return make
 
 
+@pytest.mark.slow
 def test_features_that_are_noise_are_found_and_left_out(make_run):
     run = make_run("validated")
     result = build(AcousticReward(features="validated", min_spearman=0.12), run).finish()
@@ -252,6 +253,7 @@ def test_the_truth_is_no_part_of_training(make_run):
     assert models[0](clips(20), SILENT).tolist() == models[1](clips(20), SILENT).tolist()
 
 
+@pytest.mark.slow
 def test_hand_weights_are_a_model_too(make_run):
     run = make_run("hand")
     metrics = build(AcousticReward(features="hand"), run).finish().metrics

@@ -266,6 +266,7 @@ def test_the_target_follows_the_style(world):
 # The corpus
 
 
+@pytest.mark.slow
 def test_the_corpus_of_the_stand_in(calls, world):
     corpus = build(SMALL)
     text = len(made(calls))

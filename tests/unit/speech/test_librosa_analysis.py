@@ -28,6 +28,7 @@ CLIPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip", CLIPS, ids=["glide up", "glide down", "speech 1", "speech 2"])
 def test_levels_mfcc_and_centroid_agree(clip):
     """In every sounding frame: levels and MFCC within .1 dB, the centroid within 1 %."""

@@ -125,6 +125,7 @@ def test_other_text_is_no_prompt(change, message):
         WORLD.measure([PROMPT.replace(*change)], [""])
 
 
+@pytest.mark.slow
 def test_texts_and_the_held_out_voice_are_never_in_training(pairs):
     spoken = {split: [read_prompt(pair.prompt) for pair in pairs[split]] for split in SPLITS}
     assert not {u.text for u in spoken["train"]} & {u.text for u in spoken["test"]}
@@ -319,6 +320,7 @@ def test_phone_errors_by_hand(heard, error):
 # The listener
 
 
+@pytest.mark.slow
 def test_the_listener_is_bradley_terry_on_gold():
     good, bad = WORLD.say(PROMPT), WORLD.say(PROMPT, Delivery("fast", 0.3))
     values = grade(good, bad)["gold"]
@@ -380,6 +382,7 @@ def test_recorded_grades_are_those_of_the_oracle():
     assert measured["phone_error"].tolist() == [pair.meta["phone_error_rejected"] for pair in corpus.test]
 
 
+@pytest.mark.slow
 def test_the_fingerprint_follows_the_settings():
     changes = {"seed": 1, "good": 0.5, "temperature": 1.0, "test_voice": 0.5, "codebooks": (32, 32, 32, 64)}
     changed = [replace(SMALL, **{name: value}) for name, value in changes.items()]

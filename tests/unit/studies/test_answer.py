@@ -200,6 +200,7 @@ def test_limits_are_named(make_run):
     assert caveat.endswith("with that of +recipe=ppo.")
 
 
+@pytest.mark.slow
 def test_smoke_size_is_said_by_run_and_study(make_run, make_study):
     directory = make_run()
     with (directory / "config.yaml").open("a") as file:
@@ -223,6 +224,7 @@ def test_policies_that_score_the_same_on_every_prompt_are_not_called_indistingui
     assert "the gold reward is the same on every prompt" in said(directory).sentence
 
 
+@pytest.mark.slow
 def test_the_answer_is_the_first_sentence_of_page_and_table(make_run, make_study):
     directory = make_run()
     page = write_report(directory).read_text()

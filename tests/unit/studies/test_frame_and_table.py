@@ -172,6 +172,7 @@ def seal_jobs(directory: Path) -> None:
         seal.write(run, (run / "result.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_job_that_changed_since_it_was_completed_is_named(make_study):
     directory = make_study(failed=(5,))
     seal_jobs(directory)

@@ -130,6 +130,7 @@ def test_a_front_needs_directions_and_two_metrics():
         ParetoSettings(["accuracy"])
 
 
+@pytest.mark.slow
 def test_pages_show_the_front(make_study):
     directory = make_study()
     plan = json.loads((directory / "study.json").read_text())

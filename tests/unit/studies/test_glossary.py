@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
+import pytest
+
 from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.results.glossary import FORMS, GLOSSARY, meaning, term
@@ -25,6 +27,7 @@ def explained(page: str) -> set[str]:
     return set(re.findall(r'<abbr tabindex="0" title="[^"]+">([^<]+)</abbr>', page))
 
 
+@pytest.mark.slow
 def test_every_page_explains_the_words_that_head_its_tables(make_run, make_study, tmp_path):
     first, second = make_run("first"), make_run("second", seed=1)
     run = write_report(first).read_text()
@@ -58,6 +61,7 @@ class Scrollers(HTMLParser):
             self.open.pop()
 
 
+@pytest.mark.slow
 def test_every_table_scrolls_by_itself(make_run, make_study, tmp_path):
     """A narrow window moves the table under its scroller, and neither cuts it nor widens the page."""
     first, second = make_run("first"), make_run("second", seed=1)

@@ -54,6 +54,7 @@ def test_every_giver_is_found_under_the_name_of_its_function():
     assert list(section_givers("study")) == [section_id(reference) for reference in sections.STUDY]
 
 
+@pytest.mark.slow
 def test_a_contributed_section_stands_in_the_place_that_it_names(make_run, monkeypatch):
     contribute(monkeypatch, f"{__name__}:weather after policies")
     directory = make_run()
@@ -112,6 +113,7 @@ def test_a_giver_that_raises_ends_the_report_with_its_own_error(make_run, monkey
     assert not (directory / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_sections_without_content_are_left_out(make_run, make_study):
     run = read_run(make_run())
     shown_lights = lights(run)

@@ -52,6 +52,7 @@ def test_best_of_more_and_more_samples_is_a_path(make_run):
     assert policies_on_path(run) == {"SFT", "best of 4", "best of 16"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["success", "correct"])
 def test_a_benchmark_with_answers_is_not_said_to_lack_the_truth(make_run, metric):
     directory = make_run(gold=False)

@@ -71,6 +71,7 @@ def test_a_study_without_replies_or_with_one_job_has_a_report(make_study):
     assert 'id="samples"' not in write_report(directory).read_text()
 
 
+@pytest.mark.slow
 def test_a_normal_sweep_fits_in_a_small_file(make_study):
     page = write_report(make_study(seeds=6))  # 18 jobs
     assert page.stat().st_size <= 250_000 + 450_000  # the page, and the script that draws its figures

@@ -71,6 +71,7 @@ def test_a_run_report_shows_numbers_figures_samples_and_origin(make_run):
     assert "64 of 64 prompts are embedded" in words
 
 
+@pytest.mark.slow
 def test_reports_load_nothing_from_elsewhere(make_run, make_study):
     for directory in (make_run(), make_study(seeds=2)):
         page = write_report(directory).read_text()

@@ -109,6 +109,7 @@ def test_rates_are_judged_as_odds():
     assert rows[0].verdict == CONFIRMED and "; odds ratio 0." in rows[0].notes
 
 
+@pytest.mark.slow
 def test_outcomes_are_judged_by_discordant_pairs():
     ones, zeros = [1.0] * 9, [0.0] * 9
     study = study_of(claim("higher", metric="hacked"), metric="hacked", l0=zeros, l1=ones)
@@ -143,6 +144,7 @@ def test_a_smaller_effect_than_the_published_one():
     assert "(ratio of 0.2)" in verdicts(looked(amounts, 3))[0].sentence
 
 
+@pytest.mark.slow
 def test_sameness_and_its_opposite():
     base = [0.0] * 6
     claims = (claim("same", margin=2.0), claim("same", margin=0.1), claim("same", level=2, margin=0.1))
@@ -150,6 +152,7 @@ def test_sameness_and_its_opposite():
     assert [state.verdict for state in states] == [CONFIRMED, REFUTED, UNCLEAR]
 
 
+@pytest.mark.slow
 def test_too_many_failed_seeds_give_no_verdict():
     study = study_of(claim("higher"), l0=[0.0] * 12, l1=GAPS * 2)
     frame = study.frame.copy()

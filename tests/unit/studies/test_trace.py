@@ -130,6 +130,7 @@ def test_what_is_no_trace_is_refused(tmp_path):
         monitor_command([])
 
 
+@pytest.mark.slow
 def test_the_report_shows_three_panels_and_stays_small(make_run):
     """A long run with many responses: the page holds lengths, rewards and gold against proxy, with the alarms."""
     directory = write_trace(make_run(prompts=400, samples=4, steps=4000), samples(300, grows=0.3))
@@ -148,6 +149,7 @@ def test_the_report_shows_three_panels_and_stays_small(make_run):
     assert text.count(">iteration</text>") == 3
 
 
+@pytest.mark.slow
 def test_the_report_of_a_run_that_was_not_watched_has_no_such_section(make_run):
     assert "What the monitor saw" not in write_report(make_run("plain")).read_text()
     directory = write_trace(make_run("no_gold", gold=False), samples(30, gold=False))

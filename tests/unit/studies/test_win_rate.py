@@ -36,6 +36,7 @@ def printed(renderable: object) -> str:
     return captured.get()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gold", [True, False])
 def test_of_a_run(make_run: Callable[..., Path], gold: bool) -> None:
     directory = with_wins(make_run(gold=gold))
@@ -49,6 +50,7 @@ def test_of_a_run(make_run: Callable[..., Path], gold: bool) -> None:
     assert ("win rate: by the training reward" in printed(PolicyTable(policies))) != gold
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gold", [True, False])
 def test_of_a_study(make_study: Callable[..., Path], gold: bool) -> None:
     directory = make_study(seeds=2, gold=gold)

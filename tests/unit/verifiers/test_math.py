@@ -204,6 +204,7 @@ def test_near_misses(verifier, gold, stated):
     assert not verifier.equal(stated, gold)
 
 
+@pytest.mark.slow
 @needs_library
 def test_an_answer_that_takes_too_long_is_wrong_and_the_next_one_is_compared():
     verifier = MathVerifier(Math(answer_timeout_s=20))

@@ -307,6 +307,7 @@ def test_settings_out_of_range():
         WORLD.sample(1, "valid")
 
 
+@pytest.mark.slow
 def test_documented_numbers_of_the_default_corpus():
     """The numbers in docs/world.md."""
     from rlhf_lab.models.encoding import Encoder
