@@ -68,7 +68,7 @@ class Tools(WorldSettings):
     """
 
     provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS | Capability.TRUE_REWARD
-    smoke: ClassVar[dict[str, int]] = {"train_tasks": 2000, "test_tasks": 60}
+    smoke: ClassVar[dict[str, int]] = {"train_tasks": 2000, "test_tasks": 20}
     smoke_real: ClassVar[dict[str, int]] = {"train_tasks": 16, "test_tasks": 16}
     kinds: dict[str, Annotated[float, Ge(0)]] = field(
         default_factory=lambda: {"lookup": 1.0, "chain_2": 2.0, "chain_3": 2.0}

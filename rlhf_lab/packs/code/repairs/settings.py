@@ -35,7 +35,7 @@ class Repairs(WorldSettings):
     """
 
     provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS | Capability.TRUE_REWARD
-    smoke: ClassVar[dict[str, int]] = {"train_tasks": 2000, "test_tasks": 60}
+    smoke: ClassVar[dict[str, int]] = {"train_tasks": 2000, "test_tasks": 20}
     smoke_real: ClassVar[dict[str, int]] = {"train_tasks": 16, "test_tasks": 16}
     train_tasks: Annotated[int, Ge(1), Le(10_000_000)] = 24000
     test_tasks: Annotated[int, Ge(1), Le(1_000_000)] = 600
