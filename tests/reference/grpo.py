@@ -94,7 +94,8 @@ def token_logps(policy: nn.Module, tokens_RT: Tensor, temperature: float) -> Ten
 def group_advantages(score_BG: Tensor) -> Tensor:
     """A = (r − mean of the group)/(sd of the group + ε) (arXiv:2402.03300, section 4.1.2), (B, G).
 
-    A group whose responses all score the same has advantage 0, because of ε: its policy gradient is 0.
+    A group whose responses all score the same has advantage 0, because of ε: its policy gradient is 0. In float32 the
+    rounded mean of equal scores may differ from them by as much as ε; then subtract one of the scores from all first.
     """
     mean_B1 = score_BG.mean(dim=1, keepdim=True)
     # The paper leaves open which sd. This one divides by G − 1, as most implementations do.

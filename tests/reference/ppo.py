@@ -1,7 +1,7 @@
 """PPO with a critic in plain PyTorch: rewards per token, advantages, and the updates of one iteration.
 
-PPO (arXiv:1707.06347) for language models as in InstructGPT (arXiv:2203.02155, section 3.5), step 3. Left out: sampling,
-the reward model, an adaptive β, iterations in which only the critic learns.
+PPO (arXiv:1707.06347) for language models as in InstructGPT (arXiv:2203.02155, section 3.5), step 3. Left out:
+sampling, the reward model, an adaptive β, iterations in which only the critic learns.
 
 Shapes: R responses, T positions, V tokens of the vocabulary. `policy(tokens_RT)` returns logits (R, T, V); those at
 position t predict the token at position t + 1. `critic(tokens_RT)` returns a value (R, T) of the state after reading

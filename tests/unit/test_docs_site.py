@@ -14,6 +14,7 @@ from docs_site.page import Page
 import rlhf_lab
 from rlhf_lab.cli.table import COMMANDS
 from rlhf_lab.config import inventory, registry
+from rlhf_lab.config.overrides import literal
 from rlhf_lab.core.metrics import of_packages
 
 
@@ -140,6 +141,9 @@ def test_every_reference_implementation_has_a_guide_that_names_settings_of_its_a
         known = {field.name for field in fields(registry.settings_class("algorithm", option))}
         named = set(re.findall(r"`algorithm\.(\w+)", guide))
         assert named and not named - known, option
+        [(key, values)] = re.findall(r"`([\w.]+)` with `(.+) \(model\.tuned\)`", guide)
+        shown = next(setting for setting in settings.settings_of("algorithm", option) if setting.key == key)
+        assert values == f"{literal(shown.default)} → {literal(shown.now)}", option
 
 
 def test_a_reference_implementation_is_one_page_that_imports_only_torch() -> None:
