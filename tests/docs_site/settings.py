@@ -41,7 +41,9 @@ def algorithm_pages() -> Iterator[Page]:
     families = [*FAMILIES.values(), *of_packs]
     text = (
         "# Algorithms\n\nEvery option of `algorithm`, by family. Each page has the purpose, the sources, the recipes "
-        "with their accepted results, and all settings.\n"
+        "with their accepted results, and all settings. Some also have the formula and an implementation of one page: "
+        + ", ".join(f"[`{guide.stem}`](@algorithms/{guide.stem}.md)" for guide in sorted(GUIDES.glob("*.md")))
+        + ".\n"
     )
     for family in families:
         members = [page for page in pages if page.section == family]
