@@ -45,7 +45,11 @@ def grpo(group: GroupScores) -> Tensor:
 def dr_grpo(group: GroupScores) -> Tensor:
     """r − mean of the group, without division by the group's sd (arXiv:2503.20783, section 3.2)."""
     scores_BG = group.scores_BG
-    return (scores_BG - scores_BG.nanmean(1, keepdim=True)).nan_to_num(0.0)
+    # The mean of equal scores may differ from them by a rounding error, and the z-score divides it by a sd of 0 + ε: in
+    # float32 an advantage of up to 0.4. Relative to the lowest score, equal scores are exactly 0, and so is their mean.
+    lowest_B1 = scores_BG.nan_to_num(nan=torch.inf).amin(1, keepdim=True)
+    above_lowest_BG = scores_BG - lowest_B1
+    return (above_lowest_BG - above_lowest_BG.nanmean(1, keepdim=True)).nan_to_num(0.0)
 
 
 def rloo(group: GroupScores) -> Tensor:

@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 from itertools import takewhile
 
-from docs_site.page import Page, code, paragraphs, plain, table
+from docs_site.page import ROOT, Page, code, paragraphs, plain, table
 from docs_site.results import Recipe, outcome, recipe_link, recipes
 from rlhf_lab.cli.explain import Setting, catalogue
 from rlhf_lab.config import docstrings, inventory, registry
@@ -25,6 +25,11 @@ FAMILIES = {
 }
 """Package of an algorithm's settings → its heading in the navigation. Those of a pack have the name of the pack."""
 
+GUIDES = ROOT / "docs" / "algorithms"
+"""Committed pages of algorithms, by option. The site shows them at the start of the option's page."""
+REFERENCES = ROOT / "tests" / "reference"
+"""Implementation on one page of each algorithm that has a guide."""
+
 ONE_BY_ONE = "single settings"
 """Heading of the settings that are in no section, such as `seed`."""
 
@@ -36,7 +41,9 @@ def algorithm_pages() -> Iterator[Page]:
     families = [*FAMILIES.values(), *of_packs]
     text = (
         "# Algorithms\n\nEvery option of `algorithm`, by family. Each page has the purpose, the sources, the recipes "
-        "with their accepted results, and all settings.\n"
+        "with their accepted results, and all settings. Some also have the formula and an implementation of one page: "
+        + ", ".join(f"[`{guide.stem}`](@algorithms/{guide.stem}.md)" for guide in sorted(GUIDES.glob("*.md")))
+        + ".\n"
     )
     for family in families:
         members = [page for page in pages if page.section == family]
@@ -73,16 +80,27 @@ def _algorithm_page(option: str) -> Page:
     module = registry.implementation("algorithm", kind)
     file = (inspect.getsourcefile(import_module(module)) or "").replace("\\", "/").rpartition("/rlhf_lab/")[2]
     used = [recipe for recipe in recipes().values() if option in recipe.algorithms]
-    text = (
-        f"# {option}\n\n{plain(_comment('algorithm', option))}\n\n{_documentation(cls)}\n{_preset('algorithm', option)}"
-    )
+    has_guide = (GUIDES / f"{option}.md").is_file()
+    text = _guide(option) if has_guide else f"# {option}\n\n{plain(_comment('algorithm', option))}\n\n"
+    text += f"{_documentation(cls)}\n{_preset('algorithm', option)}"
     text += f"Implementation: [`{module}`](/rlhf_lab/{file}).\n\n"
     text += f"## Recipes\n\n{_recipe_table(used)}\n" if used else ""
     text += f"## Settings\n\n`python -m rlhf_lab explain algorithm={option}` prints them.\n\n"
     for origin, settings in _by_class(settings_of("algorithm", option)).items():
         about = "" if origin is cls else f"{_documentation(origin)}\n"
         text += f"### {origin.__name__}\n\n{about}{setting_table(settings)}\n"
-    return Page(f"algorithms/{option}.md", option, text, section=_family(cls.__module__))
+    base = GUIDES.relative_to(ROOT).as_posix() if has_guide else ""
+    return Page(f"algorithms/{option}.md", option, text, section=_family(cls.__module__), base=base)
+
+
+def _guide(option: str) -> str:
+    """Return the committed page of an algorithm with its reference implementation in full, then a heading.
+
+    The committed page ends with a link to that file, which a repository host shows on its own page.
+    """
+    guide = (GUIDES / f"{option}.md").read_text(encoding="utf-8")
+    reference = (REFERENCES / f"{option}.py").read_text(encoding="utf-8")
+    return f"{guide}\n```python\n{reference}```\n\n## In the package\n\n"
 
 
 def _recipe_table(used: Sequence[Recipe]) -> str:

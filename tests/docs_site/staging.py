@@ -26,9 +26,10 @@ PACKS = ("agents", "code", "judging", "speech")
 
 
 def committed() -> list[Page]:
-    """Return the pages that are files of the repository."""
+    """Return the pages that are files of the repository. Guides to algorithms are parts of generated pages."""
     elsewhere = [name for name in links.MOVED if name.endswith(".md") and (ROOT / name).is_file()]
-    inside = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
+    pages_of_docs = [path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent != settings.GUIDES]
+    inside = [path.relative_to(ROOT).as_posix() for path in pages_of_docs]
     topics = design_topics()
     pages = []
     for file in dict.fromkeys([*elsewhere, *inside]):

@@ -23,6 +23,16 @@ def policy(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def reward_model(policy, tmp_path_factory) -> Path:
+    """A reward model that starts from that policy."""
+    out = tmp_path_factory.mktemp("reward")
+    small = ("algorithm.epochs=1", "algorithm.on_policy_fraction=0", "checkpoint.every_steps=0")
+    stage = planned("reward_model", *SMALL_WORLD, *ONE_LAYER, *small, f"needs.policy={policy}", f"outputs={out}")
+    execute(stage)
+    return Path(stage.model)
+
+
+@pytest.fixture(scope="session")
 def folders(tmp_path_factory) -> dict[str, Path]:
     """Checkpoints for the doctor; see `doctor_models.save_all`."""
     return doctor_models.save_all(tmp_path_factory.mktemp("models"))

@@ -13,17 +13,7 @@ from rlhf_lab.config import registry
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.rewards.learned.bt import ScoreScale
-from rlhf_lab.stages.execute import execute
 from rlhf_lab.training.run import Run
-
-
-@pytest.fixture(scope="module")
-def reward_model(policy, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("reward")
-    small = ("algorithm.epochs=1", "algorithm.on_policy_fraction=0", "checkpoint.every_steps=0")
-    stage = planned("reward_model", *SMALL_WORLD, *ONE_LAYER, *small, f"needs.policy={policy}", f"outputs={out}")
-    execute(stage)
-    return Path(stage.model)
 
 
 def built(policy: Path, reward: Path, directory: Path, *overrides: str):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ from docs_site.page import Page
 
 import rlhf_lab
 from rlhf_lab.cli.table import COMMANDS
-from rlhf_lab.config import inventory
+from rlhf_lab.config import inventory, registry
+from rlhf_lab.config.overrides import literal
 from rlhf_lab.core.metrics import of_packages
 
 
@@ -118,6 +121,38 @@ def test_a_group_has_its_options_and_their_settings() -> None:
     assert all(f"\n## rollout={option}\n" in rollout for option in inventory.options("rollout"))
     assert rollout.count("| `rollout.max_new_tokens` |") == 1, "a setting of both options is listed once"
     assert "| `evaluation.prompts` |" in pages["Sections"]
+
+
+def test_the_page_of_an_algorithm_has_its_guide_and_its_reference_implementation_in_full() -> None:
+    option = settings._algorithm_page("sft")
+    guide, reference = (settings.GUIDES / "sft.md").read_text(), (settings.REFERENCES / "sft.py").read_text()
+    assert option.text.startswith(f"{guide}\n```python\n{reference}```\n")
+    assert option.path not in {committed.path for committed in staging.committed()}
+    assert "| `algorithm.only_correct` |" in option.text
+    linked: list[str] = []
+    assert "](../source/tests/reference/sft.py.md)" in links.rewritten(option, linked.append)
+    assert {"docs/results/model_scale.md", "recipes/sft.yaml"} <= set(linked)
+
+
+def test_every_reference_implementation_has_a_guide_that_names_settings_of_its_algorithm() -> None:
+    references = {path.stem for path in settings.REFERENCES.glob("[a-z]*.py")}
+    guides = {path.stem: path.read_text(encoding="utf-8") for path in settings.GUIDES.glob("*.md")}
+    assert guides.keys() == references == {"sft", "reward_model", "dpo", "ppo", "grpo"}
+    for option, guide in guides.items():
+        known = {field.name for field in fields(registry.settings_class("algorithm", option))}
+        named = set(re.findall(r"`algorithm\.(\w+)", guide))
+        assert named and not named - known, option
+        [(key, values)] = re.findall(r"`([\w.]+)` with `(.+) \(model\.tuned\)`", guide)
+        shown = next(setting for setting in settings.settings_of("algorithm", option) if setting.key == key)
+        assert values == f"{literal(shown.default)} → {literal(shown.now)}", option
+
+
+def test_a_reference_implementation_is_one_page_that_imports_only_torch() -> None:
+    for path in settings.REFERENCES.glob("[a-z]*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= 200, path.name
+        imported = set(re.findall(r"^(?:from|import) (\w+)", text, re.M))
+        assert imported - set(sys.stdlib_module_names) == {"torch"}, path.name
 
 
 def test_the_navigation_lists_the_pages_of_a_directory() -> None:
