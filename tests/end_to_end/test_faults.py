@@ -17,7 +17,7 @@ CAMPAIGN = Path(__file__).resolve().parents[1] / "campaign" / "faults.py"
 def test_every_kind_of_fault_ends_equal_or_is_refused_with_an_explanation(tmp_path):
     page = tmp_path / "faults.md"
     options = ["--faults", "14", "--seed", "5", "--stages", "dpo", "best_of_n", "--workers", "2", "--out", str(page)]
-    done = subprocess.run([sys.executable, str(CAMPAIGN), *options], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([sys.executable, str(CAMPAIGN), *options], capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stdout + done.stderr
     text = page.read_text()
     total = re.search(r"\*\*14 faults: (\d+) equal, (\d+) refused, 0 wrong, 0 lost, 0 unexplained, 0 left behind", text)

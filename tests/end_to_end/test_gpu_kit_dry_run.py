@@ -10,13 +10,18 @@ import pytest
 
 KIT = Path(__file__).parents[1] / "gpu" / "run.py"
 BLOCKS = ("numeric", "memory", "speed", "recipes", "resume", "transfer")
-# Blocks are shared between the test processes: together they take several minutes.
-GROUPED = [pytest.param(name, marks=pytest.mark.xdist_group(f"gpu kit {name}")) for name in BLOCKS]
+# Blocks are shared between the test processes: together they take several minutes, most of them after the first.
+GROUPED = [
+    pytest.param(
+        name, marks=[pytest.mark.xdist_group(f"gpu kit {name}"), *([pytest.mark.long] if name != BLOCKS[0] else [])]
+    )
+    for name in BLOCKS
+]
 pytestmark = pytest.mark.slow
 
 
 def run(*arguments: str) -> str:
-    done = subprocess.run([sys.executable, str(KIT), *arguments], capture_output=True, text=True, timeout=480)
+    done = subprocess.run([sys.executable, str(KIT), *arguments], capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     return done.stdout
 
@@ -29,6 +34,7 @@ def test_every_case_of_a_block_runs_on_the_cpu(tmp_path, block):
     assert "written, not run" not in page
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("gpu kit simulated")
 @pytest.mark.parametrize("block", ["numeric", "memory", "speed"])
 def test_every_case_of_a_block_runs_on_the_simulated_gpu(tmp_path, block):
