@@ -88,9 +88,6 @@ def looks_sentence(log: LookLog) -> str:
             "every look; amounts on a log scale, rates on a logit scale); the other numbers do not account "
             "for the looks"
         )
-    if log.seen:
-        seen = ", ".join(map(str, log.seen))
-        sentences.append(f"The claims changed after seeds {seen} were looked at; only other seeds count here")
     return " ".join(f"{sentence}." for sentence in sentences)
 
 

@@ -32,7 +32,9 @@ from rlhf_lab.studies.correlations import correlation_markdown
 from rlhf_lab.studies.crossing import crossing_markdown
 from rlhf_lab.studies.curves import curve_markdown
 from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.origin import origin_markdown
 from rlhf_lab.studies.pareto_front import pareto_markdown
+from rlhf_lab.studies.registration_text import registration_markdown
 from rlhf_lab.studies.replicates import RULE, RULE_SHARED, level_difference, level_mean
 from rlhf_lab.studies.verdict import verdict_markdown
 
@@ -229,6 +231,7 @@ def markdown(study: Study, sections: list[MetricSection], conclusion: Conclusion
     if study.hypothesis:
         page.write(f"Hypothesis: {study.hypothesis}\n\n")
     page.write(verdict_markdown(study))
+    page.write(registration_markdown(study))
     page.write(f"Command: `{study.command}`. Numbers are {label(study)}. {method(study)}\n")
     for section in sections:
         # Only the primary metric answers the question; the others are exploratory.
@@ -246,6 +249,7 @@ def markdown(study: Study, sections: list[MetricSection], conclusion: Conclusion
         page.write("\n## Jobs without a result\n\n")
         for job in study.incomplete.to_dict("records"):
             page.write(f"- {job_line(job)}\n")
+    page.write(origin_markdown(study))
     # A changed file does not exclude a job, but readers must know.
     if lines := changed_lines(study):
         items = "".join(f"- {line}\n" for line in lines)

@@ -1,12 +1,14 @@
 """Verdicts on the claims of a study: confirmed, not confirmed, or not distinguishable.
 
-A claim is one comparison of two levels that the recipe states before the study runs. All claims of a study are one
-family, including claims about a panel and claims of equivalence: Holm's adjustment covers all of them together.
+A claim is one comparison of two levels that the recipe states before the study runs. All claims that are registered
+together are one family, including claims about a panel and claims of equivalence: Holm's adjustment covers all of them.
+Seeds that were looked at before a claim was registered do not count for it (`registration.py`).
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +18,10 @@ from scipy import stats
 from rlhf_lab.config.overrides import level_name
 from rlhf_lab.core.metrics import scale_of
 from rlhf_lab.results.wording import compact, metric_phrase, p_equals, signed, with_digits_of
-from rlhf_lab.statistics.inference import Comparison, equivalence, holm, repetitions_to_decide
+from rlhf_lab.statistics.inference import Comparison, equivalence, repetitions_to_decide
+from rlhf_lab.statistics.sequential import FIRST, LAST
 from rlhf_lab.studies.claims import (
+    AFTER_LOOK,
     ALPHA,
     CONFIRMED,
     NOT_SWEPT,
@@ -27,8 +31,13 @@ from rlhf_lab.studies.claims import (
     UNTESTED,
     VERDICTS,
     compared_levels,
+    family_holm,
+    family_of,
     missing_levels,
     panel_of_claim,
+    registered,
+    seen_seeds,
+    withdrawn_in_family,
 )
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import paired_jobs
@@ -36,6 +45,9 @@ from rlhf_lab.studies.replicates import level_difference
 from rlhf_lab.studies.replication import list_in_words
 from rlhf_lab.studies.scales import scaled_difference
 from rlhf_lab.studies.sequential import MAX_FAILED, ClaimState, claim_states
+
+FRESH_SEEDS = 12
+"""Number of further seeds that a page proposes for a claim in a study that stops when decided."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +58,17 @@ class ClaimVerdict:
         claim: the claim in words, e.g. "verbose rate is lower with λ 0.5 than with λ 0".
         verdict: `confirmed`, `not confirmed` (the opposite is found, or a difference although equivalence was claimed),
             `smaller than published` (the effect in the published direction is smaller, perhaps none),
-            `not distinguishable`, `not tested` (too few shared seeds) or `not in this sweep` (the command line
-            narrowed the sweep, and no job has the level that the claim compares).
+            `not distinguishable`, `not tested` (too few shared seeds), `written after the look` (all seeds had been
+            seen when the claim was registered) or `not in this sweep` (the command line narrowed the sweep, and no job
+            has the level that the claim compares).
         sentence: the verdict in words, with the numbers behind it.
         comparison: level − versus, paired by seed; None if not tested. If the study stops when its claims are decided,
             the interval is the sequential one.
-        p_holm: p-value adjusted over all claims of the study; NaN if not tested.
+        p_holm: p-value adjusted over the claims that were registered together; NaN if not tested.
         seeds: number of seeds that would decide an undecided claim if difference and standard deviation stay as
             observed; None if unknown, or above the search limit.
-        notes: what else is known of the claim of a study that stops when decided, as the end of a sentence.
+        notes: what else is known of the claim, as the end of a sentence: seeds that do not count, and in a study that
+            stops when decided the ratio, the number of seeds and limits of the test.
     """
 
     claim: str
@@ -73,14 +87,13 @@ def verdicts(study: Study) -> list[ClaimVerdict]:
         return [_sequential_verdict(study, claim, state) for claim, state in zip(study.predicts, states, strict=True)]
     comparisons = [_compare_levels(study, claim) for claim in study.predicts]
     claims_compared = list(zip(study.predicts, comparisons, strict=True))
-    p_values = [
-        min(claim_p(claim, comparison), published_p(study, claim, comparison)) for claim, comparison in claims_compared
-    ]
-    # One family for all claims of the study.
-    adjusted = holm(p_values)
+    p_values = {}
+    for index, (claim, comparison) in enumerate(claims_compared):
+        p_values[index] = min(claim_p(claim, comparison), published_p(study, claim, comparison))
+    adjusted = family_holm(study, p_values)
     rows = []
     for index, (claim, comparison) in enumerate(claims_compared):
-        own_p = holm([*p_values[:index], claim_p(claim, comparison), *p_values[index + 1 :]])[index]
+        own_p = family_holm(study, {**p_values, index: claim_p(claim, comparison)})[index]
         rows.append(_judge_claim(study, claim, comparison, adjusted[index], own_p))
     return rows
 
@@ -94,6 +107,8 @@ def _judge_claim(
     if missing := missing_levels(study, claim):
         return ClaimVerdict(words, NOT_SWEPT, _not_swept_sentence(missing, words))
     if comparison is None or math.isnan(p_holm):
+        if seen_seeds(study, claim):
+            return _written_after_look(study, claim, words)
         sentence = f"Not tested, because fewer than two seeds completed and were scored on both sides: {words}."
         return ClaimVerdict(words, UNTESTED, sentence, comparison)
     # If the claim's own test does not decide it, only the test of its published effect can have.
@@ -103,16 +118,59 @@ def _judge_claim(
     if verdict == UNCLEAR:
         # Only a claim of equivalence is decided by its margin.
         margin = claim["margin"] if claim["direction"] == "same" else None
-        # α over the number of claims is the strictest level of Holm's adjustment.
         seeds = repetitions_to_decide(
             comparison,
             margin=margin,
-            alpha=ALPHA / len(study.predicts),
+            alpha=claim_level(study, claim),
         )
     numbers = _means_and_difference(study, claim, comparison, p_holm)
     needed = more_seeds(seeds) if verdict == UNCLEAR else ""
-    sentence = _claim_sentence(study, claim, verdict, f"{numbers}{needed}")
-    return ClaimVerdict(words, verdict, sentence, comparison, p_holm, seeds)
+    notes = _excluded_seeds(study, claim)
+    sentence = _claim_sentence(study, claim, verdict, f"{numbers}{needed}{notes}")
+    return ClaimVerdict(words, verdict, sentence, comparison, p_holm, seeds, notes)
+
+
+def claim_level(study: Study, claim: Mapping[str, Any]) -> float:
+    """Return the strictest level at which Holm's adjustment can decide a claim: 5 % over the size of its family."""
+    family = [index for index in family_of(study, claim) if not missing_levels(study, study.predicts[index])]
+    return ALPHA / (len(family) + withdrawn_in_family(study, claim))
+
+
+def _written_after_look(study: Study, claim: Mapping[str, Any], words: str) -> ClaimVerdict:
+    """Return the verdict on a claim of which all seeds with results had been seen when it was registered."""
+    entry = registered(study, claim)
+    assert entry is not None  # only registered claims have seen seeds
+    seeds = ", ".join(map(str, entry.seen))
+    command = deciding_command(study)
+    sentence = (
+        f"Written after the look: {words}. It was registered on {entry.date[:10]}, after the results of seeds {seeds} "
+        f"had been seen, and no other seeds have enough results; `{command}` would decide it."
+    )
+    return ClaimVerdict(words, AFTER_LOOK, sentence, notes=f"decided by `{command}`")
+
+
+def deciding_command(study: Study) -> str:
+    """Return the command that runs the study with seeds that were not seen."""
+    if study.log is not None:
+        # Such a study continues with the integers after its seeds.
+        setting = "study.max_seeds"
+        value = str(min(LAST, len(study.log.seeds) + FRESH_SEEDS))
+    else:
+        setting = "seed"
+        first = max(study.registration.seen) + 1
+        count = max(FIRST, len(study.frame["seed"].unique()) if "seed" in study.frame else 0)
+        value = ",".join(str(seed) for seed in range(first, first + count))
+    command = re.sub(rf"\s\+*{re.escape(setting)}=\S+", "", study.command)
+    return f"{command} {setting}={value}"
+
+
+def _excluded_seeds(study: Study, claim: Mapping[str, Any]) -> str:
+    """Return which seeds do not count for a claim, as the end of a sentence; empty if all of them do."""
+    entry = registered(study, claim)
+    if entry is None or not entry.seen:
+        return ""
+    seeds = ", ".join(map(str, entry.seen))
+    return f"; without seeds {seeds}, which had been seen when the claim was registered on {entry.date[:10]}"
 
 
 def _sequential_verdict(study: Study, claim: Mapping[str, Any], state: ClaimState) -> ClaimVerdict:
@@ -121,9 +179,11 @@ def _sequential_verdict(study: Study, claim: Mapping[str, Any], state: ClaimStat
     if state.verdict == NOT_SWEPT:
         return ClaimVerdict(words, NOT_SWEPT, _not_swept_sentence(missing_levels(study, claim), words))
     if state.comparison is None:
+        if seen_seeds(study, claim) and state.decided_at is None:
+            return _written_after_look(study, claim, words)
         sentence = f"Not tested, because fewer than three seeds completed and were scored on both sides: {words}."
         return ClaimVerdict(words, state.verdict, sentence, p_holm=state.p_holm)
-    notes = sequential_notes(claim, state)
+    notes = f"{sequential_notes(claim, state)}{_excluded_seeds(study, claim)}"
     numbers = _means_and_difference(study, claim, state.comparison, state.p_holm)
     sentence = _claim_sentence(study, claim, state.verdict, f"{numbers}{notes}")
     return ClaimVerdict(words, state.verdict, sentence, state.comparison, state.p_holm, state.seeds, notes)
@@ -277,6 +337,8 @@ def verdict_numbers(verdict: ClaimVerdict) -> str:
     """Return the difference and its p-value as text."""
     if verdict.verdict == NOT_SWEPT:
         return "no job with this level"
+    if verdict.verdict == AFTER_LOOK:
+        return verdict.notes
     if verdict.comparison is None:
         return "too few shared seeds"
     return f"{signed(verdict.comparison.difference)}, {p_equals(verdict.p_holm)}{verdict.notes}"
