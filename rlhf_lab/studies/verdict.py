@@ -17,8 +17,16 @@ from scipy import stats
 
 from rlhf_lab.config.overrides import level_name
 from rlhf_lab.core.metrics import scale_of
-from rlhf_lab.results.wording import compact, metric_phrase, p_equals, signed, with_digits_of
-from rlhf_lab.statistics.inference import Comparison, equivalence, repetitions_to_decide
+from rlhf_lab.results.wording import (
+    compact,
+    markdown_row,
+    metric_phrase,
+    p_equals,
+    signed,
+    two_digits,
+    with_digits_of,
+)
+from rlhf_lab.statistics.inference import Comparison, at_level, equivalence, repetitions_to_decide
 from rlhf_lab.statistics.sequential import FIRST, LAST
 from rlhf_lab.studies.claims import (
     AFTER_LOOK,
@@ -41,11 +49,12 @@ from rlhf_lab.studies.claims import (
 )
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import paired_jobs
-from rlhf_lab.studies.replicates import level_difference
+from rlhf_lab.studies.replicates import OUTCOMES, level_difference, shared_bound, within_rate_bounds
 from rlhf_lab.studies.replication import list_in_words
 from rlhf_lab.studies.scales import scaled_difference
 from rlhf_lab.studies.sequential import MAX_FAILED, ClaimState, claim_states
 
+CLAIM_HEADINGS = ("claim", "here", "difference, p after Holm", "detectable")
 FRESH_SEEDS = 12
 """Number of further seeds that a page proposes for a claim in a study that stops when decided."""
 
@@ -67,8 +76,11 @@ class ClaimVerdict:
         p_holm: p-value adjusted over the claims that were registered together; NaN if not tested.
         seeds: number of seeds that would decide an undecided claim if difference and standard deviation stay as
             observed; None if unknown, or above the search limit.
-        notes: what else is known of the claim, as the end of a sentence: seeds that do not count, and in a study that
-            stops when decided the ratio, the number of seeds and limits of the test.
+        notes: what else is known of the claim, as the end of a sentence: seeds that do not count, a metric at its
+            ceiling or floor, and in a study that stops when decided the ratio, the number of seeds and limits of the
+            test.
+        detectable: difference that the test of the claim would have found, in words; empty for equivalence and for
+            studies that stop when decided, whose power depends on the number of seeds to come.
     """
 
     claim: str
@@ -78,6 +90,7 @@ class ClaimVerdict:
     p_holm: float = math.nan
     seeds: int | None = None
     notes: str = ""
+    detectable: str = ""
 
 
 def verdicts(study: Study) -> list[ClaimVerdict]:
@@ -125,15 +138,40 @@ def _judge_claim(
         )
     numbers = _means_and_difference(study, claim, comparison, p_holm)
     needed = more_seeds(seeds) if verdict == UNCLEAR else ""
-    notes = _excluded_seeds(study, claim)
+    notes = f"{_bound_note(study, claim)}{_excluded_seeds(study, claim)}"
     sentence = _claim_sentence(study, claim, verdict, f"{numbers}{needed}{notes}")
-    return ClaimVerdict(words, verdict, sentence, comparison, p_holm, seeds, notes)
+    return ClaimVerdict(
+        words, verdict, sentence, comparison, p_holm, seeds, notes, _detectable(study, claim, comparison)
+    )
 
 
 def claim_level(study: Study, claim: Mapping[str, Any]) -> float:
     """Return the strictest level at which Holm's adjustment can decide a claim: 5 % over the size of its family."""
     family = [index for index in family_of(study, claim) if not missing_levels(study, study.predicts[index])]
     return ALPHA / (len(family) + withdrawn_in_family(study, claim))
+
+
+def _detectable(study: Study, claim: Mapping[str, Any], comparison: Comparison) -> str:
+    """Return the minimum detectable effect at the level of a claim, with its bounds if few seeds leave it uncertain."""
+    if claim["direction"] == "same":
+        return ""
+    comparison = at_level(comparison, claim_level(study, claim))
+    if OUTCOMES.match(claim["metric"]):
+        comparison = within_rate_bounds(comparison)
+    effect = comparison.minimum_detectable_effect
+    if math.isinf(effect):
+        return "nothing"
+    if not comparison.freedom < 30 or effect == 0:  # with many repetitions the bounds are close to the value
+        return compact(effect)
+    low, high = comparison.detectable_range()
+    return f"{two_digits(effect)} ({two_digits(low)}–{two_digits(high)})"
+
+
+def _bound_note(study: Study, claim: Mapping[str, Any]) -> str:
+    """Return that both sides of a claim are at a bound of the metric, as the end of a sentence; empty if not."""
+    panel = panel_of_claim(study, claim) or study
+    bound = shared_bound(panel, claim["metric"], *compared_levels(study, claim))
+    return f"; both are at the {bound} of the metric, which cannot show a difference there" if bound else ""
 
 
 def _written_after_look(study: Study, claim: Mapping[str, Any], words: str) -> ClaimVerdict:
@@ -183,7 +221,7 @@ def _sequential_verdict(study: Study, claim: Mapping[str, Any], state: ClaimStat
             return _written_after_look(study, claim, words)
         sentence = f"Not tested, because fewer than three seeds completed and were scored on both sides: {words}."
         return ClaimVerdict(words, state.verdict, sentence, p_holm=state.p_holm)
-    notes = f"{sequential_notes(claim, state)}{_excluded_seeds(study, claim)}"
+    notes = f"{sequential_notes(claim, state)}{_bound_note(study, claim)}{_excluded_seeds(study, claim)}"
     numbers = _means_and_difference(study, claim, state.comparison, state.p_holm)
     sentence = _claim_sentence(study, claim, state.verdict, f"{numbers}{notes}")
     return ClaimVerdict(words, state.verdict, sentence, state.comparison, state.p_holm, state.seeds, notes)
@@ -370,9 +408,7 @@ def verdict_markdown(study: Study) -> str:
     rows = verdicts(study)
     if not rows:
         return ""
-    lines = ["| claim | here | difference, p after Holm |", "| --- | --- | --- |"]
+    lines = [markdown_row(CLAIM_HEADINGS), markdown_row(["---"] * len(CLAIM_HEADINGS))]
     for row in rows:
-        # A vertical bar would end the cell.
-        claim = row.claim.replace("|", "\\|")
-        lines.append(f"| {claim} | **{row.verdict}** | {verdict_numbers(row)} |")
+        lines.append(markdown_row((row.claim, f"**{row.verdict}**", verdict_numbers(row), row.detectable)))
     return "\n".join(lines) + "\n\n"

@@ -11,7 +11,7 @@ from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.origin import code_file, origin_lines, seeds_file
 from rlhf_lab.studies.registration_text import registration_lines
 from rlhf_lab.studies.table import change, label
-from rlhf_lab.studies.verdict import verdict_numbers, verdicts
+from rlhf_lab.studies.verdict import CLAIM_HEADINGS, verdict_numbers, verdicts
 
 
 def header(results: StudyResults) -> PageSection:
@@ -22,7 +22,8 @@ def header(results: StudyResults) -> PageSection:
         "finding": results.conclusion,
         "label": label(study),
         "counts": study.frame["status"].value_counts().to_dict(),
-        "verdicts": [(row.claim, row.verdict, verdict_numbers(row)) for row in verdicts(study)],
+        "verdicts": [(row.claim, row.verdict, verdict_numbers(row), row.detectable) for row in verdicts(study)],
+        "claim_headings": CLAIM_HEADINGS,
         "registration": registration_lines(study),
         "baseline": study.label(study.baseline),
     }
