@@ -179,27 +179,24 @@ def _written_after_look(study: Study, claim: Mapping[str, Any], words: str) -> C
     entry = registered(study, claim)
     assert entry is not None  # only registered claims have seen seeds
     seeds = ", ".join(map(str, entry.seen))
-    command = deciding_command(study)
+    setting = setting_for_other_seeds(study)
+    key = setting.partition("=")[0]
+    command = re.sub(rf"\s\+*{re.escape(key)}=\S+", "", study.command) + f" {setting}"
     sentence = (
         f"Written after the look: {words}. It was registered on {entry.date[:10]}, after the results of seeds {seeds} "
-        f"had been seen, and no other seeds have enough results; `{command}` would decide it."
+        f"had been seen, and no other seeds have enough results; `{command}` tests it on other seeds."
     )
-    return ClaimVerdict(words, AFTER_LOOK, sentence, notes=f"decided by `{command}`")
+    return ClaimVerdict(words, AFTER_LOOK, sentence, notes=f"other seeds test it: `{setting}`")
 
 
-def deciding_command(study: Study) -> str:
-    """Return the command that runs the study with seeds that were not seen."""
+def setting_for_other_seeds(study: Study) -> str:
+    """Return the override with which a study runs seeds that were not seen."""
     if study.log is not None:
         # Such a study continues with the integers after its seeds.
-        setting = "study.max_seeds"
-        value = str(min(LAST, len(study.log.seeds) + FRESH_SEEDS))
-    else:
-        setting = "seed"
-        first = max(study.registration.seen) + 1
-        count = max(FIRST, len(study.frame["seed"].unique()) if "seed" in study.frame else 0)
-        value = ",".join(str(seed) for seed in range(first, first + count))
-    command = re.sub(rf"\s\+*{re.escape(setting)}=\S+", "", study.command)
-    return f"{command} {setting}={value}"
+        return f"study.max_seeds={min(LAST, len(study.log.seeds) + FRESH_SEEDS)}"
+    first = max(study.registration.seen) + 1
+    count = max(FIRST, len(study.frame["seed"].unique()) if "seed" in study.frame else 0)
+    return f"seed={','.join(str(seed) for seed in range(first, first + count))}"
 
 
 def _excluded_seeds(study: Study, claim: Mapping[str, Any]) -> str:
