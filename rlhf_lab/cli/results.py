@@ -60,7 +60,7 @@ def _check_page(page: Path, present: set[tuple[str, str]]) -> CheckedPage:
     files = read_object(page.parent / link[1]).get("definitions")
     if not isinstance(files, dict):
         return CheckedPage(page.name, UNKNOWN, f"{link[1]} is missing or damaged; it belongs next to the page")
-    absent = {}
+    absent: dict[str, str] = {}
     for file, definitions in files.items():
         # Code of plug-ins and of users is not part of this package.
         if file.startswith("rlhf_lab/"):
