@@ -56,7 +56,7 @@ from rlhf_lab.studies.sequential import MAX_FAILED, ClaimState, claim_states
 
 CLAIM_HEADINGS = ("claim", "here", "difference, p after Holm", "detectable")
 FRESH_SEEDS = 12
-"""Number of further seeds that a page proposes for a claim in a study that stops when decided."""
+"""Number of further seeds that the page of a stopped study proposes for a claim that has none left."""
 
 
 @dataclass(frozen=True)
@@ -192,8 +192,9 @@ def _written_after_look(study: Study, claim: Mapping[str, Any], words: str) -> C
 def setting_for_other_seeds(study: Study) -> str:
     """Return the override with which a study runs seeds that were not seen."""
     if study.log is not None:
-        # Such a study continues with the integers after its seeds.
-        return f"study.max_seeds={min(LAST, len(study.log.seeds) + FRESH_SEEDS)}"
+        # Such a study continues with the integers after its seeds. While it is unfinished, it has seeds left.
+        further = FRESH_SEEDS if study.log.stopped else 0
+        return f"study.max_seeds={min(LAST, len(study.log.seeds) + further)}"
     first = max(study.registration.seen) + 1
     count = max(FIRST, len(study.frame["seed"].unique()) if "seed" in study.frame else 0)
     return f"seed={','.join(str(seed) for seed in range(first, first + count))}"

@@ -84,7 +84,10 @@ def test_seeds_seen_before_a_claim_do_not_count():
     study = replace(study, registration=Registration("x", (first, second), (), (SeedLook("", (0, 1, 2)),)))
     study = looked(study, 3)
     assert [row.verdict for row in verdicts(study)] == [CONFIRMED, AFTER_LOOK]
-    assert "`python x study.max_seeds=18` tests it on other" in verdicts(replace(study, command="python x"))[1].sentence
+    study = replace(study, command="python x study.max_seeds=6 a=1")
+    assert "`python x a=1 study.max_seeds=6` tests it on other" in verdicts(study)[1].sentence  # three seeds are left
+    stopped = replace(study, log=replace(study.log, stopped="the limit of 6 seeds is reached"))
+    assert "`python x a=1 study.max_seeds=18` tests it on other" in verdicts(stopped)[1].sentence
     study = looked(study, 4, 5, 6)
     p = difference_p(looks_at(later[3:]))[2]
     row = verdicts(study)[1]
