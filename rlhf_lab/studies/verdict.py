@@ -192,9 +192,8 @@ def _written_after_look(study: Study, claim: Mapping[str, Any], words: str) -> C
 def setting_for_other_seeds(study: Study) -> str:
     """Return the override with which a study runs seeds that were not seen."""
     if study.log is not None:
-        # Such a study continues with the integers after its seeds. While it is unfinished, it has seeds left.
-        further = FRESH_SEEDS if study.log.stopped else 0
-        return f"study.max_seeds={min(LAST, len(study.log.seeds) + further)}"
+        # Such a study continues with the integers after its seeds.
+        return f"study.max_seeds={min(LAST, len(study.log.seeds) + FRESH_SEEDS)}"
     first = max(study.registration.seen) + 1
     count = max(FIRST, len(study.frame["seed"].unique()) if "seed" in study.frame else 0)
     return f"seed={','.join(str(seed) for seed in range(first, first + count))}"
@@ -215,9 +214,14 @@ def _sequential_verdict(study: Study, claim: Mapping[str, Any], state: ClaimStat
     if state.verdict == NOT_SWEPT:
         return ClaimVerdict(words, NOT_SWEPT, _not_swept_sentence(missing_levels(study, claim), words))
     if state.comparison is None:
-        if seen_seeds(study, claim) and state.decided_at is None:
+        # An unfinished study has seeds left that were not seen.
+        is_stopped = study.log is not None and bool(study.log.stopped)
+        if seen_seeds(study, claim) and is_stopped and state.decided_at is None:
             return _written_after_look(study, claim, words)
-        sentence = f"Not tested, because fewer than three seeds completed and were scored on both sides: {words}."
+        notes = _excluded_seeds(study, claim)
+        sentence = (
+            f"Not tested, because fewer than three seeds completed and were scored on both sides{notes}: {words}."
+        )
         return ClaimVerdict(words, state.verdict, sentence, p_holm=state.p_holm)
     notes = f"{sequential_notes(claim, state)}{_bound_note(study, claim)}{_excluded_seeds(study, claim)}"
     numbers = _means_and_difference(study, claim, state.comparison, state.p_holm)

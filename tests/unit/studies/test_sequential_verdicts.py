@@ -83,11 +83,15 @@ def test_seeds_seen_before_a_claim_do_not_count():
     first, second = RegisteredClaim("a", {}, ""), RegisteredClaim("b", {}, "2030-01-01", seen=(0, 1, 2))
     study = replace(study, registration=Registration("x", (first, second), (), (SeedLook("", (0, 1, 2)),)))
     study = looked(study, 3)
-    assert [row.verdict for row in verdicts(study)] == [CONFIRMED, AFTER_LOOK]
-    study = replace(study, command="python x study.max_seeds=6 a=1")
-    assert "`python x a=1 study.max_seeds=6` tests it on other" in verdicts(study)[1].sentence  # three seeds are left
-    stopped = replace(study, log=replace(study.log, stopped="the limit of 6 seeds is reached"))
-    assert "`python x a=1 study.max_seeds=18` tests it on other" in verdicts(stopped)[1].sentence
+    assert [row.verdict for row in verdicts(study)] == [CONFIRMED, UNTESTED]  # three seeds are left
+    assert "fewer than three seeds completed and were scored on both sides; without seeds 0, 1, 2" in (
+        verdicts(study)[1].sentence
+    )
+    stopped = replace(
+        study, log=replace(study.log, stopped="the limit of 6 seeds is reached"), command="x study.max_seeds=6 a=1"
+    )
+    row = verdicts(stopped)[1]
+    assert row.verdict == AFTER_LOOK and "`x a=1 study.max_seeds=18` tests it on other seeds." in row.sentence
     study = looked(study, 4, 5, 6)
     p = difference_p(looks_at(later[3:]))[2]
     row = verdicts(study)[1]
