@@ -28,6 +28,7 @@ COMMANDS = {
     "gate": "rlhf_lab.cli.commands:gate_command",
     "publish": "rlhf_lab.cli.commands:publish_command",
     "vllm": "rlhf_lab.cli.commands:vllm_command",
+    "results": "rlhf_lab.cli.commands:results_command",
     "doctor": "rlhf_lab.cli.commands:doctor_command",
     "explain": "rlhf_lab.cli.commands:explain_command",
 }

@@ -9,6 +9,7 @@
     python -m rlhf_lab audit data=hh_rlhf data.path=FILE
     python -m rlhf_lab doctor [+recipe=… model=… …]  check the installation, and training on a model
     python -m rlhf_lab compare A B                 test the difference of two runs, jobs or studies
+    python -m rlhf_lab results check [DIR]         list the pages of results whose code has changed since
     python -m rlhf_lab leaderboard FILE …          rank the authors of the responses in judgements.jsonl
     python -m rlhf_lab judge A B judge=…           let a judge compare responses of A and B; judge A grades them
     python -m rlhf_lab safety RUN judge=…          let a judge grade the responses of a safety evaluation

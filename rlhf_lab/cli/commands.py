@@ -91,6 +91,24 @@ def monitor_command(arguments: Sequence[str]) -> None:
     console.print(table(judged))
 
 
+def results_command(arguments: Sequence[str]) -> None:
+    """`results check [DIR]`: list the pages of results whose code has changed since they were made.
+
+    DIR is a directory of pages; the default is docs/results of a checkout. A page names the digest of every definition
+    that computed its numbers. Moved code and other versions are no change. Exit status 0 in any case.
+    """
+    from rlhf_lab.cli import results
+
+    if arguments[:1] != ["check"] or len(arguments) > 2:
+        raise ConfigError("results has one action: python -m rlhf_lab results check [DIR]")
+    directory = Path(arguments[1]) if len(arguments) == 2 else results.results_directory()
+    pages = results.check_pages(directory)
+    width = max(len(page.name) for page in pages)
+    for page in pages:
+        console.print(f"{page.name:<{width}}  {page.remark}", markup=False, soft_wrap=True)
+    console.print(results.summary(pages))
+
+
 def doctor_command(arguments: Sequence[str]) -> None:
     """`doctor [to=FILE.json] [+recipe=… model=… …]`: check the installation, and training correctness on this model."""
     from rlhf_lab.doctor.examination import run

@@ -137,6 +137,8 @@ class StudySettings(Section):
         question: question that the study answers, one sentence.
         hypothesis: expectation from the literature or the issue. The table labels it as published; it is not a result.
         predicts: the hypothesis as claims that the numbers decide: confirmed, not confirmed, or not distinguishable.
+            They are registered when the study first runs. A claim that is added or changed after a look counts only
+            seeds that were not seen.
         sweep: override key → values; all combinations run. A command-line value for a key replaces it.
         compare: key whose levels are compared.
         by: another swept key; levels are compared within each of its values, in one table each. Empty: all together.

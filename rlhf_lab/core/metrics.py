@@ -6,6 +6,7 @@ dashboards read this registry, so name, title, unit and direction of a metric ar
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -210,6 +211,13 @@ def scale_of(name: str) -> Scale:
     if AMOUNTS.match(name):
         return "log"
     return "logit" if RATES.match(name) or metric(name).kind == "rate" else "raw"
+
+
+def bounds_of(name: str) -> tuple[float, float]:
+    """Return the smallest and the largest possible value of a metric; infinite if it is not known to be bounded."""
+    if scale_of(name) == "logit":
+        return 0.0, 1.0
+    return (0.0, math.inf) if scale_of(name) == "log" else (-math.inf, math.inf)
 
 
 @cache

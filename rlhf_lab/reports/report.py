@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from rlhf_lab.core.errors import DataError
@@ -11,6 +12,8 @@ from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.results.folders import no_result_message
 from rlhf_lab.results.rundir import StoredRun, is_run, read_run
 from rlhf_lab.studies.frame import is_study, read_study
+from rlhf_lab.studies.origin import record_provenance
+from rlhf_lab.studies.registration import record_look
 from rlhf_lab.studies.table import write_tables
 
 RUN_FOOTER = (
@@ -54,8 +57,11 @@ def write_report_of(run: StoredRun) -> Path:
 def write_study_report(directory: Path | str) -> Path:
     """Write `report.html`, `table.md`, `table.csv`, the plots and the requested curves into a study directory."""
     study = read_study(directory)
-    results = StudyResults(study)
+    # What the page shows has been looked at: claims that are added later may not use these seeds.
+    registration = record_look(study.path, study.completed["index"])
+    provenance = record_provenance(study)
+    results = StudyResults(replace(study, registration=registration, provenance=provenance))
     # The tables and the page show the same numbers, which are computed once.
-    write_tables(study, results.comparisons, results.conclusion)
+    write_tables(results.study, results.comparisons, results.conclusion)
     page = ReportPage(study.question or study.recipe, page_sections("study", results), STUDY_FOOTER)
     return write_page(study.path / "report.html", page)

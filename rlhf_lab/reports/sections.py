@@ -46,6 +46,7 @@ STUDY = (
     "rlhf_lab.reports.study.curves:curves",
     "rlhf_lab.reports.study.policies:samples",
     "rlhf_lab.reports.study.policies:pairs",
+    "rlhf_lab.reports.study.header:origin",
     "rlhf_lab.reports.study.header:jobs",
 )
 """Default sections of the page of a study, in order."""

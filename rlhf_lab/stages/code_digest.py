@@ -135,6 +135,15 @@ def _reached(references: tuple[Reference, ...]) -> dict[str, str]:
     return dict(sorted(result.items()))
 
 
+def package_definitions() -> set[tuple[str, str]]:
+    """Return (name, digest) of every definition of rlhf_lab; the name of a file's other statements is empty."""
+    definitions = set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        source = _open_file(path)
+        definitions |= {(name, _definition(source.name, name)[0]) for name in _selected(source, None)}
+    return definitions
+
+
 def edited(labels: Iterable[str]) -> list[str]:
     """Return those files of `digests` whose text has changed since this process read it."""
     files = {label.partition(":")[0] for label in labels}

@@ -160,7 +160,7 @@ def execute(
         micro_batch_tokens: replaces the config's value, with which a device ran out of memory.
     """
     # 1. Restore or clear an earlier attempt.
-    start = time.monotonic()
+    start, cpu_start = time.monotonic(), time.process_time()
     directory = stage.directory
     makes_model = stage.config.algorithm.makes_model
     _require_planned_code(stage)
@@ -226,7 +226,12 @@ def execute(
         raise
     finally:
         # 4. Record the outcome, whatever it is.
-        cost = {"seconds": round(time.monotonic() - start, 1), "peak_gib": peak_memory.peak_gib(), "training": run.cost}
+        cost = {
+            "seconds": round(time.monotonic() - start, 1),
+            "cpu_seconds": round(time.process_time() - cpu_start, 1),
+            "peak_gib": peak_memory.peak_gib(),
+            "training": run.cost,
+        }
         try:
             _record(directory, result | cost | {"notes": run.notes})
         except BaseException as error:  # e.g. a full disk; the trackers must show the failure, too

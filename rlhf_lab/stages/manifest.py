@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_lab import __version__
 from rlhf_lab.core import measures
 from rlhf_lab.core.invocation import command_line
+from rlhf_lab.core.machine import usable_cores
 from rlhf_lab.core.redaction import redacted
 from rlhf_lab.stages.artifacts import Stage
 
@@ -24,7 +25,10 @@ PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "hydra-core
 
 def manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
     """Return the content of manifest.json."""
-    import torch  # here, because `--version` needs git_sha without torch
+    # Imported here because `--version` needs git_sha without torch.
+    import torch
+
+    from rlhf_lab.core import ranks
 
     needs = {
         role: {"recipe": need.recipe, "key": need.key, "dir": str(need.directory)}
@@ -46,7 +50,11 @@ def manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
             "python": platform.python_version(),
             **{name: _installed_version(name) for name in PACKAGES},
         },
-        "machine": {"cpu_threads": torch.get_num_threads(), "device": stage.config.runtime.device},
+        "machine": {
+            "cores": usable_cores(),
+            "cpu_threads": torch.get_num_threads(),
+            "device": ranks.device(stage.config.runtime.device),
+        },
         "seed": stage.config.seed,
         "needs": needs,
         "data": {

@@ -9,6 +9,7 @@ The intervals are t intervals; with fewer than about 10 strongly unequal cluster
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -35,6 +36,7 @@ from rlhf_lab.statistics.estimates import (
 __all__ = [
     "Comparison",
     "Estimate",
+    "at_level",
     "check_mean",
     "check_rate",
     "clustered_fraction",
@@ -176,9 +178,10 @@ def t_comparison(
     p_value = float(gap == 0)
     if error:
         p_value = float(2 * stats.t.sf(abs(gap) / error, freedom))
-    # A t test on ν + 1 differences with standard deviation error·√(ν + 1) has this error and ν degrees of freedom.
-    effect = minimum_detectable_effect(error * math.sqrt(freedom + 1), freedom + 1, alpha=1 - level)
-    return Comparison(estimate, p_value, effect, test, standard_error=error, freedom=freedom, fixed_error=fixed_error)
+    comparison = Comparison(
+        estimate, p_value, math.nan, test, standard_error=error, freedom=freedom, fixed_error=fixed_error
+    )
+    return at_level(comparison, 1 - level)
 
 
 MEASURED_SHARE = 0.1
@@ -456,6 +459,16 @@ def minimum_detectable_effect(sd: float, n: float, *, power: float = POWER, alph
     if math.isnan(sd):
         return math.nan
     return sd * _detectable_in_sd(n, power, alpha) if sd else 0.0
+
+
+def at_level(comparison: Comparison, alpha: float) -> Comparison:
+    """Return a comparison with the minimum detectable effect of its t test at another level, after any adjustment."""
+    if not comparison.freedom > 0:
+        return comparison
+    # A t test on ν + 1 differences with standard deviation error·√(ν + 1) has this error and ν degrees of freedom.
+    count = comparison.freedom + 1
+    effect = minimum_detectable_effect(comparison.standard_error * math.sqrt(count), count, alpha=alpha)
+    return dataclasses.replace(comparison, minimum_detectable_effect=effect)
 
 
 @lru_cache(maxsize=1024)

@@ -1,29 +1,55 @@
-"""The claims of a study: what a claim compares, and the names of verdicts."""
+"""The claims of a study: what a claim compares, which seeds may decide it, its family, and the names of verdicts."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from rlhf_lab.config.overrides import level_name
+from rlhf_lab.statistics.inference import holm
 from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.registration import RegisteredClaim
 
 CONFIRMED, REFUTED, UNCLEAR, UNTESTED = "confirmed", "not confirmed", "not distinguishable", "not tested"
 SMALLER = "smaller than published"
+AFTER_LOOK = "written after the look"
 NOT_SWEPT = "not in this sweep"
-VERDICTS = (CONFIRMED, REFUTED, SMALLER, UNCLEAR, UNTESTED, NOT_SWEPT)
+VERDICTS = (CONFIRMED, REFUTED, SMALLER, UNCLEAR, UNTESTED, AFTER_LOOK, NOT_SWEPT)
 """All verdicts, in the order in which a conclusion lists them."""
+OPEN = (UNCLEAR, UNTESTED, AFTER_LOOK)
+"""Verdicts that further seeds can change."""
 ALPHA = 0.05
 """Level of the tests after Holm's adjustment."""
 
 
+def registered(study: Study, claim: Mapping[str, Any]) -> RegisteredClaim | None:
+    """Return the registration of a claim; None for a claim that is not registered."""
+    for known, entry in zip(study.predicts, study.registration.claims, strict=False):  # old studies have no entries
+        if known == claim:
+            return entry
+    return None
+
+
+def seen_seeds(study: Study, claim: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the seeds that had been looked at when a claim was registered; they cannot decide it."""
+    entry = registered(study, claim)
+    return () if entry is None else entry.seen
+
+
 def panel_of_claim(study: Study, claim: Mapping[str, Any]) -> Study | None:
-    """Return the jobs that a claim is about: all, or those with one value of `by`; None if there are none."""
-    if claim.get("by") is None:
-        return study
-    if study.by not in study.factors:  # the command line set `by` to one value; the claims left are about that value
-        return study
-    return dict(study.panels()).get(level_name(claim["by"]))
+    """Return the jobs that decide a claim; None if there are none with its value of `by`.
+
+    They are all jobs, or those with one value of `by`, without the seeds that were seen before the claim.
+    """
+    panel: Study | None = study
+    # If the command line set `by` to one value, the claims left are about that value.
+    if claim.get("by") is not None and study.by in study.factors:
+        panel = dict(study.panels()).get(level_name(claim["by"]))
+    seen = seen_seeds(study, claim)
+    if panel is None or not seen or "seed" not in panel.frame:
+        return panel
+    return dataclasses.replace(panel, frame=panel.frame[~panel.frame["seed"].isin(seen)])
 
 
 def compared_levels(study: Study, claim: Mapping[str, Any]) -> tuple[str, str]:
@@ -38,3 +64,26 @@ def missing_levels(study: Study, claim: Mapping[str, Any]) -> list[str]:
     if panel_of_claim(study, claim) is None:
         missing.append(study.panel_label(level_name(claim["by"])))
     return missing
+
+
+def withdrawn_in_family(study: Study, claim: Mapping[str, Any]) -> int:
+    """Return the number of withdrawn claims that are adjusted together with a claim."""
+    seen = seen_seeds(study, claim)
+    return sum(entry.seen == seen for entry in study.registration.withdrawn)
+
+
+def family_of(study: Study, claim: Mapping[str, Any]) -> list[int]:
+    """Return the indices of the claims that are adjusted together: those registered after the same seeds were seen."""
+    seen = seen_seeds(study, claim)
+    return [index for index, other in enumerate(study.predicts) if seen_seeds(study, other) == seen]
+
+
+def family_holm(study: Study, p_values: Mapping[int, float]) -> dict[int, float]:
+    """Return index of a claim → p-value after Holm's adjustment over its family; withdrawn claims count with p = 1."""
+    adjusted = {}
+    for index in p_values:
+        claim = study.predicts[index]
+        family = [other for other in family_of(study, claim) if other in p_values]
+        values = [p_values[other] for other in family] + [1.0] * withdrawn_in_family(study, claim)
+        adjusted[index] = holm(values)[family.index(index)]
+    return adjusted

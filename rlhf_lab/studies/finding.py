@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 
 from rlhf_lab.results.answer import Conclusion
-from rlhf_lab.results.wording import SMOKE_CAVEAT, compact, metric_phrase, p_equals, signed
-from rlhf_lab.statistics.inference import repetitions_to_decide
-from rlhf_lab.studies.claims import ALPHA, NOT_SWEPT, VERDICTS
+from rlhf_lab.results.wording import SMOKE_CAVEAT, compact, metric_phrase, signed
+from rlhf_lab.studies.claims import NOT_SWEPT, VERDICTS
 from rlhf_lab.studies.correlations import correlation_conclusion
 from rlhf_lab.studies.crossing import crossing_conclusion
 from rlhf_lab.studies.curves import curve_conclusion
@@ -21,6 +20,7 @@ from rlhf_lab.studies.verdict import ClaimVerdict, verdict_summary, verdicts
 
 SHOWN_CLAIMS = 4
 """Maximum number of claims written out in the conclusion; the table below it has all of them."""
+EXPLORATORY = "This is exploratory: no claim is tested, and the 95 % intervals are not adjusted for their number."
 
 
 def write_conclusion(study: Study, sections: list[MetricSection]) -> Conclusion:
@@ -32,9 +32,11 @@ def write_conclusion(study: Study, sections: list[MetricSection]) -> Conclusion:
     correlations = correlation_conclusion(study)
     # Without a claim to decide, the measurements are reported instead.
     if all(row.verdict == NOT_SWEPT for row in rows) and not correlations:
-        for section in sections:
-            if section.metric == study.primary:
-                sentences += _section_sentences(study, section)
+        shown = [section for section in sections if section.metric == study.primary]
+        for section in shown:
+            sentences += _section_sentences(study, section)
+        if any(row.versus for section in shown for row in section.rows):
+            sentences.append(EXPLORATORY)
     sentences += [correlations, pareto_conclusion(study), crossing_conclusion(study), curve_conclusion(study)]
     return Conclusion(" ".join(filter(None, sentences)), " ".join(_limit_sentences(study)))
 
@@ -88,9 +90,6 @@ def looks_sentence(log: LookLog) -> str:
             "every look; amounts on a log scale, rates on a logit scale); the other numbers do not account "
             "for the looks"
         )
-    if log.seen:
-        seen = ", ".join(map(str, log.seen))
-        sentences.append(f"The claims changed after seeds {seen} were looked at; only other seeds count here")
     return " ".join(f"{sentence}." for sentence in sentences)
 
 
@@ -100,24 +99,20 @@ def seeds_of(study: Study) -> list[int]:
 
 
 def _section_sentences(study: Study, section: MetricSection) -> list[str]:
-    """Return the results of one section, level by level."""
+    """Return the values of one section, level by level, without tests: no claim was made about them."""
     rows = {row.level: row for row in section.rows}
     baseline = study.label(study.baseline)
     sentences = [_baseline_sentence(rows.get(study.baseline), _metric_and_panel(study, section), baseline)]
-    paired = [row for row in section.rows if row.level != study.baseline and row.versus]
+    compared = [row for row in section.rows if row.level != study.baseline]
+    paired = [row for row in compared if row.versus]
     scored = [row for row in paired if row.versus and row.versus.difference.clusters]
-    sentences += [distinguishable(study.label(row.level), row) for row in scored if row.distinguishable]
-    unclear = {study.label(row.level): row for row in scored if not row.distinguishable}
-    if unclear:
-        # Holm's adjustment covers the comparisons of all panels.
-        sentences.append(indistinguishable(unclear, baseline, family=len(paired) * len(study.panels())))
+    differences = [f"{signed(row.versus.difference)} with {study.label(row.level)}" for row in scored if row.versus]
+    if differences:
+        sentences.append(f"The difference from it is {list_in_words(differences)}.")
     if unscored := [study.label(row.level) for row in paired if row not in scored]:
         sentences.append(f"Not compared, because no seed has both sides scored: {list_in_words(unscored)}.")
-    compared = [row for row in section.rows if row.level != study.baseline]
-    without_pair = [row for row in compared if row.versus is None]
-    if without_pair:
-        names = [study.label(row.level) for row in without_pair]
-        sentences.append(f"Not compared, because no seed is shared: {list_in_words(names)}.")
+    if without_pair := [study.label(row.level) for row in compared if row not in paired]:
+        sentences.append(f"Not compared, because no seed is shared: {list_in_words(without_pair)}.")
     return sentences
 
 
@@ -132,48 +127,3 @@ def _baseline_sentence(row: LevelRow | None, title: str, baseline: str) -> str:
     if row is None or math.isnan(row.mean.mean):
         return f"No {title} was scored with {baseline}, so nothing is compared with it."
     return f"{title[0].upper()}{title[1:]} is {compact(row.mean)} with {baseline}."
-
-
-def distinguishable(level: str, row: LevelRow) -> str:
-    """Return the sentence of a level that differs from the baseline, with the difference."""
-    assert row.versus is not None and row.p_holm is not None
-    direction = "higher" if row.versus.difference.mean > 0 else "lower"
-    return f"It is {direction} with {level} ({signed(row.versus.difference)}, {p_equals(row.p_holm)} after Holm)."
-
-
-def indistinguishable(rows: dict[str, LevelRow], baseline: str, *, unit: str = "seed", family: int = 1) -> str:
-    """Return the levels that cannot be distinguished from the baseline, and how many seeds would decide it.
-
-    Args:
-        rows: label of the level → its row.
-        baseline: label of the baseline.
-        unit: what both sides of a pair have in common: "seed" or "prompt".
-        family: number of comparisons that are adjusted together.
-    """
-    tested = {}
-    for level, row in rows.items():
-        if row.versus and row.versus.difference.clusters > 1:  # one pair has no standard deviation
-            tested[level] = row
-    sentences = []
-    if tested:
-        levels = [f"{level} ({_detectable_clause(row, unit, family)})" for level, row in tested.items()]
-        sentences.append(f"Not distinguishable from {baseline}: {list_in_words(levels)}.")
-    if untested := [level for level in rows if level not in tested]:
-        sentences.append(
-            f"Not tested against {baseline}: {list_in_words(untested)}. "
-            f"One shared {unit} cannot tell a difference from noise between {unit}s: use three or more."
-        )
-    return " ".join(sentences)
-
-
-def _detectable_clause(row: LevelRow, unit: str, family: int) -> str:
-    """Return the difference, the minimum difference found with 80 % power, and the seeds needed to find this one."""
-    assert row.versus is not None
-    effect = row.versus.minimum_detectable_effect
-    phrases = [signed(row.versus.difference)]
-    if math.isfinite(effect) and effect > 0:
-        phrases.append(f"detectable from {compact(effect)}")
-    # α / family is the strictest level of Holm's adjustment, so the number of seeds is rather too large.
-    if unit == "seed" and (needed := repetitions_to_decide(row.versus, alpha=ALPHA / family)):
-        phrases.append(f"about {needed} seeds would find it")
-    return ", ".join(phrases)

@@ -19,7 +19,9 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.results.gains import policy_of, prompt_means
 from rlhf_lab.results.paths import policies_on_path
 from rlhf_lab.results.rundir import StoredRun, is_run, read_json, read_run
+from rlhf_lab.stages.provenance import Provenance
 from rlhf_lab.studies.look_log import NOT_NEEDED, LookLog
+from rlhf_lab.studies.registration import Registration, baseline_level
 from rlhf_lab.studies.replication import UNKNOWN, Replication
 
 COMPLETED = "completed"
@@ -61,6 +63,9 @@ class Study:
         prompts: job → metrics of its last policy by prompt, if all seeds are tested on the same prompts.
         worlds: completed job → `StoredRun.world`.
         log: looks of a study that stops when its claims are decided; None for a study with a fixed list of seeds.
+        registration: registered claims, in the order of `predicts`; empty for a study written before claims were
+            registered.
+        provenance: where the numbers come from, as of the last page; empty for a study without a page.
     """
 
     path: Path
@@ -88,6 +93,8 @@ class Study:
     prompts: Mapping[int, pd.DataFrame] = field(default_factory=dict)
     worlds: Mapping[int, str] = field(default_factory=dict)
     log: LookLog | None = None
+    registration: Registration = field(default_factory=Registration)
+    provenance: Provenance = field(default_factory=Provenance)
 
     @property
     def has_gold(self) -> bool:
@@ -209,7 +216,6 @@ def read_study(directory: Path | str) -> Study:
                     "joined": policy.name in path,
                 }
                 policies.append({**job_keys, **index, **means})
-    baseline = ALL_SEEDS if compare == "seed" else plan.get("baseline")
     recipe = str(plan.get("recipe") or directory.name)
     log = LookLog.from_dict(plan["looks"]) if plan.get("looks") else None
     return Study(
@@ -219,7 +225,7 @@ def read_study(directory: Path | str) -> Study:
         question=str(plan.get("question") or ""),
         hypothesis=plan.get("hypothesis"),
         compare=compare,
-        baseline=rows[0]["level"] if baseline is None else level_name(baseline),
+        baseline=ALL_SEEDS if compare == "seed" else baseline_level(plan),
         metrics=tuple(metrics),
         primary=primary,
         curves=plan.get("curves"),
@@ -238,6 +244,8 @@ def read_study(directory: Path | str) -> Study:
         prompts=prompts,
         worlds=worlds,
         log=log,
+        registration=Registration.from_dict(plan["registration"]) if "registration" in plan else Registration(),
+        provenance=Provenance.from_dict(plan["provenance"]) if "provenance" in plan else Provenance(),
     )
 
 

@@ -36,13 +36,11 @@ class LookLog:
         seeds: all seeds that the study may run, in the order in which they run.
         looks: the looks so far.
         stopped: reason why no further seed runs; empty while the study is unfinished.
-        seen: seeds of an earlier version of the claims, which the present claims must not use.
     """
 
     seeds: tuple[int, ...]
     looks: tuple[Look, ...] = ()
     stopped: str = ""
-    seen: tuple[int, ...] = ()
 
     @property
     def decisions(self) -> dict[int, str]:
@@ -67,4 +65,4 @@ class LookLog:
         for look in values["looks"]:
             decided = {int(claim): str(verdict) for claim, verdict in look["decided"].items()}
             looks.append(Look(int(look["seeds"]), decided, tuple(look["levels"])))
-        return cls(tuple(values["seeds"]), tuple(looks), str(values["stopped"]), tuple(values["seen"]))
+        return cls(tuple(values["seeds"]), tuple(looks), str(values["stopped"]))

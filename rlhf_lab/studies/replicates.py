@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from rlhf_lab.core.metrics import bounds_of
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.statistics.crossed import crossed_difference, crossed_mean
 from rlhf_lab.statistics.inference import (
@@ -69,6 +70,20 @@ def level_difference(study: Study, metric: str, level: str, versus: str | None =
     return jobs_difference(metric, (study, level_jobs), (study, versus_jobs))
 
 
+def shared_bound(study: Study, metric: str, level: str, versus: str | None = None) -> str:
+    """Return "ceiling" or "floor" if all paired runs of two levels have the largest or smallest possible value.
+
+    The metric then cannot show a difference, whether or not there is one. Empty otherwise.
+    """
+    pairs = paired_jobs(study, metric, level, versus)[["a", "b"]].dropna()
+    low, high = (0.0, 1.0) if OUTCOMES.match(metric) else bounds_of(metric)
+    if not len(pairs):
+        return ""
+    if (pairs == high).all(axis=None):
+        return "ceiling"
+    return "floor" if (pairs == low).all(axis=None) else ""
+
+
 def jobs_mean(study: Study, metric: str, jobs: pd.DataFrame) -> Estimate:
     """Return the mean of a metric over completed jobs."""
     values_N = jobs[metric].to_numpy(dtype=float)
@@ -95,7 +110,7 @@ def jobs_difference(metric: str, a: Side, b: Side) -> Comparison:
     seed_N = seeds(jobs_a)
     if OUTCOMES.match(metric):
         comparison = paired_difference(a_N, b_N, seed_N, min_sd_N=min_sd_of_outcomes(a_N, b_N))
-        return _within_rate_bounds(comparison)
+        return within_rate_bounds(comparison)
     lower_a_N = min_sd(jobs_a[metric], errors_near_bounds(jobs_a, metric))
     lower_b_N = min_sd(jobs_b[metric], errors_near_bounds(jobs_b, metric))
     lower_N = np.hypot(lower_a_N, lower_b_N)
@@ -165,7 +180,7 @@ def _prompt_tables(metric: str, sides: Sequence[Side]) -> list[pd.DataFrame] | N
     return tables if tables[0].shape[1] > 1 else None
 
 
-def _within_rate_bounds(comparison: Comparison) -> Comparison:
+def within_rate_bounds(comparison: Comparison) -> Comparison:
     """Limit the difference of two rates, and the detectable difference, to the possible range from −1 to 1."""
     gap = comparison.difference
     if gap.bounded:

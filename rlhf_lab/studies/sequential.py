@@ -1,7 +1,7 @@
 """Verdicts of a study that adds seeds until its claims are decided (`study.until=decided`).
 
-The tests are those of `statistics/sequential.py`, which hold at every look. All claims of a study form one family for
-Holm's adjustment at every look, and a claim that one look decides stays decided.
+The tests are those of `statistics/sequential.py`, which hold at every look. Claims that were registered together form
+one family for Holm's adjustment at every look (`registration.py`), and a claim that one look decides stays decided.
 
 - Direction: two one-sided tests on the scale of the metric (`scales.py`); for 0/1 outcomes, discordant pairs.
 - Same within a margin: two one-sided tests against its opposite, in the metric's unit.
@@ -23,7 +23,7 @@ from scipy import stats
 
 from rlhf_lab.core.metrics import scale_of
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.statistics.inference import Comparison, Estimate, holm
+from rlhf_lab.statistics.inference import Comparison, Estimate
 from rlhf_lab.statistics.sequential import (
     FIRST,
     LAST,
@@ -45,8 +45,12 @@ from rlhf_lab.studies.claims import (
     UNCLEAR,
     UNTESTED,
     compared_levels,
+    family_holm,
+    family_of,
     missing_levels,
     panel_of_claim,
+    seen_seeds,
+    withdrawn_in_family,
 )
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.look_log import Look, LookLog
@@ -72,6 +76,7 @@ class ClaimEvidence:
         failed_L: (L,) fraction of seeds that should have both sides but lack one.
         comparison: t comparison of all seeds in the metric's unit; None without a pair.
         skewness: skewness of the differences on the metric's scale, over its standard error; NaN below `SKEW_SEEDS`.
+        excluded: number of seeds of the last look that had been seen before the claim was registered.
     """
 
     claim: Mapping[str, Any]
@@ -81,6 +86,7 @@ class ClaimEvidence:
     failed_L: FloatArray
     comparison: Comparison | None
     skewness: float
+    excluded: int = 0
 
     def direction_p(self) -> tuple[FloatArray, FloatArray]:
         """Return the one-sided p-values of "higher" and of "lower", (L,) each."""
@@ -197,34 +203,33 @@ def _judge(study: Study, counts: Sequence[int]) -> tuple[list[ClaimState], list[
     p_holm: dict[int, float] = {}
     for position, count in enumerate(counts):
         p_values = {index: of_claim.p_at(position) for index, of_claim in evidence.items()}
-        p_holm = _holm(p_values)
+        p_holm = family_holm(study, p_values)
         look = recorded.get(count)
         if look is None:
             new = {}
             for index in swept:
                 if index not in decided and p_holm[index] <= ALPHA:
-                    new[index] = _decide(index, evidence[index], p_values, position)
+                    new[index] = _decide(study, index, evidence[index], p_values, position)
             open_claims = [study.predicts[index] for index in swept if index not in decided and index not in new]
             levels = dict.fromkeys(level for claim in open_claims for level in compared_levels(study, claim))
             look = Look(count, new, tuple(levels))
         decided |= {index: (verdict, count) for index, verdict in look.decided.items()}
         looks.append(look)
-    open_count = sum(index not in decided for index in swept)
     states = [ClaimState(NOT_SWEPT)] * len(study.predicts)
     for index in swept:
+        claim = study.predicts[index]
+        open_claims_of_family = [other for other in family_of(study, claim) if other in swept and other not in decided]
+        # Withdrawn claims stay in the family and are never decided.
+        open_count = len(open_claims_of_family) + withdrawn_in_family(study, claim)
         states[index] = _state(evidence[index], p_holm[index], decided.get(index), open_count)
     return states, looks
 
 
-def _holm(p_values: Mapping[int, float]) -> dict[int, float]:
-    """Return claim → p-value after Holm's adjustment over all claims."""
-    return dict(zip(p_values, holm(list(p_values.values())), strict=True))
-
-
-def _decide(index: int, evidence: ClaimEvidence, p_values: Mapping[int, float], position: int) -> str:
+def _decide(study: Study, index: int, evidence: ClaimEvidence, p_values: Mapping[int, float], position: int) -> str:
     """Return the verdict on a claim that Holm's adjustment decides at a look.
 
     Args:
+        study: study of the claim.
         index: index of the claim.
         evidence: its data.
         p_values: claim → p-value at the look.
@@ -232,7 +237,7 @@ def _decide(index: int, evidence: ClaimEvidence, p_values: Mapping[int, float], 
     """
     main_p = float(evidence.main_p()[position])
     # The direction is the more informative verdict, so "smaller" is reported only if it is needed for the decision.
-    if _holm({**p_values, index: main_p})[index] > ALPHA:
+    if family_holm(study, {**p_values, index: main_p})[index] > ALPHA:
         return SMALLER
     claimed = evidence.claim["direction"]
     if claimed == "same":
@@ -250,7 +255,7 @@ def _state(evidence: ClaimEvidence, p_holm: float, decision: tuple[str, int] | N
         evidence: data of the claim.
         p_holm: its p-value after Holm at the last look.
         decision: (verdict, number of seeds) of a decided claim.
-        open_count: number of open claims.
+        open_count: number of open claims in its family.
     """
     failed = float(evidence.failed_L[-1])
     if evidence.comparison is None or evidence.raw.count_L[-1] < FIRST:
@@ -283,7 +288,7 @@ def _seeds_to_decide(evidence: ClaimEvidence, level: float) -> int | None:
     future = evidence.future()
     p_F = np.minimum(future.main_p(), future.smaller_p())
     reached_F = np.flatnonzero(p_F <= level)
-    return int(future.raw.count_L[reached_F[0]]) if reached_F.size else None
+    return int(future.raw.count_L[reached_F[0]]) + evidence.excluded if reached_F.size else None
 
 
 def _with_bounds(gap: Estimate, looks: Looks) -> Estimate:
@@ -322,6 +327,7 @@ def _evidence(study: Study, claim: Mapping[str, Any], counts: Sequence[int]) -> 
         missing_L / np.maximum(expected_L, 1),
         raw[-1],
         math.nan if pairs is None else skewness_in_errors(pairs.a_N - pairs.b_N),
+        len({*seen_seeds(study, claim)} & {*_log(study).seeds[: counts[-1]]}),
     )
 
 

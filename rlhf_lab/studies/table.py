@@ -1,13 +1,11 @@
-"""Table of a study: per level the mean over seeds, the difference from the baseline and the detectable difference.
+"""Table of a study: per level the mean over seeds and the difference from the baseline, both with intervals.
 
 Pairs are jobs that agree in every override except the compared factor, including the seed. Intervals are over seeds
-(`replicates.py`). Holm's adjustment covers the levels of one metric in all panels together. The claims of a study are
-decided separately (`verdict.py`); metrics other than the primary one are exploratory.
+(`replicates.py`). The tables are exploratory and have no p-values. Only the claims are tested (`verdict.py`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import math
 from collections.abc import Hashable, Mapping
@@ -26,14 +24,16 @@ from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.files import write_text
 from rlhf_lab.results.answer import Conclusion
 from rlhf_lab.results.rundir import TRUE_REWARD
-from rlhf_lab.results.wording import compact, judged_title, markdown_row, p_text, signed, two_digits
-from rlhf_lab.statistics.inference import Comparison, Estimate, holm
+from rlhf_lab.results.wording import compact, judged_title, markdown_row, signed
+from rlhf_lab.statistics.inference import Comparison, Estimate
 from rlhf_lab.studies.correlations import correlation_markdown
 from rlhf_lab.studies.crossing import crossing_markdown
 from rlhf_lab.studies.curves import curve_markdown
 from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.origin import origin_markdown
 from rlhf_lab.studies.pareto_front import pareto_markdown
-from rlhf_lab.studies.replicates import RULE, RULE_SHARED, level_difference, level_mean
+from rlhf_lab.studies.registration_text import registration_markdown
+from rlhf_lab.studies.replicates import RULE, RULE_SHARED, level_difference, level_mean, shared_bound
 from rlhf_lab.studies.verdict import verdict_markdown
 
 
@@ -46,19 +46,14 @@ class LevelRow:
         jobs: number of completed jobs.
         mean: mean over these jobs.
         versus: difference from the baseline; None for the baseline itself, or without a common seed.
-        p_holm: p-value after Holm's adjustment; None like `versus`.
+        bound: "ceiling" or "floor" if all runs of the level and of the baseline have the best or least possible value.
     """
 
     level: str
     jobs: int
     mean: Estimate
     versus: Comparison | None = None
-    p_holm: float | None = None
-
-    @property
-    def distinguishable(self) -> bool:
-        """True if the level differs from the baseline after Holm's adjustment."""
-        return self.p_holm is not None and self.p_holm <= 0.05
+    bound: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,34 +75,20 @@ def build_sections(study: Study) -> list[MetricSection]:
     """Compare every level with the baseline for every metric, the primary one first, within every value of `by`."""
     sections = []
     for metric in study.metrics:
-        panels = [_build_section(panel, metric, by) for by, panel in study.panels()]
-        sections += _adjust_panels(panels)
+        sections += [_build_section(panel, metric, by) for by, panel in study.panels()]
     return sections
 
 
 def _build_section(study: Study, metric: str, by: str) -> MetricSection:
-    """Compare the levels of a study's factor on one metric in one panel; p-values are not adjusted."""
+    """Compare the levels of a study's factor on one metric in one panel."""
     rows = []
     for level in study.levels:
         jobs = int((study.completed["level"] == level).sum())
         # The baseline is not compared with itself.
         versus = None if level == study.baseline else level_difference(study, metric, level)
-        rows.append(LevelRow(level, jobs, level_mean(study, metric, level), versus))
+        bound = shared_bound(study, metric, level) if versus else ""
+        rows.append(LevelRow(level, jobs, level_mean(study, metric, level), versus, bound))
     return MetricSection(metric, by, tuple(rows))
-
-
-def _adjust_panels(panels: list[MetricSection]) -> list[MetricSection]:
-    """Return the panels of one metric with Holm's adjustment over all their comparisons."""
-    # One family per metric over all panels, because each comparison may be a false positive.
-    p_values = [row.versus.p_value for panel in panels for row in panel.rows if row.versus]
-    adjusted_p = iter(holm(p_values))  # consumed in the order of the rows below
-    adjusted_panels = []
-    for panel in panels:
-        rows = []
-        for row in panel.rows:
-            rows.append(dataclasses.replace(row, p_holm=next(adjusted_p)) if row.versus else row)
-        adjusted_panels.append(dataclasses.replace(panel, rows=tuple(rows)))
-    return adjusted_panels
 
 
 def label(study: Study) -> str:
@@ -129,7 +110,6 @@ def table_frame(study: Study, sections: list[MetricSection]) -> pd.DataFrame:
     for section in sections:
         for row in section.rows:
             gap = row.versus.difference if row.versus else None
-            detectable_low, detectable_high = detectable_bounds(row)
             rows.append(
                 {
                     "metric": section.metric,
@@ -145,52 +125,24 @@ def table_frame(study: Study, sections: list[MetricSection]) -> pd.DataFrame:
                     "difference_low": gap.low if gap else math.nan,
                     "difference_high": gap.high if gap else math.nan,
                     "pairs": gap.clusters if gap else 0,
-                    "p": row.versus.p_value if row.versus else math.nan,
-                    "p_holm": math.nan if row.p_holm is None else row.p_holm,
-                    "minimum_detectable_effect": row.versus.minimum_detectable_effect if row.versus else math.nan,
-                    "detectable_low": detectable_low,
-                    "detectable_high": detectable_high,
-                    "test": row.versus.test if row.versus else "",
+                    "bound": row.bound,
                 }
             )
     return pd.DataFrame(rows)
 
 
-HEADINGS = ("level", "seeds", "mean", "difference", "p", "p (Holm)", "detectable")
+HEADINGS = ("level", "seeds", "mean", "difference")
 
 
 def cells(study: Study, row: LevelRow) -> tuple[str, ...]:
     """Return one row as text, in the order of HEADINGS."""
     level_cells = (study.label(row.level), str(row.mean.clusters), compact(row.mean))
     if row.level == study.baseline:
-        return (*level_cells, "baseline", "", "", "")
+        return (*level_cells, "baseline")
     if row.versus is None:
-        return (*level_cells, "no shared seed", "", "", "")
-    # Rows without a test have no adjusted p-value.
-    p_holm = math.nan if row.p_holm is None else row.p_holm
-    return (
-        *level_cells,
-        signed(row.versus.difference),
-        p_text(row.versus.p_value),
-        p_text(p_holm),
-        detectable(row.versus),
-    )
-
-
-def detectable_bounds(row: LevelRow) -> tuple[float, float]:
-    """Return the bounds of the minimum detectable effect; NaN without a comparison."""
-    return row.versus.detectable_range() if row.versus else (math.nan, math.nan)
-
-
-def detectable(comparison: Comparison) -> str:
-    """Return the minimum detectable effect, with its bounds if few repetitions leave it uncertain."""
-    effect = comparison.minimum_detectable_effect
-    if math.isinf(effect):
-        return "nothing"
-    if not comparison.freedom < 30 or effect == 0:  # with many repetitions the bounds are close to the value
-        return compact(effect)
-    low, high = comparison.detectable_range()
-    return f"{two_digits(effect)} ({two_digits(low)}–{two_digits(high)})"
+        return (*level_cells, "no shared seed")
+    at_bound = f", both at the {row.bound}" if row.bound else ""
+    return (*level_cells, f"{signed(row.versus.difference)}{at_bound}")
 
 
 def rich_table(study: Study, sections: list[MetricSection]) -> RenderableType:
@@ -211,7 +163,7 @@ def rich_table(study: Study, sections: list[MetricSection]) -> RenderableType:
                 no_wrap=index > 0,
             )
         for row in section.rows:
-            table.add_row(*map(escape, cells(study, row)), style="bold" if row.distinguishable else "")
+            table.add_row(*map(escape, cells(study, row)))
         blocks.append(table)
     for job in study.incomplete.to_dict("records"):
         blocks.append(Text(job_line(job), style="red"))
@@ -229,13 +181,14 @@ def markdown(study: Study, sections: list[MetricSection], conclusion: Conclusion
     if study.hypothesis:
         page.write(f"Hypothesis: {study.hypothesis}\n\n")
     page.write(verdict_markdown(study))
+    page.write(registration_markdown(study))
     page.write(f"Command: `{study.command}`. Numbers are {label(study)}. {method(study)}\n")
     for section in sections:
-        # Only the primary metric answers the question; the others are exploratory.
+        # Without a claim, the primary metric answers the question.
         kind = "primary" if section.metric == study.primary else "exploratory"
         page.write(f"\n## {section_title(study, section)} ({kind})\n\n")
         page.write(markdown_row((study.compare, *HEADINGS[1:])) + "\n")
-        page.write(markdown_row(["---"] + ["---:"] * 6) + "\n")
+        page.write(markdown_row(["---"] + ["---:"] * (len(HEADINGS) - 1)) + "\n")
         for row in section.rows:
             page.write(markdown_row(cells(study, row)) + "\n")
     page.write(correlation_markdown(study))
@@ -246,6 +199,7 @@ def markdown(study: Study, sections: list[MetricSection], conclusion: Conclusion
         page.write("\n## Jobs without a result\n\n")
         for job in study.incomplete.to_dict("records"):
             page.write(f"- {job_line(job)}\n")
+    page.write(origin_markdown(study))
     # A changed file does not exclude a job, but readers must know.
     if lines := changed_lines(study):
         items = "".join(f"- {line}\n" for line in lines)
@@ -258,9 +212,9 @@ def method(study: Study) -> str:
     return (
         f"Intervals are 95 %. Differences are from {study.label(study.baseline)}, paired by seed. "
         f"{RULE_SHARED if study.replication.shares_prompts else RULE}. "
-        "“p (Holm)” is adjusted over all comparisons of a metric on this page; claims are decided by separate "
-        "p-values, adjusted over all claims. "
-        "“Detectable” is the difference that would be found with 80 % power, with 95 % bounds."
+        "Only claims are tested: their p-values are adjusted over all claims that were registered together (Holm), and "
+        "“detectable” is the difference that such a test would find with 80 % power at the strictest level of the "
+        "adjustment, with 95 % bounds. The tables are exploratory, and their intervals are not adjusted."
     )
 
 

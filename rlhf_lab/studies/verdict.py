@@ -1,12 +1,14 @@
 """Verdicts on the claims of a study: confirmed, not confirmed, or not distinguishable.
 
-A claim is one comparison of two levels that the recipe states before the study runs. All claims of a study are one
-family, including claims about a panel and claims of equivalence: Holm's adjustment covers all of them together.
+A claim is one comparison of two levels that the recipe states before the study runs. All claims that are registered
+together are one family, including claims about a panel and claims of equivalence: Holm's adjustment covers all of them.
+Seeds that were looked at before a claim was registered do not count for it (`registration.py`).
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +17,19 @@ from scipy import stats
 
 from rlhf_lab.config.overrides import level_name
 from rlhf_lab.core.metrics import scale_of
-from rlhf_lab.results.wording import compact, metric_phrase, p_equals, signed, with_digits_of
-from rlhf_lab.statistics.inference import Comparison, equivalence, holm, repetitions_to_decide
+from rlhf_lab.results.wording import (
+    compact,
+    markdown_row,
+    metric_phrase,
+    p_equals,
+    signed,
+    two_digits,
+    with_digits_of,
+)
+from rlhf_lab.statistics.inference import Comparison, at_level, equivalence, repetitions_to_decide
+from rlhf_lab.statistics.sequential import FIRST, LAST
 from rlhf_lab.studies.claims import (
+    AFTER_LOOK,
     ALPHA,
     CONFIRMED,
     NOT_SWEPT,
@@ -27,15 +39,24 @@ from rlhf_lab.studies.claims import (
     UNTESTED,
     VERDICTS,
     compared_levels,
+    family_holm,
+    family_of,
     missing_levels,
     panel_of_claim,
+    registered,
+    seen_seeds,
+    withdrawn_in_family,
 )
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import paired_jobs
-from rlhf_lab.studies.replicates import level_difference
+from rlhf_lab.studies.replicates import OUTCOMES, level_difference, shared_bound, within_rate_bounds
 from rlhf_lab.studies.replication import list_in_words
 from rlhf_lab.studies.scales import scaled_difference
 from rlhf_lab.studies.sequential import MAX_FAILED, ClaimState, claim_states
+
+CLAIM_HEADINGS = ("claim", "here", "difference, p after Holm", "detectable")
+FRESH_SEEDS = 12
+"""Number of further seeds that the page of a stopped study proposes for a claim that has none left."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +67,20 @@ class ClaimVerdict:
         claim: the claim in words, e.g. "verbose rate is lower with λ 0.5 than with λ 0".
         verdict: `confirmed`, `not confirmed` (the opposite is found, or a difference although equivalence was claimed),
             `smaller than published` (the effect in the published direction is smaller, perhaps none),
-            `not distinguishable`, `not tested` (too few shared seeds) or `not in this sweep` (the command line
-            narrowed the sweep, and no job has the level that the claim compares).
+            `not distinguishable`, `not tested` (too few shared seeds), `written after the look` (all seeds had been
+            seen when the claim was registered) or `not in this sweep` (the command line narrowed the sweep, and no job
+            has the level that the claim compares).
         sentence: the verdict in words, with the numbers behind it.
         comparison: level − versus, paired by seed; None if not tested. If the study stops when its claims are decided,
             the interval is the sequential one.
-        p_holm: p-value adjusted over all claims of the study; NaN if not tested.
+        p_holm: p-value adjusted over the claims that were registered together; NaN if not tested.
         seeds: number of seeds that would decide an undecided claim if difference and standard deviation stay as
             observed; None if unknown, or above the search limit.
-        notes: what else is known of the claim of a study that stops when decided, as the end of a sentence.
+        notes: what else is known of the claim, as the end of a sentence: seeds that do not count, a metric at its
+            ceiling or floor, and in a study that stops when decided the ratio, the number of seeds and limits of the
+            test.
+        detectable: difference that the test of the claim would have found, in words; empty for equivalence and for
+            studies that stop when decided, whose power depends on the number of seeds to come.
     """
 
     claim: str
@@ -64,6 +90,7 @@ class ClaimVerdict:
     p_holm: float = math.nan
     seeds: int | None = None
     notes: str = ""
+    detectable: str = ""
 
 
 def verdicts(study: Study) -> list[ClaimVerdict]:
@@ -73,14 +100,13 @@ def verdicts(study: Study) -> list[ClaimVerdict]:
         return [_sequential_verdict(study, claim, state) for claim, state in zip(study.predicts, states, strict=True)]
     comparisons = [_compare_levels(study, claim) for claim in study.predicts]
     claims_compared = list(zip(study.predicts, comparisons, strict=True))
-    p_values = [
-        min(claim_p(claim, comparison), published_p(study, claim, comparison)) for claim, comparison in claims_compared
-    ]
-    # One family for all claims of the study.
-    adjusted = holm(p_values)
+    p_values = {}
+    for index, (claim, comparison) in enumerate(claims_compared):
+        p_values[index] = min(claim_p(claim, comparison), published_p(study, claim, comparison))
+    adjusted = family_holm(study, p_values)
     rows = []
     for index, (claim, comparison) in enumerate(claims_compared):
-        own_p = holm([*p_values[:index], claim_p(claim, comparison), *p_values[index + 1 :]])[index]
+        own_p = family_holm(study, {**p_values, index: claim_p(claim, comparison)})[index]
         rows.append(_judge_claim(study, claim, comparison, adjusted[index], own_p))
     return rows
 
@@ -94,6 +120,8 @@ def _judge_claim(
     if missing := missing_levels(study, claim):
         return ClaimVerdict(words, NOT_SWEPT, _not_swept_sentence(missing, words))
     if comparison is None or math.isnan(p_holm):
+        if seen_seeds(study, claim):
+            return _written_after_look(study, claim, words)
         sentence = f"Not tested, because fewer than two seeds completed and were scored on both sides: {words}."
         return ClaimVerdict(words, UNTESTED, sentence, comparison)
     # If the claim's own test does not decide it, only the test of its published effect can have.
@@ -103,16 +131,81 @@ def _judge_claim(
     if verdict == UNCLEAR:
         # Only a claim of equivalence is decided by its margin.
         margin = claim["margin"] if claim["direction"] == "same" else None
-        # α over the number of claims is the strictest level of Holm's adjustment.
         seeds = repetitions_to_decide(
             comparison,
             margin=margin,
-            alpha=ALPHA / len(study.predicts),
+            alpha=claim_level(study, claim),
         )
     numbers = _means_and_difference(study, claim, comparison, p_holm)
     needed = more_seeds(seeds) if verdict == UNCLEAR else ""
-    sentence = _claim_sentence(study, claim, verdict, f"{numbers}{needed}")
-    return ClaimVerdict(words, verdict, sentence, comparison, p_holm, seeds)
+    notes = f"{_bound_note(study, claim)}{_excluded_seeds(study, claim)}"
+    sentence = _claim_sentence(study, claim, verdict, f"{numbers}{needed}{notes}")
+    return ClaimVerdict(
+        words, verdict, sentence, comparison, p_holm, seeds, notes, _detectable(study, claim, comparison)
+    )
+
+
+def claim_level(study: Study, claim: Mapping[str, Any]) -> float:
+    """Return the strictest level at which Holm's adjustment can decide a claim: 5 % over the size of its family."""
+    family = [index for index in family_of(study, claim) if not missing_levels(study, study.predicts[index])]
+    return ALPHA / (len(family) + withdrawn_in_family(study, claim))
+
+
+def _detectable(study: Study, claim: Mapping[str, Any], comparison: Comparison) -> str:
+    """Return the minimum detectable effect at the level of a claim, with its bounds if few seeds leave it uncertain."""
+    if claim["direction"] == "same":
+        return ""
+    comparison = at_level(comparison, claim_level(study, claim))
+    if OUTCOMES.match(claim["metric"]):
+        comparison = within_rate_bounds(comparison)
+    effect = comparison.minimum_detectable_effect
+    if math.isinf(effect):
+        return "nothing"
+    if not comparison.freedom < 30 or effect == 0:  # with many repetitions the bounds are close to the value
+        return compact(effect)
+    low, high = comparison.detectable_range()
+    return f"{two_digits(effect)} ({two_digits(low)}–{two_digits(high)})"
+
+
+def _bound_note(study: Study, claim: Mapping[str, Any]) -> str:
+    """Return that both sides of a claim are at a bound of the metric, as the end of a sentence; empty if not."""
+    panel = panel_of_claim(study, claim) or study
+    bound = shared_bound(panel, claim["metric"], *compared_levels(study, claim))
+    return f"; both are at the {bound} of the metric, which cannot show a difference there" if bound else ""
+
+
+def _written_after_look(study: Study, claim: Mapping[str, Any], words: str) -> ClaimVerdict:
+    """Return the verdict on a claim of which all seeds with results had been seen when it was registered."""
+    entry = registered(study, claim)
+    assert entry is not None  # only registered claims have seen seeds
+    seeds = ", ".join(map(str, entry.seen))
+    setting = setting_for_other_seeds(study)
+    key = setting.partition("=")[0]
+    command = re.sub(rf"\s\+*{re.escape(key)}=\S+", "", study.command) + f" {setting}"
+    sentence = (
+        f"Written after the look: {words}. It was registered on {entry.date[:10]}, after the results of seeds {seeds} "
+        f"had been seen, and no other seeds have enough results; `{command}` tests it on other seeds."
+    )
+    return ClaimVerdict(words, AFTER_LOOK, sentence, notes=f"other seeds test it: `{setting}`")
+
+
+def setting_for_other_seeds(study: Study) -> str:
+    """Return the override with which a study runs seeds that were not seen."""
+    if study.log is not None:
+        # Such a study continues with the integers after its seeds.
+        return f"study.max_seeds={min(LAST, len(study.log.seeds) + FRESH_SEEDS)}"
+    first = max(study.registration.seen) + 1
+    count = max(FIRST, len(study.frame["seed"].unique()) if "seed" in study.frame else 0)
+    return f"seed={','.join(str(seed) for seed in range(first, first + count))}"
+
+
+def _excluded_seeds(study: Study, claim: Mapping[str, Any]) -> str:
+    """Return which seeds do not count for a claim, as the end of a sentence; empty if all of them do."""
+    entry = registered(study, claim)
+    if entry is None or not entry.seen:
+        return ""
+    seeds = ", ".join(map(str, entry.seen))
+    return f"; without seeds {seeds}, which had been seen when the claim was registered on {entry.date[:10]}"
 
 
 def _sequential_verdict(study: Study, claim: Mapping[str, Any], state: ClaimState) -> ClaimVerdict:
@@ -121,9 +214,16 @@ def _sequential_verdict(study: Study, claim: Mapping[str, Any], state: ClaimStat
     if state.verdict == NOT_SWEPT:
         return ClaimVerdict(words, NOT_SWEPT, _not_swept_sentence(missing_levels(study, claim), words))
     if state.comparison is None:
-        sentence = f"Not tested, because fewer than three seeds completed and were scored on both sides: {words}."
+        # An unfinished study has seeds left that were not seen.
+        is_stopped = study.log is not None and bool(study.log.stopped)
+        if seen_seeds(study, claim) and is_stopped and state.decided_at is None:
+            return _written_after_look(study, claim, words)
+        notes = _excluded_seeds(study, claim)
+        sentence = (
+            f"Not tested, because fewer than three seeds completed and were scored on both sides{notes}: {words}."
+        )
         return ClaimVerdict(words, state.verdict, sentence, p_holm=state.p_holm)
-    notes = sequential_notes(claim, state)
+    notes = f"{sequential_notes(claim, state)}{_bound_note(study, claim)}{_excluded_seeds(study, claim)}"
     numbers = _means_and_difference(study, claim, state.comparison, state.p_holm)
     sentence = _claim_sentence(study, claim, state.verdict, f"{numbers}{notes}")
     return ClaimVerdict(words, state.verdict, sentence, state.comparison, state.p_holm, state.seeds, notes)
@@ -277,6 +377,8 @@ def verdict_numbers(verdict: ClaimVerdict) -> str:
     """Return the difference and its p-value as text."""
     if verdict.verdict == NOT_SWEPT:
         return "no job with this level"
+    if verdict.verdict == AFTER_LOOK:
+        return verdict.notes
     if verdict.comparison is None:
         return "too few shared seeds"
     return f"{signed(verdict.comparison.difference)}, {p_equals(verdict.p_holm)}{verdict.notes}"
@@ -308,9 +410,7 @@ def verdict_markdown(study: Study) -> str:
     rows = verdicts(study)
     if not rows:
         return ""
-    lines = ["| claim | here | difference, p after Holm |", "| --- | --- | --- |"]
+    lines = [markdown_row(CLAIM_HEADINGS), markdown_row(["---"] * len(CLAIM_HEADINGS))]
     for row in rows:
-        # A vertical bar would end the cell.
-        claim = row.claim.replace("|", "\\|")
-        lines.append(f"| {claim} | **{row.verdict}** | {verdict_numbers(row)} |")
+        lines.append(markdown_row((row.claim, f"**{row.verdict}**", verdict_numbers(row), row.detectable)))
     return "\n".join(lines) + "\n\n"

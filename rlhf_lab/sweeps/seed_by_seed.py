@@ -22,9 +22,10 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_object, write_json
 from rlhf_lab.results.wording import duration
 from rlhf_lab.statistics.sequential import FIRST
-from rlhf_lab.studies.claims import NOT_SWEPT, UNCLEAR, UNTESTED
+from rlhf_lab.studies.claims import NOT_SWEPT, OPEN
 from rlhf_lab.studies.frame import Study, read_study
 from rlhf_lab.studies.look_log import LookLog
+from rlhf_lab.studies.registration import record_look
 from rlhf_lab.studies.replication import Replication
 from rlhf_lab.studies.sequential import look_at
 from rlhf_lab.studies.table import build_sections, rich_table
@@ -94,10 +95,11 @@ class Progress:
         log, expected = study.log, None
         if seeds >= FIRST:
             log, states = look_at(study, seeds)
-            open_states = [state for state in states if state.verdict in (UNCLEAR, UNTESTED)]
+            open_states = [state for state in states if state.verdict in OPEN]
             expected = max((state.seeds or len(log.seeds) for state in open_states), default=seeds)
             log = replace(log, stopped=self._reason_to_stop(log, seeds))
-            study = replace(study, log=log)
+            registration = record_look(self.directory, study.completed["index"])
+            study = replace(study, log=log, registration=registration)
             path = self.directory / "study.json"
             write_json(path, read_object(path) | {"looks": log.to_dict()})
         elif self._is_out_of_time():
@@ -131,7 +133,7 @@ class Progress:
         sections = [section for section in build_sections(study) if section.metric == study.primary]
         console.print(rich_table(study, sections))
         rows = verdicts(study)
-        open_count = sum(row.verdict in (UNCLEAR, UNTESTED) for row in rows)
+        open_count = sum(row.verdict in OPEN for row in rows)
         outlook = study.log.stopped
         if not outlook:
             further = max(1, min(expected, len(study.log.seeds)) - seeds)
@@ -141,6 +143,6 @@ class Progress:
             outlook = f"about {further} more seed{'s' * (further > 1)}, {duration(left)} left"
         console.print(f"  {spent}; {open_count} of {len(rows)} claims open; {outlook}", soft_wrap=True)
         for row in rows:
-            state = "open" if row.verdict in (UNCLEAR, UNTESTED) else row.verdict
+            state = "open" if row.verdict in OPEN else row.verdict
             numbers = "" if row.verdict == NOT_SWEPT else f": {verdict_numbers(row)}"
             console.print(f"    {state:<13} {escape(row.claim)}{escape(numbers)}", soft_wrap=True)

@@ -29,7 +29,7 @@ from rlhf_lab.config.study_settings import METRIC_PARTS, ParetoSettings, StudySe
 from rlhf_lab.core import invocation
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, LabError
-from rlhf_lab.core.files import check_outputs, json_text, make_dir, read_json, read_object, write_json, write_text
+from rlhf_lab.core.files import check_outputs, make_dir, read_json, read_object, write_json, write_text
 from rlhf_lab.core.machine import PROCESSES, usable_cores, visible_gpus
 from rlhf_lab.core.metrics import metric
 from rlhf_lab.core.redaction import redacted, redacted_arguments
@@ -37,6 +37,7 @@ from rlhf_lab.core.signals import die_with_parent
 from rlhf_lab.reports.policy_table import number
 from rlhf_lab.stages import artifacts, preflight
 from rlhf_lab.studies.look_log import NOT_NEEDED, LookLog
+from rlhf_lab.studies.registration import Registration, register
 from rlhf_lab.studies.replication import Replication, replication
 from rlhf_lab.trackers.settings import marked
 
@@ -119,12 +120,37 @@ def check_fronts(fronts: Sequence[ParetoSettings]) -> None:
 
 def study_dir(command: compose.Command) -> Path:
     """Return the directory of a checked command's study. Shared overrides or a typed sweep add a hash to its name."""
-    name = (command.recipe or "sweep").removeprefix("study/").replace("/", "-")
+    name = _short_name(command)
     shared = [override for override in _shared_overrides(command) if not override.startswith(LIMITS)]
     if shared or command.typed:
         digest = sha256("\n".join(sorted(shared)).encode()).hexdigest()
         name += f"-{digest[:6]}"
     return Path(command.configs[0].outputs) / "studies" / name
+
+
+def _short_name(command: compose.Command) -> str:
+    """Return the name of a command's recipe as part of a file name."""
+    return (command.recipe or "sweep").removeprefix("study/").replace("/", "-")
+
+
+def registration_name(command: compose.Command) -> str:
+    """Return the name under which the claims of a command are registered.
+
+    It depends on the recipe, the swept keys and the overrides that change what the jobs compute. Claims, metrics, seeds
+    and the rule by which the study stops are not part of it: a study with other claims about the same jobs has to find
+    out which seeds were seen.
+    """
+    swept = [key for key in _swept_levels(command) if key != "seed"]
+    settings = [override for override in _shared_overrides(command) if not _describes_study(override)]
+    digest = sha256("\n".join([*sorted(swept), *sorted(settings)]).encode()).hexdigest()
+    return f"{_short_name(command)}-{digest[:10]}"
+
+
+def _describes_study(override: str) -> bool:
+    """Return True for an override that does not change what a job with a given seed computes."""
+    key = override.lstrip("+").partition("=")[0]
+    # The quick size changes settings of the jobs, and it drops claims.
+    return key == "seed" or (key.startswith("study.") and key != "study.size")
 
 
 def _shared_overrides(command: compose.Command) -> list[str]:
@@ -198,6 +224,7 @@ def _write_plan(
         "by": study.by,
         "labels": study.labels,
         "replication": replication(stages, command.jobs).to_dict(),
+        "until": study.until,
         "size": "smoke" if command.configs[0].size == "smoke" else study.size,
         "predicts": [schema.to_plain_values(claim) for claim in study.predicts],
         "jobs": [
@@ -205,6 +232,7 @@ def _write_plan(
                 "index": index,
                 "overrides": redacted(job),
                 "run": str(stage.directory.resolve()),
+                "seed": stage.config.seed,
                 "name": stage.recipe,
                 "question": redacted(stage.config.question),
             }
@@ -214,44 +242,47 @@ def _write_plan(
     for name in METRIC_PARTS:
         if parts := getattr(study, name):
             plan[name] = [schema.to_plain_values(part) for part in parts]
+    registration = register(directory, registration_name(command), plan)
+    plan["registration"] = registration.to_dict()
     if study.until:
-        plan["looks"] = continued_log(directory, plan, _swept_levels(command)["seed"]).to_dict()
+        plan["looks"] = continued_log(directory, registration, _swept_levels(command)["seed"]).to_dict()
     make_dir(directory)
     for index in range(len(command.jobs)):
         (directory / "jobs" / str(index) / "job.json").unlink(missing_ok=True)
     write_json(directory / "study.json", plan)
 
 
-FAMILY = ("predicts", "compare", "baseline", "by")
-"""Fields of study.json that define the claims of a study."""
-
-
-def continued_log(directory: Path, plan: Mapping[str, Any], seeds: Sequence[int]) -> LookLog:
-    """Return the log with which a study starts: the looks of an earlier run of the same claims, else none.
+def continued_log(directory: Path, registration: Registration, seeds: Sequence[int]) -> LookLog:
+    """Return the log with which a study starts: the looks of an earlier run that had some of its claims, else none.
 
     Args:
         directory: the study directory.
-        plan: the content of study.json that will be written.
+        registration: registration of the present claims.
         seeds: all seeds that may run, in order.
     Raises:
-        ConfigError: the claims or the first seeds changed after a look, and seeds that were seen would be used again.
+        ConfigError: a claim that was looked at would start again with other seeds.
     """
     earlier = read_object(directory / "study.json")
-    if "looks" not in earlier:
+    if "looks" not in earlier or "registration" not in earlier:
         return LookLog(tuple(seeds))
     log = LookLog.from_dict(earlier["looks"])
-    looked = log.seeds[: log.looks[-1].seeds] if log.looks else ()
-    same_claims = all(json_text(earlier.get(name)) == json_text(plan[name]) for name in FAMILY)
-    if same_claims and tuple(seeds[: len(looked)]) == looked:
-        return dataclasses.replace(log, seeds=tuple(seeds), stopped="")
-    seen = (*log.seen, *looked)
-    if set(seen) & set(seeds):
+    before = [entry.hash for entry in Registration.from_dict(earlier["registration"]).claims]
+    # Claims may have moved in the list: index of a claim before → its index now.
+    moved = {before.index(entry.hash): i for i, entry in enumerate(registration.claims) if entry.hash in before}
+    if not (moved and log.looks):
+        return LookLog(tuple(seeds))
+    looked = log.seeds[: log.looks[-1].seeds]
+    if tuple(seeds[: len(looked)]) != looked:
         raise ConfigError(
-            f"{directory}/study.json: its claims were looked at with seeds {', '.join(map(str, seen))}. The "
-            "same claims "
-            "continue with these seeds first; changed claims need seeds that were not seen, such as seed=100,101,102"
+            f"{directory}/study.json: its claims were looked at with seeds {', '.join(map(str, looked))}, and a test "
+            "that starts again with other seeds would be wrong too often; give these seeds first, and more of them "
+            "with study.max_seeds=N. Claims that are new count only seeds that were not seen"
         )
-    return LookLog(tuple(seeds), seen=seen)
+    looks = []
+    for look in log.looks:
+        decided = {moved[claim]: verdict for claim, verdict in look.decided.items() if claim in moved}
+        looks.append(dataclasses.replace(look, decided=decided))
+    return LookLog(tuple(seeds), tuple(looks))
 
 
 def _names_metrics(override: str) -> bool:

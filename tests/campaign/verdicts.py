@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from rlhf_lab.core import checksums as seal
 
-TIMES = {"seconds", "time", "peak_gib"}
+TIMES = {"seconds", "cpu_seconds", "time", "peak_gib"}
 """Measured, so different in every run."""
 FAILED = re.compile(r"^(job \d+ )?failed: |^  • ")
 """A line that refuses: of a run that failed, or one of the problems that were seen before anything was run."""

@@ -56,3 +56,23 @@ def test_a_study_is_interrupted_goes_on_and_stops_when_decided(fresh):
     out = fresh.inside(*command)  # nothing is left to do, and the looks stay
     assert read_study(directory).log.looks == study.log.looks
     assert "build  " not in out
+
+
+@pytest.mark.slow
+def test_a_claim_that_changes_after_the_look_needs_other_seeds(fresh):
+    """The claim is typed, so the changed command has another directory and reuses the stored runs."""
+    command = ("+recipe=sft", *overrides("sft"), "algorithm.lr=1e-6,1e-2", "study.metrics=[heldout_nll]")
+    studies = fresh.directory / "outputs" / "studies"
+
+    def table(claim: str, seeds: str) -> str:
+        fresh.inside(*command, "study.processes=1", claim, seeds)
+        newest = max(studies.glob("*/table.md"), key=lambda path: path.stat().st_mtime)
+        return newest.read_text()
+
+    wrong = CLAIM.replace("lower", "higher")
+    assert "| **not confirmed** |" in table(wrong, "seed=0,1,2")
+    changed = table(CLAIM, "seed=0,1,2")
+    assert "| **written after the look** | other seeds test it: `seed=3,4,5` |" in changed
+    assert "Withdrawn on " in changed and "Looked at n = 3 seeds (0, 1, 2)" in changed
+    assert "| **confirmed** |" in table(CLAIM, "seed=3,4,5")
+    assert len(list((fresh.directory / "outputs" / "registrations").iterdir())) == 1

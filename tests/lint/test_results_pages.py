@@ -20,7 +20,7 @@ def lacks(page: str) -> list[str]:
         "its seeds": r"\d seeds \(\d+(, \d+)+\)",
         "what its intervals speak for": r"intervals (speak for|describe|do not cover)",
         "the rule": r"Differences are judged by a (paired )?t test",
-        "the verdict": r"(?m)\A# .+\n\n.*(confirmed|undecided|Not distinguishable|It is (higher|lower))",
+        "the verdict": r"(?m)\A# .+\n\n.*(confirmed|undecided|exploratory|Not distinguishable|It is (higher|lower))",
     }
     return [name for name, pattern in parts.items() if not re.search(pattern, page)]
 

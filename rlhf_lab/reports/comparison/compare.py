@@ -33,7 +33,6 @@ from rlhf_lab.statistics.inference import (
     paired_difference,
     unpaired_difference,
 )
-from rlhf_lab.studies.table import LevelRow
 from rlhf_lab.training.settings import ClusterUnit, StageSettings
 
 LEAST_SHARED = 2
@@ -99,10 +98,6 @@ class Difference:
     def distinguishable(self) -> bool:
         """True if the difference is significant after adjustment."""
         return self.p_holm <= 0.05
-
-    def row(self, name: str) -> LevelRow:
-        """Return B as a level of a study whose baseline is A, so that the wording of studies can be used."""
-        return LevelRow(name, 1, self.b, self.versus, self.p_holm)
 
 
 def find_sides(a: Path | str, b: Path | str, policy: str | None = None) -> tuple[Side, Side]:

@@ -14,6 +14,7 @@ from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.comparison.compare import Difference, Side, cluster_unit, run_differences
 from rlhf_lab.reports.comparison.notes import run_notes, study_notes
 from rlhf_lab.reports.comparison.scales import mismatches
+from rlhf_lab.reports.comparison.sentences import distinguishable, indistinguishable
 from rlhf_lab.reports.comparison.setting_changes import ABSENT, origin_changes, plan_changes, setting_changes
 from rlhf_lab.reports.comparison.stored import COSTS, stored_conclusion, stored_numbers
 from rlhf_lab.reports.comparison.studies import compared_jobs, study_differences
@@ -35,7 +36,6 @@ from rlhf_lab.results.wording import (
     with_own_size,
 )
 from rlhf_lab.statistics.inference import Estimate
-from rlhf_lab.studies.finding import distinguishable, indistinguishable
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import job_names
 
@@ -148,7 +148,6 @@ def run_conclusion(a: Side, b: Side, differences: Sequence[Difference]) -> str:
 
     # The first metric in the order of QUESTIONS; min keeps the first of equals.
     primary = min(differences, key=rank)
-    row = primary.row(b.name)
     unit = cluster_unit(a, b)
     count = primary.versus.difference.clusters
     units = unit.noun if count == 1 else unit.plural
@@ -160,9 +159,9 @@ def run_conclusion(a: Side, b: Side, differences: Sequence[Difference]) -> str:
         f"{compact(primary.a)} and that of `{b.name}` {compact(primary.b)}."
     ]
     if primary.distinguishable:
-        sentences.append(distinguishable(f"`{b.name}`", row))
+        sentences.append(distinguishable(f"`{b.name}`", primary.versus, primary.p_holm))
     else:
-        sentences.append(indistinguishable({f"`{b.name}`": row}, f"`{a.name}`", unit=unit.noun))
+        sentences.append(indistinguishable({f"`{b.name}`": primary.versus}, f"`{a.name}`", unit=unit.noun))
     secondary = [difference for difference in differences if difference is not primary]
     if secondary:
         distinct = [
@@ -187,11 +186,9 @@ def study_conclusion(a: Study, b: Study, differences: Sequence[Difference]) -> s
     sentences = [f"{title[:1].upper()}{title[1:]} {values}."]
     for level in primary:
         if level.distinguishable:
-            sentences.append(distinguishable(f"B at {level.level}", level.row(level.level)))
+            sentences.append(distinguishable(f"B at {level.level}", level.versus, level.p_holm))
     # Levels that were tested but do not differ significantly.
-    unclear = {
-        f"B at {level.level}": level.row(level.level) for level in primary if level.tested and not level.distinguishable
-    }
+    unclear = {f"B at {level.level}": level.versus for level in primary if level.tested and not level.distinguishable}
     if unclear:
         sentences.append(indistinguishable(unclear, "A"))
     if untested := [f"`{level.level}`" for level in primary if not level.tested]:

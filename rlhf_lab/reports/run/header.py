@@ -10,6 +10,7 @@ from rlhf_lab.results.answer import answer
 from rlhf_lab.results.gains import scores
 from rlhf_lab.results.rundir import TRUE_REWARD, StoredRun
 from rlhf_lab.results.wording import duration, metric_title
+from rlhf_lab.stages.provenance import Provenance, provenance_of, size_in_words
 from rlhf_lab.statistics.inference import check_mean
 
 
@@ -28,6 +29,7 @@ def header(run: StoredRun) -> PageSection:
 def header_metadata(run: StoredRun) -> dict[str, Any]:
     """Return the metadata at the top of the page: the command, (name, value) of seed, time and code, and the gold."""
     manifest = run.manifest
+    provenance, _ = provenance_of([run.path])
     seed = manifest.get("seed")
     # Runs without a stored command get one from recipe and seed.
     command = manifest.get("command")
@@ -39,7 +41,12 @@ def header_metadata(run: StoredRun) -> dict[str, Any]:
         ("seed", seed),
         ("time", duration(run.seconds)),
         ("started", str(manifest.get("created") or "")[:19].replace("T", " ")),
-        ("code", str(manifest.get("git_sha") or "")[:10]),
+        ("version", " or ".join(provenance.versions)),
+        ("commit", " or ".join(provenance.commits)),
+        ("code digest", provenance.code),
+        ("with earlier stages", _cost_of_stages(provenance)),
+        ("machine", " or ".join(provenance.machines)),
+        ("parameters", " or ".join(map(size_in_words, provenance.parameters))),
         ("key", str(manifest.get("key") or "")[:12]),
     ]
     world = "no gold reward: the true value of responses is unknown here"
@@ -50,6 +57,14 @@ def header_metadata(run: StoredRun) -> dict[str, Any]:
         world = "simulated world, true reward known" if is_simulated else f"gold is {run.gold_source}"
     shown = [(name, str(value)) for name, value in named if value not in (None, "")]
     return {"command": command, "facts": shown, "world": world}
+
+
+def _cost_of_stages(provenance: Provenance) -> str:
+    """Return the number of stages behind a run, itself included, and their time."""
+    text = f"{provenance.stages} stage{'s' * (provenance.stages > 1)}, {duration(provenance.seconds)}"
+    if provenance.cpu_seconds is None:
+        return text
+    return f"{text}, {duration(provenance.cpu_seconds)} of CPU time"
 
 
 def mismatches(run: StoredRun) -> list[str]:

@@ -1,4 +1,4 @@
-"""Header of a study's page: its conclusion and its claims; and the list of its jobs."""
+"""Header of a study's page: its conclusion and its claims; the origin of its numbers; and the list of its jobs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 from rlhf_lab.reports.sections import PageSection
 from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.origin import code_file, origin_lines, seeds_file
+from rlhf_lab.studies.registration_text import registration_lines
 from rlhf_lab.studies.table import change, label
-from rlhf_lab.studies.verdict import verdict_numbers, verdicts
+from rlhf_lab.studies.verdict import CLAIM_HEADINGS, verdict_numbers, verdicts
 
 
 def header(results: StudyResults) -> PageSection:
@@ -20,10 +22,22 @@ def header(results: StudyResults) -> PageSection:
         "finding": results.conclusion,
         "label": label(study),
         "counts": study.frame["status"].value_counts().to_dict(),
-        "verdicts": [(row.claim, row.verdict, verdict_numbers(row)) for row in verdicts(study)],
+        "verdicts": [(row.claim, row.verdict, verdict_numbers(row), row.detectable) for row in verdicts(study)],
+        "claim_headings": CLAIM_HEADINGS,
+        "registration": registration_lines(study),
         "baseline": study.label(study.baseline),
     }
     return PageSection(template=f"{__package__}:header.html.j2", values=values)
+
+
+def origin(results: StudyResults) -> PageSection | None:
+    """Return the section on the code, time and machine behind the numbers; None for a study without results."""
+    lines = origin_lines(results.study)
+    if not lines:
+        return None
+    study = results.study
+    values = {"lines": lines, "files": (seeds_file(study), code_file(study))}
+    return PageSection("Where the numbers come from", template=f"{__package__}:origin.html.j2", values=values)
 
 
 def jobs(results: StudyResults) -> PageSection:

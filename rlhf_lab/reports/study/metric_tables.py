@@ -36,7 +36,7 @@ def _tables(study: Study, comparisons: Sequence[MetricSection], files: dict[str,
                 "title": section_title(study, comparison),
                 "note": metric_note(comparison.metric),
                 "primary": comparison.metric == study.primary,
-                "rows": [(cells(study, row), row.distinguishable) for row in comparison.rows],
+                "rows": [cells(study, row) for row in comparison.rows],
                 "figure": level_dots(study, [comparison]),
             }
         )

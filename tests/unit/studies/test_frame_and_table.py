@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports.report import write_study_report
 from rlhf_lab.results.answer import Conclusion
 from rlhf_lab.results.rundir import read_run
+from rlhf_lab.results.wording import signed
 from rlhf_lab.studies import table
 from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import read_study
@@ -95,7 +97,6 @@ def test_differences_are_paired_by_seed(make_study):
     assert row.versus.difference.mean == pytest.approx((a - b).mean())
     assert row.versus.p_value == pytest.approx(stats.ttest_rel(a, b).pvalue)
     assert row.versus.difference.n == 3
-    assert row.p_holm is not None and row.p_holm >= row.versus.p_value
 
 
 def test_other_swept_factors_are_part_of_the_pair(make_study):
@@ -114,12 +115,10 @@ def test_the_finding_names_what_it_can_and_cannot_tell(make_study):
     study = read_study(make_study(failed=(11,)))
     sections = build_sections(study)
     conclusion = write_conclusion(study, sections)
-    mixed, stale = sections[0].rows[1:]
-    assert mixed.distinguishable and "It is higher with buffer mixed (" in conclusion.sentence
-    assert (
-        not stale.distinguishable and "Not distinguishable from buffer current: buffer stale (" in conclusion.sentence
-    )
-    assert "detectable from" in conclusion.sentence
+    mixed, stale = (signed(row.versus.difference) for row in sections[0].rows[1:])
+    differences = f"The difference from it is {mixed} with buffer mixed and {stale} with buffer stale."
+    assert f" with buffer current. {differences} This is exploratory: no claim" in conclusion.sentence
+    assert "p\u00a0" not in conclusion.sentence
     assert "1 of 12 jobs have no result (1 failed)" in conclusion.caveat
 
 
@@ -127,9 +126,7 @@ def test_one_seed_is_not_evidence(make_study):
     study = read_study(make_study(seeds=1))
     sections = build_sections(study)
     conclusion = write_conclusion(study, sections)
-    assert "One shared seed" in conclusion.sentence and conclusion.caveat.startswith("One seed cannot tell")
-    assert not any(row.distinguishable for section in sections for row in section.rows)
-    assert "nothing" in markdown(study, sections, Conclusion(""))  # is detectable
+    assert conclusion.sentence.count("[no interval]") == 3 and conclusion.caveat.startswith("One seed cannot tell")
 
 
 def test_what_nobody_scored_is_not_one_shared_seed(make_study):
@@ -154,7 +151,7 @@ def test_tables_agree_across_formats(make_study):
     study = read_study(make_study(failed=(5,)))
     sections = build_sections(study)
     text, rows = write_tables(study, sections, Conclusion("The finding.", "The caveat."))
-    table = pd.read_csv(rows).fillna({"test": ""})
+    table = pd.read_csv(rows).fillna({"bound": ""})
     pd.testing.assert_frame_equal(table, table_frame(study, sections), check_dtype=False)
     np.testing.assert_array_equal(table["seeds"].iloc[:3], [4, 3, 4])
     page = text.read_text()
@@ -164,7 +161,32 @@ def test_tables_agree_across_formats(make_study):
     console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(rich_table(study, sections))
     shown = console.export_text()
-    assert "p (Holm)" in shown and "job 6 (jobs/5), mixed: failed" in shown
+    assert "difference" in shown and "job 6 (jobs/5), mixed: failed" in shown
+    # Only claims have p-values.
+    assert not {"p", "p_holm"} & set(table) and "| p |" not in page and "p (Holm)" not in shown
+
+
+def test_a_metric_at_its_bound_is_said_to_be_there(make_study):
+    study = read_study(make_study(seeds=2))
+    claim = {"metric": "verbose", "level": "mixed", "direction": "lower", "versus": None, "margin": 0.0, "by": None}
+
+    def page(values: dict[str, float], metric: str = "verbose") -> str:
+        frame = study.frame.assign(**{metric: study.frame["level"].map(values), f"{metric}/n": 50})
+        bounds = {f"{metric}/{side}": frame[metric] for side in ("low", "high")}
+        bounded = replace(
+            study, frame=frame.assign(**bounds), metrics=(metric,), predicts=(claim | {"metric": metric},)
+        )
+        return markdown(bounded, build_sections(bounded), write_conclusion(bounded, build_sections(bounded)))
+
+    everywhere = page({"current": 1.0, "mixed": 1.0, "stale": 0.5})
+    assert everywhere.count("both at the ceiling |") == 1 and "| buffer mixed | 2 | 1.0" in everywhere
+    assert everywhere.count("; both are at the ceiling of the metric, which cannot show a difference there") == 2
+    assert "both at the floor" in page({"current": 0.0, "mixed": 0.0, "stale": 0.5})
+    assert "both at the floor" in page({"current": 0.0, "mixed": 0.0, "stale": 1.0}, "kl")
+    assert "both at" not in page({"current": 1.0, "mixed": 0.99, "stale": 1.0}).partition("buffer stale")[0]
+    # Gold has no known bounds, and neither has the upper end of an amount.
+    assert "both at" not in page({"current": 1.0, "mixed": 1.0, "stale": 1.0}, "gold")
+    assert "both at" not in page({"current": 1.0, "mixed": 1.0, "stale": 1.0}, "kl")
 
 
 def seal_jobs(directory: Path) -> None:

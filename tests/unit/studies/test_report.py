@@ -200,7 +200,7 @@ def test_a_study_report_opens_with_its_finding(make_study):
     write_report(directory / "jobs/0/run")
     page = write_report(directory)
     words = text(page)
-    assert words.index("is higher") < words.index("exploratory")
+    assert words.index("The difference from it is") < words.index("proxy reward exploratory")
     assert "hypothesis" in words and "the loss is NaN at step 40" in words and "not run" in words
     assert 'href="jobs/0/run/report.html"' in page.read_text()
     assert {"table.md", "table.csv", "plot.svg", "plot.png", "report.html"} <= {

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 from hydra._internal.core_plugins import basic_sweeper
+from synthetic_runs import write_study
 
 from rlhf_lab.config import compose
 from rlhf_lab.config.study_settings import Prediction, StudySettings
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.studies.claims import CONFIRMED
+from rlhf_lab.studies.claims import CONFIRMED, REFUTED
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.look_log import NOT_NEEDED, Look, LookLog
+from rlhf_lab.studies.registration import Registration, register
 from rlhf_lab.studies.replication import Replication
 from rlhf_lab.sweeps import seed_by_seed, sweep
 
@@ -78,11 +80,12 @@ def test_wrong_settings_are_refused():
 
 
 @pytest.fixture
-def directory(make_study):
+def directory(tmp_path):
     """A study of three buffers and four seeds, all run, whose only claim compares two of the buffers."""
-    directory = make_study(seeds=4, lift=3.0)
+    directory = write_study(tmp_path / "studies", seeds=4, lift=3.0)
     plan = json.loads((directory / "study.json").read_text())
     plan |= {"predicts": [CLAIM], "by": "", "looks": LookLog((0, 1, 2, 3)).to_dict()}
+    plan["jobs"] = [job | {"seed": job["overrides"]["seed"]} for job in plan["jobs"]]
     (directory / "study.json").write_text(json.dumps(plan))
     return directory
 
@@ -155,16 +158,24 @@ def test_seeds_that_never_ran_are_not_missing(directory):
     assert not len(study.incomplete)
 
 
-def test_the_same_claims_continue_and_changed_ones_need_new_seeds(directory):
-    looks = (Look(3, {0: CONFIRMED}, ()),)
-    log = LookLog((0, 1, 2, 3), looks, stopped="the limit of 4 seeds is reached")
-    plan = plan_of(directory) | {"looks": log.to_dict()}
+def test_the_same_claims_continue_with_the_same_seeds_first(directory):
+    looks = (Look(3, {0: CONFIRMED, 1: REFUTED}, ()),)
+    stale = CLAIM | {"level": "stale"}
+    plan = plan_of(directory) | {"predicts": [CLAIM, stale], "until": "decided"}
+    plan["registration"] = register(directory, "buffers", plan).to_dict()
+    plan["looks"] = LookLog((0, 1, 2, 3), looks, stopped="the limit of 4 seeds is reached").to_dict()
     (directory / "study.json").write_text(json.dumps(plan))
+
+    def continued(claims: list[dict], seeds: list[int]) -> LookLog:
+        registration = register(directory, "buffers", plan | {"predicts": claims})
+        return sweep.continued_log(directory, registration, seeds)
+
     # More seeds: the looks stay, and the study is open again.
-    assert sweep.continued_log(directory, plan, [0, 1, 2, 3, 4]) == LookLog((0, 1, 2, 3, 4), looks)
-    changed = plan | {"predicts": [CLAIM | {"direction": "lower"}]}
-    for wrong, seeds in ((changed, [0, 1, 2]), (changed, [2, 100, 101]), (plan, [5, 0, 1])):
-        with pytest.raises(ConfigError, match=r"looked at with seeds 0, 1, 2\. .* such as seed=100,101,102"):
-            sweep.continued_log(directory, wrong, seeds)
-    assert sweep.continued_log(directory, changed, [100, 101]) == LookLog((100, 101), seen=(0, 1, 2))
-    assert sweep.continued_log(directory / "elsewhere", plan, [0, 1]) == LookLog((0, 1))
+    assert continued([CLAIM, stale], [0, 1, 2, 3, 4]) == LookLog((0, 1, 2, 3, 4), looks)
+    with pytest.raises(ConfigError, match=r"looked at with seeds 0, 1, 2, .* with study\.max_seeds=N"):
+        continued([CLAIM, stale], [5, 0, 1])
+    # Decisions follow their claims if the list changes.
+    changed = CLAIM | {"direction": "lower"}
+    assert continued([stale, changed], [0, 1, 2, 3]).looks == (Look(3, {0: REFUTED}, ()),)
+    assert continued([changed], [0, 1, 2, 3]) == LookLog((0, 1, 2, 3))
+    assert sweep.continued_log(directory / "elsewhere", Registration(), [0, 1]) == LookLog((0, 1))

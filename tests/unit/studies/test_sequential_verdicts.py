@@ -11,10 +11,11 @@ import pytest
 
 from rlhf_lab.core.metrics import scale_of
 from rlhf_lab.statistics.sequential import Looks, difference_p, discordant_p, looks_at, smaller_p
-from rlhf_lab.studies.claims import CONFIRMED, NOT_SWEPT, REFUTED, SMALLER, UNCLEAR, UNTESTED
+from rlhf_lab.studies.claims import AFTER_LOOK, CONFIRMED, NOT_SWEPT, REFUTED, SMALLER, UNCLEAR, UNTESTED
 from rlhf_lab.studies.finding import looks_sentence
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.look_log import Look, LookLog
+from rlhf_lab.studies.registration import RegisteredClaim, Registration, SeedLook
 from rlhf_lab.studies.scales import log_scale, logit_scale
 from rlhf_lab.studies.sequential import claim_states, look_at, skewness_in_errors
 from rlhf_lab.studies.verdict import verdicts
@@ -73,6 +74,35 @@ def test_before_the_third_seed_nothing_is_tested():
     assert looks_sentence(study.log) == "The claims were not looked at yet."
     # A claim about a level outside the sweep is not part of the family.
     assert looked(study, 3).log.looks[0].decided == {0: CONFIRMED}
+
+
+def test_seeds_seen_before_a_claim_do_not_count():
+    base = [0.0] * 6
+    later = [5.0, -5.0, 5.0, 1.1, 1.0, 1.05]
+    study = study_of(claim("higher"), claim("higher", level=2), l0=base, l1=GAPS, l2=later)
+    first, second = RegisteredClaim("a", {}, ""), RegisteredClaim("b", {}, "2030-01-01", seen=(0, 1, 2))
+    study = replace(study, registration=Registration("x", (first, second), (), (SeedLook("", (0, 1, 2)),)))
+    study = looked(study, 3)
+    assert [row.verdict for row in verdicts(study)] == [CONFIRMED, UNTESTED]  # three seeds are left
+    assert "fewer than three seeds completed and were scored on both sides; without seeds 0, 1, 2" in (
+        verdicts(study)[1].sentence
+    )
+    stopped = replace(
+        study, log=replace(study.log, stopped="the limit of 6 seeds is reached"), command="x study.max_seeds=6 a=1"
+    )
+    row = verdicts(stopped)[1]
+    assert row.verdict == AFTER_LOOK and "`x a=1 study.max_seeds=18` tests it on other seeds." in row.sentence
+    study = looked(study, 4, 5, 6)
+    p = difference_p(looks_at(later[3:]))[2]
+    row = verdicts(study)[1]
+    assert row.comparison.difference.clusters == 3
+    assert row.comparison.difference.mean == pytest.approx(np.mean(later[3:]))
+    assert row.p_holm == pytest.approx(p, rel=1e-3) and row.p_holm < 0.05  # a family of its own
+    assert row.notes.startswith("; decided at 6 seeds; without seeds 0, 1, 2, which had been seen when ")
+    # A withdrawn claim of the first family still counts in it.
+    withdrawn = RegisteredClaim("c", {}, "", withdrawn="2030-01-01")
+    family = replace(study.registration, withdrawn=(withdrawn,))
+    assert verdicts(replace(study, registration=family))[0].p_holm == pytest.approx(2 * verdicts(study)[0].p_holm)
 
 
 def test_amounts_are_judged_as_ratios():
@@ -185,7 +215,7 @@ def test_skewness_is_reported_from_six_seeds_on():
 
 
 def test_a_log_is_stored_and_read():
-    log = LookLog((0, 1, 2, 3), (Look(3, {1: CONFIRMED}, ("a", "b")), Look(4, {}, ("a",))), "stopped", (7,))
+    log = LookLog((0, 1, 2, 3), (Look(3, {1: CONFIRMED}, ("a", "b")), Look(4, {}, ("a",))), "stopped")
     assert LookLog.from_dict(log.to_dict()) == log
     assert log.decisions == {1: CONFIRMED}
     assert log.before(2) is None

@@ -1,0 +1,150 @@
+"""Where the numbers of runs come from: code, time, machine and model size, read from the directories of stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab.core.files import read_object
+from rlhf_lab.stages.artifacts import CODE
+
+NO_CHECKOUT = "not a checkout"
+"""Commit of code that is installed as a package."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Origin of the numbers of one or several stages; of a value that differs between stages, all values.
+
+    Attributes:
+        versions: versions of rlhf_lab.
+        commits: commits of its code, in words.
+        code: digest of the definitions that computed the numbers, see `code_digest`.
+        definitions: number of these definitions.
+        started: time at which each stage started; empty if unknown.
+        machines: cores and device, in words.
+        stages: number of stages.
+        seconds: wall time of all stages together.
+        cpu_seconds: CPU time of all stages together, without processes that they started; None if some stage does not
+            record it.
+        parameters: parameters of the models.
+    """
+
+    versions: tuple[str, ...] = ()
+    commits: tuple[str, ...] = ()
+    code: str = ""
+    definitions: int = 0
+    started: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ()
+    stages: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float | None = None
+    parameters: tuple[int, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dict."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Provenance:
+        """Read the output of `to_dict`."""
+        stored: dict[str, Any] = {}
+        for field in fields(cls):
+            value = values[field.name]
+            stored[field.name] = tuple(value) if isinstance(value, list) else value
+        return cls(**stored)
+
+
+def provenance_of(runs: Iterable[Path]) -> tuple[Provenance, dict[str, str]]:
+    """Return the provenance of runs with all stages before them, and definition → digest of their code."""
+    runs = [run.resolve() for run in runs]
+    stages = {path: read_object(path / "manifest.json") for run in runs for path in with_earlier_stages(run)}
+    results = {path: read_object(path / "result.json") for path in stages}
+    definitions: dict[str, str] = {}
+    for path in stages:
+        definitions |= read_object(path / CODE).get("definitions") or {}
+    cpu_seconds = [result["cpu_seconds"] for result in results.values() if "cpu_seconds" in result]
+    started = sorted(str(manifest["created"]) for manifest in stages.values() if manifest.get("created"))
+    provenance = Provenance(
+        versions=_distinct((manifest.get("versions") or {}).get("rlhf_lab") for manifest in stages.values()),
+        commits=_distinct(map(commit_in_words, stages.values())),
+        code=code_digest(definitions) if definitions else "",
+        definitions=len(definitions),
+        # The first and the last stage are enough for a period.
+        started=tuple(dict.fromkeys((*started[:1], *started[-1:]))),
+        machines=_distinct(map(machine_in_words, stages.values())),
+        stages=len(stages),
+        seconds=round(sum(float(result.get("seconds") or 0.0) for result in results.values()), 1),
+        cpu_seconds=round(sum(cpu_seconds), 1) if len(cpu_seconds) == len(stages) else None,
+        parameters=tuple(sorted({size for run in runs if (size := _parameters(run, results))})),
+    )
+    return provenance, definitions
+
+
+def with_earlier_stages(run: Path) -> Iterator[Path]:
+    """Yield a run directory and those of all stages before it; missing directories are left out."""
+    yield run
+    needs = read_object(run / "manifest.json").get("needs") or {}
+    for need in needs.values():
+        if not need.get("recipe"):  # a model from outside
+            continue
+        written = Path(str(need["dir"]))
+        # Stages of one store are next to each other, also after the store was moved.
+        for candidate in (run.parent / written.name, written.resolve()):
+            if candidate.is_dir():
+                yield from with_earlier_stages(candidate)
+                break
+
+
+def code_digest(definitions: Mapping[str, str]) -> str:
+    """Return a digest of definitions that does not depend on the files in which they are.
+
+    Args:
+        definitions: "path:name" → digest, as in `code_digest.digests`.
+    """
+    named = sorted(f"{label.partition(':')[2]} {digest}" for label, digest in definitions.items())
+    return sha256("\n".join(named).encode()).hexdigest()[:16]
+
+
+def commit_in_words(manifest: Mapping[str, Any]) -> str:
+    """Return the commit of a stage's code, shortened; empty if the manifest does not record it."""
+    if "git_sha" not in manifest:
+        return ""
+    if not manifest["git_sha"]:
+        return NO_CHECKOUT
+    sha, _, changes = str(manifest["git_sha"]).partition("+")
+    return f"{sha[:10]} + uncommitted changes" if changes else sha[:10]
+
+
+def machine_in_words(manifest: Mapping[str, Any]) -> str:
+    """Return the cores and the device on which a stage ran; empty if the manifest does not record them."""
+    machine = manifest.get("machine") or {}
+    if "cores" not in machine:  # older runs record threads alone
+        return ""
+    cores = machine["cores"]
+    return f"{cores} core{'s' * (cores != 1)}, {machine['device']}"
+
+
+def size_in_words(parameters: int) -> str:
+    """Return a number of parameters with two digits, for example "0.21M"."""
+    return f"{parameters / 1e6:.2g}M" if parameters < 1e9 else f"{parameters / 1e9:.2g}B"
+
+
+def _parameters(run: Path, results: Mapping[Path, Mapping[str, Any]]) -> int | None:
+    """Return the parameters of a run's model, or of the largest model before it; None if no stage records them."""
+    sizes = []
+    for path in with_earlier_stages(run):
+        size = (results[path].get("metrics") or {}).get("parameters")
+        if size and path == run:
+            return int(size)
+        if size:
+            sizes.append(int(size))
+    return max(sizes, default=None)
+
+
+def _distinct(values: Iterable[str | None]) -> tuple[str, ...]:
+    """Return the values that are not empty, each once, in order."""
+    return tuple(dict.fromkeys(value for value in values if value))

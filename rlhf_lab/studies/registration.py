@@ -1,0 +1,268 @@
+"""Registration of a study's claims: what was claimed, when, and which seeds had been looked at by then.
+
+A claim is registered when its study first runs, under a hash of its meaning. A claim that is added or changed after a
+look is registered with the seeds that had been seen, and only other seeds can decide it. Claims that were registered at
+the same state of knowledge form one family for Holm's adjustment. A claim that is withdrawn after a look still counts
+in its family, because otherwise dropping the claims that look hopeless would make the others easier to confirm.
+
+The registration is kept in `outputs/registrations/NAME.json`. The name stands for what the jobs compute, so studies of
+the same jobs share it even if their claims are typed on the command line and their directories differ. study.json has a
+copy of the registration as of the last run, which the page shows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab.config.overrides import level_name
+from rlhf_lab.core.errors import ArtifactError
+from rlhf_lab.core.files import fingerprint, make_dir, read_json, read_object, write_json
+
+DIRECTORY = "registrations"
+FIXED_LIST = "one test of a fixed list of seeds, 5 % after Holm"
+SEQUENTIAL = "a test after every seed until decided, 5 % after Holm"
+
+
+@dataclass(frozen=True)
+class RegisteredClaim:
+    """A claim as it was registered.
+
+    Attributes:
+        hash: SHA-256 of the canonical JSON of `meaning`.
+        meaning: what the claim says, see `claim_meaning`.
+        date: time of the registration.
+        seen: seeds that had been looked at by then; they cannot decide the claim.
+        replaces: hash of the claim that this one is a change of; empty for a claim that was added.
+        withdrawn: time at which a run no longer had the claim; empty for a claim that stands.
+    """
+
+    hash: str
+    meaning: Mapping[str, Any]
+    date: str
+    seen: tuple[int, ...] = ()
+    replaces: str = ""
+    withdrawn: str = ""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RegisteredClaim:
+        """Read an entry of `Registration.to_dict`."""
+        return cls(**{**values, "seen": tuple(values["seen"])})
+
+
+@dataclass(frozen=True)
+class SeedLook:
+    """Results that a page showed: time of the first such page, and the seeds that had results."""
+
+    date: str
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Registration:
+    """All claims of a study, and all looks at its results.
+
+    Attributes:
+        name: name of the file.
+        claims: the claims of the last run, in the order of the study's `predicts`.
+        withdrawn: claims that were looked at and that the last run no longer has.
+        looks: looks at growing or different sets of seeds, in order.
+    """
+
+    name: str = ""
+    claims: tuple[RegisteredClaim, ...] = ()
+    withdrawn: tuple[RegisteredClaim, ...] = ()
+    looks: tuple[SeedLook, ...] = ()
+
+    @property
+    def seen(self) -> tuple[int, ...]:
+        """All seeds that were looked at, sorted."""
+        return tuple(sorted({seed for look in self.looks for seed in look.seeds}))
+
+    def revised(self, meanings: Sequence[Mapping[str, Any]], date: str) -> Registration:
+        """Return the registration with these claims as the present ones.
+
+        Claims that are registered already keep their entry. A claim that vanished is withdrawn, or forgotten if no seed
+        was looked at since it was registered.
+        """
+        seen = self.seen
+        entries = {entry.hash: entry for entry in (*self.claims, *self.withdrawn)}
+        hashes = [fingerprint(meaning) for meaning in meanings]
+        vanished = [entry for entry in entries.values() if entry.hash not in hashes]
+        claims = []
+        for claim_hash, meaning in zip(hashes, meanings, strict=True):
+            entry = entries.get(claim_hash)
+            if entry is None:
+                replaces = _replaced(meaning, [old for old in vanished if not old.withdrawn], seen)
+                entry = RegisteredClaim(claim_hash, meaning, date, seen, replaces)
+            claims.append(dataclasses.replace(entry, withdrawn=""))
+        withdrawn = []
+        for entry in vanished:
+            if _was_looked_at(entry, seen):
+                withdrawn.append(dataclasses.replace(entry, withdrawn=entry.withdrawn or date))
+        return dataclasses.replace(self, claims=tuple(claims), withdrawn=tuple(withdrawn))
+
+    def looked(self, seeds: Iterable[int], date: str) -> Registration:
+        """Return the registration with one more look, unless the last look was at the same seeds."""
+        shown = tuple(sorted(set(seeds)))
+        if not shown or (self.looks and self.looks[-1].seeds == shown):
+            return self
+        return dataclasses.replace(self, looks=(*self.looks, SeedLook(date, shown)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dict."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Registration:
+        """Read the output of `to_dict`."""
+        return cls(
+            str(values["name"]),
+            tuple(RegisteredClaim.from_dict(entry) for entry in values["claims"]),
+            tuple(RegisteredClaim.from_dict(entry) for entry in values["withdrawn"]),
+            tuple(SeedLook(look["date"], tuple(look["seeds"])) for look in values["looks"]),
+        )
+
+
+def _was_looked_at(entry: RegisteredClaim, seen: Collection[int]) -> bool:
+    """Return True if some seed was looked at after a claim was registered."""
+    return not set(seen) <= set(entry.seen)
+
+
+def _replaced(meaning: Mapping[str, Any], vanished: Sequence[RegisteredClaim], seen: Collection[int]) -> str:
+    """Return the hash of the vanished claim that a new claim is a change of; empty if it is an addition.
+
+    It is the one about the same metric that agrees with the new claim in most respects.
+    """
+    candidates = [entry for entry in vanished if entry.meaning["metric"] == meaning["metric"]]
+    if not candidates:
+        return ""
+
+    def agreement(entry: RegisteredClaim) -> int:
+        return sum(entry.meaning.get(name) == value for name, value in meaning.items())
+
+    old = max(candidates, key=agreement)
+    # A change of a change that nobody looked at is a change of the original claim.
+    return old.hash if _was_looked_at(old, seen) else old.replaces
+
+
+def claim_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a claim says, in a form that does not depend on how it is written; sorted by key.
+
+    Args:
+        plan: content of study.json.
+        claim: one of its `predicts`.
+    """
+    is_equivalence = claim["direction"] == "same"
+    published = claim.get("published")
+    return {
+        "by": None if claim.get("by") is None else {plan["by"]: level_name(claim["by"])},
+        "compare": plan["compare"],
+        "direction": claim["direction"],
+        "level": level_name(claim["level"]),
+        "margin": float(claim["margin"]) if is_equivalence else None,
+        "method": SEQUENTIAL if plan.get("until") else FIXED_LIST,
+        "metric": claim["metric"],
+        "published": None if published is None else float(published),
+        "versus": baseline_level(plan) if claim.get("versus") is None else level_name(claim["versus"]),
+    }
+
+
+def baseline_level(plan: Mapping[str, Any]) -> str:
+    """Return the name of the level with which the others are compared by default: without one, that of the first job.
+
+    Args:
+        plan: content of study.json.
+    """
+    if plan.get("baseline") is not None:
+        return level_name(plan["baseline"])
+    return level_name(plan["jobs"][0].get("overrides", {}).get(plan["compare"]))
+
+
+def register(directory: Path, name: str, plan: Mapping[str, Any]) -> Registration:
+    """Register the claims of a study that is about to run, and return its registration.
+
+    Args:
+        directory: the study directory.
+        name: name of the registration.
+        plan: content of study.json that will be written.
+    Raises:
+        ArtifactError: the file of the registration is damaged.
+    """
+    path = _file(directory, name)
+    date = now()
+    registration = _read(path) or Registration(name)
+    # A killed command has written results of jobs, but no page and therefore no look.
+    completed = _completed_seeds(directory.parent, name)
+    if not completed <= set(registration.seen):
+        registration = registration.looked({*completed, *registration.seen}, date)
+    registration = registration.revised([claim_meaning(plan, claim) for claim in plan["predicts"]], date)
+    make_dir(path.parent)
+    write_json(path, registration.to_dict())
+    return registration
+
+
+def record_look(directory: Path, jobs: Iterable[int]) -> Registration:
+    """Record that the results of jobs are shown, and return the study's registration; empty for an old study.
+
+    Args:
+        directory: the study directory.
+        jobs: indices of the completed jobs.
+    """
+    plan = read_object(directory / "study.json")
+    if "registration" not in plan:
+        return Registration()
+    own = Registration.from_dict(plan["registration"])
+    seeds = {job["index"]: job["seed"] for job in plan["jobs"]}
+    path = _file(directory, own.name)
+    # The file is missing if the study directory was moved.
+    shared = _read(path)
+    looked = (shared or own).looked([seeds[index] for index in jobs], now())
+    if shared is not None and looked != shared:
+        write_json(path, looked.to_dict())
+    # The claims of another study of the same jobs are not those of this one.
+    own_looked = dataclasses.replace(own, looks=looked.looks)
+    if own_looked != own:
+        write_json(directory / "study.json", plan | {"registration": own_looked.to_dict()})
+    return own_looked
+
+
+def now() -> str:
+    """Return the present time as runs record it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def _file(directory: Path, name: str) -> Path:
+    """Return the file of a registration: next to the directory of all studies, and not in that of one study."""
+    return directory.parent.parent / DIRECTORY / f"{name}.json"
+
+
+def _read(path: Path) -> Registration | None:
+    """Return the registration in a file, or None if it does not exist. Raise ArtifactError if it is damaged."""
+    if not path.exists():
+        return None
+    try:
+        return Registration.from_dict(read_json(path))
+    except (KeyError, TypeError):
+        raise ArtifactError(
+            f"{path} is not a readable registration of claims; restore it from a copy (study.json has one under "
+            "`registration`), or delete it, which registers the claims anew"
+        ) from None
+
+
+def _completed_seeds(studies: Path, name: str) -> set[int]:
+    """Return the seeds of completed jobs of all studies that share a registration."""
+    seeds = set()
+    for file in studies.glob("*/study.json"):
+        plan = read_object(file)
+        if (plan.get("registration") or {}).get("name") != name:
+            continue
+        for job in plan["jobs"]:
+            record = read_object(file.parent / "jobs" / str(job["index"]) / "job.json")
+            if record.get("status") == "completed":
+                seeds.add(int(job["seed"]))
+    return seeds

@@ -1,0 +1,71 @@
+"""Sentences of a study's page on the registration of its claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.registration import RegisteredClaim
+from rlhf_lab.studies.replication import list_in_words
+from rlhf_lab.studies.verdict import claim_in_words
+
+SHOWN_DIGITS = 12
+"""Number of digits of a hash on a page; study.json has all of them."""
+
+
+def registration_lines(study: Study) -> list[str]:
+    """Return when the claims of a study were registered and what was looked at; empty without registered claims."""
+    registration = study.registration
+    if not (registration.claims or registration.withdrawn):
+        return []
+    numbered = list(enumerate(registration.claims, start=1))
+    first = [(number, entry) for number, entry in numbered if not entry.seen]
+    later = [(number, entry) for number, entry in numbered if entry.seen]
+    lines = []
+    for date in dict.fromkeys(entry.date for _, entry in first):
+        together = [(number, entry) for number, entry in first if entry.date == date]
+        lines.append(f"{_numbered(together)} registered on {_when(date)}, before any result.")
+    for number, entry in later:
+        change = f" It replaces {entry.replaces[:SHOWN_DIGITS]}." if entry.replaces else ""
+        seeds = ", ".join(map(str, entry.seen))
+        lines.append(
+            f"{_numbered([(number, entry)])} registered on {_when(entry.date)}, after the results of seeds {seeds} had "
+            f"been seen. Other seeds alone decide it, and it is adjusted separately from earlier claims.{change}"
+        )
+    for entry in registration.withdrawn:
+        words = claim_in_words(study, {**entry.meaning, "by": next(iter((entry.meaning["by"] or {}).values()), None)})
+        lines.append(
+            f"Withdrawn on {_when(entry.withdrawn)}, after a look: {words} ({entry.hash[:SHOWN_DIGITS]}). It still "
+            "counts in Holm's adjustment of the claims with which it was registered."
+        )
+    return [*lines, *_look_lines(study)]
+
+
+def registration_markdown(study: Study) -> str:
+    """Return the registration as a Markdown list; empty without registered claims."""
+    lines = registration_lines(study)
+    return "".join(f"- {line}\n" for line in lines) + "\n" if lines else ""
+
+
+def _numbered(claims: Sequence[tuple[int, RegisteredClaim]]) -> str:
+    """Return claims with their hashes and a verb: "Claims 1 (3f9ac2d1…) and 2 (77ab…) were"."""
+    names = [f"{number} ({entry.hash[:SHOWN_DIGITS]})" for number, entry in claims]
+    return f"Claim{'s' * (len(names) > 1)} {list_in_words(names)} {'were' if len(names) > 1 else 'was'}"
+
+
+def _when(date: str) -> str:
+    """Return a stored time without seconds and time zone."""
+    return date[:16].replace("T", " ")
+
+
+def _look_lines(study: Study) -> list[str]:
+    """Return the looks at a study with a fixed list of seeds; those of other studies are among its limits."""
+    looks = study.registration.looks
+    if study.log is not None or not looks:
+        return []
+    counts = ", ".join(str(len(look.seeds)) for look in looks)
+    seeds = ", ".join(map(str, study.registration.seen))
+    line = f"Looked at n = {counts} seeds ({seeds}), first on {_when(looks[0].date)}."
+    if len(looks) > 1:
+        line += " The tests do not account for more than one look; those of study.until=decided do."
+    return [line]

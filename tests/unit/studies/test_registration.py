@@ -1,0 +1,207 @@
+"""Registered claims: changed ones count only seeds that were not seen, and withdrawn ones stay in their family."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from synthetic_runs import write_study
+
+from rlhf_lab.config import compose
+from rlhf_lab.core.errors import ArtifactError
+from rlhf_lab.reports.report import write_study_report
+from rlhf_lab.studies.claims import AFTER_LOOK, CONFIRMED, REFUTED, family_holm, panel_of_claim
+from rlhf_lab.studies.finding import write_conclusion
+from rlhf_lab.studies.frame import Study, read_study
+from rlhf_lab.studies.registration import SEQUENTIAL, Registration, claim_meaning, record_look, register
+from rlhf_lab.studies.registration_text import registration_lines
+from rlhf_lab.studies.table import build_sections
+from rlhf_lab.studies.verdict import claim_level, verdicts
+from rlhf_lab.sweeps.sweep import registration_name
+
+NAME = "buffers-0123456789"
+HIGHER = {"metric": "gold", "level": "mixed", "direction": "higher", "versus": None, "margin": 0.0, "by": None}
+LOWER = HIGHER | {"direction": "lower"}
+STALE = HIGHER | {"level": "stale", "direction": "same", "margin": 0.3}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of three buffers and six seeds, all of which have runs. `mixed` is better."""
+    return write_study(tmp_path_factory.mktemp("outputs") / "studies", seeds=6, lift=3.0)
+
+
+@pytest.fixture
+def directory(written: Path, tmp_path: Path) -> Path:
+    """A copy of the study in a store of its own; its runs are those of `written`."""
+    copy = tmp_path / "studies" / "study"
+    copy.mkdir(parents=True)
+    (copy / "jobs").symlink_to(written / "jobs")
+    (copy / "full.json").write_text((written / "study.json").read_text())
+    return copy
+
+
+def start(directory: Path, *claims: dict, seeds: range = range(3), until: str | None = None) -> None:
+    """Do what a command does before its first job: register the claims and write study.json."""
+    plan = json.loads((directory / "full.json").read_text())
+    jobs = [job | {"seed": job["overrides"]["seed"]} for job in plan["jobs"]]
+    plan |= {"predicts": list(claims), "until": until, "command": "python -m rlhf_lab +recipe=study/buffers seed=0,1,2"}
+    plan["jobs"] = [job for job in jobs if job["seed"] in seeds]
+    plan["registration"] = register(directory, NAME, plan).to_dict()
+    (directory / "study.json").write_text(json.dumps(plan))
+
+
+def run(directory: Path, *claims: dict, seeds: range = range(3)) -> Study:
+    """Run a study, and look at its results."""
+    start(directory, *claims, seeds=seeds)
+    study = read_study(directory)
+    return replace(study, registration=record_look(directory, study.completed["index"]))
+
+
+def stored(directory: Path) -> Registration:
+    path = directory.parents[1] / "registrations" / f"{NAME}.json"
+    return Registration.from_dict(json.loads(path.read_text()))
+
+
+def test_a_claim_is_registered_once(directory):
+    study = run(directory, HIGHER, STALE)
+    assert [row.verdict for row in verdicts(study)] == [CONFIRMED, CONFIRMED]
+    assert [entry.seen for entry in study.registration.claims] == [(), ()]
+    assert [look.seeds for look in study.registration.looks] == [(0, 1, 2)]
+    assert study.registration == stored(directory)
+    # The same command again, with claims in another order and values in another spelling: nothing is new.
+    again = run(directory, STALE, HIGHER | {"versus": "current", "margin": 0.7})
+    assert again.registration.claims == study.registration.claims[::-1]
+    assert again.registration.looks == study.registration.looks
+    more = run(directory, HIGHER, STALE, seeds=range(4))
+    assert more.registration.claims == study.registration.claims
+    lines = registration_lines(more)
+    hashes = [entry.hash[:12] for entry in more.registration.claims]
+    assert lines[0].startswith(f"Claims 1 ({hashes[0]}) and 2 ({hashes[1]}) were registered on ")
+    assert lines[1].startswith("Looked at n = 3, 4 seeds (0, 1, 2, 3), first on ")
+    assert "do not account for more than one look" in lines[1]
+
+
+def test_a_changed_claim_is_not_judged_by_seeds_that_were_seen(directory):
+    first = run(directory, LOWER)
+    assert [row.verdict for row in verdicts(first)] == [REFUTED]
+    study = run(directory, HIGHER)
+    (row,) = verdicts(study)
+    assert row.verdict == AFTER_LOOK and row.comparison is None
+    command = "python -m rlhf_lab +recipe=study/buffers seed=3,4,5"
+    assert f"after the results of seeds 0, 1, 2 had been seen, and no other seeds have enough results; `{command}`" in (
+        row.sentence
+    )
+    (entry,) = study.registration.claims
+    assert (entry.seen, entry.replaces) == ((0, 1, 2), first.registration.claims[0].hash)
+    assert [old.hash for old in study.registration.withdrawn] == [entry.replaces]
+    assert "The claim is written after the look." in write_conclusion(study, build_sections(study)).sentence
+    write_study_report(directory)
+    table = (directory / "table.md").read_text()
+    assert "| **written after the look** | other seeds test it: `seed=3,4,5` |  |" in table
+    assert f"It replaces {entry.replaces[:12]}." in table
+    assert "gold reward is lower with buffer mixed than with buffer current" in table  # the withdrawn claim
+    assert "other seeds test it: <code>seed=3,4,5</code>" in (directory / "report.html").read_text()
+    # The proposed command decides it.
+    (row,) = verdicts(run(directory, HIGHER, seeds=range(3, 6)))
+    assert row.verdict == CONFIRMED and row.comparison.difference.clusters == 3
+    assert "; without seeds 0, 1, 2, which had been seen when the claim was registered on " in row.sentence
+
+
+def test_only_unseen_seeds_count_beside_seen_ones(directory):
+    run(directory, LOWER)
+    study = run(directory, LOWER, HIGHER, seeds=range(6))
+    old, new = verdicts(study)
+    assert old.comparison.difference.clusters == 6 and new.comparison.difference.clusters == 3
+    panel = panel_of_claim(study, study.predicts[1])
+    assert sorted(set(panel.frame["seed"])) == [3, 4, 5]
+    gold = panel.completed.set_index(["level", "seed"])["gold"]
+    assert new.comparison.difference.mean == pytest.approx((gold["mixed"] - gold["current"]).mean())
+    # Each family is adjusted by itself.
+    assert old.p_holm == old.comparison.p_value and new.p_holm == new.comparison.p_value
+
+
+def test_a_withdrawn_claim_stays_in_its_family(directory):
+    run(directory, HIGHER, STALE)
+    study = run(directory, HIGHER)
+    (row,) = verdicts(study)
+    assert row.p_holm == pytest.approx(2 * row.comparison.p_value)
+    assert claim_level(study, study.predicts[0]) == 0.025
+    assert family_holm(study, {0: 0.02}) == {0: 0.04}
+    assert any(line.startswith("Withdrawn on ") and "within 0.3" in line for line in registration_lines(study))
+    # It can come back with its first registration.
+    again = run(directory, STALE, HIGHER)
+    assert not again.registration.withdrawn and [entry.seen for entry in again.registration.claims] == [(), ()]
+
+
+def test_before_the_first_look_claims_may_change_freely(directory):
+    start(directory, LOWER, seeds=range(6, 9))  # these seeds have no results
+    start(directory, HIGHER)
+    (entry,) = stored(directory).claims
+    assert (entry.seen, entry.replaces, stored(directory).withdrawn) == ((), "", ())
+
+
+def test_a_change_of_an_unseen_change_goes_back_to_the_first_claim(directory):
+    original = run(directory, LOWER).registration.claims[0]
+    start(directory, HIGHER)
+    start(directory, HIGHER | {"published": 2.0})
+    (entry,) = stored(directory).claims
+    assert (entry.seen, entry.replaces) == ((0, 1, 2), original.hash)
+    assert [old.hash for old in stored(directory).withdrawn] == [original.hash]
+
+
+def test_a_killed_command_has_shown_its_finished_jobs(directory):
+    """No page was written, so no look was recorded; the jobs printed their results."""
+    start(directory, LOWER)
+    start(directory, HIGHER)
+    assert [entry.seen for entry in stored(directory).claims] == [(0, 1, 2)]
+    assert [look.seeds for look in stored(directory).looks] == [(0, 1, 2)]
+
+
+def test_studies_of_the_same_jobs_share_a_registration(directory):
+    """Claims that are typed on the command line give the study another directory."""
+    run(directory, LOWER)
+    other = directory.with_name("study-typed")
+    other.mkdir()
+    for name in ("jobs", "full.json"):
+        (other / name).symlink_to(directory / name)
+    assert verdicts(run(other, HIGHER))[0].verdict == AFTER_LOOK
+
+
+def test_the_name_depends_on_the_jobs_alone():
+    def name(*words: str) -> str:
+        return registration_name(compose.check_command(["+recipe=study/ensemble_lambda", *words]))
+
+    claim = "study.predicts=[{metric:kl,level:0.5,direction:lower}]"
+    assert name() == name(claim) == name("study.until=decided") == name("seed=100,101") == name("seed=7")
+    assert name().startswith("ensemble_lambda-")
+    assert len({name(), name("size=smoke"), name("model=small"), name("study.size=quick")}) == 4
+
+
+def test_the_meaning_of_a_claim():
+    plan = {"compare": "beta", "baseline": 0.1, "by": "model", "until": None, "jobs": []}
+    claim = {"metric": "kl", "level": 1.0, "direction": "lower", "versus": None, "margin": 0.5, "by": "small"}
+    meaning = claim_meaning(plan, claim)
+    assert list(meaning) == sorted(meaning)
+    # A margin says nothing about a direction; levels and baseline have one spelling.
+    assert meaning == claim_meaning(plan, claim | {"level": "1", "versus": 0.1, "margin": 0.0, "published": None})
+    for change in ({"by": None}, {"direction": "higher"}, {"level": 2}, {"metric": "gold"}, {"published": 0.5}):
+        assert claim_meaning(plan, claim | change) != meaning
+    assert claim_meaning(plan | {"baseline": 0.2}, claim) != meaning
+    assert claim_meaning(plan | {"until": "decided"}, claim)["method"] == SEQUENTIAL
+
+
+def test_a_damaged_registration_is_refused(directory):
+    run(directory, HIGHER)
+    path = directory.parents[1] / "registrations" / f"{NAME}.json"
+    path.write_text(path.read_text()[:40])
+    with pytest.raises(ArtifactError, match="restore it from a copy"):
+        start(directory, HIGHER)
+
+
+def test_a_study_without_registration_records_no_look(make_study):
+    directory = make_study(seeds=2)
+    assert record_look(directory, [0]) == Registration()
+    assert registration_lines(read_study(directory)) == []
