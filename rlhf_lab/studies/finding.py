@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from rich.console import RenderableType
+from rich.text import Text
+
 from rlhf_lab.results.answer import Conclusion
 from rlhf_lab.results.wording import SMOKE_CAVEAT, compact, metric_phrase, p_equals, signed
 from rlhf_lab.statistics.inference import repetitions_to_decide
@@ -16,11 +19,18 @@ from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.look_log import LookLog
 from rlhf_lab.studies.pareto_front import pareto_conclusion
 from rlhf_lab.studies.replication import list_in_words
-from rlhf_lab.studies.table import LevelRow, MetricSection
+from rlhf_lab.studies.table import LevelRow, MetricSection, build_sections, rich_table
 from rlhf_lab.studies.verdict import ClaimVerdict, verdict_summary, verdicts
 
 SHOWN_CLAIMS = 4
 """Maximum number of claims written out in the conclusion; the table below it has all of them."""
+
+
+def finding_blocks(study: Study) -> list[RenderableType]:
+    """Return a study for a terminal: its finding, the limits of it, and the table."""
+    sections = build_sections(study)
+    conclusion = write_conclusion(study, sections)
+    return [Text(conclusion.sentence), Text(conclusion.caveat, style="dim"), rich_table(study, sections)]
 
 
 def write_conclusion(study: Study, sections: list[MetricSection]) -> Conclusion:

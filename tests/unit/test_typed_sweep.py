@@ -12,7 +12,7 @@ from support import command_inside
 
 from rlhf_lab.config import compose, typed_sweep
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.sweeps.sweep import done_words
+from rlhf_lab.sweeps.job_lines import done_words
 
 SWEEP = ("+recipe=reward_model", "algorithm.centering=0,0.01", "seed=0,1")
 
