@@ -135,6 +135,7 @@ def _write_report(directory: Path) -> tuple[str, str]:
     from rlhf_lab.results.answer import answer
     from rlhf_lab.results.rundir import read_run
 
+    console.inform("  writing the report")
     run = read_run(directory)
     run_answer = answer(run)
     write_report_of(run)

@@ -262,12 +262,12 @@ class Mirror:
 
     Args:
         path: the file; without it there are no bars.
-        prefix: text before the names of the bars.
+        label: what the other process does; it stands before the names of its bars.
     """
 
-    def __init__(self, path: Path, prefix: str = ""):
+    def __init__(self, path: Path, label: str):
         self.path = path
-        self.prefix = prefix
+        self.label = label
         self._tickers: dict[str, Ticker] = {}
         self._last = 0.0
 
@@ -302,7 +302,9 @@ class Mirror:
     def _show(self, bar: dict[str, Any]) -> None:
         ticker = self._tickers.get(bar["name"])
         if ticker is None:
-            ticker = self._tickers[bar["name"]] = Ticker(f"{self.prefix}{bar['name']}", bar["total"])
+            # The training loop of a stage has the name of the stage, which is not repeated.
+            name = bar["name"] if bar["name"] == self.label else f"{self.label}: {bar['name']}"
+            ticker = self._tickers[bar["name"]] = Ticker(name, bar["total"])
             _display.open(ticker)
         # This process may have noticed the loop late, so the times are those of the other one.
         ticker.started = time.monotonic() - bar["seconds"]

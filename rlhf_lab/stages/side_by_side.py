@@ -186,7 +186,7 @@ def _fork_builder(stage: Stage, started: float, error: Path) -> _StageProcess:
     pid = os.fork()
     if pid:
         os.close(write_end)
-        return _StageProcess(stage, pid, read_end, error, Mirror(bars, f"{stage.recipe}: "))
+        return _StageProcess(stage, pid, read_end, error, Mirror(bars, stage.recipe))
     status = 1
     try:
         die_with_parent(signal.SIGTERM)  # it saves, so the same command can resume

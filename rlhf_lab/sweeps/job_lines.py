@@ -18,9 +18,8 @@ from rich.markup import escape
 from rlhf_lab.config.overrides import level_name, literal
 from rlhf_lab.core.console import console
 from rlhf_lab.core.files import read_json, read_object
-from rlhf_lab.core.progress import Mirror, Ticker, draws_bars, progress
+from rlhf_lab.core.progress import Mirror, Ticker, clock, draws_bars, progress
 from rlhf_lab.reports.policy_table import number
-from rlhf_lab.results.wording import duration
 from rlhf_lab.studies.labels import configured_label
 from rlhf_lab.studies.look_log import NOT_NEEDED
 
@@ -121,7 +120,7 @@ class JobLines:
 
     def _mirror(self, index: int, directory: Path) -> None:
         if FOLLOWED in os.environ and index not in self._mirrors and (directory / BARS).exists():
-            self._mirrors[index] = Mirror(directory / BARS, f"job {index + 1}: ")
+            self._mirrors[index] = Mirror(directory / BARS, f"job {index + 1}")
         if index in self._mirrors:
             self._mirrors[index].update()
 
@@ -142,12 +141,12 @@ class JobLines:
         console.inform(f"  {escape(words)}{self._time_left()}", soft_wrap=True)
 
     def _time_left(self) -> str:
-        """Return "; about 3 minutes left", from the mean time of the jobs so far; empty if it is not known."""
+        """Return "; about 3:05 left", from the mean time of the jobs so far; empty if it is not known."""
         waiting = set(range(self.total)) - self._printed - self.stored
         if not (self.estimates and self._seconds and waiting):
             return ""
         mean = sum(self._seconds) / len(self._seconds)
-        return f"; about {duration(mean * len(waiting) / self.processes)} left"
+        return f"; about {clock(mean * len(waiting) / self.processes)} left"
 
 
 def job_finished() -> None:

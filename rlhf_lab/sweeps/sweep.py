@@ -449,6 +449,7 @@ def _write_results(directory: Path, jobs: int) -> int:
     from rlhf_lab.studies.frame import read_study
 
     typed_sweep.choose_metrics(directory)
+    console.inform("  writing the tables and the report")
     report = write_study_report(directory)
     study = read_study(directory)
     if study.completed.empty:

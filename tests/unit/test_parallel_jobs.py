@@ -16,6 +16,7 @@ from rlhf_lab.config import root
 from rlhf_lab.core import machine
 from rlhf_lab.core.console import QUIET, VERBOSITY, console
 from rlhf_lab.core.machine import PROCESSES
+from rlhf_lab.studies.labels import configured_label
 from rlhf_lab.sweeps import sweep
 from rlhf_lab.sweeps.job_lines import JobLines, done_words, job_finished, job_words
 
@@ -58,15 +59,15 @@ def test_a_study_prints_one_line_per_job_with_the_time_left(study):
         record(study, 1, 30.0)
         job_finished()
     assert printed.get().splitlines() == [
-        "  job 1 of 3 done: algorithm.beta=1 seed=1: gold 1.21 ±0.08, 60 s; about 2.0 min left",
-        "  job 2 of 3 done: algorithm.beta=2 seed=1: gold 1.21 ±0.08, 30 s; about 45 s left",
+        "  job 1 of 3 done: algorithm.beta=1 seed=1: gold 1.21 ±0.08, 60 s; about 2:00 left",
+        "  job 2 of 3 done: algorithm.beta=2 seed=1: gold 1.21 ±0.08, 30 s; about 0:45 left",
     ]
 
 
 def test_jobs_of_other_processes_get_their_line_from_the_process_of_the_study(study):
     with console.capture() as printed, lines_of(study, processes=2).shown(in_process=False):
         record(study, 2, 12.0)
-    assert printed.get() == "  job 3 of 3 done: algorithm.beta=3 seed=1: gold 1.21 ±0.08, 12 s; about 12 s left\n"
+    assert printed.get() == "  job 3 of 3 done: algorithm.beta=3 seed=1: gold 1.21 ±0.08, 12 s; about 0:12 left\n"
 
 
 def test_stored_jobs_say_nothing_about_the_time_left(study):
@@ -195,3 +196,16 @@ def test_parallel_jobs_get_different_gpus(four_gpus, job, gpu):
 def test_a_job_of_several_processes_keeps_all_gpus(four_gpus):
     sweep._take_gpu(checked("sft", "sharding=ddp", "sharding.processes=2"), 1)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({}, None),
+        ({"algorithm.beta": "β = {}"}, "β = 0.1"),
+        ({"algorithm.beta": {"0.1": "weak"}}, "weak"),
+        ({"algorithm.beta": {"0.3": "strong"}}, None),
+    ],
+)
+def test_labels_are_texts_with_the_value_or_names_of_values(labels, expected):
+    assert configured_label(labels, "algorithm.beta", "0.1") == expected

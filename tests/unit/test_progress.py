@@ -115,7 +115,7 @@ def test_bars_of_another_process_are_mirrored(tmp_path, terminal, monkeypatch):
     path = tmp_path / "bars.json"
     monkeypatch.setattr(progress_module, "PUBLISH_SECONDS", -1.0)
     monkeypatch.setenv(PUBLISHED, str(path))
-    mirror = Mirror(path, "dpo: ")
+    mirror = Mirror(path, "dpo")
     with progress("sampling", 40, 4) as ticker:
         ticker.advance(6, note="x")
         assert terminal.getvalue() == ""  # it does not own the terminal
@@ -143,7 +143,7 @@ def test_a_process_without_loops_publishes_no_bars(tmp_path, terminal, monkeypat
 
 def test_a_file_that_cannot_be_read_shows_nothing(tmp_path):
     path = tmp_path / "bars.json"
-    mirror = Mirror(path)
+    mirror = Mirror(path, "dpo")
     mirror.update()
     path.write_text('[{"name": "cut')
     mirror._last = 0.0
