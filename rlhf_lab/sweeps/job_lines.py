@@ -43,7 +43,8 @@ class JobLines:
         directory: the study directory.
         stored: indices of the jobs whose result was in the store before the study started.
         processes: number of jobs that run at the same time.
-        estimates: True to estimate the time left; a study that stops when decided has its own estimate.
+        estimates: True to estimate the time left. A study that stops when decided has its own estimate, and Slurm
+            decides how many jobs run at the same time.
     """
 
     ticker: Ticker

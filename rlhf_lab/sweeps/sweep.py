@@ -93,10 +93,12 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises errors, and `main` explains them
     try:
         arguments = _hydra_arguments(command, study, directory, config_dir)
-        processes = int(os.environ[PROCESSES])
-        lines = JobLines(directory, stored, processes, estimates=study.until is None)
-        in_process = processes == 1 and _chosen_launcher(command) not in SUBMITIT
-        with stopping, lines.shown(in_process=in_process):
+        runs_here = _runs_here(command, arguments)
+        processes = 1 if runs_here else int(os.environ[PROCESSES])
+        # Slurm decides how many jobs run at the same time.
+        estimates = study.until is None and _chosen_launcher(command) != "submitit_slurm"
+        lines = JobLines(directory, stored, processes, estimates=estimates)
+        with stopping, lines.shown(in_process=runs_here):
             _launch_jobs(command, arguments, directory, launch)
     finally:
         failed = _write_results(directory, len(stages))
@@ -298,6 +300,17 @@ def _hydra_arguments(
         os.environ[SWEEP] = str(os.getpid())
     settings = [setting.format(processes=processes) for setting in LAUNCHERS.get(launcher or "", ())]
     return [*flags, *settings, *arguments]  # argparse refuses flags between settings
+
+
+def _runs_here(command: compose.Command, arguments: Sequence[str]) -> bool:
+    """Return True if the jobs run in this process, one after another.
+
+    Args:
+        arguments: Hydra's command line, to which `_hydra_arguments` may have added joblib.
+    """
+    if "hydra/launcher=joblib" in arguments:  # with a single process, joblib calls its jobs directly
+        return os.environ[PROCESSES] == "1"
+    return _chosen_launcher(command) in (None, "basic")
 
 
 def _chosen_launcher(command: compose.Command) -> str | None:

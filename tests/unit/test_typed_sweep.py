@@ -140,3 +140,24 @@ def test_a_stopped_sweep_without_a_complete_job_has_no_empty_tables(tmp_path):
         "  writing the tables and the report",
         f"no job is complete, so there is no table; report {directory / 'report.html'}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "processes", "expected"),
+    [
+        ([], "1", True),
+        (["hydra/launcher=basic"], "2", True),
+        (["hydra/launcher=joblib"], "1", True),
+        (["hydra/launcher=joblib"], "2", False),
+        (["hydra/launcher=submitit_slurm"], "1", False),
+    ],
+)
+def test_which_jobs_run_in_the_process_of_the_study(monkeypatch, words, processes, expected):
+    command = compose.check_command([*SWEEP, *words])
+    monkeypatch.setenv(sweep.PROCESSES, processes)
+    assert sweep._runs_here(command, words) is expected
+
+
+def test_joblib_that_the_study_adds_starts_processes(monkeypatch):
+    monkeypatch.setenv(sweep.PROCESSES, "2")
+    assert not sweep._runs_here(compose.check_command([*SWEEP]), ["hydra/launcher=joblib"])
