@@ -1,6 +1,7 @@
 """Command line: compose → check → plan → run → result.
 
     python -m rlhf_lab                             list the recipes
+    python -m rlhf_lab demo [override …]           run a small complete example in about a minute
     python -m rlhf_lab +recipe=dpo_iterative       run one; add overrides such as model=small algorithm.beta=0.1
     python -m rlhf_lab +recipe=study/buffers       run a study: a sweep that ends in one table and one plot
     python -m rlhf_lab report DIR                  write the report of a run or study, finished or not
@@ -31,6 +32,7 @@
     python -m rlhf_lab NAME --help                 show the arguments of a sub-command
     python -m rlhf_lab --version                   print version and commit
 
+-q prints errors and results only, -v prints more detail. A run directory has all of it in log.txt.
 Everything is checked before torch is imported. Exit status: 0 done, 1 failed, 2 the command or its input is wrong,
 3 paused by the monitor and saved, 130 interrupted and saved.
 """
@@ -43,6 +45,7 @@ import select
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -57,6 +60,7 @@ from rich.markup import escape
 from rlhf_lab import __version__
 from rlhf_lab.cli import summary
 from rlhf_lab.cli.table import COMMANDS, LISTING, description_of, needs_words
+from rlhf_lab.cli.verbosity import take_flags
 from rlhf_lab.config import compose, inventory, words
 from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.core import invocation
@@ -111,7 +115,7 @@ def _run_to_status(arguments: Sequence[str]) -> int:
     """Run a command line and turn every expected error into a message and an exit status."""
     try:
         _require_text(arguments)
-        status = _dispatch(arguments)
+        status = _dispatch(take_flags(arguments))
         # Flush here, so that a closed pipe is caught below and not reported while Python shuts down.
         sys.stdout.flush()
         return status
@@ -124,6 +128,7 @@ def _run_to_status(arguments: Sequence[str]) -> int:
         leave_closed_pipe()
     except LabError as error:
         console.print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
+        console.detail(traceback.format_exc(), markup=False, soft_wrap=True)
         return FAILED
     except OSError as error:
         explanation = storage_error(error) or _permission_hint(error)
@@ -154,7 +159,12 @@ def _dispatch(arguments: Sequence[str]) -> int:
         return WRONG_INPUT
     else:
         outcome = COMMANDS[first](arguments[1:]) or OK
-        return outcome if isinstance(outcome, int) else run_command(outcome)
+        if isinstance(outcome, int):
+            return outcome
+        status = run_command(outcome.words)
+        if status == OK and outcome.closing:
+            console.inform(outcome.closing, markup=False, soft_wrap=True)
+        return status
     return OK
 
 
@@ -262,12 +272,14 @@ def _run_single(command: compose.Command, started: float, launch_note: str) -> i
     check_outputs(outputs, writes=stage.result() is None)
     preflight.check([stage])
     if launch_note and os.environ.get("RANK", "0") == "0":
-        console.print(f"  {escape(launch_note)}", soft_wrap=True)
+        console.inform(f"  {escape(launch_note)}", soft_wrap=True)
     if checked.size == "smoke":
-        console.print(f"[yellow]{NOTICE}[/]", soft_wrap=True)
+        console.inform(f"[yellow]{NOTICE}[/]", soft_wrap=True)
     names_critic = any("critic=" in override for override in command.overrides)
     if getattr(checked.algorithm, "critic", "") == "zero" and not names_critic:
-        console.print("  the reward uses no reward model, so the critic starts from the policy (algorithm.critic=zero)")
+        console.inform(
+            "  the reward uses no reward model, so the critic starts from the policy (algorithm.critic=zero)"
+        )
     status, result = run_stage(stage, started)
     if status == OK and (failure := result.get("failure")):
         console.print(f"[bold red]failed:[/] {escape(failure)}", soft_wrap=True)
@@ -357,19 +369,20 @@ def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[s
     remove_abandoned()
     local_processes = int(os.environ.get(PROCESSES, os.environ.get("LOCAL_WORLD_SIZE", "1")))
     set_threads(stage.config, local_processes)
-    try:
-        with ranks.group(ranks.device(stage.config.runtime.device), stage.config.sharding.timeout_minutes):
-            console.quiet = not ranks.is_main()  # only rank 0 prints
-            summary.print_plan(stage, started)
-            summary.print_memory(memory_lines(stage))
-            side_by_side.build(stage, started)
-            result = ensure(stage, started)
-    except Paused as stop:
-        console.print(f"[yellow]paused:[/] {escape(str(stop))}", soft_wrap=True)
-        return PAUSED, {"status": "paused", "error": str(stop)}
-    except Interrupted as stop:
-        console.print(f"[yellow]interrupted:[/] {stop}; the same command resumes from here")
-        return INTERRUPTED, {"status": "interrupted", "error": str(stop)}
-    if not console.quiet:
-        summary.print_result(stage, result, time.time() - started)
+    with console.logged(stage.directory):
+        try:
+            with ranks.group(ranks.device(stage.config.runtime.device), stage.config.sharding.timeout_minutes):
+                console.quiet = not ranks.is_main()  # only rank 0 prints
+                summary.print_plan(stage, started)
+                summary.print_memory(memory_lines(stage))
+                side_by_side.build(stage, started)
+                result = ensure(stage, started)
+        except Paused as stop:
+            console.print(f"[yellow]paused:[/] {escape(str(stop))}", soft_wrap=True)
+            return PAUSED, {"status": "paused", "error": str(stop)}
+        except Interrupted as stop:
+            console.print(f"[yellow]interrupted:[/] {stop}; the same command resumes from here")
+            return INTERRUPTED, {"status": "interrupted", "error": str(stop)}
+        if not console.quiet:
+            summary.print_result(stage, result, time.time() - started)
     return OK, result

@@ -18,9 +18,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console, RenderableType
+from rich.text import Text
+
 from rlhf_lab import main
+from rlhf_lab.cli.summary import number_blocks
 from rlhf_lab.config import compose
 from rlhf_lab.config.overrides import literal
+from rlhf_lab.core.console import LOG_WIDTH
+from rlhf_lab.core.files import read_object
 from rlhf_lab.stages import artifacts
 from rlhf_lab.sweeps.sweep import study_dir
 
@@ -47,8 +53,25 @@ class CommandResult:
         return self.directory / "report.html"
 
 
+def _as_html(blocks: Sequence[RenderableType]) -> str:
+    """Return console output as HTML; all text in it is escaped."""
+    recorder = Console(file=io.StringIO(), record=True, width=LOG_WIDTH, highlight=False, emoji=False)
+    for block in blocks:
+        recorder.print(block)
+    return recorder.export_html(inline_styles=True, code_format='<pre style="line-height: 1.3">{code}</pre>')
+
+
 class RunResult(CommandResult):
-    """Completed run."""
+    """Completed run. A notebook shows its answer and its table."""
+
+    def _repr_html_(self) -> str:
+        from rlhf_lab.results.answer import answer
+        from rlhf_lab.results.stage import stage_settings
+
+        conclusion = answer(self._run)
+        result = read_object(self.directory / "result.json")
+        numbers = number_blocks(result, stage_settings(self._run).clusters)
+        return _as_html([Text(conclusion.sentence, style="bold"), Text(conclusion.caveat, style="dim"), *numbers])
 
     @cached_property
     def _run(self) -> StoredRun:
@@ -94,7 +117,12 @@ class RunResult(CommandResult):
 
 
 class StudyResult(CommandResult):
-    """Jobs of a study or sweep, complete or not."""
+    """Jobs of a study or sweep, complete or not. A notebook shows its finding and its table."""
+
+    def _repr_html_(self) -> str:
+        from rlhf_lab.studies.finding import finding_blocks
+
+        return _as_html(finding_blocks(self._study))
 
     @cached_property
     def _study(self) -> Study:

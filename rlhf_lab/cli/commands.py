@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_lab.cli import summary
+from rlhf_lab.cli.recipe_command import RecipeCommand
 from rlhf_lab.config import check, compose, registry, typed_sweep
 from rlhf_lab.config.overrides import forced
 from rlhf_lab.config.schema import did_you_mean
@@ -65,7 +66,18 @@ def rescore_command(arguments: Sequence[str]) -> None:
     summary.print_rescored([weighting.summary() for weighting in rescored])
 
 
-def attack_command(arguments: Sequence[str]) -> list[str]:
+def demo_command(arguments: Sequence[str]) -> RecipeCommand:
+    """`demo [override …]`: run a small complete example in about a minute; nothing is downloaded.
+
+    It trains an SFT policy, a reward model and DPO in a simulated world, and prints a table, the path of the report,
+    and what to try next. It is +recipe=dpo with fewer data; overrides such as algorithm.beta=0.05 change it.
+    """
+    from rlhf_lab.cli.demo import prepare
+
+    return prepare(arguments)
+
+
+def attack_command(arguments: Sequence[str]) -> RecipeCommand:
     """`attack [needs.reward=RUN | reward=NAME …] [needs.policy=RUN …]`: search for responses that a reward prefers.
 
     The same as +recipe=attack. The reward is a reward model (`needs.reward=RUN`), a function of yours
@@ -75,7 +87,7 @@ def attack_command(arguments: Sequence[str]) -> list[str]:
     The run directory has card.md, transcripts.jsonl, exploits.jsonl (pairs for data=pairs) and exploit_suite.yml (for
     eval_suite). docs/attack.md.
     """
-    return ["+recipe=attack", *arguments]
+    return RecipeCommand(["+recipe=attack", *arguments])
 
 
 def monitor_command(arguments: Sequence[str]) -> None:

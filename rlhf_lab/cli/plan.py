@@ -15,6 +15,7 @@ from rlhf_lab.config.schema import did_you_mean
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import write_text
+from rlhf_lab.core.progress import tracked
 from rlhf_lab.memory import recipe_table
 from rlhf_lab.memory.device import Device, device, processes
 from rlhf_lab.memory.devices import CARD_GB
@@ -37,11 +38,14 @@ def run(arguments: Sequence[str]) -> None:
     command = _check_single_job([word for word in words if word not in card_words])
     root = artifacts.plan(command.configs[0], command.recipe or "")
     machine = device(root.config)
-    plans = [plan_stage(stage, processes(stage.config, machine), cuda=machine.cuda) for stage in root.upstream()]
+    plans = []
+    for stage in tracked(list(root.upstream()), "stages"):
+        plans.append(plan_stage(stage, processes(stage.config, machine), cuda=machine.cuda))
     for plan in plans:
         show_stage(plan, machine)
     # If the memory size is unknown, share() is None and every plan counts as fitting.
     if any(plan.peak > (machine.share(plan.processes) or plan.peak) for plan in plans):
+        console.inform("not all stages fit; searching for settings with which they do")
         # Settings that cost only time are tried before those that change the arithmetic.
         hint = smallest_change(root, machine)
         fix = "none of the settings that were tried"
@@ -90,7 +94,7 @@ def card_table(root: artifacts.Stage, cards: Sequence[int]) -> Table:
     table.add_column("stage", style="bold")
     for card in cards:
         table.add_column(f"{card} GB", justify="right")
-    for stage in root.upstream():
+    for stage in tracked(list(root.upstream()), "numbers of GPUs"):
         for frugal in (False, True):
             # The second row per stage shows how far settings that only cost time would help.
             counts = [min_devices(stage, card * CARD_GB, frugal=frugal) for card in cards]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from rlhf_lab.config import compose, inventory, root
 from rlhf_lab.config.overrides import literal
@@ -19,6 +21,7 @@ from rlhf_lab.core.redaction import redacted
 from rlhf_lab.reports.policy_table import PolicyTable, number
 from rlhf_lab.results import written
 from rlhf_lab.stages import artifacts
+from rlhf_lab.training.settings import ClusterUnit
 
 
 def list_recipes(commands: Sequence[str]) -> None:
@@ -74,22 +77,22 @@ def _sweep_lines(command: compose.Command) -> list[str]:
 def print_plan(stage: artifacts.Stage, started: float) -> None:
     """Print the first lines of a run: its question, the reused stages and the stages to build."""
     question = escape(redacted(stage.config.question))
-    console.print(f"[bold]{stage.recipe}[/]: {question}", soft_wrap=True)
+    console.inform(f"[bold]{stage.recipe}[/]: {question}", soft_wrap=True)
     for needed in stage.upstream():
         line = f"{needed.recipe:<14} {needed.directory}"
         if needed.result() and not stage.config.artifacts.refresh:
-            console.print(f"  reuse  {line}  [dim]{artifacts.age(needed)}[/]", soft_wrap=True)
+            console.inform(f"  reuse  {line}  [dim]{artifacts.age(needed)}[/]", soft_wrap=True)
         else:
             resumed = " from its checkpoint" if (needed.directory / "checkpoint.pt").exists() else ""
             reason = None if needed.config.artifacts.refresh else needed.changed_code()
             again = f"  [dim]again: {escape(reason)}[/]" if reason else ""
-            console.print(f"  build  {line}{resumed}{again}", soft_wrap=True)
+            console.inform(f"  build  {line}{resumed}{again}", soft_wrap=True)
 
 
 def print_memory(lines: Sequence[str]) -> None:
     """Print the memory that the run needs."""
     for line in lines:
-        console.print(f"  {escape(line)}", soft_wrap=True)
+        console.inform(f"  {escape(line)}", soft_wrap=True)
 
 
 def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float) -> None:
@@ -103,16 +106,27 @@ def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float)
         console.print(f"  [dim]note: {escape(note)}[/]", soft_wrap=True)
     # A run whose stages are all reused has built no world, so the measures come from its manifest.
     measures.recall(stage.directory)
-    policies = PolicyTable(result["policies"], clusters=stage.config.algorithm.clusters)
-    if policies.columns:
-        console.print(policies)
+    for block in number_blocks(result, stage.config.algorithm.clusters):
+        console.print(block)
+    console.print(f"run     {stage.directory}\nreport  {stage.directory / 'report.html'}", soft_wrap=True)
+    console.print(f"[dim]{seconds:.0f} s[/]")
+
+
+def number_blocks(result: Mapping[str, Any], clusters: ClusterUnit) -> list[RenderableType]:
+    """Return the numbers of a run: the table of its policies, and the metrics of the stage itself.
+
+    Args:
+        result: content of result.json.
+        clusters: unit by which the intervals are clustered.
+    """
+    policies = PolicyTable(result["policies"], clusters=clusters)
+    blocks: list[RenderableType] = [policies] if policies.columns else []
     shown = [name for name in result.get("primary", []) if name in result["metrics"]]
     # Align the numbers in one column.
     width = max(map(len, shown), default=0)
     for name in shown:
-        console.print(f"  {name:<{width}}  {number(result['metrics'][name])}")
-    console.print(f"run     {stage.directory}\nreport  {stage.directory / 'report.html'}", soft_wrap=True)
-    console.print(f"[dim]{seconds:.0f} s[/]")
+        blocks.append(Text(f"  {name:<{width}}  {number(result['metrics'][name])}"))
+    return blocks
 
 
 def _write_report(directory: Path) -> tuple[str, str]:
@@ -121,6 +135,7 @@ def _write_report(directory: Path) -> tuple[str, str]:
     from rlhf_lab.results.answer import answer
     from rlhf_lab.results.rundir import read_run
 
+    console.inform("  writing the report")
     run = read_run(directory)
     run_answer = answer(run)
     write_report_of(run)

@@ -1,25 +1,162 @@
-"""Console output and progress of a run: a progress bar on a terminal, an occasional line in a log."""
+"""Console of a process: what a command prints, how much of it, and the log file that keeps it.
+
+There are three kinds of output. `print` is for results and errors, `inform` for the course of a run, which `-q` omits,
+and `detail` for lines that only `-v` shows. All of them go to the open logs (`logged`) as plain text with times.
+Progress bars are in progress.py.
+"""
 
 from __future__ import annotations
 
+import io
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NoReturn
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, NoReturn
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.control import Control
+
+from rlhf_lab.core.redaction import redacted
 
 CLOSED_PIPE = 141
 """Exit status of a command whose output pipe was closed, e.g. by `| head`: 128 + SIGPIPE, the convention of shells."""
+VERBOSITY = "RLHF_LAB_VERBOSITY"
+"""Environment variable with the verbosity of a command, so that the processes that it starts inherit it."""
+QUIET, VERBOSE = "quiet", "verbose"
+"""Values of `VERBOSITY`; without one, results and the course of a run are printed."""
+LOG_WIDTH = 140
+"""Columns of output that no terminal shows."""
+LOG_FILE = "log.txt"
+"""File of a run directory with what the console printed while the run was built."""
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-class _Console(Console):
+@dataclass
+class _Log:
+    """Log file that is being written.
+
+    Attributes:
+        path: the file; nothing is written before its directory exists.
+        pending: lines to be written once it does.
+        muted: True if another process writes what this one prints.
+    """
+
+    path: Path
+    pending: list[str] = field(default_factory=list)
+    muted: bool = False
+
+    def add(self, lines: list[str]) -> None:
+        if self.muted:
+            return
+        self.pending += lines
+        if not self.pending or not self.path.parent.is_dir():
+            return
+        # A log is less important than the run: the run itself reports a disk that refuses writes.
+        with suppress(OSError):
+            with self.path.open("a", encoding="utf-8", errors="replace") as file:
+                file.writelines(self.pending)
+            self.pending.clear()
+
+
+class LabConsole(Console):
+    """Console that also writes to log files, and can divert its output to a file."""
+
+    def __init__(self, **options: Any):
+        # Without emoji=False, rich would print the hub data set `name:train:50` with a picture of a train.
+        super().__init__(highlight=False, emoji=False, **options)
+        self._logs: list[_Log] = []
+        self._diverted: IO[str] | None = None
+
     def on_broken_pipe(self) -> None:
         leave_closed_pipe()
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print a result or an error."""
+        # A progress bar moves the cursor with control codes, which are no output.
+        if objects and all(isinstance(item, Control) for item in objects):
+            super().print(*objects, **options)
+            return
+        if self.quiet:
+            return
+        if self._diverted is None:
+            super().print(*objects, **options)
+        else:
+            self._diverted.write(_as_text(objects, options))
+        self._log(objects, options)
+
+    def inform(self, *objects: Any, **options: Any) -> None:
+        """Print a line about the course of a run; `-q` omits it."""
+        if os.environ.get(VERBOSITY) != QUIET:
+            self.print(*objects, **options)
+        elif not self.quiet:
+            self._log(objects, options)
+
+    def detail(self, *objects: Any, **options: Any) -> None:
+        """Print a line that only `-v` shows."""
+        if os.environ.get(VERBOSITY) == VERBOSE:
+            self.print(*objects, **options)
+        elif not self.quiet:
+            self._log(objects, options)
+
+    @contextmanager
+    def logged(self, directory: Path) -> Iterator[None]:
+        """Append what is printed in this block to the log of a run directory, each line with its time."""
+        path = directory / LOG_FILE
+        if any(log.path == path for log in self._logs):
+            yield
+            return
+        log = _Log(path)
+        self._logs.append(log)
+        try:
+            yield
+        finally:
+            log.add([])
+            self._logs.remove(log)
+
+    @contextmanager
+    def diverted(self, file: IO[str]) -> Iterator[None]:
+        """Write what is printed in this block to a file, as plain text. Progress bars stay where they are."""
+        # `file` is the standard output at the time of a call, which the caller may redirect for libraries that print.
+        pinned, self.file = self._file, self.file
+        outer, self._diverted = self._diverted, file
+        try:
+            yield
+        finally:
+            self._diverted = outer
+            self._file = pinned
+
+    @property
+    def diverted_to(self) -> IO[str] | None:
+        """File that gets the output in place of the standard output; None if nothing is diverted."""
+        return self._diverted
+
+    def print_for_parent(self) -> None:
+        """Print to the standard output of a forked process whose parent prints and logs all that it reads from it."""
+        self._diverted = self._file = None
+        for log in self._logs:
+            log.muted = True
+
+    def _log(self, objects: tuple[Any, ...], options: dict[str, Any]) -> None:
+        if not self._logs:
+            return
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        text = redacted(_as_text(objects, options))
+        lines = [f"{stamp}  {line}".rstrip() + "\n" for line in text.splitlines()]
+        for log in self._logs:
+            log.add(lines)
+
+
+def _as_text(objects: tuple[Any, ...], options: dict[str, Any]) -> str:
+    """Return output as plain text without control characters."""
+    text = io.StringIO()
+    Console(file=text, width=LOG_WIDTH, highlight=False, emoji=False, color_system=None).print(*objects, **options)
+    return CONTROL_CHARACTERS.sub("", text.getvalue())
 
 
 def leave_closed_pipe() -> NoReturn:
@@ -29,62 +166,14 @@ def leave_closed_pipe() -> NoReturn:
     raise SystemExit(CLOSED_PIPE)
 
 
-def open_console() -> Console:
+def open_console() -> LabConsole:
     """Open the console of this process. Its width is the terminal's or COLUMNS; a log without a width gets 140."""
-    # Without emoji=False, rich would print the hub data set `name:train:50` with a picture of a train.
-    opened = _Console(highlight=False, emoji=False)
+    opened = LabConsole()
     if opened.is_terminal or os.environ.get("COLUMNS"):
         return opened
-    return _Console(highlight=False, emoji=False, width=140)
+    return LabConsole(width=LOG_WIDTH)
 
 
 console = open_console()
-QUIET_SECONDS = 15.0
-"""Minimum seconds between two progress lines if the output is not a terminal."""
 # transformers imports DeepSpeed if it is installed, and DeepSpeed then warns on every machine without a GPU
 logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in record.getMessage())
-
-
-class Ticker:
-    """Progress of one piece of work. `advance` is cheap enough to call at every step."""
-
-    def __init__(self, name: str, total: int, bar: Progress | None):
-        self.name = name
-        self.total = total
-        self.done = 0
-        self._bar = bar
-        self._task = bar.add_task(name, total=total, note="") if bar else None
-        self._start = self._last = time.monotonic()
-
-    def advance(self, amount: int = 1, note: str = "") -> None:
-        self.done += amount
-        # rich returns a task id for each bar; both are None if the output is a log
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=self.done, note=note)
-        elif time.monotonic() - self._last > QUIET_SECONDS:
-            self._last = time.monotonic()
-            seconds_each = (self._last - self._start) / max(1, self.done)
-            seconds_left = seconds_each * (self.total - self.done)
-            console.print(f"  {self.name}: {self.done}/{self.total}, about {seconds_left:.0f} s left  {note}")
-
-
-@contextmanager
-def progress(name: str, total: int, done: int = 0) -> Iterator[Ticker]:
-    """Show a progress bar on a terminal; print a line every 15 seconds elsewhere."""
-    if not console.is_terminal:
-        ticker = Ticker(name, total, None)
-        ticker.advance(done)
-        yield ticker
-        return
-    columns = (
-        TextColumn("  {task.description}"),
-        BarColumn(bar_width=30),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("[dim]{task.fields[note]}"),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        ticker = Ticker(name, total, bar)
-        ticker.advance(done)
-        yield ticker

@@ -22,7 +22,7 @@ def remember() -> None:
     global _building
     _building = False
     # In the environment, because the processes of a stage and the jobs of a sweep inherit it.
-    os.environ[COMMAND] = shlex.join([*_program(), *redacted_arguments(sys.argv[1:])])
+    os.environ[COMMAND] = shlex.join([*program(), *redacted_arguments(sys.argv[1:])])
 
 
 def add_arguments(arguments: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ def building() -> bool:
     return _building
 
 
-def _program() -> list[str]:
+def program() -> list[str]:
     """Return `rlhf-lab` if the user typed that, else `python -m rlhf_lab`; under torchrun, torchrun with options."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         processes = int(os.environ["WORLD_SIZE"])

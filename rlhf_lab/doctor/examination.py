@@ -51,11 +51,11 @@ def run(arguments: Sequence[str]) -> None:
     overrides = [word for word in arguments if not word.startswith("to=")]
     stage = _plan_stage(overrides)
     outputs = Path(stage.config.outputs)
-    with console.status("checking the machine"):
-        results = examine_machine(outputs)
+    console.inform("checking the machine")
+    results = examine_machine(outputs)
     subject_text = ""
     if any(_key(word).partition(".")[0] not in NOT_ABOUT_MODEL for word in overrides):
-        console.print("checking the model; this can take minutes for a large one")
+        console.inform("checking the model; this can take minutes for a large one")
         with temporary_directory(outputs) as directory:
             subject_text = _examine(stage, directory, results)
     console.print(report.table(results))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeVar
 
 from rlhf_lab.core.errors import LabError
+from rlhf_lab.core.progress import tracked
 
 Status = Literal["pass", "fail", "skip"]
 Examined = TypeVar("Examined")
@@ -73,17 +74,21 @@ def examine(
         subject: argument of the checks.
         capacity: number of copies of the model that fit into free memory.
     """
-    for check in checks:
+    for check in tracked(checks, group):
         if check.copies > capacity:
             reason = f"needs memory for {check.copies} more copies of the model, {capacity:.1f} fit"
             result = CheckResult("skip", reason, hint="run it on a machine with more memory, or on a smaller model")
+            yield replace(result, name=check.name, group=group)
         else:
-            result = _run_check(check, subject)
-        yield replace(result, name=check.name, group=group)
+            yield examine_one(group, check, subject)
+
+
+def examine_one(group: str, check: DoctorCheck[Examined], subject: Examined) -> CheckResult:
+    """Return the result of one check; an exception becomes a failed result."""
+    return replace(_run_check(check, subject), name=check.name, group=group)
 
 
 def _run_check(check: DoctorCheck[Examined], subject: Examined) -> CheckResult:
-    """Return the result of one check; an exception becomes a failed result."""
     try:
         return check.ask(subject)
     except Exception as error:  # any error of a model, a tokenizer or a library is what the doctor looks for

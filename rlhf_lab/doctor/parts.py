@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from rlhf_lab.core.machine import usable_cores
-from rlhf_lab.doctor.findings import CheckResult, DoctorCheck, examine, pass_or_fail
+from rlhf_lab.core.progress import progress
+from rlhf_lab.doctor.findings import CheckResult, DoctorCheck, examine_one, pass_or_fail
 from rlhf_lab.doctor.installation import install_line, installed, requirements, unmet_requirements
 
 SECONDS = 90
@@ -101,13 +102,17 @@ def examine_parts() -> list[CheckResult]:
     checks = [DoctorCheck(library.package, library.ask) for library in LIBRARIES]
     checks += [DoctorCheck(program.command[0], program.ask) for program in PROGRAMS]
     # Threads suffice, because each check waits for a separate process.
-    with ThreadPoolExecutor(min(AT_ONCE, usable_cores())) as pool:
-        return [result for results in pool.map(_examine_part, checks) for result in results]
+    results = []
+    with ThreadPoolExecutor(min(AT_ONCE, usable_cores())) as pool, progress("optional parts", len(checks)) as ticker:
+        for result in pool.map(_examine_part, checks):
+            results.append(result)
+            ticker.advance()
+    return results
 
 
-def _examine_part(check: DoctorCheck) -> list[CheckResult]:
+def _examine_part(check: DoctorCheck) -> CheckResult:
     """Run the check of one part; a separate function, so that the threads of the pool do the work."""
-    return list(examine("optional parts", [check], None))
+    return examine_one("optional parts", check, None)
 
 
 def _try_start(command: list[str], version: str, tolerance: str, hint: str) -> CheckResult:

@@ -15,6 +15,7 @@ from torch import nn
 
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import read_json, read_object
+from rlhf_lab.core.progress import tracked
 from rlhf_lab.evaluations.evaluator import heldout_evaluator
 from rlhf_lab.evaluations.settings import Compare
 from rlhf_lab.models.build import load_encoder, load_policy
@@ -40,7 +41,7 @@ class ComparePolicies:
         compared = self.settings.compared_roles(self.run.config)
         roles = ["reference", *(role for role in compared if role in self.run.needs)]
         policies = []
-        for role in roles:
+        for role in tracked(roles, "policies"):
             name = self._policy_name(role)
             # A model is loaded only if its summary is not stored yet.
             summary = evaluator.find(name) or evaluator.evaluate(name, self._load_comparable(role))

@@ -20,6 +20,7 @@ from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.metrics import metric as metric_of
+from rlhf_lab.core.progress import labelled
 from rlhf_lab.core.types import Reward
 from rlhf_lab.evaluations.clips import write_clips
 from rlhf_lab.evaluations.policy_log import PolicyLog
@@ -105,15 +106,17 @@ class Evaluator(PolicyLog):
             return summary
         rows = self.sample(name, model, samples_per_prompt)
         self._reference_rows = self._reference_rows or rows  # the first policy evaluated is the reference
-        metrics = {**self._summarise(rows), **self._greedy(model, rows), **self._pair_metrics(model)}
+        with labelled(name):
+            metrics = {**self._summarise(rows), **self._greedy(model, rows), **self._pair_metrics(model)}
         return self.add(name, rows, metrics)
 
     def sample(self, name: str, model: nn.Module, samples_per_prompt: int | None = None) -> list[dict[str, Any]]:
         """Return scored responses to the held-out prompts, prompt-major. `name` is part of the seed of the sampling."""
         seed = self.run.seed(f"evaluation/{name}", self.settings.seed)
         group_size = samples_per_prompt or self.settings.samples_per_prompt
-        collected = self.collector.collect(model, self.tasks, group_size, seed, prompts=self.prompt_ids)
-        return self._episode_rows(name, model, collected)
+        with labelled(name):
+            collected = self.collector.collect(model, self.tasks, group_size, seed, prompts=self.prompt_ids)
+            return self._episode_rows(name, model, collected)
 
     def _episode_rows(self, name: str, model: nn.Module, collected: list[list[Episode]]) -> list[dict[str, Any]]:
         """Return one row per episode, prompt-major: its text, its ground truth, its reward and its KL."""
@@ -172,7 +175,7 @@ class Evaluator(PolicyLog):
 
         # batches of bounded size, in an order chosen by `over_rows`
         for index, kl_B in over_rows(
-            experience.rows, compute, KL_BATCH_TOKENS, self.run.device, [self.reference], experience.masks
+            experience.rows, compute, KL_BATCH_TOKENS, self.run.device, [self.reference], experience.masks, title="KL"
         ):
             kl_N[index] = kl_B
         return kl_N.tolist()

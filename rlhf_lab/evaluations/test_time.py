@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.progress import tracked
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.evaluations.beam_search import BeamSearch
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, scored_policy
@@ -76,7 +77,7 @@ class ChoosingAtTestTime:
         prompts = [task.prompt for task in evaluator.tasks]
         accuracy = []
         tokens = []
-        for beams in self.settings.sizes:
+        for beams in tracked(self.settings.sizes, "beam searches"):
             found = searcher.search(evaluator.tasks, evaluator.prompt_ids, beams, self.settings.beam_width)
             episodes = self.run.corpus.episodes(prompts, [result.response for result in found])
             accuracy.append(floats(self.run.corpus.measure(episodes)["correct"]))

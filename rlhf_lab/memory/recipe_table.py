@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlhf_lab.config import compose
-from rlhf_lab.core.console import Ticker, progress
+from rlhf_lab.core.progress import Ticker, progress
 from rlhf_lab.memory.devices import GIB, MOST_DEVICES
 from rlhf_lab.memory.fit import ADAPTER_RANK, changed, min_devices
 from rlhf_lab.memory.placement import find_placement

@@ -56,7 +56,7 @@ def sequence_logps(
     def batch_logps(batch: TokenBatch) -> torch.Tensor:
         return response_logps(model, batch, codebooks).cpu()
 
-    for indices, logps_B in over_rows(rows, batch_logps, max_tokens, device, [model]):
+    for indices, logps_B in over_rows(rows, batch_logps, max_tokens, device, [model], title="pairs"):
         logps_N[indices] = logps_B
     return logps_N
 

@@ -186,7 +186,7 @@ class Watch:
         for level in new_levels:
             rules = ", ".join(verdict.alarms)
             alarm = f"{self._level_name(level)} at iteration {iteration + 1} ({rules})"
-            console.print(f"  monitor: {alarm}{self._consequence(level)}", soft_wrap=True)
+            console.inform(f"  monitor: {alarm}{self._consequence(level)}", soft_wrap=True)
         # a strong warning acts at every checkpoint, not only at the first one
         if verdict.level == len(LEVELS) - 1:
             self._act_on_warning(iteration, verdict)

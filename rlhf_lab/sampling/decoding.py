@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlhf_lab.core.progress import progress
 from rlhf_lab.models.truncation import Truncation
 from rlhf_lab.sampling.cache import StepCost
 from rlhf_lab.sampling.drawing import draw
@@ -75,6 +76,7 @@ class Decoding:
 
     Attributes:
         batch: index in the queue of the row at each position of the batch.
+        live: number of unfinished rows of the batch when this was last checked.
         asked: number of rows of the batch, including those that are being admitted.
 
     Args:
@@ -110,6 +112,7 @@ class Decoding:
 
     def _clear(self) -> None:
         self.batch: list[int] = []
+        self.live = 0
         self.asked = 0
         self.group_size = 0  # rows that share one copy of their prompt
         # Number of live rows below which admission is tried again. It falls after each attempt that did not pay, so
@@ -123,31 +126,36 @@ class Decoding:
         """Decode until all rows have finished, with at most `max_rows` rows in a batch."""
         capacity = BatchCapacity.of_groups(max_rows, self.group, self.slots, self.width)
         steps = 0  # since the batch was empty
-        while self.waiting or self.batch:
-            if not self.batch:
-                steps = 0
-                # The true step cost is only known once a cache exists; this one minimises copies of prompts.
-                unknown_cost = StepCost(step=0, row=1, prompt=1)
-                _, first_row_groups = arrange(
-                    [],
-                    self.waiting,
-                    self.group,
-                    capacity,
-                    unknown_cost,
-                )
-                self._admit(first_row_groups)
-            token_R, logp_R = draw(self.logits_RV, self.turns.noise(), self.temperature, self.truncation)
-            token_R, live_R = self.turns.take(token_R, logp_R)
-            steps += 1
-            joined_rows: list[list[int]] = []
-            if steps % self.turns.steps_per_check == 0 or steps == self.slots:
-                token_R, joined_rows = self._renew(token_R, live_R, capacity)
-            if self.batch:
-                self.logits_RV = self.decoder.logits(self.decoder.step(token_R, self.position_R, self.cache))
-                # Finished rows are decoded until they are dropped, so their position is clamped to the model's range.
-                self.position_R = (self.position_R + 1).clamp_(max=self.width + self.slots - 1)
-            if joined_rows:
-                self._admit(joined_rows)
+        rows = len(self.prompts) * self.group
+        with progress("sampling", rows, rows - len(self.waiting)) as ticker:
+            while self.waiting or self.batch:
+                if not self.batch:
+                    steps = 0
+                    # The true step cost is only known once a cache exists; this one minimises copies of prompts.
+                    unknown_cost = StepCost(step=0, row=1, prompt=1)
+                    _, first_row_groups = arrange(
+                        [],
+                        self.waiting,
+                        self.group,
+                        capacity,
+                        unknown_cost,
+                    )
+                    self._admit(first_row_groups)
+                token_R, logp_R = draw(self.logits_RV, self.turns.noise(), self.temperature, self.truncation)
+                token_R, live_R = self.turns.take(token_R, logp_R)
+                steps += 1
+                joined_rows: list[list[int]] = []
+                if steps % self.turns.steps_per_check == 0 or steps == self.slots:
+                    token_R, joined_rows = self._renew(token_R, live_R, capacity)
+                    finished = rows - len(self.waiting) - self.live
+                    ticker.advance(max(0, finished - ticker.done))
+                if self.batch:
+                    self.logits_RV = self.decoder.logits(self.decoder.step(token_R, self.position_R, self.cache))
+                    # Finished rows are decoded until they are dropped, so their position is clamped to the model's
+                    # range.
+                    self.position_R = (self.position_R + 1).clamp_(max=self.width + self.slots - 1)
+                if joined_rows:
+                    self._admit(joined_rows)
 
     def restart(self) -> None:
         """Put all unfinished rows of the batch back into the queue; they are decoded again from their prompts."""
@@ -156,7 +164,7 @@ class Decoding:
 
     def _renew(self, token_R: Tensor, live_R: Tensor, capacity: BatchCapacity) -> tuple[Tensor, list[list[int]]]:
         """Drop finished rows if it pays. Return the tokens of the remaining rows and the row groups that may join."""
-        live_count = int(live_R.sum())
+        live_count = self.live = int(live_R.sum())
         if live_count == 0:
             self.turns.keep(torch.empty(0, dtype=torch.long, device=self.device))
             self._clear()

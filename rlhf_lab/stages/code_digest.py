@@ -42,6 +42,7 @@ NEUTRAL = (
             "machine",
             "invocation",
             "console",
+            "progress",
             "imports",
         )
     ),

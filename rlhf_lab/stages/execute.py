@@ -21,7 +21,7 @@ from rlhf_lab import __version__
 from rlhf_lab.config import registry, root
 from rlhf_lab.core import checksums as seal
 from rlhf_lab.core import ranks
-from rlhf_lab.core.console import console
+from rlhf_lab.core.console import LOG_FILE, console
 from rlhf_lab.core.errors import ArtifactError, LabError
 from rlhf_lab.core.files import (
     explained,
@@ -56,13 +56,16 @@ AWAIT_SECONDS = 0.2
 """Seconds between two checks whether another process has completed a stage."""
 
 
-def ensure(stage: Stage, started: float, *, late_needs_elsewhere: bool = False) -> dict[str, Any]:
+def ensure(
+    stage: Stage, started: float, *, late_needs_elsewhere: bool = False, last: Stage | None = None
+) -> dict[str, Any]:
     """Return the result of a stage, from the store or built now after its upstream stages. Safe between processes.
 
     Args:
         started: start time of this run (Unix seconds); with `artifacts.refresh`, older results are built again.
         late_needs_elsewhere: True if another process builds what only the stage's evaluation reads (`late_needs`). The
             stage then starts without it and waits before its evaluation.
+        last: last stage of the run, among whose stages this one is counted for the console; None for the stage itself.
     """
     stored = ranks.on_main(lambda: reusable(stage, started))
     if stored:
@@ -73,13 +76,23 @@ def ensure(stage: Stage, started: float, *, late_needs_elsewhere: bool = False) 
         if role in late and isinstance(need, Stage):
             continue
         if isinstance(need, Stage):
-            ensure(need, started)
+            ensure(need, started, last=last or stage)
         else:
             ranks.on_main(partial(check_source, Path(need.source)))
     with stoppable(), _stage_lock(stage):
         # Check again: another process may have built the stage while this one waited for the lock.
         stored = ranks.on_main(lambda: reusable(stage, started))
-        return stored or _build(stage, partial(_await_need, stage, started))
+        if stored:
+            return stored
+        if not late_needs_elsewhere:  # otherwise the process that started this one has printed the line
+            console.inform(f"  {position(stage, last or stage)}", soft_wrap=True)
+        return _build(stage, partial(_await_need, stage, started))
+
+
+def position(stage: Stage, last: Stage) -> str:
+    """Return "stage 2 of 5: dpo": the position of a stage in the plan of a run that ends with the stage `last`."""
+    order = [upstream.directory for upstream in last.upstream()]
+    return f"stage {order.index(stage.directory) + 1} of {len(order)}: {stage.recipe}"
 
 
 def _await_need(stage: Stage, started: float, role: str) -> None:
@@ -102,7 +115,7 @@ def _stage_lock(stage: Stage) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            console.print(f"  {stage.recipe}: another process is building {stage.directory.name}; waiting for it")
+            console.inform(f"  {stage.recipe}: another process is building {stage.directory.name}; waiting for it")
             lock.acquire()
     try:
         yield
@@ -159,6 +172,14 @@ def execute(
         await_need: called with a role of `late_needs` before its content is read.
         micro_batch_tokens: replaces the config's value, with which a device ran out of memory.
     """
+    with console.logged(stage.directory):
+        return _execute(stage, discard, await_need, micro_batch_tokens)
+
+
+def _execute(
+    stage: Stage, discard: bool, await_need: Callable[[str], None], micro_batch_tokens: int | None
+) -> dict[str, Any]:
+    """Build a stage; see `execute`."""
     # 1. Restore or clear an earlier attempt.
     start, cpu_start = time.monotonic(), time.process_time()
     directory = stage.directory
@@ -239,6 +260,9 @@ def execute(
             raise
         finally:
             run.tracking.finish(result["status"], partial(_tracker_outcome, directory))
+            reason = f": {result['error']}" if result["error"] else ""
+            ending = f"  {stage.recipe} {result['status']} after {cost['seconds']:.0f} s{reason}"
+            console.detail(ending, markup=False, soft_wrap=True)
     if ranks.is_main():
         with suppress(OSError):  # checkpoints stay if the disk has become read-only
             forget_attempts(directory)
@@ -271,7 +295,8 @@ def _resume_or_clear(directory: Path, makes_model: bool, discard: bool) -> tuple
         # A stage without a model has no checkpoint; the policies evaluated so far are kept and reused.
         if state is None and (makes_model or discard):
             for path in directory.iterdir():
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                if path.name != LOG_FILE:  # the log has the lines of this command, and of earlier attempts
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
     ranks.wait()
     return state, problem
 

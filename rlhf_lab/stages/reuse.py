@@ -67,4 +67,4 @@ def forget_attempts(directory: Path) -> None:
 
 
 def _print_indented(line: str) -> None:
-    console.print(f"  {line}", soft_wrap=True)
+    console.inform(f"  {line}", soft_wrap=True)

@@ -30,10 +30,11 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.files import read_object
 from rlhf_lab.core.machine import PROCESSES, usable_cores
+from rlhf_lab.core.progress import Mirror, hide_bars, is_followed, publish_only
 from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.core.signals import die_with_parent, handled
 from rlhf_lab.stages.artifacts import Stage
-from rlhf_lab.stages.execute import ensure
+from rlhf_lab.stages.execute import ensure, position
 from rlhf_lab.stages.launch.processes import POLL_SECONDS, STOPPED
 from rlhf_lab.stages.reuse import reusable
 from rlhf_lab.training.loop import Interrupted, Paused
@@ -48,6 +49,7 @@ class _StageProcess:
         pid: process id.
         output: read end of the pipe for its output.
         error: file in which it reports why it failed.
+        bars: its progress bars, shown by the parent.
         cut_line: output after the last line break.
         status: exit status, below 0 after a signal; None while it runs.
         began: start time (`time.monotonic`).
@@ -57,6 +59,7 @@ class _StageProcess:
     pid: int
     output: int
     error: Path
+    bars: Mirror
     cut_line: bytes = b""
     status: int | None = None
     began: float = field(default_factory=time.monotonic)
@@ -79,9 +82,10 @@ def build(root: Stage, started: float) -> None:
     builders: list[_StageProcess] = []
     try:
         with TemporaryDirectory(dir=scratch_dir()) as errors, _forward_signals(builders) as signals:
-            _schedule(missing, builders, signals, slots, started, Path(errors))
+            _schedule(root, missing, builders, signals, slots, started, Path(errors))
     finally:
         for builder in builders:
+            builder.bars.close()
             if builder.status is None:
                 os.kill(builder.pid, signal.SIGKILL)
                 os.waitpid(builder.pid, 0)
@@ -128,6 +132,7 @@ def _unfinished_upstream(stage: Stage) -> set[Path]:
 
 
 def _schedule(
+    root: Stage,
     missing: Sequence[Stage],
     builders: list[_StageProcess],
     signals: Sequence[int],
@@ -150,24 +155,29 @@ def _schedule(
             ready = required[stage.directory].isdisjoint(unbuilt) and needs_begun
             if ready and len(running) < slots and not signals:
                 waiting.remove(stage)
+                console.inform(f"  {position(stage, root)} starts", soft_wrap=True)
                 builders.append(_fork_builder(stage, started, errors / stage.directory.name))
                 running.append(builders[-1])
         _print_output(running)
         for builder in running:
+            builder.bars.update()
             if _has_finished(builder):
+                builder.bars.close()
                 if builder.status:
                     _stop_others(builders, builder, signals)
                     return
                 unbuilt.discard(builder.stage.directory)
                 seconds = time.monotonic() - builder.began
-                console.print(f"  {builder.stage.recipe} is complete after {seconds:.0f} s", soft_wrap=True)
+                console.inform(f"  {builder.stage.recipe} is complete after {seconds:.0f} s", soft_wrap=True)
         if signals and not any(builder.status is None for builder in builders):
             return
 
 
 def _fork_builder(stage: Stage, started: float, error: Path) -> _StageProcess:
     """Start a process that builds a stage. Returns only in the parent process."""
-    console.print(f"  {stage.recipe} starts", soft_wrap=True)
+    bars = error.with_name(f"{error.name}.bars")
+    is_shown = is_followed()
+    hide_bars()
     # Otherwise both processes would print what is still buffered at the fork.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -176,7 +186,7 @@ def _fork_builder(stage: Stage, started: float, error: Path) -> _StageProcess:
     pid = os.fork()
     if pid:
         os.close(write_end)
-        return _StageProcess(stage, pid, read_end, error)
+        return _StageProcess(stage, pid, read_end, error, Mirror(bars, stage.recipe))
     status = 1
     try:
         die_with_parent(signal.SIGTERM)  # it saves, so the same command can resume
@@ -185,6 +195,9 @@ def _fork_builder(stage: Stage, started: float, error: Path) -> _StageProcess:
             os.dup2(write_end, 1)
             os.dup2(write_end, 2)
             sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8")
+            console.print_for_parent()
+            if is_shown:
+                publish_only(bars)
             status = _build_here(stage, started, error)
     finally:
         sys.stdout.flush()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from rich.console import RenderableType
+from rich.text import Text
+
 from rlhf_lab.results.answer import Conclusion
 from rlhf_lab.results.wording import SMOKE_CAVEAT, compact, metric_phrase, signed
 from rlhf_lab.studies.claims import NOT_SWEPT, VERDICTS
@@ -15,12 +18,19 @@ from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.look_log import LookLog
 from rlhf_lab.studies.pareto_front import pareto_conclusion
 from rlhf_lab.studies.replication import list_in_words
-from rlhf_lab.studies.table import LevelRow, MetricSection
+from rlhf_lab.studies.table import LevelRow, MetricSection, build_sections, rich_table
 from rlhf_lab.studies.verdict import ClaimVerdict, verdict_summary, verdicts
 
 SHOWN_CLAIMS = 4
 """Maximum number of claims written out in the conclusion; the table below it has all of them."""
 EXPLORATORY = "This is exploratory: no claim is tested, and the 95 % intervals are not adjusted for their number."
+
+
+def finding_blocks(study: Study) -> list[RenderableType]:
+    """Return a study for a terminal: its finding, the limits of it, and the table."""
+    sections = build_sections(study)
+    conclusion = write_conclusion(study, sections)
+    return [Text(conclusion.sentence), Text(conclusion.caveat, style="dim"), rich_table(study, sections)]
 
 
 def write_conclusion(study: Study, sections: list[MetricSection]) -> Conclusion:

@@ -20,6 +20,7 @@ from rlhf_lab.results.gains import policy_of, prompt_means
 from rlhf_lab.results.paths import policies_on_path
 from rlhf_lab.results.rundir import StoredRun, is_run, read_json, read_run
 from rlhf_lab.stages.provenance import Provenance
+from rlhf_lab.studies.labels import configured_label
 from rlhf_lab.studies.look_log import NOT_NEEDED, LookLog
 from rlhf_lab.studies.registration import Registration, baseline_level
 from rlhf_lab.studies.replication import UNKNOWN, Replication
@@ -113,11 +114,9 @@ class Study:
         """Return the label of a level of any factor; without a configured label, the setting's name and the level."""
         if level == ALL_SEEDS:
             return level
-        names = self.labels.get(key)
-        if isinstance(names, str):
-            return names.replace("{}", level)
-        if names and level in names:
-            return str(names[level])
+        label = configured_label(self.labels, key, level)
+        if label is not None:
+            return label
         if is_choice(key) or key.startswith("needs."):  # names of components and recipes need no prefix
             return level
         setting = key.rpartition(".")[2].replace("_", " ")

@@ -128,10 +128,10 @@ class Progress:
         assert study.log is not None
         spent = f"{seeds} of at most {len(study.log.seeds)} seeds done, {duration(time.monotonic() - self.started)}"
         if expected is None:
-            console.print(f"  {spent}; the first look is after {FIRST} seeds", soft_wrap=True)
+            console.inform(f"  {spent}; the first look is after {FIRST} seeds", soft_wrap=True)
             return
         sections = [section for section in build_sections(study) if section.metric == study.primary]
-        console.print(rich_table(study, sections))
+        console.inform(rich_table(study, sections))
         rows = verdicts(study)
         open_count = sum(row.verdict in OPEN for row in rows)
         outlook = study.log.stopped
@@ -141,8 +141,8 @@ class Progress:
             if self.settings.max_minutes is not None:
                 left = min(left, 60 * self.settings.max_minutes - (time.monotonic() - self.started))
             outlook = f"about {further} more seed{'s' * (further > 1)}, {duration(left)} left"
-        console.print(f"  {spent}; {open_count} of {len(rows)} claims open; {outlook}", soft_wrap=True)
+        console.inform(f"  {spent}; {open_count} of {len(rows)} claims open; {outlook}", soft_wrap=True)
         for row in rows:
             state = "open" if row.verdict in OPEN else row.verdict
             numbers = "" if row.verdict == NOT_SWEPT else f": {verdict_numbers(row)}"
-            console.print(f"    {state:<13} {escape(row.claim)}{escape(numbers)}", soft_wrap=True)
+            console.inform(f"    {state:<13} {escape(row.claim)}{escape(numbers)}", soft_wrap=True)

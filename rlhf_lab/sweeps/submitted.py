@@ -119,7 +119,7 @@ def followed(launcher: str) -> Iterator[list[str | None]]:
     try:
         yield ends
     except KeyboardInterrupt:
-        console.print("  stopping the jobs: they save a checkpoint first")
+        console.inform("  stopping the jobs: they save a checkpoint first")
         queue.end()
         raise
     finally:

@@ -11,8 +11,8 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,13 +32,14 @@ from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.files import check_outputs, make_dir, read_json, read_object, write_json, write_text
 from rlhf_lab.core.machine import PROCESSES, usable_cores, visible_gpus
 from rlhf_lab.core.metrics import metric
+from rlhf_lab.core.progress import PUBLISHED
 from rlhf_lab.core.redaction import redacted, redacted_arguments
 from rlhf_lab.core.signals import die_with_parent
-from rlhf_lab.reports.policy_table import number
 from rlhf_lab.stages import artifacts, preflight
 from rlhf_lab.studies.look_log import NOT_NEEDED, LookLog
 from rlhf_lab.studies.registration import Registration, register
 from rlhf_lab.studies.replication import Replication, replication
+from rlhf_lab.sweeps.job_lines import BARS, FOLLOWED, JobLines, job_finished
 from rlhf_lab.trackers.settings import marked
 
 SWEEP = "RLHF_LAB_SWEEP"
@@ -47,6 +48,10 @@ GPU = "RLHF_LAB_SWEEP_GPU"
 """Environment variable of a joblib worker that has got its GPU; "" if it keeps all of them."""
 SUBMITTED = "SUBMITIT_EXECUTOR"
 """Environment variable of jobs that submitit started."""
+SUBMITIT = ("submitit_slurm", "submitit_local")
+"""Hydra launchers that start jobs through submitit."""
+OUTPUT = "output.txt"
+"""File of a job's directory with what the job prints."""
 LIMITS = ("++study.max_seeds=", "++study.max_minutes=")
 """Overrides that do not change a study, but how far it runs; with other limits it continues in the same directory."""
 LAUNCHERS = {
@@ -79,16 +84,22 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     preflight.check(stages)
     stopping = _stopping_when_decided(directory, study, replication(stages, command.jobs))
     _write_plan(directory, command, study, stages)
-    stored = sum(stage.result() is not None for stage in stages)
-    console.print(f"[bold]{command.recipe or 'sweep'}[/]: {escape(redacted(study.question))}", soft_wrap=True)
+    stored = {index for index, stage in enumerate(stages) if stage.result() is not None}
+    console.inform(f"[bold]{command.recipe or 'sweep'}[/]: {escape(redacted(study.question))}", soft_wrap=True)
     if command.configs[0].size == "smoke":
-        console.print(f"  [yellow]{NOTICE}[/]", soft_wrap=True)
+        console.inform(f"  [yellow]{NOTICE}[/]", soft_wrap=True)
     jobs = f"at most {len(stages)}" if study.until else len(stages)
-    console.print(f"  {jobs} jobs, {stored} of them already in the store; directory {directory}", soft_wrap=True)
+    console.inform(f"  {jobs} jobs, {len(stored)} of them already in the store; directory {directory}", soft_wrap=True)
+    console.inform(f"  each job prints to {directory}/jobs/NUMBER/{OUTPUT}, counted from 0", soft_wrap=True)
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises errors, and `main` explains them
     try:
         arguments = _hydra_arguments(command, study, directory, config_dir)
-        with stopping:
+        runs_here = _runs_here(command, arguments)
+        processes = 1 if runs_here else int(os.environ[PROCESSES])
+        # Slurm decides how many jobs run at the same time.
+        estimates = study.until is None and _chosen_launcher(command) != "submitit_slurm"
+        lines = JobLines(directory, stored, processes, estimates=estimates)
+        with stopping, lines.shown(in_process=runs_here):
             _launch_jobs(command, arguments, directory, launch)
     finally:
         failed = _write_results(directory, len(stages))
@@ -170,7 +181,7 @@ def _launch_jobs(
     """Run the jobs through their launcher, and write job.json for a submitted job that finished without writing it."""
     invocation.start_building()
     launcher = _chosen_launcher(command)
-    if launcher not in ("submitit_slurm", "submitit_local"):
+    if launcher not in SUBMITIT:
         try:
             launch(arguments)
         finally:
@@ -178,7 +189,7 @@ def _launch_jobs(
         return
     from rlhf_lab.sweeps.submitted import followed
 
-    console.print(f"  jobs are submitted to {launcher}; their output is in {directory}/.submitit", soft_wrap=True)
+    console.inform(f"  jobs are submitted to {launcher}; its messages are in {directory}/.submitit", soft_wrap=True)
     try:
         with followed(launcher) as ends:
             launch(arguments)
@@ -322,6 +333,17 @@ def _hydra_arguments(
     return [*flags, *settings, *arguments]  # argparse refuses flags between settings
 
 
+def _runs_here(command: compose.Command, arguments: Sequence[str]) -> bool:
+    """Return True if the jobs run in this process, one after another.
+
+    Args:
+        arguments: Hydra's command line, to which `_hydra_arguments` may have added joblib.
+    """
+    if "hydra/launcher=joblib" in arguments:  # with a single process, joblib calls its jobs directly
+        return os.environ[PROCESSES] == "1"
+    return _chosen_launcher(command) in (None, "basic")
+
+
 def _chosen_launcher(command: compose.Command) -> str | None:
     """Return the Hydra launcher that the command line sets, or None."""
     prefix = "hydra/launcher="
@@ -346,26 +368,30 @@ def run_job(
         write_json(directory / "job.json", record)
         return record
     received_signals = _watch_signals()
+    started = time.monotonic()
+    if FOLLOWED in os.environ:
+        os.environ[PUBLISHED] = str(directory / BARS)
     try:
         job_values = compose.sized({**values, "study": None}, _written_keys())
         stage = _plan_job(check.check(job_values), directory)
         record["run"] = str(stage.directory.resolve())
         if _is_parallel():
             _take_gpu(stage.config, int(directory.name))
-        result = _run_in_turn(stage, directory, run_stage)
+        with _output_to(directory / OUTPUT):
+            _, result = run_stage(stage)
         record |= {"status": result["status"], "error": result.get("error")}
     except LabError as error:
         record |= {"status": "failed", "error": redacted(str(error))}
-        console.print(f"[red]{escape(job_words(directory, 'failed'))}:[/] {escape(str(error))}", soft_wrap=True)
     except Exception as error:  # a bug in a job must not prevent the sweep's table
         record |= {"status": "failed", "error": redacted(f"{type(error).__name__}: {error}")}
         (directory / "error.txt").write_text(redacted(traceback.format_exc()))
-        message = f"[red]{escape(job_words(directory, 'failed'))}:[/] {escape(record['error'])}"
-        console.print(f"{message}, see {directory}/error.txt", soft_wrap=True)
     except KeyboardInterrupt:  # outside training, which returns an interruption as a result
         record["error"] = "stopped"
     finally:
+        record["seconds"] = round(time.monotonic() - started, 1)
         write_json(directory / "job.json", record)
+        (directory / BARS).unlink(missing_ok=True)
+        job_finished()
         if _has_outlived_sweep():  # a joblib worker would wait for its next job
             os._exit(1)
     if record["status"] == "interrupted" and not _requeue_refused(directory, record, received_signals()):
@@ -390,6 +416,14 @@ def _has_outlived_sweep() -> bool:
     return sweep not in (None, str(os.getppid()), str(os.getpid()))
 
 
+@contextmanager
+def _output_to(path: Path) -> Iterator[None]:
+    """Write what a job prints to a file: tables of parallel jobs would be interleaved, and many would hide the lines
+    of the study."""
+    with path.open("w", encoding="utf-8", buffering=1) as file, console.diverted(file), redirect_stdout(file):
+        yield
+
+
 def _is_parallel() -> bool:
     """Return True in a worker that runs beside other jobs of its sweep on this machine."""
     return SWEEP in os.environ and os.environ.get(PROCESSES, "1") != "1"
@@ -408,44 +442,6 @@ def _take_gpu(config: root.Config, job: int) -> None:
     os.environ[GPU] = "" if is_split or len(gpus) < 2 else gpus[job % len(gpus)]
     if os.environ[GPU]:
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ[GPU]
-
-
-def _run_in_turn(
-    stage: artifacts.Stage, directory: Path, run_stage: Callable[[artifacts.Stage], tuple[int, dict[str, Any]]]
-) -> dict[str, Any]:
-    """Run a job's stage. Parallel jobs print to a file, because their tables would be interleaved."""
-    if not _is_parallel():
-        return run_stage(stage)[1]
-    started = time.monotonic()
-    log = directory / "output.txt"
-    console.print(f"  {escape(job_words(directory, 'starts'))}; it prints to {log}", soft_wrap=True)
-    with log.open("w", encoding="utf-8", buffering=1) as file, redirect_stdout(file):
-        _, result = run_stage(stage)
-    seconds = time.monotonic() - started
-    # One call is one write, so that lines of different processes are not mixed.
-    console.print(f"  {escape(done_words(directory, result, seconds))}", soft_wrap=True)
-    return result
-
-
-def job_words(directory: Path, event: str) -> str:
-    """Return a line on the job of a directory: "job 3 of 12 done: algorithm.beta=0.3 seed=1"."""
-    jobs = read_json(directory.parents[1] / "study.json")["jobs"]
-    overrides = jobs[int(directory.name)]["overrides"]
-    swept = " ".join(f"{key}={literal(value)}" for key, value in overrides.items())
-    return f"job {int(directory.name) + 1} of {len(jobs)} {event}: {swept}"
-
-
-def done_words(directory: Path, result: Mapping[str, Any], seconds: float) -> str:
-    """Return a line on a finished job, with the study's primary metric or else the run's own."""
-    metrics = result.get("metrics") or {}
-    if result.get("policies"):
-        metrics = {**metrics, **result["policies"][-1]["metrics"]}
-    study_primary = read_json(directory.parents[1] / "study.json")["primary"]
-    candidates = [study_primary, *(result.get("primary") or [])]
-    primary = next((name for name in candidates if name in metrics), None)
-    value = f"{primary} {number(metrics[primary])}, " if primary else ""
-    event = "done" if result["status"] == "completed" else result["status"]
-    return f"{job_words(directory, event)}: {value}{seconds:.0f} s"
 
 
 def _written_keys() -> set[str]:
@@ -497,12 +493,16 @@ def _write_results(directory: Path, jobs: int) -> int:
     from rlhf_lab.studies.frame import read_study
 
     typed_sweep.choose_metrics(directory)
+    console.inform("  writing the tables and the report")
     report = write_study_report(directory)
-    print_table(directory)
-    console.print(
-        f"table   {directory / 'table.md'}\nplot    {directory / 'plot.svg'}\nreport  {report}", soft_wrap=True
-    )
     study = read_study(directory)
+    if study.completed.empty:
+        console.print(f"no job is complete, so there is no table; report {report}", soft_wrap=True)
+    else:
+        print_table(directory)
+        console.print(
+            f"table   {directory / 'table.md'}\nplot    {directory / 'plot.svg'}\nreport  {report}", soft_wrap=True
+        )
     if study.log is not None:
         return len(study.incomplete)  # without the jobs that it did not need
     records = [read_object(directory / "jobs" / str(index) / "job.json") for index in range(jobs)]
@@ -510,16 +510,10 @@ def _write_results(directory: Path, jobs: int) -> int:
 
 
 def print_table(directory: Path) -> None:
-    """The table of a study directory; nothing for a run directory."""
     """Print the table of a study directory; nothing for a run directory."""
-    from rlhf_lab.studies.finding import write_conclusion
+    from rlhf_lab.studies.finding import finding_blocks
     from rlhf_lab.studies.frame import is_study, read_study
-    from rlhf_lab.studies.table import build_sections, rich_table
 
     if is_study(directory):
-        study = read_study(directory)
-        sections = build_sections(study)
-        conclusion = write_conclusion(study, sections)
-        console.print(escape(conclusion.sentence))
-        console.print(escape(conclusion.caveat), style="dim")
-        console.print(rich_table(study, sections))
+        for block in finding_blocks(read_study(directory)):
+            console.print(block)

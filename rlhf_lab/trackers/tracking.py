@@ -50,7 +50,7 @@ class Tracking:
         self,
         kind: str = "files",
         identity: Path | None = None,
-        note: Callable[[str], None] = console.print,
+        note: Callable[[str], None] = console.inform,
         record: str = "",
     ):
         self.kind = kind
@@ -97,7 +97,7 @@ class Tracking:
         """Finish the tracked run. The stage's result is already written, so a failure is printed instead of noted
         there.
         """
-        self._note = console.print
+        self._note = console.inform
         tracker = self._tracker
         if tracker is not None:
             self._run_safely(lambda: tracker.finish(status, outcome()))

@@ -61,11 +61,11 @@ def build(settings: Wandb, subject: TrackedStage) -> WandbTracker:
     if mode == "online" or (mode == "auto" and logged_in(wandb)):
         try:
             run = _init_run(wandb, settings, subject, "online")
-            console.print(f"  tracked at {run.url}", soft_wrap=True)
+            console.inform(f"  tracked at {run.url}", soft_wrap=True)
         except wandb.errors.Error:
             if mode == "online":
                 raise
-            console.print("  W&B does not answer; tracking offline, for `wandb sync`")
+            console.inform("  W&B does not answer; tracking offline, for `wandb sync`")
             os.environ["WANDB_MODE"] = "offline"  # later stages then do not wait for the service again
             wandb.teardown()
     if run is None:

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from rlhf_lab.config import registry
 from rlhf_lab.core import ranks
-from rlhf_lab.core.console import progress
 from rlhf_lab.core.errors import ConfigError, DeviceMemoryError
+from rlhf_lab.core.progress import progress
 from rlhf_lab.core.signals import handled
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.training import checkpoint

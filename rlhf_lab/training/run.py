@@ -20,6 +20,7 @@ from rlhf_lab.config import registry
 from rlhf_lab.config.root import Config
 from rlhf_lab.core import measures, ranks
 from rlhf_lab.core.arrays import FloatArray
+from rlhf_lab.core.console import console
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.files import append_jsonl, truncate
 from rlhf_lab.core.packs import load, named
@@ -142,6 +143,7 @@ class Run:
         # An event may repeat in every step, e.g. an alarm of rollouts; the reader needs it once.
         if text not in self.notes:
             self.notes.append(text)
+            console.detail(f"  note: {text}", markup=False, soft_wrap=True)
 
     def log(self, step: int, **metrics: float) -> None:
         """Append one row to metrics.jsonl; non-finite values become null."""

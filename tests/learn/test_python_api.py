@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.text import Text
 from support import SMALL_WORLD
 
 import rlhf_lab
-from rlhf_lab import load_reward, run
+from rlhf_lab import load_reward, notebook, run
 from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError
 
 SMALL: dict[str, Any] = {
@@ -57,6 +58,24 @@ def test_a_run_comes_back_as_data_frames(result):
     assert "beta: 0.2" in (result.directory / "config.yaml").read_text()
 
 
+def test_a_notebook_shows_the_answer_and_the_table(result):
+    page = result._repr_html_()
+    assert "One seed, so training noise is not in the interval" in page
+    assert all(name in page for name in result.policies.index) and "KL (nats)" in page
+
+
+def test_what_a_notebook_shows_is_escaped():
+    page = notebook._as_html([Text("<script>alert(1)</script> & more")])
+    assert "<script>" not in page and "&lt;script&gt;" in page and "&amp; more" in page
+
+
+def test_a_run_keeps_what_the_console_printed(result, reward_folder):
+    log = (result.directory / "log.txt").read_text()
+    assert "build  dpo" in log and "stage 3 of 3: dpo" in log and "KL (nats)" in log
+    assert "\x1b" not in log and "stage 2" not in (reward_folder / "log.txt").read_text()
+    assert "log.txt" not in (result.directory / "SHA256SUMS").read_text()
+
+
 @pytest.mark.slow
 def test_a_sweep_comes_back_as_a_study_and_leaves_the_process_alone(outputs, result, capfd):
     before = (list(sys.argv), dict(os.environ), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT))
@@ -75,6 +94,9 @@ def test_a_sweep_comes_back_as_a_study_and_leaves_the_process_alone(outputs, res
     assert list(study.jobs["algorithm.beta"]) == [0.2, 0.5]
     assert study.runs[0].directory == result.directory
     assert set(study.table["algorithm.beta"]) == {"0.2", "0.5"} and study.report.is_file()
+    page = study._repr_html_()
+    assert page.startswith("<pre") and "beta 0.2" in page and "intervals are 95 %" in page
+    assert "<" not in page.replace("<pre", "").replace("</pre>", "").replace("<span", "").replace("</span>", "")
 
 
 def test_what_is_wrong_is_raised(outputs):

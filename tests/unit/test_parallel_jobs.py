@@ -1,10 +1,11 @@
-"""Parallel jobs print a line when they start and one when they finish, never a table."""
+"""A study prints one line per job, never the table of a job; parallel jobs share the machine."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +14,11 @@ from support import checked
 
 from rlhf_lab.config import root
 from rlhf_lab.core import machine
-from rlhf_lab.core.console import console
+from rlhf_lab.core.console import QUIET, VERBOSITY, console
 from rlhf_lab.core.machine import PROCESSES
+from rlhf_lab.studies.labels import configured_label
 from rlhf_lab.sweeps import sweep
+from rlhf_lab.sweeps.job_lines import JobLines, done_words, job_finished, job_words
 
 RESULT = {
     "status": "completed",
@@ -25,72 +28,130 @@ RESULT = {
 
 
 @pytest.fixture
-def job(tmp_path, monkeypatch) -> Any:
-    """A job's stage as a function that prints a table; its directory is job 2 of 3."""
-    directory = tmp_path / "jobs" / "1"
-    directory.mkdir(parents=True)
+def study(tmp_path) -> Path:
+    """The directory of a study with three jobs, none of which has started."""
     jobs = [{"index": index, "overrides": {"algorithm.beta": beta, "seed": 1}} for index, beta in enumerate((1, 2, 3))]
     (tmp_path / "study.json").write_text(json.dumps({"jobs": jobs, "primary": "gold"}))
-    monkeypatch.setenv(sweep.SWEEP, str(os.getpid()))
+    for index in range(3):
+        (tmp_path / "jobs" / str(index)).mkdir(parents=True)
+    return tmp_path
+
+
+def record(study: Path, index: int, seconds: float, **values: Any) -> None:
+    """Write the files of a job that has finished."""
+    run = study / f"run{index}"
+    run.mkdir(exist_ok=True)
+    (run / "result.json").write_text(json.dumps(RESULT))
+    job = {"status": "completed", "run": str(run), "error": None, "seconds": seconds, **values}
+    (study / "jobs" / str(index) / "job.json").write_text(json.dumps(job))
+
+
+def lines_of(study: Path, stored: set[int] = frozenset(), processes: int = 1) -> JobLines:
+    return JobLines(study, set(stored), processes, estimates=True)
+
+
+def test_a_study_prints_one_line_per_job_with_the_time_left(study):
+    lines = lines_of(study)
+    with console.capture() as printed, lines.shown(in_process=True):
+        record(study, 0, 60.0)
+        job_finished()
+        job_finished()
+        record(study, 1, 30.0)
+        job_finished()
+    assert printed.get().splitlines() == [
+        "  job 1 of 3 done: algorithm.beta=1 seed=1: gold 1.21 ±0.08, 60 s; about 2:00 left",
+        "  job 2 of 3 done: algorithm.beta=2 seed=1: gold 1.21 ±0.08, 30 s; about 0:45 left",
+    ]
+
+
+def test_jobs_of_other_processes_get_their_line_from_the_process_of_the_study(study):
+    with console.capture() as printed, lines_of(study, processes=2).shown(in_process=False):
+        record(study, 2, 12.0)
+    assert printed.get() == "  job 3 of 3 done: algorithm.beta=3 seed=1: gold 1.21 ±0.08, 12 s; about 0:12 left\n"
+
+
+def test_stored_jobs_say_nothing_about_the_time_left(study):
+    with console.capture() as printed, lines_of(study, stored={0}).shown(in_process=True):
+        record(study, 0, 0.1)
+        job_finished()
+    assert printed.get() == "  job 1 of 3 done: algorithm.beta=1 seed=1: gold 1.21 ±0.08, 0 s\n"
+
+
+def test_a_failed_job_names_its_error_even_with_q(study, monkeypatch):
+    monkeypatch.setenv(VERBOSITY, QUIET)
+    with console.capture() as printed, lines_of(study).shown(in_process=True):
+        record(study, 0, 5.0)
+        (study / "jobs/1/error.txt").write_text("Traceback …")
+        record(study, 1, 5.0, status="failed", error="ValueError: [x] is wrong")
+        job_finished()
+    details = study / "jobs/1/error.txt"
+    expected = f"  job 2 of 3 failed: algorithm.beta=2 seed=1: ValueError: [x] is wrong, see {details}\n"
+    assert printed.get() == expected
+
+
+def test_an_interrupted_job_is_reported_at_the_end_because_it_may_be_requeued(study):
+    with console.capture() as printed, lines_of(study).shown(in_process=True):
+        record(study, 0, 5.0, status="interrupted")
+        job_finished()
+        record(study, 1, 7.0)
+        job_finished()
+    first, second = printed.get().splitlines()
+    assert first.startswith("  job 2 of 3 done") and second.startswith("  job 1 of 3 interrupted")
+
+
+def test_labels_of_the_study_name_the_values(study):
+    plan = json.loads((study / "study.json").read_text())
+    (study / "study.json").write_text(json.dumps(plan | {"labels": {"algorithm.beta": "β = {}"}}))
+    assert job_words(study / "jobs/1", "done") == "job 2 of 3 done: β = 2 seed=1"
+
+
+@pytest.fixture
+def job(study, monkeypatch) -> Any:
+    """Job 2 of 3 as a function of its stage, run as Hydra runs it."""
+    runtime = SimpleNamespace(output_dir=str(study / "jobs/1"), choices={"recipe": "dpo"})
+    monkeypatch.setattr(sweep.HydraConfig, "get", lambda: SimpleNamespace(runtime=runtime))
+    monkeypatch.setattr(sweep, "_written_keys", set)
+    monkeypatch.setattr(sweep, "_plan_job", lambda checked, directory: SimpleNamespace(directory=directory))
+    values = root.to_values(checked("dpo"))
+    return lambda run_stage: sweep.run_job(values, run_stage)
+
+
+def test_what_a_job_prints_is_in_its_file(study, job, monkeypatch, capsys):
+    monkeypatch.setenv(PROCESSES, "1")
 
     def run_stage(stage: Any) -> tuple[int, dict[str, Any]]:
         console.print("┏━ a table ━┓\n┃ of lines  ┃")
         print("a line of a library")
         return 0, RESULT
 
-    return SimpleNamespace(directory=directory, run=lambda: sweep._run_in_turn(SimpleNamespace(), directory, run_stage))
+    assert job(run_stage)["status"] == "completed"
+    assert capsys.readouterr().out == ""
+    output = (study / "jobs/1/output.txt").read_text()
+    assert "a table" in output and "a line of a library" in output
+    assert json.loads((study / "jobs/1/job.json").read_text())["seconds"] >= 0
 
 
-def test_a_parallel_job_prints_two_lines_each_at_once(job, monkeypatch):
-    writes: list[str] = []
-    monkeypatch.setenv(PROCESSES, "2")
-    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=writes.append, flush=lambda: None, encoding="utf-8"))
-    assert job.run() is RESULT
-    starts, done = (line for line in writes if line.strip())
-    log = job.directory / "output.txt"
-    assert starts == f"  job 2 of 3 starts: algorithm.beta=2 seed=1; it prints to {log}\n"
-    assert done == "  job 2 of 3 done: algorithm.beta=2 seed=1: gold 1.21 ±0.08, 0 s\n"
-    assert "a table" in log.read_text() and "a line of a library" in log.read_text()
+def test_how_a_job_ended_is_one_line(study):
+    directory = study / "jobs/1"
+    stopped = {"status": "interrupted", "error": "stopped"}
+    assert done_words(directory, stopped, 12.3) == "job 2 of 3 interrupted: algorithm.beta=2 seed=1: 12 s"
+    done = {"status": "completed", "metrics": {"gold": 0.5}, "policies": []}
+    assert done_words(directory, done, 12.3) == "job 2 of 3 done: algorithm.beta=2 seed=1: gold 0.5, 12 s"
 
 
-def test_a_job_by_itself_prints_as_a_run_does(job, monkeypatch, capsys):
-    monkeypatch.setenv(PROCESSES, "1")
-    job.run()
-    assert "a table" in capsys.readouterr().out
-    assert not (job.directory / "output.txt").exists()
-
-
-@pytest.mark.parametrize(
-    ("result", "ending"),
-    [
-        ({"status": "interrupted", "error": "stopped"}, "job 2 of 3 interrupted: algorithm.beta=2 seed=1: 12 s"),
-        (
-            {"status": "completed", "metrics": {"gold": 0.5}, "policies": []},
-            "job 2 of 3 done: algorithm.beta=2 seed=1: gold 0.5, 12 s",
-        ),
-    ],
-)
-def test_how_a_job_ended_is_one_line(job, result, ending):
-    assert sweep.done_words(job.directory, result, 12.3) == ending
-
-
-def test_a_worker_ends_with_its_job_where_the_sweep_has_ended(job, monkeypatch):
+def test_a_worker_ends_with_its_job_where_the_sweep_has_ended(study, job, monkeypatch):
     """joblib's worker keeps what a job raises for the sweep, and would wait for another job of a killed one."""
     monkeypatch.delenv(PROCESSES, raising=False)
-    runtime = SimpleNamespace(output_dir=str(job.directory), choices={"recipe": "dpo"})
-    monkeypatch.setattr(sweep.HydraConfig, "get", lambda: SimpleNamespace(runtime=runtime))
-    monkeypatch.setattr(sweep, "_written_keys", set)
-    monkeypatch.setattr(sweep, "_plan_job", lambda checked, directory: SimpleNamespace(directory=directory))
+    monkeypatch.setenv(sweep.SWEEP, str(os.getpid()))
 
-    def sweep_is_killed(stage: Any, directory: Any, run_stage: Any) -> dict[str, Any]:
+    def sweep_is_killed(stage: Any) -> tuple[int, dict[str, Any]]:
         monkeypatch.setenv(sweep.SWEEP, "1")  # the sweep is no longer the parent, nor this process itself
-        return {"status": "interrupted", "error": "stopped by SIGTERM"}
+        return 0, {"status": "interrupted", "error": "stopped by SIGTERM"}
 
-    monkeypatch.setattr(sweep, "_run_in_turn", sweep_is_killed)
     monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit):
-        sweep.run_job(root.to_values(checked("dpo")), lambda stage: (0, RESULT))
-    assert json.loads((job.directory / "job.json").read_text())["status"] == "interrupted"
+        job(sweep_is_killed)
+    assert json.loads((study / "jobs/1/job.json").read_text())["status"] == "interrupted"
 
 
 @pytest.mark.parametrize(
@@ -135,3 +196,16 @@ def test_parallel_jobs_get_different_gpus(four_gpus, job, gpu):
 def test_a_job_of_several_processes_keeps_all_gpus(four_gpus):
     sweep._take_gpu(checked("sft", "sharding=ddp", "sharding.processes=2"), 1)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({}, None),
+        ({"algorithm.beta": "β = {}"}, "β = 0.1"),
+        ({"algorithm.beta": {"0.1": "weak"}}, "weak"),
+        ({"algorithm.beta": {"0.3": "strong"}}, None),
+    ],
+)
+def test_labels_are_texts_with_the_value_or_names_of_values(labels, expected):
+    assert configured_label(labels, "algorithm.beta", "0.1") == expected

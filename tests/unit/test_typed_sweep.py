@@ -11,8 +11,11 @@ from sizes import COMMON, DATA
 from support import command_inside
 
 from rlhf_lab.config import compose, typed_sweep
+from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.sweeps.sweep import done_words
+from rlhf_lab.stages import preflight
+from rlhf_lab.sweeps import sweep
+from rlhf_lab.sweeps.job_lines import done_words
 
 SWEEP = ("+recipe=reward_model", "algorithm.centering=0,0.01", "seed=0,1")
 
@@ -125,3 +128,37 @@ def test_the_table_of_a_typed_sweep_has_numbers(tmp_path):
     assert plan["primary"] == "accuracy" and "gold_agreement" in plan["metrics"] and "win_rate" not in plan["metrics"]
     table = (directory / "table.md").read_text()
     assert "accuracy" in table and "unscored" not in table
+
+
+def test_a_stopped_sweep_without_a_complete_job_has_no_empty_tables(tmp_path):
+    command = compose.check_command([*SWEEP, f"outputs={tmp_path}"])
+    directory = tmp_path / "study"
+    assert command.study is not None
+    sweep._write_plan(directory, command, command.study, preflight.planned(command))
+    with console.capture() as printed:
+        assert sweep._write_results(directory, 4) == 4
+    assert printed.get().splitlines() == [
+        "  writing the tables and the report",
+        f"no job is complete, so there is no table; report {directory / 'report.html'}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "processes", "expected"),
+    [
+        ([], "1", True),
+        (["hydra/launcher=basic"], "2", True),
+        (["hydra/launcher=joblib"], "1", True),
+        (["hydra/launcher=joblib"], "2", False),
+        (["hydra/launcher=submitit_slurm"], "1", False),
+    ],
+)
+def test_which_jobs_run_in_the_process_of_the_study(monkeypatch, words, processes, expected):
+    command = compose.check_command([*SWEEP, *words])
+    monkeypatch.setenv(sweep.PROCESSES, processes)
+    assert sweep._runs_here(command, words) is expected
+
+
+def test_joblib_that_the_study_adds_starts_processes(monkeypatch):
+    monkeypatch.setenv(sweep.PROCESSES, "2")
+    assert not sweep._runs_here(compose.check_command([*SWEEP]), ["hydra/launcher=joblib"])

@@ -10,8 +10,8 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rlhf_lab.algorithms.trl import options
-from rlhf_lab.core.console import Ticker
 from rlhf_lab.core.errors import NumericError
+from rlhf_lab.core.progress import Ticker
 from rlhf_lab.training import checkpoint
 from rlhf_lab.training.loop import Algorithm
 from rlhf_lab.training.run import Run

@@ -34,8 +34,8 @@ from rlhf_lab.algorithms.trl.rows import (
     unused_id,
 )
 from rlhf_lab.config.root import Config
-from rlhf_lab.core.console import progress
 from rlhf_lab.core.errors import OPTIONAL, MissingDependency, NumericError
+from rlhf_lab.core.progress import progress
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.pair_rows import PairRows

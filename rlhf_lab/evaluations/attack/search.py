@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rlhf_lab.core.progress import tracked
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.evaluations.attack.exploits import split_sentences, split_words
 from rlhf_lab.evaluations.attack.settings import Attack
@@ -91,7 +92,7 @@ class Search:
 
     def run(self) -> list[Candidate]:
         """Run all rounds and return the best response of each prompt; the start if nothing better was found."""
-        for _ in range(self.settings.rounds):
+        for _ in tracked(range(self.settings.rounds), "rounds of the search"):
             self.round()
         return [beam[0] for beam in self.beams]
 

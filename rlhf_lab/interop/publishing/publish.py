@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import make_dir, read_object, replacing
 from rlhf_lab.core.scratch import scratch_dir
@@ -121,6 +122,7 @@ def _to_hub(
         directory = Path(temporary) / "model"
         directory.mkdir()
         _write(provenance, request, reasons, gated, directory, name)
+        console.inform(f"uploading to {name}", markup=False)
         run = provenance.run
         message = f"{run.recipe} {run.manifest.get('key')} by rlhf_lab {provenance.code}"
         return hub.send(directory, name, public=request.public, message=message, api=api)
@@ -136,6 +138,7 @@ def _write(
 ) -> None:
     """Write model and card to a directory. Raise if the model differs or the files contain forbidden content."""
     # The published files are loaded and compared with the run, so that a wrong conversion is noticed here.
+    console.inform("writing the model, and comparing it with that of the run")
     if request.adapter:
         model_files.write_adapter(provenance.model_dir, directory, request.base)
         distance = same_model.require_same_adapter(provenance.model_dir, directory)

@@ -18,6 +18,7 @@ import pandas as pd
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.metrics import titled
+from rlhf_lab.core.progress import tracked
 from rlhf_lab.reports.comparison.scales import mismatches
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.results.gains import PROMPT, policy_names, policy_of, prompt_clusters, prompt_means, scores
@@ -156,7 +157,7 @@ def run_differences(a: Side, b: Side) -> list[Difference]:
     differences = []
     scale_mismatches = mismatches(a.run, b.run)
     column = cluster_unit(a, b).column
-    for metric in _shared_metrics(rows_a, rows_b):
+    for metric in tracked(_shared_metrics(rows_a, rows_b), "metrics"):
         values_a = _metric_values(rows_a, metric, column)
         values_b = _metric_values(rows_b, metric, column)
         tested = not any(mismatch.covers(metric) for mismatch in scale_mismatches)

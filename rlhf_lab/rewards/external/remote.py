@@ -9,6 +9,7 @@ import numpy as np
 
 from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.files import parse_json
+from rlhf_lab.core.progress import tracked
 from rlhf_lab.core.types import Corpus, FloatArray, RewardBatch
 from rlhf_lab.rewards.calling import InvalidScores, RewardFailed, scores
 from rlhf_lab.rewards.external.post import post_json
@@ -38,7 +39,7 @@ class RemoteReward:
         rewards = np.full(len(responses), np.nan)
         failures: list[LabError] = []
         failed_in_a_row = 0
-        for batch in batches:
+        for batch in tracked(batches, "reward service"):
             try:
                 rewards[batch] = self._request_rewards(list(prompts[batch]), list(responses[batch]))
                 failed_in_a_row = 0

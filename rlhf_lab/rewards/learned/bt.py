@@ -147,7 +147,7 @@ def model_outputs(
         outputs = stacked.outputs(batch) if stacked else [reward_outputs(model, batch) for model in models]
         return [output_BA.double().cpu() for output_BA in outputs]
 
-    for index, outputs in over_rows(rows, compute, first.batch_tokens, first.device):
+    for index, outputs in over_rows(rows, compute, first.batch_tokens, first.device, title="reward model"):
         by_model = {id(model): output_BA for model, output_BA in zip(models, outputs, strict=True)}
         for output_NA, scorer in zip(head_outputs, scorers, strict=True):
             output_NA[index] = by_model[id(scorer.model)]

@@ -102,7 +102,7 @@ class StepJudge:
             return step_logits(self.model, batch).double().sigmoid().cpu().numpy()
 
         token_rows = [row.row for row in rows]
-        for index, p_BT in over_rows(token_rows, compute, self.batch_tokens, self.device):
+        for index, p_BT in over_rows(token_rows, compute, self.batch_tokens, self.device, title="step judge"):
             for i, p_T in zip(index, p_BT, strict=True):
                 # The last column is the last token of the response; the others are the ends of its steps.
                 probabilities = p_T[columns[i]]

@@ -29,6 +29,7 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, DeviceMemoryError, LabError, MissingDependency
 from rlhf_lab.core.files import make_dir, read_json, read_object, write_json
+from rlhf_lab.core.progress import hide_bars
 from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.core.signals import handled
 from rlhf_lab.stages.artifacts import Stage
@@ -105,7 +106,7 @@ def train_together(stage: Stage, count: int, *, discard: bool) -> dict[str, Any]
             if error.micro_batch_tokens is None:
                 raise
             micro_batch_tokens = error.micro_batch_tokens
-        console.print(
+        console.inform(
             f"  out of memory: restarting from the last checkpoint with micro-batches of {micro_batch_tokens} tokens"
         )
         discard = False  # keep the progress so far
@@ -124,6 +125,7 @@ def _train_together(stage: Stage, count: int, *, discard: bool, micro_batch_toke
         }
         write_json(order_file, order)
         workers: list[subprocess.Popen[bytes]] = []
+        hide_bars()  # the main worker draws on the same terminal
         try:
             with _forward_signals(workers) as signals:
                 workers += [_start_worker(order_file, rank, count) for rank in range(count)]
@@ -148,7 +150,7 @@ def _start_worker(order_file: Path, rank: int, count: int) -> subprocess.Popen[b
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all workers are on this machine
     command = [sys.executable, "-m", "rlhf_lab.stages.worker", str(order_file), str(os.getpid())]
     # A separate session, so that Ctrl-C reaches only the parent, which forwards it once.
-    return subprocess.Popen(command, env=environment, start_new_session=True)
+    return subprocess.Popen(command, env=environment, start_new_session=True, stdout=console.diverted_to)
 
 
 @contextmanager

@@ -285,7 +285,8 @@ def test_all_files_that_cannot_be_read_are_listed(tmp_path, measured):
 
 
 def test_the_progress_is_shown(capsys, monkeypatch):
-    monkeypatch.setattr("rlhf_lab.core.console.QUIET_SECONDS", -1.0)
+    monkeypatch.setattr("rlhf_lab.core.progress.LINE_SECONDS", -1.0)
+    monkeypatch.setattr("rlhf_lab.core.progress.REFRESH_SECONDS", -1.0)
     extract_many(CLIPS, progress="features")
     assert "features: 3/3" in capsys.readouterr().out
 

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.messages import Message
+from rlhf_lab.core.progress import progress
 from rlhf_lab.core.tools import Call, Tool, call_tool
 from rlhf_lab.data.transcript import render_prompt, to_messages
 from rlhf_lab.packs.agents.harness.agent import Assignment, OnDone
@@ -319,14 +320,15 @@ class ProgramAgent:
             live[number] = _Live(self.program, attempt)
             advance(number, None)
         # Each round sends the requests of all live attempts at once. Attempts that finish drop out of the next round.
-        while live:
-            asking = {number: attempt.asks for number, attempt in live.items()}
-            requests = [ask.request for asks in asking.values() for ask in asks]
-            done = len(trajectories)
-            title = f"{self.name}: {done} of {len(assignments)} tasks done"
-            completions = iter(self.model.completer.complete_many(requests, title=title))
-            for number, asks in asking.items():
-                advance(number, [next(completions) for _ in asks])
+        with progress(self.name, len(assignments)) as ticker:
+            ticker.advance(len(trajectories))
+            while live:
+                asking = {number: attempt.asks for number, attempt in live.items()}
+                requests = [ask.request for asks in asking.values() for ask in asks]
+                completions = iter(self.model.completer.complete_many(requests, title=f"{self.name}: requests"))
+                for number, asks in asking.items():
+                    advance(number, [next(completions) for _ in asks])
+                ticker.advance(len(trajectories) - ticker.done)
         return [trajectories[number] for number in range(len(assignments))]
 
 

@@ -14,8 +14,8 @@ from hashlib import sha256
 from inspect import iscoroutinefunction, signature
 from typing import Any
 
-from rlhf_lab.core.console import progress
 from rlhf_lab.core.errors import ConfigError, LabError
+from rlhf_lab.core.progress import progress
 from rlhf_lab.core.tools import Call, Tool, ToolError
 from rlhf_lab.core.user_code import files_behind, load_from_file
 from rlhf_lab.packs.agents.harness.agent import Agent, Assignment, OnDone

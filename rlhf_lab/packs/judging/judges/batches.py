@@ -139,7 +139,7 @@ class BatchRuns:
         """Wait until a batch has finished and store its results. Return the error of a rejected request, or None."""
         if self.store.is_being_sent(batch):
             age_s = time.time() - batch.began
-            console.print(
+            console.inform(
                 f"  waiting for another process, which has been sending batch {batch.name} for {age_s:.0f} s; after "
                 f"{LONGEST_SENDING_S:.0f} s this process searches for the batch at the service"
             )
@@ -181,7 +181,7 @@ class BatchRuns:
                 return status.failed
             if time.monotonic() - shown > max(60.0, self.settings.poll_s):
                 shown = time.monotonic()
-                console.print(f"  batch {remote}: {status.done} of {items} are done")
+                console.inform(f"  batch {remote}: {status.done} of {items} are done")
             time.sleep(self.settings.poll_s)
 
     def _patiently(self, poll: Callable[[], Seen]) -> Seen:
@@ -236,7 +236,7 @@ class BatchRuns:
 
     def _is_ours(self, remote: str, name: str, items: int) -> bool:
         """Return True if the items of a batch have our batch's name. They are readable once the batch has finished."""
-        console.print(f"  waiting for batch {remote}, which may be the one whose creation was interrupted")
+        console.inform(f"  waiting for batch {remote}, which may be the one whose creation was interrupted")
         if self._wait(remote, items):
             return False
         first = self._patiently(lambda: next(iter(self.backend.batch_results(remote)), None))

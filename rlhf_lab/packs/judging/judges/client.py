@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rlhf_lab.core.console import console, progress
+from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import BudgetExceeded, ConfigError, JudgeUnavailable, LabError
 from rlhf_lab.core.http_retry import LONGEST_WAIT_S
+from rlhf_lab.core.progress import progress
 from rlhf_lab.packs.judging.judges.address import url_of
 from rlhf_lab.packs.judging.judges.backends.settings import Service
 from rlhf_lab.packs.judging.judges.batches import BatchRuns
@@ -309,7 +310,7 @@ class _Call:
             except BaseException:
                 self.pacer.stop()
                 if self._under_way:
-                    console.print(f"  stopping: waiting for {self._under_way} answers in flight, which will be stored")
+                    console.inform(f"  stopping: waiting for {self._under_way} answers in flight, which will be stored")
                 raise
         # leaving the pool waited for all threads, so these are the answers that arrived during the shutdown
         while not answered.empty():
@@ -388,7 +389,7 @@ class _Call:
             text = self._has_said
             self._has_said = True
         if not text:
-            console.print(
+            console.inform(
                 f"  another process is sending the same request: waiting at most {max_s:.0f} s for its answer"
             )
 

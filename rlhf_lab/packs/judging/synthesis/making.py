@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.core.console import progress
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import append_jsonl, read_rows, truncate
+from rlhf_lab.core.progress import progress
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.data.duplicates import NearDuplicates
 from rlhf_lab.data.generated import read_generated, write_generated

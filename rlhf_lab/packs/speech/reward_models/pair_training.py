@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_lab.core.console import progress
 from rlhf_lab.core.errors import NumericError
+from rlhf_lab.core.progress import progress
 from rlhf_lab.losses.reward_model import bradley_terry
 from rlhf_lab.training.optim import lr_scale
 

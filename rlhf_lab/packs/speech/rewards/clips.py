@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from rlhf_lab.core.arrays import BoolArray, FloatArray
-from rlhf_lab.core.console import Ticker, progress
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.media import Renderer
+from rlhf_lab.core.progress import Ticker, progress
 from rlhf_lab.packs.speech.sound.features import NAMES, extract
 from rlhf_lab.training.run import Run
 

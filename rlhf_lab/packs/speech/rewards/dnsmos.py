@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_lab.core.arrays import FloatArray
-from rlhf_lab.core.console import progress
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, MissingDependency
 from rlhf_lab.core.media import Audio, Renderer
+from rlhf_lab.core.progress import progress
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.packs.speech.rewards.clips import renderer_of
 from rlhf_lab.packs.speech.rewards.settings import OpinionScore

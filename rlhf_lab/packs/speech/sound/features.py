@@ -20,10 +20,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_lab.core.console import Ticker
-from rlhf_lab.core.console import progress as show
 from rlhf_lab.core.errors import DataError, LabError
 from rlhf_lab.core.media import Audio
+from rlhf_lab.core.progress import Ticker
+from rlhf_lab.core.progress import progress as show
 from rlhf_lab.packs.speech.sound import librosa_analysis
 from rlhf_lab.packs.speech.sound.audio import RATE, Library, read_audio
 from rlhf_lab.packs.speech.sound.feature_cache import FeatureCache

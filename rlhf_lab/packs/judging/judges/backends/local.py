@@ -12,9 +12,9 @@ from typing import Any
 from torch import nn
 
 from rlhf_lab.core import ranks
-from rlhf_lab.core.console import progress
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.messages import Message
+from rlhf_lab.core.progress import progress
 from rlhf_lab.core.tools import call_id, with_id
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.models.build import load_encoder, load_policy
