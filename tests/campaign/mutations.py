@@ -1737,8 +1737,8 @@ SEQUENTIAL = (
     Mutant(
         "smaller_before_direction",
         "sequential._decide",
-        "_holm({**p_values, index: main_p})[index] > ALPHA",
-        "_holm({**p_values, index: main_p})[index] <= ALPHA",
+        "family_holm(study, {**p_values, index: main_p})[index] > ALPHA",
+        "family_holm(study, {**p_values, index: main_p})[index] <= ALPHA",
         "confirmed claims are reported as smaller than published",
     ),
 )
