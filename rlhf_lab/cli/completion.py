@@ -13,7 +13,7 @@ from rlhf_lab.cli import explain
 from rlhf_lab.config import compose, inventory, registry
 from rlhf_lab.core.errors import ConfigError
 
-TAKES_SETTINGS = ("plan", "doctor", "audit", "explain")
+TAKES_SETTINGS = ("plan", "doctor", "audit", "explain", "demo")
 """Sub-commands that accept settings; the others accept files."""
 
 

@@ -8,8 +8,8 @@ from rlhf_lab.cli.recipe_command import RecipeCommand
 from rlhf_lab.core import invocation
 from rlhf_lab.core.console import console
 
-PAIRS = 3200
-"""Number of training pairs: a fifth of those of the recipe, so that the run takes about a minute."""
+PAIRS = 2400
+"""Number of training pairs: 15 % of those of the recipe, so that the run takes about a minute."""
 SIZE = (
     f"data.train_pairs={PAIRS}",
     "data.test_pairs=300",
@@ -49,7 +49,7 @@ the responses of both policies side by side; open it in a browser.
 Next:
   {program} demo algorithm.beta=0.05         change a setting; stored stages are reused
   {program} explain algorithm=dpo            all settings of an algorithm
-  {program} +recipe=dpo_iterative            five times the data and three rounds more, three minutes
+  {program} +recipe=dpo_iterative            seven times the data and three rounds more, three minutes
   {program} +recipe=dpo algorithm.beta=0.1,0.3 seed=0,1    a study: settings × seeds, one table
   {program} list                             all recipes and commands
   {program} doctor                           check the installation"""

@@ -426,7 +426,7 @@ def test_waiting_for_another_process_is_said(server, kind, tmp_path, monkeypatch
             db.execute("UPDATE attempts SET began = began - 7200")
 
     monkeypatch.setattr("rlhf_lab.packs.judging.judges.client.SAID_AFTER_S", 0.0)
-    monkeypatch.setattr("rlhf_lab.packs.judging.judges.client.console", SimpleNamespace(print=hear))
+    monkeypatch.setattr("rlhf_lab.packs.judging.judges.client.console", SimpleNamespace(inform=hear))
     client = connect(server.url, kind, tmp_path, parallel=1)
     client.channel.store.max_attempt_s = 3600.0
     client.channel.store.start(client.channel.question(question(0)), "run", None)
