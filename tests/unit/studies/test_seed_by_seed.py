@@ -30,7 +30,9 @@ SETTINGS = StudySettings(
 )
 
 
-def test_all_levels_of_a_seed_come_before_the_next_seed():
+def test_all_levels_of_a_seed_come_before_the_next_seed(monkeypatch):
+    for name in (sweep.PROCESSES, sweep.SWEEP):  # set by `_hydra_arguments`, and removed after this test
+        monkeypatch.setenv(name, "1")
     command = compose.check_command(["+recipe=study/kl_control", "study.until=decided", "study.max_seeds=7"])
     assert [job["seed"] for job in command.jobs] == [seed for seed in range(7) for _ in range(3)]
     assert len({job["algorithm.kl_controller"] for job in command.jobs[:3]}) == 3
