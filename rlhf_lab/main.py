@@ -58,7 +58,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.markup import escape
 
 from rlhf_lab import __version__
-from rlhf_lab.cli import summary
+from rlhf_lab.cli import recipe_list, summary
 from rlhf_lab.cli.table import COMMANDS, LISTING, description_of, needs_words
 from rlhf_lab.cli.verbosity import take_flags
 from rlhf_lab.config import compose, inventory, words
@@ -147,7 +147,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
     if "--version" in arguments:
         console.print(f"rlhf_lab {__version__}{_commit_suffix()}", soft_wrap=True)
     elif first in LISTING and not set(arguments[1:]) & set(COMMANDS):
-        summary.list_recipes([description_of(name).splitlines()[0] for name in COMMANDS])
+        recipe_list.print_recipes([description_of(name).splitlines()[0] for name in COMMANDS])
     elif first in LISTING:
         console.print(description_of(arguments[1]), markup=False, soft_wrap=True)
     elif first not in COMMANDS:

@@ -1,4 +1,4 @@
-"""Console output of a run: recipes, problems, the plan, the result."""
+"""Console output of a run: problems, the plan, the result."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 import yaml
 from rich.console import RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
-from rlhf_lab.config import compose, inventory, root
+from rlhf_lab.config import compose, root
 from rlhf_lab.config.overrides import literal
 from rlhf_lab.core import measures
 from rlhf_lab.core.console import console
@@ -22,23 +21,6 @@ from rlhf_lab.reports.policy_table import PolicyTable, number
 from rlhf_lab.results import written
 from rlhf_lab.stages import artifacts
 from rlhf_lab.training.settings import ClusterUnit
-
-
-def list_recipes(commands: Sequence[str]) -> None:
-    """Print all recipes with their question, then the sub-commands.
-
-    Args:
-        commands: one line per sub-command with its arguments and purpose.
-    """
-    table = Table(title="Recipes: python -m rlhf_lab +recipe=NAME", title_justify="left", box=None)
-    table.add_column("name", style="bold")
-    table.add_column("question")
-    for name, path in inventory.recipes().items():
-        table.add_row(name, str(inventory.read_yaml(path).get("question", "")))
-    console.print(table)
-    console.print("Other commands (NAME --help prints details; --help alone lists every group and option):")
-    for line in commands:
-        console.print(f"  {line}", markup=False, soft_wrap=True)
 
 
 def print_problems(error: LabError, *, ran: bool = False) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-import recipe_table
 import yaml
 
 from docs_site.page import ROOT, Page, code, plain, table
+from rlhf_lab.cli import recipe_list
 from rlhf_lab.config import inventory
 
 RESULTS = ROOT / "docs" / "results"
@@ -68,7 +68,7 @@ def _read(name: str) -> Recipe:
     algorithms += (values.get("study") or {}).get("sweep", {}).get("algorithm", [])
     file = path.resolve().relative_to(ROOT).as_posix()
     unique = tuple(dict.fromkeys(algorithms))
-    return Recipe(name, file, text, values["question"], recipe_table.header(text), unique)
+    return Recipe(name, file, text, values["question"], recipe_list.header(text), unique)
 
 
 @cache

@@ -9,6 +9,7 @@ import pytest
 import recipe_table
 from support import check_each
 
+from rlhf_lab.cli import recipe_list
 from rlhf_lab.config import inventory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +44,7 @@ def test_the_table_of_recipes_is_what_the_recipes_say() -> None:
 def test_a_recipe_opens_with_what_a_reader_asks() -> None:
     def check(name: str) -> None:
         text = inventory.recipes()[name].read_text(encoding="utf-8")
-        says = recipe_table.header(text)
+        says = recipe_list.header(text)
         assert list(says) == ["question", "source", "command", "cost", "expect"], name
         assert says["command"].startswith(f"python -m rlhf_lab +recipe={name}")
 
