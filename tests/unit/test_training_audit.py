@@ -88,6 +88,7 @@ def test_no_response_is_compared_twice(auditor):
     calls = made.collector.calls
     assert [model is made.start for model, _, _ in calls] == [False, True] * 5
     assert len({seed for _, _, seed in calls}) == 10
+    assert len({tuple(prompts) for _, prompts, _ in calls}) == 5, "every iteration selects its own prompts"
     for (_, ours, _), (_, theirs, _) in zip(calls[::2], calls[1::2], strict=True):
         assert ours == theirs and len(ours) == M
     responses = [text for pair in made.comparer.texts for text in pair]
