@@ -168,6 +168,15 @@ def test_stop_without_a_certified_policy_ends_with_the_start(auditor):
     assert "training ends with the start policy" in made.run.notes[0]
 
 
+def test_nothing_is_certified_after_an_alarm(auditor):
+    """The e-process has found an earlier policy worse, although the last 128 comparisons are all won."""
+    made = auditor(*[0.0] * 4, 1.0)
+    for iteration in range(1, 21):
+        made.check(iteration)
+    assert made.alarm_at is not None and made.alarm_at <= 4
+    assert made.lower_bound() > 0.5 and made.certified_at == 0
+
+
 def test_pause_asks_before_training_goes_on(auditor):
     paused = auditor(0.0, action="pause")
     losses_until_alarm(paused)
