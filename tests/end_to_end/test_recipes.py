@@ -59,12 +59,14 @@ def test_the_glob_finds_the_recipes():
 
 
 def some(names: Sequence[str]) -> list[Any]:
-    """Return recipes as parameters of a test; those outside `FAMILIES` are slow tests that any worker may take.
+    """Return recipes as parameters of a test; those outside `FAMILIES` are long tests that any worker may take.
 
     All workers share the store of the session, which builds a stage once.
     """
     rest = [name for name in names if name not in FAMILIES.values()]
-    slow = [pytest.param(name, marks=(pytest.mark.slow, pytest.mark.xdist_group(name))) for name in rest]
+    slow = [
+        pytest.param(name, marks=(pytest.mark.slow, pytest.mark.long, pytest.mark.xdist_group(name))) for name in rest
+    ]
     return [*(name for name in names if name in FAMILIES.values()), *slow]
 
 
