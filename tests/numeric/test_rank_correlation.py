@@ -70,3 +70,12 @@ def test_intervals_contain_the_truth(monkeypatch):
         inside.append(estimate.low <= rho <= estimate.high)
     # at 95 % coverage, 200 samples give below .88 with a probability of about 10⁻⁴
     assert np.mean(inside) >= 0.88
+
+
+def test_units_are_resampled_within_their_stratum():
+    """Ranks agree within both strata, so they agree in every resample; units of the other stratum would disagree."""
+    first = np.arange(6.0)
+    x = np.concatenate([first, first + 100])
+    y = np.concatenate([first, first - 100])
+    estimate = rank_correlation(x, y, ["a"] * 6 + ["b"] * 6)
+    assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((1.0, 1.0, 1.0))
