@@ -7,6 +7,7 @@ import math
 import random
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,15 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.evaluations.attack import card
-from rlhf_lab.evaluations.attack.attack import Samples, Scale, above, best_of_samples, fixed_exploits, summarise
+from rlhf_lab.evaluations.attack.attack import (
+    AttackStage,
+    Samples,
+    Scale,
+    above,
+    best_of_samples,
+    fixed_exploits,
+    summarise,
+)
 from rlhf_lab.evaluations.attack.card import Attacked
 from rlhf_lab.evaluations.attack.exploits import EXPLOITS, FLATTERY, Source, split_sentences, split_words
 from rlhf_lab.evaluations.attack.search import Candidate, Edit, Search, text_pool
@@ -282,3 +291,13 @@ def test_a_trained_policy_needs_the_policy_that_it_started_from(tmp_path):
     pairs = ("data=pairs", f"data.path={tmp_path / 'pairs.jsonl'}", "needs.policy=null", "reward=length")
     with pytest.raises(ConfigError, match="was trained on the reward, and needs"):
         checked("attack", *pairs, "+needs.ppo=outputs/runs/ppo/model")
+
+
+def test_gains_are_differences_from_the_start_in_standard_deviations():
+    """Rewards are scored anew: 5 and 1 against 1 and 2 at the start, over 2; gold 3 and 0 against 1 and 2, over 4."""
+    stage = AttackStage.__new__(AttackStage)  # without a run
+    stage.reward = lambda prompts, responses: SimpleNamespace(total_N=np.array([5.0, 1.0]))
+    stage._truth = lambda prompts, responses: np.array([3.0, 0.0])
+    starts = Samples(PROMPTS, [[start] for start in STARTS], np.array([[1.0], [2.0]]), np.array([[1.0], [2.0]]))
+    found = stage._measure("search", ["one", "two"], Scale(starts, reward_sd=2.0, gold_sd=4.0))
+    assert [(each.gain, each.gold) for each in found] == [(2.0, 0.5), (-0.5, -0.5)]
