@@ -192,7 +192,9 @@ ALGORITHMS = {
 }
 
 
+# Whether PPO learns it within these iterations depends on how the processor rounds: .51 on one, above .85 on another.
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("recipe", ALGORITHMS)
 def test_the_second_turn_is_learned(workplace, recipe):
     """Only it earns. The colour is named in the environment's message, so a response that ignores it earns a half."""

@@ -34,7 +34,9 @@ TRAINING = (
 )
 
 
+# The intervals of 60 tasks overlap on some processors, as the comment on greedy accuracy below says.
 @pytest.mark.slow
+@pytest.mark.long
 def test_grpo_raises_success_on_new_names(tmp_path: Path):
     """Measured: .48 ±.10 → .92 ±.06 sampled, greedy .98 → 1.00, in half a minute of imitation and as long of GRPO."""
     stage = planned("grpo_agent", *WORLD, *TRAINING, f"outputs={tmp_path}", "checkpoint.every_steps=0")
