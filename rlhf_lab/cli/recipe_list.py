@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,16 +82,21 @@ def group_of(name: str) -> str:
 
 
 def _algorithm(name: str) -> str:
-    """Return the kind of algorithm of a recipe: the one that its file chooses, that of the recipe it extends, or the
-    default."""
-    defaults = inventory.read_yaml(directory("conf") / "config.yaml")["defaults"]
-    option = next(str(entry["algorithm"]) for entry in defaults if "algorithm" in entry)
+    """Return the kind of algorithm of a recipe: its own choice, that of the recipe it extends, or the default."""
+    option = _default_algorithm()
     for entry in inventory.read_yaml(inventory.recipes()[name]).get("defaults", []):
         if isinstance(entry, str) and entry.startswith("/recipe/"):
             return _algorithm(entry.removeprefix("/recipe/"))
         if isinstance(entry, dict) and "override /algorithm" in entry:
             option = str(entry["override /algorithm"])
     return str(inventory.written_values("algorithm", option)["kind"])
+
+
+@cache
+def _default_algorithm() -> str:
+    """Return the option of `algorithm` that a command without a choice has."""
+    defaults = inventory.read_yaml(directory("conf") / "config.yaml")["defaults"]
+    return next(str(entry["algorithm"]) for entry in defaults if "algorithm" in entry)
 
 
 def grouped() -> dict[str, dict[str, Path]]:
