@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.bounded_files import (
-    BLOCK_BYTES,
     MAX_JSON_BYTES,
     MAX_ROW_BYTES,
     check_regular,
@@ -376,27 +375,29 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
     Raise ArtifactError naming the line that is not a row.
     """
-    rows, ends = read_rows(path)
-    if not path.exists():
-        return rows
-    # `read_rows` stops at the first bad line. Complete lines after it mean damage, not an interrupted write.
-    with path.open("rb") as handle:
-        handle.seek(ends[-1] if ends else 0)
-        more_lines = sum(block.count(b"\n") for block in iter(lambda: handle.read(BLOCK_BYTES), b""))
-    if more_lines:
+    rows, _, rejected = _parse_rows(path)
+    # A line without its end is the last line: another process is still writing it, or was interrupted.
+    complete = rejected.endswith(b"\n") or len(rejected) == MAX_ROW_BYTES
+    if complete:
         raise ArtifactError(
-            f"{path} is damaged: line {len(rows) + 1} of {len(rows) + more_lines} is not a JSON object, or is longer "
-            f"than {size_text(MAX_ROW_BYTES)}; restore the file from a copy, or delete that line to continue without it"
+            f"{path} is damaged: line {len(rows) + 1} is not a JSON object, or is longer than "
+            f"{size_text(MAX_ROW_BYTES)}; restore the file from a copy, or delete that line to continue without it"
         )
     return rows
 
 
 def read_rows(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
     """Return the rows of a JSONL file up to the first incomplete or invalid line, and the end offset of each row."""
+    rows, ends, _ = _parse_rows(path)
+    return rows, ends
+
+
+def _parse_rows(path: Path) -> tuple[list[dict[str, Any]], list[int], bytes]:
+    """Return what `read_rows` returns, and the first line that is no row (empty if all lines are rows)."""
     rows: list[dict[str, Any]] = []
     ends: list[int] = []
     if not path.exists():
-        return rows, ends
+        return rows, ends, b""
     check_regular(path)
     end = 0
     with path.open("rb") as handle:
@@ -407,11 +408,11 @@ def read_rows(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
             except ValueError:  # not JSON, or not UTF-8
                 row = None
             if not isinstance(row, dict):
-                break
+                return rows, ends, line
             end += len(line)
             rows.append(row)
             ends.append(end)
-    return rows, ends
+    return rows, ends, b""
 
 
 def truncate(path: Path, size: int) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 from hashlib import sha256
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -120,9 +122,30 @@ def test_a_garbled_line_is_named_and_what_stands_before_it_can_be_read(tmp_path,
     path = tmp_path / "log.jsonl"
     size = append_jsonl(path, [{"a": 1}])
     path.write_bytes(path.read_bytes() + line + b'{"a": 3}\n')
-    with pytest.raises(ArtifactError, match=r"log\.jsonl is damaged: line 2 of"):
+    with pytest.raises(ArtifactError, match=r"log\.jsonl is damaged: line 2 is not"):
         read_jsonl(path)
     assert read_rows(path) == ([{"a": 1}], [size])
+
+
+def test_a_log_can_be_read_while_another_process_writes_it(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.touch()
+
+    def write() -> None:
+        with path.open("a", encoding="utf-8", buffering=1) as handle:
+            for number in range(2000):
+                row = json.dumps({"row": number, "text": "x" * 50})
+                for part in (row[:30], row[30:], "\n"):
+                    handle.write(part)
+                    handle.flush()
+
+    writer = Thread(target=write)
+    writer.start()
+    while writer.is_alive():
+        rows = read_jsonl(path)
+        assert [row["row"] for row in rows] == list(range(len(rows)))
+    writer.join()
+    assert len(read_jsonl(path)) == 2000
 
 
 def test_bytes_that_are_not_text_are_no_json(tmp_path):

@@ -261,7 +261,7 @@ def test_a_long_extraction_is_written_now_and_then(tmp_path, monkeypatch):
     [
         ('{"clip": "x", "features": [1, 2]}\n', "line 1: expected the digest of a clip and 7 features"),
         ("{}\n", "line 1: expected"),
-        ("no row\n", "is damaged: line 1 of 1"),
+        ("no row\n", "is damaged: line 1 is not"),
     ],
 )
 def test_a_damaged_cache_says_which_line(tmp_path, content, message):
