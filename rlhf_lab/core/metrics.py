@@ -21,6 +21,8 @@ ROOMS = ("evaluations", "environments", "training", "monitoring", "algorithms", 
 SHOWN = ("title", "unit", "better", "phrase", "column", "relative_to")
 """Fields of `Metric` that determine how a number is displayed."""
 
+INPUT = ":"
+"""Between a role and a metric: "reward:accuracy" is the accuracy of the run that a run used as `needs.reward`."""
 Scale = Literal["raw", "log", "logit"]
 AMOUNTS = re.compile(r"kl$|(\w+_)?tokens(@\d+)?$|(\w+_)?(seconds|s|usd)$")
 """Metrics that are positive amounts."""
@@ -200,6 +202,10 @@ def metric(name: str) -> Metric:
     metrics = catalogue()
     if name in metrics:
         return metrics[name]
+    role, separator, of_input = name.partition(INPUT)
+    if separator:
+        known = metric(of_input)
+        return replace(known, name=name, title=f"{known.title or of_input} of the {role}", phrase="")
     # "grad_norm/critic" gets meaning and direction from "grad_norm/<part>", but is displayed under its own key
     templates = (metric for metric in metrics.values() if "<" in metric.name)
     template = next((metric for metric in templates if metric.matches(name)), None)
@@ -208,6 +214,7 @@ def metric(name: str) -> Metric:
 
 def scale_of(name: str) -> Scale:
     """Return the scale on which differences of a metric are not skewed: logarithms of amounts, logits of rates."""
+    name = name.rpartition(INPUT)[2]
     if AMOUNTS.match(name):
         return "log"
     return "logit" if RATES.match(name) or metric(name).kind == "rate" else "raw"

@@ -20,6 +20,7 @@ from rlhf_lab.core import checksums as seal
 from rlhf_lab.core import measures
 from rlhf_lab.core.errors import ConfigError, DataError, NumericError
 from rlhf_lab.core.files import parse_json
+from rlhf_lab.core.metrics import INPUT
 from rlhf_lab.core.yaml_files import parse_yaml
 from rlhf_lab.statistics.inference import Estimate
 
@@ -136,7 +137,14 @@ class StoredRun:
         return values if isinstance(values, dict) else {}
 
     def metric(self, name: str) -> Estimate | None:
-        """Return a run-level number, or that metric of the run's own policy; None if there is neither."""
+        """Return a run-level number, or that metric of the run's own policy; None if there is neither.
+
+        "reward:accuracy" is `accuracy` of the run that this one used as `needs.reward`.
+        """
+        role, separator, name_of_input = name.partition(INPUT)
+        if separator:
+            directory = input_directory(self.path, (self.manifest.get("needs") or {}).get(role) or {})
+            return read_run(directory).metric(name_of_input) if directory else None
         if name in self.cost:
             return self.cost[name]
         if name in self.results:
@@ -161,6 +169,21 @@ def once_per_run(function: Callable[Concatenate[StoredRun, P], T]) -> Callable[C
         return of_run[key]
 
     return remembered
+
+
+def input_directory(run: Path, need: Mapping[str, Any]) -> Path | None:
+    """Return the directory of an input that a stage made; None for a model from elsewhere, or if it is missing.
+
+    Args:
+        run: directory of the run that used the input.
+        need: the input's entry in the run's manifest: recipe, key, dir.
+    """
+    if not need.get("recipe"):
+        return None
+    written = Path(str(need["dir"]))
+    # Stages of one store are next to each other, also after the store was moved.
+    candidates = (run.parent / written.name, written.resolve())
+    return next((directory for directory in candidates if is_run(directory)), None)
 
 
 def is_run(directory: Path) -> bool:

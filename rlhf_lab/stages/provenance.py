@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.files import read_object
+from rlhf_lab.results.rundir import input_directory
 from rlhf_lab.stages.artifacts import CODE
 
 NO_CHECKOUT = "not a checkout"
@@ -89,14 +90,9 @@ def with_earlier_stages(run: Path) -> Iterator[Path]:
     yield run
     needs = read_object(run / "manifest.json").get("needs") or {}
     for need in needs.values():
-        if not need.get("recipe"):  # a model from outside
-            continue
-        written = Path(str(need["dir"]))
-        # Stages of one store are next to each other, also after the store was moved.
-        for candidate in (run.parent / written.name, written.resolve()):
-            if candidate.is_dir():
-                yield from with_earlier_stages(candidate)
-                break
+        directory = input_directory(run, need)
+        if directory is not None:
+            yield from with_earlier_stages(directory)
 
 
 def code_digest(definitions: Mapping[str, str]) -> str:

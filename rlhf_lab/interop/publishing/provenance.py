@@ -13,7 +13,7 @@ from rlhf_lab.config import registry, schema
 from rlhf_lab.data.reading import HUB_ID, SUFFIXES
 from rlhf_lab.interop.publishing.leaks import without_local_paths
 from rlhf_lab.models.model_files import ADAPTER, model_identity
-from rlhf_lab.results.rundir import StoredRun, is_run, read_run
+from rlhf_lab.results.rundir import StoredRun, input_directory, read_run
 from rlhf_lab.training.settings import StageSettings
 
 ALWAYS_TOLD = ("optimizer", "lr", "epochs", "batch_size", "max_length", "beta")
@@ -73,15 +73,8 @@ class Provenance:
 
     def _policy_before(self, run: StoredRun) -> StoredRun | None:
         need = (run.manifest.get("needs") or {}).get("policy") or {}
-        if not need.get("recipe"):
-            return None
-        written = Path(str(need["dir"]))
-        # The store may have been moved since, so the directory next to this run is tried as well.
-        candidates = (written, run.path.parent / written.name)
-        for candidate in candidates:
-            if is_run(candidate):
-                return read_run(candidate)
-        return None
+        directory = input_directory(run.path, need)
+        return read_run(directory) if directory else None
 
     @cached_property
     def base(self) -> Base:

@@ -7,6 +7,7 @@ import json
 import pytest
 from synthetic_runs import POLICIES, write_run
 
+from rlhf_lab.core.metrics import metric, scale_of
 from rlhf_lab.core.policies import in_training_order, own_policy
 from rlhf_lab.evaluations.suite.suite_file import RunMetric
 from rlhf_lab.gates.scores import RunReader, SuiteCheck
@@ -36,3 +37,26 @@ def test_every_command_takes_the_own_policy_of_an_iterative_run(make_run):
     gold = RunReader(directory).scores(SuiteCheck("gold", "gold", RunMetric())).estimate
     assert gold.mean == pytest.approx(run.policies[-1].metrics["gold"].mean)
     assert run.metric("gold") == run.policies[-1].metrics["gold"] and run.policies[-1].name == own
+
+
+def test_a_metric_of_an_input_is_read_from_its_run(tmp_path):
+    written = write_run(tmp_path, "dpo")
+    reward = write_run(tmp_path, "reward", lift=1.0)
+    manifest = json.loads((written / "manifest.json").read_text())
+    # The store was moved since: the input is found next to the run.
+    manifest["needs"] |= {
+        "reward": {"recipe": "reward_model", "key": "0", "dir": "/moved/reward"},
+        "gold": {"recipe": None, "key": "0", "dir": str(reward)},
+    }
+    (written / "manifest.json").write_text(json.dumps(manifest))
+    run = read_run(written)
+    assert run.metric("reward:gold") == read_run(reward).metric("gold") != run.metric("gold")
+    assert run.metric("reward:gold/best").mean == 0.75
+    # a model from elsewhere has no run, `sft` is missing, and `judge` is no input
+    assert run.metric("gold:gold") is run.metric("policy:gold") is run.metric("judge:gold") is None
+
+
+def test_a_metric_of_an_input_has_the_title_and_the_scale_of_the_metric():
+    assert metric("reward:accuracy").title == "accuracy of the reward" and metric("reward:accuracy").better == "higher"
+    assert scale_of("reward:accuracy") == scale_of("accuracy") == "logit"
+    assert scale_of("policy:kl") == "log"
