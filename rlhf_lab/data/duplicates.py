@@ -6,9 +6,11 @@ Self-instruct (arXiv:2212.10560, section 2.2) keeps a new instruction if its ROU
 
 from __future__ import annotations
 
-import math
 import re
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from rlhf_lab.data.transcript import TURN
 
@@ -69,8 +71,10 @@ class NearDuplicates:
         self._texts: list[str] = []
         self._words: list[tuple[str, ...]] = []
         self._number: dict[tuple[str, ...], int] = {}
-        # inverted index: word → indices of the texts that contain it
-        self._with_word: dict[str, list[int]] = {}
+        # number of words of each text
+        self._sizes = array("l")
+        # Inverted index: (word, k) → indices of the texts that contain the word at least k + 1 times.
+        self._with_word: dict[tuple[str, int], array[int]] = {}
         for text in texts:
             self.add(text)
 
@@ -79,11 +83,12 @@ class NearDuplicates:
         text_words = words(text)
         self._texts.append(text)
         self._words.append(text_words)
+        self._sizes.append(len(text_words))
         self._number.setdefault(text_words, number)
         # with the limit 1 only equal words count, which needs no index of words
         if self.limit < 1:
-            for word in set(text_words):
-                self._with_word.setdefault(word, []).append(number)
+            for occurrence in _occurrences(text_words):
+                self._with_word.setdefault(occurrence, array("l")).append(number)
 
     def find(self, text: str) -> str | None:
         """Return an earlier text that this one duplicates, or None."""
@@ -92,30 +97,34 @@ class NearDuplicates:
             return self._texts[self._number[text_words]]
         if self.limit >= 1:
             return None
-        size = len(text_words)
         positions_of_text = positions(text_words)
+        size = len(text_words)
         for number in self._candidates(text_words):
             other = self._words[number]
-            total = size + len(other)
-            # texts of very different lengths cannot overlap enough
-            if 2 * min(size, len(other)) <= self.limit * total:
-                continue
-            if 2 * _common_subsequence(positions_of_text, size, other) / total > self.limit:
+            common = _common_subsequence(positions_of_text, size, other)
+            if 2 * common / (size + len(other)) > self.limit:
                 return self._texts[number]
         return None
 
     def _candidates(self, text_words: Sequence[str]) -> list[int]:
-        """Return the indices of texts whose overlap can exceed the limit t.
+        """Return the indices of texts whose overlap can exceed the limit, in ascending order.
 
-        2·c/(|a| + |b|) > t and c ≤ |b| imply c > t·|a|/(2 − t), where c is the number of common words. One or more of
-        the rarest |a| − ⌊t·|a|/(2 − t)⌋ words of a are therefore common words, so the long lists of frequent words need
-        not be read.
+        A common subsequence is not longer than the number of common words, repeated words included. Counting these is
+        much faster than finding the subsequence, and leaves few texts.
         """
-        bound = self.limit * len(text_words) / (2 - self.limit)
-        min_common = math.floor(bound)
-        rarest = sorted(text_words, key=lambda word: len(self._with_word.get(word, ())))
-        looked_up = rarest[: len(text_words) - min_common]
-        numbers: set[int] = set()
-        for word in looked_up:
-            numbers.update(self._with_word.get(word, ()))
-        return sorted(numbers)
+        found = [self._with_word[each] for each in _occurrences(text_words) if each in self._with_word]
+        if not found:
+            return []
+        common_N = np.bincount(np.concatenate(found), minlength=len(self._texts))
+        total_N = np.asarray(self._sizes) + len(text_words)
+        return np.flatnonzero(2 * common_N / total_N > self.limit).tolist()
+
+
+def _occurrences(text_words: Sequence[str]) -> list[tuple[str, int]]:
+    """Return each word with the number of times that it occurs before: "a b a" → (a, 0), (b, 0), (a, 1)."""
+    counts: dict[str, int] = {}
+    occurrences = []
+    for word in text_words:
+        occurrences.append((word, counts.get(word, 0)))
+        counts[word] = counts.get(word, 0) + 1
+    return occurrences
