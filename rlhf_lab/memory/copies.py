@@ -307,6 +307,11 @@ def full_parameter_count(training: Training, name: str, processes: int) -> int:
     return 2 if rooted and training.precision == "bfloat16" else 4
 
 
+def shards(stage: Stage, processes: int) -> int:
+    """Return the number of processes that one copy of a sharded model is spread over."""
+    return max(1, processes // getattr(stage.config.sharding, "replicas", 1))
+
+
 def strategy(stage: Stage) -> str:
     """Return the key in `STRATEGIES` of a stage's `sharding`."""
     settings = stage.config.sharding

@@ -23,7 +23,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ArtifactError
@@ -65,7 +65,7 @@ class Writer:
         self.finish()
         sharded = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
         full = {name: tensor for name, tensor in tensors.items() if name not in sharded}
-        local = {name: tensor.to_local() for name, tensor in sharded.items()}
+        local = {name: _rows_to_write(tensor) for name, tensor in sharded.items()}
         if not ranks.is_main():
             state, full = {"step": state["step"]}, {}  # the main process writes these
         # Training changes all of these during a background write, so they are copied first.
@@ -258,12 +258,22 @@ def _check_logs(directory: Path, logs: Mapping[str, tuple[int, str]]) -> None:
 def _local_rows(tensor: DTensor) -> tuple[int, int]:
     """Return the rows [first, last) of a tensor in this process. FSDP2 splits dimension 0 like `torch.chunk`."""
     mesh = tensor.device_mesh
-    (placement,) = tensor.placements
-    assert isinstance(placement, Shard) and placement.dim == 0, f"expected sharding by rows, not {placement}"
+    *copies, placement = tensor.placements  # with several copies the first dimension of the mesh counts them
+    is_known = all(isinstance(each, Replicate) for each in copies) and isinstance(placement, Shard)
+    assert is_known and placement.dim == 0, f"expected sharding by rows, not {tensor.placements}"
     rows = tensor.shape[0]
-    rows_per_process = -(-rows // mesh.size())  # rounded up: the last processes may have fewer rows, or none
-    first = min(mesh.get_local_rank() * rows_per_process, rows)
+    dimension = mesh.ndim - 1
+    rows_per_process = -(-rows // mesh.size(dimension))  # rounded up: the last processes may have fewer rows, or none
+    first = min(mesh.get_local_rank(dimension) * rows_per_process, rows)
     return first, min(first + rows_per_process, rows)
+
+
+def _rows_to_write(tensor: DTensor) -> Tensor:
+    """Return the rows that this process writes: its own, or none if its copy of the model is not the first."""
+    rows = tensor.to_local()
+    mesh = tensor.device_mesh
+    is_first_copy = mesh.ndim == 1 or mesh.get_local_rank(0) == 0
+    return rows if is_first_copy else rows[:0]
 
 
 def _shard_name(rank: int) -> str:

@@ -19,6 +19,7 @@ from processes import together
 from support import SMALL_WORLD, model_tensors, once, planned
 
 from rlhf_lab.core import ranks
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json, read_jsonl, write_json
 from rlhf_lab.stages.execute import execute
 from rlhf_lab.training import loop
@@ -250,6 +251,76 @@ def test_two_processes_go_on_where_one_stopped(needs: dict[str, str], single: An
 def finish(out: Path, needs: dict[str, str]) -> None:
     result = execute(stage("sft", out, needs, FULL))
     assert "resumed at step 1" in result["notes"] or result["notes"] == []
+
+
+COPIES = (FULL, "sharding.replicas=2")
+"""Two copies of a model, each sharded over half of the processes (HSDP)."""
+OF_COPIES = {"sft": (), "dpo": ("sharding.reference=sharded",), "muon": ()}
+"""Case → settings, for four processes."""
+
+
+def build_copies(out: Path, needs: dict[str, str]) -> None:
+    """Build stages with two copies. Stop one after its first step, and build another one to the end after a stop."""
+    for case, more in OF_COPIES.items():
+        execute(stage(case, out / case, needs, *COPIES, *more))
+    for name, go_on in (("resumed", True), ("stopped", False)):
+        cut = stage("sft", out / name, needs, *COPIES)
+        with pytest.raises(Interrupted):
+            execute_until(cut, 1)
+        if go_on:
+            execute(cut)
+
+
+@pytest.fixture(scope="module")
+def copies(shared_tmp: Path, needs: dict[str, str]) -> Path:
+    return once(shared_tmp / "sharding-copies", lambda out: together(build_copies, out, needs, processes=4))
+
+
+@pytest.mark.parametrize("case", OF_COPIES)
+def test_four_processes_with_two_copies_take_the_steps_of_one(case: str, copies: Path, single: Any) -> None:
+    (directory,) = (copies / case / "runs").glob("*-*")
+    tolerance = PLAN[case, "fsdp_full"]
+    for one, four in zip(steps(single(case)), steps(directory), strict=True):
+        assert four["loss"] == pytest.approx(one["loss"], rel=tolerance, abs=1e-6)
+        assert four["grad_norm"] == pytest.approx(one["grad_norm"], rel=tolerance, abs=1e-6)
+    if case == "sft":
+        expected, found = (model_tensors(path / "model") for path in (single(case), directory))
+        assert all(torch.allclose(found[name], tensor, atol=2e-5) for name, tensor in expected.items())
+
+
+def test_a_process_of_two_copies_has_the_shard_of_two_processes(copies: Path, built: Path) -> None:
+    """Four processes hold two copies, so each has one half of the model, as each of two processes without copies."""
+    (four,) = (copies / "sft" / "runs").glob("*-*")
+    (two,) = (built / "sft-fsdp_full" / "runs").glob("*-*")
+    expected, found = (read_json(path / "result.json")["training"] for path in (two, four))
+    for name in ("memory/parameters", "memory/gradients", "memory/optimizer"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-6), name
+
+
+def test_a_run_of_two_copies_resumes_bit_for_bit(copies: Path) -> None:
+    (full,), (resumed,) = ((copies / name / "runs").glob("*-*") for name in ("sft", "resumed"))
+    expected, found = (model_tensors(path / "model") for path in (full, resumed))
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert "resumed at step 1" in read_json(resumed / "result.json")["notes"]
+
+
+def test_one_process_goes_on_where_two_copies_stopped(
+    copies: Path, single: Any, needs: dict[str, str], tmp_path: Path
+) -> None:
+    shutil.copytree(copies / "stopped", tmp_path / "out")
+    cut = stage("sft", tmp_path / "out", needs, "sharding=none")
+    assert "resumed at step 1" in execute(cut)["notes"]
+    for one, two in zip(steps(single("sft")), steps(cut.directory), strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-4, abs=1e-6)
+
+
+def odd(out: Path, needs: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"sharding\.replicas=3 does not divide the 2 processes "):
+        execute(stage("sft", out, needs, FULL, "sharding.replicas=3"))
+
+
+def test_copies_that_do_not_divide_the_processes_are_refused(needs: dict[str, str], tmp_path: Path) -> None:
+    together(odd, tmp_path, needs)
 
 
 def test_a_damaged_shard_is_noticed(stopped: Path, needs: dict[str, str], tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_several_processes_on_a_cpu_are_one(environment):
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"fsdp_sharding_strategy": "HYBRID_SHARD"}, "shards are not replicated between machines"),
+        ({"fsdp_sharding_strategy": "HYBRID_SHARD"}, "set it to FULL_SHARD, with sharding.replicas=N for N copies"),
         ({"fsdp_offload_params": True}, "fsdp_offload_params=true, but trained parameters stay on the device"),
         ({"fsdp_auto_wrap_policy": "SIZE_BASED_WRAP"}, "a model is sharded by its transformer blocks"),
         ({"fsdp_activation_checkpointing_offload": True}, "inputs of recomputed blocks stay on the device"),
@@ -223,6 +223,14 @@ def test_dimensions_of_parallelism(environment):
     variables = environment(distributed_type="FSDP", fsdp_config=FSDP_2, parallelism_config=parallelism)
     (problem,) = accelerate.problems(variables)
     assert "parallelism_config_tp_size=2, but tensor parallelism does not exist here; set it to 1" in problem
+
+
+def test_copies_of_a_sharded_model(environment):
+    """Four processes: two copies, each sharded over two processes."""
+    sizes = {"parallelism_config_dp_shard_size": 2, "parallelism_config_dp_replicate_size": 2}
+    variables = environment(distributed_type="FSDP", num_processes=4, fsdp_config=FSDP_2, parallelism_config=sizes)
+    assert accelerate.problems(variables) == []
+    assert added(variables) == ["sharding=fsdp_grad_op", "sharding.replicas=2", "sharding.checkpointing=true"]
 
 
 def test_without_accelerate_nothing_is_added():

@@ -138,6 +138,10 @@ def test_where_the_reference_lies() -> None:
     reference = next(x for x in plan_stage(sharded, 4).lines if x.copy.reference)
     assert reference.state.weights == weights // 4
     assert reference.gathered == 4 * (2 * PUBLISHED["gpt2-medium"].block + PUBLISHED["gpt2-medium"].root)
+    # Two copies: each process has one half of a model in place of a quarter.
+    copies = planned("dpo", *HF, "sharding=fsdp_full", "sharding.reference=sharded", "sharding.replicas=2")
+    for four, two in zip(plan_stage(copies, 4).lines, plan_stage(sharded, 2).lines, strict=True):
+        assert four.state == two.state
     full = planned("dpo", *HF, "sharding=fsdp_full", "sharding.processes=4", "runtime.dtype=bfloat16")
     halved = next(x for x in plan_stage(full, 4).lines if x.copy.reference)
     assert halved.state.weights == weights - 2 * 24 * PUBLISHED["gpt2-medium"].block  # the blocks alone

@@ -36,8 +36,9 @@ FSDP_STRATEGIES = {
 """`fsdp_sharding_strategy` of FSDP 1, as a name or number → option of `sharding`."""
 ZERO_STAGES = {"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"}
 """`zero_stage` of DeepSpeed → option of `sharding`."""
+COPIES = "PARALLELISM_CONFIG_DP_REPLICATE_SIZE"
+"""Number of copies of the sharded model in accelerate's parallelism config."""
 PARALLELISM = {
-    "DP_REPLICATE": "replicas of shards",
     "TP": "tensor parallelism",
     "CP": "context parallelism",
     "SP": "sequence parallelism",
@@ -180,6 +181,9 @@ def _fsdp_settings(environment: Mapping[str, str]) -> list[LaunchSetting]:
         if strategy in FSDP_STRATEGIES:
             source = f"fsdp_sharding_strategy={strategy}"
             settings.append(LaunchSetting("sharding", FSDP_STRATEGIES[strategy], source))
+    copies = environment.get(COPIES, "1")
+    if _on(environment, "ACCELERATE_USE_PARALLELISM_CONFIG") and copies != "1":
+        settings.append(LaunchSetting("sharding.replicas", copies, f"dp_replicate_size={copies}"))
     if _on(environment, "FSDP_ACTIVATION_CHECKPOINTING"):
         source = "fsdp_activation_checkpointing=true"
         settings.append(LaunchSetting("sharding.checkpointing", "true", source))
@@ -190,8 +194,9 @@ def _fsdp_problems(environment: Mapping[str, str]) -> list[str]:
     lines = []
     strategy = environment.get("FSDP_SHARDING_STRATEGY", "FULL_SHARD")
     if environment.get("FSDP_VERSION", "1") != "2" and strategy not in FSDP_STRATEGIES:
-        reason = "shards are not replicated between machines here"
-        lines.append(_refusal("fsdp_sharding_strategy", strategy, reason, "FULL_SHARD, SHARD_GRAD_OP or NO_SHARD"))
+        reason = "FSDP 1 does not say how many copies of the shards there are"
+        remedy = "FULL_SHARD, with sharding.replicas=N for N copies"
+        lines.append(_refusal("fsdp_sharding_strategy", strategy, reason, remedy))
     if _on(environment, "FSDP_OFFLOAD_PARAMS"):
         remedy = "false (sharding.reference=offload and model.dispatch keep frozen models off the device)"
         lines.append(_refusal("fsdp_offload_params", "true", "trained parameters stay on the device", remedy))

@@ -1,5 +1,7 @@
 """Fully sharded data parallelism (FSDP2): parameters, gradients and optimizer state are sharded block by block.
 
+With `sharding.replicas` above 1 there are several copies of the sharded model (HSDP).
+
 In bfloat16, all-gathered parameters and computations are bfloat16. Sharded parameters and optimizer state are float32,
 and gradients are summed in float32.
 """
@@ -8,9 +10,10 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from rlhf_lab.core import ranks
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.models.by_block import sample_by_block
 from rlhf_lab.models.logprobs import note_packing
 from rlhf_lab.models.sharded import cast_blocks, divide, free_gathered
@@ -30,7 +33,7 @@ class Sharded(Engine):
     def prepare(self) -> None:
         if ranks.world() == 1:  # nothing to shard
             return
-        mesh = init_device_mesh(torch.device(self.run.device).type, (ranks.world(),))
+        mesh = self._mesh()
         dtype = torch.bfloat16 if self.run.config.runtime.dtype == "bfloat16" else None
         reshard = self.settings.reshard_after_forward
         sharded: list[nn.Module] = []
@@ -55,6 +58,20 @@ class Sharded(Engine):
         if self.settings.sampling == "block":
             for model in sharded:
                 sample_by_block(model)
+
+    def _mesh(self) -> DeviceMesh:
+        """Return the mesh of all processes: shards, or copies × shards. Raise ConfigError if they do not fit."""
+        device = torch.device(self.run.device).type
+        copies, processes = self.settings.replicas, ranks.world()
+        if processes % copies:
+            raise ConfigError(
+                f"sharding.replicas={copies} does not divide the {processes} processes of this run into equal groups; "
+                f"use sharding.replicas=1, or a divisor of {processes} such as the number of machines"
+            )
+        if copies == 1:
+            return init_device_mesh(device, (processes,))
+        # Ranks of one machine are consecutive, so that with one copy per machine its shards stay on the machine.
+        return init_device_mesh(device, (copies, processes // copies), mesh_dim_names=("replicate", "shard"))
 
     def reshard(self) -> None:
         for module in self.parts.values():

@@ -65,12 +65,17 @@ class FullySharded(Single):
         sampling: how the built-in sampler reads a sharded model. `whole` gathers the full model in every process, once
             for all responses. `block` gathers each block while it computes, for every token. This is far slower, but
             works for a model that does not fit on one device.
+        replicas: number of copies of the sharded model (hybrid sharding, HSDP). Each copy is sharded over
+            1/`replicas` of all processes, and gradients are summed over the copies. With the number of machines,
+            parameters are gathered within a machine, and only gradients cross the network. A process then holds
+            `replicas` times as large a shard.
     """
 
-    keyed_if_set: ClassVar[tuple[str, ...]] = ("sampling",)
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("sampling", "replicas")
     reshard_after_forward: bool = True
     reference: Literal["resident", "offload", "sharded"] = "resident"  # type: ignore[assignment]
     sampling: Literal["whole", "block"] = "whole"
+    replicas: Annotated[int, Ge(1)] = 1
 
 
 @register("sharding", "zero")
