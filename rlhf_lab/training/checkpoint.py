@@ -259,8 +259,8 @@ def _local_rows(tensor: DTensor) -> tuple[int, int]:
     """Return the rows [first, last) of a tensor in this process. FSDP2 splits dimension 0 like `torch.chunk`."""
     mesh = tensor.device_mesh
     *copies, placement = tensor.placements  # with several copies the first dimension of the mesh counts them
-    is_known = all(isinstance(each, Replicate) for each in copies) and isinstance(placement, Shard)
-    assert is_known and placement.dim == 0, f"expected sharding by rows, not {tensor.placements}"
+    assert all(isinstance(each, Replicate) for each in copies), f"expected copies of shards, not {tensor.placements}"
+    assert isinstance(placement, Shard) and placement.dim == 0, f"expected sharding by rows, not {placement}"
     rows = tensor.shape[0]
     dimension = mesh.ndim - 1
     rows_per_process = -(-rows // mesh.size(dimension))  # rounded up: the last processes may have fewer rows, or none
