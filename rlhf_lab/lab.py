@@ -47,6 +47,7 @@ ANSWERS = {
     "heldout_loss": "rlhf_lab.results.answer_rewards:heldout_loss",
     "pair_ranking": "rlhf_lab.results.answer_rewards:pair_ranking",
     "report_card": "rlhf_lab.results.answer_rewards:report_card",
+    "probed": "rlhf_lab.results.answer_rewards:probed",
     "reward_and_truth": "rlhf_lab.results.answer_policies:reward_and_truth",
     "step_judge": "rlhf_lab.results.answer_rewards:step_judge",
     "steps": "rlhf_lab.results.answer_rewards:steps",

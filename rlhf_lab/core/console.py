@@ -68,8 +68,9 @@ class LabConsole(Console):
     """Console that also writes to log files, and can divert its output to a file."""
 
     def __init__(self, **options: Any):
-        # Without emoji=False, rich would print the hub data set `name:train:50` with a picture of a train.
-        super().__init__(highlight=False, emoji=False, **options)
+        # Without emoji=False, rich would print the hub data set `name:train:50` with a picture of a train. In a
+        # notebook, rich would bypass the standard output, which callers redirect and forked processes write to.
+        super().__init__(highlight=False, emoji=False, force_jupyter=False, **options)
         self._logs: list[_Log] = []
         self._diverted: IO[str] | None = None
 

@@ -330,6 +330,26 @@ BENCHMARK = (
 )
 """rm_bench.py"""
 
+PROBE = (
+    Metric(
+        "probe/<attribute>",
+        "correlation of an attribute of responses with its prediction from the reward model's last hidden state, by a "
+        "linear probe that was fitted on other prompts",
+        better="higher",
+    ),
+    Metric(
+        "probe_before/<attribute>",
+        "the same for the policy that the reward model was trained from",
+    ),
+    Metric(
+        "effect/<attribute>",
+        "change of the score per standard deviation of the attribute among responses to one prompt, in standard "
+        "deviations of the score; at equal gold if gold is known",
+    ),
+    Metric("rows", "number of responses that are probed"),
+)
+"""rm_probe.py"""
+
 STEP_REPORT = (
     Metric("planted_process_error", "`process_error` on planted solutions"),
     Metric("planted_process_correct", "`process_correct` on planted solutions"),

@@ -245,6 +245,32 @@ class RewardReport(EvaluationSettings):
     bins: Annotated[int, Ge(1)] = 10
 
 
+@register("algorithm", "rm_probe")
+@dataclass(frozen=True)
+class RewardProbe(EvaluationSettings):
+    """Linear probes of a reward model (`needs.reward`): which attributes of a response its last hidden state
+    represents, compared with the policy it was trained from (`needs.policy`), and which ones its score pays for.
+
+    The responses are those of held-out pairs (`evaluation.pairs`).
+
+    Args:
+        folds: number of groups of prompts. The attributes of a group are predicted by probes fitted on the others.
+    """
+
+    measures_gold: ClassVar[bool] = False  # gold is one of the attributes
+    uses: ClassVar[tuple[str, ...]] = ("model", "evaluation")
+    required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.PAIRS)
+    answer: ClassVar[str] = "probed"
+    folds: Annotated[int, Ge(2)] = 5
+
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        return [ModelCopies("reward", outputs=1, role="reward"), ModelCopies("policy", outputs=1)]
+
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
+        return []
+
+
 @register("algorithm", "rm_bench")
 @dataclass(frozen=True)
 class RewardBenchmark(EvaluationSettings):

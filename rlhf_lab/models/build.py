@@ -272,10 +272,18 @@ def reward_outputs(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
 
 def _reward_outputs(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
     # Backbone and head are called separately, because a Hugging Face classifier finds the last token by the pad id.
+    return scalar_head(model, _last_hidden_states(model, batch))
+
+
+def last_hidden_states(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
+    """Return the last hidden state at each row's last real token, (B, hidden): what a reward model's head reads."""
+    return within(model, _last_hidden_states, model, batch)
+
+
+def _last_hidden_states(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
     hidden_BTd = model.base_model(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state  # type: ignore[operator]
     row_B = torch.arange(len(batch.length_B), device=hidden_BTd.device)
-    last_Bd = hidden_BTd[row_B, batch.length_B - 1]
-    return scalar_head(model, last_Bd)
+    return hidden_BTd[row_B, batch.length_B - 1]
 
 
 def _load(

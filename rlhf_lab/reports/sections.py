@@ -20,6 +20,7 @@ RUN = (
     "rlhf_lab.reports.reward.card:report_card",
     "rlhf_lab.reports.reward.parts:criteria",
     "rlhf_lab.reports.reward.card:benchmark",
+    "rlhf_lab.reports.reward.probe:probes",
     "rlhf_lab.reports.reward.attack:attack",
     "rlhf_lab.reports.run.corpus:corpus",
     "rlhf_lab.reports.monitor.lights:lights",

@@ -82,6 +82,27 @@ def report_card(run: StoredRun) -> str | None:
     return f"{sentence}."
 
 
+def probed(run: StoredRun) -> str | None:
+    """Return how well gold can be read from the reward model and the policy before it, and what the score pays for."""
+    effects = {name.removeprefix("effect/"): value for name, value in run.results.items() if name.startswith("effect/")}
+    represented = run.results.get("probe/gold")
+    before = run.results.get("probe_before/gold")
+    clauses = []
+    if represented is not None and before is not None:
+        clauses.append(
+            f"A linear probe reads gold from the reward model with correlation {compact(represented)}, and from the "
+            f"policy that it was trained from with {compact(before)}"
+        )
+    if (gold := effects.pop("gold", None)) is not None:
+        clauses.append(f"the score rises by {compact(gold)} standard deviations per standard deviation of gold")
+    clear = [name for name, effect in effects.items() if effect.excludes_zero]
+    largest = max(clear, key=lambda name: abs(effects[name].mean), default=None)
+    if largest is not None:
+        condition = " at equal gold" if gold is not None else ""
+        clauses.append(f"the attribute with the largest effect{condition} is {largest} ({compact(effects[largest])})")
+    return "; ".join(clauses) + "." if clauses else None
+
+
 def attacked(run: StoredRun) -> str | None:
     """Return what the search gained, what gold did, and the fixed exploit that gains most."""
     gain, gold = run.results.get("attack_gain"), run.results.get("attack_gold")

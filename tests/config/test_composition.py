@@ -79,6 +79,7 @@ NEEDED = {
     "algorithm/attack": ["+needs.policy=sft", "+needs.reward=reward_model"],
     "algorithm/rm_report": ["+needs.policy=sft", "+needs.reward=reward_model"],
     "algorithm/design_report": ["+needs.policy=sft", "reward=design", "+needs.design=criteria_hand"],
+    "algorithm/rm_probe": ["+needs.policy=sft", "+needs.reward=reward_model"],
     "algorithm/rm_bench": ["+needs.reward=reward_model"],
     "algorithm/prm": ["data=arithmetic", "+needs.policy=sft"],
     "algorithm/orm": ["data=arithmetic", "+needs.policy=sft"],

@@ -49,7 +49,7 @@ def home(file: str) -> str:
     if file in recipe_pages():
         return recipe_pages()[file]
     if file.startswith("docs/"):
-        return file.removeprefix("docs/")
+        return file.removeprefix("docs/").replace(".ipynb", ".md")
     return f"source/{file}/README.md" if (ROOT / file).is_dir() else f"source/{file}.md"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from docs_site import commands, links, metrics, papers, python_api, results, settings
+from docs_site import commands, links, metrics, papers, python_api, results, settings, tutorials
 from docs_site.page import ROOT, Page
 
 CONFIG = ROOT / "docs" / "mkdocs.yml"
@@ -36,7 +36,7 @@ def committed() -> list[Page]:
         text = (ROOT / file).read_text(encoding="utf-8")
         title = Path(file).stem if file.startswith("docs/results/") else text.partition("\n")[0].lstrip("# ")
         pages.append(Page(links.home(file), title, text, topics.get(file, ""), posixpath.dirname(file)))
-    return pages
+    return [*pages, *tutorials.pages()]
 
 
 def design_topics() -> dict[str, str]:
