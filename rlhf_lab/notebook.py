@@ -55,7 +55,9 @@ class CommandResult:
 
 def _as_html(blocks: Sequence[RenderableType]) -> str:
     """Return console output as HTML; all text in it is escaped."""
-    recorder = Console(file=io.StringIO(), record=True, width=LOG_WIDTH, highlight=False, emoji=False)
+    # In a notebook, rich would show each block at once, in addition to the result.
+    file = io.StringIO()
+    recorder = Console(file=file, record=True, width=LOG_WIDTH, highlight=False, emoji=False, force_jupyter=False)
     for block in blocks:
         recorder.print(block)
     return recorder.export_html(inline_styles=True, code_format='<pre style="line-height: 1.3">{code}</pre>')

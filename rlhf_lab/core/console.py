@@ -156,7 +156,8 @@ class LabConsole(Console):
 def _as_text(objects: tuple[Any, ...], options: dict[str, Any]) -> str:
     """Return output as plain text without control characters."""
     text = io.StringIO()
-    Console(file=text, width=LOG_WIDTH, highlight=False, emoji=False, color_system=None).print(*objects, **options)
+    as_text = Console(file=text, width=LOG_WIDTH, highlight=False, emoji=False, color_system=None, force_jupyter=False)
+    as_text.print(*objects, **options)
     return CONTROL_CHARACTERS.sub("", text.getvalue())
 
 

@@ -30,13 +30,13 @@ RULES = (
         "alarm_share/hard_stop",
         "fraction of checkpoints after warm-up with two signals in alarm",
         title="checkpoints in strong warning",
-        phrase="share of checkpoints in strong warning",
+        phrase="fraction of checkpoints in strong warning",
     ),
     Metric(
         "alarm_share/warning",
         "fraction of checkpoints after warm-up with a signal in alarm",
         title="checkpoints in alarm",
-        phrase="share of checkpoints in alarm",
+        phrase="fraction of checkpoints in alarm",
     ),
     Metric(
         "in_time/hard_stop",

@@ -141,7 +141,7 @@ def rule_rows(judged: Replay) -> tuple[list[str], list[list[str]]]:
     totals = judged.detector.totals()
     last = judged.verdicts[-1][1].statistics if judged.verdicts else {}
     truth_known = "hacked" in totals
-    headings = ["rule", "first alarm", "share of checkpoints", "last value"]
+    headings = ["rule", "first alarm", "fraction of checkpoints", "last value"]
     if truth_known:
         headings.append("lead")
     rows = []

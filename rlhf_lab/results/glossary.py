@@ -18,7 +18,7 @@ GLOSSARY = {
     "ended": "fraction of responses that end by themselves within the token limit",
     "lead": "iterations from the first alarm to the fall of gold; below 0 is too late",
     "first alarm": "iteration, counted from 1, at which the rule first raised an alarm",
-    "share of checkpoints": "fraction of the checkpoints after the warm-up at which the rule raised an alarm",
+    "fraction of checkpoints": "fraction of the checkpoints after the warm-up at which the rule raised an alarm",
     "last value": "the rule's statistic at the last checkpoint",
     "over-optimisation": "the proxy rises while gold falls",
     "monitor, during training": "rules that watch the responses on which the policy is trained",

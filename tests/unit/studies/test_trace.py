@@ -109,10 +109,10 @@ def test_limits_of_the_run_are_used_and_can_be_changed(tmp_path):
     )
     found = replay(directory)
     one_signal = "strong warning (one signal)"
-    assert found.detector.checkpoints == 7 and cell(found, one_signal, "share of checkpoints") == "100%"
+    assert found.detector.checkpoints == 7 and cell(found, one_signal, "fraction of checkpoints") == "100%"
     changed = replay(directory, {"z": 9.0, "every": 1})
     assert changed.detector.checkpoints == 17 and changed.detector.limits.planned == 20
-    assert cell(changed, one_signal, "share of checkpoints") == "0%"
+    assert cell(changed, one_signal, "fraction of checkpoints") == "0%"
 
 
 def test_what_is_no_trace_is_refused(tmp_path):
