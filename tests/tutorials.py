@@ -34,6 +34,10 @@ def execute(path: Path, directory: Path) -> nbformat.NotebookNode:
     for cell in notebook.cells:
         # times of execution would change with every run
         cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", ()):
+            # The text of a result names its directory, which is a temporary one; the HTML has its content.
+            if "text/html" in output.get("data", {}):
+                output.data.pop("text/plain", None)
     notebook.metadata.pop("widgets", None)
     notebook.metadata["language_info"] = {"name": "python"}
     return notebook

@@ -104,12 +104,22 @@ def policy(tmp_path_factory) -> Path:
     return Path(stage.model)
 
 
-def judge(policy: Path, kind: str = "prm", max_length: int = 128) -> StepJudge:
+def judge(policy: Path, kind: str = "prm", max_length: int = 128, tools: str = "none") -> StepJudge:
     """A judge with a head of noise."""
     config = planned("sft", *SMALL, *ONE_LAYER).config
     model = load_reward_model(policy, config.model)
     model.score.weight.data.normal_(generator=torch.Generator().manual_seed(0))
-    return StepJudge(model, load_encoder(policy, config.model), JudgeFile(kind, max_length), "cpu", 200)
+    return StepJudge(model, load_encoder(policy, config.model), JudgeFile(kind, max_length, tools), "cpu", 200)
+
+
+def test_a_judge_with_a_calculator_reads_its_results(policy):
+    """Each step is judged at the end of its line, after the result of its equation."""
+    prompt, response = "\n\nHuman: Kim has 5 toys. How many?\n\nAssistant:", "5 + 3 = 9\n9 * 2 = 18\n#### 18"
+    (found,) = judge(policy, tools="calculator")([prompt], [response])
+    (expected,) = judge(policy)([prompt], ["5 + 3 = 9 [8]\n9 * 2 = 18 [18]\n#### 18"])
+    (without,) = judge(policy)([prompt], [response])
+    assert found.steps.tolist() == expected.steps.tolist() and found.last == expected.last
+    assert found.steps[0] != without.steps[0]
 
 
 def test_a_step_is_judged_by_what_stands_before_it(policy):

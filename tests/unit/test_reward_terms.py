@@ -12,10 +12,26 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.rewards.external.remote import references
-from rlhf_lab.rewards.rules.calculator import equations
+from rlhf_lab.rewards.rules.calculator import equations, with_results
 from rlhf_lab.rewards.rules.settings import Calculator, Programmatic
 
 RUN = SimpleNamespace(config=SimpleNamespace(rollout=SimpleNamespace(max_new_tokens=256)))
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("5 + 3 = 9\n9 * 2 = 18\n#### 18", "5 + 3 = 9 [8]\n9 * 2 = 18 [18]\n#### 18"),
+        ("so 48/2 = <<48/2=24>>24 clips.\n", "so 48/2 = <<48/2=24>>24 clips. [24]\n"),
+        ("2 + 3 = 5 + 1 = 7", "2 + 3 = 5 + 1 = 7 [5, 6]"),
+        ("10 / 3 = 3.3", "10 / 3 = 3.3 [3.33]"),
+        ("7 / 0 = 0\n\nno equation", "7 / 0 = 0\n\nno equation"),
+        (f"{'9' * 200} * 1 = 0", f"{'9' * 200} * 1 = 0"),  # too long for the calculator
+        ("", ""),
+    ],
+)
+def test_the_results_of_the_calculator_are_appended_to_the_lines(text, read):
+    assert with_results(text) == read
 
 
 @pytest.mark.parametrize(

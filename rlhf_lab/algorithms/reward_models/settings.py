@@ -31,7 +31,12 @@ class StepSettings(TrainingSettings):
         trajectories: solutions per problem that `needs.policy` samples at temperature 1. With `labels=perturbed`:
             number of wrong versions generated from each correct demonstration.
         demonstrations: True to add the data's own solution of each problem.
+        tools: `calculator` lets the model use a calculator while it reads a solution, in training and as a reward
+            (arXiv:2310.01045): the result of every equation's left side is appended to its line, as in
+            "5 + 3 = 9 [8]". It is not told which equations are right.
     """
+
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("tools",)
 
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
@@ -52,6 +57,7 @@ class StepSettings(TrainingSettings):
     problems: Annotated[int, Ge(1)] = 3000
     trajectories: Annotated[int, Ge(0)] = 3
     demonstrations: bool = True
+    tools: Literal["none", "calculator"] = "none"
 
     @property
     def requirements(self) -> Requirements:

@@ -63,6 +63,7 @@ class StepRewardModelling(Algorithm):
         source, model_settings = run.needs["policy"], run.config.model
         self.encoder = load_encoder(source, model_settings)
         self.max_length = settings.max_length
+        self.trained_as = JudgeFile(self.kind, settings.max_length, settings.tools)
         policy = load_policy(source, model_settings, device=run.device).requires_grad_(False)
         solutions, self.label_metrics = training_solutions(settings, run, Solutions(run, policy, self.encoder))
         del policy  # its memory is free before the reward model is loaded
@@ -80,8 +81,9 @@ class StepRewardModelling(Algorithm):
         self.labels: list[list[float]] = []
         self.cut = 0
         for solution in solutions:
-            lines = step_lines(solution.response)
-            row = step_row(self.encoder, solution.prompt, solution.response, lines, self.max_length)
+            response = self.trained_as.read(solution.response)
+            lines = step_lines(response)
+            row = step_row(self.encoder, solution.prompt, response, lines, self.max_length)
             self.cut += len(lines) - len(row.ends)
             if self.kind == "prm":
                 labels = self._step_labels(solution)[: len(row.ends)]
@@ -143,7 +145,7 @@ class StepRewardModelling(Algorithm):
         """Return accuracy, ranking and calibration on held-out planted errors; empty if none could be generated."""
         pairs = problems(self.run, "test", HELD_OUT_PROBLEMS)
         planted = perturbed_solutions(self.run, pairs, 1, self.run.seed("steps/held_out"))
-        judge = StepJudge(self.model, self.encoder, JudgeFile(self.kind, self.max_length), self.run.device, 16384)
+        judge = StepJudge(self.model, self.encoder, self.trained_as, self.run.device, 16384)
         judgements = judge([solution.prompt for solution in planted], [solution.response for solution in planted])
         rows: list[tuple[str, float, float]] = []  # (prompt, probability, label) of each judged position
         for solution, judgement in zip(planted, judgements, strict=True):
@@ -165,7 +167,7 @@ class StepRewardModelling(Algorithm):
         }
 
     def save_extra(self, directory: Path) -> None:
-        JudgeFile(self.kind, self.max_length).write(directory)
+        self.trained_as.write(directory)
 
 
 def build(settings: ProcessModel | OutcomeModel, run: Run) -> StepRewardModelling:

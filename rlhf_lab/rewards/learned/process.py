@@ -25,6 +25,7 @@ from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.passes import over_rows
 from rlhf_lab.models.steps import step_logits, step_row
 from rlhf_lab.rewards.learned.settings import OutcomeModelTerm, Process
+from rlhf_lab.rewards.rules.calculator import with_results
 from rlhf_lab.training.run import Run
 
 JUDGE_FILE = "step_judge.json"
@@ -59,13 +60,19 @@ class JudgeFile:
     Attributes:
         kind: `prm` for step correctness, `orm` for the outcome.
         max_length: tokens per row in training.
+        tools: tools that the judge uses while it reads: `none` or `calculator`.
     """
 
     kind: str
     max_length: int
+    tools: str = "none"
+
+    def read(self, response: str) -> str:
+        """Return a response as the judge reads it: with the results of its tools."""
+        return with_results(response) if self.tools == "calculator" else response
 
     @classmethod
-    def read(cls, directory: str | Path) -> JudgeFile:
+    def load(cls, directory: str | Path) -> JudgeFile:
         """Read the file. Raise ArtifactError for a directory without a process or outcome reward model."""
         path = Path(directory) / JUDGE_FILE
         if not path.is_file():
@@ -90,6 +97,7 @@ class StepJudge:
     @torch.no_grad()
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> list[Judged]:
         """Return the probabilities for each response. Steps beyond `max_length` tokens are not read."""
+        responses = [self.trained_as.read(response) for response in responses]
         lines = [step_lines(response) for response in responses]
         rows = [
             step_row(self.encoder, prompt, response, response_lines, self.trained_as.max_length)
@@ -120,7 +128,7 @@ def load_judge(
         model_settings: settings of `model=…`.
         base: see `load_reward_model`.
     """
-    trained_as = JudgeFile.read(source)
+    trained_as = JudgeFile.load(source)
     model = load_reward_model(source, model_settings, device=device, base=base)
     encoder = load_encoder(source, model_settings)
     return StepJudge(model, encoder, trained_as, device, batch_tokens)

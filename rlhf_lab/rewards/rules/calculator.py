@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from rlhf_lab.core.types import RewardBatch
-from rlhf_lab.environments.maths.expressions import decimals_of, evaluate, tokens_of
+from rlhf_lab.environments.maths.expressions import decimals_of, evaluate, format_decimal, tokens_of
 from rlhf_lab.rewards.rules.settings import Calculator
 from rlhf_lab.training.run import Run
 
@@ -51,6 +51,32 @@ def equations(text: str) -> Iterator[bool]:
 
     A chain a = b = c counts as two equations. A side that is not an expression is skipped.
     """
+    for left_value, right_value, right in _sides(text):
+        yield _are_equal(left_value, right_value, right)
+
+
+def with_results(text: str) -> str:
+    """Append the calculator's results to each line that has equations: "5 + 3 = 9" becomes "5 + 3 = 9 [8]".
+
+    The result is the value of an equation's left side. The number of lines stays the same.
+    """
+    lines = []
+    for line in text.split("\n"):
+        results = [shown for left, _, _ in _sides(line) if (shown := _shown(left))]
+        lines.append(f"{line.rstrip()} [{', '.join(results)}]" if results else line)
+    return "\n".join(lines)
+
+
+def _shown(value: Fraction) -> str | None:
+    """Return a value as text; None if it has too many digits."""
+    try:
+        return format_decimal(value)
+    except (OverflowError, ValueError):
+        return None
+
+
+def _sides(text: str) -> Iterator[tuple[Fraction, Fraction, str]]:
+    """Yield (value of the left side, value of the right side, right side) of each equation of a text."""
     # List markers are removed first, because "-" and "*" would be read as operators.
     text = TIMES.sub("*", BULLET.sub("", text))
     for run in RUN.findall(text):
@@ -62,7 +88,7 @@ def equations(text: str) -> Iterator[bool]:
             if left_value is None or right_value is None:
                 continue
             if OPERATOR.search(left) or OPERATOR.search(right):  # "5 = 5" computes nothing
-                yield _are_equal(left_value, right_value, right)
+                yield left_value, right_value, right
 
 
 def _evaluate_side(text: str) -> Fraction | None:
