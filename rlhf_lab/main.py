@@ -76,7 +76,7 @@ from rlhf_lab.stages import artifacts, preflight
 from rlhf_lab.stages.launch import accelerate
 from rlhf_lab.stages.manifest import git_sha
 from rlhf_lab.stages.reuse import reusable, track_reused
-from rlhf_lab.sweeps import sweep
+from rlhf_lab.sweeps import search, sweep
 from rlhf_lab.sweeps.wandb_file import provided_values
 from rlhf_lab.trackers.settings import marked
 
@@ -241,6 +241,8 @@ def run_command(arguments: Sequence[str]) -> int:
                 "a sweep starts its own jobs, but a launcher has already started several processes; run the command "
                 "without the launcher and set sharding.processes for each job, or name a single job"
             )
+        if command.study is not None and command.study.search:
+            return search.run(command, flags.config_dir, run_stage)
         return sweep.run(command, flags.config_dir, _run_hydra)
     return _run_single(command, started, accelerate.note(launched_with))
 
