@@ -15,6 +15,8 @@ from rlhf_lab.results.wording import compact, metric_phrase, metric_title
 from rlhf_lab.studies.frame import COMPLETED
 
 FILE = "search.json"
+RUNNING = "running"
+"""Status of a trial that runs, or that was interrupted."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class SearchTrial:
     Attributes:
         index: index of the trial, from 0.
         values: searched key → value.
-        status: status of its run; "running" while it runs, and after an interruption.
+        status: status of its run, or RUNNING.
         score: value of the goal's metric; None if the trial is not complete.
         run: directory of its run; None if it has none.
         error: error of a failed trial.
@@ -74,7 +76,7 @@ class SearchTrials:
     def trials_since_best(self) -> int:
         """Return the number of finished trials after the best one; 0 before there is one."""
         best = self.best
-        return sum(trial.index > best.index and trial.status != "running" for trial in self.trials) if best else 0
+        return sum(trial.index > best.index and trial.status != RUNNING for trial in self.trials) if best else 0
 
     def write(self, directory: Path) -> None:
         """Write search.json."""

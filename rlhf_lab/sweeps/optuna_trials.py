@@ -12,7 +12,7 @@ from rlhf_lab.config.overrides import literal
 from rlhf_lab.config.search_space import Dimension, SearchChoices, SearchGoal
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, MissingDependency
 from rlhf_lab.studies.frame import COMPLETED
-from rlhf_lab.studies.search_trials import SearchTrial
+from rlhf_lab.studies.search_trials import RUNNING, SearchTrial
 
 JOURNAL = "optuna.journal"
 """File of Optuna's journal storage in the directory of a search."""
@@ -111,6 +111,6 @@ class OptunaTrials:
             else:
                 values[key] = dimension.rounded(value)
         attributes = stored.user_attrs
-        status = "running" if stored.state == self._optuna.trial.TrialState.RUNNING else attributes["status"]
+        status = RUNNING if stored.state == self._optuna.trial.TrialState.RUNNING else attributes["status"]
         score = stored.value if status == COMPLETED else None
         return SearchTrial(stored.number, values, status, score, attributes.get("run"), attributes.get("error"))

@@ -35,6 +35,7 @@ from rlhf_lab.stages import artifacts, preflight
 from rlhf_lab.studies.frame import COMPLETED
 from rlhf_lab.studies.replication import replication
 from rlhf_lab.studies.search_trials import (
+    RUNNING,
     SearchTrial,
     SearchTrials,
     selection_note,
@@ -78,17 +79,7 @@ def run(command: compose.Command, config_dir: str | None, run_stage: RunStage) -
     invocation.start_building()
 
     state = SearchTrials(study.goal, tuple(study.metrics), study.trials, shared_prompts=shared_prompts)
-    state = search.record(state, trials)
-    while len(state.trials) < study.trials or any(trial.status == "running" for trial in state.trials):
-        if state.stopped:
-            break
-        trial = search.run_trial(trials.next())
-        if trial.status == "interrupted":
-            console.print(trial_table(search.record(state, trials)))
-            raise KeyboardInterrupt
-        trials.finish(trial)
-        state = search.record(state, trials)
-        search.print_trial(trial, state)
+    state = search.run_trials(state, trials)
     console.print(trial_table(state))
     best = state.best
     if best is None:
@@ -152,6 +143,23 @@ class Search:
         """Question of the study; the searched keys if it has none."""
         keys = ", ".join(self.study.search)
         return self.study.question or f"Which values of {keys} give the best {self.study.metrics[0]}?"
+
+    def run_trials(self, state: SearchTrials, trials: OptunaTrials) -> SearchTrials:
+        """Run trials up to the limit, interrupted ones first, and return them.
+
+        Raises:
+            KeyboardInterrupt: a trial was interrupted; it is continued by the next call.
+        """
+        state = self.record(state, trials)
+        while not state.stopped and (len(state.trials) < state.limit or state.trials[-1].status == RUNNING):
+            trial = self.run_trial(trials.next())
+            if trial.status == "interrupted":
+                console.print(trial_table(self.record(state, trials)))
+                raise KeyboardInterrupt
+            trials.finish(trial)
+            state = self.record(state, trials)
+            self.print_trial(trial, state)
+        return state
 
     def run_trial(self, trial: SearchTrial) -> SearchTrial:
         """Run a trial, and return it with its outcome."""
