@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_lab.cli import summary
-from rlhf_lab.cli.recipe_command import RecipeCommand
+from rlhf_lab.cli.recipe_command import RecipeCommand, RecipeCommands
 from rlhf_lab.config import check, compose, registry, typed_sweep
 from rlhf_lab.config.overrides import forced
 from rlhf_lab.config.schema import did_you_mean
@@ -73,6 +73,20 @@ def demo_command(arguments: Sequence[str]) -> RecipeCommand:
     and what to try next. It is +recipe=dpo with fewer data; overrides such as algorithm.beta=0.05 change it.
     """
     from rlhf_lab.cli.demo import prepare
+
+    return prepare(arguments)
+
+
+def ablations_command(arguments: Sequence[str]) -> RecipeCommands:
+    """`ablations [size=smoke | quick | full] [override …]`: run the four ablations of the design, and write one page.
+
+    They are study/ensemble_lambda (weight on the disagreement of an ensemble), study/buffers (buffers of iterative
+    DPO), study/mix_ratio (mixtures of pairs) and study/reward_weights (weights of the reward), one after another. The
+    default size is full, about 90 minutes on 2 cores; quick takes about 30. Overrides, such as study.processes=1 or
+    seed=0,1, apply to each of them. The same command continues after Ctrl-C. outputs/ablations/SIZE/report.html has the
+    answer, the claims and the figure of each study; report.md has the same text.
+    """
+    from rlhf_lab.cli.ablations import prepare
 
     return prepare(arguments)
 
