@@ -27,7 +27,7 @@
     python -m rlhf_lab parler setup                create the environment of Parler-TTS; parler dpo trains it
     python -m rlhf_lab vllm setup                  create the environment of vLLM; vllm serve starts a server
     python -m rlhf_lab track RUN … tracker=wandb   send stored runs or studies to a tracker
-    python -m rlhf_lab dashboard dashboard.json    write the W&B dashboard
+    python -m rlhf_lab dashboard DIR               write the panels of a run or study; FILE.json: for W&B
     python -m rlhf_lab sweep +recipe=study/buffers write a study as a sweep for W&B's agents
     python -m rlhf_lab explain algorithm=ppo       list the settings, and what each of them means
     python -m rlhf_lab NAME --help                 show the arguments of a sub-command

@@ -253,10 +253,19 @@ def explain_command(arguments: Sequence[str]) -> None:
 
 
 def dashboard_command(arguments: Sequence[str]) -> None:
-    """`dashboard [FILE.json | --push entity/project]`: write the W&B dashboard as JSON, or save it in a project."""
+    """`dashboard [DIR | FILE.json | --push entity/project]`: show the panels of a run or study, here or in W&B.
+
+    DIR is a run or a study: its dashboard.html has the panels of the W&B dashboard, and needs no W&B. FILE.json is the
+    W&B dashboard, and `--push` saves it in a project.
+    """
     is_push = list(arguments[:1]) == ["--push"]
     if len(arguments) > 1 + is_push or (is_push and len(arguments) == 1):
-        raise ConfigError("dashboard needs a file to write or --push entity/project: dashboard dashboard.json")
+        raise ConfigError("dashboard needs a run, a study, a file to write or --push entity/project: dashboard DIR")
+    if not is_push and arguments and Path(arguments[0]).is_dir():
+        from rlhf_lab.reports.panels import write_dashboard
+
+        console.print(f"dashboard: {write_dashboard(Path(arguments[0]))}", soft_wrap=True)
+        return
     from rlhf_lab.trackers import dashboard
 
     if is_push:
