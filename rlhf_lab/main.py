@@ -4,6 +4,7 @@
     python -m rlhf_lab demo [override …]           run a small complete example in about a minute
     python -m rlhf_lab +recipe=dpo_iterative       run one; add overrides such as model=small algorithm.beta=0.1
     python -m rlhf_lab +recipe=study/buffers       run a study: a sweep that ends in one table and one plot
+    python -m rlhf_lab ablations [size=quick]      run the four ablations of the design; one page
     python -m rlhf_lab report DIR                  write the report of a run or study, finished or not
     python -m rlhf_lab monitor DIR                 check a run's samples for reward hacking; add settings such as z=3
     python -m rlhf_lab plan +recipe=dpo model=gpt2 show the memory that each stage needs; plan table for 117M to 70B
@@ -26,7 +27,7 @@
     python -m rlhf_lab parler setup                create the environment of Parler-TTS; parler dpo trains it
     python -m rlhf_lab vllm setup                  create the environment of vLLM; vllm serve starts a server
     python -m rlhf_lab track RUN … tracker=wandb   send stored runs or studies to a tracker
-    python -m rlhf_lab dashboard dashboard.json    write the W&B dashboard
+    python -m rlhf_lab dashboard DIR               write the panels of a run or study; FILE.json: for W&B
     python -m rlhf_lab sweep +recipe=study/buffers write a study as a sweep for W&B's agents
     python -m rlhf_lab explain algorithm=ppo       list the settings, and what each of them means
     python -m rlhf_lab NAME --help                 show the arguments of a sub-command
@@ -59,6 +60,7 @@ from rich.markup import escape
 
 from rlhf_lab import __version__
 from rlhf_lab.cli import recipe_list, summary
+from rlhf_lab.cli.recipe_command import RecipeCommands
 from rlhf_lab.cli.table import COMMANDS, LISTING, description_of, needs_words
 from rlhf_lab.cli.verbosity import take_flags
 from rlhf_lab.config import compose, inventory, words
@@ -76,7 +78,7 @@ from rlhf_lab.stages import artifacts, preflight
 from rlhf_lab.stages.launch import accelerate
 from rlhf_lab.stages.manifest import git_sha
 from rlhf_lab.stages.reuse import reusable, track_reused
-from rlhf_lab.sweeps import sweep
+from rlhf_lab.sweeps import search, sweep
 from rlhf_lab.sweeps.wandb_file import provided_values
 from rlhf_lab.trackers.settings import marked
 
@@ -161,11 +163,25 @@ def _dispatch(arguments: Sequence[str]) -> int:
         outcome = COMMANDS[first](arguments[1:]) or OK
         if isinstance(outcome, int):
             return outcome
+        if isinstance(outcome, RecipeCommands):
+            return _run_commands(outcome)
         status = run_command(outcome.words)
         if status == OK and outcome.closing:
             console.inform(outcome.closing, markup=False, soft_wrap=True)
         return status
     return OK
+
+
+def _run_commands(outcome: RecipeCommands) -> int:
+    """Run the commands of several recipes one after another. Return the first exit status that is not 0, else 0."""
+    statuses = []
+    try:
+        for index, command in enumerate(outcome.commands, start=1):
+            console.inform(f"{index} of {len(outcome.commands)}: {' '.join(command.words)}", markup=False)
+            statuses.append(run_command(command.words))
+    finally:
+        outcome.finish()
+    return next((status for status in statuses if status != OK), OK)
 
 
 def _require_text(arguments: Sequence[str]) -> None:
@@ -241,6 +257,8 @@ def run_command(arguments: Sequence[str]) -> int:
                 "a sweep starts its own jobs, but a launcher has already started several processes; run the command "
                 "without the launcher and set sharding.processes for each job, or name a single job"
             )
+        if command.study is not None and command.study.search:
+            return search.run(command, flags.config_dir, run_stage)
         return sweep.run(command, flags.config_dir, _run_hydra)
     return _run_single(command, started, accelerate.note(launched_with))
 

@@ -16,7 +16,7 @@ from rlhf_lab import main
 from rlhf_lab.cli.table import description_of
 from rlhf_lab.config import compose, root
 from rlhf_lab.stages import artifacts, preflight
-from rlhf_lab.sweeps import sweep
+from rlhf_lab.sweeps import search, sweep
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -65,12 +65,17 @@ def before_training(patch: pytest.MonkeyPatch) -> list[str]:
         begun.extend(flags.overrides)
         return 0
 
+    def begin_search(command: compose.Command, config_dir: str | None, run_stage: Any) -> int:
+        begun.extend(command.names)
+        return 0
+
     patch.setattr(main, "run_stage", begin_stage)
+    patch.setattr(search, "run", begin_search)
     # The models and data that a page names are the reader's and not there: nothing looks into them.
     patch.setattr(preflight, "check", lambda stages: None)
     patch.setattr(artifacts.Stage, "result", lambda stage: None)
     patch.setattr(main, "_run_hydra", begin_jobs)
-    patch.setattr(sweep, "_write_results", lambda directory, jobs: 0)
+    patch.setattr(sweep, "write_results", lambda directory, jobs: 0)
     return begun
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_lab.cli import summary
-from rlhf_lab.cli.recipe_command import RecipeCommand
+from rlhf_lab.cli.recipe_command import RecipeCommand, RecipeCommands
 from rlhf_lab.config import check, compose, registry, typed_sweep
 from rlhf_lab.config.overrides import forced
 from rlhf_lab.config.schema import did_you_mean
@@ -73,6 +73,20 @@ def demo_command(arguments: Sequence[str]) -> RecipeCommand:
     and what to try next. It is +recipe=dpo with fewer data; overrides such as algorithm.beta=0.05 change it.
     """
     from rlhf_lab.cli.demo import prepare
+
+    return prepare(arguments)
+
+
+def ablations_command(arguments: Sequence[str]) -> RecipeCommands:
+    """`ablations [size=smoke | quick | full] [override …]`: run the four ablations of the design, and write one page.
+
+    They are study/ensemble_lambda (weight on the disagreement of an ensemble), study/buffers (buffers of iterative
+    DPO), study/mix_ratio (mixtures of pairs) and study/reward_weights (weights of the reward), one after another. The
+    default size is full, about 90 minutes on 2 cores; quick takes about 30. Overrides, such as study.processes=1 or
+    seed=0,1, apply to each of them. The same command continues after Ctrl-C. outputs/ablations/SIZE/report.html has the
+    answer, the claims and the figure of each study; report.md has the same text.
+    """
+    from rlhf_lab.cli.ablations import prepare
 
     return prepare(arguments)
 
@@ -239,10 +253,19 @@ def explain_command(arguments: Sequence[str]) -> None:
 
 
 def dashboard_command(arguments: Sequence[str]) -> None:
-    """`dashboard [FILE.json | --push entity/project]`: write the W&B dashboard as JSON, or save it in a project."""
+    """`dashboard [DIR | FILE.json | --push entity/project]`: show the panels of a run or study, here or in W&B.
+
+    DIR is a run or a study: its dashboard.html has the panels of the W&B dashboard, and needs no W&B. FILE.json is the
+    W&B dashboard, and `--push` saves it in a project.
+    """
     is_push = list(arguments[:1]) == ["--push"]
     if len(arguments) > 1 + is_push or (is_push and len(arguments) == 1):
-        raise ConfigError("dashboard needs a file to write or --push entity/project: dashboard dashboard.json")
+        raise ConfigError("dashboard needs a run, a study, a file to write or --push entity/project: dashboard DIR")
+    if not is_push and arguments and Path(arguments[0]).is_dir():
+        from rlhf_lab.reports.panels import write_dashboard
+
+        console.print(f"dashboard: {write_dashboard(Path(arguments[0]))}", soft_wrap=True)
+        return
     from rlhf_lab.trackers import dashboard
 
     if is_push:

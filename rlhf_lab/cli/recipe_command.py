@@ -1,7 +1,8 @@
-"""Command of a recipe that a sub-command abbreviates."""
+"""Commands of recipes that a sub-command abbreviates."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -16,3 +17,16 @@ class RecipeCommand:
 
     words: list[str]
     closing: str = ""
+
+
+@dataclass(frozen=True)
+class RecipeCommands:
+    """Commands of several recipes that run one after another.
+
+    Attributes:
+        commands: the commands, in order.
+        finish: function that is called at the end, also after an error or an interruption.
+    """
+
+    commands: list[RecipeCommand]
+    finish: Callable[[], None]

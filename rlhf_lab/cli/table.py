@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 
-from rlhf_lab.cli.recipe_command import RecipeCommand
+from rlhf_lab.cli.recipe_command import RecipeCommand, RecipeCommands
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.packs import load, named, owner
 
@@ -13,9 +13,9 @@ LISTING = ("list", "help")
 """Arguments that list recipes and sub-commands, as a command line without arguments does."""
 
 
-Command = Callable[[Sequence[str]], int | RecipeCommand | None]
-"""Function of the arguments after the name of a sub-command. It returns an exit status, None for 0, or the command of a
-recipe that is run next; it raises LabError."""
+Command = Callable[[Sequence[str]], int | RecipeCommand | RecipeCommands | None]
+"""Function of the arguments after the name of a sub-command. It returns an exit status, None for 0, or the commands of
+recipes that are run next; it raises LabError."""
 
 
 def load_commands() -> dict[str, Command]:

@@ -27,7 +27,18 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlhf_lab.config import inventory, other_names, registry, root, schema, smoke, study_metrics, user_files, words
+from rlhf_lab.config import (
+    inventory,
+    other_names,
+    registry,
+    root,
+    schema,
+    search_space,
+    smoke,
+    study_metrics,
+    user_files,
+    words,
+)
 from rlhf_lab.config.check import check
 from rlhf_lab.config.overrides import ADDED, forced, is_choice, literal, set_value
 from rlhf_lab.config.study_settings import StudySettings
@@ -278,18 +289,22 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
         if not isinstance(written_study, dict):
             raise ConfigError(f"study={written_study} is no mapping; expected metrics, compare, sweep, … below study")
         # The study of a recipe has its own sweep; without one, `study.…` describes the sweep typed here.
-        typed = "sweep" not in written_study and bool(swept or written_study)
+        is_search = bool(written_study.get("search"))
+        typed = "sweep" not in written_study and not is_search and bool(swept or written_study)
         if typed:
             study = typed_study(recipe, swept, written_study, problems)
         elif written_study:
             study = schema.build(StudySettings, written_study, "study", problems)
+        if is_search and swept:
+            problems.append(f"{', '.join(swept)}: with study.search the search chooses the values; remove the sweep")
+            swept = {}
         if study and not typed:
             named = {_key(override) for override in usable}
             if base["size"] == "smoke":
                 # Use only the levels of the quick size: the smoke size reduces all other settings further.
                 # One seed decides nothing, so a study of this size does not wait for decisions.
                 quick, _ = _quick_study(dataclasses.replace(study, until=None), named)
-                study = _with_levels(quick, smoke.first_levels(quick, named))
+                study = smoke.short_search(_with_levels(quick, smoke.first_levels(quick, named)), named)
             elif study.size == "quick":
                 study, quick_overrides = _quick_study(study, named)
                 fixed += quick_overrides
@@ -315,10 +330,19 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
                 configs.append(config.replace(question=question) if question else config)
                 names.append(name)
             jobs.append(job)
+        if study:
+            # A trial with a wrong value would fail much later, so all ends of ranges and all choices are checked now.
+            for key, written in study.search.items():
+                for value in search_space.dimension(written).values():
+                    _check_job(fixed, {key: value}, composed, rejected, problems, config_dir)
     except ConfigError as error:
         problems.extend(error.problems)
     if study:
         problems.extend(study_metrics.published_problems(study))
+    if study and study.goal:
+        # The goal is the primary metric; the other metrics are further columns.
+        metrics = [study.goal.metric, *(name for name in study.metrics if name != study.goal.metric)]
+        study = dataclasses.replace(study, metrics=metrics)
     if study and not typed:
         problems.extend(study_metrics.problems(study, recipe, configs))
     if not configs:

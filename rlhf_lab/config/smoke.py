@@ -8,6 +8,7 @@ of the command line or of a study's sweep. Does not import torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rlhf_lab.config import registry
@@ -17,6 +18,8 @@ from rlhf_lab.config.tuned import with_tuned
 from rlhf_lab.core.capabilities import Capability
 
 NOTICE = "smoke size: everything is as short as possible, only to test that it runs; its numbers mean nothing"
+SMOKE_TRIALS, SMOKE_SEEDS = 3, 2
+"""Maximum numbers of trials of a search, and of seeds of its confirmation."""
 STAGE_SECTIONS = ("algorithm", "evaluation")
 """Sections that each stage of a run has for itself."""
 SHARED_SECTIONS = ("data", "rollout")
@@ -58,6 +61,13 @@ def first_levels(study: StudySettings, written: Collection[str]) -> dict[str, li
         chosen = [study.baseline, *others[:1]] if key == study.compare else levels[:1]
         sweep[key] = [level for level in levels if level in chosen]  # in the recipe's order
     return sweep
+
+
+def short_search(study: StudySettings, written: Collection[str]) -> StudySettings:
+    """Return a study with the number of trials and seeds of a search at smoke size; written keys unchanged."""
+    trials = study.trials if "study.trials" in written else min(study.trials, SMOKE_TRIALS)
+    seeds = study.confirm_seeds if "study.confirm_seeds" in written else min(study.confirm_seeds, SMOKE_SEEDS)
+    return replace(study, trials=trials, confirm_seeds=seeds)
 
 
 def _shrink_section(values: Mapping[str, Any], section: str, where: str, written: Collection[str]) -> dict[str, Any]:

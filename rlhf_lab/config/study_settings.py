@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
+from rlhf_lab.config.search_space import SearchGoal, problem_of
 from rlhf_lab.config.section import Section, section
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt, Le, NotEmpty
+from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt, Le
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,19 @@ class CrossingSettings(CheckedSettings):
         )
 
 
+OF_SWEEPS = (
+    "sweep",
+    "compare",
+    "by",
+    "baseline",
+    "predicts",
+    "labels",
+    "curves",
+    "fronts",
+    "correlations",
+    "crossings",
+)
+"""Settings that describe the levels of a sweep; a search has none."""
 METRIC_PARTS = ("fronts", "crossings", "correlations")
 """Settings of a study that list objects with the names of some of its metrics."""
 
@@ -131,7 +145,7 @@ METRIC_PARTS = ("fronts", "crossings", "correlations")
 @section("study")
 @dataclass(frozen=True)
 class StudySettings(Section):
-    """Sweep that ends in one table and one plot.
+    """Sweep, or search over settings, that ends in one table and one plot.
 
     Args:
         question: question that the study answers, one sentence.
@@ -159,18 +173,23 @@ class StudySettings(Section):
         max_minutes: with until=decided, no seed starts that would probably end after this many minutes.
         size: `full` runs the recipe as written; `quick` applies the overrides in `quick`.
         quick: override → value of the small version of the study.
+        search: in place of `sweep`: override key → values from which Optuna's TPE sampler chooses. `0.1..0.9` is a
+            range, `log 0.01..0.5` one on a logarithmic scale, `1..8` whole numbers, [8, 16] a list of values.
+        goal: metric that the search improves, and the direction of improvement.
+        trials: maximum number of trials of a search; a larger number continues it.
+        patience: number of trials without an improvement after which a search stops; null runs all trials.
+        confirm_seeds: number of fresh seeds on which the best trial is compared with the default settings, those of the
+            command without the search.
     """
 
     question: str = ""
     hypothesis: str | None = None
     predicts: list[Prediction] = field(default_factory=list)
-    sweep: Annotated[dict[str, list[Any]], NotEmpty(hint="name at least the compared key and seed")] = field(
-        default_factory=dict
-    )
+    sweep: dict[str, list[Any]] = field(default_factory=dict)
     compare: str = ""
     by: str = ""
     baseline: Any = None
-    metrics: Annotated[list[str], NotEmpty(hint="the first one is the primary metric")] = field(default_factory=list)
+    metrics: list[str] = field(default_factory=list)
     labels: dict[str, Any] = field(default_factory=dict)
     curves: Literal["overoptimization"] | None = None
     fronts: list[ParetoSettings] = field(default_factory=list)
@@ -182,12 +201,21 @@ class StudySettings(Section):
     max_minutes: Annotated[float, Gt(0)] | None = None
     size: Literal["full", "quick"] = "full"
     quick: dict[str, Any] = field(default_factory=dict)
+    search: dict[str, Any] = field(default_factory=dict)
+    goal: SearchGoal | None = None
+    trials: Annotated[int, Ge(1)] = 20
+    patience: Annotated[int, Ge(1)] | None = None
+    confirm_seeds: Annotated[int, Ge(2, hint="an interval needs two seeds")] = 3
 
     def rules(self) -> tuple[Rule, ...]:
+        if self.search:
+            return (*super().rules(), *self._search_rules())
         # Without levels there is a message about `compare` already, so the checks of levels are skipped.
         levels = self.sweep.get(self.compare, [])
         return (
             *super().rules(),
+            (bool(self.sweep), "sweep is empty; name at least the compared key and seed"),
+            (bool(self.metrics), "metrics is empty; the first one is the primary metric"),
             (self.compare in self.sweep, f"compare={self.compare} is not a key of sweep: {', '.join(self.sweep)}"),
             (not levels or self.baseline in levels, f"baseline={self.baseline} is not one of {levels}"),
             (not self.by or self.by in self.sweep, f"by={self.by} is not a key of sweep: {', '.join(self.sweep)}"),
@@ -222,4 +250,16 @@ class StudySettings(Section):
             ),
             (self.until is None or bool(self.predicts), "until=decided needs claims; add predicts"),
             (self.until is None or self.compare != "seed", "until=decided compares levels of a setting, not seeds"),
+        )
+
+    def _search_rules(self) -> tuple[Rule, ...]:
+        """Return the conditions on a search."""
+        written = [name for name in OF_SWEEPS if getattr(self, name)]
+        space_problems = [problem_of(key, values) for key, values in self.search.items()]
+        return (
+            (not written, f"search: {', '.join(written)} describe the levels of a sweep; a search has none"),
+            (self.until is None, "search: until=decided is for sweeps; use trials and patience"),
+            (self.size == "full", "size=quick: a search has no quick size; use fewer trials"),
+            (self.goal is not None, "search needs a goal, such as study.goal={metric: gold, direction: higher}"),
+            *((problem is None, problem or "") for problem in space_problems),
         )

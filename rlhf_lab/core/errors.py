@@ -62,6 +62,7 @@ OPTIONAL = {
     "wandb": ("tracker=wandb", "'rlhf_lab[wandb]'"),
     "trackio": ("tracker=trackio", "'rlhf_lab[trackio]'"),
     "tensorboard": ("tracker=tensorboard", "'rlhf_lab[tensorboard]'"),
+    "optuna": ("study.search", "'rlhf_lab[search]'"),
     "anthropic": ("judge=anthropic", "'rlhf_lab[judge]'"),
     "openai": ("judge=openai_compatible", "'rlhf_lab[judge]'"),
     "lm_eval": ("a suite with harness tasks", "'rlhf_lab[harness]'"),

@@ -83,6 +83,7 @@ LIBRARIES = (
     Library("wandb", "import wandb", "tracker=wandb"),
     Library("trackio", "import trackio", "tracker=trackio"),
     Library("tensorboard", "from torch.utils.tensorboard import SummaryWriter", "tracker=tensorboard"),
+    Library("optuna", "import optuna", "study.search"),
     Library("uvicorn", "import starlette, uvicorn", "label"),
     Library("hydra-submitit-launcher", "import submitit, hydra_plugins.hydra_submitit_launcher", "sweeps on a cluster"),
     Library("vllm", "import vllm", "rollout=vllm with engine=trl"),

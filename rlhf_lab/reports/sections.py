@@ -40,6 +40,7 @@ STUDY = (
     "rlhf_lab.reports.study.header:header",
     "rlhf_lab.reports.study.correlations:correlations",
     "rlhf_lab.reports.study.metric_tables:primary",
+    "rlhf_lab.reports.study.search:search",
     "rlhf_lab.reports.study.paths:paths",
     "rlhf_lab.reports.study.metric_tables:exploratory",
     "rlhf_lab.reports.study.policies:policies",

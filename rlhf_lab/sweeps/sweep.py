@@ -9,10 +9,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +26,7 @@ from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.config.study_settings import METRIC_PARTS, ParetoSettings, StudySettings
 from rlhf_lab.core import invocation
 from rlhf_lab.core.console import console
-from rlhf_lab.core.errors import ConfigError, LabError
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import check_outputs, make_dir, read_json, read_object, write_json, write_text
 from rlhf_lab.core.machine import PROCESSES, usable_cores, visible_gpus
 from rlhf_lab.core.metrics import metric
@@ -40,7 +38,7 @@ from rlhf_lab.studies.look_log import NOT_NEEDED, LookLog
 from rlhf_lab.studies.registration import Registration, register
 from rlhf_lab.studies.replication import Replication, replication
 from rlhf_lab.sweeps.job_lines import BARS, FOLLOWED, JobLines, job_finished
-from rlhf_lab.trackers.settings import marked
+from rlhf_lab.sweeps.job_record import OUTPUT, output_to, plan_tracked, record_job
 
 SWEEP = "RLHF_LAB_SWEEP"
 """Environment variable of joblib's jobs: process id of the sweep, which they must not outlive."""
@@ -50,9 +48,7 @@ SUBMITTED = "SUBMITIT_EXECUTOR"
 """Environment variable of jobs that submitit started."""
 SUBMITIT = ("submitit_slurm", "submitit_local")
 """Hydra launchers that start jobs through submitit."""
-OUTPUT = "output.txt"
-"""File of a job's directory with what the job prints."""
-LIMITS = ("++study.max_seeds=", "++study.max_minutes=")
+LIMITS = tuple(f"++study.{name}=" for name in ("max_seeds", "max_minutes", "trials", "patience", "confirm_seeds"))
 """Overrides that do not change a study, but how far it runs; with other limits it continues in the same directory."""
 LAUNCHERS = {
     "joblib": ("hydra.launcher.n_jobs={processes}", "hydra.launcher.verbose=0"),
@@ -102,7 +98,7 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
         with stopping, lines.shown(in_process=runs_here):
             _launch_jobs(command, arguments, directory, launch)
     finally:
-        failed = _write_results(directory, len(stages))
+        failed = write_results(directory, len(stages))
     return 1 if failed else 0
 
 
@@ -362,34 +358,27 @@ def run_job(
     hydra_runtime = HydraConfig.get().runtime
     directory = Path(hydra_runtime.output_dir)
     make_dir(directory)
-    record: dict[str, Any] = {"status": "interrupted", "run": None, "error": None}
     if not _is_needed(directory):
-        record["status"] = NOT_NEEDED
-        write_json(directory / "job.json", record)
-        return record
+        skipped = {"status": NOT_NEEDED, "run": None, "error": None}
+        write_json(directory / "job.json", skipped)
+        return skipped
     received_signals = _watch_signals()
-    started = time.monotonic()
     if FOLLOWED in os.environ:
         os.environ[PUBLISHED] = str(directory / BARS)
-    try:
+
+    def work(record: dict[str, Any]) -> None:
         job_values = compose.sized({**values, "study": None}, _written_keys())
         stage = _plan_job(check.check(job_values), directory)
         record["run"] = str(stage.directory.resolve())
         if _is_parallel():
             _take_gpu(stage.config, int(directory.name))
-        with _output_to(directory / OUTPUT):
+        with output_to(directory / OUTPUT):
             _, result = run_stage(stage)
         record |= {"status": result["status"], "error": result.get("error")}
-    except LabError as error:
-        record |= {"status": "failed", "error": redacted(str(error))}
-    except Exception as error:  # a bug in a job must not prevent the sweep's table
-        record |= {"status": "failed", "error": redacted(f"{type(error).__name__}: {error}")}
-        (directory / "error.txt").write_text(redacted(traceback.format_exc()))
-    except KeyboardInterrupt:  # outside training, which returns an interruption as a result
-        record["error"] = "stopped"
+
+    try:
+        record = record_job(directory, work)
     finally:
-        record["seconds"] = round(time.monotonic() - started, 1)
-        write_json(directory / "job.json", record)
         (directory / BARS).unlink(missing_ok=True)
         job_finished()
         if _has_outlived_sweep():  # a joblib worker would wait for its next job
@@ -414,14 +403,6 @@ def _has_outlived_sweep() -> bool:
     sweep = os.environ.get(SWEEP)
     # No sweep at all, a worker of a running sweep, or the sweep's own process.
     return sweep not in (None, str(os.getppid()), str(os.getpid()))
-
-
-@contextmanager
-def _output_to(path: Path) -> Iterator[None]:
-    """Write what a job prints to a file: tables of parallel jobs would be interleaved, and many would hide the lines
-    of the study."""
-    with path.open("w", encoding="utf-8", buffering=1) as file, console.diverted(file), redirect_stdout(file):
-        yield
 
 
 def _is_parallel() -> bool:
@@ -480,14 +461,11 @@ def _plan_job(checked: root.Config, directory: Path) -> artifacts.Stage:
     # The compared setting comes first in the tracker's list of swept values.
     compared_first = sorted(overrides, key=lambda key: key != study["compare"])
     swept = {key: overrides[key] for key in compared_first}
-    tracker = marked(checked.tracker, group=study_dir.name)
-    in_study = checked.replace(tracker=tracker, question=job["question"])
-    stage = artifacts.plan(in_study, job["name"])
-    last_config = stage.config.replace(tracker=marked(stage.config.tracker, swept=swept))
-    return dataclasses.replace(stage, config=last_config)
+    in_study = checked.replace(question=job["question"])
+    return plan_tracked(in_study, job["name"], group=study_dir.name, swept=swept)
 
 
-def _write_results(directory: Path, jobs: int) -> int:
+def write_results(directory: Path, jobs: int) -> int:
     """Write table, plot and report; return the number of jobs that did not complete."""
     from rlhf_lab.reports.report import write_study_report
     from rlhf_lab.studies.frame import read_study

@@ -40,6 +40,8 @@ def sweep_config(
     study = command.study
     if study is None:
         raise ConfigError("nothing is swept; name a study, or add values such as algorithm.beta=0.1,0.3 seed=0,1")
+    if study.search:
+        raise ConfigError("study.search chooses its values by itself; write a sweep, such as algorithm.beta=0.1,0.3")
     levels: dict[str, list[Any]] = {}
     for job in command.jobs:
         for key, value in job.items():

@@ -10,7 +10,8 @@ from rlhf_lab.cli.commands import dashboard_command
 from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.core.metrics import declared
-from rlhf_lab.trackers.dashboard import SECTIONS, TABLES, Bars, Curve, Nodes, Points
+from rlhf_lab.trackers.dashboard import TABLES
+from rlhf_lab.trackers.panels import SECTIONS, Bars, Curve, Nodes, Points
 
 pytest.importorskip("wandb_workspaces")
 CHARTS = {"Run History Line Plot", "Bar Chart", "Scatter Plot"}
@@ -78,5 +79,5 @@ def test_pushing_needs_a_target_and_a_login(no_login):
         dashboard_command(["--push", "me/rlhf_lab"])
     with pytest.raises(ConfigError, match="is not of the form entity/project"):
         dashboard_command(["--push", "rlhf_lab"])
-    with pytest.raises(ConfigError, match="needs a file"):
+    with pytest.raises(ConfigError, match="a file to write or --push"):
         dashboard_command(["a.json", "b.json"])

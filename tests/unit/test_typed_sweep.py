@@ -136,7 +136,7 @@ def test_a_stopped_sweep_without_a_complete_job_has_no_empty_tables(tmp_path):
     assert command.study is not None
     sweep._write_plan(directory, command, command.study, preflight.planned(command))
     with console.capture() as printed:
-        assert sweep._write_results(directory, 4) == 4
+        assert sweep.write_results(directory, 4) == 4
     assert printed.get().splitlines() == [
         "  writing the tables and the report",
         f"no job is complete, so there is no table; report {directory / 'report.html'}",

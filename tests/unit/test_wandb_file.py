@@ -45,6 +45,11 @@ def test_a_study_as_a_file(tmp_path: Path) -> None:
     assert config["command"][-1] == "${args_no_hyphens}"
 
 
+def test_a_search_is_no_sweep_for_agents() -> None:
+    with pytest.raises(ConfigError, match=r"study\.search chooses its values by itself"):
+        sweep_config(compose.check_command(["+recipe=study/search_dpo"]), "grid")
+
+
 def test_an_agent_starts_one_job_of_the_study(tmp_path: Path) -> None:
     """The very stage that the study itself would build."""
     study = compose.check_command(["+recipe=study/buffers"])

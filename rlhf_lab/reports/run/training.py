@@ -100,10 +100,10 @@ def _curve_points(rows: pd.DataFrame, name: str) -> list[Point]:
     """Return the points of a metric over steps."""
     steps_N = rows["step"].to_numpy(dtype=float)
     values_N = pd.to_numeric(rows[name], errors="coerce").to_numpy()
-    return _bin_points(steps_N, values_N)
+    return bin_points(steps_N, values_N)
 
 
-def _bin_points(steps_N: np.ndarray, values_N: np.ndarray) -> list[Point]:
+def bin_points(steps_N: np.ndarray, values_N: np.ndarray) -> list[Point]:
     """Return up to BINS points: the mean of each bin of steps, with its minimum and maximum as a band."""
     finite_N = np.isfinite(values_N) & np.isfinite(steps_N)
     steps_N, values_N = steps_N[finite_N], values_N[finite_N]

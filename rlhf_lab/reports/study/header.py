@@ -22,12 +22,17 @@ def header(results: StudyResults) -> PageSection:
         "finding": results.conclusion,
         "label": label(study),
         "counts": study.frame["status"].value_counts().to_dict(),
-        "verdicts": [(row.claim, row.verdict, verdict_numbers(row), row.detectable) for row in verdicts(study)],
+        "verdicts": claim_rows(study),
         "claim_headings": CLAIM_HEADINGS,
         "registration": registration_lines(study),
         "baseline": study.label(study.baseline),
     }
     return PageSection(template=f"{__package__}:header.html.j2", values=values)
+
+
+def claim_rows(study: Study) -> list[tuple[str, str, str, str]]:
+    """Return the claims of a study with their verdicts, in the columns of CLAIM_HEADINGS."""
+    return [(row.claim, row.verdict, verdict_numbers(row), row.detectable) for row in verdicts(study)]
 
 
 def origin(results: StudyResults) -> PageSection | None:

@@ -1,0 +1,72 @@
+"""`ablations`: the four ablations of the design, one after another, and one page about all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rlhf_lab.cli.recipe_command import RecipeCommand, RecipeCommands
+from rlhf_lab.config import compose, inventory
+from rlhf_lab.core.console import console
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.studies.replication import list_in_words
+from rlhf_lab.sweeps.sweep import study_dir
+
+RECIPES = ("study/ensemble_lambda", "study/buffers", "study/mix_ratio", "study/reward_weights")
+"""Studies, in the order in which they run. Recipes of a pack that is not installed are left out."""
+SIZES = {"smoke": "size=smoke", "quick": "study.size=quick", "full": ""}
+"""Size → override of a study."""
+
+
+def prepare(arguments: Sequence[str]) -> RecipeCommands:
+    """Check the commands of all studies, and return them with the function that writes their page.
+
+    Args:
+        arguments: `size=…` and overrides of every study.
+    """
+    sizes = [word.partition("=")[2] for word in arguments if word.startswith("size=")]
+    overrides = [word for word in arguments if not word.startswith("size=")]
+    size = sizes[-1] if sizes else "full"
+    if size not in SIZES:
+        raise ConfigError(f"size={size} is not one of {', '.join(SIZES)}")
+    if wrong := [word for word in overrides if word.startswith(("-", "+recipe="))]:
+        raise ConfigError(f"{' '.join(wrong)}: ablations takes a size and overrides of settings; remove it")
+    installed = [name for name in RECIPES if name in inventory.recipes()]
+    notes = _notes(installed, size)
+    for note in notes:
+        console.inform(f"note: {note}", markup=False, soft_wrap=True)
+    commands = [RecipeCommand(_words(name, size, overrides)) for name in installed]
+    # All of them are checked before the first one starts.
+    checked = [compose.check_command(command.words) for command in commands]
+    directories = {name: study_dir(command) for name, command in zip(installed, checked, strict=True)}
+    page_dir = Path(checked[0].configs[0].outputs) / "ablations" / size
+    return RecipeCommands(commands, lambda: _write_page(page_dir, size, directories, notes))
+
+
+def _words(name: str, size: str, overrides: Sequence[str]) -> list[str]:
+    """Return the command of one study at a size."""
+    size_word = SIZES[size] if size != "quick" or _has_quick_size(name) else ""
+    return [f"+recipe={name}", *filter(None, [size_word]), *overrides]
+
+
+def _has_quick_size(name: str) -> bool:
+    """Return True if a study has a quick size."""
+    return bool(compose.recipe_values(name)["study"].get("quick"))
+
+
+def _notes(installed: Sequence[str], size: str) -> list[str]:
+    """Return which studies are left out, and which run at another size."""
+    notes = []
+    if missing := [name for name in RECIPES if name not in installed]:
+        notes.append(f"{list_in_words(missing)} is left out: its pack is not installed.")
+    if size == "quick" and (without := [name for name in installed if not _has_quick_size(name)]):
+        notes.append(f"{list_in_words(without)} has no quick size and runs in full.")
+    return notes
+
+
+def _write_page(directory: Path, size: str, studies: Mapping[str, Path], notes: Sequence[str]) -> None:
+    """Write the page of all studies, complete or not, and print its path."""
+    from rlhf_lab.reports.study.overview import write_overview  # imports the figures
+
+    page = write_overview(directory, f"Ablations, {size} size", studies, " ".join(notes))
+    console.print(f"ablations  {page}", soft_wrap=True)

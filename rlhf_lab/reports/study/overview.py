@@ -1,0 +1,105 @@
+"""One page about several studies: the answer, the claims and the primary figure of each, and a link to its own page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_lab.core.files import make_dir, write_text
+from rlhf_lab.reports.page import write_page
+from rlhf_lab.reports.sections import PageSection, ReportPage
+from rlhf_lab.reports.study.header import claim_rows
+from rlhf_lab.reports.study.metric_tables import level_dots
+from rlhf_lab.reports.study.results import StudyResults
+from rlhf_lab.studies.frame import is_study, read_study
+from rlhf_lab.studies.verdict import CLAIM_HEADINGS, verdict_markdown
+
+PAGE, MARKDOWN = "report.html", "report.md"
+
+
+@dataclass(frozen=True)
+class OverviewEntry:
+    """Study of an overview.
+
+    Attributes:
+        name: name of the study's recipe.
+        directory: the study directory.
+        results: the results; None for a study that has not run.
+    """
+
+    name: str
+    directory: Path
+    results: StudyResults | None
+
+
+def write_overview(directory: Path, title: str, studies: Mapping[str, Path], note: str) -> Path:
+    """Write the page of several studies, as HTML and Markdown. Return the path of the HTML.
+
+    Args:
+        directory: directory of the page.
+        title: title of the page.
+        studies: name of a recipe → directory of its study, which may be incomplete or missing.
+        note: sentence about the selection of studies; may be empty.
+    """
+    entries = []
+    for name, path in studies.items():
+        results = StudyResults(read_study(path)) if is_study(path) else None
+        entries.append(OverviewEntry(name, path, results))
+    make_dir(directory)
+    write_text(directory / MARKDOWN, _markdown(directory, title, entries, note))
+    # Numbered, because the id of a section must be a word.
+    sections = {f"study_{number}": _section(directory, entry) for number, entry in enumerate(entries, start=1)}
+    header = PageSection(title, note)
+    return write_page(
+        directory / PAGE, ReportPage(title, {"header": header, **sections}, f"The same text: {MARKDOWN}.")
+    )
+
+
+def _section(directory: Path, entry: OverviewEntry) -> PageSection:
+    """Return the section of one study."""
+    if entry.results is None:
+        return PageSection(entry.name, "This study has not run.")
+    study = entry.results.study
+    comparisons = [section for section in entry.results.comparisons if section.metric == study.primary]
+    values = {
+        "caveat": entry.results.conclusion.caveat,
+        "claim_headings": CLAIM_HEADINGS,
+        "verdicts": claim_rows(study),
+        "link": _link(directory, entry),
+        "recipe": entry.name,
+    }
+    return PageSection(
+        study.question or entry.name,
+        entry.results.conclusion.sentence,
+        [level_dots(study, comparisons)] if len(study.completed) else [],
+        template=f"{__package__}:overview.html.j2",
+        values=values,
+    )
+
+
+def _link(directory: Path, entry: OverviewEntry) -> str:
+    """Return the link from the page to the study's own page."""
+    return os.path.relpath(entry.directory / "report.html", directory)
+
+
+def _markdown(directory: Path, title: str, entries: list[OverviewEntry], note: str) -> str:
+    """Return the page as Markdown."""
+    parts = [f"# {title}\n"]
+    if note:
+        parts.append(f"{note}\n")
+    for entry in entries:
+        if entry.results is None:
+            parts.append(f"## {entry.name}\n\nThis study has not run.\n")
+            continue
+        study, conclusion = entry.results.study, entry.results.conclusion
+        figure = os.path.relpath(entry.directory / "plot.svg", directory)
+        parts.append(f"## {study.question or entry.name}\n")
+        parts += [f"{text}\n" for text in (conclusion.sentence, conclusion.caveat) if text]
+        if claims := verdict_markdown(study):
+            parts.append(claims.rstrip() + "\n")
+        if len(study.completed):
+            parts.append(f"![{entry.name}]({figure})\n")
+        parts.append(f"Full page: [{entry.name}]({_link(directory, entry)})\n")
+    return "\n".join(parts)

@@ -1,0 +1,304 @@
+"""Run of a search over settings (`study.search`): trials one after another, then the best one on fresh seeds.
+
+The directory has Optuna's journal, search.json (the trials, readable without Optuna) and trials/<index>/. The
+comparison of the best trial with the default settings is a study in the same directory: study.json and
+jobs/<index>/. So `report` works on an unfinished search.
+
+Trials are not stopped early by their evaluations during training, because these measure another metric in each
+algorithm (pairs in DPO, samples in PPO), and rarely the goal. `study.patience` stops the search instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from rlhf_lab.config import compose, search_space, typed_sweep
+from rlhf_lab.config.overrides import forced, literal
+from rlhf_lab.config.smoke import NOTICE
+from rlhf_lab.config.study_settings import StudySettings
+from rlhf_lab.core import invocation
+from rlhf_lab.core.console import console
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.files import check_outputs, make_dir, write_json
+from rlhf_lab.core.redaction import redacted, redacted_arguments
+from rlhf_lab.stages import artifacts, preflight
+from rlhf_lab.studies.frame import COMPLETED
+from rlhf_lab.studies.replication import replication
+from rlhf_lab.studies.search_trials import (
+    RUNNING,
+    SearchTrial,
+    SearchTrials,
+    selection_note,
+    stopped_after,
+    table,
+    words_of,
+)
+from rlhf_lab.sweeps.job_lines import JobLines, job_finished
+from rlhf_lab.sweeps.job_record import OUTPUT, output_to, plan_tracked, record_job
+from rlhf_lab.sweeps.optuna_trials import OptunaTrials
+from rlhf_lab.sweeps.sweep import study_dir, write_results
+
+RunStage = Callable[[artifacts.Stage], tuple[int, dict[str, Any]]]
+COMPARED = "settings"
+"""Key of the confirmation's levels. It is no setting, because a trial changes several settings at once."""
+BEST, DEFAULT = "best", "default"
+"""Levels of the confirmation."""
+
+
+def run(command: compose.Command, config_dir: str | None, run_stage: RunStage) -> int:
+    """Run the trials of a checked command and confirm the best one. Return the exit status."""
+    study = command.study
+    assert study is not None and study.goal is not None
+    launchers = [word for word in command.overrides if word.startswith("hydra")]
+    if launchers:
+        raise ConfigError(f"{' '.join(launchers)}: a search runs its trials here, one after another; remove it")
+    check_outputs(Path(command.configs[0].outputs))
+    preflight.check(preflight.planned(command))
+    directory = study_dir(command)
+    make_dir(directory)
+    space = {key: search_space.dimension(written) for key, written in study.search.items()}
+    trials = OptunaTrials(directory, space, study.goal, command.configs[0].seed)
+    search = Search(command, study, config_dir, directory, run_stage)
+    confirmation = search.plan_confirmation({})
+    shared_prompts = replication(confirmation.stages, confirmation.jobs).shares_prompts
+    search.write_study(confirmation)
+    console.inform(f"[bold]{command.recipe}[/]: {escape(redacted(search.question))}", soft_wrap=True)
+    if command.configs[0].size == "smoke":
+        console.inform(f"  [yellow]{NOTICE}[/]", soft_wrap=True)
+    console.inform(f"  at most {study.trials} trials; directory {directory}", soft_wrap=True)
+    invocation.start_building()
+
+    state = SearchTrials(study.goal, tuple(study.metrics), study.trials, shared_prompts=shared_prompts)
+    state = search.run_trials(state, trials)
+    console.print(trial_table(state))
+    best = state.best
+    if best is None:
+        console.print(f"no trial is complete; their output is in {directory}/trials", soft_wrap=True)
+        return 1
+    if state.stopped:
+        console.print(f"The search {state.stopped}.", soft_wrap=True)
+    console.print(selection_note(state), style="dim", soft_wrap=True)
+    console.print(f"best    {state.command}\n", markup=False, soft_wrap=True)
+    try:
+        search.confirm(search.plan_confirmation(best.values))
+    finally:
+        failed = write_results(directory, 2 * study.confirm_seeds)
+    return 1 if failed else 0
+
+
+def trial_table(state: SearchTrials) -> Table:
+    """Return the table of trials for a terminal."""
+    headings, rows = table(state)
+    grid = Table(title="Trials", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        grid.add_column(escape(heading), overflow="fold")
+    for row in rows:
+        grid.add_row(*map(escape, row))
+    return grid
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """Jobs that compare the best trial with the settings without the search, on fresh seeds.
+
+    Attributes:
+        jobs: compared level and seed of each job.
+        stages: last stage of each job.
+    """
+
+    jobs: list[dict[str, Any]]
+    stages: list[artifacts.Stage]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A running search.
+
+    Attributes:
+        command: the checked command.
+        study: its settings of the search.
+        config_dir: the user's own directory of recipes, if any.
+        directory: directory of the search.
+        run_stage: function that runs a stage and returns (exit status, result).
+    """
+
+    command: compose.Command
+    study: StudySettings
+    config_dir: str | None
+    directory: Path
+    run_stage: RunStage
+
+    @property
+    def question(self) -> str:
+        """Question of the study; the searched keys if it has none."""
+        keys = ", ".join(self.study.search)
+        return self.study.question or f"Which values of {keys} give the best {self.study.metrics[0]}?"
+
+    def run_trials(self, state: SearchTrials, trials: OptunaTrials) -> SearchTrials:
+        """Run trials up to the limit, interrupted ones first, and return them.
+
+        Raises:
+            KeyboardInterrupt: a trial was interrupted; it is continued by the next call.
+        """
+        state = self.record(state, trials)
+        while not state.stopped and (len(state.trials) < state.limit or state.trials[-1].status == RUNNING):
+            trial = self.run_trial(trials.next())
+            if trial.status == "interrupted":
+                console.print(trial_table(self.record(state, trials)))
+                raise KeyboardInterrupt
+            trials.finish(trial)
+            state = self.record(state, trials)
+            self.print_trial(trial, state)
+        return state
+
+    def run_trial(self, trial: SearchTrial) -> SearchTrial:
+        """Run a trial, and return it with its outcome."""
+        stage = self._stage(trial.values, self.command.configs[0].seed)
+        record = self._run_job(stage, self.directory / "trials" / str(trial.index))
+        score = None
+        error = record["error"]
+        if record["status"] == COMPLETED:
+            score = self._score(stage)
+            if score is None:
+                error = f"its result has no {self.study.metrics[0]}"
+        # Without a score the trial counts as failed: nothing can be learned from it.
+        status = "failed" if record["status"] == COMPLETED and score is None else record["status"]
+        return dataclasses.replace(trial, status=status, score=score, run=record["run"], error=error)
+
+    def _score(self, stage: artifacts.Stage) -> float | None:
+        """Return the value of the goal's metric; None if the run has none."""
+        from rlhf_lab.results.rundir import read_run
+
+        estimate = read_run(stage.directory).metric(self.study.metrics[0])
+        return None if estimate is None or math.isnan(estimate.mean) else estimate.mean
+
+    def _run_job(self, stage: artifacts.Stage, directory: Path) -> dict[str, Any]:
+        """Run a stage, with its output in the directory of its job. Return its record."""
+        make_dir(directory)
+
+        def work(record: dict[str, Any]) -> None:
+            record["run"] = str(stage.directory.resolve())
+            with output_to(directory / OUTPUT):
+                _, result = self.run_stage(stage)
+            record |= {"status": result["status"], "error": result.get("error")}
+
+        return record_job(directory, work)
+
+    def _stage(self, values: Mapping[str, Any], seed: int, level: str = "") -> artifacts.Stage:
+        """Return the stage of the command with some values and a seed.
+
+        Args:
+            level: compared level, if the stage belongs to the confirmation.
+        """
+        words = [*self._shared_words(), "study=null", f"seed={seed}", *_overrides(values)]
+        config = compose.check_command(words, self.config_dir).configs[0]
+        if self.command.configs[0].question:
+            config = config.replace(question=self.command.configs[0].question)
+        swept = {COMPARED: level, "seed": seed} if level else values
+        return plan_tracked(config, self.command.names[0], group=self.directory.name, swept=swept)
+
+    def _shared_words(self) -> list[str]:
+        """Return the overrides of the command without those of the study and the seed."""
+        return [
+            word for word in self.command.overrides if compose.key_of(word).partition(".")[0] not in ("study", "seed")
+        ]
+
+    def record(self, state: SearchTrials, trials: OptunaTrials) -> SearchTrials:
+        """Return the state with all trials so far, and write it to search.json."""
+        state = stopped_after(dataclasses.replace(state, trials=trials.trials()), self.study.patience)
+        if state.best is not None:
+            state = dataclasses.replace(state, command=self.command_line(state.best.values))
+        state.write(self.directory)
+        return state
+
+    def command_line(self, values: Mapping[str, Any]) -> str:
+        """Return the command line of one run with these values."""
+        words = self._shared_words()
+        is_in_recipe = not any(compose.key_of(word) == "study.search" for word in self.command.overrides)
+        if is_in_recipe:
+            words.append("study=null")  # one run of the recipe, not the search
+        if self.config_dir:
+            words = ["--config-dir", self.config_dir, *words]
+        if seed := self.command.configs[0].seed:
+            words.append(f"seed={seed}")
+        return shlex.join([*invocation.program(), *redacted_arguments(words), *_overrides(values)])
+
+    def print_trial(self, trial: SearchTrial, state: SearchTrials) -> None:
+        """Print one line on a finished trial."""
+        words = escape(words_of(trial.values))
+        name = f"trial {trial.index + 1} of {self.study.trials}"
+        if trial.score is None:
+            console.print(f"  [red]{name} failed:[/] {words}: {escape(str(trial.error))}", soft_wrap=True)
+            return
+        best = state.best
+        assert best is not None
+        note = "the best so far" if best.index == trial.index else f"best: {best.score:.4g}, trial {best.index + 1}"
+        console.inform(f"  {name}: {words}: {state.goal.metric} {trial.score:.4g}; {note}", soft_wrap=True)
+
+    def plan_confirmation(self, best: Mapping[str, Any]) -> Confirmation:
+        """Return the jobs of the confirmation. The seeds follow the seed of the trials, which selected the best one.
+
+        Args:
+            best: values of the best trial; empty before there is one.
+        """
+        first = self.command.configs[0].seed + 1
+        jobs, stages = [], []
+        for level, values in ((DEFAULT, {}), (BEST, best)):
+            for seed in range(first, first + self.study.confirm_seeds):
+                jobs.append({COMPARED: level, "seed": seed})
+                stages.append(self._stage(values, seed, level))
+        return Confirmation(jobs, stages)
+
+    def write_study(self, confirmation: Confirmation, *, best_is_known: bool = False) -> None:
+        """Write study.json of the confirmation, and remove the records of jobs of an earlier best trial."""
+        jobs = []
+        for index, (job, stage) in enumerate(zip(confirmation.jobs, confirmation.stages, strict=True)):
+            is_planned = best_is_known or job[COMPARED] == DEFAULT
+            run_dir = str(stage.directory.resolve()) if is_planned else None
+            jobs.append({"index": index, "overrides": job, "run": run_dir, "seed": job["seed"], "name": stage.recipe})
+            (self.directory / "jobs" / str(index) / "job.json").unlink(missing_ok=True)
+        plan = {
+            "recipe": self.command.recipe,
+            "command": invocation.command_line(),
+            "overrides": redacted_arguments(self._shared_words()),
+            "question": redacted(self.question),
+            "hypothesis": redacted(self.study.hypothesis),
+            "compare": COMPARED,
+            "baseline": DEFAULT,
+            "metrics": self.study.metrics,
+            "primary": self.study.metrics[0],
+            "metrics_from": typed_sweep.WRITTEN,
+            "labels": {COMPARED: {DEFAULT: "the default settings", BEST: "the best trial"}},
+            "replication": replication(confirmation.stages, confirmation.jobs).to_dict(),
+            "size": "smoke" if self.command.configs[0].size == "smoke" else self.study.size,
+            "jobs": jobs,
+        }
+        write_json(self.directory / "study.json", plan)
+
+    def confirm(self, confirmation: Confirmation) -> None:
+        """Run the jobs of the confirmation. Raise KeyboardInterrupt if one of them is interrupted."""
+        self.write_study(confirmation, best_is_known=True)
+        stages = confirmation.stages
+        console.inform(f"  the best trial on {self.study.confirm_seeds} fresh seeds:", soft_wrap=True)
+        stored = {index for index, stage in enumerate(stages) if stage.result() is not None}
+        with JobLines(self.directory, stored, 1, estimates=True).shown(in_process=True):
+            for index, stage in enumerate(stages):
+                record = self._run_job(stage, self.directory / "jobs" / str(index))
+                job_finished()
+                if record["status"] == "interrupted":
+                    raise KeyboardInterrupt
+
+
+def _overrides(values: Mapping[str, Any]) -> list[str]:
+    """Return values as overrides."""
+    return [f"{forced(key)}={literal(value)}" for key, value in values.items()]
