@@ -63,6 +63,17 @@ class ModelCopies:
     starts_from: Literal["", "policy", "reward"] = ""
 
 
+SOUP = "soup"
+"""Role of a second policy. The reference is then the mean of its weights and those of `needs.policy`."""
+
+
+def soup_vocabulary(config: Config) -> dict[str, tuple[str, str]]:
+    """Return `StageSettings.one_vocabulary` of a stage whose reference may be a soup."""
+    if not config.needs.get(SOUP):
+        return {}
+    return {SOUP: ("policy", "their weights are averaged; fine-tune both policies from the same model")}
+
+
 def policy_and_reference(*, adapter: bool) -> list[ModelCopies]:
     """Return the trained policy and a frozen reference, unless the base of its adapter serves as reference."""
     reference = [] if adapter else [ModelCopies("reference", reference=True)]

@@ -12,7 +12,14 @@ from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Ge, Gt, Le, Lt
-from rlhf_lab.training.settings import SMALL, ModelCopies, TrainingSettings, policy_and_reference
+from rlhf_lab.training.settings import (
+    SMALL,
+    SOUP,
+    ModelCopies,
+    TrainingSettings,
+    policy_and_reference,
+    soup_vocabulary,
+)
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -102,6 +109,9 @@ class PreferenceSettings(TrainingSettings):
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
         return policy_and_reference(adapter=adapter)
 
+    def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
+        return soup_vocabulary(config)
+
     def coefficients(self) -> dict[str, float]:
         """Return the coefficients that the loss reads, by name: `beta` and its own settings, with defaults."""
         coefficients = {"beta": self.beta}
@@ -150,6 +160,8 @@ class PreferenceSettings(TrainingSettings):
 class DPO(PreferenceSettings):
     """One pass over the corpus pairs. The policy starts from `needs.policy`, which is also the reference.
 
+    With `needs.soup` the reference is the mean of the weights of both policies (arXiv:2411.01798).
+
     Args:
         max_pairs: maximum number of corpus pairs, a random subset; smaller subsets are contained in larger ones. 0 is
             all.
@@ -158,7 +170,7 @@ class DPO(PreferenceSettings):
 
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("reward", "margins")
+    optional_needs: ClassVar[tuple[str, ...]] = ("reward", "margins", SOUP)
     late_needs: ClassVar[tuple[str, ...]] = ("reward", "gold")  # only evaluations read them
     measures_gold: ClassVar[bool] = True
     data_roles: ClassVar[tuple[str, ...]] = ("margins",)
@@ -231,7 +243,7 @@ class IterativeDPO(PreferenceSettings):
 
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("reward", "baseline")
+    optional_needs: ClassVar[tuple[str, ...]] = ("reward", "baseline", SOUP)
     reads_reward: ClassVar[bool] = True
     late_needs: ClassVar[tuple[str, ...]] = ("baseline",)
     baseline_policy: ClassVar[str] = "one-pass DPO"
