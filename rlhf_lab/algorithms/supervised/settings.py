@@ -52,7 +52,9 @@ class SFT(TrainingSettings):
     def uses_row(self, pair: Pair) -> bool:
         if self.only_correct and not pair.meta.get("correct_chosen", True):
             return False
-        return not (self.skip_garbled and pair.meta.get("garble_chosen"))
+        if self.skip_garbled and pair.meta.get("garble_chosen"):
+            return False
+        return super().uses_row(pair)
 
     def learn_from(self, pair: Pair) -> int | None:
         """Return the index of the first message whose assistant turns are learned; None for the response alone."""
