@@ -10,6 +10,7 @@ import pytest
 from support import ONE_LAYER, Stopped, checked, model_tensors, planned, stop_at
 
 from rlhf_lab.algorithms.supervised.self_training import Samples, SelfTrainer
+from rlhf_lab.algorithms.supervised.self_training_settings import SelfTraining
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
@@ -59,7 +60,7 @@ def test_the_round_takes_the_temperature_and_threshold_with_the_highest_balance(
         0.5: samples([False] * 8, [0.9] * 8),
         1.0: samples(right, [0.9, 0.7, 0.7, 0.7, 0.7, 0.7, 0.9, 0.7]),
     }
-    settings = checked("self_training", "algorithm.temperatures=[0.5,1.0]", "algorithm.thresholds=[0.5,0.8]").algorithm
+    settings = SelfTraining(temperatures=(0.5, 1.0), thresholds=(0.5, 0.8))
     asked = []
 
     def sample(purpose: str, index: int, count: int, temperature: float) -> Samples:

@@ -10,6 +10,7 @@ import torch
 from support import ONE_LAYER, checked
 
 from rlhf_lab.algorithms.preference.dpo import preference_step
+from rlhf_lab.algorithms.preference.step_pairs import first_steps, is_alternative
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import read_jsonl
@@ -21,6 +22,7 @@ from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.pair_rows import pair_rows
 from rlhf_lab.sampling.local import Samples
+from rlhf_lab.sampling.solutions import Trajectory
 from rlhf_lab.sampling.turns import RowTokens
 from rlhf_lab.training.run import Run
 
@@ -70,6 +72,16 @@ def made(policy: Path, directory: Path, script: dict[str, list[str]], *overrides
     making = registry.build("algorithm", config.algorithm, run)
     making.solutions.collector.sampler = Scripted(making.solutions.encoder, script)
     return making.finish().metrics
+
+
+def test_an_alternative_differs_first_in_the_step_and_is_right_up_to_it():
+    assert [first_steps(f"{WRONG}\n#### 18", count) for count in (0, 1, 2)] == ["", PREFIX, WRONG]
+    wrong = Trajectory(PROMPT, SOLUTIONS[1], 0.0)
+    right = Trajectory(PROMPT, SOLUTIONS[0], 1.0, (1.0, 1.0, 0.0))
+    assert is_alternative(right, wrong, 1)  # the third step does not count
+    assert not is_alternative(right, wrong, 0)  # the first step is the same
+    assert not is_alternative(right, wrong, 2)  # they differ before the third step
+    assert not is_alternative(replace(right, labels=(1.0, 0.0, 1.0)), wrong, 1)
 
 
 def test_the_world_finds_the_wrong_step_and_a_right_one(policy, tmp_path):
