@@ -12,7 +12,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 TESTS := $(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --ignore=tests/lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all smoke check format bench faults mutants coverage sequential recipes path mirror site wheel clean
+.PHONY: help setup demo test test-all smoke check format bench faults mutants coverage sequential recipes tutorials path mirror site wheel clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))

@@ -35,7 +35,8 @@ class Pair:
         chosen, rejected: response texts without a leading space; the encoder adds the space after the prompt.
         meta: additional information about the pair by name. Simulated annotators record `p_chosen`, the probability of
             preferring `chosen`, and `gold_chosen`, `gold_rejected`, the true rewards. Graded data record
-            `grades_chosen`, `grades_rejected`, one grade per attribute of the corpus's rubric.
+            `grades_chosen`, `grades_rejected`, one grade per attribute of the corpus's rubric. `unfinished` is True if
+            both responses stop after a step of a solution.
     """
 
     prompt: str

@@ -27,6 +27,8 @@ TRUTH = ("gold_chosen", "gold_rejected", "garble_chosen", "garble_rejected", "co
 degenerate text (`algorithm.skip_garbled`) or wrong responses (`algorithm.only_correct`). No loss reads them."""
 CONVERSATION = ("learn_from",)
 """Columns that become `Pair.meta`: index of the first message whose assistant turns are trained on."""
+UNFINISHED = "unfinished"
+"""Column that becomes `Pair.meta`: True if both responses stop after a step, so that the token row has no EOS."""
 
 
 def write_generated(
@@ -101,7 +103,7 @@ def read_generated(directory: Path, expected: str) -> list[Pair]:
     chosen, rejected = REPLIES[header["kind"]]
     pairs = []
     for number, row in enumerate(read_jsonl(path), 1):
-        known = {name: row[name] for name in (*TRUTH, *CONVERSATION) if name in row}
+        known = {name: row[name] for name in (*TRUTH, *CONVERSATION, UNFINISHED) if name in row}
         meta = {"source": f"{ROWS}:{number}", **known}
         pair = Pair(row["prompt"], row.get(chosen, ""), row.get(rejected, ""), meta)
         pairs.append(pair)

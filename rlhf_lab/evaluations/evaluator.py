@@ -38,8 +38,11 @@ from rlhf_lab.sampling.experience import Experience
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate, ratio_of_means
 from rlhf_lab.training.run import Run
+from rlhf_lab.training.settings import SOUP
 
 REFERENCE_NAME = "SFT"
+SOUP_NAME = "SFT soup"
+"""Name of a reference whose weights are a mean (`needs.soup`)."""
 
 SAMPLE_KEYS = ("gold", "proxy", "kl", "tokens", "verbose", "garble", "correct", "ended")
 """Columns of evaluation.jsonl whose mean or rate is a metric of the policy."""
@@ -109,6 +112,16 @@ class Evaluator(PolicyLog):
         with labelled(name):
             metrics = {**self._summarise(rows), **self._greedy(model, rows), **self._pair_metrics(model)}
         return self.add(name, rows, metrics)
+
+    def evaluate_reference(self) -> None:
+        """Evaluate the reference. If it is a soup, it is not where training starts: evaluate the start policy too."""
+        if SOUP not in self.run.needs:
+            self.evaluate(REFERENCE_NAME, self.reference)
+            return
+        self.evaluate(SOUP_NAME, self.reference)
+        if not self.find(REFERENCE_NAME):
+            start = load_policy(self.run.needs["policy"], self.run.config.model, device=self.run.device)
+            self.evaluate(REFERENCE_NAME, start)
 
     def sample(self, name: str, model: nn.Module, samples_per_prompt: int | None = None) -> list[dict[str, Any]]:
         """Return scored responses to the held-out prompts, prompt-major. `name` is part of the seed of the sampling."""

@@ -14,7 +14,7 @@ from rlhf_lab.memory.state import STRATEGIES, Training, ceil_div
 from rlhf_lab.memory.work import Rows
 from rlhf_lab.models.settings import Dispatch, Stored, WeightsOf
 from rlhf_lab.stages.artifacts import GOLD, External, Stage
-from rlhf_lab.training.settings import ModelCopies
+from rlhf_lab.training.settings import SOUP, ModelCopies
 from rlhf_lab.training.sharding.settings import FullySharded, Zero
 
 SCORING_TOKENS = 16384
@@ -54,7 +54,9 @@ def copies(stage: Stage) -> list[Copy]:
     policy = policy_shape(stage)
     settings = stage.config.algorithm
     is_shared = shares_base(stage)
-    algorithm_copies = [_copy_of(model, stage, policy) for model in settings.model_copies(adapter=is_shared)]
+    # a soup is a model of its own, so the base of an adapter does not serve as its reference
+    base_is_reference = is_shared and SOUP not in stage.needs
+    algorithm_copies = [_copy_of(model, stage, policy) for model in settings.model_copies(adapter=base_is_reference)]
     if "reward" in settings.uses and settings.calls_reward:
         algorithm_copies += reward_copies(stage)
     return algorithm_copies + gold_copies(stage) + section_copies(stage)

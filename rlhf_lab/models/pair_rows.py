@@ -9,20 +9,31 @@ from torch import nn
 
 from rlhf_lab.core.transfer import to_device
 from rlhf_lab.core.types import Pair
+from rlhf_lab.data.generated import UNFINISHED
 from rlhf_lab.losses.objective import PairTokens
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
 from rlhf_lab.models.logprobs import sum_rows, token_logps
 from rlhf_lab.models.passes import over_rows
+from rlhf_lab.models.steps import end_tokens
 
 PairRows = tuple[Row, Row]
 
 
 def pair_rows(encoder: Encoder, pair: Pair, max_length: int) -> PairRows:
-    """Return both sides of a pair as token rows."""
+    """Return both sides of a pair as token rows; those of an unfinished pair (a pair of steps) have no EOS."""
     chosen = encoder.row(pair.prompt, pair.chosen, max_length)
     rejected = encoder.row(pair.prompt, pair.rejected, max_length)
-    return chosen, rejected
+    if not pair.meta.get(UNFINISHED):
+        return chosen, rejected
+    return _without_end(encoder, pair.chosen, chosen), _without_end(encoder, pair.rejected, rejected)
+
+
+def _without_end(encoder: Encoder, response: str, row: Row) -> Row:
+    """Return a row up to the last character of its response, without EOS and what a chat template adds."""
+    prompt_ids, response_ids = row
+    [last] = end_tokens(encoder, response, [len(response)])
+    return prompt_ids, response_ids[: last + 1]
 
 
 def response_logps(model: nn.Module, batch: TokenBatch, codebooks: int = 0) -> torch.Tensor:

@@ -29,6 +29,7 @@ OTHER_RUN = {
     "reward_ensemble_bases": "reward_ensemble",
     "sft_fsdp": "sft",
     "sft_lora": "sft",
+    "sft_soup_2": "sft_soup_1",
 }
 """Recipes whose question compares two runs → recipe of the other run."""
 

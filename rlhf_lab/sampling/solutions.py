@@ -69,6 +69,34 @@ class Solutions:
                 solutions.append(self.graded(episode.task.prompt, episode.response))
         return solutions
 
+    def from_prefixes(
+        self, solutions: Sequence[Trajectory], steps: Sequence[int], count: int, purpose: str
+    ) -> list[list[Trajectory]]:
+        """Sample `count` complete solutions, at temperature 1, that begin with the first steps of each solution.
+
+        Args:
+            steps: for each solution, the number of its steps that are kept.
+        """
+        limits = self.run.config.rollout
+        window = limits.max_prompt_tokens + limits.max_new_tokens
+        prompts, prefixes = [], []
+        for solution, kept in zip(solutions, steps, strict=True):
+            lines = step_lines(solution.response)[:kept]
+            row = step_row(self.encoder, solution.prompt, solution.response, lines, window)
+            prompt_ids, response_ids = row.row
+            prompts.append(prompt_ids)
+            prefixes.append(response_ids[: row.ends[-1] + 1] if row.ends else [])
+        collected = self.collector.collect(
+            self.policy,
+            [self.run.corpus.task(solution.prompt) for solution in solutions],
+            count,
+            self.run.seed(purpose),
+            temperature=1.0,
+            prompts=prompts,
+            openings=prefixes,
+        )
+        return [[self.graded(each.task.prompt, each.response) for each in episodes] for episodes in collected]
+
     def graded(self, prompt: str, response: str) -> Trajectory:
         is_right = states_answer(response, self.run.corpus.answers[prompt])
         return Trajectory(prompt, response, float(is_right))

@@ -10,6 +10,7 @@ from rlhf_lab.config.section import Section
 from rlhf_lab.core.capabilities import Capability, Requirements, reads
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Ge, Gt, Le, Lt
+from rlhf_lab.data.generated import UNFINISHED
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -61,6 +62,17 @@ class ModelCopies:
     reference: bool = False
     together: int = 0
     starts_from: Literal["", "policy", "reward"] = ""
+
+
+SOUP = "soup"
+"""Role of a second policy. The reference is then the mean of its weights and those of `needs.policy`."""
+
+
+def soup_vocabulary(config: Config) -> dict[str, tuple[str, str]]:
+    """Return `StageSettings.one_vocabulary` of a stage whose reference may be a soup."""
+    if not config.needs.get(SOUP):
+        return {}
+    return {SOUP: ("policy", "their weights are averaged; fine-tune both policies from the same model")}
 
 
 def policy_and_reference(*, adapter: bool) -> list[ModelCopies]:
@@ -227,7 +239,8 @@ class StageSettings(Section):
 
     def uses_row(self, pair: Pair) -> bool:
         """Return True if it trains on this row; other rows are excluded from row counts."""
-        return True
+        # as a complete response, a solution that stops after a step would teach to stop there
+        return not pair.meta.get(UNFINISHED)
 
     def contents(self) -> dict[str, str]:
         """Return setting → digest of the file that it names; part of the stage's key."""

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from rlhf_lab.config import registry
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.packs import load
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.models import families
@@ -14,12 +15,14 @@ from rlhf_lab.models.build import load_encoder, load_policy, scratch_policy
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.lora import has_adapter, trainable, without_adapter
 from rlhf_lab.models.one_base import OneBase
+from rlhf_lab.models.reward_ensemble import averaged, same_shape
 from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.models.sharded import undivided
 from rlhf_lab.models.skeleton import placed
 from rlhf_lab.models.tokenizer import train_tokenizer, vocabulary_texts
 from rlhf_lab.models.weights import count
 from rlhf_lab.training.run import Run
+from rlhf_lab.training.settings import SOUP
 
 
 def start_policy(run: Run) -> tuple[nn.Module, Encoder]:
@@ -57,6 +60,7 @@ def vocabulary_rows(run: Run) -> list[Pair]:
 def load_policy_twice(run: Run) -> tuple[nn.Module, nn.Module, Encoder]:
     """Return (trainable policy, frozen reference, encoder), both models from `needs.policy`.
 
+    With `needs.soup` the reference is the mean of the weights of both policies, a model of its own.
     The base of an adapter serves as the reference, and as `run.base` for adapters of other roles. A sharded policy has
     its full parameters only during its own passes, so its base cannot be used alone; the other models are then copies.
     """
@@ -67,18 +71,42 @@ def load_policy_twice(run: Run) -> tuple[nn.Module, nn.Module, Encoder]:
     sharding = run.config.sharding
     is_sharded = registry.kind_of("sharding", sharding) == "fsdp" or getattr(sharding, "stage", 0) == 3
     if has_adapter(model) and not is_sharded:
-        reference = without_adapter(model)
-        run.base = OneBase(reference, run.note)
-        return model, reference, load_encoder(source, settings)
-    if has_adapter(model):
+        base = without_adapter(model)
+        run.base = OneBase(base, run.note)
+        if SOUP not in run.needs:
+            return model, base, load_encoder(source, settings)
+    elif has_adapter(model):
         run.note(
             "the base of the policy's adapter is sharded, so reference, critic and reward models have separate copies; "
             "with sharding=none or ddp they share one base"
         )
     # in host memory every process has its own reference
     reference_device = "cpu" if sharding.reference == "offload" and is_sharded else run.load_device
-    reference = load_policy(source, settings, device=reference_device, role="reference").requires_grad_(False)
+    if SOUP in run.needs:
+        reference = load_soup(run, reference_device)
+    else:
+        reference = load_policy(source, settings, device=reference_device, role="reference").requires_grad_(False)
     return model, reference, load_encoder(source, settings)
+
+
+def load_soup(run: Run, device: str) -> nn.Module:
+    """Return the frozen mean of the weights of `needs.policy` and `needs.soup` (SALSA, arXiv:2411.01798).
+
+    Raises ConfigError if their weights cannot be averaged.
+    """
+    settings = run.config.model
+    if settings.stored("reference") == "nf4" or settings.dispatch_of("reference") is not None:
+        raise ConfigError(
+            "needs.soup averages weights, which needs full numbers on one device; use model.weights=bfloat16 or "
+            "float32, and model.dispatch.roles=[reward]"
+        )
+    members = [load_policy(run.needs[role], settings, device=device, role="reference") for role in ("policy", SOUP)]
+    if not same_shape(members):
+        raise ConfigError(
+            f"needs.soup={run.needs[SOUP]} has another architecture than needs.policy={run.needs['policy']}, so their "
+            "weights have no mean; fine-tune both policies from the same model"
+        )
+    return averaged(members)
 
 
 def model_size(model: nn.Module) -> dict[str, float]:

@@ -44,8 +44,8 @@ WHOLE = {
 """The recipe of each family that `make test` runs, with the recipes it starts from; `make test-all` runs the others."""
 FAMILIES = {family: name for family, name in WHOLE.items() if name in RECIPES}
 """`WHOLE` without the recipes of packs that are not installed."""
-WITHOUT_FIGURE = ("prm_consensus", "tts_preferences")
-"""Recipes whose report at smoke size has no figure: too few solutions are kept for a curve; pairs of clips."""
+WITHOUT_FIGURE = ("prm_consensus", "step_pairs", "tts_preferences")
+"""Recipes whose report at smoke size has no figure: too few solutions are kept for a curve; pairs of steps or clips."""
 
 
 def study_dir(lab, out: str) -> Path:

@@ -20,7 +20,7 @@ from rlhf_lab.algorithms.policy_gradient.settings import OnPolicySettings
 from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ConfigError, NumericError
-from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, Evaluator
+from rlhf_lab.evaluations.evaluator import Evaluator
 from rlhf_lab.losses.advantage import whiten
 from rlhf_lab.losses.correction import effective_fraction, importance_weights
 from rlhf_lab.losses.kl import KL_ESTIMATORS, adaptive_beta, k1, k3
@@ -37,6 +37,7 @@ from rlhf_lab.sampling.experience import EpisodeGroup, Experience, Imitation, Mi
 from rlhf_lab.training.batching import micro_batches, plan_steps
 from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.training.run import Result, Run
+from rlhf_lab.training.settings import SOUP
 from rlhf_lab.training.start import corpus_report, load_policy_twice
 
 SCORING_TOKENS = 16384
@@ -140,7 +141,7 @@ class OnPolicy(Algorithm):
         return LossOutput(loss_N * micro.weight_N, metrics)
 
     def evaluate(self, step: int) -> None:
-        self.evaluator.evaluate(REFERENCE_NAME, self.reference)
+        self.evaluator.evaluate_reference()
         self.evaluator.evaluate(f"step {step + 1}", self.model)
 
     def evaluation_due(self, step: int) -> bool:
@@ -153,7 +154,7 @@ class OnPolicy(Algorithm):
     def finish(self) -> Result:
         if self.audit.on and not self.finished:  # the last update is only audited here
             self.run.log(self.total_steps, **self.audit.check(self.settings.iterations))
-        self.evaluator.evaluate(REFERENCE_NAME, self.reference)
+        self.evaluator.evaluate_reference()
         self.evaluator.evaluate(self.title, self.model)
         metrics: dict[str, Any] = {
             "generated_tokens": self.generated,
@@ -374,7 +375,7 @@ class OnPolicy(Algorithm):
     def _check_start(self, experience: Experience, sampler_N: Tensor) -> float:
         """Raise NumericError if policy, reference and sampler disagree before the first update.
 
-        All three should then be the same model.
+        All three should then be the same model, except for a reference that is a soup.
 
         Returns:
             Maximum |log π(sampler) − log π(trainer)| over tokens, nats.
@@ -385,6 +386,8 @@ class OnPolicy(Algorithm):
         tolerance = 1e-3 if self._both_float32 else 0.1  # bfloat16 on either side rounds more
         # A fully trained policy has float32 embeddings; the reference may store them with fewer bits.
         equal = stored_as(self.reference) == stored_as(self.model)
+        if SOUP in self.run.needs:
+            drift = 0.0  # a soup is another model than the policy
         if drift > (1e-3 if equal else 0.1) or float(gap_N.mean()) > tolerance:
             raise NumericError(
                 f"before the first update, log π and log π_ref differ by up to {drift:.2g} nats per token, and sampler "

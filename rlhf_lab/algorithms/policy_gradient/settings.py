@@ -14,7 +14,14 @@ from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Ge, Gt, Le
-from rlhf_lab.training.settings import SMALL, ModelCopies, TrainingSettings, policy_and_reference
+from rlhf_lab.training.settings import (
+    SMALL,
+    SOUP,
+    ModelCopies,
+    TrainingSettings,
+    policy_and_reference,
+    soup_vocabulary,
+)
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -44,6 +51,9 @@ class OnPolicySettings(TrainingSettings):
     Sampling uses `rollout.temperature` over the full vocabulary, without top-k or top-p, because every ratio and KL
     needs the probabilities that were sampled from. Dropout is off. Responses end with their first EOS, which is part of
     the response. The score is assigned to the last token of a response. Masks are computed from lengths.
+
+    The KL reference is the start policy, `needs.policy`. With `needs.soup`, a second policy fine-tuned from the same
+    model, it is the mean of the weights of both (SALSA, arXiv:2411.01798).
 
     Args:
         iterations: number of rollout iterations.
@@ -120,7 +130,7 @@ class OnPolicySettings(TrainingSettings):
 
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
+    optional_needs: ClassVar[tuple[str, ...]] = ("reward", SOUP)
     trains_on_reward: ClassVar[bool] = True
     measures_gold: ClassVar[bool] = True
     shares_prompts: ClassVar[bool] = True
@@ -211,6 +221,9 @@ class OnPolicySettings(TrainingSettings):
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
         return policy_and_reference(adapter=adapter)
+
+    def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
+        return soup_vocabulary(config)
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [*super().sampled(evaluation, batch_rows), (self.prompts_per_iteration, self.sampled_per_prompt)]
@@ -414,13 +427,15 @@ class PPO(OnPolicySettings):
         return "reward_model" if config.needs.get("reward") and "reward" in config.reward.roles else "zero"
 
     def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
+        vocabularies = super().one_vocabulary(config)
         if self.critic != "reward_model":
-            return {}
+            return vocabularies
         return {
+            **vocabularies,
             "reward": (
                 "policy",
                 "the critic starts from the reward model and reads the policy's tokens; use algorithm.critic=zero",
-            )
+            ),
         }
 
     def completed(self, config: Config) -> PPO:

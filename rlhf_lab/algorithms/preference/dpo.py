@@ -21,7 +21,7 @@ from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.transfer import to_device
 from rlhf_lab.core.types import Pair
-from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, Evaluator
+from rlhf_lab.evaluations.evaluator import Evaluator
 from rlhf_lab.losses.objective import PREFERENCE_LOSSES, Objective, PairInputs
 from rlhf_lab.losses.preference import PairLogps, PreferenceLoss, kto_unpaired
 from rlhf_lab.models.encoding import TokenBatch
@@ -224,7 +224,7 @@ class OnePassDPO(PreferenceAlgorithm):
 
     def evaluate(self, step: int) -> None:
         self._load_reward()
-        self.evaluator.evaluate(REFERENCE_NAME, self.reference)
+        self.evaluator.evaluate_reference()
         self.evaluator.evaluate(f"step {step + 1}", self.model)
 
     def _load_reward(self) -> None:
@@ -235,7 +235,7 @@ class OnePassDPO(PreferenceAlgorithm):
 
     def finish(self) -> Result:
         self._load_reward()
-        self.evaluator.evaluate(REFERENCE_NAME, self.reference)
+        self.evaluator.evaluate_reference()
         self.evaluator.evaluate(f"one-pass {self.objective.title}", self.model)
         metrics = {
             **self._data_metrics(),

@@ -18,7 +18,7 @@ from rlhf_lab.algorithms.preference.rounds import RollOut, Round, RoundFiles
 from rlhf_lab.algorithms.preference.settings import IterativeDPO
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError
-from rlhf_lab.evaluations.evaluator import REFERENCE_NAME
+from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, SOUP_NAME
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.build import load_policy
 from rlhf_lab.models.pair_rows import PairRows, pair_logps, pair_rows
@@ -71,7 +71,7 @@ class IteratedDPO(PreferenceAlgorithm):
         return (step + 1) % self.round_steps == 0 and not self.finished
 
     def evaluate(self, step: int) -> None:
-        self.evaluator.evaluate(REFERENCE_NAME, self.reference)
+        self.evaluator.evaluate_reference()
         self.evaluator.evaluate(f"iteration {(step + 1) // self.round_steps}", self.model)
 
     def finish(self) -> Result:
@@ -82,8 +82,9 @@ class IteratedDPO(PreferenceAlgorithm):
             self.run.await_need("baseline")
             model = load_policy(baseline, self.run.config.model, device=self.run.device)
             self.evaluator.evaluate(self.settings.baseline_policy, model)
-        order = {REFERENCE_NAME: 0, self.settings.baseline_policy: 1}
-        policies = sorted(self.evaluator.policies, key=lambda p: order.get(p["name"], 2))
+        first = (SOUP_NAME, REFERENCE_NAME, self.settings.baseline_policy)
+        order = {name: index for index, name in enumerate(first)}
+        policies = sorted(self.evaluator.policies, key=lambda p: order.get(p["name"], len(first)))
         metrics = {
             "staleness": float(np.mean(self.staleness)),
             **model_size(self.model),

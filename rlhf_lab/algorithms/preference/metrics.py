@@ -67,3 +67,24 @@ OF_A_RUN = (
     Metric("ties/<round>", "`ties` of one round"),
 )
 """dpo_iterative.py, at the end of the run"""
+
+STEP_PAIRS = (
+    Metric(
+        "correct/sampled",
+        "fraction of the solutions sampled for pairs of steps whose answer is right",
+        title="accuracy of samples",
+        better="higher",
+        kind="rate",
+    ),
+    Metric("made/items", "solutions with a wrong answer"),
+    Metric("made/rows", "pairs of steps, or of the solutions that contain them", title="synthetic rows"),
+    Metric("made/rejected/<problem>", "solutions with a wrong answer that gave no pair, by problem"),
+    Metric(
+        "made/label_agreement",
+        "fraction of pairs of which the world finds the chosen step right and the rejected one the first wrong step",
+        title="synthetic labels right",
+        better="higher",
+        phrase="fraction of right labels among the synthetic pairs",
+    ),
+)
+"""step_pairs.py"""

@@ -8,14 +8,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
-from rlhf_lab.config.registry import register
+from rlhf_lab.config.registry import kind_of, register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Ge, Gt, Le, Lt
-from rlhf_lab.training.settings import SMALL, ModelCopies, TrainingSettings, policy_and_reference
+from rlhf_lab.training.settings import (
+    SMALL,
+    SOUP,
+    ModelCopies,
+    StageSettings,
+    TrainingSettings,
+    policy_and_reference,
+    soup_vocabulary,
+)
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
+    from rlhf_lab.core.types import Pair
     from rlhf_lab.training.run_settings import Evaluation
 
 # robust needs ε above 0, because it equals DPO at 0.
@@ -102,6 +111,12 @@ class PreferenceSettings(TrainingSettings):
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
         return policy_and_reference(adapter=adapter)
 
+    def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
+        return soup_vocabulary(config)
+
+    def uses_row(self, pair: Pair) -> bool:
+        return True  # pairs of steps, too
+
     def coefficients(self) -> dict[str, float]:
         """Return the coefficients that the loss reads, by name: `beta` and its own settings, with defaults."""
         coefficients = {"beta": self.beta}
@@ -150,6 +165,8 @@ class PreferenceSettings(TrainingSettings):
 class DPO(PreferenceSettings):
     """One pass over the corpus pairs. The policy starts from `needs.policy`, which is also the reference.
 
+    With `needs.soup` the reference is the mean of the weights of both policies (arXiv:2411.01798).
+
     Args:
         max_pairs: maximum number of corpus pairs, a random subset; smaller subsets are contained in larger ones. 0 is
             all.
@@ -158,7 +175,7 @@ class DPO(PreferenceSettings):
 
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("reward", "margins")
+    optional_needs: ClassVar[tuple[str, ...]] = ("reward", "margins", SOUP)
     late_needs: ClassVar[tuple[str, ...]] = ("reward", "gold")  # only evaluations read them
     measures_gold: ClassVar[bool] = True
     data_roles: ClassVar[tuple[str, ...]] = ("margins",)
@@ -201,6 +218,60 @@ class DPO(PreferenceSettings):
         )
 
 
+@register("algorithm", "step_pairs")
+@dataclass(frozen=True)
+class StepPairs(StageSettings):
+    """Preference pairs of single steps (Step-DPO, arXiv:2406.18629) from solutions that `needs.policy` samples.
+
+    In every solution with a wrong answer, the first wrong step is located. The policy solves the rest of the problem
+    again, several times, from the steps before it. The first of these solutions with a right step in this position
+    makes a pair: the steps so far and the right step are preferred over the steps so far and the wrong one. The shared
+    steps cancel in DPO's loss, so that it compares the two steps given the steps before them.
+
+    Args:
+        problems: number of training problems.
+        solutions: solutions sampled per problem, at temperature 1.
+        alternatives: solutions sampled, at temperature 1, from the steps before the first wrong one.
+        labels: source of the step labels. `annotated`: the world judges every step. `monte_carlo`: a step is wrong if
+            none of `rollouts` completions from it reaches the right answer (arXiv:2312.08935, eq. 3), and a sampled
+            alternative is right if its solution reaches it. `auto` is `annotated` if the data judge steps, else
+            `monte_carlo`.
+        rollouts: completions per step of `monte_carlo`.
+        unit: `step` writes pairs of steps. `solution` writes the complete solutions that contain them, for comparison;
+            the chosen one then needs a right answer.
+    """
+
+    makes_model: ClassVar[bool] = False
+    makes_rows: ClassVar[str] = "pairs"
+    is_distributed: ClassVar[bool] = False
+    compares_policies: ClassVar[bool] = False
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS, Capability.SINGLE_TURN)
+    uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
+    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    smoke: ClassVar[dict[str, float]] = {"problems": 400, "solutions": 2, "rollouts": 2}
+    smoke_real: ClassVar[dict[str, float]] = {"problems": 8, "solutions": 1, "alternatives": 2}
+    problems: Annotated[int, Ge(1)] = 2000
+    solutions: Annotated[int, Ge(1)] = 2
+    alternatives: Annotated[int, Ge(1)] = 8
+    labels: Literal["auto", "annotated", "monte_carlo"] = "auto"
+    rollouts: Annotated[int, Ge(1)] = 4
+    unit: Literal["step", "solution"] = "step"
+
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        return [ModelCopies("policy (samples)")]
+
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
+        return [(batch_rows, max(self.solutions, self.alternatives, self.rollouts))]
+
+    def contradictions(self, config: Config) -> list[str]:
+        if self.labels != "annotated" or Capability.STEPS in config.data.capabilities:
+            return []
+        return [
+            "algorithm.labels=annotated needs a world that judges steps, and "
+            f"data={kind_of('data', config.data)} does not; use algorithm.labels=monte_carlo"
+        ]
+
+
 @register("algorithm", "dpo_iterative")
 @dataclass(frozen=True)
 class IterativeDPO(PreferenceSettings):
@@ -231,7 +302,7 @@ class IterativeDPO(PreferenceSettings):
 
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("reward", "baseline")
+    optional_needs: ClassVar[tuple[str, ...]] = ("reward", "baseline", SOUP)
     reads_reward: ClassVar[bool] = True
     late_needs: ClassVar[tuple[str, ...]] = ("baseline",)
     baseline_policy: ClassVar[str] = "one-pass DPO"

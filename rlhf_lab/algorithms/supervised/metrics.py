@@ -14,3 +14,18 @@ SFT = (
     ),
 )
 """sft.py"""
+
+SELF_TRAINING = (
+    Metric("sampling_temperature", "sampling temperature that the balance score chose for the round"),
+    Metric("reward_threshold", "minimum reward of an accepted solution that the balance score chose for the round"),
+    Metric("balance", "B-STaR's balance score of the round's selection (statistics/balance.py)", better="higher"),
+    Metric("explored", "fraction of the round's prompts with a right solution among the samples", better="higher"),
+    Metric("distinct_right", "distinct right solutions among the samples of a prompt, mean", better="higher"),
+    Metric("accepted", "fraction of the round's samples that are accepted"),
+    Metric("precision", "fraction of the distinct accepted solutions that are right", better="higher"),
+    Metric("agreement", "fraction of the samples that are accepted and right, or neither", better="higher"),
+)
+"""self_training.py, which also logs `round`, and as `rows` the distinct accepted solutions that the round trains on"""
+
+OF_A_RUN = tuple(Metric(f"{metric.name}/<round>", f"`{metric.name}` of one round") for metric in SELF_TRAINING)
+"""self_training.py, at the end of the run"""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
+from rlhf_lab.core.ranges import Ge
 from rlhf_lab.core.types import Pair
 from rlhf_lab.training.settings import SMALL, TrainingSettings
 
@@ -21,12 +22,14 @@ class SFT(TrainingSettings):
             conversation. null is `all` if the data consists of conversations (`data=sft`), else `last`.
         skip_garbled: exclude responses that the data source marks as corrupted.
         only_correct: exclude responses that the data source marks as wrong.
+        order: index of the random order of the rows. Runs from one policy in different orders are independent
+            fine-tunings, whose weights can be averaged (`needs.soup`).
     """
 
     requires: ClassVar[Requirements] = (Capability.DEMONSTRATIONS,)
     optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
     loss_falls: ClassVar[bool] = True
-    keyed_if_set: ClassVar[tuple[str, ...]] = ("only_correct",)
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("only_correct", "order")
     answer: ClassVar[str] = "heldout_loss"
     at_small_scale: ClassVar[dict[str, Any]] = {
         **SMALL,
@@ -40,6 +43,7 @@ class SFT(TrainingSettings):
     assistant_turns: Literal["last", "all"] | None = None
     skip_garbled: bool = True
     only_correct: bool = False
+    order: Annotated[int, Ge(0)] = 0
 
     @property
     def trl_trainer(self) -> str:
@@ -48,7 +52,9 @@ class SFT(TrainingSettings):
     def uses_row(self, pair: Pair) -> bool:
         if self.only_correct and not pair.meta.get("correct_chosen", True):
             return False
-        return not (self.skip_garbled and pair.meta.get("garble_chosen"))
+        if self.skip_garbled and pair.meta.get("garble_chosen"):
+            return False
+        return super().uses_row(pair)
 
     def learn_from(self, pair: Pair) -> int | None:
         """Return the index of the first message whose assistant turns are learned; None for the response alone."""

@@ -48,7 +48,7 @@ class SupervisedFineTuning(Algorithm):
         self.held_out_prompts = prompt_ids(heldout)
         self.lengths = [len(prompt) + len(response) for (prompt, response), _ in self.rows]
         self.learned = [sum(mask) for _, mask in self.rows]
-        self.steps = epoch_steps(self.lengths, settings, run.seed("sft/order"))
+        self.steps = epoch_steps(self.lengths, settings, run.seed("sft/order", settings.order))
         self.total_steps = len(self.steps)
 
     def _tokenise(self, pairs: Iterable[Pair], rows: AppendableRows) -> Sequence[MaskedRow]:

@@ -86,6 +86,7 @@ SFT_TABLE = {
     "assistant_turns": handled_by_lab("rlhf_lab's masks become the labels of each batch"),
     "skip_garbled": handled_by_lab("rows are selected by rlhf_lab"),
     "only_correct": handled_by_lab("rows are selected by rlhf_lab"),
+    "order": handled_by_lab("rows are ordered by rlhf_lab"),
 }
 
 # RewardTrainer trains a single model with a single head, so everything about ensembles and second heads is refused.

@@ -1,0 +1,79 @@
+"""Settings of self-training on accepted samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
+from rlhf_lab.core.ranges import Finite, Ge, Gt, NotEmpty
+from rlhf_lab.training.settings import SMALL, ModelCopies, TrainingSettings, policy_and_reference
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
+    from rlhf_lab.training.run_settings import Evaluation
+
+
+@register("algorithm", "self_training")
+@dataclass(frozen=True)
+class SelfTraining(TrainingSettings):
+    """Rejection-sampling self-training (STaR, arXiv:2203.14465) with a monitored balance (B-STaR, arXiv:2412.17256).
+
+    Each round samples solutions from the current policy, accepts those whose reward reaches a threshold, and trains on
+    the distinct accepted ones with the SFT loss. Temperature and threshold of a round are the pair with the highest
+    balance score (`statistics/balance.py`) on samples of some training prompts, whose right answers are known.
+
+    Args:
+        rounds: number of rounds of sampling, selection and training.
+        prompts_per_round: training prompts sampled for in each round.
+        samples_per_prompt: solutions sampled per prompt.
+        steps_per_round: optimiser steps per round, whatever the number of accepted solutions; `epochs` is not used.
+        temperatures, thresholds: candidates. A solution is accepted if its reward is at least the threshold.
+        probe_prompts: prompts for which every temperature is tried before a round. With a single temperature and
+            threshold there is nothing to choose.
+        target: number of distinct right solutions per prompt that the balance score counts as enough.
+    """
+
+    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS, Capability.SINGLE_TURN)
+    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    optional_needs: ClassVar[tuple[str, ...]] = ("reward", "prm")  # a recipe names it, and the reward may be another
+    reads_reward: ClassVar[bool] = True
+    answer: ClassVar[str] = "reward_and_truth"
+    at_small_scale: ClassVar[dict[str, Any]] = {**SMALL, "lr": 2e-3, "muon_lr": 1e-3, "batch_size": 16}
+    smoke: ClassVar[dict[str, float]] = {
+        "rounds": 2,
+        "prompts_per_round": 96,
+        "probe_prompts": 32,
+        "steps_per_round": 10,
+    }
+    smoke_real: ClassVar[dict[str, float]] = {
+        **TrainingSettings.smoke_real,
+        "prompts_per_round": 4,
+        "probe_prompts": 2,
+        "steps_per_round": 2,
+    }
+    final_lr_fraction: float = 1.0  # late rounds can still learn
+    rounds: Annotated[int, Ge(1)] = 3
+    prompts_per_round: Annotated[int, Ge(1)] = 1000
+    samples_per_prompt: Annotated[int, Ge(1)] = 8
+    steps_per_round: Annotated[int, Ge(1)] = 60
+    temperatures: Annotated[tuple[Annotated[float, Gt(0)], ...], NotEmpty()] = (0.6, 0.8, 1.0, 1.2)
+    thresholds: Annotated[tuple[Annotated[float, Finite()], ...], NotEmpty()] = (0.25, 0.5, 0.75)
+    probe_prompts: Annotated[int, Ge(1)] = 128
+    target: Annotated[int, Ge(1)] = 1
+
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        return policy_and_reference(adapter=adapter)
+
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
+        return [*super().sampled(evaluation, batch_rows), (self.prompts_per_round, self.samples_per_prompt)]
+
+    def contradictions(self, config: Config) -> list[str]:
+        if config.reward.monitor.action == "log" and not config.reward.audit.on:
+            return []
+        return [
+            "algorithm=self_training has no reward.monitor and no reward.audit: it reports accuracy after every round; "
+            "leave both out"
+        ]
