@@ -104,12 +104,17 @@ def _by_world_and_name(option: str) -> tuple[bool, bool, str]:
 
 def _parts(config: Config) -> list[RunPart]:
     """Return the components of a run that may require capabilities of the data."""
-    return [_part(group, settings) for group, settings in config.parts() if group != "data"]
+    return [_part(group, settings, config) for group, settings in config.parts() if group != "data"]
 
 
-def _part(group: str, settings: Any) -> RunPart:
+def _part(group: str, settings: Any, config: Config) -> RunPart:
     """Return the settings of a group as a component."""
-    return RunPart(f"{group}={registry.kind_of(group, settings)}", _requirements(settings), group)
+    requires = _requirements(settings)
+    # without shares of a mixture, all training rows come from the corpora
+    only_corpora = bool(config.corpus_roles) and config.mixture.shares is None
+    if only_corpora and getattr(settings, "corpus_suffices", False):
+        requires = tuple(item for item in requires if not item & Capability.PAIRS)
+    return RunPart(f"{group}={registry.kind_of(group, settings)}", requires, group)
 
 
 def _requirements(settings: Any) -> Requirements:

@@ -101,6 +101,7 @@ class StageSettings(Section):
         reads_reward: True if it scores with the reward graph, so that every role of its terms is required.
         data_roles: roles that read what a stage wrote to its directory instead of its model.
         reads_rows: role that reads a corpus created by another stage → kind of its rows (`data.made.KINDS`).
+        corpus_suffices: True if it needs no pairs of the data when it trains on those of a synthetic corpus.
         makes_rows: kind of the rows of the corpus that it creates; empty if it creates none.
         reseeded_roles: roles whose recipe is built with another seed: 1000·k above the run's for the k-th of them;
             `gold` is always the last of them.
@@ -140,6 +141,7 @@ class StageSettings(Section):
     any_needs: ClassVar[bool] = False
     data_roles: ClassVar[tuple[str, ...]] = ()
     reads_rows: ClassVar[dict[str, str]] = {}
+    corpus_suffices: ClassVar[bool] = False
     makes_rows: ClassVar[str] = ""
     reseeded_roles: ClassVar[tuple[str, ...]] = ()
     digested_paths: ClassVar[tuple[str, ...]] = ()

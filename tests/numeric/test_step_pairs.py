@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import ONE_LAYER, checked
+from support import ONE_LAYER, checked, planned
 
 from rlhf_lab.algorithms.preference.dpo import preference_step
 from rlhf_lab.algorithms.preference.step_pairs import first_steps, is_alternative
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.core.files import json_lines, read_jsonl, write_text
 from rlhf_lab.core.types import Pair
-from rlhf_lab.data.generated import UNFINISHED, read_generated
+from rlhf_lab.data.generated import UNFINISHED, read_generated, write_generated
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.build import load_encoder, load_policy, save_model
 from rlhf_lab.models.encoding import TokenBatch
@@ -24,6 +24,7 @@ from rlhf_lab.models.pair_rows import pair_rows
 from rlhf_lab.sampling.local import Samples
 from rlhf_lab.sampling.solutions import Trajectory
 from rlhf_lab.sampling.turns import RowTokens
+from rlhf_lab.stages.execute import execute
 from rlhf_lab.training.run import Run
 
 SMALL = ("data=arithmetic_small", "data.max_steps=3", "data.train_problems=64", "data.test_problems=8", *ONE_LAYER)
@@ -154,6 +155,30 @@ def test_only_preference_losses_train_on_unfinished_pairs():
     assert checked("dpo").algorithm.uses_row(pair)
     assert not checked("sft").algorithm.uses_row(pair)
     assert not checked("reward_model").algorithm.uses_row(pair)
+
+
+def test_dpo_trains_on_pairs_of_steps_for_data_without_pairs(policy, tmp_path):
+    """A file in the form of GSM8K has no pairs; those of a corpus suffice, but not if the file has to provide some."""
+    question = PROMPT.removeprefix("\n\nHuman: ").removesuffix("\n\nAssistant:")
+    heldout = [f"Kim has {n} toys. Kim finds 3 more. How many toys does Kim have now?" for n in range(4)]
+    for name, questions in (("train", [question]), ("test", heldout)):
+        rows = [{"question": each, "answer": "5 + 3 = 8\n#### 8"} for each in questions]
+        write_text(tmp_path / f"{name}.jsonl", json_lines(rows))
+    pair = {"prompt": PROMPT, "chosen": RIGHT, "rejected": WRONG, UNFINISHED: True}
+    (tmp_path / "corpus").mkdir()
+    write_generated(tmp_path / "corpus", "pairs", [pair] * 4, [], {})
+    command = (
+        *("data=gsm8k", f"data.path={tmp_path}/train.jsonl", f"data.test_path={tmp_path}/test.jsonl"),
+        *(f"needs.policy={policy}", f"needs.corpus={tmp_path}/corpus", "evaluation.prompts=2"),
+        *("evaluation.samples_per_prompt=2", "algorithm.batch_size=2"),
+        *ONE_LAYER,
+    )
+    result = execute(planned("step_dpo", *command, f"outputs={tmp_path}"))
+    assert [each["name"] for each in result["policies"]] == ["SFT", "one-pass DPO"]
+    assert "correct_greedy" in result["policies"][1]["metrics"]
+    assert "ranking_accuracy" not in result["policies"][1]["metrics"]  # the data have no pairs to rank
+    with pytest.raises(ConfigError, match="algorithm=dpo needs preference pairs"):
+        checked("step_dpo", *command, "mixture.shares={corpus: 1, data: 1}")
 
 
 def test_labels_of_a_world_are_refused_for_files():

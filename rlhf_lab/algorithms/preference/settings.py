@@ -179,6 +179,7 @@ class DPO(PreferenceSettings):
     late_needs: ClassVar[tuple[str, ...]] = ("reward", "gold")  # only evaluations read them
     measures_gold: ClassVar[bool] = True
     data_roles: ClassVar[tuple[str, ...]] = ("margins",)
+    corpus_suffices: ClassVar[bool] = True
     loss_falls: ClassVar[bool] = True
     answer: ClassVar[str] = "against_reference"
     at_small_scale: ClassVar[dict[str, Any]] = {
