@@ -78,7 +78,7 @@ from rlhf_lab.stages import artifacts, preflight
 from rlhf_lab.stages.launch import accelerate
 from rlhf_lab.stages.manifest import git_sha
 from rlhf_lab.stages.reuse import reusable, track_reused
-from rlhf_lab.sweeps import search, sweep
+from rlhf_lab.sweeps import sweep
 from rlhf_lab.sweeps.wandb_file import provided_values
 from rlhf_lab.trackers.settings import marked
 
@@ -258,6 +258,8 @@ def run_command(arguments: Sequence[str]) -> int:
                 "without the launcher and set sharding.processes for each job, or name a single job"
             )
         if command.study is not None and command.study.search:
+            from rlhf_lab.sweeps import search  # imports pandas, which checking a command does not need
+
             return search.run(command, flags.config_dir, run_stage)
         return sweep.run(command, flags.config_dir, _run_hydra)
     return _run_single(command, started, accelerate.note(launched_with))

@@ -193,7 +193,7 @@ def _mean_curve(logged: Sequence[tuple[FloatArray, FloatArray]]) -> list[Point]:
 
 def _bars(panel: Bars, runs: Sequence[PanelRun]) -> Chart | None:
     """Plot the final metric of each level, its mean over the jobs with a 95 % interval; None without levels."""
-    levels = []
+    levels: list[Level] = []
     for group, members in _groups([run for run in runs if run.is_level]).items():
         values = [run.final[panel.metric] for run in members if panel.metric in run.final]
         if values:

@@ -37,13 +37,14 @@ class OptunaTrials:
     def __init__(self, directory: Path, space: Mapping[str, Dimension], goal: SearchGoal, seed: int):
         try:
             import optuna
+            from optuna.storages.journal import JournalFileBackend
         except ImportError as error:
             raise MissingDependency(*OPTIONAL["optuna"]) from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna = optuna
         self._space = space
         self._seed = seed
-        backend = optuna.storages.journal.JournalFileBackend(str(directory / JOURNAL))
+        backend = JournalFileBackend(str(directory / JOURNAL))
         self._study = optuna.create_study(
             study_name="search",
             storage=optuna.storages.JournalStorage(backend),

@@ -52,9 +52,8 @@ def write_overview(directory: Path, title: str, studies: Mapping[str, Path], not
     # Numbered, because the id of a section must be a word.
     sections = {f"study_{number}": _section(directory, entry) for number, entry in enumerate(entries, start=1)}
     header = PageSection(title, note)
-    return write_page(
-        directory / PAGE, ReportPage(title, {"header": header, **sections}, f"The same text: {MARKDOWN}.")
-    )
+    page = ReportPage(title, {"header": header, **sections}, f"The same text: {MARKDOWN}.")
+    return write_page(directory / PAGE, page)
 
 
 def _section(directory: Path, entry: OverviewEntry) -> PageSection:
