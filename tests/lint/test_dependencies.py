@@ -38,6 +38,7 @@ NOT_IMPORTED = {
     "types-pyyaml": "types for mypy",
     "pandas-stubs": "types for mypy",
     "pre-commit": "a command",
+    "ipykernel": "nbclient starts the kernel by its name",
     "mkdocs-material": "mkdocs finds the theme by its name",
     "tensorboard": "torch imports it",
 }
