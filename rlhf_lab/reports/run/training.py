@@ -12,7 +12,7 @@ from rlhf_lab.figures.charts import Point, Series, curves
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.sections import PageSection
 from rlhf_lab.results.rundir import StoredRun
-from rlhf_lab.results.wording import compact
+from rlhf_lab.results.wording import compact, metric_title
 
 BINS = 60
 """Maximum number of points of a curve, which limits the size of the page."""
@@ -25,7 +25,7 @@ UNPLOTTED = ("step", "time", "stage")
 
 
 def overlaid_curves(runs: Mapping[str, pd.DataFrame]) -> list[tuple[str, Chart]]:
-    """Return (name, chart) of the metrics that all runs logged and that vary, in reading order.
+    """Return (title, chart) of the metrics that all runs logged and that vary, in reading order.
 
     Args:
         runs: name of a run → its logged rows; every run is a line of each chart.
@@ -43,7 +43,7 @@ def overlaid_curves(runs: Mapping[str, pd.DataFrame]) -> list[tuple[str, Chart]]
         for colour, (run, rows) in enumerate(runs.items()):
             if points := _curve_points(rows, name):
                 series.append(Series(run, points, colour))
-        charts.append((name, curves(series, title=name)))
+        charts.append((metric_title(name), curves(series, title=name)))
     return charts
 
 
@@ -59,14 +59,14 @@ def training(run: StoredRun) -> PageSection:
 
 
 def training_curves(rows: pd.DataFrame) -> tuple[list[tuple[str, Chart]], list[tuple[str, str, str]]]:
-    """Return (name, chart) for the first metrics, and (name, first, last) for the others."""
+    """Return (title, chart) for the first metrics, and (key, first, last) for the others."""
     if rows.empty or "step" not in rows:
         return [], []
     names = _numeric_columns(rows)
     varying = [name for name in names if rows[name].nunique() > 1]
     varying.sort(key=_reading_order)
     constant = [name for name in names if name not in varying]
-    charts = [(name, _stage_chart(rows, name)) for name in varying[:CHARTS]]
+    charts = [(metric_title(name), _stage_chart(rows, name)) for name in varying[:CHARTS]]
     uncharted = []
     for name in [*varying[CHARTS:], *constant]:
         values = pd.to_numeric(rows[name], errors="coerce").dropna()
