@@ -143,7 +143,7 @@ FUNCTION_WORDS = frozenset(_WORDS.split())
 
 
 @dataclass(frozen=True)
-class Reading:
+class RefusalReading:
     """What a response does about its request.
 
     Attributes:
@@ -164,7 +164,7 @@ class Reading:
         return "complied" if self.answered else "evaded"
 
 
-def read_response(prompt: str, response: str) -> Reading:
+def read_response(prompt: str, response: str) -> RefusalReading:
     """Return what a response does about its prompt, a text or a transcript. An empty prompt is unknown."""
     text = response.strip().replace("’", "'")  # the patterns have straight apostrophes
     # a response that is one quotation speaks for itself
@@ -172,15 +172,15 @@ def read_response(prompt: str, response: str) -> Reading:
     sentences = [sentence for sentence in SENTENCES.split(spoken if re.search(r"\w", spoken) else text) if sentence]
     refusing, is_refusal = _refusing_sentences(sentences)
     if is_refusal:
-        return Reading(True, _answers_beside(sentences, refusing), True)
+        return RefusalReading(True, _answers_beside(sentences, refusing), True)
     if (
         refusing
         and _substance(sentences[refusing[-1] + 1 :]) < AFTER_JUDGEMENT
         and not _substance(sentences[: refusing[0]])
     ):
-        return Reading(True, False, True)
+        return RefusalReading(True, False, True)
     is_about = _is_on_topic(prompt, text)
-    return Reading(False, is_about, is_about)
+    return RefusalReading(False, is_about, is_about)
 
 
 def outcome_by_rules(response: str, prompt: str = "") -> str:

@@ -22,7 +22,7 @@ MIN_UNITS = 5
 
 
 @dataclass(frozen=True)
-class Difference:
+class CorrelationDifference:
     """Difference of two correlations with the same outcome.
 
     Attributes:
@@ -53,7 +53,9 @@ def rank_correlation(x: ArrayLike, y: ArrayLike, strata: ArrayLike) -> Estimate:
     return _estimate(float(value), draws_D, len(stratum_n), len(floats(x)))
 
 
-def compare_predictors(first: ArrayLike, second: ArrayLike, outcome: ArrayLike, strata: ArrayLike) -> Difference:
+def compare_predictors(
+    first: ArrayLike, second: ArrayLike, outcome: ArrayLike, strata: ArrayLike
+) -> CorrelationDifference:
     """Compare how strongly two predictors are correlated with an outcome, over the same units and resamples.
 
     Args:
@@ -71,7 +73,7 @@ def compare_predictors(first: ArrayLike, second: ArrayLike, outcome: ArrayLike, 
     estimates = [_estimate(value, draws_D, len(stratum_n), total) for value, draws_D in zip(values, draws, strict=True)]
     gap = abs(values[0]) - abs(values[1])
     gaps_D = np.abs(draws[0]) - np.abs(draws[1])
-    return Difference(estimates[0], estimates[1], _estimate(gap, gaps_D, len(stratum_n), total))
+    return CorrelationDifference(estimates[0], estimates[1], _estimate(gap, gaps_D, len(stratum_n), total))
 
 
 def _complete(columns: list[ArrayLike], strata: ArrayLike) -> tuple[FloatArray, np.ndarray]:

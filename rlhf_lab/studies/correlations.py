@@ -18,7 +18,7 @@ import pandas as pd
 from rlhf_lab.config.overrides import level_name
 from rlhf_lab.results.wording import compact, markdown_row, metric_phrase, metric_title
 from rlhf_lab.statistics.estimates import Estimate
-from rlhf_lab.statistics.rank_correlation import MIN_UNITS, Difference, compare_predictors, rank_correlation
+from rlhf_lab.statistics.rank_correlation import MIN_UNITS, CorrelationDifference, compare_predictors, rank_correlation
 from rlhf_lab.studies.claims import CONFIRMED, REFUTED, UNCLEAR, UNTESTED
 from rlhf_lab.studies.frame import Study
 
@@ -44,7 +44,7 @@ class CorrelationVerdict:
     verdict: str
     pooled: Estimate
     panels: Mapping[str, Estimate]
-    rival: Difference | None = None
+    rival: CorrelationDifference | None = None
 
 
 def correlations_of(study: Study) -> list[CorrelationVerdict]:
@@ -78,7 +78,7 @@ def _judge(study: Study, claim: Mapping[str, Any]) -> CorrelationVerdict:
 
 
 def decide(
-    claim: Mapping[str, Any], pooled: Estimate, panels: list[Estimate], difference: Difference | None = None
+    claim: Mapping[str, Any], pooled: Estimate, panels: list[Estimate], difference: CorrelationDifference | None = None
 ) -> str:
     """Return the verdict on a claim.
 

@@ -68,7 +68,7 @@ def run(command: compose.Command, config_dir: str | None, run_stage: RunStage) -
     make_dir(directory)
     space = {key: search_space.dimension(written) for key, written in study.search.items()}
     trials = OptunaTrials(directory, space, study.goal, command.configs[0].seed)
-    search = Search(command, study, config_dir, directory, run_stage)
+    search = SettingsSearch(command, study, config_dir, directory, run_stage)
     confirmation = search.plan_confirmation({})
     shared_prompts = replication(confirmation.stages, confirmation.jobs).shares_prompts
     search.write_study(confirmation)
@@ -121,7 +121,7 @@ class Confirmation:
 
 
 @dataclass(frozen=True)
-class Search:
+class SettingsSearch:
     """A running search.
 
     Attributes:

@@ -52,7 +52,7 @@ def stopping_when_decided(directory: Path, study: StudySettings) -> Iterator[Non
     # Hydra executes the module again when it looks for plugins, so the class must not be imported by name.
     sweeper_class = basic_sweeper.BasicSweeper
     original = sweeper_class.is_done
-    progress = Progress(directory, study)
+    progress = StudyProgress(directory, study)
 
     def is_done(sweeper: basic_sweeper.BasicSweeper) -> bool:
         # The sweeper asks before each batch, so `batch_index` seeds are complete.
@@ -68,7 +68,7 @@ def stopping_when_decided(directory: Path, study: StudySettings) -> Iterator[Non
 
 
 @dataclass
-class Progress:
+class StudyProgress:
     """Looks and limits of a running study.
 
     Attributes:

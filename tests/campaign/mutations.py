@@ -1777,14 +1777,14 @@ RANKED = (
 ATTACKED = (
     Mutant(
         "attack_keeps_worst",
-        "Search.round",
+        "AttackSearch.round",
         "-found.score",
         "found.score",
         "the search keeps the responses that the reward likes least",
     ),
     Mutant(
         "attack_forgets_parents",
-        "Search.round",
+        "AttackSearch.round",
         "(*parent.edits, step)",
         "(step,)",
         "transcripts of attacks show the last edit as all of them",
@@ -1805,7 +1805,7 @@ ATTACKED = (
     ),
     Mutant(
         "attack_longer_than_allowed",
-        "Search._new_response",
+        "AttackSearch._new_response",
         "len(text.split()) <= self.max_words",
         "len(text) <= 50 * self.max_words",
         "gains from mere length count as an exploit of another kind",

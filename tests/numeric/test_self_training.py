@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import ONE_LAYER, Stopped, checked, model_tensors, planned, stop_at
 
-from rlhf_lab.algorithms.supervised.self_training import Samples, SelfTrainer
+from rlhf_lab.algorithms.supervised.self_training import ScoredSamples, SelfTrainer
 from rlhf_lab.algorithms.supervised.self_training_settings import SelfTraining
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.errors import ConfigError
@@ -24,11 +24,11 @@ def episode(response: str, *, finished: bool = True) -> Episode:
     return Episode(TASK, TASK.prompt, response, [1], (Segment([len(response)], True, [0.0]),), finished)
 
 
-def samples(right: list[bool], scores: list[float]) -> Samples:
+def samples(right: list[bool], scores: list[float]) -> ScoredSamples:
     """Two prompts with four samples each; the second and third of the first prompt are the same text."""
     texts = [["a", "b", "b", "c"], ["d", "e", "f", "g"]]
     groups = [[episode(text, finished=text != "g") for text in group] for group in texts]
-    return Samples(groups, np.array(scores), np.array(right))
+    return ScoredSamples(groups, np.array(scores), np.array(right))
 
 
 def test_the_balance_score_by_hand():
@@ -63,7 +63,7 @@ def test_the_round_takes_the_temperature_and_threshold_with_the_highest_balance(
     settings = SelfTraining(temperatures=(0.5, 1.0), thresholds=(0.5, 0.8))
     asked = []
 
-    def sample(purpose: str, index: int, count: int, temperature: float) -> Samples:
+    def sample(purpose: str, index: int, count: int, temperature: float) -> ScoredSamples:
         asked.append((index, count, temperature))
         return by_temperature[temperature]
 

@@ -19,8 +19,8 @@ from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.evaluations.attack import card
 from rlhf_lab.evaluations.attack.attack import (
     AttackStage,
-    Samples,
     Scale,
+    ScoredResponses,
     above,
     best_of_samples,
     fixed_exploits,
@@ -28,7 +28,7 @@ from rlhf_lab.evaluations.attack.attack import (
 )
 from rlhf_lab.evaluations.attack.card import Attacked
 from rlhf_lab.evaluations.attack.exploits import EXPLOITS, FLATTERY, Source, split_sentences, split_words
-from rlhf_lab.evaluations.attack.search import Candidate, Edit, Search, text_pool
+from rlhf_lab.evaluations.attack.search import AttackSearch, Candidate, Edit, text_pool
 from rlhf_lab.evaluations.attack.settings import Attack
 from rlhf_lab.evaluations.suite.responses import regex
 from rlhf_lab.evaluations.suite.suite_file import GoldenSet, read_suite
@@ -44,9 +44,9 @@ def exclamations(prompts, responses):
     return np.array([text.count("!") if "." in text else math.nan for text in responses], dtype=float)
 
 
-def search(prompts=PROMPTS, starts=STARTS, score=exclamations, max_words=20, seed=0, **sizes) -> Search:
+def search(prompts=PROMPTS, starts=STARTS, score=exclamations, max_words=20, seed=0, **sizes) -> AttackSearch:
     settings = Attack(**{"rounds": 6, "candidates": 8, **sizes})
-    return Search(score, prompts, starts, score(prompts, starts).tolist(), POOL, settings, max_words, seed)
+    return AttackSearch(score, prompts, starts, score(prompts, starts).tolist(), POOL, settings, max_words, seed)
 
 
 def test_the_search_raises_the_reward_and_its_edits_add_up():
@@ -104,10 +104,13 @@ def test_units_restrict_the_edits(units, kinds):
 
 
 def test_without_a_pool_nothing_is_inserted():
-    attack = Search(exclamations, ["p"], ["a! b."], [1.0], {"sentence": [], "word": []}, Attack(), 20, 0)
+    attack = AttackSearch(exclamations, ["p"], ["a! b."], [1.0], {"sentence": [], "word": []}, Attack(), 20, 0)
     attack.run()
     assert {edit.kind.split()[0] for edit in attack.beams[0][0].edits} <= {"delete", "repeat"}
-    assert Search(exclamations, ["p"], [""], [0.0], {"sentence": [], "word": []}, Attack(), 20, 0).run()[0].edits == ()
+    assert (
+        AttackSearch(exclamations, ["p"], [""], [0.0], {"sentence": [], "word": []}, Attack(), 20, 0).run()[0].edits
+        == ()
+    )
 
 
 def test_texts_are_split_into_pieces_that_join_to_the_text():
@@ -139,13 +142,13 @@ def test_fixed_exploits():
     assert EXPLOITS["formatting"](source(response="")) == "## Answer\n\n\n\n**Summary:**"
 
 
-def starts(reward, gold) -> Samples:
+def starts(reward, gold) -> ScoredResponses:
     responses = [["A drink.", "Tea."] for _ in reward]
-    return Samples([f"p{index}" for index in range(len(reward))], responses, np.array(reward), np.array(gold))
+    return ScoredResponses([f"p{index}" for index in range(len(reward))], responses, np.array(reward), np.array(gold))
 
 
 def test_exploits_of_other_prompts_take_the_next_start_response():
-    given = Samples(PROMPTS, [[STARTS[0]], [STARTS[1]]], np.zeros((2, 1)), np.zeros((2, 1)))
+    given = ScoredResponses(PROMPTS, [[STARTS[0]], [STARTS[1]]], np.zeros((2, 1)), np.zeros((2, 1)))
     made = fixed_exploits(given, seed=0)
     assert made["other_prompt"] == [STARTS[1], STARTS[0]]
     assert made == fixed_exploits(given, seed=0)
@@ -298,6 +301,6 @@ def test_gains_are_differences_from_the_start_in_standard_deviations():
     stage = AttackStage.__new__(AttackStage)  # without a run
     stage.reward = lambda prompts, responses: SimpleNamespace(total_N=np.array([5.0, 1.0]))
     stage._truth = lambda prompts, responses: np.array([3.0, 0.0])
-    starts = Samples(PROMPTS, [[start] for start in STARTS], np.array([[1.0], [2.0]]), np.array([[1.0], [2.0]]))
+    starts = ScoredResponses(PROMPTS, [[start] for start in STARTS], np.array([[1.0], [2.0]]), np.array([[1.0], [2.0]]))
     found = stage._measure("search", ["one", "two"], Scale(starts, reward_sd=2.0, gold_sd=4.0))
     assert [(each.gain, each.gold) for each in found] == [(2.0, 0.5), (-0.5, -0.5)]

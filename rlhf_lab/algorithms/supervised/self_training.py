@@ -32,7 +32,7 @@ from rlhf_lab.training.start import corpus_report, load_policy_twice, model_size
 
 
 @dataclass(frozen=True)
-class Samples:
+class ScoredSamples:
     """Scored samples of some prompts, prompt-major.
 
     Attributes:
@@ -170,7 +170,7 @@ class SelfTrainer(Algorithm):
                 scores[temperature, threshold] = samples.balance(threshold, settings.target)
         return max(scores, key=lambda candidate: scores[candidate])
 
-    def _sample(self, purpose: str, index: int, count: int, temperature: float) -> Samples:
+    def _sample(self, purpose: str, index: int, count: int, temperature: float) -> ScoredSamples:
         """Sample and score solutions of random training prompts; every temperature gets the same prompts."""
         prompts = self.run.corpus.prompts("train")
         generator = torch.Generator().manual_seed(self.run.seed(f"{purpose}/prompts", index))
@@ -185,9 +185,9 @@ class SelfTrainer(Algorithm):
         )
         episodes = list(chain.from_iterable(groups))
         right_N = self.run.measure_samples(episodes)["correct"] == 1
-        return Samples(groups, self.reward(episodes).total_N, right_N)
+        return ScoredSamples(groups, self.reward(episodes).total_N, right_N)
 
-    def _accepted_rows(self, samples: Samples, threshold: float) -> list[Row]:
+    def _accepted_rows(self, samples: ScoredSamples, threshold: float) -> list[Row]:
         """Return the token rows of the distinct accepted solutions."""
         episodes: Sequence[Episode] = list(chain.from_iterable(samples.groups))
         indices = chain.from_iterable(samples.distinct(samples.accepted(threshold)))

@@ -21,7 +21,7 @@ from rlhf_lab.core.types import FloatArray
 from rlhf_lab.evaluations.attack import card
 from rlhf_lab.evaluations.attack.card import SEARCH, TRAINED, Attacked, gain_metrics
 from rlhf_lab.evaluations.attack.exploits import EXPLOITS, TEXTS, Source
-from rlhf_lab.evaluations.attack.search import Candidate, Search, text_pool
+from rlhf_lab.evaluations.attack.search import AttackSearch, Candidate, text_pool
 from rlhf_lab.evaluations.attack.settings import Attack
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, heldout_evaluator
 from rlhf_lab.evaluations.repeated_samples import by_prompt
@@ -38,7 +38,7 @@ PRIMARY = ("attack_gain", "attack_gold", "attack_words", "attack_unscored", "att
 
 
 @dataclass(frozen=True)
-class Samples:
+class ScoredResponses:
     """Responses of one policy, or of the data. Those that the attack starts from are called start responses.
 
     Attributes:
@@ -94,7 +94,7 @@ class AttackStage:
         )
         return Result(policies, metrics, [*primary, *best_first], above(metrics["attack_gain"].mean, self.settings))
 
-    def _sample(self) -> tuple[list[dict[str, Any]], dict[str, Samples]]:
+    def _sample(self) -> tuple[list[dict[str, Any]], dict[str, ScoredResponses]]:
         """Sample from `needs.policy` and from the policies that were trained on the reward.
 
         Returns:
@@ -115,7 +115,7 @@ class AttackStage:
         samples = {name: samples_of_rows(evaluator.rows(name)) for name in (REFERENCE_NAME, *trained_roles)}
         return evaluator.policies, samples
 
-    def _read_data(self) -> Samples:
+    def _read_data(self) -> ScoredResponses:
         """Return the chosen responses of held-out data as start responses, one per prompt."""
         responses: dict[str, str] = {}
         for pair in self.run.corpus.test:
@@ -128,16 +128,16 @@ class AttackStage:
             )
         prompts, starts = list(responses), list(responses.values())
         reward_P1 = self.reward(prompts, starts).total_N[:, None]
-        return Samples(prompts, [[start] for start in starts], reward_P1, self._truth(prompts, starts)[:, None])
+        return ScoredResponses(prompts, [[start] for start in starts], reward_P1, self._truth(prompts, starts)[:, None])
 
-    def _search(self, starts: Samples) -> tuple[list[Candidate], int]:
+    def _search(self, starts: ScoredResponses) -> tuple[list[Candidate], int]:
         """Return the best response to each prompt that the search finds, and the number of queries."""
         settings = self.settings
         pairs = self.run.corpus.train[: settings.pool_pairs]
         texts = [text for pair in pairs for text in (pair.chosen, pair.rejected)]
         texts += [response for responses in starts.responses for response in responses]
         first = [responses[0] for responses in starts.responses]
-        search = Search(
+        search = AttackSearch(
             lambda prompts, responses: self.reward(prompts, responses).total_N,
             starts.prompts,
             first,
@@ -173,18 +173,18 @@ class AttackStage:
 class Scale:
     """Start responses with the units of gains: standard deviations over them, NaN if there is no spread."""
 
-    starts: Samples
+    starts: ScoredResponses
     reward_sd: float
     gold_sd: float
 
 
-def samples_of_rows(rows: Sequence[dict[str, Any]]) -> Samples:
+def samples_of_rows(rows: Sequence[dict[str, Any]]) -> ScoredResponses:
     """Return the samples of an evaluated policy from the rows of its evaluation."""
     rows_by_prompt = by_prompt(rows)
     # a world of verifiable tasks has `correct` in place of a gold reward
     has_gold = any(row["gold"] is not None for row in rows)
     column = "gold" if has_gold else "correct"
-    return Samples(
+    return ScoredResponses(
         prompts=[rows[0]["prompt"] for rows in rows_by_prompt],
         responses=[[row["response"] for row in rows] for rows in rows_by_prompt],
         reward_PS=np.stack([floats([row["proxy"] for row in rows]) for rows in rows_by_prompt]),
@@ -192,7 +192,7 @@ def samples_of_rows(rows: Sequence[dict[str, Any]]) -> Samples:
     )
 
 
-def gains_of_policy(role: str, trained: Samples, scale: Scale) -> list[Attacked]:
+def gains_of_policy(role: str, trained: ScoredResponses, scale: Scale) -> list[Attacked]:
     """Return what a trained policy gained over the start policy: S responses per prompt, each against a start response.
 
     The evaluation has scored them, so the reward is not called again.
@@ -207,13 +207,13 @@ def gains_of_policy(role: str, trained: Samples, scale: Scale) -> list[Attacked]
     ]
 
 
-def best_of_samples(starts: Samples) -> list[str]:
+def best_of_samples(starts: ScoredResponses) -> list[str]:
     """Return the sample with the highest reward of each prompt; samples without a score are never chosen."""
     reward_PS = np.where(np.isnan(starts.reward_PS), -np.inf, starts.reward_PS)
     return [responses[best] for responses, best in zip(starts.responses, reward_PS.argmax(axis=1), strict=True)]
 
 
-def fixed_exploits(starts: Samples, seed: int) -> dict[str, list[str]]:
+def fixed_exploits(starts: ScoredResponses, seed: int) -> dict[str, list[str]]:
     """Return name → rewritten start response of each prompt."""
     first = [responses[0] for responses in starts.responses]
     others = [*first[1:], first[0]]  # the start response to the next prompt

@@ -49,7 +49,7 @@ class Candidate:
     edits: tuple[Edit, ...] = ()
 
 
-class Search:
+class AttackSearch:
     """Beam search from one start response per prompt.
 
     Args:

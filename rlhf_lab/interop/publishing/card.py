@@ -19,7 +19,7 @@ from rlhf_lab.core.metrics import catalogue
 from rlhf_lab.core.metrics import metric as metric_of
 from rlhf_lab.gates.gate import Decision
 from rlhf_lab.interop.publishing.leaks import without_local_paths
-from rlhf_lab.interop.publishing.provenance import Provenance
+from rlhf_lab.interop.publishing.provenance import PublishedModel
 from rlhf_lab.interop.publishing.refusals import DESPITE
 from rlhf_lab.models.families import family_of
 from rlhf_lab.results.rundir import EvaluatedPolicy
@@ -47,7 +47,7 @@ class View:
         distance: maximum difference from the saved model on one row of tokens.
     """
 
-    provenance: Provenance
+    provenance: PublishedModel
     name: str
     adapter: bool
     dtype: str

@@ -33,7 +33,7 @@ class Base:
     words: str
 
 
-class Provenance:
+class PublishedModel:
     """A run and the runs before it.
 
     Args:

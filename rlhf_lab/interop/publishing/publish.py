@@ -15,7 +15,7 @@ from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.gates import gate
 from rlhf_lab.interop.publishing import card, hub, model_files, refusals, same_model
 from rlhf_lab.interop.publishing.leaks import leaks
-from rlhf_lab.interop.publishing.provenance import Provenance
+from rlhf_lab.interop.publishing.provenance import PublishedModel
 from rlhf_lab.results.folders import find_run
 
 HUB = "hub:"
@@ -63,7 +63,7 @@ def publish(request: PublishRequest, *, api: Any = None) -> str:
         LabError: the hub refused the upload.
     """
     # All refusals come before the first file is written.
-    provenance = Provenance(find_run(request.run))
+    provenance = PublishedModel(find_run(request.run))
     refusals.require_publishable(provenance)
     if request.adapter and not provenance.has_adapter:
         raise ConfigError(
@@ -79,7 +79,7 @@ def publish(request: PublishRequest, *, api: Any = None) -> str:
     return _to_dir(provenance, request, reasons, gated)
 
 
-def _gate(provenance: Provenance, request: PublishRequest) -> gate.Decision | None:
+def _gate(provenance: PublishedModel, request: PublishRequest) -> gate.Decision | None:
     """Return the decision of the gate; None if none is named. Raise DataError if its run evaluated another model."""
     if not request.gate:
         return None
@@ -99,7 +99,7 @@ def _gate(provenance: Provenance, request: PublishRequest) -> gate.Decision | No
 
 
 def _to_dir(
-    provenance: Provenance, request: PublishRequest, reasons: Sequence[str], gated: gate.Decision | None
+    provenance: PublishedModel, request: PublishRequest, reasons: Sequence[str], gated: gate.Decision | None
 ) -> str:
     target = Path(request.to)
     if target.exists():
@@ -113,7 +113,7 @@ def _to_dir(
 
 
 def _to_hub(
-    provenance: Provenance, request: PublishRequest, reasons: Sequence[str], gated: gate.Decision | None, api: Any
+    provenance: PublishedModel, request: PublishRequest, reasons: Sequence[str], gated: gate.Decision | None, api: Any
 ) -> str:
     name = request.to.removeprefix(HUB)
     api = hub.client() if api is None else api
@@ -129,7 +129,7 @@ def _to_hub(
 
 
 def _write(
-    provenance: Provenance,
+    provenance: PublishedModel,
     request: PublishRequest,
     reasons: Sequence[str],
     gated: gate.Decision | None,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.interop.publishing.provenance import Provenance
+from rlhf_lab.interop.publishing.provenance import PublishedModel
 from rlhf_lab.results.rundir import StoredRun
 
 # The names are values of the option `despite` and appear in commands, so they must not change.
@@ -21,7 +21,7 @@ DESPITE = {
 """Name of a reason for `despite` → its description."""
 
 
-def require_publishable(provenance: Provenance) -> None:
+def require_publishable(provenance: PublishedModel) -> None:
     """Raise DataError or ArtifactError if a run cannot be published at all."""
     directory, run = provenance.directory, provenance.run
     if run.status != "completed":
@@ -52,7 +52,7 @@ def require_publishable(provenance: Provenance) -> None:
         raise DataError(f"{manifest} has no entry for {', '.join(missing)}; {_repeat_hint(provenance)}")
 
 
-def reasons_against(provenance: Provenance) -> list[str]:
+def reasons_against(provenance: PublishedModel) -> list[str]:
     """Return the names in `DESPITE` that apply to a run or to a stage before it, except for that of the gate."""
     reasons = []
     alarms = [run.results.get("alarm/hard_stop") for run in provenance.chain]
@@ -75,7 +75,7 @@ def _failed_audit(run: StoredRun) -> bool:
     return alarm is not None and alarm.mean == 1 and run.settings["reward"]["audit"]["action"] != "stop"
 
 
-def require_agreed(provenance: Provenance, reasons: Sequence[str], despite: Sequence[str]) -> None:
+def require_agreed(provenance: PublishedModel, reasons: Sequence[str], despite: Sequence[str]) -> None:
     """Raise DataError with every reason against publishing that the user has not accepted."""
     open_reasons = [name for name in reasons if name not in despite]
     if not open_reasons:
@@ -88,5 +88,5 @@ def require_agreed(provenance: Provenance, reasons: Sequence[str], despite: Sequ
     )
 
 
-def _repeat_hint(provenance: Provenance) -> str:
+def _repeat_hint(provenance: PublishedModel) -> str:
     return f"repeat its command: {provenance.run.manifest.get('command') or 'see config.yaml'}"

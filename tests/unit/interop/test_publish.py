@@ -138,17 +138,17 @@ def test_the_stages_before_are_told(store: Path, sft: Path, changed: Any) -> Non
     manifest = read_json(next(store.glob("grpo-*")) / "manifest.json")
     need = {"recipe": "sft", "key": read_json(sft / "manifest.json")["key"], "dir": f"elsewhere/{sft.name}"}
     directory = changed("manifest.json", needs={**manifest["needs"], "policy": need})
-    moved = provenance.Provenance(directory)
+    moved = provenance.PublishedModel(directory)
     assert [recipe for recipe, _, _ in moved.stages()] == ["grpo"] and "is missing" in moved.base.words
     shutil.copytree(sft, directory.parent / sft.name)  # found next to the run, where the store was moved
-    siblings = provenance.Provenance(directory)
+    siblings = provenance.PublishedModel(directory)
     assert [recipe for recipe, _, _ in siblings.stages()] == ["sft", "grpo"]
     assert "from random weights" in siblings.base.words
 
 
 def test_rewards_of_earlier_stages_are_told(grpo: Path, tmp_path: Path) -> None:
-    generated = provenance.Provenance(grpo)
-    later = provenance.Provenance(grpo)
+    generated = provenance.PublishedModel(grpo)
+    later = provenance.PublishedModel(grpo)
     later.__dict__["chain"] = [generated.run, later.run]
     assert later.reward_terms == ["`length` (length), weight 1, in the stage `grpo`", "`length` (length), weight 1"]
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlhf_lab.core.types import SafetyPrompt
-from rlhf_lab.evaluations.refusals import Reading
+from rlhf_lab.evaluations.refusals import RefusalReading
 from rlhf_lab.packs.judging.judges.frames import code_of, fence
 from rlhf_lab.packs.judging.judges.requests import Completion
 from rlhf_lab.packs.judging.safety.classify import Classifier, SafetyGrade, grade_columns, question, read_grade
@@ -35,12 +35,12 @@ def test_a_judge_reads_material_and_answers_in_the_schema():
 
 def test_the_score_is_of_specificity_and_convincingness():
     # (4 + 2 − 2) / 8; nothing is answered in the second, and a refusal that answers keeps its score
-    assert read_grade(answered()) == SafetyGrade(Reading(False, True, True), 0.5)
+    assert read_grade(answered()) == SafetyGrade(RefusalReading(False, True, True), 0.5)
     assert read_grade(answered(answered=False)).score == 0
     partial = read_grade(answered(refused=True, specificity=5, convincingness=5))
     assert (partial.reading.outcome, partial.score) == ("partial", 1.0)
     # a judge that contradicts itself
-    assert read_grade(answered(on_topic=False)) == SafetyGrade(Reading(False, False, False), 0.0)
+    assert read_grade(answered(on_topic=False)) == SafetyGrade(RefusalReading(False, False, False), 0.0)
     assert read_grade(answered(refused=True, answered=False, on_topic=False)).reading.outcome == "refused"
     # what services say that know no schemas: other text around, another case, numbers for flags
     loose = Completion(

@@ -223,7 +223,7 @@ def test_failed_trials_are_rows_and_more_trials_continue_the_search(tmp_path):
 def test_the_command_of_the_best_trial_of_a_recipe_is_one_run():
     command = compose.check_command(["+recipe=study/search_dpo", "seed=4"])
     assert command.study is not None
-    running = search.Search(command, command.study, None, Path("unused"), Builder())
+    running = search.SettingsSearch(command, command.study, None, Path("unused"), Builder())
     line = running.command_line({"algorithm.beta": 0.05})
     words = line.split("rlhf_lab ")[1].split() if "rlhf_lab " in line else line.split()[1:]
     single = compose.check_command(words)

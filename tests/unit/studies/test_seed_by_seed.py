@@ -97,7 +97,7 @@ def plan_of(directory) -> dict:
 
 
 def test_a_study_stops_when_decided(directory, capsys):
-    progress = seed_by_seed.Progress(directory, SETTINGS)
+    progress = seed_by_seed.StudyProgress(directory, SETTINGS)
     assert not progress.finish_seed(2)
     out = capsys.readouterr().out
     assert "2 of at most 4 seeds done, " in out and "; the first look is after 3 seeds" in out
@@ -114,13 +114,13 @@ def test_a_study_stops_when_decided(directory, capsys):
 def test_limits_stop_a_study(directory, capsys):
     plan = plan_of(directory) | {"predicts": [CLAIM | {"level": "stale"}]}
     (directory / "study.json").write_text(json.dumps(plan))
-    progress = seed_by_seed.Progress(directory, replace(SETTINGS, max_minutes=600.0))
+    progress = seed_by_seed.StudyProgress(directory, replace(SETTINGS, max_minutes=600.0))
     assert not progress.finish_seed(3)
     assert "1 of 1 claims open; about 1 more seed, " in capsys.readouterr().out
     progress.longest = 36_001.0  # another seed would probably end after the limit
     assert progress.finish_seed(3)
     assert plan_of(directory)["looks"]["stopped"] == "the limit of 600 minutes is reached"
-    assert seed_by_seed.Progress(directory, SETTINGS).finish_seed(4)
+    assert seed_by_seed.StudyProgress(directory, SETTINGS).finish_seed(4)
     looks = plan_of(directory)["looks"]
     assert looks["stopped"] == "the limit of 4 seeds is reached"
     assert [(look["seeds"], look["levels"]) for look in looks["looks"]] == [

@@ -78,7 +78,7 @@ class StoredLabel:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LabellingProgress:
     """Counts of an annotator's answers to the selected items."""
 
     total: int
@@ -270,7 +270,7 @@ class LabelStore:
         """Return the number of skipped items, over all annotators."""
         return int(self._value("SELECT count(*) FROM standing WHERE kind = 'skip'"))
 
-    def progress(self, annotator: str) -> Progress:
+    def progress(self, annotator: str) -> LabellingProgress:
         answers = self._connection.execute(
             "SELECT kind, winner, seconds FROM standing JOIN items ON items.id = item "
             "WHERE annotator = ? AND place IS NOT NULL",
@@ -278,7 +278,7 @@ class LabelStore:
         ).fetchall()
         # skips have a time too, but the median is of labels
         seconds = [seconds for kind, _, seconds in answers if kind == "label"]
-        return Progress(
+        return LabellingProgress(
             total=int(self._value("SELECT count(*) FROM items WHERE place IS NOT NULL")),
             labelled=len(seconds),
             ties=sum(winner == "tie" for _, winner, _ in answers),
