@@ -169,8 +169,9 @@ class _Found:
 def packs() -> tuple[Pack, ...]:
     """Return every pack: the core, the packs that ship with it, then plug-ins, each group in alphabetical order.
 
-    An entry point names a Pack, or a function that registers kinds itself. Raise ConfigError listing every problem: a
-    plug-in that cannot be loaded, a pack without its package, and names that two packs define.
+    The entry point of a plug-in names a Pack, or a function that registers the plug-in's algorithms, rewards and other
+    components itself. Raise one ConfigError that lists every problem: a plug-in that cannot be loaded, a pack whose
+    Python package is missing, and names that two packs define.
     """
     # Built-in packs are loaded outside the `try` below: an exception in them is a bug and needs its traceback.
     found = [_Found(load(CORE)), *(_Found(load(f"{IN_TREE}.{name}:PACK")) for name in in_tree())]

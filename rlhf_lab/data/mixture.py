@@ -85,7 +85,8 @@ def mixed(
         fractions = {name: float(len(available[name])) for name in synthetic}
         if not sum(fractions.values()):
             raise DataError(
-                f"needs.{', needs.'.join(synthetic)}: no row of these corpora can be trained on; generate more rows"
+                f"needs.{', needs.'.join(synthetic)}: the corpora of these inputs have no row that can be used for "
+                "training; generate more rows"
             )
     sizes = {name: len(pairs) for name, pairs in available.items()}
     counts = row_counts(fractions, sizes, mixture.rows)

@@ -311,7 +311,7 @@ class Rollouts:
 
 
 def penalty_means(shaper: RewardShaper, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
-    """Return the mean of each penalty over scored samples, by metric name; unscored samples have no score."""
+    """Return metric name → mean of each penalty. Samples without a score are left out."""
     sampled = [group.sampled for group in groups]
     episodes = [
         episode

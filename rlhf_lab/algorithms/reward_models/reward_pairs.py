@@ -1,4 +1,4 @@
-"""Loss of a reward-modelling step: one value per pair, for each member that a forward pass scores.
+"""Loss of a training step of reward models: one value per pair and member of the ensemble.
 
 ODIN's length term is a statistic of a full step. If a step is split into several forward passes, a pass without
 gradient first computes the statistic and its derivative by every score (`add_step_statistics`). Each pass then adds its

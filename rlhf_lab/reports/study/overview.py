@@ -79,7 +79,7 @@ def _section(directory: Path, entry: OverviewEntry) -> PageSection:
 
 
 def _link(directory: Path, entry: OverviewEntry) -> str:
-    """Return the link from the page to the study's own page."""
+    """Return the link from the overview to the page of one study."""
     return os.path.relpath(entry.directory / "report.html", directory)
 
 

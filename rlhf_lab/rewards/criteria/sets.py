@@ -75,9 +75,10 @@ class CriteriaSet:
 
 
 def criteria_of(corpus: Corpus) -> CriteriaSet:
-    """Return the criteria of a corpus: those that a pack provides, those of review comments, or those of text.
+    """Return the criteria of a corpus. If a pack provides some for it, these are returned.
 
-    Raise ConfigError if two packs provide criteria for the corpus.
+    Otherwise, a corpus of code reviews has the criteria `REVIEWS`, and every other one has `TEXT`. Raise ConfigError if
+    two packs provide criteria for the corpus.
     """
     # All packs are asked, so that a conflict between two of them is an error instead of depending on their order.
     found: list[tuple[str, CriteriaSet]] = []

@@ -1,4 +1,4 @@
-"""Checks before a run of agents: user agents that cannot run, and services that cannot be called."""
+"""Checks before a run of agents: report agents of the user that cannot run, and services that do not answer."""
 
 from __future__ import annotations
 

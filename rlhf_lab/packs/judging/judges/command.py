@@ -184,7 +184,7 @@ def stored_config(directory: Path) -> root.Config:
     try:
         return check.effective({**values, "study": None})
     except ConfigError as error:
-        raise DataError(f"{path}: {error}; name the data of the run: data=…") from None
+        raise DataError(f"{path}: {error}; pass the data that the run was trained on: data=…") from None
 
 
 def _items(

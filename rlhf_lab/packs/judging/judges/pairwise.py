@@ -27,7 +27,7 @@ LETTERS: dict[Shown, dict[str, Winner]] = {
     "first": {"a": "first", "b": "second", "tie": "tie"},
     "second": {"a": "second", "b": "first", "tie": "tie"},
 }
-"""Response shown first → the judge's word for the winner → the winner."""
+"""The response shown first, and the judge's answer (a, b or tie) → the response that wins."""
 ANSWER = {"reason": {"type": "string"}, "winner": {"type": "string", "enum": ["A", "B", "tie"]}}
 SCHEMA = object_schema(ANSWER)
 

@@ -23,8 +23,8 @@ DYNAMIC_RANGE = 40.0
 """Dynamic range of mel levels in dB. Lower levels are raised to this range below the clip's maximum, so that digital
 silence and faint noise give the same pause."""
 PRIOR_FRAMES = 20
-"""Number of frames with the mean variance that are added to the frames of a state. Without them, the variance of states
-with few frames would be too small."""
+"""Pseudo-count that smooths variances: the variance of a state is estimated as if it had this many more frames, whose
+variance is the mean over all states. Without them, the variance of states with few frames would be too small."""
 
 
 def observe(audio: Audio) -> NDArray[np.float32]:

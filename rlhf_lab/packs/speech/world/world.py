@@ -25,7 +25,7 @@ the same codebook sizes share a codec."""
 
 
 class SpeechWorld(ClipWorld[Utterance, Delivery]):
-    """World of short synthetic utterances, spoken as codec codes.
+    """Synthetic world of speech: short utterances as tokens of an audio codec.
 
     Args:
         good, new_voice, temperature, seed: see `ClipWorld`.
