@@ -103,3 +103,13 @@ def test_a_package_names_only_files_and_directories_that_it_has(init):
     folders = re.findall(r"(?<![\w./:`-])`?((?:[a-z_0-9]+/)+)(?![\w*])", text)
     absent += [name for name in folders if not any((base / name).is_dir() for base in (init.parent, PACKAGE, ROOT))]
     assert not absent, f"it names {absent}"
+
+
+def test_a_class_name_stands_for_one_class():
+    files: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                files.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
+    shared = {name: paths for name, paths in files.items() if len(paths) > 1}
+    assert not shared, "a reader who searches for a class finds several; give each a name of its own"
