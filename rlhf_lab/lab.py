@@ -47,6 +47,7 @@ ANSWERS = {
     "golden_sets": "rlhf_lab.results.answer_suite:golden_sets",
     "heldout_loss": "rlhf_lab.results.answer_rewards:heldout_loss",
     "pair_ranking": "rlhf_lab.results.answer_rewards:pair_ranking",
+    "pairs_of_steps": "rlhf_lab.results.answer_corpora:pairs_of_steps",
     "report_card": "rlhf_lab.results.answer_rewards:report_card",
     "probed": "rlhf_lab.results.answer_rewards:probed",
     "reward_and_truth": "rlhf_lab.results.answer_policies:reward_and_truth",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from support import ONE_LAYER, checked, planned
 
 from rlhf_lab.algorithms.preference.dpo import preference_step
-from rlhf_lab.algorithms.preference.step_pairs import first_steps, is_alternative
+from rlhf_lab.algorithms.preference.step_pairs import NO_ALTERNATIVE, first_steps, is_alternative
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import json_lines, read_jsonl, write_text
@@ -21,6 +22,8 @@ from rlhf_lab.models.build import load_encoder, load_policy, save_model
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.pair_rows import pair_rows
+from rlhf_lab.results.answer_corpora import pairs_of_steps
+from rlhf_lab.results.rundir import as_estimate
 from rlhf_lab.sampling.local import Samples
 from rlhf_lab.sampling.solutions import Trajectory
 from rlhf_lab.sampling.turns import RowTokens
@@ -185,3 +188,13 @@ def test_labels_of_a_world_are_refused_for_files():
     with pytest.raises(ConfigError, match=r"algorithm\.labels=annotated needs a world that judges steps"):
         checked("step_pairs", "data=gsm8k", "data.path=owner/name", "algorithm.labels=annotated")
     assert checked("step_pairs", "data=gsm8k", "data.path=owner/name")
+
+
+def test_the_answer_says_how_many_solutions_gave_a_pair() -> None:
+    counts = {"made/items": 20, "made/rows": 15, f"made/rejected/{NO_ALTERNATIVE}": 4, "made/rejected/other": 1}
+    run = SimpleNamespace(results={name: as_estimate(value) for name, value in counts.items()})
+    assert pairs_of_steps(run) == (
+        "15 of 20 solutions with a wrong answer gave a pair of steps; the most frequent reason for rejecting the others "
+        "was “no right alternative” (4)."
+    )
+    assert pairs_of_steps(SimpleNamespace(results={})) is None

@@ -34,6 +34,8 @@ def trained_tokens(stage: artifacts.Stage) -> float:
         rollout = stage.config.rollout
         rows = settings.iterations * settings.responses * settings.epochs
         return rows * (rollout.max_prompt_tokens + rollout.max_new_tokens)
+    if hasattr(settings, "steps_per_round"):
+        return settings.rounds * settings.steps_per_round * settings.batch_size * length
     if hasattr(settings, "rounds"):
         pairs = (
             settings.rounds * settings.prompts_per_round / (1 - settings.corpus_fraction) * settings.updates_per_pair

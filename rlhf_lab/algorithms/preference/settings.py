@@ -249,6 +249,7 @@ class StepPairs(StageSettings):
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS, Capability.SINGLE_TURN)
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    answer: ClassVar[str] = "pairs_of_steps"
     smoke: ClassVar[dict[str, float]] = {"problems": 400, "solutions": 2, "rollouts": 2}
     smoke_real: ClassVar[dict[str, float]] = {"problems": 8, "solutions": 1, "alternatives": 2}
     problems: Annotated[int, Ge(1)] = 2000

@@ -6,7 +6,7 @@ from rlhf_lab.core.metrics import Metric
 
 SYNTHESIS = (
     Metric("made/items", "items that were processed"),
-    Metric("made/rows", "rows of the synthetic corpus", title="synthetic rows"),
+    Metric("made/rows", "rows of the synthetic corpus"),
     Metric("made/prompts", "distinct prompts of these rows"),
     Metric(
         "made/acceptance",
@@ -21,9 +21,6 @@ SYNTHESIS = (
     Metric(
         "made/label_agreement",
         "fraction of synthetic pairs that the true reward orders as labelled, ties half (worlds with a known truth)",
-        title="synthetic labels right",
-        better="higher",
-        phrase="fraction of right labels among the synthetic pairs",
     ),
     Metric(
         "made/gold",
