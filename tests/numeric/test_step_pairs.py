@@ -194,7 +194,7 @@ def test_the_answer_says_how_many_solutions_gave_a_pair() -> None:
     counts = {"made/items": 20, "made/rows": 15, f"made/rejected/{NO_ALTERNATIVE}": 4, "made/rejected/other": 1}
     run = SimpleNamespace(results={name: as_estimate(value) for name, value in counts.items()})
     assert pairs_of_steps(run) == (
-        "15 of 20 solutions with a wrong answer gave a pair of steps; the most frequent reason for rejecting the others "
-        "was “no right alternative” (4)."
+        "15 of 20 solutions with a wrong answer gave a pair of steps; the most frequent reason for rejecting the "
+        "others was “no right alternative” (4)."
     )
     assert pairs_of_steps(SimpleNamespace(results={})) is None
