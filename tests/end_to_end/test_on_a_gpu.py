@@ -47,14 +47,13 @@ def run(outputs: Path, recipe: str, *changed: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 def test_grpo_and_the_stages_before_it(outputs):
     out = run(outputs, "grpo")
     assert "proxy" in out
     assert "waits for the device" in out and "sampling/turns.py" in out, "nothing ran on the device"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name in inventory.recipes()])
 def test_a_recipe(outputs, recipe):
     run(outputs, recipe, *RECIPES[recipe])

@@ -13,7 +13,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.reports.study.correlations import correlations
 from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.statistics.estimates import Estimate
-from rlhf_lab.statistics.rank_correlation import Difference
+from rlhf_lab.statistics.rank_correlation import CorrelationDifference
 from rlhf_lab.studies.claims import CONFIRMED, REFUTED, UNCLEAR, UNTESTED
 from rlhf_lab.studies.correlations import (
     correlation_conclusion,
@@ -130,7 +130,7 @@ def estimate(mean, low, high) -> Estimate:
     ],
 )
 def test_the_rule(pooled, panels, gap, expected):
-    difference = Difference(pooled, pooled, gap) if gap else None
+    difference = CorrelationDifference(pooled, pooled, gap) if gap else None
     assert decide(CLAIM, pooled, panels, difference) == expected
 
 
