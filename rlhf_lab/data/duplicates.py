@@ -97,9 +97,12 @@ class NearDuplicates:
             return self._texts[self._number[text_words]]
         if self.limit >= 1:
             return None
+        candidates = self._candidates(text_words)
+        if not candidates:  # most texts; the positions are then not needed
+            return None
         positions_of_text = positions(text_words)
         size = len(text_words)
-        for number in self._candidates(text_words):
+        for number in candidates:
             other = self._words[number]
             common = _common_subsequence(positions_of_text, size, other)
             if 2 * common / (size + len(other)) > self.limit:

@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from rlhf_lab.core.types import Corpus, FloatArray
 from rlhf_lab.evaluations.settings import RewardProbe
 from rlhf_lab.models.build import last_hidden_states, load_encoder, load_reward_model
-from rlhf_lab.models.encoding import Row, TokenBatch
+from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.passes import over_rows
 from rlhf_lab.rewards.criteria.sets import criteria_of
-from rlhf_lab.rewards.learned.bt import Scorer, load_members
+from rlhf_lab.rewards.learned.bt import Scorer, load_scorer
 from rlhf_lab.rewards.learned.settings import BradleyTerry
 from rlhf_lab.statistics.association import pooled_products, within_prompts
 from rlhf_lab.statistics.probe import cross_fitted
@@ -38,7 +37,7 @@ class Probing:
         self.run = run
         device = run.device
         batch_tokens = BradleyTerry().batch_tokens
-        self.scorer = load_members(run.needs["reward"], run.config.model, device, batch_tokens, run.note)[0]
+        self.scorer = load_scorer(run.needs["reward"], run.config.model, device, batch_tokens, run.note)
         source = run.needs["policy"]
         before = load_reward_model(source, run.config.model, device=device)  # its head is zero and is not used
         self.before = Scorer(before, load_encoder(source, run.config.model), self.scorer.scale, device, batch_tokens)
@@ -78,22 +77,18 @@ def attributes_of(corpus: Corpus, prompts: Sequence[str], responses: Sequence[st
     return dict(sorted(varied.items(), key=lambda item: item[0] != GOLD))
 
 
+@torch.no_grad()
 def hidden_states(scorer: Scorer, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
     """Return the last hidden state at the last token of each response, (N, hidden)."""
-    return _hidden_states(scorer.model, scorer.rows(prompts, responses), scorer.batch_tokens, scorer.device)
-
-
-@torch.no_grad()
-def _hidden_states(model: nn.Module, rows: Sequence[Row], batch_tokens: int, device: str) -> FloatArray:
-    states: list[FloatArray | None] = [None] * len(rows)
 
     def compute(batch: TokenBatch) -> torch.Tensor:
-        return last_hidden_states(model, batch).double().cpu()
+        return last_hidden_states(scorer.model, batch).double().cpu()
 
-    for index, state_Bd in over_rows(rows, compute, batch_tokens, device, title="hidden states"):
-        for i, state_d in zip(index, state_Bd.numpy(), strict=True):
-            states[int(i)] = state_d
-    return np.stack([state for state in states if state is not None])
+    rows = scorer.rows(prompts, responses)
+    states: dict[int, FloatArray] = {}
+    for index, state_Bd in over_rows(rows, compute, scorer.batch_tokens, scorer.device, title="hidden states"):
+        states |= zip(map(int, index), state_Bd.numpy(), strict=True)
+    return np.stack([states[row] for row in range(len(rows))])
 
 
 def probe_report(

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from rlhf_lab.core.files import read_object
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.figures.charts import Level, Point, Series, curves, dot_chart, frontier
 from rlhf_lab.figures.layers import Chart
@@ -23,7 +24,7 @@ from rlhf_lab.reports.run.training import BINS, bin_points
 from rlhf_lab.reports.sections import PageSection, ReportPage
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.results.outcome import outcome
-from rlhf_lab.results.rundir import is_run, read_run
+from rlhf_lab.results.rundir import input_directory, read_run
 from rlhf_lab.results.wording import compact, metric_title
 from rlhf_lab.statistics.inference import seed_mean
 from rlhf_lab.studies.frame import is_study, read_study
@@ -91,10 +92,10 @@ def _runs(jobs: Sequence[tuple[str, Path]]) -> Iterator[PanelRun]:
 
 def _upstream(path: Path, seen: set[Path]) -> Iterator[Path]:
     """Yield the directories of the stages that a run starts from, those that they start from first."""
-    for need in (read_run(path).manifest.get("needs") or {}).values():
-        stage = Path(str(need.get("dir", ""))) if isinstance(need, Mapping) else None
+    for need in (read_object(path / "manifest.json").get("needs") or {}).values():
         # A model of the hub has no run directory, and a stage may have been deleted.
-        if stage is None or not is_run(stage) or stage.resolve() in seen:
+        stage = input_directory(path, need)
+        if stage is None or stage.resolve() in seen:
             continue
         seen.add(stage.resolve())
         yield from _upstream(stage, seen)

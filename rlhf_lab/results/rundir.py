@@ -143,8 +143,8 @@ class StoredRun:
         """
         role, separator, name_of_input = name.partition(INPUT)
         if separator:
-            directory = input_directory(self.path, (self.manifest.get("needs") or {}).get(role) or {})
-            return read_run(directory).metric(name_of_input) if directory else None
+            used = _input_run(self, role)
+            return used.metric(name_of_input) if used else None
         if name in self.cost:
             return self.cost[name]
         if name in self.results:
@@ -169,6 +169,13 @@ def once_per_run(function: Callable[Concatenate[StoredRun, P], T]) -> Callable[C
         return of_run[key]
 
     return remembered
+
+
+@once_per_run
+def _input_run(run: StoredRun, role: str) -> StoredRun | None:
+    """Return the run that made the input of a role; None for a model from elsewhere, or if it is missing."""
+    directory = input_directory(run.path, (run.manifest.get("needs") or {}).get(role) or {})
+    return read_run(directory) if directory else None
 
 
 def input_directory(run: Path, need: Mapping[str, Any]) -> Path | None:

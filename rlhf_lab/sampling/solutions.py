@@ -173,6 +173,17 @@ def problems(run: Run, split: str, count: int) -> list[Pair]:
     return [pairs[i] for i in order[:count].tolist()]
 
 
+def followed_labels(run: Run, otherwise: str) -> str:
+    """Return the source of step labels that follows the data (`algorithm.labels=auto`), and note it.
+
+    Args:
+        otherwise: source for data that do not judge steps.
+    """
+    chosen = "annotated" if isinstance(run.corpus.oracle, StepOracle) else otherwise
+    run.note(f"step labels: {chosen} (algorithm.labels=auto, data={run.corpus.name})")
+    return chosen
+
+
 def annotated(run: Run, solutions: Sequence[Trajectory]) -> list[Trajectory]:
     """Return the solutions with labels from the data's oracle, which judges every step."""
     oracle = run.corpus.oracle

@@ -15,7 +15,7 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.data.generated import UNFINISHED, write_generated
 from rlhf_lab.environments.maths.chains import StepOracle, step_lines
 from rlhf_lab.models.build import load_encoder, load_policy
-from rlhf_lab.sampling.solutions import Solutions, Trajectory, annotated, problems
+from rlhf_lab.sampling.solutions import Solutions, Trajectory, annotated, followed_labels, problems
 from rlhf_lab.statistics.inference import clustered_rate
 from rlhf_lab.statistics.reward_bench import NO_ERROR
 from rlhf_lab.statistics.steps import first_wrong
@@ -37,10 +37,9 @@ class StepPairMaking:
         source, model_settings = run.needs["policy"], run.config.model
         policy = load_policy(source, model_settings, device=run.device)
         self.solutions = Solutions(run, policy, load_encoder(source, model_settings))
-        self.labels = settings.labels
+        self.labels: str = settings.labels
         if self.labels == "auto":
-            self.labels = "annotated" if isinstance(run.corpus.oracle, StepOracle) else "monte_carlo"
-            run.note(f"step labels: {self.labels} (algorithm.labels=auto, data={run.corpus.name})")
+            self.labels = followed_labels(run, "monte_carlo")
 
     def finish(self) -> Result:
         settings = self.settings

@@ -26,6 +26,7 @@ from rlhf_lab.sampling.solutions import (
     Solutions,
     Trajectory,
     annotated,
+    followed_labels,
     in_agreement,
     perturbed_solutions,
     problems,
@@ -211,9 +212,7 @@ def label_source(settings: ProcessModel | OutcomeModel, run: Run) -> str:
         return "outcome"
     if settings.labels != "auto":
         return settings.labels
-    chosen = "annotated" if isinstance(run.corpus.oracle, StepOracle) else "perturbed"
-    run.note(f"step labels: {chosen} (algorithm.labels=auto, data={run.corpus.name})")
-    return chosen
+    return followed_labels(run, "perturbed")
 
 
 def _consensus(run: Run, completed: list[Trajectory]) -> tuple[list[Trajectory], dict[str, Any]]:

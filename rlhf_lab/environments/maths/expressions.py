@@ -71,8 +71,13 @@ def computed(text: str, decimals: int = 2) -> str | None:
     """Return the formatted value of an expression; None if it has none, or is nested too deeply or too large."""
     tokens = tokens_of(text) if len(text) <= MAX_EXPRESSION else None
     value = evaluate(tokens) if tokens else None
+    return None if value is None else format_or_none(value, decimals)
+
+
+def format_or_none(value: Fraction, decimals: int = 2) -> str | None:
+    """Return `format_decimal`; None for a number with too many digits."""
     try:
-        return None if value is None else format_decimal(value, decimals)
+        return format_decimal(value, decimals)
     except (OverflowError, ValueError):
         return None
 

@@ -222,6 +222,29 @@ def member_folders(source: str) -> list[str]:
     return [source, *(str(path) for path in sorted(members.iterdir()))]
 
 
+def load_scorer(
+    directory: str,
+    model_settings: Any,
+    device: str,
+    batch_tokens: int,
+    note: Callable[[str], None],
+    base: OneBase | None = None,
+) -> Scorer:
+    """Load one reward model; of an ensemble, the member in this directory. Arguments are those of `load_members`."""
+    # The scale also says how many outputs the head has, which is needed to load the weights.
+    scale = _read_scale(directory, note)
+    model = load_reward_model(directory, model_settings, outputs=scale.outputs(), device=device, base=base)
+    return Scorer(model, load_encoder(directory, model_settings), scale, device, batch_tokens)
+
+
+def _read_scale(directory: str, note: Callable[[str], None]) -> ScoreScale:
+    """Return the scale of a reward model, with a note if it has none."""
+    scale = ScoreScale.read(directory)
+    if not scale.n:
+        note(f"{directory} has no {SCALE_FILE}: its scores are used as they are")
+    return scale
+
+
 def load_members(
     source: str,
     model_settings: Any,
@@ -239,19 +262,15 @@ def load_members(
     """
     scorers: list[Scorer] = []
     for directory in member_folders(source):
-        # The scale also says how many outputs the head has, which is needed to load the weights.
-        scale = ScoreScale.read(directory)
-        if not scale.n:
-            note(f"{directory} has no {SCALE_FILE}: its scores are used as they are")
         has_model = (Path(directory) / "config.json").is_file()
         if scorers and not has_model:  # another head on the first member's model
-            model, encoder = scorers[0].model, scorers[0].encoder
+            first = scorers[0]
+            scorer = Scorer(first.model, first.encoder, _read_scale(directory, note), device, batch_tokens)
         else:
-            model = load_reward_model(directory, model_settings, outputs=scale.outputs(), device=device, base=base)
-            encoder = load_encoder(directory, model_settings)
-            if scorers and encoder.tokenizer.get_vocab() == scorers[0].encoder.tokenizer.get_vocab():
-                encoder = scorers[0].encoder  # members with the same encoder have a text encoded once (`reads_like`)
-        scorers.append(Scorer(model, encoder, scale, device, batch_tokens))
+            scorer = load_scorer(directory, model_settings, device, batch_tokens, note, base)
+            if scorers and scorer.encoder.tokenizer.get_vocab() == scorers[0].encoder.tokenizer.get_vocab():
+                scorer.encoder = scorers[0].encoder  # a text is then encoded once for both (`reads_like`)
+        scorers.append(scorer)
     return scorers
 
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from rlhf_lab.core.types import RewardBatch
-from rlhf_lab.environments.maths.expressions import decimals_of, evaluate, format_decimal, tokens_of
+from rlhf_lab.environments.maths.expressions import decimals_of, evaluate, format_or_none, tokens_of
 from rlhf_lab.rewards.rules.settings import Calculator
 from rlhf_lab.training.run import Run
 
@@ -62,17 +62,9 @@ def with_results(text: str) -> str:
     """
     lines = []
     for line in text.split("\n"):
-        results = [shown for left, _, _ in _sides(line) if (shown := _shown(left))]
+        results = [shown for left, _, _ in _sides(line) if (shown := format_or_none(left))]
         lines.append(f"{line.rstrip()} [{', '.join(results)}]" if results else line)
     return "\n".join(lines)
-
-
-def _shown(value: Fraction) -> str | None:
-    """Return a value as text; None if it has too many digits."""
-    try:
-        return format_decimal(value)
-    except (OverflowError, ValueError):
-        return None
 
 
 def _sides(text: str) -> Iterator[tuple[Fraction, Fraction, str]]:
