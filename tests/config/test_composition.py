@@ -82,6 +82,8 @@ NEEDED = {
     "algorithm/rm_probe": ["+needs.policy=sft", "+needs.reward=reward_model"],
     "algorithm/rm_bench": ["+needs.reward=reward_model"],
     "algorithm/prm": ["data=arithmetic", "+needs.policy=sft"],
+    "algorithm/self_training": ["data=arithmetic", "reward=verifier", "+needs.policy=sft"],
+    "algorithm/step_pairs": ["data=arithmetic", "+needs.policy=sft"],
     "algorithm/orm": ["data=arithmetic", "+needs.policy=sft"],
     "algorithm/step_report": ["data=arithmetic", "+needs.policy=sft", "+needs.judge=prm"],
     "algorithm/test_time": ["data=arithmetic", "reward=orm", "+needs.policy=sft", "+needs.orm=orm"],
