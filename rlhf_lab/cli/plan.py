@@ -73,6 +73,8 @@ def _check_single_job(words: Sequence[str]) -> compose.Command:
         raise ConfigError(f"plan needs a recipe; write for example {USAGE}")
     if len(command.configs) > 1:
         job = " ".join(f"{key}={literal(value)}" for key, value in command.jobs[0].items())
+        if command.study and command.study.until:
+            job += " study.until=null"  # otherwise the command plans further seeds until all claims are decided
         raise ConfigError(
             f"{command.recipe} is a sweep of {len(command.configs)} jobs; plan one of them, the first with: "
             f"python -m rlhf_lab plan {' '.join(command.overrides)} {job}"

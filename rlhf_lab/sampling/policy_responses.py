@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
+from rlhf_lab.core.types import Pair
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.training.run import Run
@@ -37,6 +39,27 @@ class PolicyResponses:
         selected = [prompts[int(i)] for i in indices]
         first, second = self.sample(selected, 2, f"reward_model/{split}") if selected else ([], [])
         return selected, first, second
+
+    def labelled_pairs(self, split: str, count: int) -> list[Pair]:
+        """Return pairs of responses to `count` prompts of a split, labelled by the simulated annotator of the data.
+
+        Pairs of equal responses and pairs without a label are left out. Without an annotator there are no pairs.
+        """
+        oracle = self.run.corpus.oracle
+        if not count or oracle is None:
+            return []
+        prompts, first, second = self.sample_pairs(split, count)
+        seed = self.run.seed(f"reward_model/labels/{split}") % 2**31
+        first_wins, p_first = oracle.prefer(prompts, first, second, seed=seed)
+        labelled = []
+        for prompt, a, b, a_wins, p in zip(prompts, first, second, first_wins, p_first, strict=True):
+            if a == b or math.isnan(p):  # equal responses are not a pair, NaN is no label
+                continue
+            if a_wins:
+                labelled.append(Pair(prompt, a, b, {"p_chosen": p}))
+            else:
+                labelled.append(Pair(prompt, b, a, {"p_chosen": 1 - p}))
+        return labelled
 
     def for_scale(self) -> tuple[list[str], list[str], list[int]]:
         """Return (prompts, responses, prompt indices), with two responses to each of some training prompts.

@@ -384,7 +384,7 @@ DATA = (
     ),
     Mutant(
         "on_policy_label_probability",
-        "RewardModelling._label_on_policy",
+        "PolicyResponses.labelled_pairs",
         "Pair(prompt, b, a, {'p_chosen': 1 - p})",
         "Pair(prompt, b, a, {'p_chosen': p})",
         "`ideal_accuracy` of on-policy pairs and DPO's ideal ranking read the wrong side",

@@ -13,6 +13,7 @@ CAMPAIGN = Path(__file__).resolve().parents[1] / "campaign" / "faults.py"
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="the campaign reads /proc and mounts tmpfs")
 def test_every_kind_of_fault_ends_equal_or_is_refused_with_an_explanation(tmp_path):
     page = tmp_path / "faults.md"

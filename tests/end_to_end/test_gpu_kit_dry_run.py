@@ -10,13 +10,8 @@ import pytest
 
 KIT = Path(__file__).parents[1] / "gpu" / "run.py"
 BLOCKS = ("numeric", "memory", "speed", "recipes", "resume", "transfer")
-# Blocks are shared between the test processes: together they take several minutes, most of them after the first.
-GROUPED = [
-    pytest.param(
-        name, marks=[pytest.mark.xdist_group(f"gpu kit {name}"), *([pytest.mark.long] if name != BLOCKS[0] else [])]
-    )
-    for name in BLOCKS
-]
+# Blocks are shared between the test processes: together they take several minutes.
+GROUPED = [pytest.param(name, marks=pytest.mark.xdist_group(f"gpu kit {name}")) for name in BLOCKS]
 pytestmark = pytest.mark.slow
 
 
@@ -26,6 +21,7 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("block", GROUPED)
 def test_every_case_of_a_block_runs_on_the_cpu(tmp_path, block):
     out = run(block, "--device", "cpu", "--tiny", "--results", str(tmp_path / "results"), "--scratch", str(tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,9 +10,12 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import spearmanr
 
-from rlhf_lab.algorithms.reward_models.criteria.criteria_reward import agreement, build, measure_pairs
+from rlhf_lab.algorithms.reward_models.criteria import criteria_reward
+from rlhf_lab.algorithms.reward_models.criteria.criteria_reward import agreement, build, in_gold_order, measure_pairs
 from rlhf_lab.algorithms.reward_models.criteria.settings import CriteriaRewardSettings
+from rlhf_lab.config.compose import check_command
 from rlhf_lab.core.errors import ArtifactError, ConfigError
+from rlhf_lab.core.types import Pair
 from rlhf_lab.data import reviews as reviews_data
 from rlhf_lab.data.world_settings import Reviews
 from rlhf_lab.evaluations.design_report import choice_metrics
@@ -185,6 +189,63 @@ def test_the_first_pairs_are_those_that_count(corpus, tmp_path):
     assert {k: v for k, v in few.items() if k.startswith("agreement/")} == {
         k: v for k, v in all_metrics.items() if k.startswith("agreement/")
     }
+
+
+def test_true_labels_order_the_pairs_by_gold():
+    def pair(chosen, rejected, gold_chosen, gold_rejected):
+        return Pair("q", chosen, rejected, {"gold_chosen": gold_chosen, "gold_rejected": gold_rejected})
+
+    ordered = in_gold_order([pair("a", "b", 2.0, 1.0), pair("c", "d", 1.0, 2.0), pair("e", "f", 1.0, 1.0)])
+    assert [(p.chosen, p.rejected) for p in ordered] == [("a", "b"), ("d", "c")]
+
+
+def test_true_labels_ignore_the_stored_order(corpus, tmp_path):
+    """If every pair is stored the other way round, fitted weights change their sign, unless the labels are the truth."""
+    swapped = replace(corpus, train=[Pair(pair.prompt, pair.rejected, pair.chosen) for pair in corpus.train])
+    for labels, sign in (("annotator", -1), ("gold", 1)):
+        stored, _ = make(corpus, tmp_path / f"{labels}_a", labels=labels)
+        reversed_, _ = make(swapped, tmp_path / f"{labels}_b", labels=labels)
+        weights = [stored[f"weight/{name}"] for name in REVIEWS]
+        assert any(weights)
+        assert [reversed_[f"weight/{name}"] for name in REVIEWS] == pytest.approx([sign * w for w in weights])
+
+
+def test_pairs_of_the_policy_replace_those_of_the_corpus(corpus, tmp_path, monkeypatch):
+    """The policy always names one line, and the annotator prefers the response that also gives the fix."""
+    fix = Pair(CHANGE, "Line 2 uses a wrong variable. Use price on line 2.", "Line 2 uses a wrong variable.")
+    asked = []
+
+    class Sampler:
+        def __init__(self, run):
+            pass
+
+        def labelled_pairs(self, split, count):
+            asked.append((split, count))
+            return [fix] * count
+
+    monkeypatch.setattr(criteria_reward, "PolicyResponses", Sampler)
+    metrics, _ = make(corpus, tmp_path, design="fitted", pairs_from="policy", max_pairs=40, validation_pairs=40)
+    assert asked == [("train", 40)] and metrics["pairs"] == 40
+    assert metrics["weight/gives_fixes"] > 0
+    assert metrics["weight/praise"] == 0  # equal in all pairs
+
+    monkeypatch.setattr(Sampler, "labelled_pairs", lambda self, split, count: [])
+    with pytest.raises(ConfigError, match="no training pair is left"):
+        make(corpus, tmp_path, pairs_from="policy", max_pairs=40)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algorithm.pairs_from=policy", "algorithm.max_pairs=10"], "samples from needs.policy; set it"),
+        (["+needs.policy=sft"], "needs.policy is used only by algorithm.pairs_from=policy"),
+        (["algorithm.pairs_from=policy", "+needs.policy=sft"], "needs the number of pairs to sample"),
+    ],
+)
+def test_pairs_of_the_policy_need_a_policy_and_a_number(overrides, message):
+    with pytest.raises(ConfigError) as error:
+        check_command(["+recipe=criteria_fitted", *overrides])
+    assert any(message in problem for problem in error.value.problems)
 
 
 def test_a_reward_of_another_domain_is_refused(tmp_path):

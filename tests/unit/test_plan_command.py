@@ -48,6 +48,7 @@ def test_a_plan_that_does_not_fit_says_what_does() -> None:
         (["+recipe=sft", "cards=big"], "cards=big is not a list of GB"),
         (["+recipe=sft", "card=24"], "card is not an option of plan; did you mean cards?"),
         (["+recipe=study/buffers"], r"plan \+recipe=study/buffers algorithm.buffer=current seed=0$"),
+        (["+recipe=study/reward_steps"], r"needs.design=criteria_fitted data.train_pairs=1600 study.until=null$"),
         (["table", "cards=8"], "accepts only to=FILE"),
         (["table", "recipes", "all"], "accepts only to=FILE, not all"),
     ],

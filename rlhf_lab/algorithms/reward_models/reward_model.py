@@ -7,7 +7,6 @@ Ensembles are in `reward_members.py`, the loss of a step in `reward_pairs.py`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -91,7 +90,7 @@ class RewardModelling(Algorithm):
         if on_policy and run.corpus.oracle is None:
             run.note(f"data={run.corpus.name} has no annotator: the reward model trains only on the corpus pairs")
         self.on_policy = on_policy if run.corpus.oracle else 0
-        pairs += self._label_on_policy("train", self.on_policy)
+        pairs += self.responses.labelled_pairs("train", self.on_policy)
         self.rows = [pair_rows(self.encoder, self._cut_context(pair), self.max_length) for pair in pairs]
         self.lengths = [pair_length(pair) for pair in self.rows]
         self.members = build_members(settings, run, self.encoder, len(self.rows))
@@ -112,24 +111,6 @@ class RewardModelling(Algorithm):
         names = ["model", *(f"member_{k}" for k in range(1, len(self.models)))]
         named_models = zip(names, self.models, strict=True)
         return {name: TrainedPart(model, self.settings.lr, muon) for name, model in named_models}
-
-    def _label_on_policy(self, split: str, count: int) -> list[Pair]:
-        """Sample `count` pairs of different policy responses to prompts of a split, labelled by the annotator."""
-        oracle = self.run.corpus.oracle
-        if not count or oracle is None:
-            return []
-        prompts, first, second = self.responses.sample_pairs(split, count)
-        seed = self.run.seed(f"reward_model/labels/{split}") % 2**31
-        first_wins, p_first = oracle.prefer(prompts, first, second, seed=seed)
-        labelled = []
-        for prompt, a, b, a_wins, p in zip(prompts, first, second, first_wins, p_first, strict=True):
-            if a == b or math.isnan(p):  # equal responses are not a pair, NaN is no label
-                continue
-            if a_wins:
-                labelled.append(Pair(prompt, a, b, {"p_chosen": p}))
-            else:
-                labelled.append(Pair(prompt, b, a, {"p_chosen": 1 - p}))
-        return labelled
 
     def collect(self, step: int) -> StepBatch:
         micros = []
@@ -236,7 +217,7 @@ class RewardModelling(Algorithm):
             audit["accuracy/averaged"] = audit_margins(margins(averaged, pairs), pairs)["accuracy"]
         if self.settings.confidence_weight:
             audit |= self._confidence_gains(reward, pairs)
-        on_policy = self._label_on_policy("test", HELD_OUT_PAIRS if self.on_policy else 0)
+        on_policy = self.responses.labelled_pairs("test", HELD_OUT_PAIRS if self.on_policy else 0)
         if on_policy:
             wins = margins(reward, on_policy) > 0
             audit["accuracy/on_policy"] = clustered_rate(wins.astype(float), prompt_ids(on_policy))

@@ -10,10 +10,12 @@ from scipy.stats import spearmanr
 
 from rlhf_lab.algorithms.reward_models.criteria.settings import CriteriaRewardSettings
 from rlhf_lab.core.arrays import FloatArray
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Pair
 from rlhf_lab.evaluations.reward_audit import audit_margins, prompt_ids, with_gold
 from rlhf_lab.rewards.criteria.model import CriteriaModel, bradley_terry_weights, hand_weighted, kept_criteria
 from rlhf_lab.rewards.criteria.sets import CriteriaSet, criteria_of
+from rlhf_lab.sampling.policy_responses import PolicyResponses
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.training.run import Result, Run
 
@@ -26,9 +28,23 @@ class CriteriaRewardMaking:
     def __init__(self, settings: CriteriaRewardSettings, run: Run):
         self.settings, self.run = settings, run
         self.criteria = criteria_of(run.data)
-        train = run.data.train[: settings.max_pairs or len(run.data.train)]
-        self.train_P2C = measure_pairs(self.criteria, train)
+        self.train_P2C = measure_pairs(self.criteria, self._training_pairs())
         self.heldout = with_gold(run.data.test[: settings.heldout_pairs], run.data.oracle)
+
+    def _training_pairs(self) -> list[Pair]:
+        settings, run = self.settings, self.run
+        if settings.pairs_from == "policy":
+            pairs = PolicyResponses(run).labelled_pairs("train", settings.max_pairs)
+        else:
+            pairs = list(run.data.train[: settings.max_pairs or len(run.data.train)])
+        if settings.labels == "gold":
+            pairs = in_gold_order(with_gold(pairs, run.data.oracle))
+        if not pairs:
+            raise ConfigError(
+                f"no training pair is left of algorithm.max_pairs={settings.max_pairs}: all responses of a pair are "
+                "equal or tied; sample more pairs, or use algorithm.pairs_from=corpus"
+            )
+        return pairs
 
     def finish(self) -> Result:
         """Construct the reward, measure it on held-out pairs and write it."""
@@ -77,6 +93,22 @@ class CriteriaRewardMaking:
             "criteria_kept": int(np.count_nonzero(model.weights)),
             "pairs": len(self.train_P2C),
         }
+
+
+def in_gold_order(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the pairs with the response of higher gold reward as the chosen one, without ties.
+
+    Args:
+        pairs: pairs with `gold_chosen` and `gold_rejected` in their meta.
+    """
+    ordered = []
+    for pair in pairs:
+        difference = pair.meta["gold_chosen"] - pair.meta["gold_rejected"]
+        if difference > 0:
+            ordered.append(pair)
+        elif difference < 0:
+            ordered.append(Pair(pair.prompt, pair.rejected, pair.chosen))
+    return ordered
 
 
 def measure_pairs(criteria: CriteriaSet, pairs: Sequence[Pair]) -> FloatArray:
