@@ -17,6 +17,7 @@ GROUPS = (
 COMMANDS = {
     "demo": "rlhf_lab.cli.commands:demo_command",
     "ablations": "rlhf_lab.cli.commands:ablations_command",
+    "transfer": "rlhf_lab.cli.commands:transfer_command",
     "report": "rlhf_lab.cli.commands:report_command",
     "audit": "rlhf_lab.cli.commands:audit_command",
     "rescore": "rlhf_lab.cli.commands:rescore_command",

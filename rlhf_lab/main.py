@@ -5,6 +5,7 @@
     python -m rlhf_lab +recipe=dpo_iterative       run one; add overrides such as model=small algorithm.beta=0.1
     python -m rlhf_lab +recipe=study/buffers       run a study: a sweep that ends in one table and one plot
     python -m rlhf_lab ablations [size=quick]      run the four ablations of the design; one page
+    python -m rlhf_lab transfer [size=quick]       measure one reward design in several domains; one table
     python -m rlhf_lab report DIR                  write the report of a run or study, finished or not
     python -m rlhf_lab monitor DIR                 check a run's samples for reward hacking; add settings such as z=3
     python -m rlhf_lab plan +recipe=dpo model=gpt2 show the memory that each stage needs; plan table for 117M to 70B

@@ -86,9 +86,23 @@ def ablations_command(arguments: Sequence[str]) -> RecipeCommands:
     seed=0,1, apply to each of them. The same command continues after Ctrl-C. outputs/ablations/SIZE/report.html has the
     answer, the claims and the figure of each study; report.md has the same text.
     """
-    from rlhf_lab.cli.ablations import prepare
+    from rlhf_lab.cli.study_sets import ABLATIONS, prepare
 
-    return prepare(arguments)
+    return prepare(ABLATIONS, arguments)
+
+
+def transfer_command(arguments: Sequence[str]) -> RecipeCommands:
+    """`transfer [size=smoke | quick | full] [override …]`: measure one reward design in several domains; one table.
+
+    The designs are hand weights on named criteria, calibrated and fitted weights, and a learned reward model, on three
+    volumes of labels. The domains are assistant responses, code review and, with the pack of speech, clips: the studies
+    reward_transfer_text, reward_transfer and reward_transfer_speech. The default size is full, about 90 minutes on
+    2 cores; quick takes about 25. Overrides, such as study.processes=1 or seed=0,1, apply to each of them. The same
+    command continues after Ctrl-C. outputs/transfer/SIZE/report.html begins with the table; report.md has the same.
+    """
+    from rlhf_lab.cli.study_sets import TRANSFER, prepare
+
+    return prepare(TRANSFER, arguments)
 
 
 def attack_command(arguments: Sequence[str]) -> RecipeCommand:

@@ -196,7 +196,18 @@ def test_a_sub_command_that_needs_words_prints_its_usage_and_is_wrong_input(name
     ran = []
     monkeypatch.setitem(COMMANDS, name, functools.wraps(COMMANDS[name])(lambda words: ran.append(list(words))))
     status, out = command_inside(tmp_path, name)
-    optional = {"ablations", "attack", "dashboard", "demo", "sandbox", "parler", "vllm", "doctor", "explain"}
+    optional = {
+        "ablations",
+        "attack",
+        "dashboard",
+        "demo",
+        "sandbox",
+        "parler",
+        "vllm",
+        "doctor",
+        "explain",
+        "transfer",
+    }
     assert needs_words(name) == (name not in optional)
     if needs_words(name):
         assert status == 2 and out.startswith(description_of(name).splitlines()[0][:40]) and not ran

@@ -200,7 +200,7 @@ def test_true_labels_order_the_pairs_by_gold():
 
 
 def test_true_labels_ignore_the_stored_order(corpus, tmp_path):
-    """If every pair is stored the other way round, fitted weights change their sign, unless the labels are the truth."""
+    """If all pairs are stored the other way round, fitted weights change their sign, unless gold orders the pairs."""
     swapped = replace(corpus, train=[Pair(pair.prompt, pair.rejected, pair.chosen) for pair in corpus.train])
     for labels, sign in (("annotator", -1), ("gold", 1)):
         stored, _ = make(corpus, tmp_path / f"{labels}_a", labels=labels)

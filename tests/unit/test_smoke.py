@@ -92,6 +92,8 @@ def test_every_recipe_is_small_with_a_real_model(tmp_path, monkeypatch):
         data = replaced.get(registry.kind_of("data", checked(recipe).data), PAIRS)
         if "rubric" in recipe or "attribute" in recipe:
             data = ("data=graded", "data.path=pairs.jsonl")
+        if recipe in ("criteria_fitted_gold", "criteria_on_policy", "criteria_on_policy_gold"):
+            data = ()  # only a world knows gold, and how its annotator labels new responses
         labels = ("algorithm.labels=perturbed",) if recipe == "prm" else ()
         labels += ("++stages.prm.algorithm.labels=perturbed",) if recipe == "step_report" else ()
         if recipe in ("eval_suite", "domain_assistant"):

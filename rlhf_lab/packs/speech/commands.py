@@ -15,6 +15,7 @@ def parler_command(arguments: Sequence[str]) -> None:
     audio of sampled clips. Each row of the file has `text` and `description`. `guard=FILE.py:NAME floor=-0.5` refuses
     clips whose value of a second function is below the floor. More options: `rounds=3 clips=4 beta=0.1
     lr=1e-5 epochs=1 pairs_per_step=4 length=sum temperature=1 max_frames=860 dtype=float32 device=cpu seed=0`.
+    The same command continues after an interruption, from the last complete round.
     See docs/speech/parler.md.
     """
     from rlhf_lab.packs.speech.parler.command import run

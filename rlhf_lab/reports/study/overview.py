@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlhf_lab.core.files import make_dir, write_text
@@ -13,6 +13,7 @@ from rlhf_lab.reports.sections import PageSection, ReportPage
 from rlhf_lab.reports.study.header import claim_rows
 from rlhf_lab.reports.study.metric_tables import level_dots
 from rlhf_lab.reports.study.results import StudyResults
+from rlhf_lab.results.wording import compact, judged_title, markdown_row
 from rlhf_lab.studies.frame import is_study, read_study
 from rlhf_lab.studies.verdict import CLAIM_HEADINGS, verdict_markdown
 
@@ -34,7 +35,24 @@ class OverviewEntry:
     results: StudyResults | None
 
 
-def write_overview(directory: Path, title: str, studies: Mapping[str, Path], note: str) -> Path:
+@dataclass(frozen=True)
+class JointTable:
+    """Table of one metric over all studies.
+
+    Attributes:
+        title: title of the metric.
+        headings: "study", the heading of the values of `by`, and a label per level.
+        rows: name of the study, value of `by`, and the mean of each level with its interval.
+    """
+
+    title: str
+    headings: list[str]
+    rows: list[list[str]]
+
+
+def write_overview(
+    directory: Path, title: str, studies: Mapping[str, Path], note: str, *, has_table: bool = False
+) -> Path:
     """Write the page of several studies, as HTML and Markdown. Return the path of the HTML.
 
     Args:
@@ -42,18 +60,46 @@ def write_overview(directory: Path, title: str, studies: Mapping[str, Path], not
         title: title of the page.
         studies: name of a recipe → directory of its study, which may be incomplete or missing.
         note: sentence about the selection of studies; may be empty.
+        has_table: True to begin with one table of the primary metric: a row per study and value of `by`, and a column
+            per level.
     """
     entries = []
     for name, path in studies.items():
         results = StudyResults(read_study(path)) if is_study(path) else None
         entries.append(OverviewEntry(name, path, results))
+    table = _joint_table(entries) if has_table else None
     make_dir(directory)
-    write_text(directory / MARKDOWN, _markdown(directory, title, entries, note))
+    write_text(directory / MARKDOWN, _markdown(directory, title, entries, note, table))
     # Numbered, because the id of a section must be a word.
     sections = {f"study_{number}": _section(directory, entry) for number, entry in enumerate(entries, start=1)}
     header = PageSection(title, note)
+    if table:
+        header = replace(header, template=f"{__package__}:joint_table.html.j2", values={"table": table})
     page = ReportPage(title, {"header": header, **sections}, f"The same text: {MARKDOWN}.")
     return write_page(directory / PAGE, page)
+
+
+def _joint_table(entries: Sequence[OverviewEntry]) -> JointTable | None:
+    """Return the table of the primary metric of all studies that have run; None if none has."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    titles: list[str] = []
+    for entry in entries:
+        if entry.results is None:
+            continue
+        study = entry.results.study
+        name = entry.name.rpartition("/")[2]
+        for section in entry.results.comparisons:
+            if section.metric != study.primary:
+                continue
+            titles.append(judged_title(section.metric, study.has_gold))
+            means = {study.label(row.level): compact(row.mean) for row in section.rows}
+            rows[name, study.panel_label(section.by) if study.by else ""] = means
+    if not rows:
+        return None
+    # Levels have different names in different studies, but the same label.
+    labels = list(dict.fromkeys(label for means in rows.values() for label in means))
+    cells = [[name, panel, *(means.get(label, "–") for label in labels)] for (name, panel), means in rows.items()]
+    return JointTable(" / ".join(dict.fromkeys(titles)), ["study", "", *labels], cells)
 
 
 def _section(directory: Path, entry: OverviewEntry) -> PageSection:
@@ -83,11 +129,14 @@ def _link(directory: Path, entry: OverviewEntry) -> str:
     return os.path.relpath(entry.directory / "report.html", directory)
 
 
-def _markdown(directory: Path, title: str, entries: list[OverviewEntry], note: str) -> str:
+def _markdown(directory: Path, title: str, entries: list[OverviewEntry], note: str, table: JointTable | None) -> str:
     """Return the page as Markdown."""
     parts = [f"# {title}\n"]
     if note:
         parts.append(f"{note}\n")
+    if table:
+        lines = [table.headings, ["---", "---"] + ["---:"] * (len(table.headings) - 2), *table.rows]
+        parts += [f"{table.title}, mean over seeds:\n", "\n".join(markdown_row(line) for line in lines) + "\n"]
     for entry in entries:
         if entry.results is None:
             parts.append(f"## {entry.name}\n\nThis study has not run.\n")

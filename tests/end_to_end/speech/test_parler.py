@@ -15,7 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.pinned_packages import EnvironmentMissing
 from rlhf_lab.losses.preference import PairLogps, dpo
 from rlhf_lab.packs.speech.parler import environment, model, worker  # noqa: F401  what the process runs can be imported
@@ -166,25 +168,56 @@ def test_rounds_of_dpo_raise_the_reward(parler):
     assert rounds[-1].reward == pytest.approx(-rounds[-1].seconds)
 
 
-def test_the_command_trains_and_saves(packages, tiny, tmp_path):
+def test_the_command_trains_and_continues_after_an_interruption(packages, tiny, tmp_path):
+    """The reward fails in the second round; the same command then goes on from the first, to the same weights."""
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(prompt._asdict()) + "\n" for prompt in PROMPTS))
-    (tmp_path / "mine.py").write_text("def brevity(prompts, audio):\n    return [-clip.seconds for clip in audio]\n")
+    (tmp_path / "mine.py").write_text(
+        "import os\n"
+        "from pathlib import Path\n\n"
+        "def brevity(prompts, audio):\n"
+        "    calls = Path(os.environ['CALLS'])\n"
+        "    calls.write_text(calls.read_text() + 'x')\n"
+        "    if calls.read_text() == os.environ['FAILS_AT']:\n"
+        "        raise RuntimeError('no recogniser')\n"
+        "    return [-clip.seconds for clip in audio]\n"
+    )
     options = {
         "model": tiny,
         "prompts": tmp_path / "prompts.jsonl",
         "reward": f"{tmp_path / 'mine.py'}:brevity",
-        "to": tmp_path / "out",
         "folder": packages,
-        "rounds": 1,
+        "rounds": 2,
         "clips": 12,
         "max_frames": 40,
+        "lr": 1e-3,
     }
-    words = [f"{name}={value}" for name, value in options.items()]
-    command = [sys.executable, "-m", "rlhf_lab", "parler", "dpo", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=dict(os.environ))
-    assert done.returncode == 0, done.stdout + done.stderr
-    row = json.loads((tmp_path / "out" / "rounds.jsonl").read_text())
-    assert row["round"] == 1 and row["pairs"] > 0 and 0.69 < row["loss"] < 0.7
-    assert (tmp_path / "out" / "model" / "config.json").is_file()
-    again = subprocess.run(command, capture_output=True, text=True, timeout=60, env=dict(os.environ))
-    assert again.returncode == 2 and "is not empty; name a new directory" in again.stdout
+
+    def run(to: str, *, fails_at: str = "never", **changed) -> subprocess.CompletedProcess[str]:
+        calls = tmp_path / f"calls_{to}"
+        calls.touch()
+        words = [f"{name}={value}" for name, value in {**options, "to": tmp_path / to, **changed}.items()]
+        command = [sys.executable, "-m", "rlhf_lab", "parler", "dpo", *words]
+        variables = {**os.environ, "CALLS": str(calls), "FAILS_AT": fails_at}
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, env=variables)
+
+    whole = run("whole")
+    assert whole.returncode == 0, whole.stdout + whole.stderr
+    rows = read_jsonl(tmp_path / "whole" / "rounds.jsonl")
+    assert [row["round"] for row in rows] == [1, 2] and rows[0]["pairs"] > 0 and 0.69 < rows[0]["loss"] < 0.7
+    assert not (tmp_path / "whole" / "model" / "optimizer.pt").exists()
+
+    stopped = run("resumed", fails_at="xx")
+    assert stopped.returncode == 1 and "no recogniser" in stopped.stdout + stopped.stderr
+    assert len(read_jsonl(tmp_path / "resumed" / "rounds.jsonl")) == 1
+    other = run("resumed", lr=1e-4)
+    assert other.returncode == 2 and "other values of lr" in other.stdout
+    resumed = run("resumed")
+    assert resumed.returncode == 0 and "continuing after round 1 of 2" in resumed.stdout
+    assert read_jsonl(tmp_path / "resumed" / "rounds.jsonl") == rows
+    weights = [load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "resumed")]
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+    assert "all 2 rounds are finished" in run("resumed").stdout
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    refused = run("mine")
+    assert refused.returncode == 2 and "is not empty" in refused.stdout

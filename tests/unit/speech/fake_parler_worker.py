@@ -19,7 +19,7 @@ class Fake:
     def load(self, arrays, *, directory, dtype, device, description_tokenizer):
         return {"codebooks": 2, "size": 4, "rate": 8000, "trained": 1}, {}
 
-    def save(self, arrays, *, directory):
+    def save(self, arrays, *, directory, with_optimizer):
         raise OSError("no room")
 
     def generate(self, arrays, *, prompts, clips, max_frames, temperature, seeds):

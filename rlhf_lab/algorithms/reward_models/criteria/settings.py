@@ -76,9 +76,10 @@ class CriteriaRewardSettings(StageSettings):
 
     @property
     def requirements(self) -> Requirements:
-        sampled = (Capability.TEXT, Capability.TRUE_REWARD) if self.pairs_from == "policy" else ()
-        gold = (Capability.TRUE_REWARD,) if self.labels == "gold" else ()
-        return (*super().requirements, *sampled, *gold)
+        text = (Capability.TEXT,) if self.pairs_from == "policy" else ()
+        # New responses are labelled by the annotator of a world, which also knows the true reward.
+        needs_world = self.pairs_from == "policy" or self.labels == "gold"
+        return (*super().requirements, *text, *((Capability.TRUE_REWARD,) if needs_world else ()))
 
     def rules(self) -> tuple[Rule, ...]:
         return (

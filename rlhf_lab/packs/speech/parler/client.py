@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -182,10 +182,21 @@ class Parler:
         self.codebooks, self.size = values["codebooks"], values["size"]
         self.rate, self.trained = values["rate"], values["trained"]
 
-    def save(self, directory: Path) -> None:
-        """Write the model and its tokenizers in Hugging Face format, atomically."""
+    def save(self, directory: Path, *, with_optimizer: bool = False, files: Mapping[str, str] | None = None) -> None:
+        """Write the model and its tokenizers in Hugging Face format, atomically.
+
+        Args:
+            with_optimizer: True to write the state of the optimizer too, for `load_optimizer`.
+            files: name → text of further files in the directory.
+        """
         with replacing(Path(directory)) as temporary:
-            self._ask("save", {"directory": str(temporary)})
+            self._ask("save", {"directory": str(temporary), "with_optimizer": with_optimizer})
+            for name, text in (files or {}).items():
+                (temporary / name).write_text(text, encoding="utf-8")
+
+    def load_optimizer(self, directory: Path) -> None:
+        """Read the state of the optimizer from a directory that `save` wrote with it."""
+        self._ask("load_optimizer", {"directory": str(directory)})
 
     def generate(
         self, prompts: Sequence[SpeechPrompt], *, clips: int = 1, seed: int = 0, temperature: float = 1.0

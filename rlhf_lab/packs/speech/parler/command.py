@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from rlhf_lab.config import schema
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.core.files import append_jsonl, make_dir
+from rlhf_lab.core.files import file_digest
 from rlhf_lab.core.user_code import load_from_file, names_object
 from rlhf_lab.core.yaml_files import parse_yaml
 from rlhf_lab.packs.speech.parler.environment import PARLER, set_up
 
 if TYPE_CHECKING:
     from rlhf_lab.packs.speech.parler.client import SpeechPrompt
+    from rlhf_lab.packs.speech.parler.rounds import DpoSettings
 
 USAGE = "parler takes setup, dpo or no action, for example: python -m rlhf_lab parler setup"
 DPO_USAGE = "parler dpo model=MODEL prompts=FILE.jsonl reward=FILE.py:NAME to=DIR"
@@ -81,6 +82,7 @@ def _report(options: ParlerSetupOptions) -> None:
 def _train(values: dict[str, Any]) -> None:
     # imported here because they import torch, which takes seconds and is not needed to reject a wrong command
     from rlhf_lab.packs.speech.parler.client import Parler
+    from rlhf_lab.packs.speech.parler.progress import TrainingProgress
     from rlhf_lab.packs.speech.parler.rounds import DpoSettings, run_dpo
 
     # one command line sets two classes: options with a name of DpoSettings go there, the rest to DpoOptions
@@ -96,34 +98,50 @@ def _train(values: dict[str, Any]) -> None:
             named = getattr(options, name)
             if named is not None and not names_object(named):
                 problems.append(f"{name}={named} must name a function in a file: {name}=my_rewards.py:loudness")
-        if options.to is not None and Path(options.to).exists() and any(Path(options.to).iterdir()):
-            problems.append(f"to={options.to} is not empty; name a new directory")
     if problems:
         raise ConfigError(problems)
     prompts = read_prompts(Path(options.prompts))
     reward = load_from_file("reward", options.reward)
     guard = load_from_file("guard", options.guard) if options.guard else None
-    directory = Path(options.to)
-    make_dir(directory)
+    progress = TrainingProgress(Path(options.to), _origin(settings, options))
+    finished = len(progress.rounds)
+    if finished == settings.rounds:
+        console.print(f"all {finished} rounds are finished: {progress.model}", markup=False, soft_wrap=True)
+        return
+    if finished:
+        console.print(f"continuing after round {finished} of {settings.rounds}", markup=False, soft_wrap=True)
     with Parler(
-        options.model,
+        str(progress.model) if finished else options.model,
         dtype=options.dtype,
         device=options.device,
-        description_tokenizer=options.description_tokenizer,
+        description_tokenizer=None if finished else options.description_tokenizer,
         max_frames=options.max_frames,
         timeout_s=options.timeout_s,
         directory=Path(options.folder) if options.folder else None,
     ) as parler:
-        for metrics in run_dpo(parler, prompts, reward, settings, guard):
-            # saved after every round, so that an interrupted training keeps its last complete round
-            append_jsonl(directory / "rounds.jsonl", [dataclasses.asdict(metrics)])
-            parler.save(directory / "model")
+        if finished:
+            parler.load_optimizer(progress.model)
+        for metrics in run_dpo(parler, prompts, reward, settings, guard, finished=finished):
+            progress.save(parler, metrics, is_last=metrics.round == settings.rounds)
             rewards = f"reward {metrics.reward:.3f} (best {metrics.reward_best:.3f}, worst {metrics.reward_worst:.3f})"
             training = f"{metrics.pairs} pairs, loss {metrics.loss:.3f}, margin {metrics.margin:.3f}"
             if guard:
                 rewards += f", {metrics.refused:.0%} refused by the guard"
             console.print(f"round {metrics.round}: {rewards}, {training}", markup=False, soft_wrap=True)
-    console.print(f"model: {directory / 'model'}", markup=False, soft_wrap=True)
+    console.print(f"model: {progress.model}", markup=False, soft_wrap=True)
+
+
+def _origin(settings: DpoSettings, options: DpoOptions) -> dict[str, Any]:
+    """Return what decides the result of a training: its settings, and digests of the files that it reads."""
+    origin = {**dataclasses.asdict(settings), "model": options.model, "max_frames": options.max_frames}
+    origin |= {"dtype": options.dtype, "description_tokenizer": options.description_tokenizer}
+    origin["prompts"] = file_digest(Path(options.prompts or ""))
+    for name in ("reward", "guard"):
+        named = getattr(options, name)
+        if named:
+            path, _, function = named.rpartition(":")
+            origin[name] = f"{file_digest(Path(path))}:{function}"
+    return origin
 
 
 def read_prompts(path: Path) -> list[SpeechPrompt]:

@@ -29,6 +29,8 @@ from rlhf_lab.packs.speech.parler.columns import (
 
 DESCRIPTIONS = "description_tokenizer"
 """Name of the directory of the description tokenizer, inside the directory of a saved model."""
+OPTIMIZER = "optimizer.pt"
+"""Name of the file with the state of the optimizer, inside the directory of a saved model."""
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
@@ -83,11 +85,19 @@ class ParlerModel:
         descriptions = AutoTokenizer.from_pretrained(named, trust_remote_code=False) if named else prompts
         return cls(model, prompts, descriptions)
 
-    def save(self, directory: Path) -> None:
-        """Write weights, configuration and tokenizers, but not the optimizer state."""
+    def save(self, directory: Path, *, with_optimizer: bool = False) -> None:
+        """Write weights, configuration and tokenizers and, with `with_optimizer`, the state of the optimizer."""
         self.model.save_pretrained(directory)
         self.prompt_tokenizer.save_pretrained(directory)
         self.description_tokenizer.save_pretrained(directory / DESCRIPTIONS)
+        if with_optimizer and self.optimizer is not None:
+            torch.save(self.optimizer.state_dict(), directory / OPTIMIZER)
+
+    def load_optimizer(self, directory: Path) -> None:
+        """Read the state of the optimizer that `save` wrote."""
+        self.optimizer = torch.optim.AdamW(self.trained())
+        state = torch.load(directory / OPTIMIZER, weights_only=True)
+        self.optimizer.load_state_dict(state)
 
     def trained(self) -> list[torch.nn.Parameter]:
         """Return the trained parameters: the decoder, the prompt embedding and the projection of descriptions."""

@@ -106,14 +106,18 @@ def run_dpo(
     reward: AudioReward,
     settings: DpoSettings,
     guard: AudioReward | None = None,
+    *,
+    finished: int = 0,
 ) -> Iterator[RoundMetrics]:
     """Train the model in the worker; `parler.save` writes it. Yields the metrics of each finished round.
 
     Args:
+        finished: number of rounds that the model and the optimizer in the worker have been trained already. Random
+            numbers depend on the seed and the number of the round, so a resumed training equals an uninterrupted one.
         guard: function like `reward`, such as minus the word error rate of a recogniser. A clip whose value is below
             `settings.floor` is never chosen over another one.
     """
-    for index in range(settings.rounds):
+    for index in range(finished, settings.rounds):
         yield _round(parler, prompts, reward, settings, index, guard)
 
 

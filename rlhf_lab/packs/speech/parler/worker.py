@@ -53,8 +53,12 @@ class Worker:
         values = {"codebooks": codebooks.count, "size": codebooks.size, "rate": self.model.rate, "trained": trained}
         return values, {}
 
-    def save(self, arrays: Arrays, *, directory: str) -> Answer:
-        self.model.save(Path(directory))
+    def save(self, arrays: Arrays, *, directory: str, with_optimizer: bool) -> Answer:
+        self.model.save(Path(directory), with_optimizer=with_optimizer)
+        return {}, {}
+
+    def load_optimizer(self, arrays: Arrays, *, directory: str) -> Answer:
+        self.model.load_optimizer(Path(directory))
         return {}, {}
 
     def generate(
@@ -117,7 +121,7 @@ class Worker:
         return {}, {"samples": np.concatenate([*audio, np.zeros(0, np.float32)]), "samples_N": samples_N}
 
 
-VERBS = ("make_tiny", "load", "save", "generate", "logps", "backward", "step", "decode")
+VERBS = ("make_tiny", "load", "save", "load_optimizer", "generate", "logps", "backward", "step", "decode")
 
 
 def main() -> None:

@@ -1,8 +1,9 @@
-"""`ablations`: the four ablations of the design, one after another, and one page about all of them."""
+"""`ablations` and `transfer`: several studies, one after another, and one page about all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_lab.cli.recipe_command import RecipeCommand, RecipeCommands
@@ -12,13 +13,41 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.studies.replication import list_in_words
 from rlhf_lab.sweeps.sweep import study_dir
 
-RECIPES = ("study/ensemble_lambda", "study/buffers", "study/mix_ratio", "study/reward_weights")
-"""Studies, in the order in which they run. Recipes of a pack that is not installed are left out."""
 SIZES = {"smoke": "size=smoke", "quick": "study.size=quick", "full": ""}
 """Size → override of a study."""
 
 
-def prepare(arguments: Sequence[str]) -> RecipeCommands:
+@dataclass(frozen=True)
+class StudySet:
+    """Studies that a command runs.
+
+    Attributes:
+        command: name of the command, and of the directory of its page.
+        title: title of the page.
+        recipes: studies in the order in which they run. Recipes of a pack that is not installed are left out.
+        has_table: True if the studies compare the same levels by the same metric, so that one table shows all of them.
+    """
+
+    command: str
+    title: str
+    recipes: tuple[str, ...]
+    has_table: bool = False
+
+
+ABLATIONS = StudySet(
+    "ablations",
+    "Ablations",
+    ("study/ensemble_lambda", "study/buffers", "study/mix_ratio", "study/reward_weights"),
+)
+TRANSFER = StudySet(
+    "transfer",
+    "One reward design in several domains",
+    ("study/reward_transfer_text", "study/reward_transfer", "study/reward_transfer_speech"),
+    has_table=True,
+)
+
+
+def prepare(studies: StudySet, arguments: Sequence[str]) -> RecipeCommands:
     """Check the commands of all studies, and return them with the function that writes their page.
 
     Args:
@@ -30,17 +59,17 @@ def prepare(arguments: Sequence[str]) -> RecipeCommands:
     if size not in SIZES:
         raise ConfigError(f"size={size} is not one of {', '.join(SIZES)}")
     if wrong := [word for word in overrides if word.startswith(("-", "+recipe="))]:
-        raise ConfigError(f"{' '.join(wrong)}: ablations takes a size and overrides of settings; remove it")
-    installed = [name for name in RECIPES if name in inventory.recipes()]
-    notes = _notes(installed, size)
+        raise ConfigError(f"{' '.join(wrong)}: {studies.command} takes a size and overrides of settings; remove it")
+    installed = [name for name in studies.recipes if name in inventory.recipes()]
+    notes = _notes(studies, installed, size)
     for note in notes:
         console.inform(f"note: {note}", markup=False, soft_wrap=True)
     commands = [RecipeCommand(_words(name, size, overrides)) for name in installed]
     # All of them are checked before the first one starts.
     checked = [compose.check_command(command.words) for command in commands]
     directories = {name: study_dir(command) for name, command in zip(installed, checked, strict=True)}
-    page_dir = Path(checked[0].configs[0].outputs) / "ablations" / size
-    return RecipeCommands(commands, lambda: _write_page(page_dir, size, directories, notes))
+    page_dir = Path(checked[0].configs[0].outputs) / studies.command / size
+    return RecipeCommands(commands, lambda: _write_page(studies, page_dir, size, directories, notes))
 
 
 def _words(name: str, size: str, overrides: Sequence[str]) -> list[str]:
@@ -54,19 +83,22 @@ def _has_quick_size(name: str) -> bool:
     return bool(compose.recipe_values(name)["study"].get("quick"))
 
 
-def _notes(installed: Sequence[str], size: str) -> list[str]:
+def _notes(studies: StudySet, installed: Sequence[str], size: str) -> list[str]:
     """Return which studies are left out, and which run at another size."""
     notes = []
-    if missing := [name for name in RECIPES if name not in installed]:
+    if missing := [name for name in studies.recipes if name not in installed]:
         notes.append(f"{list_in_words(missing)} is left out: its pack is not installed.")
     if size == "quick" and (without := [name for name in installed if not _has_quick_size(name)]):
         notes.append(f"{list_in_words(without)} has no quick size and runs in full.")
     return notes
 
 
-def _write_page(directory: Path, size: str, studies: Mapping[str, Path], notes: Sequence[str]) -> None:
+def _write_page(
+    studies: StudySet, directory: Path, size: str, directories: Mapping[str, Path], notes: Sequence[str]
+) -> None:
     """Write the page of all studies, complete or not, and print its path."""
     from rlhf_lab.reports.study.overview import write_overview  # imports the figures
 
-    page = write_overview(directory, f"Ablations, {size} size", studies, " ".join(notes))
-    console.print(f"ablations  {page}", soft_wrap=True)
+    title = f"{studies.title}, {size} size"
+    page = write_overview(directory, title, directories, " ".join(notes), has_table=studies.has_table)
+    console.print(f"{studies.command}  {page}", soft_wrap=True)

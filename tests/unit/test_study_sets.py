@@ -1,4 +1,4 @@
-"""The command that runs the ablations of the design: its studies, their sizes, and the page about all of them."""
+"""Commands that run several studies: their sizes, and the page about all of them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from support import command_inside
 from synthetic_runs import write_study
 
 from rlhf_lab import main
-from rlhf_lab.cli import ablations
 from rlhf_lab.cli.recipe_command import RecipeCommand, RecipeCommands
+from rlhf_lab.cli.study_sets import ABLATIONS, TRANSFER, prepare
 from rlhf_lab.config import inventory
+from rlhf_lab.config.compose import check_command
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.reports.study.overview import write_overview
 from rlhf_lab.studies.frame import read_study
@@ -22,7 +23,7 @@ from rlhf_lab.studies.verdict import verdicts
 def test_every_study_gets_the_size_that_it_has(monkeypatch, tmp_path):
     recipes = {name: path for name, path in inventory.recipes().items() if name != "study/mix_ratio"}
     monkeypatch.setattr(inventory, "recipes", lambda: recipes)
-    prepared = ablations.prepare(["size=quick", f"outputs={tmp_path}", "study.processes=1"])
+    prepared = prepare(ABLATIONS, ["size=quick", f"outputs={tmp_path}", "study.processes=1"])
     rest = [f"outputs={tmp_path}", "study.processes=1"]
     assert [command.words for command in prepared.commands] == [
         ["+recipe=study/ensemble_lambda", "study.size=quick", *rest],
@@ -46,7 +47,7 @@ def test_every_study_gets_the_size_that_it_has(monkeypatch, tmp_path):
 )
 def test_wrong_arguments_are_refused_before_anything_runs(arguments, message):
     with pytest.raises(ConfigError) as error:
-        ablations.prepare(arguments)
+        prepare(ABLATIONS, arguments)
     assert any(message in problem for problem in error.value.problems)
 
 
@@ -84,6 +85,35 @@ def test_the_page_has_answer_claims_figure_and_link_of_each_study(tmp_path):
     assert f"**{row.verdict}**" in text
 
 
+def test_one_table_shows_all_domains(tmp_path):
+    """A row per domain and volume, a column per design; a study that has not run has no row."""
+    directory = write_study(tmp_path)
+    study = read_study(directory)
+    studies = {"study/one": directory, "study/two": directory, "study/absent": tmp_path / "absent"}
+    page = write_overview(tmp_path / "transfer/full", "Transfer", studies, "", has_table=True)
+    text = page.with_suffix(".md").read_text()
+    labels = [study.label(level) for level in study.levels]
+    assert f"| study |  | {' | '.join(labels)} |" in text
+    rows = [line for line in text.splitlines() if line.startswith(("| one |", "| two |", "| absent |"))]
+    assert [row.split(" | ")[0] for row in rows] == ["| one", "| two"]
+    means = [
+        f"{study.completed[study.completed['level'] == level][study.primary].mean():.2f}" for level in study.levels
+    ]
+    for mean in means:
+        assert mean.replace("-", "−").removeprefix("0") in rows[0]
+    assert page.read_text().index('aria-label="table"') < page.read_text().index("Full page of study/one")
+
+
+def test_the_domains_share_levels_and_metric():
+    """Otherwise the table would have a column per study."""
+    installed = [name for name in TRANSFER.recipes if name in inventory.recipes()]
+    studies = [check_command([f"+recipe={name}"]).study for name in installed]
+    assert len(studies) >= 2
+    assert len({study.metrics[0] for study in studies}) == 1
+    labels = [{study.labels[study.compare][level] for level in study.sweep[study.compare]} for study in studies]
+    assert all(of_study == labels[0] for of_study in labels)
+
+
 @pytest.mark.slow
 @pytest.mark.long
 def test_the_ablations_run_and_end_in_one_page(tmp_path):
@@ -92,6 +122,6 @@ def test_the_ablations_run_and_end_in_one_page(tmp_path):
     assert status == 0, printed
     page = tmp_path / "outputs/ablations/smoke/report.html"
     assert f"ablations  {page.relative_to(tmp_path)}" in printed
-    for name in (name for name in ablations.RECIPES if name in inventory.recipes()):
+    for name in (name for name in ABLATIONS.recipes if name in inventory.recipes()):
         assert f"Full page of {name}" in page.read_text()
     assert "has not run" not in page.read_text()
