@@ -150,6 +150,7 @@ def test_two_machines_train_together(fresh, lab, sized):
     assert sum(output.count("  reuse") for output in again) == 2
 
 
+@pytest.mark.long
 def test_two_machines_of_accelerate(fresh, lab, sized):
     """The second machine has the same config file and its own rank; MULTI_GPU without a plug-in is DDP."""
     values = {"num_machines": 2, "main_process_ip": "127.0.0.1", "main_process_port": free_port()}

@@ -102,6 +102,7 @@ def test_gpt2_style_checkpoint_on_hh_rlhf(fresh):
     assert "2312" in audit.replace(",", "")
 
 
+@pytest.mark.long
 def test_gold_is_a_reward_model_of_other_human_pairs(fresh):
     """SFT, proxy, PPO and best-of-n on some rows of hh-rlhf, measured by a reward model that was trained on others."""
     data = DATA / FILE

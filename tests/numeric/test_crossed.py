@@ -81,6 +81,7 @@ def test_the_freedom_is_between_that_of_runs_and_of_prompts():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("of_run", "prompts"), [(1.0, 30), (0.2, 500)])
+@pytest.mark.long
 def test_three_runs_cover_other_runs_and_prompts(of_run: float, prompts: int):
     # Satterthwaite's degrees of freedom cover .92 of both.
     rng = np.random.default_rng(0)

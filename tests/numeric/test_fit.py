@@ -180,6 +180,7 @@ if "rlhf_lab.stages.worker" in sys.orig_argv:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_processes_that_train_together_begin_again_in_smaller_micro_batches(tmp_path: Path) -> None:
     """The weights are those of a run in which memory sufficed, to rounding."""
     (tmp_path / "sitecustomize.py").write_text(LIMITED)

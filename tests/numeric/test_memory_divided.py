@@ -56,6 +56,7 @@ def measure(out: Path) -> None:
 
 
 @pytest.mark.parametrize(("family", "strategy", "work"), PLAN)
+@pytest.mark.long
 def test_the_peak_is_what_is_planned(family: str, strategy: str, work: str, measured: Any) -> None:
     if (family, strategy, work) not in measured:
         pytest.skip("needs rlhf_lab[deepspeed]")

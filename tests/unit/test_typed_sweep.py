@@ -118,6 +118,7 @@ def test_a_study_setting_where_nothing_is_swept_is_one_problem():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_table_of_a_typed_sweep_has_numbers(tmp_path):
     """Two levels, one job after the other."""
     small = (*DATA["mini_hh"], *COMMON, "algorithm.on_policy_fraction=0", "algorithm.epochs=1", "study.processes=1")

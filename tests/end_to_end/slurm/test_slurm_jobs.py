@@ -66,6 +66,7 @@ def test_time_limit(site, slurm, uninterrupted):
     assert_resumed(site, uninterrupted(1))
 
 
+@pytest.mark.long
 def test_preemption_of_two_processes(site, slurm, uninterrupted):
     """A job in the higher partition takes the node: torchrun and both processes save and end, and resume after it."""
     site.arguments.append("sharding=ddp")

@@ -95,6 +95,7 @@ def test_an_array_ends_in_one_table(site, slurm, sweep):
     assert len(list((study(site.directory)).glob("table.md"))) == 1
 
 
+@pytest.mark.long
 def test_a_stopped_sweep_ends_its_jobs(site, slurm, sweep):
     """Ctrl-C cancels the array: what trained is saved, nothing runs on."""
     process = sweep()

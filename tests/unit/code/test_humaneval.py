@@ -72,6 +72,7 @@ def test_all_solutions_fail_without_their_last_result(rows, grader):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_every_program_has_a_mutation_that_is_noticed(rows, grader):
     """A program that still passes is tried with its next mutation, in the order of `mutations`.
 
