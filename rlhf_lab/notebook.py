@@ -90,6 +90,17 @@ class RunResult(CommandResult):
         return {name: estimate.mean for name, estimate in estimates.items()}
 
     @cached_property
+    def estimates(self) -> pd.DataFrame:
+        """One row per metric of the stage, with the columns "mean", "low", "high" (95 %) and "n"."""
+        import pandas as pd
+
+        rows = [
+            {"metric": name, "mean": estimate.mean, "low": estimate.low, "high": estimate.high, "n": estimate.n}
+            for name, estimate in self._run.results.items()
+        ]
+        return pd.DataFrame(rows).set_index("metric") if rows else pd.DataFrame()
+
+    @cached_property
     def policies(self) -> pd.DataFrame:
         """One row per evaluated policy; per metric m the columns m (mean), "m/low", "m/high" (95 %) and "m/n"."""
         import pandas as pd
