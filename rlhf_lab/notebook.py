@@ -91,13 +91,13 @@ class RunResult(CommandResult):
 
     @cached_property
     def estimates(self) -> pd.DataFrame:
-        """One row per metric of the stage, with the columns "mean", "low", "high" (95 %) and "n"."""
+        """One row per metric of the stage: "mean", "low" and "high" (95 %; NaN for counts, which have no interval), "n"."""
         import pandas as pd
 
-        rows = [
-            {"metric": name, "mean": estimate.mean, "low": estimate.low, "high": estimate.high, "n": estimate.n}
-            for name, estimate in self._run.results.items()
-        ]
+        rows: list[dict[str, Any]] = []
+        for name, estimate in self._run.results.items():
+            bounds = (estimate.low, estimate.high) if estimate.bounded else (float("nan"), float("nan"))
+            rows.append({"metric": name, "mean": estimate.mean, "low": bounds[0], "high": bounds[1], "n": estimate.n})
         return pd.DataFrame(rows).set_index("metric") if rows else pd.DataFrame()
 
     @cached_property
