@@ -91,7 +91,7 @@ class RunResult(CommandResult):
 
     @cached_property
     def estimates(self) -> pd.DataFrame:
-        """One row per metric of the stage: "mean", "low" and "high" (95 %; NaN for counts, which have no interval), "n"."""
+        """One row per metric of the stage: "mean", "low" and "high" (95 %; NaN for counts), "n"."""
         import pandas as pd
 
         rows: list[dict[str, Any]] = []
