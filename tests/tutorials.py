@@ -38,7 +38,7 @@ def execute(path: Path, directory: Path) -> nbformat.NotebookNode:
         # times of execution would change with every run
         cell.metadata.pop("execution", None)
         if "outputs" in cell:
-            cell.outputs = _join_streams(cell.outputs)
+            cell.outputs = joined_streams(cell.outputs)
         for output in cell.get("outputs", ()):
             # The text of a result names its directory, which is a temporary one; the HTML has its content.
             if "text/html" in output.get("data", {}):
@@ -48,7 +48,7 @@ def execute(path: Path, directory: Path) -> nbformat.NotebookNode:
     return notebook
 
 
-def _join_streams(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+def joined_streams(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
     """Return outputs with the pieces of printed text joined, and without the colours of a terminal.
 
     The pieces depend on timing, and neither the documentation site nor a diff shows colours.

@@ -71,8 +71,8 @@ def _write_caveat(run: StoredRun, settings: type[StageSettings], config: Mapping
     if settings.makes_rows:
         limits.append("this describes the synthetic data, not what a model learns from them")
     elif not settings.makes_model:
-        # A stage can start without any model, such as an attack on a function.
-        if any((config.get("needs") or {}).values()):
+        # A stage can start without any model, such as an attack on a function; its manifest then names no input.
+        if run.manifest.get("needs") != {}:
             limits.append("each model comes from one training run, so training noise is not in the intervals")
     else:
         limits.append("one seed, so training noise is not in the interval")
