@@ -90,6 +90,17 @@ class RunResult(CommandResult):
         return {name: estimate.mean for name, estimate in estimates.items()}
 
     @cached_property
+    def estimates(self) -> pd.DataFrame:
+        """One row per metric of the stage: "mean", "low" and "high" (95 %; NaN for counts), "n"."""
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = []
+        for name, estimate in self._run.results.items():
+            bounds = (estimate.low, estimate.high) if estimate.bounded else (float("nan"), float("nan"))
+            rows.append({"metric": name, "mean": estimate.mean, "low": bounds[0], "high": bounds[1], "n": estimate.n})
+        return pd.DataFrame(rows).set_index("metric") if rows else pd.DataFrame()
+
+    @cached_property
     def policies(self) -> pd.DataFrame:
         """One row per evaluated policy; per metric m the columns m (mean), "m/low", "m/high" (95 %) and "m/n"."""
         import pandas as pd

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import time
@@ -30,10 +31,14 @@ def execute(path: Path, directory: Path) -> nbformat.NotebookNode:
     """
     notebook = nbformat.read(path, as_version=4)
     os.environ |= ENVIRONMENT
+    # `python` in a cell of shell commands is the one that runs this.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(directory)}}).execute()
     for cell in notebook.cells:
         # times of execution would change with every run
         cell.metadata.pop("execution", None)
+        if "outputs" in cell:
+            cell.outputs = joined_streams(cell.outputs)
         for output in cell.get("outputs", ()):
             # The text of a result names its directory, which is a temporary one; the HTML has its content.
             if "text/html" in output.get("data", {}):
@@ -41,6 +46,26 @@ def execute(path: Path, directory: Path) -> nbformat.NotebookNode:
     notebook.metadata.pop("widgets", None)
     notebook.metadata["language_info"] = {"name": "python"}
     return notebook
+
+
+def joined_streams(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """Return outputs with the pieces of printed text joined, and without the colours of a terminal.
+
+    The pieces depend on timing, and neither the documentation site nor a diff shows colours.
+    """
+    joined: list[nbformat.NotebookNode] = []
+    for output in outputs:
+        if output.output_type != "stream":
+            joined.append(output)
+        elif joined and joined[-1].output_type == "stream" and joined[-1].name == output.name:
+            joined[-1].text += output.text
+        else:
+            joined.append(output)
+    for output in joined:
+        if output.output_type == "stream":
+            lines = re.sub(r"\x1b\[[0-9;]*m", "", output.text).splitlines()
+            output.text = "\n".join(line.rstrip() for line in lines) + "\n"
+    return joined
 
 
 def main(names: list[str]) -> None:

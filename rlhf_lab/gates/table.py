@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 from rich.table import Table
 
@@ -64,7 +65,9 @@ def lines(decision: Decision) -> list[str]:
     else:
         parts.append("passed" if decision.passed else "failed: undecided checks")
     if decision.registered:
-        parts.append(f"accepted: {decision.registered}")
+        here = Path.cwd()
+        inside = decision.registered.is_relative_to(here)
+        parts.append(f"accepted: {decision.registered.relative_to(here) if inside else decision.registered}")
     return parts
 
 

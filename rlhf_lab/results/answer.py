@@ -71,7 +71,9 @@ def _write_caveat(run: StoredRun, settings: type[StageSettings], config: Mapping
     if settings.makes_rows:
         limits.append("this describes the synthetic data, not what a model learns from them")
     elif not settings.makes_model:
-        limits.append("each model comes from one training run, so training noise is not in the intervals")
+        # A stage can start without any model, such as an attack on a function; its manifest then names no input.
+        if run.manifest.get("needs") != {}:
+            limits.append("each model comes from one training run, so training noise is not in the intervals")
     else:
         limits.append("one seed, so training noise is not in the interval")
     if run.has_gold:
@@ -80,5 +82,7 @@ def _write_caveat(run: StoredRun, settings: type[StageSettings], config: Mapping
         limits.append("there is no gold reward here: the scores are those of the reward that training maximises")
     if partner := OTHER_RUN.get(run.recipe):
         limits.append(f"the question needs a second run: compare this one with that of +recipe={partner}")
+    if not limits:
+        return ""
     text = "; ".join(limits) + "."
     return text[0].upper() + text[1:]

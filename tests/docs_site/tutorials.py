@@ -42,7 +42,7 @@ def _blocks(cell: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _output(output: Mapping[str, Any]) -> Iterator[str]:
-    """Yield an output: HTML as it is, text as a block of code."""
+    """Yield an output: HTML and SVG as they are, text as a block of code."""
     if output["output_type"] == "stream":
         yield _as_text("".join(output["text"]))
         return
@@ -52,6 +52,10 @@ def _output(output: Mapping[str, Any]) -> Iterator[str]:
         # Tables of pandas come with a style of their own; the site has one.
         html = re.sub(r"<style scoped>.*?</style>", "", html, flags=re.S)
         lines = [line for line in html.split("\n") if line.strip()] if "<pre" not in html else [html]
+        yield '<div class="output">\n' + "\n".join(lines) + "\n</div>"
+    elif "image/svg+xml" in data:
+        # Markdown ends a block of HTML at an empty line.
+        lines = [line for line in "".join(data["image/svg+xml"]).split("\n") if line.strip()]
         yield '<div class="output">\n' + "\n".join(lines) + "\n</div>"
     else:
         yield _as_text("".join(data["text/plain"]))

@@ -151,6 +151,8 @@ def test_an_attack_on_a_function_needs_no_model_and_ends_with_its_threshold(toy,
     assert status == 1 and "above algorithm.max_gain=0.5" in printed
     result = json.loads(next((tmp_path / "outputs" / "runs").glob("attack*/result.json")).read_text())
     assert result["metrics"]["attack_gain"]["mean"] > 0.5
+    # no model was trained, so there is no training noise to warn of
+    assert "training noise" not in printed
     # the stored result has the same exit status
     status, printed = attack_a_function(tmp_path, toy, "red", "algorithm.max_gain=0.5")
     assert status == 1 and "above algorithm.max_gain=0.5" in printed

@@ -54,6 +54,8 @@ def test_a_run_comes_back_as_data_frames(result):
     assert result.metrics["seconds"] == written["seconds"]
     assert len(result.steps) == len((result.directory / "metrics.jsonl").read_text().splitlines())
     assert len(result.samples) == 24 and {"prompt", "response", "reward/bt"} <= set(result.samples.columns)
+    parameters = result.estimates.loc["parameters"]
+    assert parameters["mean"] == written["metrics"]["parameters"] and np.isnan(parameters["low"])
     assert result.report.is_file()
     assert "beta: 0.2" in (result.directory / "config.yaml").read_text()
 

@@ -22,11 +22,16 @@ PAGES = [
 ]
 """Pages whose commands run here; those of CONTRIBUTING.md need its plug-in: tests/learn/test_contributing.py."""
 
+NOT_COMMANDS = {"NAME"}
+"""First words of rows of the table of commands that stand for any command."""
+
 
 def test_every_sub_command_has_a_row() -> None:
     text = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `python -m rlhf_lab (\w+)", text, re.M)
     assert not set(COMMANDS) - set(rows), "docs/running.md lacks a row of its table of commands"
+    unknown = set(rows) - set(COMMANDS) - NOT_COMMANDS
+    assert not unknown, f"docs/running.md has rows of commands that do not exist: {sorted(unknown)}"
 
 
 def test_every_command_runs_until_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

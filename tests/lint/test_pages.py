@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from support import check_each
 
 from rlhf_lab.cli import recipe_list
 from rlhf_lab.config import inventory
+from rlhf_lab.core.packs import Pack
 
 ROOT = Path(__file__).resolve().parents[2]
 LEFT_BY_COMMANDS = ("outputs", "build", "dist")
@@ -129,8 +131,20 @@ def test_the_index_of_the_documentation_has_every_page() -> None:
     pages = {ROOT / page for page in PAGES if page.startswith("docs/")}
     indexed = {page for page in pages if "results" not in page.parts and "design" not in page.parts}
     index = ROOT / "docs" / "README.md"
+    # The notebooks are pages too; links() resolves them like any other file.
+    indexed |= set((ROOT / "docs" / "tutorials").glob("*.ipynb"))
     missing = sorted(page.relative_to(ROOT).as_posix() for page in indexed - links(index) - {index})
     assert not missing, f"docs/README.md does not list {missing}"
+
+
+def test_the_table_of_pack_fields_has_every_field() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.partition("| field of `Pack`, or file |")[2].partition("\n\n")[0]
+    cells = [line.split("|")[1] for line in table.splitlines()[2:]]
+    listed = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    # The name and the package identify a pack; they add nothing.
+    expected = {field.name for field in fields(Pack)} - {"name", "package"}
+    assert listed == expected, f"CONTRIBUTING.md lists other fields than Pack has: {sorted(listed ^ expected)}"
 
 
 def test_links_resolve() -> None:

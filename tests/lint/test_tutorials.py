@@ -9,7 +9,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from tutorials import notebooks
+from tutorials import joined_streams, notebooks
 
 from rlhf_lab import run
 
@@ -34,6 +34,13 @@ def test_a_notebook_is_small_and_names_no_directory_of_the_machine(path: Path) -
     text = path.read_text(encoding="utf-8")
     assert len(text) <= MAX_BYTES
     assert not re.search(r"/tmp/|/home/|/root/|/work/", text)
+
+
+def test_printed_text_is_stored_in_one_piece_without_colours() -> None:
+    pieces = [nbformat.v4.new_output("stream", text=text) for text in ("\x1b[1mbo", "ld\x1b[0m   \n", "end")]
+    errors = nbformat.v4.new_output("stream", name="stderr", text="careful")
+    joined = joined_streams([*pieces, errors])
+    assert [(output.name, output.text) for output in joined] == [("stdout", "bold\nend\n"), ("stderr", "careful\n")]
 
 
 @NOTEBOOKS

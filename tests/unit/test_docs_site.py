@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from docs_site import commands, links, metrics, page, papers, python_api, results, settings, staging
+from docs_site import commands, links, metrics, page, papers, python_api, results, settings, staging, tutorials
 from docs_site.page import Page
 
 import rlhf_lab
@@ -163,6 +163,13 @@ def test_the_navigation_lists_the_pages_of_a_directory() -> None:
     nav = staging.expanded([{"A": "a/"}, {"B": ["b.md", "a/"]}], pages)
     lines = [{"X": "a/x.md"}, {"Topic": [{"Y": "a/y.md"}]}]
     assert nav == [{"A": lines}, {"B": ["b.md", *lines]}]
+
+
+def test_a_figure_of_a_notebook_is_on_its_page_and_its_text_is_not(tmp_path: Path) -> None:
+    figure = {"image/svg+xml": "<svg>\n\n<path/></svg>", "text/plain": "<IPython.core.display.SVG object>"}
+    output = {"output_type": "execute_result", "data": figure}
+    # An empty line would end the block of HTML.
+    assert list(tutorials._output(output)) == ['<div class="output">\n<svg>\n<path/></svg>\n</div>']
 
 
 def test_pages_of_a_deleted_pack_leave_the_navigation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -106,6 +106,19 @@ def test_a_large_run_stays_a_page(tmp_path):
     assert f"{left_out} are left out" in page.read_text() or left_out == 0
 
 
+def test_the_report_counts_attempts_by_verdict_and_links_to_them(tmp_path):
+    def silent(task, tools, draw):
+        return replace(looks_up(task, tools, draw), answer=None)
+
+    agents = {"searcher": Scripted("searcher", looks_up), "silent": Scripted("silent", silent)}
+    directory = write_agent_run(tmp_path / "run", agents)
+    write_report(directory)
+    report = (directory / "report.html").read_text()
+    assert '<a href="attempts.html#verdict=right">6 right</a>' in report
+    assert '<a href="attempts.html#verdict=failed">6 failed: no answer</a>' in report
+    assert (directory / "attempts.html").read_text().count('data-verdict="failed"') == 6
+
+
 def test_long_texts_are_cut_and_that_is_said(tmp_path):
     def rambles(task, tools, draw):
         trajectory = looks_up(task, tools, draw)
@@ -144,6 +157,10 @@ def test_attempts_are_chosen_by_agent_category_and_verdict(browser, page):
     for name in ("agent", "verdict", "category"):
         choose(browser, name, "")
     assert browser.run(SHOWN) == 18
+    # a link of the report chooses a verdict
+    browser.run("location.hash = 'verdict=wrong_process'; window.dispatchEvent(new Event('hashchange'))")
+    wrong_process = browser.run("document.querySelectorAll('[data-verdict=wrong_process]').length")
+    assert 0 < wrong_process < 18 and browser.run(SHOWN) == wrong_process
 
 
 @pytest.mark.slow

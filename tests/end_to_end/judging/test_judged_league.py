@@ -23,7 +23,8 @@ def test_a_league_with_people_is_ranked_and_written(fresh):
         "corrected by",
         "Cohen's κ",
         "not counted as ties",
-        "Strongest: dpo.",
+        "Strongest: dpo (strength ",
+        "strength (logits)",
         "league/leaderboard.html",
     ):
         assert words in " ".join(printed.split()), words

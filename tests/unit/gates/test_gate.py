@@ -150,7 +150,7 @@ def test_exit_statuses_of_the_command(tmp_path, suite):
     first, second, broken = runs(tmp_path, (GOOD, TERSE), ([0] * 53 + GOOD[53:], TERSE), (GOOD, TERSE))
     (Path(broken) / "result.json").write_text(json.dumps({"status": "failed"}))
     status, out = command_inside(tmp_path, "gate", suite, first, "accept=true")
-    assert status == 0 and "accepted: " in out
+    assert status == 0 and "accepted: accepted/mine.json" in out
     status, out = command_inside(tmp_path, "gate", suite, second)
     assert status == 1 and "failed: golden/facts" in out and "regression" in out
     for words, message in (

@@ -229,7 +229,7 @@ def test_a_verbose_player_falls_at_equal_style_and_with_people(tmp_path):
     assert board.ranking.win_probabilities["verbose", "base"].low > 0.5
     at_equal_style = board.styled.win_probabilities["verbose", "base"]
     assert at_equal_style.low < 0.5 < at_equal_style.high
-    assert "At equal style: sft." in board_view(board)["finding"]
+    assert "At equal style: sft (strength 0.33 [0.18, 0.51] logits)." in board_view(board)["finding"]
     people = board.people
     assert people.annotators == 2 and people.unmatched == 0
     assert people.longer.low > 0.03

@@ -18,8 +18,20 @@
     count.textContent = shown + " shown";
   }
 
+  // A link such as attempts.html#verdict=wrong chooses the value of a list.
+  function choose() {
+    const [name, value] = location.hash.slice(1).split("=");
+    const list = lists.find((list) => list.dataset.by === name);
+    if (!list || ![...list.options].some((option) => option.value === value)) return;
+    list.value = value;
+    show();
+    root.scrollIntoView();
+  }
+
   bar.hidden = false;
   for (const list of lists) list.addEventListener("change", show);
   search.addEventListener("input", show);
+  window.addEventListener("hashchange", choose);
   show();
+  choose();
 })();

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -30,7 +31,13 @@ BUDGET_BYTES = 3_000_000
 """Maximum size of the attempts on a page in bytes: some hundred attempts, and the page still opens quickly."""
 MAX_TEXT = 4_000
 """Maximum number of displayed characters of one prompt, turn or result."""
-VERDICTS = {"right": "right", "wrong_process": "right by a wrong process", "wrong": "wrong", "unscored": "not scored"}
+VERDICTS = {
+    "right": "right",
+    "wrong_process": "right by a wrong process",
+    "wrong": "wrong",
+    "failed": "failed: no answer",
+    "unscored": "not scored",
+}
 ON_SET = "success_on/"
 Row = Mapping[str, Any]
 
@@ -40,11 +47,11 @@ def attempts(run: StoredRun) -> PageSection | None:
     page = attempts_page(run)
     if page is None:
         return None
-    total = page.sections["attempts"].values["total"]
+    content = page.sections["attempts"].values
     return PageSection(
         "Attempts of agents",
         template=f"{__package__}:link.html.j2",
-        values={"total": total, "chart": success_dots(run)},
+        values={"total": content["total"], "verdicts": content["verdicts"], "chart": success_dots(run)},
         files={"attempts.html": page},
     )
 
@@ -83,10 +90,17 @@ def _attempts(run: StoredRun, trajectories: Sequence[Row], budget: int) -> PageS
     values = {
         "attempts": shown,
         "total": len(trajectories),
+        "verdicts": _count_verdicts(trajectories, scores),
         "filters": _filters(shown),
         "file": FILE,
     }
     return PageSection("Attempts", template=f"{__package__}:attempts.html.j2", values=values)
+
+
+def _count_verdicts(trajectories: Sequence[Row], scores: Mapping[str, Row]) -> list[tuple[str, str, int]]:
+    """Return (key, words, number of attempts) of every verdict that occurs."""
+    counts = Counter(verdict(row["trajectory"], scores.get(row["key"], {})) for row in trajectories)
+    return [(name, words, counts[name]) for name, words in VERDICTS.items() if counts[name]]
 
 
 def _choose(trajectories: Sequence[Row], scores: Mapping[str, Row], budget: int) -> list[dict[str, Any]]:
@@ -98,7 +112,7 @@ def _choose(trajectories: Sequence[Row], scores: Mapping[str, Row], budget: int)
             row["set"],
             row["category"],
             row["attack"],
-            verdict(scores.get(row["key"], {})),
+            verdict(row["trajectory"], scores.get(row["key"], {})),
         )
         positions_by_kind.setdefault(kind, []).append(position)
     # Round-robin over the kinds: the first attempt of every kind, then the second, until the page is full.
@@ -117,13 +131,14 @@ def _choose(trajectories: Sequence[Row], scores: Mapping[str, Row], budget: int)
     return [chosen[position] for position in sorted(chosen)]
 
 
-def verdict(scores: Row) -> str:
+def verdict(trajectory: Row, scores: Row) -> str:
     """Return the verdict of an attempt, a key of VERDICTS."""
     success = _number(scores.get("success"))
     if success is None:
         return "unscored"
     if success < 1:
-        return "wrong"
+        # An attempt without an answer needs another remedy than one with a wrong answer.
+        return "failed" if trajectory["answer"] is None else "wrong"
     is_wrong_process = _number(scores.get("right_by_wrong_process")) == 1
     return "wrong_process" if is_wrong_process else "right"
 
@@ -139,7 +154,7 @@ def _entry(row: Row, scores: Row) -> dict[str, Any]:
         "category": row["category"],
         "attack": row["attack"],
         "draw": row["draw"],
-        "verdict": verdict(scores),
+        "verdict": verdict(trajectory, scores),
         "question": _cut(row["question"]),
         "answer": None if answer is None else _cut(str(answer)),
         "expected_answer": "" if expected_answer is None else _cut(str(expected_answer)),

@@ -61,7 +61,7 @@ def _tables(board: Board) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]
 
 
 def _headings(board: Board) -> tuple[str, ...]:
-    standing = ("player", "rank", "strength", "prompts", "comparisons", "unscored")
+    standing = ("player", "rank", "strength (logits)", "prompts", "comparisons", "unscored")
     headings = (*standing, f"strength {STYLE}", f"win rate against {board.baseline}", "at equal length")
     if any(player.corrected for player in board.players):
         return (*headings, WITH_PEOPLE)
@@ -119,7 +119,7 @@ def _strongest(ranking: Ranking) -> str:
     if len(first) == len(ranking.order):
         return "undecided, it may be any of them"
     if len(first) == 1:
-        return first[0]
+        return f"{first[0]} (strength {compact(ranking.strengths[first[0]])} logits)"
     return f"one of {', '.join(first)}"
 
 
