@@ -121,7 +121,7 @@ def test_prompts_of_a_file(tmp_path):
     ("words", "says"),
     [
         (["train"], "'train' is not an action of parler"),
-        (["setup", "here"], "'here' is not an option; expected name=value"),
+        (["setup", "here"], "'here' is not an option of the form name=value"),
         (["setup", "folde=x"], "folde is not a setting; did you mean folder"),
         (["dpo", "model=m", "lr=fast"], "lr=fast is text, expected a number"),
         (["dpo", "model=m"], "prompts, reward, to must be set"),
