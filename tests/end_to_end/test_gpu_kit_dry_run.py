@@ -10,13 +10,8 @@ import pytest
 
 KIT = Path(__file__).parents[1] / "gpu" / "run.py"
 BLOCKS = ("numeric", "memory", "speed", "recipes", "resume", "transfer")
-# Blocks are shared between the test processes: together they take several minutes, most of them after the first.
-GROUPED = [
-    pytest.param(
-        name, marks=[pytest.mark.xdist_group(f"gpu kit {name}"), *([pytest.mark.long] if name != BLOCKS[0] else [])]
-    )
-    for name in BLOCKS
-]
+# Blocks are shared between the test processes: together they take several minutes.
+GROUPED = [pytest.param(name, marks=[pytest.mark.xdist_group(f"gpu kit {name}"), pytest.mark.long]) for name in BLOCKS]
 pytestmark = pytest.mark.slow
 
 

@@ -15,8 +15,6 @@ from rlhf_lab.config import inventory, registry
 pytestmark = pytest.mark.slow
 FILE = "hh_rlhf_harmless_test.jsonl.gz"
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[3] / "shared" / "data"))
-USED = {"policy": "sft", "reward": "reward_model"}
-"""Role → the recipe that PPO builds for it."""
 SIZES = ("algorithm.max_length=96", "algorithm.epochs=1", "algorithm.batch_size=16")
 
 
@@ -100,46 +98,6 @@ def test_gpt2_style_checkpoint_on_hh_rlhf(fresh):
     audit = fresh.run("audit", "data=hh_rlhf", f"data.path={data}")
     assert "44.2" in audit
     assert "2312" in audit.replace(",", "")
-
-
-def test_gold_is_a_reward_model_of_other_human_pairs(fresh):
-    """SFT, proxy, PPO and best-of-n on some rows of hh-rlhf, measured by a reward model that was trained on others."""
-    data = DATA / FILE
-    if not data.exists():
-        pytest.skip(f"{FILE} is not in {DATA}; set RLHF_LAB_DATA to the folder with the public data sets")
-    with gzip.open(data, "rt") as handle:
-        lines = [next(handle) for _ in range(200)]
-    rows = {"training": lines[:100], "gold": lines[100:]}
-    for name, part in rows.items():
-        (fresh.directory / f"{name}.jsonl").write_text("".join(part))
-    model = save_tiny("gpt2", gpt2_tokenizer(texts(list(map(json.loads, lines))), 1000), fresh.directory / "checkpoint")
-
-    def on(name: str) -> list[str]:
-        return every_algorithm(fresh.directory / f"{name}.jsonl", model)
-
-    # 1. the gold, by a command of its own, from its own SFT
-    out = fresh.run("+recipe=reward_model", *on("gold"), *SIZES)
-    gold = fresh.stage(out, "reward_model") / "model"
-    # 2. a policy that follows a proxy of the other rows
-    sizes = ("algorithm.prompts_per_iteration=4", "algorithm.batch_size=4", "algorithm.iterations=10")
-    out = fresh.run("+recipe=ppo", *on("training"), *sizes, "algorithm.max_length=96", f"needs.gold={gold}")
-    result = fresh.result(out, "ppo")
-    sft, ppo = (policy["metrics"] for policy in result["policies"])
-    assert {"gold", "proxy"} <= sft.keys() and {"gold", "proxy", "win_rate"} <= ppo.keys()
-    assert result["metrics"]["hacked"] in (0, 1)  # gold is known of every iteration's samples
-    assert "gold is the score of the reward model" in " ".join(out.split())
-    assert "gold reward of the samples" in fresh.run("monitor", str(fresh.stage(out, "ppo")))
-    page = (fresh.stage(out, "ppo") / "report.html").read_text()
-    assert "Gold against proxy" in page and "simulated world" not in page
-    # 3. the curve of both over KL, and one run whose gold is built on demand
-    needs = [f"needs.{role}={fresh.stage(out, recipe) / 'model'}" for role, recipe in USED.items()]
-    study = ("study.sweep.algorithm=[best_of_n]", "study.sweep.seed=[0,1]", "algorithm.samples=16", "study.predicts=[]")
-    out = fresh.run("+recipe=study/overoptimization", *on("training"), *study, *needs, f"needs.gold={gold}")
-    (directory,) = (fresh.directory / "outputs" / "studies").iterdir()
-    assert "KL at peak" in (directory / "table.md").read_text()
-    on_demand = ("needs.gold=reward_model", f"stages.gold.data.path={fresh.directory / 'gold.jsonl'}")
-    out = fresh.run("+recipe=dpo", *on("training"), *needs, *on_demand, "algorithm.max_length=96")
-    assert "gold" in fresh.result(out, "dpo")["policies"][-1]["metrics"]
 
 
 def gsm8k(path: Path, count: int = 40) -> Path:
