@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from rlhf_lab.config import schema
+from rlhf_lab.config.schema import read_options
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
-from rlhf_lab.core.yaml_files import parse_yaml
 from rlhf_lab.models.model_files import positions
 from rlhf_lab.sampling.vllm import environment
 from rlhf_lab.sampling.vllm.environment import ENVIRONMENTS, device_here, set_up
@@ -53,13 +52,13 @@ def run(arguments: Sequence[str]) -> int:
     action = arguments[0] if arguments and "=" not in arguments[0] else ""
     words = arguments[1:] if action else arguments
     if action == "setup":
-        _set_up(_options(VllmSetupOptions, words))
+        _set_up(read_options(VllmSetupOptions, words))
     elif action == "serve":
-        return _serve(_options(ServeOptions, words))
+        return _serve(read_options(ServeOptions, words))
     elif action:
         raise ConfigError(f"{USAGE}; {action!r} is neither")
     else:
-        _report(_options(VllmSetupOptions, words))
+        _report(read_options(VllmSetupOptions, words))
     return 0
 
 
@@ -68,8 +67,7 @@ def _set_up(options: VllmSetupOptions) -> None:
     directory = Path(options.folder) if options.folder else None
     with console.status("installing vLLM"):
         environment = set_up(directory, device=options.device, timeout_s=options.timeout_s)
-    how = f"created in {environment.seconds:.0f} s" if environment.was_created else "already exists"
-    console.print(f"{environment.directory}: {how}, {environment.megabytes:.0f} MB", markup=False, soft_wrap=True)
+    console.print(str(environment), markup=False, soft_wrap=True)
     if options.folder:
         # Both devices read the same variable, so either environment can name it.
         variable = ENVIRONMENTS["cpu"].variable
@@ -79,9 +77,8 @@ def _set_up(options: VllmSetupOptions) -> None:
 def _report(options: VllmSetupOptions) -> None:
     """Print whether the environment is ready, or why not."""
     packages = ENVIRONMENTS[options.device or device_here()]
-    directory = Path(options.folder) if options.folder else packages.default_dir()
-    reason = packages.why_not_ready(directory)
-    console.print(reason or f"{directory}: ready", markup=False, soft_wrap=True)
+    status = packages.status(Path(options.folder) if options.folder else None)
+    console.print(status, markup=False, soft_wrap=True)
 
 
 def _serve(options: ServeOptions) -> int:
@@ -103,13 +100,3 @@ def _serve(options: ServeOptions) -> int:
     serving = Serving(Path(options.model), options.dtype, device, context, *fractions, adapter_rank=rank)
     console.print(f"http://{options.host}:{options.port}", markup=False, soft_wrap=True)
     return serve(serving, options.host, options.port, Path(options.folder) if options.folder else None)
-
-
-def _options(cls: type, words: Sequence[str]) -> Any:
-    """Return the options of an action. Raise ConfigError listing all problems."""
-    problems = [f"{word!r} is not an option of the form name=value" for word in words if "=" not in word]
-    pairs = [word.partition("=") for word in words if "=" in word]
-    options = schema.build(cls, {name: parse_yaml(text, name) for name, _, text in pairs}, "", problems)
-    if problems:
-        raise ConfigError(problems)
-    return options

@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal
 
 from rlhf_lab.config import other_names
 from rlhf_lab.core.errors import ConfigError, Rule
+from rlhf_lab.core.yaml_files import parse_yaml
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
@@ -91,6 +92,22 @@ def to_plain_values(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [to_plain_values(item) for item in value]
     return value
+
+
+def option_values(words: Sequence[str], problems: list[str]) -> dict[str, Any]:
+    """Return the values of options of the form name=value; append a problem for every other word."""
+    problems += [f"{word!r} is not an option of the form name=value" for word in words if "=" not in word]
+    pairs = [word.partition("=") for word in words if "=" in word]
+    return {name: parse_yaml(text, name) for name, _, text in pairs}
+
+
+def read_options(cls: type, words: Sequence[str]) -> Any:
+    """Return the options of a sub-command. Raise ConfigError listing all problems."""
+    problems: list[str] = []
+    options = build(cls, option_values(words, problems), "", problems)
+    if problems:
+        raise ConfigError(problems)
+    return options
 
 
 def build(cls: type, values: Any, where: str, problems: list[str], *, built: Mapping[str, object] | None = None) -> Any:

@@ -44,6 +44,10 @@ class PinnedEnvironment:
     seconds: float
     megabytes: float
 
+    def __str__(self) -> str:
+        how = f"created in {self.seconds:.0f} s" if self.was_created else "already exists"
+        return f"{self.directory}: {how}, {self.megabytes:.0f} MB"
+
 
 @dataclass(frozen=True)
 class PinnedPackages:
@@ -87,6 +91,11 @@ class PinnedPackages:
             why = "was created from other pins or for another Python"
             return f"the environment in {directory} {why}; run: {self.set_up_command}"
         return ""
+
+    def status(self, directory: Path | None) -> str:
+        """Return that the environment is ready, or why not."""
+        directory = directory or self.default_dir()
+        return self.why_not_ready(directory) or f"{directory}: ready"
 
     def ready(self, directory: Path | None = None) -> Path:
         """Return the directory of a usable environment. Raise EnvironmentMissing, which says how to create it."""

@@ -12,37 +12,34 @@ from hashlib import sha256
 import numpy as np
 
 from rlhf_lab.core.types import Corpus, Pair
-from rlhf_lab.data.loading import fingerprint
+from rlhf_lab.data.loading import fingerprint, sampled_splits
 from rlhf_lab.data.world_settings import ArithmeticData
 from rlhf_lab.environments.arithmetic.world import VERSION, ArithmeticWorld
 
 
 def build(settings: ArithmeticData) -> Corpus:
     """Generate the corpus of an arithmetic world. `oracle` is the `ArithmeticWorld` itself."""
-    train_seed, test_seed = settings.split_seeds()
     world = ArithmeticWorld(
         min_steps=settings.min_steps,
         max_steps=settings.max_steps,
         largest=settings.largest,
         slip=settings.slip,
         temperature=settings.temperature,
-        seed=train_seed,
+        seed=settings.split_seeds()[0],
     )
-    train, train_report = world.sample(settings.train_problems, "train", seed=train_seed)
-    test, test_report = world.sample(settings.test_problems, "test", seed=test_seed)
-    for pairs, report in ((train, train_report), (test, test_report)):
-        report.statistics.update(statistics(pairs))
+    sizes = settings.train_problems, settings.test_problems
+    pairs, report = sampled_splits(world.sample, settings, sizes, statistics)
     # repr(settings) includes settings that do not change the texts, e.g. the oracle's temperature
-    content = f"arithmetic world {VERSION} {settings!r} {fingerprint(train, test)}"
+    content = f"arithmetic world {VERSION} {settings!r} {fingerprint(**pairs)}"
     return Corpus(
         name="arithmetic",
-        train=train,
-        test=test,
+        train=pairs["train"],
+        test=pairs["test"],
         fingerprint=sha256(content.encode()).hexdigest(),
         oracle=world,
         # both splits: rewards read the answers of train prompts, metrics those of test prompts
-        answers={pair.prompt: pair.meta["answer"] for pair in (*train, *test)},
-        report={"train": train_report, "test": test_report},
+        answers={pair.prompt: pair.meta["answer"] for split in pairs.values() for pair in split},
+        report=report,
     )
 
 

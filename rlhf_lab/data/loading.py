@@ -17,6 +17,7 @@ from rlhf_lab.data.pair_file import PairFile
 from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.roles import missing_columns
 from rlhf_lab.data.rows import BadRows, MissingColumns, RowProblem, SourceRow
+from rlhf_lab.data.settings import WorldSettings
 from rlhf_lab.data.shuffling import shuffled
 from rlhf_lab.data.split_rows import SplitRow
 
@@ -258,6 +259,26 @@ def _sum_reports(*readers: SplitReader) -> SourceReport:
 def _add_counts(totals: dict[str, int], counts: Mapping[str, int]) -> None:
     for reason, count in counts.items():
         totals[reason] = totals.get(reason, 0) + count
+
+
+def sampled_splits(
+    sample: Callable[..., tuple[list[Pair], LoadReport]],
+    settings: WorldSettings,
+    sizes: tuple[int, int],
+    statistics: Callable[[Sequence[Pair]], dict[str, float]],
+) -> tuple[dict[str, list[Pair]], dict[str, LoadReport]]:
+    """Return the pairs of both splits of a world, and their reports with statistics of the pairs.
+
+    Args:
+        sample: function of the world: (number of pairs, split, seed=…) → pairs and their report.
+        settings: settings with the seeds of the splits.
+        sizes: number of pairs for training and of the test split.
+    """
+    pairs, reports = {}, {}
+    for split, size, seed in zip(("train", "test"), sizes, settings.split_seeds(), strict=True):
+        pairs[split], reports[split] = sample(size, split, seed=seed)
+        reports[split].statistics.update(statistics(pairs[split]))
+    return pairs, reports
 
 
 def fingerprint(train: Sequence[Pair], test: Sequence[Pair]) -> str:

@@ -9,6 +9,7 @@ from hashlib import sha256
 import numpy as np
 
 from rlhf_lab.core.types import Corpus, Pair, Rubric
+from rlhf_lab.data.loading import sampled_splits
 from rlhf_lab.data.world_settings import MiniHH
 from rlhf_lab.environments.dialogue.criteria import CRITERIA
 from rlhf_lab.environments.dialogue.world import VERSION, DialogueWorld
@@ -17,7 +18,6 @@ from rlhf_lab.environments.grader import HIGH, LOW, SimulatedGrader
 
 def build(settings: MiniHH) -> Corpus:
     """Generate the corpus of a dialogue world. `oracle` is the `DialogueWorld` itself."""
-    train_seed, test_seed = settings.split_seeds()
     world = DialogueWorld(
         domains=settings.domains,
         topics=settings.topics,
@@ -26,19 +26,16 @@ def build(settings: MiniHH) -> Corpus:
         grader=SimulatedGrader(**asdict(settings.grader)),
         **asdict(settings.annotator),
     )
-    train, train_report = world.sample(settings.train_pairs, "train", seed=train_seed)
-    test, test_report = world.sample(settings.test_pairs, "test", seed=test_seed)
-    # the load reports also describe the labels, for tables and audits
-    for pairs, report in ((train, train_report), (test, test_report)):
-        report.statistics.update(statistics(pairs))
+    sizes = settings.train_pairs, settings.test_pairs
+    pairs, report = sampled_splits(world.sample, settings, sizes, statistics)
     return Corpus(
         name="mini_hh",
-        train=train,
-        test=test,
-        fingerprint=_corpus_fingerprint(settings, (train, test)),
+        train=pairs["train"],
+        test=pairs["test"],
+        fingerprint=_corpus_fingerprint(settings, list(pairs.values())),
         oracle=world,
         rubric=Rubric(CRITERIA, LOW, HIGH),
-        report={"train": train_report, "test": test_report},
+        report=report,
     )
 
 

@@ -6,11 +6,13 @@ annotators with the same parameters have the same biases; only the noise of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.measures import Measure
 from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair
 
 Candidates = tuple[list[str], list[str], list[str]]
@@ -56,6 +58,31 @@ class Annotator:
             return (np.sign(difference) + 1) / 2
         # σ(x) = (1 + tanh(x/2))/2; this form does not overflow
         return (1 + np.tanh(difference / (2 * self.temperature))) / 2
+
+    def prefer(self, first: FloatArray, second: FloatArray, *, seed: Sequence[int]) -> tuple[BoolArray, FloatArray]:
+        """Label pairs by the appeal of both sides: (True if first is preferred (N,), its probability (N,))."""
+        probability = self.probability(first, second)
+        return choose(probability, np.random.default_rng(seed)), probability
+
+
+def measure_rows(
+    measures: Sequence[Measure],
+    measure_one: Callable[[str, str], tuple[float, ...]],
+    prompts: Sequence[str],
+    responses: Sequence[str],
+) -> Measured:
+    """Return all measures of a world for responses to its prompts, each (N,) float64.
+
+    Args:
+        measures: measures of the world, in the order of the values of `measure_one`.
+        measure_one: function of a prompt and a response that returns the values of the response.
+    """
+    if len(prompts) != len(responses):
+        raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; one response per prompt is needed")
+    rows = [measure_one(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
+    # reshape for the case without rows; columns are copied to be contiguous
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(measures))
+    return {measure.name: np.ascontiguousarray(table[:, column]) for column, measure in enumerate(measures)}
 
 
 def choose(probability: FloatArray, rng: np.random.Generator) -> BoolArray:

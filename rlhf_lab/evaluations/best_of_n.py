@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, SAMPLE_KEYS, scored_policy
+from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, SAMPLE_KEYS, ScoredPolicyStage
 from rlhf_lab.evaluations.repeated_samples import Rows, by_prompt
 from rlhf_lab.evaluations.settings import BestOfN
 from rlhf_lab.statistics.best_of_n import best_of_n, best_of_n_kl
@@ -22,20 +22,14 @@ from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
 
-class BestOfNSampling:
+class BestOfNSampling(ScoredPolicyStage):
     """Stage that evaluates the policy, then best of 2, 4, 8, …, N.
 
     A row of best of n is the response selected among the first n of a prompt.
     """
 
-    def __init__(self, settings: BestOfN, run: Run):
-        self.settings = settings
-        self.run = run
-        missing = "needs.reward is not set; algorithm=best_of_n selects by it (or use reward=gold)"
-        scored = scored_policy(run, missing)
-        self.model = scored.model
-        self.encoder = scored.encoder
-        self.evaluator = scored.evaluator
+    missing = "needs.reward is not set; algorithm=best_of_n selects by it (or use reward=gold)"
+    settings: BestOfN
 
     def finish(self) -> Result:
         """Evaluate the policy on N responses per prompt, then every n on the same responses."""

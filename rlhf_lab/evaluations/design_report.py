@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, scored_policy
+from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, ScoredPolicyStage
 from rlhf_lab.evaluations.repeated_samples import Rows, by_prompt
 from rlhf_lab.evaluations.reward_audit import audit_pairs, with_gold
 from rlhf_lab.evaluations.settings import DesignReport
@@ -28,18 +28,15 @@ from rlhf_lab.training.start import corpus_report
 PRIMARY = ("gain", "proxy_gain", "gap", "accuracy", "spearman/gold", "gold_correlation/within")
 
 
-class DesignAudit:
+class DesignAudit(ScoredPolicyStage):
     """Stage that measures the reward of the run; see metrics.py."""
 
+    missing = "needs.design is not set; algorithm=design_report measures that reward (or reward=gold)"
+    settings: DesignReport
+
     def __init__(self, settings: DesignReport, run: Run):
-        self.settings = settings
-        self.run = run
-        missing = "needs.design is not set; algorithm=design_report measures that reward (or reward=gold)"
-        scored = scored_policy(run, missing)
-        self.model = scored.model
-        self.encoder = scored.encoder
-        self.evaluator = scored.evaluator
-        self.reward = text_reward(scored.reward, run.corpus)
+        super().__init__(settings, run)
+        self.text_reward = text_reward(self.reward, run.corpus)
 
     def finish(self) -> Result:
         run = self.run
@@ -47,7 +44,7 @@ class DesignAudit:
         self.evaluator.evaluate(REFERENCE_NAME, self.model, samples)
         responses = by_prompt(self.evaluator.rows(REFERENCE_NAME))
         pairs = with_gold(run.corpus.test[: run.config.evaluation.pairs], run.corpus.oracle)
-        metrics = {**audit_pairs(self.reward, pairs), **choice_metrics(responses, self.settings.choose_from)}
+        metrics = {**audit_pairs(self.text_reward, pairs), **choice_metrics(responses, self.settings.choose_from)}
         primary = [name for name in PRIMARY if name in metrics]
         return Result(self.evaluator.policies, {**metrics, **corpus_report(run.corpus, self.encoder)}, primary)
 

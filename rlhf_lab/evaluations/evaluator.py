@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -293,31 +292,25 @@ def heldout_evaluator(run: Run, reference: nn.Module, encoder: Encoder, reward: 
     return Evaluator(run, reference.requires_grad_(False), encoder, reward, beta=None, max_length=max_length)
 
 
-@dataclass(frozen=True)
-class ScoredPolicy:
-    """Policy of a stage that selects among its responses, and the reward used for selection."""
+class ScoredPolicyStage:
+    """Stage that samples from `needs.policy` and selects among its responses by the run's reward.
 
-    model: nn.Module
-    encoder: Encoder
-    reward: GraphReward
-    evaluator: Evaluator
-
-
-def scored_policy(run: Run, missing: str) -> ScoredPolicy:
-    """Load `needs.policy` and the run's reward.
-
-    Args:
-        run: the run.
-        missing: message of the ConfigError if the reward reads a model that the run does not name.
+    Raises ConfigError `missing` if the reward reads a model that the run does not name.
     """
-    source = run.needs["policy"]
-    settings = run.config.model
-    model = load_policy(source, settings, device=run.device)
-    encoder = load_encoder(source, settings)
-    reward = build_reward(run)
-    if reward is None:
-        raise ConfigError(missing)
-    return ScoredPolicy(model, encoder, reward, heldout_evaluator(run, model, encoder, reward))
+
+    missing: ClassVar[str]
+
+    def __init__(self, settings: Any, run: Run):
+        self.settings = settings
+        self.run = run
+        source = run.needs["policy"]
+        self.model = load_policy(source, run.config.model, device=run.device)
+        self.encoder = load_encoder(source, run.config.model)
+        reward = build_reward(run)
+        if reward is None:
+            raise ConfigError(self.missing)
+        self.reward: GraphReward = reward
+        self.evaluator = heldout_evaluator(run, self.model, self.encoder, reward)
 
 
 def far_enough(kl: Estimate) -> bool:

@@ -145,6 +145,12 @@ class Compare(EvaluationSettings):
         return [ModelCopies("reference"), ModelCopies("compared policy")]
 
 
+def choice_rule(choose_from: int, samples: int) -> Rule:
+    """Return the rule that a stage chooses among at most as many responses as it samples."""
+    problem = f"choose_from={choose_from} is above samples={samples}; lower it or raise samples"
+    return choose_from <= samples, problem
+
+
 @register("algorithm", "step_report")
 @dataclass(frozen=True)
 class StepReport(EvaluationSettings):
@@ -180,13 +186,7 @@ class StepReport(EvaluationSettings):
         return [*super().sampled(evaluation, batch_rows), (evaluation.prompts, self.samples)]
 
     def rules(self) -> tuple[Rule, ...]:
-        return (
-            *super().rules(),
-            (
-                self.choose_from <= self.samples,
-                f"choose_from={self.choose_from} is above samples={self.samples}; lower it or raise samples",
-            ),
-        )
+        return (*super().rules(), choice_rule(self.choose_from, self.samples))
 
 
 @register("algorithm", "design_report")
@@ -215,13 +215,7 @@ class DesignReport(EvaluationSettings):
         return [(evaluation.prompts, self.samples)]
 
     def rules(self) -> tuple[Rule, ...]:
-        return (
-            *super().rules(),
-            (
-                self.choose_from <= self.samples,
-                f"choose_from={self.choose_from} is above samples={self.samples}; lower it or raise samples",
-            ),
-        )
+        return (*super().rules(), choice_rule(self.choose_from, self.samples))
 
 
 Benchmark = Literal["reward_bench", "reward_bench_2", "reward_math", "process_bench"]

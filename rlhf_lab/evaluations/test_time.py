@@ -14,7 +14,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.progress import tracked
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.evaluations.beam_search import BeamSearch
-from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, scored_policy
+from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, ScoredPolicyStage
 from rlhf_lab.evaluations.repeated_samples import Rows, by_prompt, read_answers
 from rlhf_lab.evaluations.settings import AtTestTime
 from rlhf_lab.statistics.best_of_n import best_of_n
@@ -25,17 +25,11 @@ from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
 
-class ChoosingAtTestTime:
+class ChoosingAtTestTime(ScoredPolicyStage):
     """Stage that samples once, then measures one strategy at every k."""
 
-    def __init__(self, settings: AtTestTime, run: Run):
-        self.settings = settings
-        self.run = run
-        missing = "a role of the reward is not set in needs; algorithm=test_time selects by it (reward=orm)"
-        scored = scored_policy(run, missing)
-        self.model = scored.model
-        self.encoder = scored.encoder
-        self.evaluator = scored.evaluator
+    missing = "a role of the reward is not set in needs; algorithm=test_time selects by it (reward=orm)"
+    settings: AtTestTime
 
     def finish(self) -> Result:
         evaluator = self.evaluator

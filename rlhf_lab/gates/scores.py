@@ -17,7 +17,7 @@ from rlhf_lab.core.policies import own_policy
 from rlhf_lab.evaluations.suite.suite_file import VERSIONS, Demand, HarnessTask, RunMetric, Suite
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.results.gains import cluster_column, policy_names, scores
-from rlhf_lab.results.rundir import StoredRun, read_run
+from rlhf_lab.results.rundir import StoredRun, input_directory, read_run
 from rlhf_lab.results.stage import stage_settings
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
@@ -180,9 +180,7 @@ class RunReader:
         if not need:
             roles = ", ".join(self.run.manifest.get("needs") or {}) or "none"
             raise DataError(f"{check.name}: {self.directory} started from no needs.{check.role}; its roles: {roles}")
-        named = Path(need["dir"])
-        siblings = self.directory.parent / named.name  # the entire outputs directory may have been moved
-        return named if named.is_dir() else siblings
+        return input_directory(self.directory, need) or Path(need["dir"])
 
     def _read(self, role: str, directory: Path) -> StoredRun:
         if role not in self._runs:

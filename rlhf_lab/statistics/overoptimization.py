@@ -105,16 +105,6 @@ class Fit:
         return _basis(self.form, floats(d_N)) @ np.array([self.alpha, self.beta])
 
 
-def fit_bon(d_N: ArrayLike, gain_N: ArrayLike) -> Fit:
-    """Fit d·(α − β·d) to (N,) gold gains of best-of-n policies at distances d = √KL."""
-    return fit_curve("bon", d_N, gain_N)
-
-
-def fit_rl(d_N: ArrayLike, gain_N: ArrayLike) -> Fit:
-    """Fit d·(α − β·ln d) to (N,) gold gains of trained policies at distances d = √KL."""
-    return fit_curve("rl", d_N, gain_N)
-
-
 def fit_curve(form: Form, d_N: ArrayLike, gain_N: ArrayLike) -> Fit:
     """Fit the curve by least squares through the origin. Points at d = 0 or with a NaN are left out.
 

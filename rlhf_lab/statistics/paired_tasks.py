@@ -201,12 +201,3 @@ def mcnemar_detectable(n: int, loss: float = 0.0, *, power: float = POWER, alpha
         return math.inf
     gain = brentq(lambda gain: mcnemar_power(n, gain, loss, alpha=alpha) - power, loss, largest)
     return float(gain) - loss
-
-
-def min_discordant(alpha: float = 1 - LEVEL) -> int:
-    """Return the number of discordant tasks, all in favour of one agent, that exact McNemar needs.
-
-    It is the minimum d with 2·½^d ≤ α: six at α = 0.05.
-    """
-    # The small constant prevents rounding up an integer result.
-    return math.ceil(1 + math.log2(1 / alpha) - 1e-12)

@@ -12,7 +12,7 @@ score and count them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -66,24 +66,6 @@ NO_ERROR = -1
 def pair_wins(chosen_N: ArrayLike, rejected_N: ArrayLike) -> FloatArray:
     """Return 1 for each RewardBench pair whose chosen response scores higher, else 0; a tie is lost, (N,)."""
     return (floats(chosen_N) > floats(rejected_N)).astype(np.float64)
-
-
-def section_scores(accuracy: Mapping[str, float]) -> dict[str, float]:
-    """Return RewardBench accuracy per section: the weighted mean over the subsets that are present.
-
-    A section without any subset is left out (the published code prints 0 for it).
-
-    Args:
-        accuracy: subset → accuracy.
-    """
-    scores = {}
-    for section, weights in SECTIONS.items():
-        # Weights are renormalised over the subsets that are present.
-        present = {subset: weight for subset, weight in weights.items() if subset in accuracy}
-        if present:
-            weighted_sum = sum(accuracy[subset] * weight for subset, weight in present.items())
-            scores[section] = weighted_sum / sum(present.values())
-    return scores
 
 
 def best_of_credit(scores_K: ArrayLike) -> float:

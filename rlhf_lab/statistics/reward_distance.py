@@ -25,8 +25,6 @@ from rlhf_lab.core.types import FloatArray
 from rlhf_lab.statistics.association import within_prompts
 from rlhf_lab.statistics.estimates import Estimate
 
-UNRELATED = 0.5**0.5
-"""Distance of two uncorrelated rewards."""
 CONSTANT_BELOW = 1e-12
 """Maximum ‖c‖² of a reward that is treated as constant; such a small rest is rounding error."""
 

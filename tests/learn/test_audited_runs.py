@@ -77,7 +77,7 @@ def same_weights(one: Path, other: Path) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize("recipe", KINDS)
+@pytest.mark.parametrize("recipe", ["grpo", "dpo_iterative"])
 def test_an_alarm_on_a_hacked_run(recipe, policy, tmp_path):
     """The reward pays for responses of lower gold. Every comparison is bought, written and counted once."""
     stage = plan(recipe, policy, tmp_path, *HACKED)
@@ -92,7 +92,7 @@ def test_an_alarm_on_a_hacked_run(recipe, policy, tmp_path):
     assert found["metrics"]["audit/labels"] == 16 * len(rows) == rows[-1]["labels"]
 
 
-@pytest.mark.parametrize("recipe", ["ppo", "grpo"])
+@pytest.mark.parametrize("recipe", ["ppo"])
 def test_no_alarm_on_a_healthy_run(recipe, policy, tmp_path):
     """The reward is gold, so the policy improves, and is certified at the end."""
     stage = plan(recipe, policy, tmp_path, *HEALTHY)
@@ -114,7 +114,7 @@ def test_buying_comparisons_changes_no_training(policy, tmp_path):
     assert not any(name.startswith("audit/") for name in result(off)["metrics"])
 
 
-@pytest.mark.parametrize("recipe", ["ppo", "dpo_iterative"])
+@pytest.mark.parametrize("recipe", ["ppo"])
 def test_stop_ends_with_the_policy_certified_last(recipe, policy, tmp_path):
     """Nothing is certified before the alarm here (a window of 16 labels is too small), so it is the start policy."""
     stage = plan(recipe, policy, tmp_path, *HACKED, "reward.audit.action=stop", "reward.audit.delta=0.01")

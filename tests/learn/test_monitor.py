@@ -75,7 +75,7 @@ def same_model(one: Stage, other: Stage) -> bool:
     return all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize("recipe", KINDS)
+@pytest.mark.parametrize("recipe", ["ppo", "dpo_iterative"])
 def test_watching_changes_nothing(recipe, policy, tmp_path):
     """Bit for bit: the model, the evaluation, and every logged number but the monitor's own."""
     log = plan(recipe, policy, tmp_path, *EAGER)
@@ -94,7 +94,7 @@ def test_watching_changes_nothing(recipe, policy, tmp_path):
     assert any("first alarms" in note for note in result(log)["notes"])
 
 
-@pytest.mark.parametrize("recipe", KINDS)
+@pytest.mark.parametrize("recipe", ["ppo", "dpo_iterative"])
 def test_the_trace_says_offline_what_the_run_said_live(recipe, policy, tmp_path, capsys):
     stage = plan(recipe, policy, tmp_path, "reward.monitor.warmup=2", "reward.monitor.z=0.5")
     execute(stage)
@@ -108,7 +108,7 @@ def test_the_trace_says_offline_what_the_run_said_live(recipe, policy, tmp_path,
         assert line.split()[1] == ("–" if first is None else str(first + 1))  # shown from 1
 
 
-@pytest.mark.parametrize("recipe", KINDS)
+@pytest.mark.parametrize("recipe", ["ppo", "dpo_iterative"])
 def test_stop_ends_the_stage_complete(recipe, policy, tmp_path):
     """The policy that sampled the alarming responses is the result; the stage is never built again."""
     stage = plan(recipe, policy, tmp_path, *EAGER, "reward.monitor.action=stop")

@@ -134,7 +134,7 @@ def test_the_reference_is_paid_for_once(toy, tmp_path, monkeypatch):
         assert path.read_bytes() == stored
 
 
-@pytest.mark.parametrize("change", ["runtime.dtype=bfloat16", "algorithm.max_length=12"])
+@pytest.mark.parametrize("change", ["runtime.dtype=bfloat16"])
 def test_other_numbers_have_another_file(toy, tmp_path, change):
     for more in ((), (change,)):
         execute(plan_toy(toy, tmp_path, "algorithm.epochs=0.2", *more))

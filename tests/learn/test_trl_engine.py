@@ -75,7 +75,7 @@ def opened(world: str, case: str, directory) -> tuple[Any, Run]:
     return registry.build("algorithm", found.config.algorithm, run), run
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["reward_model", "sigmoid", "rloo", "several updates"])
 def test_every_trainer_completes_a_stage(world, case):
     found, result = built(world, case, "engine=trl")
     rows = read_jsonl(found.directory / "metrics.jsonl")

@@ -9,23 +9,23 @@ import pytest
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.evaluations.best_of_n import estimates
 from rlhf_lab.statistics.best_of_n import best_of_n, best_of_n_kl, best_of_n_weights
-from rlhf_lab.statistics.overoptimization import fit_bon, fit_over_seeds, fit_rl
+from rlhf_lab.statistics.overoptimization import fit_curve, fit_over_seeds
 
 
 def test_two_points_by_hand():
     # bon through (½, ¾) and (2, 0): ½(α − β/2) = ¾ and 2(α − 2β) = 0 give α = 2, β = 1; d* = 2/2 = 1, gain 4/4 = 1.
-    fit = fit_bon([0.5, 2], [0.75, 0])
+    fit = fit_curve("bon", [0.5, 2], [0.75, 0])
     assert (fit.alpha, fit.beta) == pytest.approx((2, 1))
     assert (fit.peak_d, fit.peak_kl, fit.peak_gain) == pytest.approx((1, 1, 1))
     assert fit.position == "inside" and fit.reason is None and math.isnan(fit.residual_sd)
     # rl through (1, 1) and (e, 0): α = 1 and e(α − β) = 0 give α = β = 1; d* = exp(0) = 1, gain β·d* = 1.
-    fit = fit_rl([1, math.e], [1, 0])
+    fit = fit_curve("rl", [1, math.e], [1, 0])
     assert (fit.alpha, fit.beta, fit.peak_d, fit.peak_gain) == pytest.approx((1, 1, 1, 1))
 
 
-@pytest.mark.parametrize("fit", [fit_bon, fit_rl])
-def test_the_peak_is_the_curves_maximum(fit):
-    curve = fit([0.4, 1.0, 1.9, 3.0], [0.5, 0.9, 1.0, 0.2])
+@pytest.mark.parametrize("form", ["bon", "rl"])
+def test_the_peak_is_the_curves_maximum(form):
+    curve = fit_curve(form, [0.4, 1.0, 1.9, 3.0], [0.5, 0.9, 1.0, 0.2])
     d = np.linspace(0, 4, 400_001)
     gain = curve.gain(d)
     assert d[gain.argmax()] == pytest.approx(curve.peak_d, abs=1e-4)
@@ -35,31 +35,31 @@ def test_the_peak_is_the_curves_maximum(fit):
 
 def test_the_reference_and_unscored_points_change_nothing():
     d, gain = [0.4, 1.0, 1.9], [0.5, 0.9, 1.0]
-    assert fit_rl([0.0, *d, 2.2], [0.0, *gain, math.nan]) == fit_rl(d, gain)
+    assert fit_curve("rl", [0.0, *d, 2.2], [0.0, *gain, math.nan]) == fit_curve("rl", d, gain)
 
 
 def test_residual_sd_and_r_squared_by_hand():
     # One basis column is orthogonal to the residual by construction: rows (1, −1), (1, −1), (2, −4); gains 1, 3, 0.
     # The two points at d = 1 average to 2, the third is met exactly: residuals −1, 1, 0; SSR 2 over 3 − 2.
-    fit = fit_bon([1, 1, 2], [1, 3, 0])
+    fit = fit_curve("bon", [1, 1, 2], [1, 3, 0])
     assert fit.residual_sd == pytest.approx(math.sqrt(2))
     assert fit.r_squared == pytest.approx(1 - 2 / (14 / 3))  # about the mean 4/3: 1/9 + 25/9 + 16/9
 
 
 def test_no_turn_is_flagged():
-    for fit, straight in ((fit_bon, lambda d: d * (1 + 0.1 * d)), (fit_rl, lambda d: d * (1 + 0.1 * math.log(d)))):
-        curve = fit([1, 2, 3], [straight(d) for d in (1, 2, 3)])
+    for form, straight in (("bon", lambda d: d * (1 + 0.1 * d)), ("rl", lambda d: d * (1 + 0.1 * math.log(d)))):
+        curve = fit_curve(form, [1, 2, 3], [straight(d) for d in (1, 2, 3)])
         assert curve.beta == pytest.approx(-0.1)
         assert curve.position == "never" and "β ≤ 0" in curve.reason
         assert curve.peak_kl == curve.peak_gain == math.inf
 
 
 def test_a_peak_outside_the_data_is_flagged():
-    beyond = fit_bon([1, 2], [0.9, 1.6])  # d(1 − .1 d): peak at 5
+    beyond = fit_curve("bon", [1, 2], [0.9, 1.6])  # d(1 − .1 d): peak at 5
     assert beyond.peak_d == pytest.approx(5) and beyond.position == "beyond" and "extrapolated" in beyond.reason
-    before = fit_bon([2, 3], [-2, -6])  # d(1 − d): peak at ½
+    before = fit_curve("bon", [2, 3], [-2, -6])  # d(1 − d): peak at ½
     assert before.peak_d == pytest.approx(0.5) and before.position == "before" and "extrapolated" in before.reason
-    falling = fit_bon([1, 2], [-1, -3])
+    falling = fit_curve("bon", [1, 2], [-1, -3])
     assert (
         falling.alpha < 0 < falling.beta and falling.peak_d == falling.peak_gain == 0 and falling.position == "before"
     )
@@ -67,11 +67,11 @@ def test_a_peak_outside_the_data_is_flagged():
 
 def test_points_that_cannot_be_fitted_are_refused():
     with pytest.raises(NumericError, match="two or more distances"):
-        fit_rl([0.0, 1.0, 1.0], [0.0, 0.5, 0.6])
+        fit_curve("rl", [0.0, 1.0, 1.0], [0.0, 0.5, 0.6])
     with pytest.raises(NumericError, match="negative"):
-        fit_rl([-1.0, 1.0], [0.5, 0.6])
+        fit_curve("rl", [-1.0, 1.0], [0.5, 0.6])
     with pytest.raises(NumericError, match="one gain per distance"):
-        fit_rl([1.0, 2.0], [0.5])
+        fit_curve("rl", [1.0, 2.0], [0.5])
 
 
 def planted(form: str, seeds: int, seed: int, *, alpha: float = 1.2, beta: float = 0.5, noise: float = 0.05):

@@ -15,7 +15,6 @@ from rlhf_lab.statistics.reward_bench import (
     pair_wins,
     processbench_f1,
     rewardmath_group,
-    section_scores,
     ties_score,
 )
 
@@ -34,12 +33,6 @@ def test_reward_bench_has_its_23_subsets_and_math_weighs_as_much_as_code():
     totals = {section: sum(subsets.values()) for section, subsets in SECTIONS.items()}
     assert totals == {"Chat": 358, "Chat Hard": 456, "Safety": 740, "Reasoning": 1968}
     assert SECTIONS["Reasoning"]["math-prm"] == 6 * 164
-
-
-def test_reward_bench_sections_weigh_their_subsets():
-    """Reasoning: math .5 (984), python .9, rust .7 (164 each): (492 + 147.6 + 114.8)/1312 = .575. Chat: one subset."""
-    found = section_scores({"math-prm": 0.5, "hep-python": 0.9, "hep-rust": 0.7, "mt-bench-easy": 0.25, "own": 1.0})
-    assert found == {"Chat": 0.25, "Reasoning": pytest.approx(754.4 / 1312)}
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.doctor import examination, parts, report
-from rlhf_lab.doctor.findings import CheckResult
 from rlhf_lab.main import main
 
 
@@ -62,23 +60,6 @@ def test_the_home_directory_is_replaced_as_a_path(monkeypatch, home, text, shown
 def test_where_results_go_does_not_ask_for_the_model(quick, monkeypatch, words):
     monkeypatch.setattr(examination, "_examine", lambda *arguments: pytest.fail("the model was examined"))
     assert command(monkeypatch, *words) == 0
-
-
-def test_the_table_says_what_to_do_below_what_was_measured():
-    findings = [
-        CheckResult("pass", "0 nats", "≤ 1e-06", name="ratio", group="forward pass"),
-        CheckResult("fail", "3 of 9", "9", "give it an EOS", name="EOS", group="tokens"),
-        CheckResult("skip", "missing", hint="pip install it", name="part", group="tokens"),
-    ]
-    console = Console(width=70, no_color=True)
-    with console.capture() as printed:
-        console.print(report.table(findings))
-    lines = [" ".join(line.split()) for line in printed.get().splitlines()]
-    assert lines == [
-        *("check measured → what to do tolerance", "forward pass", "ratio ✓ 0 nats ≤ 1e-06"),
-        *("tokens", "EOS ✗ 3 of 9 9", "→ give it an EOS", "part – missing", "→ pip install it"),
-    ]
-    assert report.summary(findings) == "1 passed, 1 failed, 1 skipped"
 
 
 def test_a_failed_check_exits_1_and_names_it(quick, monkeypatch):

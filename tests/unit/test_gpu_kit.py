@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -69,60 +67,6 @@ def results(kit, tmp_path_factory) -> Path:
     return file
 
 
-@pytest.mark.slow
-def test_a_worker_that_dies_takes_one_case_with_it(kit, results):
-    found = {name: record.status for name, record in kit.Record.read(results).items()}
-    assert found == {
-        "good": "passed",
-        "broken": "killed",
-        "bad": "failed",
-        "raises": "error",
-        "missing": "skipped",
-        "gpu": "skipped",
-    }
-    assert kit.Record.read(results)["broken"].note == "worker ended with 7"
-    assert kit.Record.read(results)["raises"].note == "ValueError: no such kernel"
-
-
-def test_settled_cases_are_not_run_again(kit, results):
-    lines = results.read_text().count("\n")
-    worker = [sys.executable, str(results.parents[1] / "worker.py"), str(results)]
-    kit.run_block("block", ["good", "bad"], kit.Target("cpu", True, results.parent), results, 1.0, worker)
-    assert results.read_text().count("\n") == lines
-
-
-def test_a_line_that_a_kill_cut_off_is_left_out(kit, tmp_path):
-    file = tmp_path / "block.jsonl"
-    kit.Record("whole", "passed").append(file)
-    with file.open("a") as lines:
-        lines.write('{"case": "cut", "sta')
-    assert list(kit.Record.read(file)) == ["whole"]
-
-
-def test_a_hanging_case_is_killed_at_the_deadline(kit, tmp_path):
-    running = tmp_path / "block.running"
-    running.write_text(json.dumps(["slow", time.time(), 100.0]))
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    assert kit._wait(process, running, time.time() + 0.3) == "deadline"
-    assert process.returncode is not None
-
-
-def test_a_case_over_four_times_its_time_is_killed(kit, tmp_path):
-    running = tmp_path / "block.running"
-    running.write_text(json.dumps(["slow", time.time() - 1000, 10.0]))
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    assert kit._wait(process, running, time.time() + 60) == "case"
-
-
-def test_the_page_says_what_has_not_run(kit, results):
-    import page
-
-    cases = [kit.Case("good", lambda: None), kit.Case("never", lambda: None)]
-    text = page.block_page("kit", cases, kit.Record.read(results))
-    assert "| good | passed | x 1 | a bound |" in text
-    assert "| never | written, not run |" in text
-
-
 def test_model_flops(kit):
     """2 layers of width 4 with one head: 6 per parameter, and causal attention.
 
@@ -155,11 +99,3 @@ def test_registered_claims_name_a_claim_of_a_study():
         page = (root / "docs" / "results" / row["page"]).read_text()
         line = next(line for line in page.splitlines() if line.startswith(f"| {row['text']} |"))
         assert "confirmed" in line and ("−" if row["sign"] == "-" else "+") in line.split("|")[3]
-
-
-def test_wheelhouse_takes_what_is_missing(kit):
-    import wheelhouse
-
-    assert wheelhouse.names("Jinja2==3.1.6\nPyYAML @ file:///x\nhydra_core\n") == {"jinja2", "pyyaml", "hydra-core"}
-    for name in (*wheelhouse.CORE, *wheelhouse.EXTRA["quantized"]):
-        assert "==" in wheelhouse.pinned(name), f"{name} is not in constraints.txt"

@@ -10,14 +10,8 @@ import pytest
 
 from rlhf_lab.core import metrics
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.metrics import Metric, catalogue, contradictions, declared, metric, titled, undeclared
-from rlhf_lab.results.wording import metric_note, metric_phrase, metric_title
+from rlhf_lab.core.metrics import Metric, contradictions, declared
 from rlhf_lab.stages import preflight
-
-
-def test_the_walk_finds_the_tables():
-    assert len(declared()) > 200
-    assert {"gold", "kl", "ece", "clip_fraction", "alarm_share/warning", "memory/peak"} <= catalogue().keys()
 
 
 def test_a_name_has_one_title_one_unit_and_one_direction():
@@ -48,26 +42,6 @@ def test_a_contradiction_is_refused_before_a_run(monkeypatch):
     metrics.of_packages.cache_clear()
     with pytest.raises(ConfigError, match="metric solved: two titles"):
         preflight.check([])
-
-
-def test_what_a_reader_sees():
-    kl = metric("kl")
-    assert (kl.heading, kl.in_words, kl.unit, kl.better) == ("KL, nats", "KL", "nats", "")
-    assert (metric("garble").better, metric("gold").better) == ("lower", "higher")
-    assert metric_title("heldout_nll") == "held-out loss, nats"
-    assert metric_phrase("tokens") == "length of a reply in tokens"
-    assert metric_note("gold").startswith("true reward")
-
-
-def test_a_name_that_nobody_declared_stands_for_itself():
-    assert metric("my_plug_in").heading == "my plug in"
-    assert metric("reward/brevity").meaning == metric("reward/<term>").meaning
-    assert (metric("section/chat").better, metric("section/chat").title) == ("higher", "")
-    assert "my_plug_in" not in titled()
-    assert undeclared(["gold", "reward/brevity", "reward/brevity/words/more", "goldd"]) == [
-        "goldd",
-        "reward/brevity/words/more",
-    ]
 
 
 def test_a_placeholder_stands_for_one_part_of_a_name():

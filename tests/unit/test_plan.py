@@ -20,7 +20,7 @@ from rlhf_lab.memory.devices import GIB
 from rlhf_lab.memory.fit import min_devices, smallest_change
 from rlhf_lab.memory.plan import StagePlan, plan_stage
 from rlhf_lab.memory.shapes import policy_shape, source_shape
-from rlhf_lab.memory.show import derivation, number, size, stage_table
+from rlhf_lab.memory.show import derivation, stage_table
 from rlhf_lab.memory.sizes import PUBLISHED
 from rlhf_lab.memory.state import frozen_state
 
@@ -297,11 +297,6 @@ def small(recipe: str, *overrides: str) -> Any:
     return planned(recipe, "model=micro", *ONE_LAYER, *SMALL_WORLD, *overrides)
 
 
-def test_a_run_says_what_it_needs(tmp_path: Path) -> None:
-    (line,) = check.memory_lines(small("dpo", f"outputs={tmp_path}", "runtime.memory_gib=4"))
-    assert line.startswith("models: ") and line.endswith("in dpo; there are 4 GiB")
-
-
 def test_a_run_that_may_not_fit_is_warned_and_one_that_cannot_is_refused(tmp_path: Path) -> None:
     found = plan_stage(small("sft", f"outputs={tmp_path}"))
     between, below = (found.floor + found.peak) / 2 / GIB, found.floor / 2 / GIB
@@ -326,11 +321,6 @@ def test_a_built_policy_is_read_and_not_guessed(tmp_path: Path) -> None:
     save_tiny("llama", tokenizer(["one two three"], 300), Path(stage.needs["policy"].model))
     assert policy_shape(stage).vocabulary < 400
     assert reward_copies(stage)[0].shape.outputs == 1
-
-
-def test_sizes_as_people_read_them() -> None:
-    assert [size(x) for x in (0, 2**20, GIB, 150.4 * GIB)] == ["–", "1 MiB", "1 GiB", "150 GiB"]
-    assert [number(x) for x in (12, 124_439_808, 7_615_616_512)] == ["12", "124M", "7.62B"]
 
 
 def test_the_members_of_a_built_ensemble_are_counted(tmp_path: Path) -> None:

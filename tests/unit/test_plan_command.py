@@ -63,29 +63,11 @@ def test_a_job_of_a_sweep_has_a_plan(tmp_path: Path) -> None:
     assert "study/buffers: bytes per process" in printed(*job, *SMALL_WORLD, f"outputs={tmp_path}")
 
 
-def test_several_processes_are_marked_as_arithmetic() -> None:
-    for title in ("Sharding strategies", "Minimum number of cards, all parameters trained"):
-        (grid,) = (grid for grid in grids() if grid.title == title)
-        assert "With several processes, two were measured" in grid.remark
-    assert max(int(cell) for row in grid.rows for cell in row[1:] if cell != "–") <= 64
-
-
-def test_the_table_covers_all_sizes_and_cards() -> None:
-    for grid in grids()[1:]:
-        assert len(grid.rows) == 13 and {len(row) for row in grid.rows} == {len(grid.header)}
-    assert [row[-1] for row in grids()[0].rows[:4]] == ["18", "14", "16", "12"]
-
-
 def test_the_accepted_page_is_what_the_command_writes(tmp_path: Path) -> None:
     run(["table", f"to={tmp_path / 'memory_plan.md'}"])
     written = (tmp_path / "memory_plan.md").read_text(encoding="utf-8")
     assert written == page(grids())
     assert written == (ROOT / "docs/results/memory_plan.md").read_text(encoding="utf-8")
-
-
-def test_a_bare_word_is_taken_for_a_recipe() -> None:
-    with pytest.raises(ConfigError, match=r"ppo is not a setting; did you mean \+recipe=ppo\?"):
-        COMMANDS["plan"](["ppo"])
 
 
 def test_a_folder_that_is_not_there_is_told_by_name() -> None:

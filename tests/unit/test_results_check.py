@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_lab.cli.commands import results_command
-from rlhf_lab.cli.results import CHANGED, CURRENT, UNKNOWN, check_pages, results_directory, summary
+from rlhf_lab.cli.results import CHANGED, CURRENT, UNKNOWN, check_pages, summary
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.stages.code_digest import Reference, digests, package_definitions
 
@@ -64,10 +64,3 @@ def test_wrong_arguments_say_what_is_needed(tmp_path):
             results_command(arguments)
     with pytest.raises(ConfigError, match=r"has no pages \(\*\.md\)"):
         results_command(["check", str(tmp_path)])
-
-
-def test_the_default_is_the_directory_of_accepted_results(monkeypatch, tmp_path):
-    assert (results_directory() / "sequential.md").is_file()
-    monkeypatch.setattr("rlhf_lab.cli.results.PACKAGE", tmp_path / "site-packages" / "rlhf_lab")
-    with pytest.raises(ConfigError, match="name a directory with pages"):
-        results_directory()

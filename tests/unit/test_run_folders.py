@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -29,15 +28,6 @@ def test_a_job_without_a_run_says_why(tmp_path: Path) -> None:
     (job / "job.json").write_text(json.dumps({"status": "completed", "run": "gone"}))
     with pytest.raises(DataError, match="names the run gone, which does not exist"):
         find_run(job)
-
-
-def test_another_folder_is_told_the_runs_near_by_newest_first(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"is neither a run.*Use the directory that a finished command prints"):
-        find_run(tmp_path)
-    old, new = write_run(tmp_path, "old"), write_run(tmp_path, "new")
-    os.utime(old, (1, 1))
-    with pytest.raises(DataError, match=rf"does not exist\. Nearby: {new}, {old}$"):
-        find_run(tmp_path / "olt")
 
 
 def test_the_outcome_has_the_last_policys_means_and_every_interval(tmp_path: Path) -> None:

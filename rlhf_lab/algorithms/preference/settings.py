@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
-from rlhf_lab.config.registry import kind_of, register
+from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Ge, Gt, Le, Lt
@@ -20,6 +20,7 @@ from rlhf_lab.training.settings import (
     TrainingSettings,
     policy_and_reference,
     soup_vocabulary,
+    unjudged_steps,
 )
 
 if TYPE_CHECKING:
@@ -266,12 +267,7 @@ class StepPairs(StageSettings):
         return [(batch_rows, max(self.solutions, self.alternatives, self.rollouts))]
 
     def contradictions(self, config: Config) -> list[str]:
-        if self.labels != "annotated" or Capability.STEPS in config.data.capabilities:
-            return []
-        return [
-            "algorithm.labels=annotated needs a world that judges steps, and "
-            f"data={kind_of('data', config.data)} does not; use algorithm.labels=monte_carlo"
-        ]
+        return unjudged_steps(self.labels, config, "monte_carlo")
 
 
 @register("algorithm", "dpo_iterative")

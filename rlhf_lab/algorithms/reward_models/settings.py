@@ -10,7 +10,7 @@ from rlhf_lab.config.registry import kind_of, register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Finite, Ge, Gt, Le, Lt, NotEmpty
-from rlhf_lab.training.settings import SMALL, ModelCopies, TrainingSettings
+from rlhf_lab.training.settings import SMALL, ModelCopies, TrainingSettings, unjudged_steps
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -117,12 +117,7 @@ class ProcessModel(StepSettings):
         return [*super().model_copies(adapter=adapter), *judge]
 
     def contradictions(self, config: Config) -> list[str]:
-        problems = []
-        if self.labels == "annotated" and Capability.STEPS not in config.data.capabilities:
-            problems.append(
-                "algorithm.labels=annotated needs a world that judges steps, and "
-                f"data={kind_of('data', config.data)} does not; use algorithm.labels=perturbed or monte_carlo"
-            )
+        problems = unjudged_steps(self.labels, config, "perturbed or monte_carlo")
         plants = self.labels == "auto" and Capability.STEPS not in config.data.capabilities
         if plants and not (self.demonstrations and self.trajectories):
             problems.append(

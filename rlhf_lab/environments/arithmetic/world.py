@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from zlib import crc32
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from rlhf_lab.core import measures
 from rlhf_lab.core.errors import DataError, require
 from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair
-from rlhf_lab.environments.annotator import Annotator, choose
+from rlhf_lab.environments.annotator import Annotator, measure_rows
 from rlhf_lab.environments.arithmetic.problems import Problem, draw_problem, read_problem
 from rlhf_lab.environments.arithmetic.solutions import (
     ParsedSolution,
@@ -84,14 +85,7 @@ class ArithmeticWorld:
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
         """Return all `MEASURES` of responses, each (N,) float64. Raise DataError for an unknown prompt."""
-        if len(prompts) != len(responses):
-            raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; one response per prompt is needed")
-        rows = [
-            _measure_response(prompt, response, self.lenient)
-            for prompt, response in zip(prompts, responses, strict=True)
-        ]
-        table = np.array(rows, dtype=np.float64).reshape(len(rows), len(MEASURES))
-        return {measure.name: np.ascontiguousarray(table[:, column]) for column, measure in enumerate(MEASURES)}
+        return measure_rows(MEASURES, partial(_measure_response, lenient=self.lenient), prompts, responses)
 
     def leniently(self) -> ArithmeticWorld:
         """Return the same world, but it also reads answers that are not marked with "####"."""
@@ -122,9 +116,7 @@ class ArithmeticWorld:
         """
         first_appeal = self._appeal(prompts, first)
         second_appeal = self._appeal(prompts, second)
-        probability = self.annotator.probability(first_appeal, second_appeal)
-        rng = np.random.default_rng([self._seed, seed])
-        return choose(probability, rng), probability
+        return self.annotator.prefer(first_appeal, second_appeal, seed=(self._seed, seed))
 
     def _appeal(self, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
         measured = self.measure(prompts, responses)

@@ -13,9 +13,8 @@ from zlib import crc32
 import numpy as np
 
 from rlhf_lab.core import measures
-from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import BoolArray, FloatArray, HonestyQuestion, LoadReport, Pair, SafetyPrompt
-from rlhf_lab.environments.annotator import Annotator, choose, distinct_candidates, labelled_pairs
+from rlhf_lab.environments.annotator import Annotator, distinct_candidates, labelled_pairs, measure_rows
 from rlhf_lab.environments.dialogue import harm, honesty
 from rlhf_lab.environments.dialogue.criteria import CRITERIA, CriteriaWeights, criteria
 from rlhf_lab.environments.dialogue.faults import Fault, find_faults
@@ -103,13 +102,7 @@ class DialogueWorld:
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
         """Return all `MEASURES` of responses, each (N,) float64. Raise DataError for an unknown prompt."""
-        if len(prompts) != len(responses):
-            raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; one response per prompt is needed")
-        pairs = zip(prompts, responses, strict=True)
-        rows = [self._measure_response(prompt, response) for prompt, response in pairs]
-        # reshape for the case without rows; columns are copied to be contiguous
-        table = np.array(rows, dtype=np.float64).reshape(len(rows), len(MEASURES))
-        return {measure.name: np.ascontiguousarray(table[:, column]) for column, measure in enumerate(MEASURES)}
+        return measure_rows(MEASURES, self._measure_response, prompts, responses)
 
     def _measure_response(self, text: str, response: str) -> tuple[float, ...]:
         """Return the values of `MEASURES` for one response, in their order."""
@@ -140,15 +133,9 @@ class DialogueWorld:
         self, prompts: Sequence[str], first: Sequence[str], second: Sequence[str], *, seed: int
     ) -> tuple[BoolArray, FloatArray]:
         """Label pairs: (True if first is preferred (N,), its probability (N,)). The seed only affects the choices."""
-        first_measured = self.measure(prompts, first)
-        second_measured = self.measure(prompts, second)
-        probability = self._preference(first_measured, second_measured)
-        rng = np.random.default_rng([self._seed, seed])
-        return choose(probability, rng), probability
-
-    def _preference(self, first: dict[str, FloatArray], second: dict[str, FloatArray]) -> FloatArray:
-        """Return P(first is preferred), (N,), from the measures of both sides."""
-        return self.annotator.probability(self._appeal(first), self._appeal(second))
+        first_appeal = self._appeal(self.measure(prompts, first))
+        second_appeal = self._appeal(self.measure(prompts, second))
+        return self.annotator.prefer(first_appeal, second_appeal, seed=(self._seed, seed))
 
     def _appeal(self, measured: dict[str, FloatArray]) -> FloatArray:
         return self.annotator.appeal(
@@ -226,7 +213,8 @@ class DialogueWorld:
         measured = self.measure(prompts, first), self.measure(prompts, second)
         # labels have a separate random stream, so that their draws do not change the texts
         labels = self._stream("labels", split, seed)
-        return labelled_pairs(candidates, measured, self._preference(*measured), labels), report
+        probability = self.annotator.probability(*map(self._appeal, measured))
+        return labelled_pairs(candidates, measured, probability, labels), report
 
     def _stream(self, purpose: str, split: str, seed: int) -> np.random.Generator:
         """Return an independent random stream for each purpose and split."""

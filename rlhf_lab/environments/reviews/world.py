@@ -14,7 +14,7 @@ import numpy as np
 from rlhf_lab.core import measures
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair
-from rlhf_lab.environments.annotator import Annotator, choose, distinct_candidates, labelled_pairs
+from rlhf_lab.environments.annotator import Annotator, distinct_candidates, labelled_pairs, measure_rows
 from rlhf_lab.environments.reviews.candidates import CommentRates, CommentWriter
 from rlhf_lab.environments.reviews.changes import Change, draw_change, read_change
 from rlhf_lab.environments.reviews.comments import read_comment
@@ -81,12 +81,7 @@ class ReviewWorld:
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
         """Return all `MEASURES` of comments, each (N,) float64. Raise DataError for an unknown prompt."""
-        if len(prompts) != len(responses):
-            raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; one response per prompt is needed")
-        pairs = zip(prompts, responses, strict=True)
-        rows = [self._measure_comment(prompt, response) for prompt, response in pairs]
-        table = np.array(rows, dtype=np.float64).reshape(len(rows), len(MEASURES))
-        return {measure.name: np.ascontiguousarray(table[:, column]) for column, measure in enumerate(MEASURES)}
+        return measure_rows(MEASURES, self._measure_comment, prompts, responses)
 
     def _measure_comment(self, prompt: str, response: str) -> tuple[float, ...]:
         """Return the values of `MEASURES` for one comment, in their order."""
@@ -105,15 +100,9 @@ class ReviewWorld:
         self, prompts: Sequence[str], first: Sequence[str], second: Sequence[str], *, seed: int
     ) -> tuple[BoolArray, FloatArray]:
         """Label pairs: (True if first is preferred (N,), its probability (N,)). The seed only affects the choices."""
-        first_measured = self.measure(prompts, first)
-        second_measured = self.measure(prompts, second)
-        probability = self._preference(first_measured, second_measured)
-        rng = np.random.default_rng([self._seed, seed])
-        return choose(probability, rng), probability
-
-    def _preference(self, first: dict[str, FloatArray], second: dict[str, FloatArray]) -> FloatArray:
-        """Return P(first is preferred), (N,), from the measures of both sides."""
-        return self.annotator.probability(self._appeal(first), self._appeal(second))
+        first_appeal = self._appeal(self.measure(prompts, first))
+        second_appeal = self._appeal(self.measure(prompts, second))
+        return self.annotator.prefer(first_appeal, second_appeal, seed=(self._seed, seed))
 
     def _appeal(self, measured: dict[str, FloatArray]) -> FloatArray:
         return self.annotator.appeal(
@@ -151,7 +140,8 @@ class ReviewWorld:
         measured = self.measure(prompts, first), self.measure(prompts, second)
         # labels have a separate random stream, so that their draws do not change the texts
         labels = self._stream("labels", split, seed)
-        return labelled_pairs(candidates, measured, self._preference(*measured), labels), report
+        probability = self.annotator.probability(*map(self._appeal, measured))
+        return labelled_pairs(candidates, measured, probability, labels), report
 
     @staticmethod
     def _draw_change(split: str, rng: np.random.Generator) -> Change:

@@ -10,6 +10,7 @@ from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Ge, NotEmpty
+from rlhf_lab.core.user_code import names_object
 from rlhf_lab.rewards.term import TermSettings
 
 
@@ -35,7 +36,6 @@ class PythonCallable(TermSettings):
     name: str = ""
 
     def rules(self) -> tuple[Rule, ...]:
-        file, colon, name = self.function.rpartition(":")
         return (
             *super().rules(),
             (
@@ -48,7 +48,7 @@ class PythonCallable(TermSettings):
                 "entry point in the group rlhf_lab.rewards as reward.terms.callable.name=brevity",
             ),
             (
-                not self.function or (bool(colon) and file.endswith(".py") and name.isidentifier()),
+                not self.function or names_object(self.function),
                 f"function={self.function} is not FILE.py:NAME, such as my_rewards.py:brevity",
             ),
         )

@@ -152,7 +152,6 @@ def test_near_duplicates_and_held_out_prompts_are_rejected(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("recipe", "module", "chunk"),
     [
-        ("synthetic_sft", synthetic_sft, 20),
         ("cai_preferences", cai_preferences, 20),
         ("self_instruct", self_instruct, 4),
     ],

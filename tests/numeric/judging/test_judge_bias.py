@@ -76,7 +76,6 @@ def test_position_bias_by_hand():
     assert bias.first_shown_wins.mean == pytest.approx(3.5 / 6)
     assert bias.consistent.mean == pytest.approx(1 / 3)
     assert (bias.first_both.mean, bias.second_both.mean) == pytest.approx((1 / 3, 0))
-    assert bias.decided_by_order == pytest.approx(1 / 3)
     assert (bias.first_shown_wins.n, bias.first_shown_wins.unscored) == (3, 1)
 
 

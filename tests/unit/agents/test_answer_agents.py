@@ -51,22 +51,6 @@ def test_several_agents_sets_and_differences():
     assert "right by a wrong process: plan 0.10" in text
 
 
-def test_attacks_are_said_with_what_was_read():
-    metrics = {
-        "success": rate(1, 0.9, 1),
-        "injection/success": rate(0, 0, 0.3, 8),
-        "injection/reached": rate(1, 0.7, 1, 8),
-    }
-    metrics["injection/success_below"] = number(0.31)
-    text = agents(run_of(EvaluatedPolicy("react", metrics)))
-    assert text is not None and "orders in tool results: react reads 1.00" in text
-    assert "none of 8 followed, below 0.310" in text
-
-
-def test_a_run_without_scores_has_no_answer():
-    assert agents(run_of(EvaluatedPolicy("react", {}))) is None
-
-
 def test_the_defaults_are_the_36_tasks():
     settings = AgentBench()
     assert settings.tasks == ("mini",) and len(settings.categories) == 3 and "agent" in settings.uses
@@ -79,13 +63,6 @@ def test_settings_that_cannot_work_are_refused_together():
     with pytest.raises(ConfigError) as problems:
         Gaia(attempts=0, levels=(1, 1))
     assert len(problems.value.problems) == 2
-
-
-def test_what_revising_adds_is_said_of_agents_that_revise():
-    revises = {"success": rate(0.75, 0.5, 0.9, 12), "revision_gain": rate(0.5, 0.2, 0.8, 12)}
-    once = EvaluatedPolicy("once", {**revises, "revision_gain": rate(0, 0, 0, 12), "code_rounds": rate(1, 1, 1, 12)})
-    text = agents(run_of(EvaluatedPolicy("coder", {**revises, "code_rounds": rate(1.5, 1, 2, 12)}), once))
-    assert text is not None and text.endswith("revising adds: coder +0.50 ±0.30.")
 
 
 def test_packaged_files_count_by_content_where_they_are_used(tmp_path, monkeypatch):

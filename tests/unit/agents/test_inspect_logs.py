@@ -8,8 +8,7 @@ import sys
 import pytest
 from agent_runs import attempt, scored, small_run, turn, write_agent_run
 
-from rlhf_lab.core.errors import ConfigError, DataError, MissingDependency
-from rlhf_lab.packs.agents.commands import export_command
+from rlhf_lab.core.errors import DataError, MissingDependency
 from rlhf_lab.packs.agents.inspect.logs import export, messages, run_logs
 
 
@@ -110,17 +109,6 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
         run_logs(run)
     with pytest.raises(DataError, match="not a run directory"):
         run_logs(tmp_path)
-
-
-@pytest.mark.parametrize("words", [[], ["RUN"], ["RUN", "to="], ["RUN", "logs"], ["RUN", "to=logs", "from=x"]])
-def test_the_command_says_how_it_is_written(words):
-    with pytest.raises(ConfigError, match="export outputs/runs/RUN to=DIR"):
-        export_command(words)
-
-
-def test_the_command_knows_one_format():
-    with pytest.raises(ConfigError, match=r"format=trace is unknown; the only format of export is inspect"):
-        export_command(["RUN", "to=logs", "format=trace"])
 
 
 def test_without_inspect_the_install_line_is_named(tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from support import checked, planned
 
-from rlhf_lab.config import compose
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.world_settings import MiniHH
 from rlhf_lab.packs.agents.tools.settings import Tools
@@ -50,14 +49,6 @@ def test_all_shares_start_from_the_same_policy():
 def test_a_vocabulary_that_is_given_cannot_be_chosen():
     with pytest.raises(ConfigError, match=r"mixture\.vocabulary=all: the model that this stage starts from"):
         checked("mixed_reward_model", "mixture.vocabulary=all")
-
-
-def test_the_study_has_the_shares_of_its_question():
-    study = compose.check_command(["+recipe=study/mix_ratio"]).study
-    fractions = [tuple(level.values()) for level in study.sweep["mixture.shares"]]
-    assert fractions == [(100, 0, 0), (50, 50, 0), (50, 0, 50), (33, 33, 33), (25, 25, 50), (0, 0, 100)]
-    assert len(study.sweep["seed"]) >= 3
-    assert study.fronts[0].metrics == ["accuracy", "agent_accuracy"]
 
 
 @pytest.mark.parametrize("settings", [{"attempts": 1}, {"pairs_per_task": 0}, {"heldout_tasks": -1}])

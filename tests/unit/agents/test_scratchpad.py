@@ -8,7 +8,6 @@ from itertools import pairwise
 from agent_support import FakeModel, assignment, calls, last, run
 
 from rlhf_lab.core.tools import text_tool
-from rlhf_lab.packs.agents.harness.brief import Brief
 from rlhf_lab.packs.agents.harness.react import react
 from rlhf_lab.packs.agents.harness.scratchpad import scratchpad
 
@@ -66,18 +65,6 @@ def test_notes_are_written_anew_from_those_before():
     assert last(second) == (
         'Question: Count.\n\nNotes so far:\nat 1\n\nCall: next {"number": "1"}\n<result>\n2\n</result>'
     )
-
-
-def test_a_small_model_is_asked_in_the_phrases_that_it_was_trained_on():
-    turns = ["Thought: need it\nAction: next[ 1 ]", "number 2", "Answer: 2"]
-    model = FakeModel(lambda request: turns.pop(0))
-    run(program, model, assignment("Count.", tools=[NEXT]), prompts=Brief())
-    assert [last(request) for request in model.asked] == [
-        "Step: Count. Notes: nothing.",
-        "Note: Count. Notes: nothing; next[ 1 ] gave 2.",
-        "Step: Count. Notes: number 2.",
-    ]
-    assert not any(request.system or request.stop for request in model.asked)
 
 
 def test_empty_notes_do_not_lose_what_is_known():

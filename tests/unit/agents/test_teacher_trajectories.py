@@ -95,14 +95,3 @@ def test_a_service_teaches_without_a_policy():
     stage = planned("teacher_trajectories", "agent.llm=anthropic", "agent.service.budget_usd=1")
     assert not stage.needs
     assert set(planned("teacher_trajectories").needs) == {"policy"}
-
-
-def test_before_and_after_are_in_one_recipe():
-    stage = planned("agentic_sft_bench")
-    assert set(stage.needs) == {"policy", "reference"}
-    assert stage.needs["policy"].recipe == "agentic_sft_teacher" and stage.needs["reference"].recipe == "sft_tools"
-    teacher = stage.needs["policy"].needs["corpus"]
-    assert teacher.recipe == "teacher_trajectories" and teacher.needs["policy"].recipe == "sft_roles"
-    assert teacher.needs["policy"].config.data.habits.take_redirect == 0.0
-    assert stage.config.data.kinds.keys() >= {"lookup", "long_chain", "retrieval", "several"}
-    assert len(stage.config.data.kinds) == 17

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
-from rlhf_lab.interop.publishing import card
 from rlhf_lab.packs.agents.benchmarks.settings import AgentBench, AgentStage, CodeBench, Gaia
 from rlhf_lab.reports.comparison.compare import find_sides, run_differences
 from rlhf_lab.reports.comparison.report import compare
-from rlhf_lab.reports.policy_table import PolicyTable
-from rlhf_lab.reports.run.policies import policies, policy_table, run_markdown
 from rlhf_lab.results.gains import compare_policies
 from rlhf_lab.results.rundir import read_run
-from rlhf_lab.results.stage import stage_settings
-from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.training.settings import StageSettings
 
 SENTENCE = "clustered by the template of the task"
@@ -47,15 +40,6 @@ def test_every_stage_of_agents_clusters_by_template(settings):
     assert StageSettings.clusters.column == "prompt_id"
 
 
-@pytest.mark.parametrize("kind", ["agent_bench", "code_bench", "gaia"])
-def test_the_page_of_a_run_counts_templates(tmp_path, kind):
-    run = read_run(write_run(tmp_path / "run", kind, react=(1, 1, 1, 0, 0, 1)))
-    assert SENTENCE in policies(run).note and SENTENCE in run_markdown(run)
-    assert "| policy | n / templates |" in run_markdown(run)
-    _, rows = policy_table(run)
-    assert rows[0][:2] == ("react", "6 / 3")
-
-
 def test_two_agents_of_a_run_are_compared_by_template(tmp_path):
     run = read_run(write_run(tmp_path / "run", "agent_bench", react=(0, 0, 0, 1, 1, 0), plan=(1, 1, 1, 0, 0, 1)))
     difference = compare_policies(run, "plan", "react", "success").difference
@@ -79,15 +63,3 @@ def test_runs_of_stages_that_cluster_otherwise_are_compared_by_prompt(tmp_path):
     (found,) = run_differences(*find_sides(a, b))
     assert found.versus.difference.clusters == 6
     assert "clustered by prompt" in compare(a, b, to=tmp_path / "page").page.read_text()
-
-
-def test_the_console_and_the_card_say_it_too(tmp_path):
-    run = read_run(write_run(tmp_path / "run", "agent_bench", react=(1, 1, 1, 0, 0, 1)))
-    value = {"mean": 0.7, "low": 0.5, "high": 0.9, "n": 6, "clusters": 3}
-    console = Console(width=120, no_color=True)
-    with console.capture() as captured:
-        console.print(PolicyTable([{"name": "react", "metrics": {"success": value}}], clusters=AgentBench.clusters))
-    assert f"{SENTENCE}; 6 responses, 3 templates" in captured.get()
-    view = SimpleNamespace(provenance=SimpleNamespace(run=run, algorithm_class=stage_settings(run)))
-    run.results["success"] = Estimate.from_dict(value)
-    assert f"{SENTENCE}. The intervals cover other templates" in card._evaluation(view)[-1]

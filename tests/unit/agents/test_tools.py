@@ -18,13 +18,13 @@ from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.packs.agents.tools.bases import BaseSize, draw_base
 from rlhf_lab.packs.agents.tools.demonstrations import Habits, ToolDemonstration
 from rlhf_lab.packs.agents.tools.flaky import BUSY, flaky
-from rlhf_lab.packs.agents.tools.kinds import ALL_KINDS, KINDS, UNKNOWN, tools_of
+from rlhf_lab.packs.agents.tools.kinds import ALL_KINDS, UNKNOWN, tools_of
 from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculate
 from rlhf_lab.packs.agents.tools.names import SYLLABLES, draw_names, draw_paired_bases, names_of
 from rlhf_lab.packs.agents.tools.roles import ROLES, prompt_of, spaced_call
-from rlhf_lab.packs.agents.tools.settings import TOOL_KINDS, TOOL_ROLES, HabitSettings, Tools
+from rlhf_lab.packs.agents.tools.settings import TOOL_ROLES, HabitSettings, Tools
 from rlhf_lab.packs.agents.tools.task_set import ToolTaskRow
-from rlhf_lab.packs.agents.tools.tools import build, world_of
+from rlhf_lab.packs.agents.tools.tools import build
 from rlhf_lab.packs.agents.tools.world import DEMONSTRATED, ToolWorld, ToolWorldSize, is_right
 
 SLOPPY = Habits(wrong_relation=0.3, take_redirect=0.6, stop_early=0.3, repeat_call=0.3)
@@ -52,11 +52,6 @@ def play(world: ToolWorld, task: Task, turns: list[str], seed: int = 0) -> tuple
 
 
 # the catalogue
-
-
-def test_the_catalogue_has_17_kinds():
-    assert len(KINDS) == 17
-    assert set(ALL_KINDS) == set(TOOL_KINDS) and set(TOOL_ROLES) == set(ROLES)
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
@@ -434,11 +429,6 @@ def test_settings_that_make_no_world_are_refused(settings, problem):
         Tools(**settings)
     with pytest.raises(ValueError, match="repeat_call=1 must be at least 0 and below 1"):
         HabitSettings(repeat_call=1)
-
-
-def test_turns_are_those_of_the_settings():
-    assert Tools(turns=5).max_turns == 5 and Tools().max_turns == 12
-    assert world_of(Tools(seed=2, test_seed=5)).seeds == {"train": 2, "test": 5}
 
 
 def test_who_combines_computes_first():

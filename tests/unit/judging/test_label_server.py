@@ -177,16 +177,6 @@ def test_a_disk_that_refuses_is_said_and_can_be_retried(client, session):
     assert answer(client, "e0").status_code == 200
 
 
-def test_figures_are_offered_once_there_are_labels(client):
-    for number in range(LEAST_LABELS):
-        assert not client.get("/state", headers=WITH_TOKEN).json()["offers_figures"]
-        answer(client, f"e{number}")
-    assert client.get("/state", headers=WITH_TOKEN).json()["offers_figures"]
-    figures = client.get("/figures", headers=WITH_TOKEN).json()
-    assert [(row["who"], row["n"]) for row in figures["agreement"]] == [("ana and the judge", LEAST_LABELS)]
-    assert figures["calibration"][0]["confidence"] == "1.00" and figures["left"][0]["share"].startswith("1.00")
-
-
 # The command as a process
 
 
@@ -230,14 +220,6 @@ def test_the_command_serves_this_machine_and_goes_on_after_a_kill(source, serve)
     assert second.end(signal.SIGTERM) == 0
     assert "0 of 4 labelled by ana" in second.printed and f"export={source.stem}.labels.jsonl" in second.printed
     assert second.printed.count("token=") == 1
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_it_with_a_summary(source, serve):
-    served = serve(str(source), "items=3")
-    assert served.end(signal.SIGINT) == 0
-    assert "0 of 3 labelled by me (0 ties), 0 skipped, 3 left" in served.printed
-    assert "Traceback" not in served.printed
 
 
 def test_a_port_that_is_taken(source):

@@ -292,16 +292,6 @@ def test_an_export_never_overwrites_what_is_labelled(tmp_path, monkeypatch):
     assert source.read_text() == before
 
 
-def test_the_suggested_export_is_named_after_the_source(tmp_path, monkeypatch):
-    source = write_rows(tmp_path / "pairs.jsonl", [{"prompt": "hi", "chosen": "a", "rejected": "b"}])
-    suggested = []
-    monkeypatch.setattr(
-        "rlhf_lab.packs.judging.labels.server.serve", lambda *_, export_command, **__: suggested.append(export_command)
-    )
-    command.run([str(source)])
-    assert suggested[0].endswith(" export=pairs.labels.jsonl")
-
-
 def test_both_sources_take_the_own_policy_of_an_iterative_run(tmp_path):
     """Its baseline, one-pass DPO, stands last in evaluation.jsonl."""
     directory = write_run(tmp_path)

@@ -11,10 +11,8 @@ import torch
 
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.media import Audio
-from rlhf_lab.core.pinned_packages import MARKER
 from rlhf_lab.packs.speech.parler.client import SpeechPrompt, SpokenClip
 from rlhf_lab.packs.speech.parler.command import read_prompts, run
-from rlhf_lab.packs.speech.parler.environment import PARLER
 from rlhf_lab.packs.speech.parler.rounds import DpoSettings, NoPairs, best_and_worst, run_dpo, score
 
 PROMPT = SpeechPrompt("Hello.", "A voice.")
@@ -121,7 +119,7 @@ def test_prompts_of_a_file(tmp_path):
     ("words", "says"),
     [
         (["train"], "'train' is not an action of parler"),
-        (["setup", "here"], "'here' is not an option; expected name=value"),
+        (["setup", "here"], "'here' is not an option of the form name=value"),
         (["setup", "folde=x"], "folde is not a setting; did you mean folder"),
         (["dpo", "model=m", "lr=fast"], "lr=fast is text, expected a number"),
         (["dpo", "model=m"], "prompts, reward, to must be set"),
@@ -133,13 +131,3 @@ def test_wrong_commands(words, says):
     with pytest.raises(ConfigError) as error:
         run(words)
     assert any(says in problem for problem in error.value.problems), error.value.problems
-
-
-def test_the_command_says_whether_the_environment_is_there(tmp_path, capsys):
-    run([f"folder={tmp_path}"])
-    assert f"there is no environment of Parler-TTS in {tmp_path}" in capsys.readouterr().out
-    (tmp_path / MARKER).write_text(PARLER.pins(), encoding="ascii")
-    run([f"folder={tmp_path}"])
-    assert f"{tmp_path}: ready" in capsys.readouterr().out
-    run(["setup", f"folder={tmp_path}"])
-    assert "already exists" in capsys.readouterr().out

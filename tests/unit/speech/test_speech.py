@@ -33,7 +33,6 @@ from rlhf_lab.packs.speech.world.prompts import (
     NEW_VOICE,
     STYLES,
     SYLLABLES,
-    VOCABULARY,
     Utterance,
     draw_utterance,
     read_prompt,
@@ -90,7 +89,6 @@ def test_the_size_of_the_world():
     assert CATEGORIES.keys() == MELODIES.keys()
     assert sum(DEFECTS.values()) == pytest.approx(1)
     assert set("".join(SYLLABLES)) == set(PHONES)
-    assert len(VOCABULARY) == len(set(VOCABULARY)) == 5 + 6 + 6 + 1 + 35
 
 
 def test_the_held_out_voice_is_new_and_its_words_are_not():
@@ -106,8 +104,6 @@ def test_every_drawn_prompt_can_be_read():
             utterance = draw_utterance(rng, split, 0.5)
             assert read_prompt(utterance.prompt) == utterance
             assert utterance.split == split
-            words = utterance.prompt.removeprefix("\n\nHuman: ").removesuffix("\n\nAssistant:").split()
-            assert set(words) <= set(VOCABULARY)
 
 
 @pytest.mark.parametrize(

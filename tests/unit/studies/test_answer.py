@@ -184,22 +184,6 @@ def test_a_made_corpus_is_answered_by_its_rows_and_the_most_frequent_reason_agai
     )
 
 
-def test_every_kind_says_something_whatever_is_missing(make_run):
-    directory = make_run(policies=())
-    for kind in named("answers"):
-        found = said(change(directory, kind, metrics={}))
-        assert found.sentence == "No answer: this run has no scored number."
-        (directory / "config.yaml").write_text("algorithm:\n  kind: dpo_iterative\n")
-    assert said(change(directory, "ppo", status="failed")).sentence == "No answer yet: this run is failed."
-
-
-def test_limits_are_named(make_run):
-    directory = change(make_run(), "ppo", "ppo_ensemble")
-    caveat = said(directory).caveat
-    assert caveat.startswith("One seed") and "simulated world" in caveat
-    assert caveat.endswith("with that of +recipe=ppo.")
-
-
 @pytest.mark.slow
 def test_smoke_size_is_said_by_run_and_study(make_run, make_study):
     directory = make_run()

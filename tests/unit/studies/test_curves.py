@@ -13,11 +13,10 @@ import pytest
 from rlhf_lab.reports.report import write_study_report
 from rlhf_lab.reports.study.curves import curve_figure, curves
 from rlhf_lab.reports.study.results import StudyResults
-from rlhf_lab.results.answer import Conclusion
-from rlhf_lab.studies.curves import HEADINGS, curve_conclusion, curve_markdown, fit_rows, level_curves
+from rlhf_lab.studies.curves import HEADINGS, curve_conclusion, fit_rows, level_curves
 from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import Study, read_study
-from rlhf_lab.studies.table import build_sections, markdown
+from rlhf_lab.studies.table import build_sections
 
 KL = (0.0, 0.2, 0.6, 1.2, 2.1, 3.2)
 KINDS = {"bon": "best_of_n", "hot": "ppo", "cold": "dpo"}
@@ -106,14 +105,6 @@ def test_one_policy_per_run_is_not_a_curve(make_curves):
     assert all(row[2].startswith("no run has two policies") for row in fit_rows(level_curves(study)))
 
 
-def test_without_gold_nothing_turns(make_curves):
-    study = make_curves(gold=False)
-    assert curve_conclusion(study) == "No gold reward is known here, so the KL at which it turns is unknown."
-    assert "no gold reward is known" in curve_markdown(study)
-    page = write_study_report(study.path).read_text()
-    assert "Over-optimisation" in page and "nan" not in (study.path / "overoptimization.svg").read_text()
-
-
 def test_the_report_has_figure_table_and_finding(make_curves):
     study = make_curves()
     page = write_study_report(study.path).read_text()
@@ -126,20 +117,6 @@ def test_the_report_has_figure_table_and_finding(make_curves):
     assert figure.count('stroke-dasharray="5,4"') == 3 + 1 and figure.count('stroke-width="2.2"') == 3
     assert "nan" not in figure.lower() and "infinity" not in figure.lower()
     assert (study.path / "overoptimization.png").is_file()
-
-
-def test_a_study_that_asks_for_no_curves_has_none(make_study):
-    study = read_study(make_study(seeds=2))
-    assert study.curves is None and curve_conclusion(study) == "" and curve_markdown(study) == ""
-    assert "Over-optimisation" not in markdown(study, build_sections(study), Conclusion(""))
-    write_study_report(study.path)
-    assert not (study.path / "overoptimization.svg").exists()
-
-
-def test_one_seed_has_no_interval(make_curves):
-    study = make_curves(seeds=1)
-    assert "[no interval]" in fit_rows(level_curves(study))[0][3]
-    assert "Gold with bon turns at KL" in curve_conclusion(study)
 
 
 def test_the_figure_has_every_policy_and_every_fit(make_curves):

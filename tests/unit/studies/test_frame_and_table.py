@@ -24,7 +24,6 @@ from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.table import (
     build_sections,
     changed_lines,
-    job_line,
     markdown,
     rich_table,
     table_frame,
@@ -50,11 +49,6 @@ def test_a_study_says_what_its_gold_is(make_study):
     score, truth = "the score of the reward model models/rm", "the true reward of a simulated world"
     assert study.gold_source == f"{score} or {truth}"
     assert table.label(study) == f"measured; gold is {score} or {truth}"
-
-
-def test_a_study_without_gold_says_so(make_study):
-    without = read_study(make_study(gold=False))
-    assert not without.has_gold and table.label(without) == "measured"
 
 
 def test_metrics_come_from_the_last_policy_unless_the_run_has_its_own(make_study):
@@ -239,11 +233,6 @@ def test_levels_have_one_spelling():
         "[1, 2]",
         "by all, keep 0.5",
     ]
-
-
-def test_job_lines_show_the_last_line_of_an_error():
-    job = {"index": 3, "level": "x", "status": "failed", "error": "Traceback\n  File\nDataError: no rows\n"}
-    assert job_line(job) == "job 4 (jobs/3), x: failed: DataError: no rows"
 
 
 @pytest.mark.parametrize("record", [None, {"status": "interrupted", "run": None, "error": "stopped"}])

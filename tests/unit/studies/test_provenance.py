@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from rlhf_lab.reports.report import write_run_report, write_study_report
-from rlhf_lab.stages.provenance import Provenance, code_digest, commit_in_words, provenance_of, size_in_words
+from rlhf_lab.stages.provenance import Provenance, code_digest, provenance_of
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.origin import origin_lines
 
@@ -76,23 +76,6 @@ def test_the_digest_ignores_files_and_sees_definitions():
     assert code_digest(moved) == code_digest(CODE)
     for changed in ({**CODE, "rlhf_lab/x.py:new": "dd"}, {**CODE, "rlhf_lab/training/loop.py:train": "dd"}):
         assert code_digest(changed) != code_digest(CODE)
-
-
-@pytest.mark.parametrize(
-    ("manifest", "words"),
-    [
-        ({"git_sha": "0123456789abcdef"}, "0123456789"),
-        ({"git_sha": "0123456789abcdef+changes"}, "0123456789 + uncommitted changes"),
-        ({"git_sha": None}, "not a checkout"),
-        ({}, ""),
-    ],
-)
-def test_commits_in_words(manifest, words):
-    assert commit_in_words(manifest) == words
-
-
-def test_sizes_in_words():
-    assert [size_in_words(size) for size in (212_000, 1_300_000, 7_100_000_000)] == ["0.21M", "1.3M", "7.1B"]
 
 
 def test_the_page_of_a_study_says_where_its_numbers_come_from(make_study):

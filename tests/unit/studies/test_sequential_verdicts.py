@@ -220,6 +220,5 @@ def test_skewness_is_reported_from_six_seeds_on():
 def test_a_log_is_stored_and_read():
     log = LookLog((0, 1, 2, 3), (Look(3, {1: CONFIRMED}, ("a", "b")), Look(4, {}, ("a",))), "stopped")
     assert LookLog.from_dict(log.to_dict()) == log
-    assert log.decisions == {1: CONFIRMED}
     assert log.before(2) is None
     assert log.before(3) == log.looks[0]

@@ -51,22 +51,6 @@ def test_the_monitor_follows_the_same_rule(watched, level, gold_move, state):
     assert found is not None and found[0] == state
 
 
-def test_a_strong_warning_says_what_it_did(watched):
-    log = monitor_state(read_run(watched()), 1)
-    assert log is not None and log[1].startswith("strong warning (two signals) first at iteration 3")
-    assert "training continued" in log[1] and "stop" not in log[1].replace("stopped training", "stop")
-
-
-def test_a_monitor_that_acted_says_so(watched):
-    stop = monitor_state(read_run(watched(stopped_at=2.0)), 1)
-    assert stop is not None and "it stopped training at iteration 3" in stop[1]
-
-
-def test_a_raised_coefficient_is_told(watched):
-    raised = monitor_state(read_run(watched(kl_raised=4.0)), 1)
-    assert raised is not None and "it multiplied the KL coefficient by 4" in raised[1]
-
-
 def test_lights_and_monitor_that_disagree_are_explained(watched):
     assert disagreement("good", ["good", "unknown"]) == "" and disagreement("bad", ["watch", "good"]) == ""
     assert disagreement(None, ["bad"]) == "" and disagreement("watch", ["unknown"]) == ""
@@ -83,14 +67,3 @@ def test_the_page_shows_one_set_of_signs(watched):
     assert light_note(lights(read_run(directory))) == ""
     page = write_report(directory).read_text()
     assert "strong warning (two signals)" in page and "hard_stop" not in page and "HARD_STOP" not in page
-
-
-def test_keys_without_a_title_are_out_of_sight(make_run):
-    directory = make_run()
-    result = json.loads((directory / "result.json").read_text())
-    result["metrics"] |= {"data/train/dropped/empty reply": 40, "staleness": 0.5}
-    (directory / "result.json").write_text(json.dumps(result))
-    page = write_report(directory).read_text()
-    details = page[page.index("more numbers, by their names in result.json") :]
-    assert "<code>data/train/dropped/empty reply</code>" in details and "<b>staleness</b>" in page
-    assert "<b>data/" not in page

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from rich.console import Console
 
 from rlhf_lab.config import registry
-from rlhf_lab.reports.comparison.compare import Difference
-from rlhf_lab.reports.comparison.view import cells
-from rlhf_lab.reports.policy_table import PolicyTable
-from rlhf_lab.reports.run.policies import policies, policy_table, run_markdown
+from rlhf_lab.reports.run.policies import policy_table
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.results.stage import algorithm_settings
 from rlhf_lab.results.wording import usual_size, with_own_size
-from rlhf_lab.statistics.estimates import Comparison, Estimate
+from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.training.settings import StageSettings
 
 
@@ -59,29 +55,6 @@ def test_the_column_of_a_run_is_true_of_its_row(run):
         assert values["gold reward"] == "1.00 ±0.10 (90 / 47)"
         assert values["proxy reward"] == "0.50 ±0.10"
         assert values["ranking accuracy"] == "0.60 ±0.10 (100 / 86)"
-
-
-def test_the_pages_of_a_run_explain_the_counts(run):
-    explanation = "A number over other rows than most numbers of its row is followed by its counts in brackets."
-    assert "clustered by prompt. " + explanation in policies(run).note
-    text = run_markdown(run)
-    assert explanation in text and "| policy | n / prompts |" in text and "0.60 ±0.10 (100 / 86)" in text
-
-
-def test_the_console_names_the_numbers_with_other_counts(run):
-    stored = [{"name": p.name, "metrics": {k: v.to_dict() for k, v in p.metrics.items()}} for p in run.policies]
-    console = Console(width=200, no_color=True)
-    with console.capture() as captured:
-        console.print(PolicyTable(stored))
-    last = captured.get().splitlines()[-1]
-    assert last.endswith("clustered by prompt; 96 responses, 48 prompts; gold: 90 / 47; ranking: 100 / 86")
-
-
-def test_a_difference_over_other_pairs_says_so():
-    gap = Comparison(estimate(0.5, 40, 40), 0.01, 0.2, "paired t test")
-    difference = Difference("gold", estimate(1, 80, 40), estimate(1.5, 80, 40), gap)
-    assert cells(difference, (48, 48))[3] == "+0.50 ±0.10 (40 / 40)"
-    assert cells(difference, (40, 40))[3] == "+0.50 ±0.10"
 
 
 def test_the_settings_of_a_stage_are_those_of_its_algorithm():

@@ -54,11 +54,6 @@ def test_levels_that_do_not_cross(make_study):
     assert crossing_conclusion(study) == "The means of notes and list do not cross between 2 and 8 hops."
 
 
-def test_a_study_without_crossings_says_nothing(make_study):
-    study = read_study(make_study(seeds=1))
-    assert crossing_conclusion(study) == crossing_markdown(study) == ""
-
-
 def test_an_unscored_position_has_no_crossing(make_study):
     unscored = [[value, float("nan"), other] for value, _, other in NOTES]
     study = study_of(make_study, {"list": LIST, "notes": unscored})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from rlhf_lab.reports.monitor.panels import in_monitor_section, monitor
-from rlhf_lab.reports.run.training import CHARTS, overlaid_curves, training_curves
+from rlhf_lab.reports.run.training import overlaid_curves, training_curves
 from rlhf_lab.results.rundir import read_run
 
 ROWS = pd.DataFrame(
@@ -27,13 +27,6 @@ def test_what_varies_is_drawn_most_looked_at_first_and_the_rest_is_listed():
     assert all(name in chart.title for name, chart in charts)
     assert uncharted == [("beta", "0.100", "0.100")]
     assert training_curves(ROWS.drop(columns="step")) == ([], [])
-
-
-def test_charts_beyond_the_limit_are_listed():
-    many = ROWS[["step"]].assign(**{f"metric {i:02}": ROWS["loss"] + i for i in range(CHARTS + 2)})
-    charts, uncharted = training_curves(many)
-    assert len(charts) == CHARTS
-    assert [name for name, _, _ in uncharted] == [f"metric {i:02}" for i in (CHARTS, CHARTS + 1)]
 
 
 def test_two_runs_share_a_chart_where_both_logged_the_metric():

@@ -13,6 +13,7 @@ from rlhf_lab.config.root import to_values
 from rlhf_lab.config.section import Section, section
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import CheckedSettings, Ge, NotEmpty
+from rlhf_lab.core.user_code import names_object
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -143,11 +144,10 @@ class PythonAgent(AgentSettings):
     threads: Annotated[int, Ge(1)] = 4
 
     def rules(self) -> tuple[Rule, ...]:
-        file, colon, name = self.path.rpartition(":")
         return (
             *super().rules(),
             (
-                not self.path or (bool(colon) and file.endswith(".py") and name.isidentifier()),
+                not self.path or names_object(self.path),
                 f"path={self.path} is not of the form FILE.py:NAME; write e.g. my_agent.py:Mine",
             ),
         )

@@ -9,12 +9,12 @@ from __future__ import annotations
 import ast
 import math
 import re
-import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from rlhf_lab.core.types import RewardBatch
+from rlhf_lab.packs.code.rewards.extraction import parsed
 from rlhf_lab.packs.code.rewards.settings import CodeQuality
 from rlhf_lab.training.run import Run
 
@@ -58,16 +58,6 @@ class CodeQualityReward:
             lines = [line for line in code.splitlines() if line.strip()]
             return _fraction([len(line) <= self.settings.max_line for line in lines])
         return CHECKS[name](tree)
-
-
-def parsed(code: str) -> ast.Module | None:
-    """Parse the code; None if it is not valid Python."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in a response must not print warnings
-            return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 def used_imports(tree: ast.Module) -> float:

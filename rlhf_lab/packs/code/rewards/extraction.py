@@ -13,15 +13,19 @@ MOST_CUTS = 200
 """Maximum number of lines that may be cut at the end of a continuation until the rest is valid Python."""
 
 
-def parses(code: str) -> bool:
-    """Return True if the text is valid Python."""
+def parsed(code: str) -> ast.Module | None:
+    """Parse the code; None if it is not valid Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in a response must not print warnings
-            ast.parse(code)
+            return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
+        return None
+
+
+def parses(code: str) -> bool:
+    """Return True if the text is valid Python."""
+    return parsed(code) is not None
 
 
 def prompt_code(question: str, entry_point: str) -> str:

@@ -37,11 +37,6 @@ class PositionBias:
     first_both: Estimate
     second_both: Estimate
 
-    @property
-    def decided_by_order(self) -> float:
-        """Fraction of comparisons in which one position won in both orders."""
-        return self.first_both.mean + self.second_both.mean
-
 
 def position_bias(
     shown_first_N: ArrayLike,

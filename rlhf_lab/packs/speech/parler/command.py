@@ -7,14 +7,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from rlhf_lab.config import schema
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import file_digest
 from rlhf_lab.core.user_code import load_from_file, names_object
-from rlhf_lab.core.yaml_files import parse_yaml
 from rlhf_lab.packs.speech.parler.environment import PARLER, set_up
 
 if TYPE_CHECKING:
@@ -52,34 +51,32 @@ class DpoOptions:
 
 def run(arguments: Sequence[str]) -> None:
     action = arguments[0] if arguments and "=" not in arguments[0] else ""
-    values = _values(arguments[1:] if action else arguments)
+    words = arguments[1:] if action else arguments
     if action == "dpo":
-        _train(values)
+        _train(words)
     elif action == "setup":
-        _set_up(_built(ParlerSetupOptions, values))
+        _set_up(schema.read_options(ParlerSetupOptions, words))
     elif action:
         raise ConfigError(f"{action!r} is not an action of parler; {USAGE}")
     else:
-        _report(_built(ParlerSetupOptions, values))
+        _report(schema.read_options(ParlerSetupOptions, words))
 
 
 def _set_up(options: ParlerSetupOptions) -> None:
     directory = Path(options.folder) if options.folder else None
     with console.status("installing Parler-TTS"):
         environment = set_up(directory, timeout_s=options.timeout_s)
-    how = f"created in {environment.seconds:.0f} s" if environment.was_created else "already exists"
-    console.print(f"{environment.directory}: {how}, {environment.megabytes:.0f} MB", markup=False, soft_wrap=True)
+    console.print(str(environment), markup=False, soft_wrap=True)
     if options.folder:
         console.print(f"export {PARLER.variable}={environment.directory}", markup=False, soft_wrap=True)
 
 
 def _report(options: ParlerSetupOptions) -> None:
-    directory = Path(options.folder) if options.folder else PARLER.default_dir()
-    reason = PARLER.why_not_ready(directory)
-    console.print(reason or f"{directory}: ready", markup=False, soft_wrap=True)
+    status = PARLER.status(Path(options.folder) if options.folder else None)
+    console.print(status, markup=False, soft_wrap=True)
 
 
-def _train(values: dict[str, Any]) -> None:
+def _train(words: Sequence[str]) -> None:
     # imported here because they import torch, which takes seconds and is not needed to reject a wrong command
     from rlhf_lab.packs.speech.parler.client import Parler
     from rlhf_lab.packs.speech.parler.progress import TrainingProgress
@@ -88,6 +85,7 @@ def _train(values: dict[str, Any]) -> None:
     # one command line sets two classes: options with a name of DpoSettings go there, the rest to DpoOptions
     of_rounds = {field.name for field in fields(DpoSettings)}
     problems: list[str] = []
+    values = schema.option_values(words, problems)
     settings = schema.build(DpoSettings, {k: v for k, v in values.items() if k in of_rounds}, "", problems)
     options = schema.build(DpoOptions, {k: v for k, v in values.items() if k not in of_rounds}, "", problems)
     if options is not None:
@@ -165,18 +163,3 @@ def read_prompts(path: Path) -> list[SpeechPrompt]:
     if not prompts:
         raise DataError(f"{path} has no prompts; write one JSON object with text and description per line")
     return prompts
-
-
-def _values(words: Sequence[str]) -> dict[str, Any]:
-    if wrong := [word for word in words if "=" not in word]:
-        raise ConfigError([f"{word!r} is not an option; expected name=value" for word in wrong])
-    pairs = [word.partition("=") for word in words]
-    return {name: parse_yaml(text, name) for name, _, text in pairs}
-
-
-def _built(cls: type, values: dict[str, Any]) -> Any:
-    problems: list[str] = []
-    options = schema.build(cls, values, "", problems)
-    if problems:
-        raise ConfigError(problems)
-    return options

@@ -26,7 +26,7 @@ from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.packs.speech.sound.analysis import analyse
 from rlhf_lab.packs.speech.sound.audio import RATE
 from rlhf_lab.packs.speech.sound.renderer import render
-from rlhf_lab.packs.speech.sound.voice_frames import FRAMES_PER_SECOND, SILENCE_DB, Frames
+from rlhf_lab.packs.speech.sound.voice_frames import SILENCE_DB, Frames
 
 VERSION = 1
 """Version of the codec. Increase it if the same clips give different codes, or the same codes different frames."""
@@ -63,7 +63,6 @@ class Codec:
     levels: int
 
     rate = RATE
-    frames_per_second = FRAMES_PER_SECOND
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:

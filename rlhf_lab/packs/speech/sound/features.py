@@ -10,7 +10,7 @@ NaN by a documented value.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
@@ -187,11 +187,6 @@ def content_key(audio: Audio, *, library: Library = "numpy", pitch: PitchTracker
     digest = sha256(f"features {VERSION}, {audio.rate} Hz, {method}".encode())
     digest.update(np.ascontiguousarray(audio.samples_N, dtype=np.float32).tobytes())
     return digest.hexdigest()
-
-
-def as_row(features_7: NDArray[np.float64]) -> Mapping[str, float]:
-    """Return the features of a clip by name."""
-    return dict(zip(NAMES, map(float, features_7), strict=True))
 
 
 def _pitch_sd(f0_T: NDArray[np.float64]) -> float:

@@ -46,14 +46,6 @@ STYLES = {
 """Description of each style for a person."""
 FEWEST_WORDS, MOST_WORDS = 2, 3
 SYLLABLES = tuple(dict.fromkeys(chain.from_iterable(WORDS)))
-VOCABULARY = (
-    *dict.fromkeys(chain.from_iterable(name.split() for name in VOICES)),
-    *STYLES,
-    *CATEGORIES,
-    ":",
-    *SYLLABLES,
-)
-"""All words that the text of a prompt can contain."""
 NEW_VOICE = "new_voice"
 """Category of tasks (`Corpus.metadata`) with the held-out voice, regardless of the sentence."""
 PROMPT = re.compile(r"\n\nHuman: (\w+ \w+) (\w+) (\w+) : ((?:[a-z]{2} ?)+)\n\nAssistant:")

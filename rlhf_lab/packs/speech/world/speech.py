@@ -12,7 +12,7 @@ from hashlib import sha256
 import numpy as np
 
 from rlhf_lab.core.types import Corpus, Pair
-from rlhf_lab.data.loading import fingerprint
+from rlhf_lab.data.loading import fingerprint, sampled_splits
 from rlhf_lab.packs.speech.sound.stream_renderer import StreamRenderer
 from rlhf_lab.packs.speech.world.clip_world import ClipWorld, DeliveryT, UtteranceT
 from rlhf_lab.packs.speech.world.prompts import NEW_VOICE
@@ -42,24 +42,23 @@ def draw_corpus(
         name: name of the data.
         described: versions that the corpus depends on, in addition to settings and pairs; part of the fingerprint.
     """
-    train_seed, test_seed = settings.split_seeds()
-    train, train_report = world.sample(settings.train_pairs, "train", seed=train_seed)
-    test, test_report = world.sample(settings.test_pairs, "test", seed=test_seed)
-    metadata = {pair.prompt: world.metadata(world.read_prompt(pair.prompt)) for pair in (*train, *test)}
-    for pairs, report in ((train, train_report), (test, test_report)):
-        report.statistics.update(statistics(pairs))
-        new_voice = [metadata[pair.prompt]["category"] == NEW_VOICE for pair in pairs]
-        report.statistics["share with the held-out voice"] = float(np.mean(new_voice))
+    sizes = settings.train_pairs, settings.test_pairs
+    pairs, report = sampled_splits(world.sample, settings, sizes, statistics)
+    metadata: dict[str, dict[str, str]] = {}
+    for split, rows in pairs.items():
+        metadata |= {pair.prompt: world.metadata(world.read_prompt(pair.prompt)) for pair in rows}
+        new_voice = [metadata[pair.prompt]["category"] == NEW_VOICE for pair in rows]
+        report[split].statistics["share with the held-out voice"] = float(np.mean(new_voice))
     # versions, codec, settings and pairs determine the corpus
-    content = f"{described} {world.codec.fingerprint} {settings!r} {fingerprint(train, test)}"
+    content = f"{described} {world.codec.fingerprint} {settings!r} {fingerprint(**pairs)}"
     return Corpus(
         name=name,
-        train=train,
-        test=test,
+        train=pairs["train"],
+        test=pairs["test"],
         fingerprint=sha256(content.encode()).hexdigest(),
         oracle=world,
         metadata=metadata,
-        report={"train": train_report, "test": test_report},
+        report=report,
         renderer=StreamRenderer(world.codec),
     )
 
