@@ -26,6 +26,7 @@ from rlhf_lab.core.files import fingerprint, make_dir, read_json, read_object, w
 DIRECTORY = "registrations"
 FIXED_LIST = "one test of a fixed list of seeds, 5 % after Holm"
 SEQUENTIAL = "a test after every seed until decided, 5 % after Holm"
+RANKS = "rank correlation over settings, 95 % interval"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class RegisteredClaim:
 
     Attributes:
         hash: SHA-256 of the canonical JSON of `meaning`.
-        meaning: what the claim says, see `claim_meaning`.
+        meaning: what the claim says, see `claim_meaning` and `correlation_meaning`.
         date: time of the registration.
         seen: seeds that had been looked at by then; they cannot decide the claim.
         replaces: hash of the claim that this one is a change of; empty for a claim that was added.
@@ -69,12 +70,14 @@ class Registration:
     Attributes:
         name: name of the file.
         claims: the claims of the last run, in the order of the study's `predicts`.
-        withdrawn: claims that were looked at and that the last run no longer has.
+        correlations: the same for the study's `correlations`.
+        withdrawn: claims of both kinds that were looked at and that the last run no longer has.
         looks: looks at growing or different sets of seeds, in order.
     """
 
     name: str = ""
     claims: tuple[RegisteredClaim, ...] = ()
+    correlations: tuple[RegisteredClaim, ...] = ()
     withdrawn: tuple[RegisteredClaim, ...] = ()
     looks: tuple[SeedLook, ...] = ()
 
@@ -83,28 +86,40 @@ class Registration:
         """All seeds that were looked at, sorted."""
         return tuple(sorted({seed for look in self.looks for seed in look.seeds}))
 
-    def revised(self, meanings: Sequence[Mapping[str, Any]], date: str) -> Registration:
+    def revised(
+        self, claims: Sequence[Mapping[str, Any]], correlations: Sequence[Mapping[str, Any]], date: str
+    ) -> Registration:
         """Return the registration with these claims as the present ones.
 
         Claims that are registered already keep their entry. A claim that vanished is withdrawn, or forgotten if no seed
         was looked at since it was registered.
+
+        Args:
+            claims, correlations: the meanings of the present claims.
+            date: time of the registration.
         """
         seen = self.seen
-        entries = {entry.hash: entry for entry in (*self.claims, *self.withdrawn)}
+        entries = {entry.hash: entry for entry in (*self.claims, *self.correlations, *self.withdrawn)}
+        meanings = [*claims, *correlations]
         hashes = [fingerprint(meaning) for meaning in meanings]
         vanished = [entry for entry in entries.values() if entry.hash not in hashes]
-        claims = []
+        present = []
         for claim_hash, meaning in zip(hashes, meanings, strict=True):
             entry = entries.get(claim_hash)
             if entry is None:
                 replaces = _replaced(meaning, [old for old in vanished if not old.withdrawn], seen)
                 entry = RegisteredClaim(claim_hash, meaning, date, seen, replaces)
-            claims.append(dataclasses.replace(entry, withdrawn=""))
+            present.append(dataclasses.replace(entry, withdrawn=""))
         withdrawn = []
         for entry in vanished:
             if _was_looked_at(entry, seen):
                 withdrawn.append(dataclasses.replace(entry, withdrawn=entry.withdrawn or date))
-        return dataclasses.replace(self, claims=tuple(claims), withdrawn=tuple(withdrawn))
+        return dataclasses.replace(
+            self,
+            claims=tuple(present[: len(claims)]),
+            correlations=tuple(present[len(claims) :]),
+            withdrawn=tuple(withdrawn),
+        )
 
     def looked(self, seeds: Iterable[int], date: str) -> Registration:
         """Return the registration with one more look, unless the last look was at the same seeds."""
@@ -123,6 +138,8 @@ class Registration:
         return cls(
             str(values["name"]),
             tuple(RegisteredClaim.from_dict(entry) for entry in values["claims"]),
+            # Correlations were not registered at first.
+            tuple(RegisteredClaim.from_dict(entry) for entry in values.get("correlations", ())),
             tuple(RegisteredClaim.from_dict(entry) for entry in values["withdrawn"]),
             tuple(SeedLook(look["date"], tuple(look["seeds"])) for look in values["looks"]),
         )
@@ -136,9 +153,13 @@ def _was_looked_at(entry: RegisteredClaim, seen: Collection[int]) -> bool:
 def _replaced(meaning: Mapping[str, Any], vanished: Sequence[RegisteredClaim], seen: Collection[int]) -> str:
     """Return the hash of the vanished claim that a new claim is a change of; empty if it is an addition.
 
-    It is the one about the same metric that agrees with the new claim in most respects.
+    It is the one of the same kind and about the same metric that agrees with the new claim in most respects.
     """
-    candidates = [entry for entry in vanished if entry.meaning["metric"] == meaning["metric"]]
+    candidates = [
+        entry
+        for entry in vanished
+        if entry.meaning["metric"] == meaning["metric"] and is_correlation(entry.meaning) == is_correlation(meaning)
+    ]
     if not candidates:
         return ""
 
@@ -172,6 +193,38 @@ def claim_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str
     }
 
 
+def correlation_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a claim on a correlation says, in the form of `claim_meaning`.
+
+    The swept values are part of it, because they are the sample: leaving out a setting after a look changes the claim.
+
+    Args:
+        plan: content of study.json.
+        claim: one of its `correlations`.
+    """
+    settings: dict[str, set[str]] = {}
+    for job in plan["jobs"]:
+        for key, value in job.get("overrides", {}).items():
+            if key != "seed":
+                settings.setdefault(key, set()).add(level_name(value))
+    return {
+        "by": plan.get("by") or None,
+        "direction": claim["direction"],
+        "method": RANKS,
+        "metric": claim["metric"],
+        "minimum": float(claim["minimum"]),
+        "minimum_low": float(claim["minimum_low"]),
+        "outcome": claim["outcome"],
+        "settings": {key: sorted(settings[key]) for key in sorted(settings)},
+        "stronger_than": claim.get("stronger_than"),
+    }
+
+
+def is_correlation(meaning: Mapping[str, Any]) -> bool:
+    """Return True for what `correlation_meaning` returns, False for what `claim_meaning` returns."""
+    return "outcome" in meaning
+
+
 def baseline_level(plan: Mapping[str, Any]) -> str:
     """Return the name of the level with which the others are compared by default: without one, that of the first job.
 
@@ -200,7 +253,9 @@ def register(directory: Path, name: str, plan: Mapping[str, Any]) -> Registratio
     completed = _completed_seeds(directory.parent, name)
     if not completed <= set(registration.seen):
         registration = registration.looked({*completed, *registration.seen}, date)
-    registration = registration.revised([claim_meaning(plan, claim) for claim in plan["predicts"]], date)
+    claims = [claim_meaning(plan, claim) for claim in plan["predicts"]]
+    correlations = [correlation_meaning(plan, claim) for claim in plan.get("correlations") or ()]
+    registration = registration.revised(claims, correlations, date)
     make_dir(path.parent)
     write_json(path, registration.to_dict())
     return registration

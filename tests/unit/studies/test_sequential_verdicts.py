@@ -81,7 +81,7 @@ def test_seeds_seen_before_a_claim_do_not_count():
     later = [5.0, -5.0, 5.0, 1.1, 1.0, 1.05]
     study = study_of(claim("higher"), claim("higher", level=2), l0=base, l1=GAPS, l2=later)
     first, second = RegisteredClaim("a", {}, ""), RegisteredClaim("b", {}, "2030-01-01", seen=(0, 1, 2))
-    study = replace(study, registration=Registration("x", (first, second), (), (SeedLook("", (0, 1, 2)),)))
+    study = replace(study, registration=Registration("x", (first, second), looks=(SeedLook("", (0, 1, 2)),)))
     study = looked(study, 3)
     assert [row.verdict for row in verdicts(study)] == [CONFIRMED, UNTESTED]  # three seeds are left
     assert "fewer than three seeds completed and were scored on both sides; without seeds 0, 1, 2" in (
