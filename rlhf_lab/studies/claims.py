@@ -9,7 +9,7 @@ from typing import Any
 from rlhf_lab.config.overrides import level_name
 from rlhf_lab.statistics.inference import holm
 from rlhf_lab.studies.frame import Study
-from rlhf_lab.studies.registration import RegisteredClaim, is_correlation
+from rlhf_lab.studies.registration import RegisteredClaim, kind_of
 
 CONFIRMED, REFUTED, UNCLEAR, UNTESTED = "confirmed", "not confirmed", "not distinguishable", "not tested"
 SMALLER = "smaller than published"
@@ -24,12 +24,13 @@ ALPHA = 0.05
 
 
 def registered(study: Study, claim: Mapping[str, Any]) -> RegisteredClaim | None:
-    """Return the registration of a claim, one of `predicts` or `correlations`; None if it is not registered."""
+    """Return the registration of a claim, one of `predicts`, `correlations` or `rates`; None without one."""
     registration = study.registration
     # Old studies have no entries.
     claims = zip(study.predicts, registration.claims, strict=False)
     correlations = zip(study.correlations, registration.correlations, strict=False)
-    for known, entry in (*claims, *correlations):
+    rates = zip(study.rates, registration.rates, strict=False)
+    for known, entry in (*claims, *correlations, *rates):
         if known == claim:
             return entry
     return None
@@ -75,9 +76,9 @@ def missing_levels(study: Study, claim: Mapping[str, Any]) -> list[str]:
 
 
 def withdrawn_in_family(study: Study, claim: Mapping[str, Any]) -> int:
-    """Return the number of withdrawn claims that are adjusted together with a claim; correlations are not adjusted."""
+    """Return the number of withdrawn claims of `predicts` that are adjusted together with one of them."""
     seen = seen_seeds(study, claim)
-    withdrawn = [entry for entry in study.registration.withdrawn if not is_correlation(entry.meaning)]
+    withdrawn = [entry for entry in study.registration.withdrawn if kind_of(entry.meaning) == "claim"]
     return sum(entry.seen == seen for entry in withdrawn)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from rlhf_lab.studies.correlations import correlation_in_words
 from rlhf_lab.studies.frame import Study
-from rlhf_lab.studies.registration import RegisteredClaim, is_correlation
+from rlhf_lab.studies.rates import rate_in_words
+from rlhf_lab.studies.registration import RegisteredClaim, kind_of
 from rlhf_lab.studies.replication import list_in_words
 from rlhf_lab.studies.verdict import claim_in_words
 
@@ -17,18 +18,19 @@ SHOWN_DIGITS = 12
 def registration_lines(study: Study) -> list[str]:
     """Return when the claims of a study were registered and what was looked at; empty without registered claims."""
     registration = study.registration
-    if not (registration.claims or registration.correlations or registration.withdrawn):
+    if not registration.entries:
         return []
     lines = [
         *_claim_lines("Claim", registration.claims),
         *_claim_lines("Correlation", registration.correlations),
+        *_claim_lines("Rate", registration.rates),
         *(_withdrawn_line(study, entry) for entry in registration.withdrawn),
     ]
     return [*lines, *_look_lines(study)]
 
 
 def _claim_lines(kind: str, claims: Sequence[RegisteredClaim]) -> list[str]:
-    """Return when the claims of a kind ("Claim" or "Correlation") were registered."""
+    """Return when the claims of a kind ("Claim", "Correlation" or "Rate") were registered."""
     numbered = list(enumerate(claims, start=1))
     first = [(number, entry) for number, entry in numbered if not entry.seen]
     later = [(number, entry) for number, entry in numbered if entry.seen]
@@ -42,7 +44,8 @@ def _claim_lines(kind: str, claims: Sequence[RegisteredClaim]) -> list[str]:
             f"{_numbered(kind, [(number, entry)])} registered on {_when(entry.date)}, after the results of seeds "
             f"{seeds} had been seen. Other seeds alone decide it"
         )
-        line += "." if is_correlation(entry.meaning) else ", and it is adjusted separately from earlier claims."
+        # only claims of `predicts` form families
+        line += ", and it is adjusted separately from earlier claims." if kind_of(entry.meaning) == "claim" else "."
         if entry.replaces:
             line += f" It replaces {entry.replaces[:SHOWN_DIGITS]}."
         lines.append(line)
@@ -53,8 +56,10 @@ def _withdrawn_line(study: Study, entry: RegisteredClaim) -> str:
     """Return which claim was withdrawn, when, and whether it still counts."""
     start = f"Withdrawn on {_when(entry.withdrawn)}, after a look: "
     name = f"({entry.hash[:SHOWN_DIGITS]})"
-    if is_correlation(entry.meaning):
+    if kind_of(entry.meaning) == "correlation":
         return f"{start}{correlation_in_words(entry.meaning)} {name}."
+    if kind_of(entry.meaning) == "rate":
+        return f"{start}{rate_in_words(entry.meaning)} {name}."
     # A claim about one panel has a dict {key of `by`: its value}.
     by = next(iter((entry.meaning["by"] or {}).values()), None)
     words = claim_in_words(study, {**entry.meaning, "by": by})
