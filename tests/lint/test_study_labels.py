@@ -9,36 +9,34 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES = sorted([*ROOT.glob("recipes/study/*.yaml"), *ROOT.glob("rlhf_lab/packs/*/recipes/study/*.yaml")])
-NOT_FIRST = set(
-    [
-        "with",
-        "without",
-        "then",
-        "than",
-        "using",
-        "when",
-        "if",
-        "by",
-        "from",
-        "after",
-        "before",
-        "for",
-        "to",
-        "and",
-        "or",
-        "but",
-        "as",
-        "on",
-        "in",
-        "at",
-    ]
-)
+NOT_FIRST = {
+    "with",
+    "without",
+    "then",
+    "than",
+    "using",
+    "when",
+    "if",
+    "by",
+    "from",
+    "after",
+    "before",
+    "for",
+    "to",
+    "and",
+    "or",
+    "but",
+    "as",
+    "on",
+    "in",
+    "at",
+}
 """Prepositions and conjunctions, after which "with" would be doubled or make no sense."""
-PARTICIPLES = set(["trained", "given", "made", "taken", "kept", "shown", "seen", "learned"])
+PARTICIPLES = {"trained", "given", "made", "taken", "kept", "shown", "seen", "learned"}
 """Words after which a label would say what happened to something that it does not name."""
 ADJECTIVES = ("al", "ic", "ed", "ive", "ous")
 """Endings of a label without a noun."""
-DETERMINERS = set(["a", "an", "the", "this", "that", "its", "all", "no", "one", "two", "three", "four", "eight"])
+DETERMINERS = {"a", "an", "the", "this", "that", "its", "all", "no", "one", "two", "three", "four", "eight"}
 
 
 def problem(label: str) -> str:
