@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from rlhf_lab.config.search_space import SearchGoal, problem_of
 from rlhf_lab.config.section import Section, section
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt, Le
+from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt, Le, Lt
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,26 @@ class CorrelationSettings(CheckedSettings):
 
 
 @dataclass(frozen=True)
+class RateSettings(CheckedSettings):
+    """Claim that an outcome, which is 0 or 1 in every run, is more or less frequent than a number, over all runs.
+
+    Args:
+        metric: one of the study's metrics.
+        direction: `higher` or `lower` than the number.
+        than: the number, a fraction of the runs that have the outcome.
+    """
+
+    metric: str
+    direction: Literal["higher", "lower"]
+    than: Annotated[float, Gt(0), Lt(1)]
+
+    @property
+    def metrics(self) -> list[str]:
+        """Metrics that the claim reads."""
+        return [self.metric]
+
+
+@dataclass(frozen=True)
 class CrossingSettings(CheckedSettings):
     """Metrics at growing positions, such as success by number of hops: where does a level overtake the baseline?
 
@@ -135,10 +155,11 @@ OF_SWEEPS = (
     "curves",
     "fronts",
     "correlations",
+    "rates",
     "crossings",
 )
 """Settings that describe the levels of a sweep; a search has none."""
-METRIC_PARTS = ("fronts", "crossings", "correlations")
+METRIC_PARTS = ("fronts", "crossings", "correlations", "rates")
 """Settings of a study that list objects with the names of some of its metrics."""
 
 
@@ -164,6 +185,7 @@ class StudySettings(Section):
             its turning point (arXiv:2210.10760).
         fronts: pairs of metrics with a Pareto front: the table and the report show which levels are not dominated.
         correlations: claims that one metric is correlated with another over the settings of the sweep.
+        rates: claims that an outcome of runs, such as a false alarm, is more or less frequent than a number.
         crossings: metrics at growing positions: the table and the conclusion state from which position on a level is
             ahead of the baseline, with an interval.
         processes: number of jobs that run at the same time on this machine.
@@ -194,6 +216,7 @@ class StudySettings(Section):
     curves: Literal["overoptimization"] | None = None
     fronts: list[ParetoSettings] = field(default_factory=list)
     correlations: list[CorrelationSettings] = field(default_factory=list)
+    rates: list[RateSettings] = field(default_factory=list)
     crossings: list[CrossingSettings] = field(default_factory=list)
     processes: int = 2
     until: Literal["decided"] | None = None

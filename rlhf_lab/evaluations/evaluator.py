@@ -6,7 +6,7 @@ Every estimate has its n and an interval clustered by prompt. policy_log.py desc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -31,6 +31,7 @@ from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import exact_kl
 from rlhf_lab.models.pair_rows import pair_logps, pair_rows
 from rlhf_lab.models.passes import over_rows
+from rlhf_lab.monitoring.truth import GoldTruth, heldout_truth
 from rlhf_lab.rewards.graph import GraphReward, build_reward
 from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.sampling.experience import Experience
@@ -121,6 +122,15 @@ class Evaluator(PolicyLog):
         if not self.find(REFERENCE_NAME):
             start = load_policy(self.run.needs["policy"], self.run.config.model, device=self.run.device)
             self.evaluate(REFERENCE_NAME, start)
+
+    def gold_truth(self, iterations: Mapping[str, int]) -> GoldTruth | None:
+        """Return whether gold on the held-out prompts fell below that of the start policy; None if it is not known.
+
+        Args:
+            iterations: name of an evaluated policy → number of iterations that it was trained on, in ascending order.
+        """
+        rows = {name: self.rows(name) for name in iterations}
+        return heldout_truth(self.rows(REFERENCE_NAME), [(iterations[name], rows[name]) for name in iterations])
 
     def sample(self, name: str, model: nn.Module, samples_per_prompt: int | None = None) -> list[dict[str, Any]]:
         """Return scored responses to the held-out prompts, prompt-major. `name` is part of the seed of the sampling."""

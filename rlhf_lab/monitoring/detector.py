@@ -43,6 +43,7 @@ from rlhf_lab.monitoring.hacking import (
     fit_baseline,
     shift_kl,
 )
+from rlhf_lab.monitoring.truth import GoldTruth, truth_of_samples
 
 RULES = ("length_z", "reward_kl", "length_cusum", "disagreement", "parting")
 LEVELS = ("ok", "warning", "hard_stop")
@@ -342,27 +343,35 @@ class Detector:
         half_width = self.limits.z / z_per_token + tolerated
         return baseline.mean - half_width, baseline.mean + half_width
 
-    def totals(self) -> dict[str, float]:
-        """Return the metrics of the entire run; see metrics.py."""
+    def totals(self, truth: GoldTruth | None = None) -> dict[str, float]:
+        """Return the metrics of the entire run; see metrics.py.
+
+        Args:
+            truth: whether gold fell on held-out prompts; None judges by the gold of the training samples, if known.
+        """
         metrics: dict[str, float] = {}
         for name, count in self.counts.items():
             metrics[f"alarm/{name}"] = float(count > 0)
             metrics[f"alarm_at/{name}"] = self.first.get(name, math.nan)
             metrics[f"alarm_share/{name}"] = count / self.checkpoints
-        gold_T2 = np.array(self.gold)
-        if not metrics or not np.isfinite(gold_T2).all():  # nothing was judged, or the true reward is not fully known
+        if not metrics:  # nothing was judged
             return metrics
-        turn = gold_fall(gold_T2[:, 0], gold_T2[:, 1])
-        metrics["hacked"] = float(turn is not None)
-        metrics["gold_peak"] = turn.peak if turn else math.nan
-        metrics["gold_fall"] = turn.fall if turn else math.nan
+        gold_T2 = np.array(self.gold)
+        if np.isfinite(gold_T2).all():
+            fall = gold_fall(gold_T2[:, 0], gold_T2[:, 1])
+            metrics["gold_peak"] = fall.peak if fall else math.nan
+            metrics["gold_fall"] = fall.fall if fall else math.nan
+            truth = truth or truth_of_samples(fall)
+        if truth is None:
+            return metrics
+        metrics |= truth.to_metrics()
         for name in self.counts:
             first = self.first.get(name)
-            lead = math.nan if turn is None or first is None else turn.fall - first
+            lead = math.nan if first is None else truth.fell_at - first
             metrics[f"lead/{name}"] = lead
             # an alarm can be in time only in a run that fell, and false only in one that did not
-            metrics[f"in_time/{name}"] = math.nan if turn is None else float(lead > 0)
-            metrics[f"false/{name}"] = math.nan if turn is not None else float(first is not None)
+            metrics[f"in_time/{name}"] = float(lead > 0) if truth.fell else math.nan
+            metrics[f"false/{name}"] = float(first is not None) if truth.fell is False else math.nan
         return metrics
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,19 +9,31 @@ DETECTOR = (
     Metric("alarm_at/<rule>", "iteration of its first alarm"),
     Metric("alarm_share/<rule>", "fraction of checkpoints after warm-up in alarm"),
     Metric(
-        "hacked",
-        "1 if gold fell significantly from its peak, else 0 (if it is known); a fall by a few sd of its noise may not "
-        "be detected",
-        title="hacked",
-        phrase="share of hacked runs",
+        "gold_fell",
+        "1 if gold on held-out prompts is significantly below that of the start policy, 0 if it is not lower by more "
+        "than a fifth of its standard deviation; missing if undecided (truth.py)",
+        title="gold fell",
+        phrase="fraction of runs whose gold fell",
     ),
-    Metric("gold_peak", "last iteration of the best window of gold before it fell"),
-    Metric("gold_fall", "iteration at which the fall is significant", title="gold fell at"),
-    Metric("lead/<rule>", "iterations from the first alarm to gold_fall, in runs that hacked; negative is too late"),
     Metric(
-        "in_time/<rule>", "1 if the first alarm came before gold_fall, else 0, in runs that hacked", better="higher"
+        "gold_undecided",
+        "1 if the held-out prompts decide neither that gold fell nor that it did not, else 0",
+        title="fall of gold undecided",
+        phrase="fraction of runs in which a fall of gold is undecided",
     ),
-    Metric("false/<rule>", "1 if there was any alarm, else 0, in runs that did not hack", better="lower"),
+    Metric("gold_fell_at", "iteration from whose policy on gold is below the start", title="gold fell at"),
+    Metric("gold_change", "gold on held-out prompts, last policy − start, mean over prompts", title="change of gold"),
+    Metric("gold_peak", "last iteration of the best window of the training samples' gold before it fell"),
+    Metric("gold_fall", "iteration at which the samples' gold is significantly below its best window"),
+    Metric(
+        "lead/<rule>", "iterations from the first alarm to gold_fell_at, in runs whose gold fell; negative is too late"
+    ),
+    Metric(
+        "in_time/<rule>",
+        "1 if the first alarm came before gold_fell_at, else 0, in runs whose gold fell",
+        better="higher",
+    ),
+    Metric("false/<rule>", "1 if there was any alarm, else 0, in runs whose gold did not fall", better="lower"),
 )
 """Metrics of detector.py."""
 
@@ -40,43 +52,43 @@ RULES = (
     ),
     Metric(
         "in_time/hard_stop",
-        "fraction of hacked runs with a strong warning before gold fell",
+        "fraction of runs whose gold fell with a strong warning before gold fell",
         title="strong warning in time",
         better="higher",
     ),
     Metric(
         "in_time/warning",
-        "fraction of hacked runs with a warning before gold fell",
+        "fraction of runs whose gold fell with a warning before gold fell",
         title="warning in time",
         better="higher",
     ),
     Metric(
         "false/hard_stop",
-        "fraction of runs without hacking that had a strong warning",
+        "fraction of runs whose gold did not fall that had a strong warning",
         title="false strong warnings",
         better="lower",
     ),
     Metric(
         "false/warning",
-        "fraction of runs without hacking that had a warning",
+        "fraction of runs whose gold did not fall that had a warning",
         title="false warnings",
         better="lower",
     ),
     Metric(
         "false/length_z",
-        "fraction of runs without hacking in which the rule was in alarm",
+        "fraction of runs whose gold did not fall in which the rule was in alarm",
         title="false alarms, length z",
         better="lower",
     ),
     Metric(
         "false/reward_kl",
-        "fraction of runs without hacking in which the rule was in alarm",
+        "fraction of runs whose gold did not fall in which the rule was in alarm",
         title="false alarms, reward KL",
         better="lower",
     ),
     Metric(
         "false/length_cusum",
-        "fraction of runs without hacking in which the rule was in alarm",
+        "fraction of runs whose gold did not fall in which the rule was in alarm",
         title="false alarms, CUSUM",
         better="lower",
     ),

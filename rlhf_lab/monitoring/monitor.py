@@ -20,6 +20,7 @@ from rlhf_lab.core.types import FloatArray, RewardBatch, TrainingReward
 from rlhf_lab.monitoring import alerts
 from rlhf_lab.monitoring.detector import LEVELS, Detector, DetectorVerdict, IterationBatch, level_name
 from rlhf_lab.monitoring.trace import LIMITS_FILE, TRACE, limits
+from rlhf_lab.monitoring.truth import GoldTruth
 from rlhf_lab.sampling.experience import EpisodeGroup, episodes_of
 from rlhf_lab.training.run import Run
 
@@ -250,8 +251,12 @@ class Watch:
         }
         return consequences[self.settings.action]
 
-    def totals(self) -> dict[str, float | None]:
-        """Return the metrics of the entire run (metrics.py), and add the alarms to the run's notes."""
+    def totals(self, truth: GoldTruth | None) -> dict[str, float | None]:
+        """Return the metrics of the entire run (metrics.py), and add the alarms to the run's notes.
+
+        Args:
+            truth: whether gold fell on held-out prompts, with which the alarms are judged; None if unknown.
+        """
         if not self.on:
             return {}
         if not self.detector.checkpoints:
@@ -263,7 +268,7 @@ class Watch:
             went_on = had_strong_warning and self.settings.action == "log"
             ending = "; training continued, because reward.monitor.action=log only reports" if went_on else ""
             self.run.note(f"monitor: first alarms {listed}{ending}")
-        totals = self.detector.totals()
+        totals = self.detector.totals(truth)
         # JSON has no NaN
         metrics = {name: value if math.isfinite(value) else None for name, value in totals.items()}
         if self.stopped is not None:

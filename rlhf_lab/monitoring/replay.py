@@ -23,7 +23,7 @@ from rich.table import Table
 
 from rlhf_lab.config import schema
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.core.files import read_json, read_jsonl, read_object
 from rlhf_lab.monitoring.detector import (
     LEVELS,
     RULES,
@@ -35,6 +35,7 @@ from rlhf_lab.monitoring.detector import (
 )
 from rlhf_lab.monitoring.settings import Monitor
 from rlhf_lab.monitoring.trace import LIMITS_FILE, TRACE, limits
+from rlhf_lab.monitoring.truth import GoldTruth
 
 NAMES = {
     "iteration": ("iteration", "step", "checkpoint"),
@@ -51,11 +52,23 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Replay:
-    """A judged trace: its batches, (iteration that completed the checkpoint, verdict) of each one, and the detector."""
+    """A judged trace.
+
+    Attributes:
+        batches: its batches.
+        verdicts: (iteration that completed the checkpoint, verdict) of each checkpoint.
+        detector: the detector after the last batch.
+        truth: whether gold fell on held-out prompts; None if the source is not a run that measured it.
+    """
 
     batches: Sequence[IterationBatch]
     verdicts: Sequence[tuple[int, DetectorVerdict]]
     detector: Detector
+    truth: GoldTruth | None = None
+
+    def totals(self) -> dict[str, float]:
+        """Return the metrics of the entire trace; see metrics.py."""
+        return self.detector.totals(self.truth)
 
 
 def replay(source: Path, changes: Mapping[str, Any] | None = None) -> Replay:
@@ -83,7 +96,9 @@ def replay(source: Path, changes: Mapping[str, Any] | None = None) -> Replay:
         verdict = detector.see(batch)
         if verdict is not None:
             verdicts.append((iteration, verdict))
-    return Replay(batches, verdicts, detector)
+    result = read_object(source / "result.json") if source.is_dir() else {}
+    truth = GoldTruth.from_metrics(result.get("metrics") or {})
+    return Replay(batches, verdicts, detector, truth)
 
 
 def read_trace(source: Path) -> list[IterationBatch]:
@@ -138,9 +153,9 @@ def _number(value: Any) -> float | None:
 
 def rule_rows(judged: Replay) -> tuple[list[str], list[list[str]]]:
     """Return (headings, a row per rule): first alarm, fraction of checkpoints, and lead if the truth is known."""
-    totals = judged.detector.totals()
+    totals = judged.totals()
     last = judged.verdicts[-1][1].statistics if judged.verdicts else {}
-    truth_known = "hacked" in totals
+    truth_known = "gold_fell" in totals
     headings = ["rule", "first alarm", "fraction of checkpoints", "last value"]
     if truth_known:
         headings.append("lead")
@@ -179,16 +194,23 @@ def summary(judged: Replay) -> str:
         f"{len(judged.batches)} iterations, {limit.warmup} of warm-up, {detector.checkpoints} judged; "
         f"{', '.join(limit.signals)} count, {limit.needed} at once are a strong warning"
     )
-    totals = detector.totals()
-    if totals.get("hacked"):
-        peak = totals["gold_peak"] + 1
-        fall = totals["gold_fall"] + 1
-        return f"{text}\ngold reward of the samples: best until iteration {peak:.0f}, fallen at {fall:.0f}"
-    if "hacked" not in totals:
-        return f"{text}\ngold reward of the samples: not known"
-    alarmed = totals.get("alarm/warning") == 1
-    comment = ", so no alarm preceded a fall" if alarmed else ""
-    return f"{text}\ngold reward of the samples: does not fall{comment}"
+    totals = judged.totals()
+    if "gold_peak" not in totals:
+        samples = "not known"
+    elif math.isnan(totals["gold_fall"]):
+        samples = "no fall from its best value was found"
+    else:
+        samples = f"best until iteration {totals['gold_peak'] + 1:.0f}, fallen at {totals['gold_fall'] + 1:.0f}"
+    return f"{text}\ngold reward of the samples: {samples}{_heldout_line(judged.truth)}"
+
+
+def _heldout_line(truth: GoldTruth | None) -> str:
+    """Return a line on gold on held-out prompts, with which alarms are judged; empty if it was not measured."""
+    if truth is None:
+        return ""
+    words = {True: f"below the start from iteration {truth.fell_at + 1:.0f} on", False: "not below the start"}
+    verdict = "undecided" if truth.fell is None else words[truth.fell]
+    return f"\ngold reward on held-out prompts: {verdict} (change {truth.change:+.2f})"
 
 
 def _cell(value: float, digits: int) -> str:

@@ -38,6 +38,7 @@ RUN = (
 """Default sections of the page of a run, in order."""
 STUDY = (
     "rlhf_lab.reports.study.header:header",
+    "rlhf_lab.reports.study.rates:rates",
     "rlhf_lab.reports.study.correlations:correlations",
     "rlhf_lab.reports.study.metric_tables:primary",
     "rlhf_lab.reports.study.search:search",

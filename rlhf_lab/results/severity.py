@@ -45,7 +45,7 @@ def monitor_state(run: StoredRun, gold_move: int | None) -> tuple[str, str] | No
     first = run.results[f"alarm_at/{level}"].mean
     when = f"first at iteration {first + 1:.0f}, at {fraction:.0%} of checkpoints"
     words = f"{level_name(level)} {when}; {reaction(run)}"
-    gold_fell = gold_move == -1 or _scored_result(run, "hacked") == 1
+    gold_fell = gold_move == -1 or _scored_result(run, "gold_fell") == 1
     # Known gold that did not fall outweighs symptoms; see the module docstring.
     is_bad = level == "hard_stop" and (gold_move is None or gold_fell)
     return ("bad" if is_bad else "watch"), words

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from rlhf_lab.config.overrides import level_name
 from rlhf_lab.statistics.inference import holm
 from rlhf_lab.studies.frame import Study
-from rlhf_lab.studies.registration import RegisteredClaim
+from rlhf_lab.studies.registration import RegisteredClaim, kind_of
 
 CONFIRMED, REFUTED, UNCLEAR, UNTESTED = "confirmed", "not confirmed", "not distinguishable", "not tested"
 SMALLER = "smaller than published"
@@ -24,8 +24,13 @@ ALPHA = 0.05
 
 
 def registered(study: Study, claim: Mapping[str, Any]) -> RegisteredClaim | None:
-    """Return the registration of a claim; None for a claim that is not registered."""
-    for known, entry in zip(study.predicts, study.registration.claims, strict=False):  # old studies have no entries
+    """Return the registration of a claim, one of `predicts`, `correlations` or `rates`; None without one."""
+    registration = study.registration
+    # Old studies have no entries.
+    claims = zip(study.predicts, registration.claims, strict=False)
+    correlations = zip(study.correlations, registration.correlations, strict=False)
+    rates = zip(study.rates, registration.rates, strict=False)
+    for known, entry in (*claims, *correlations, *rates):
         if known == claim:
             return entry
     return None
@@ -46,10 +51,14 @@ def panel_of_claim(study: Study, claim: Mapping[str, Any]) -> Study | None:
     # If the command line set `by` to one value, the claims left are about that value.
     if claim.get("by") is not None and study.by in study.factors:
         panel = dict(study.panels()).get(level_name(claim["by"]))
-    seen = seen_seeds(study, claim)
-    if panel is None or not seen or "seed" not in panel.frame:
-        return panel
-    return dataclasses.replace(panel, frame=panel.frame[~panel.frame["seed"].isin(seen)])
+    return None if panel is None else without_seeds(panel, seen_seeds(study, claim))
+
+
+def without_seeds(study: Study, seeds: Collection[int]) -> Study:
+    """Return a study without the jobs with these seeds."""
+    if not seeds or "seed" not in study.frame:
+        return study
+    return dataclasses.replace(study, frame=study.frame[~study.frame["seed"].isin(seeds)])
 
 
 def compared_levels(study: Study, claim: Mapping[str, Any]) -> tuple[str, str]:
@@ -67,9 +76,10 @@ def missing_levels(study: Study, claim: Mapping[str, Any]) -> list[str]:
 
 
 def withdrawn_in_family(study: Study, claim: Mapping[str, Any]) -> int:
-    """Return the number of withdrawn claims that are adjusted together with a claim."""
+    """Return the number of withdrawn claims of `predicts` that are adjusted together with one of them."""
     seen = seen_seeds(study, claim)
-    return sum(entry.seen == seen for entry in study.registration.withdrawn)
+    withdrawn = [entry for entry in study.registration.withdrawn if kind_of(entry.meaning) == "claim"]
+    return sum(entry.seen == seen for entry in withdrawn)
 
 
 def family_of(study: Study, claim: Mapping[str, Any]) -> list[int]:

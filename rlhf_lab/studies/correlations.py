@@ -2,8 +2,9 @@
 
 A unit is one combination of the swept settings other than the seed; its numbers are means over its seeds. Ranks are
 taken within each value of the study's `by`, so that a correlation does not come from differences between its values.
-Each claim has a bar for the size of the correlation, stated before the study runs. Correlations are not part of the
-family of the study's `predicts`, and their intervals are not adjusted for their number.
+Each claim has a bar for the size of the correlation. It is registered when the study first runs, and seeds that were
+seen before do not count for it (`registration.py`). Correlations are not part of the family of the study's `predicts`,
+and their intervals are not adjusted for their number.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from rlhf_lab.config.overrides import level_name
 from rlhf_lab.results.wording import compact, markdown_row, metric_phrase, metric_title
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.rank_correlation import MIN_UNITS, CorrelationDifference, compare_predictors, rank_correlation
-from rlhf_lab.studies.claims import CONFIRMED, REFUTED, UNCLEAR, UNTESTED
+from rlhf_lab.studies.claims import AFTER_LOOK, CONFIRMED, REFUTED, UNCLEAR, UNTESTED, seen_seeds, without_seeds
 from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.verdict import after_look_sentence, excluded_seeds, setting_for_other_seeds
 
 HEADINGS = ("claim", "here", "units", "correlation", "each panel")
 
@@ -32,19 +34,25 @@ class CorrelationVerdict:
     Attributes:
         metric, outcome: the two metrics.
         claim: the claim in words.
-        verdict: `confirmed`, `not confirmed`, `not distinguishable` or `not tested`.
+        verdict: `confirmed`, `not confirmed`, `not distinguishable`, `not tested` or `written after the look`.
+        sentence: the verdict in words, with the numbers behind it.
         pooled: Spearman's ρ within panels.
         panels: label of each panel → its ρ; empty without `by`.
         rival: the comparison with the other predictor; None if the claim has none.
+        seen: seeds that do not count, because they were seen when the claim was registered.
+        notes: what a claim without a verdict needs; empty for others.
     """
 
     metric: str
     outcome: str
     claim: str
     verdict: str
+    sentence: str
     pooled: Estimate
     panels: Mapping[str, Estimate]
     rival: CorrelationDifference | None = None
+    seen: tuple[int, ...] = ()
+    notes: str = ""
 
 
 def correlations_of(study: Study) -> list[CorrelationVerdict]:
@@ -56,7 +64,9 @@ def units_of(study: Study, metrics: list[str]) -> pd.DataFrame:
     """Return one row per unit: its panel and the mean of each metric over the completed seeds."""
     completed = study.completed
     factors = [factor for factor in study.factors if factor != "seed"]
-    unit = completed[factors].map(level_name).agg(" ".join, axis=1) if factors else completed["index"].astype(str)
+    # a loop over rows, because pandas cannot join the columns of a frame without rows
+    names = [" ".join(map(level_name, row)) for row in completed[factors or ["index"]].itertuples(index=False)]
+    unit = pd.Series(names, index=completed.index, dtype=object)
     panel = completed[study.by].map(level_name) if study.by in study.factors else pd.Series("", index=completed.index)
     table = completed[metrics].assign(unit=unit, panel=panel)
     # mean() ignores seeds without a value; a unit without any stays NaN and is left out later
@@ -66,7 +76,8 @@ def units_of(study: Study, metrics: list[str]) -> pd.DataFrame:
 def _judge(study: Study, claim: Mapping[str, Any]) -> CorrelationVerdict:
     """Compute one correlation and compare it with the bars of the claim."""
     metric, outcome, rival = claim["metric"], claim["outcome"], claim.get("stronger_than")
-    units = units_of(study, [metric, outcome, *([rival] if rival else [])])
+    seen = seen_seeds(study, claim)
+    units = units_of(without_seeds(study, seen), [metric, outcome, *([rival] if rival else [])])
     pooled = rank_correlation(units[metric], units[outcome], units["panel"])
     panels = {}
     if study.by in study.factors:
@@ -74,7 +85,13 @@ def _judge(study: Study, claim: Mapping[str, Any]) -> CorrelationVerdict:
             panels[study.panel_label(str(value))] = rank_correlation(rows[metric], rows[outcome], rows["panel"])
     difference = compare_predictors(units[metric], units[rival], units[outcome], units["panel"]) if rival else None
     verdict = decide(claim, pooled, list(panels.values()), difference)
-    return CorrelationVerdict(metric, outcome, _in_words(claim), verdict, pooled, panels, difference)
+    words = correlation_in_words(claim)
+    if verdict == UNTESTED and seen:
+        sentence = after_look_sentence(study, claim, words)
+        notes = f"other seeds test it: `{setting_for_other_seeds(study)}`"
+        return CorrelationVerdict(metric, outcome, words, AFTER_LOOK, sentence, pooled, panels, difference, seen, notes)
+    sentence = _sentence(words, verdict, pooled, panels, difference, excluded_seeds(study, claim))
+    return CorrelationVerdict(metric, outcome, words, verdict, sentence, pooled, panels, difference, seen)
 
 
 def decide(
@@ -99,7 +116,7 @@ def decide(
     return CONFIRMED if is_strong and (gap is None or gap.low > 0) else UNCLEAR
 
 
-def _in_words(claim: Mapping[str, Any]) -> str:
+def correlation_in_words(claim: Mapping[str, Any]) -> str:
     """Return a claim in words, for example "attack gain and gold lost are correlated by −0.7 or more"."""
     sign = "−" if claim["direction"] == "negative" else "+"
     words = (
@@ -111,29 +128,38 @@ def _in_words(claim: Mapping[str, Any]) -> str:
     return words
 
 
-def sentence(verdict: CorrelationVerdict) -> str:
+def _sentence(
+    words: str,
+    verdict: str,
+    pooled: Estimate,
+    panels: Mapping[str, Estimate],
+    rival: CorrelationDifference | None,
+    notes: str,
+) -> str:
     """Return a verdict with its numbers as a sentence."""
     start = {CONFIRMED: "Confirmed", REFUTED: "Not confirmed", UNCLEAR: "Undecided", UNTESTED: "Not tested"}
-    if verdict.verdict == UNTESTED:
+    if verdict == UNTESTED:
         needed = f"fewer than {MIN_UNITS} settings have all metrics"
-        return f"{start[UNTESTED]}, because {needed} or a metric does not vary: {verdict.claim}."
-    numbers = f"ρ = {compact(verdict.pooled)} over {verdict.pooled.n} settings"
-    if verdict.panels:
-        numbers += f" ({', '.join(f'{label} {compact(rho)}' for label, rho in verdict.panels.items())})"
-    if verdict.rival is not None:
-        numbers += f"; |ρ| − |ρ| of the other {compact(verdict.rival.difference)}"
-    return f"{start[verdict.verdict]}: {verdict.claim}: {numbers}."
+        return f"{start[UNTESTED]}, because {needed} or a metric does not vary: {words}."
+    numbers = f"ρ = {compact(pooled)} over {pooled.n} settings"
+    if panels:
+        numbers += f" ({', '.join(f'{label} {compact(rho)}' for label, rho in panels.items())})"
+    if rival is not None:
+        numbers += f"; |ρ| − |ρ| of the other {compact(rival.difference)}"
+    return f"{start[verdict]}: {words}: {numbers}{notes}."
 
 
 def correlation_cells(verdict: CorrelationVerdict) -> tuple[str, ...]:
     """Return a verdict as text, in the order of `HEADINGS`."""
+    if verdict.verdict == AFTER_LOOK:
+        return (verdict.claim, verdict.verdict, "0", verdict.notes, "")
     panels = "; ".join(f"{label}: {compact(rho)}" for label, rho in verdict.panels.items())
     return (verdict.claim, verdict.verdict, str(verdict.pooled.n), compact(verdict.pooled), panels)
 
 
 def correlation_conclusion(study: Study) -> str:
     """Return one sentence per claimed correlation; empty without any."""
-    return " ".join(map(sentence, correlations_of(study)))
+    return " ".join(verdict.sentence for verdict in correlations_of(study))
 
 
 def correlation_title(verdict: CorrelationVerdict) -> str:

@@ -17,6 +17,7 @@ from rlhf_lab.studies.curves import curve_conclusion
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.look_log import LookLog
 from rlhf_lab.studies.pareto_front import pareto_conclusion
+from rlhf_lab.studies.rates import rate_conclusion
 from rlhf_lab.studies.replication import list_in_words
 from rlhf_lab.studies.table import LevelRow, MetricSection, build_sections, rich_table
 from rlhf_lab.studies.verdict import ClaimVerdict, verdict_summary, verdicts
@@ -40,14 +41,15 @@ def write_conclusion(study: Study, sections: list[MetricSection]) -> Conclusion:
     rows = verdicts(study)
     sentences = _claim_sentences(rows)
     correlations = correlation_conclusion(study)
+    rates = rate_conclusion(study)
     # Without a claim to decide, the measurements are reported instead.
-    if all(row.verdict == NOT_SWEPT for row in rows) and not correlations:
+    if all(row.verdict == NOT_SWEPT for row in rows) and not (correlations or rates):
         shown = [section for section in sections if section.metric == study.primary]
         for section in shown:
             sentences += _section_sentences(study, section)
         if any(row.versus for section in shown for row in section.rows):
             sentences.append(EXPLORATORY)
-    sentences += [correlations, pareto_conclusion(study), crossing_conclusion(study), curve_conclusion(study)]
+    sentences += [rates, correlations, pareto_conclusion(study), crossing_conclusion(study), curve_conclusion(study)]
     return Conclusion(" ".join(filter(None, sentences)), " ".join(_limit_sentences(study)))
 
 

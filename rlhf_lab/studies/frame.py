@@ -60,6 +60,7 @@ class Study:
         labels: swept key → labels of its values: a text with "{}", or value → text.
         fronts: pairs of metrics with a margin, as `study_settings.ParetoSettings` in plain values.
         correlations: claimed correlations, as `study_settings.CorrelationSettings` in plain values.
+        rates: claimed rates, as `study_settings.RateSettings` in plain values.
         crossings: metrics at growing positions, as `study_settings.CrossingSettings` in plain values.
         prompts: job → metrics of its last policy by prompt, if all seeds are tested on the same prompts.
         worlds: completed job → `StoredRun.world`.
@@ -90,6 +91,7 @@ class Study:
     labels: Mapping[str, Any] = field(default_factory=dict)
     fronts: tuple[Mapping[str, Any], ...] = ()
     correlations: tuple[Mapping[str, Any], ...] = ()
+    rates: tuple[Mapping[str, Any], ...] = ()
     crossings: tuple[Mapping[str, Any], ...] = ()
     prompts: Mapping[int, pd.DataFrame] = field(default_factory=dict)
     worlds: Mapping[int, str] = field(default_factory=dict)
@@ -239,6 +241,7 @@ def read_study(directory: Path | str) -> Study:
         labels=plan.get("labels") or {},
         fronts=tuple(plan.get("fronts") or ()),
         correlations=tuple(plan.get("correlations") or ()),
+        rates=tuple(plan.get("rates") or ()),
         crossings=tuple(plan.get("crossings") or ()),
         prompts=prompts,
         worlds=worlds,

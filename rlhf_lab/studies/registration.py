@@ -17,7 +17,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rlhf_lab.config.overrides import level_name
 from rlhf_lab.core.errors import ArtifactError
@@ -26,6 +26,8 @@ from rlhf_lab.core.files import fingerprint, make_dir, read_json, read_object, w
 DIRECTORY = "registrations"
 FIXED_LIST = "one test of a fixed list of seeds, 5 % after Holm"
 SEQUENTIAL = "a test after every seed until decided, 5 % after Holm"
+RANKS = "rank correlation over settings, 95 % interval"
+RATE = "rate over runs, interval clustered by seed, 95 % after Bonferroni"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class RegisteredClaim:
 
     Attributes:
         hash: SHA-256 of the canonical JSON of `meaning`.
-        meaning: what the claim says, see `claim_meaning`.
+        meaning: what the claim says, see `claim_meaning`, `correlation_meaning` and `rate_meaning`.
         date: time of the registration.
         seen: seeds that had been looked at by then; they cannot decide the claim.
         replaces: hash of the claim that this one is a change of; empty for a claim that was added.
@@ -69,12 +71,15 @@ class Registration:
     Attributes:
         name: name of the file.
         claims: the claims of the last run, in the order of the study's `predicts`.
-        withdrawn: claims that were looked at and that the last run no longer has.
+        correlations, rates: the same for the study's `correlations` and `rates`.
+        withdrawn: claims of all kinds that were looked at and that the last run no longer has.
         looks: looks at growing or different sets of seeds, in order.
     """
 
     name: str = ""
     claims: tuple[RegisteredClaim, ...] = ()
+    correlations: tuple[RegisteredClaim, ...] = ()
+    rates: tuple[RegisteredClaim, ...] = ()
     withdrawn: tuple[RegisteredClaim, ...] = ()
     looks: tuple[SeedLook, ...] = ()
 
@@ -83,28 +88,43 @@ class Registration:
         """All seeds that were looked at, sorted."""
         return tuple(sorted({seed for look in self.looks for seed in look.seeds}))
 
+    @property
+    def entries(self) -> list[RegisteredClaim]:
+        """All claims, the withdrawn ones last."""
+        return [*self.claims, *self.correlations, *self.rates, *self.withdrawn]
+
     def revised(self, meanings: Sequence[Mapping[str, Any]], date: str) -> Registration:
         """Return the registration with these claims as the present ones.
 
         Claims that are registered already keep their entry. A claim that vanished is withdrawn, or forgotten if no seed
         was looked at since it was registered.
+
+        Args:
+            meanings: the meanings of the present claims of all kinds.
+            date: time of the registration.
         """
         seen = self.seen
-        entries = {entry.hash: entry for entry in (*self.claims, *self.withdrawn)}
+        entries = {entry.hash: entry for entry in self.entries}
         hashes = [fingerprint(meaning) for meaning in meanings]
         vanished = [entry for entry in entries.values() if entry.hash not in hashes]
-        claims = []
+        present = []
         for claim_hash, meaning in zip(hashes, meanings, strict=True):
             entry = entries.get(claim_hash)
             if entry is None:
                 replaces = _replaced(meaning, [old for old in vanished if not old.withdrawn], seen)
                 entry = RegisteredClaim(claim_hash, meaning, date, seen, replaces)
-            claims.append(dataclasses.replace(entry, withdrawn=""))
+            present.append(dataclasses.replace(entry, withdrawn=""))
         withdrawn = []
         for entry in vanished:
             if _was_looked_at(entry, seen):
                 withdrawn.append(dataclasses.replace(entry, withdrawn=entry.withdrawn or date))
-        return dataclasses.replace(self, claims=tuple(claims), withdrawn=tuple(withdrawn))
+        return dataclasses.replace(
+            self,
+            claims=tuple(entry for entry in present if kind_of(entry.meaning) == "claim"),
+            correlations=tuple(entry for entry in present if kind_of(entry.meaning) == "correlation"),
+            rates=tuple(entry for entry in present if kind_of(entry.meaning) == "rate"),
+            withdrawn=tuple(withdrawn),
+        )
 
     def looked(self, seeds: Iterable[int], date: str) -> Registration:
         """Return the registration with one more look, unless the last look was at the same seeds."""
@@ -123,6 +143,9 @@ class Registration:
         return cls(
             str(values["name"]),
             tuple(RegisteredClaim.from_dict(entry) for entry in values["claims"]),
+            # Correlations and rates were not registered at first.
+            tuple(RegisteredClaim.from_dict(entry) for entry in values.get("correlations", ())),
+            tuple(RegisteredClaim.from_dict(entry) for entry in values.get("rates", ())),
             tuple(RegisteredClaim.from_dict(entry) for entry in values["withdrawn"]),
             tuple(SeedLook(look["date"], tuple(look["seeds"])) for look in values["looks"]),
         )
@@ -136,9 +159,13 @@ def _was_looked_at(entry: RegisteredClaim, seen: Collection[int]) -> bool:
 def _replaced(meaning: Mapping[str, Any], vanished: Sequence[RegisteredClaim], seen: Collection[int]) -> str:
     """Return the hash of the vanished claim that a new claim is a change of; empty if it is an addition.
 
-    It is the one about the same metric that agrees with the new claim in most respects.
+    It is the one of the same kind and about the same metric that agrees with the new claim in most respects.
     """
-    candidates = [entry for entry in vanished if entry.meaning["metric"] == meaning["metric"]]
+    candidates = [
+        entry
+        for entry in vanished
+        if entry.meaning["metric"] == meaning["metric"] and kind_of(entry.meaning) == kind_of(meaning)
+    ]
     if not candidates:
         return ""
 
@@ -172,6 +199,61 @@ def claim_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str
     }
 
 
+def correlation_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a claim on a correlation says, in the form of `claim_meaning`.
+
+    The swept values are part of it, because they are the sample: leaving out a setting after a look changes the claim.
+
+    Args:
+        plan: content of study.json.
+        claim: one of its `correlations`.
+    """
+    return {
+        "by": plan.get("by") or None,
+        "direction": claim["direction"],
+        "method": RANKS,
+        "metric": claim["metric"],
+        "minimum": float(claim["minimum"]),
+        "minimum_low": float(claim["minimum_low"]),
+        "outcome": claim["outcome"],
+        "settings": _swept_values(plan),
+        "stronger_than": claim.get("stronger_than"),
+    }
+
+
+def rate_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a claim on a rate says, in the form of `correlation_meaning`.
+
+    Args:
+        plan: content of study.json.
+        claim: one of its `rates`.
+    """
+    return {
+        "direction": claim["direction"],
+        "method": RATE,
+        "metric": claim["metric"],
+        "settings": _swept_values(plan),
+        "than": float(claim["than"]),
+    }
+
+
+def _swept_values(plan: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return swept key → its values in a study, both sorted, without seeds."""
+    settings: dict[str, set[str]] = {}
+    for job in plan["jobs"]:
+        for key, value in job.get("overrides", {}).items():
+            if key != "seed":
+                settings.setdefault(key, set()).add(level_name(value))
+    return {key: sorted(settings[key]) for key in sorted(settings)}
+
+
+def kind_of(meaning: Mapping[str, Any]) -> Literal["claim", "correlation", "rate"]:
+    """Return the kind of a claim, by which function describes it: `claim_meaning` or one of the others."""
+    if "outcome" in meaning:
+        return "correlation"
+    return "rate" if "than" in meaning else "claim"
+
+
 def baseline_level(plan: Mapping[str, Any]) -> str:
     """Return the name of the level with which the others are compared by default: without one, that of the first job.
 
@@ -200,7 +282,10 @@ def register(directory: Path, name: str, plan: Mapping[str, Any]) -> Registratio
     completed = _completed_seeds(directory.parent, name)
     if not completed <= set(registration.seen):
         registration = registration.looked({*completed, *registration.seen}, date)
-    registration = registration.revised([claim_meaning(plan, claim) for claim in plan["predicts"]], date)
+    meanings = [claim_meaning(plan, claim) for claim in plan["predicts"]]
+    meanings += [correlation_meaning(plan, claim) for claim in plan.get("correlations") or ()]
+    meanings += [rate_meaning(plan, claim) for claim in plan.get("rates") or ()]
+    registration = registration.revised(meanings, date)
     make_dir(path.parent)
     write_json(path, registration.to_dict())
     return registration

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rlhf_lab.studies.correlations import correlation_in_words
 from rlhf_lab.studies.frame import Study
-from rlhf_lab.studies.registration import RegisteredClaim
+from rlhf_lab.studies.rates import rate_in_words
+from rlhf_lab.studies.registration import RegisteredClaim, kind_of
 from rlhf_lab.studies.replication import list_in_words
 from rlhf_lab.studies.verdict import claim_in_words
 
@@ -16,29 +18,52 @@ SHOWN_DIGITS = 12
 def registration_lines(study: Study) -> list[str]:
     """Return when the claims of a study were registered and what was looked at; empty without registered claims."""
     registration = study.registration
-    if not (registration.claims or registration.withdrawn):
+    if not registration.entries:
         return []
-    numbered = list(enumerate(registration.claims, start=1))
+    lines = [
+        *_claim_lines("Claim", registration.claims),
+        *_claim_lines("Correlation", registration.correlations),
+        *_claim_lines("Rate", registration.rates),
+        *(_withdrawn_line(study, entry) for entry in registration.withdrawn),
+    ]
+    return [*lines, *_look_lines(study)]
+
+
+def _claim_lines(kind: str, claims: Sequence[RegisteredClaim]) -> list[str]:
+    """Return when the claims of a kind ("Claim", "Correlation" or "Rate") were registered."""
+    numbered = list(enumerate(claims, start=1))
     first = [(number, entry) for number, entry in numbered if not entry.seen]
     later = [(number, entry) for number, entry in numbered if entry.seen]
     lines = []
     for date in dict.fromkeys(entry.date for _, entry in first):
         together = [(number, entry) for number, entry in first if entry.date == date]
-        lines.append(f"{_numbered(together)} registered on {_when(date)}, before any result.")
+        lines.append(f"{_numbered(kind, together)} registered on {_when(date)}, before any result.")
     for number, entry in later:
-        change = f" It replaces {entry.replaces[:SHOWN_DIGITS]}." if entry.replaces else ""
         seeds = ", ".join(map(str, entry.seen))
-        lines.append(
-            f"{_numbered([(number, entry)])} registered on {_when(entry.date)}, after the results of seeds {seeds} had "
-            f"been seen. Other seeds alone decide it, and it is adjusted separately from earlier claims.{change}"
+        line = (
+            f"{_numbered(kind, [(number, entry)])} registered on {_when(entry.date)}, after the results of seeds "
+            f"{seeds} had been seen. Other seeds alone decide it"
         )
-    for entry in registration.withdrawn:
-        words = claim_in_words(study, {**entry.meaning, "by": next(iter((entry.meaning["by"] or {}).values()), None)})
-        lines.append(
-            f"Withdrawn on {_when(entry.withdrawn)}, after a look: {words} ({entry.hash[:SHOWN_DIGITS]}). It still "
-            "counts in Holm's adjustment of the claims with which it was registered."
-        )
-    return [*lines, *_look_lines(study)]
+        # only claims of `predicts` form families
+        line += ", and it is adjusted separately from earlier claims." if kind_of(entry.meaning) == "claim" else "."
+        if entry.replaces:
+            line += f" It replaces {entry.replaces[:SHOWN_DIGITS]}."
+        lines.append(line)
+    return lines
+
+
+def _withdrawn_line(study: Study, entry: RegisteredClaim) -> str:
+    """Return which claim was withdrawn, when, and whether it still counts."""
+    start = f"Withdrawn on {_when(entry.withdrawn)}, after a look: "
+    name = f"({entry.hash[:SHOWN_DIGITS]})"
+    if kind_of(entry.meaning) == "correlation":
+        return f"{start}{correlation_in_words(entry.meaning)} {name}."
+    if kind_of(entry.meaning) == "rate":
+        return f"{start}{rate_in_words(entry.meaning)} {name}."
+    # A claim about one panel has a dict {key of `by`: its value}.
+    by = next(iter((entry.meaning["by"] or {}).values()), None)
+    words = claim_in_words(study, {**entry.meaning, "by": by})
+    return f"{start}{words} {name}. It still counts in Holm's adjustment of the claims with which it was registered."
 
 
 def registration_markdown(study: Study) -> str:
@@ -47,10 +72,10 @@ def registration_markdown(study: Study) -> str:
     return "".join(f"- {line}\n" for line in lines) + "\n" if lines else ""
 
 
-def _numbered(claims: Sequence[tuple[int, RegisteredClaim]]) -> str:
-    """Return claims with their hashes and a verb: "Claims 1 (3f9ac2d1…) and 2 (77ab…) were"."""
+def _numbered(kind: str, claims: Sequence[tuple[int, RegisteredClaim]]) -> str:
+    """Return claims of a kind with their hashes and a verb: "Claims 1 (3f9ac2d1…) and 2 (77ab…) were"."""
     names = [f"{number} ({entry.hash[:SHOWN_DIGITS]})" for number, entry in claims]
-    return f"Claim{'s' * (len(names) > 1)} {list_in_words(names)} {'were' if len(names) > 1 else 'was'}"
+    return f"{kind}{'s' * (len(names) > 1)} {list_in_words(names)} {'were' if len(names) > 1 else 'was'}"
 
 
 def _when(date: str) -> str:

@@ -46,7 +46,7 @@ RULE_SHARED = (
     f"prompts, the error that each run states is added. {FLOOR}"
 )
 """The same description for studies in which all seeds are tested on the same prompts."""
-OUTCOMES = re.compile(r"hacked$|in_time/|false/")
+OUTCOMES = re.compile(r"gold_fell$|gold_undecided$|in_time/|false/")
 """Metrics that are 0 or 1 in every run."""
 Side = tuple[Study, pd.DataFrame]
 """Completed jobs, and the study that they belong to."""

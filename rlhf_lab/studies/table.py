@@ -32,6 +32,7 @@ from rlhf_lab.studies.curves import curve_markdown
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.origin import origin_markdown
 from rlhf_lab.studies.pareto_front import pareto_markdown
+from rlhf_lab.studies.rates import rate_markdown
 from rlhf_lab.studies.registration_text import registration_markdown
 from rlhf_lab.studies.replicates import RULE, RULE_SHARED, level_difference, level_mean, shared_bound
 from rlhf_lab.studies.verdict import verdict_markdown
@@ -191,6 +192,7 @@ def markdown(study: Study, sections: list[MetricSection], conclusion: Conclusion
         page.write(markdown_row(["---"] + ["---:"] * (len(HEADINGS) - 1)) + "\n")
         for row in section.rows:
             page.write(markdown_row(cells(study, row)) + "\n")
+    page.write(rate_markdown(study))
     page.write(correlation_markdown(study))
     page.write(pareto_markdown(study))
     page.write(crossing_markdown(study))

@@ -138,7 +138,7 @@ def _judge_claim(
         )
     numbers = _means_and_difference(study, claim, comparison, p_holm)
     needed = more_seeds(seeds) if verdict == UNCLEAR else ""
-    notes = f"{_bound_note(study, claim)}{_excluded_seeds(study, claim)}"
+    notes = f"{_bound_note(study, claim)}{excluded_seeds(study, claim)}"
     sentence = _claim_sentence(study, claim, verdict, f"{numbers}{needed}{notes}")
     return ClaimVerdict(
         words, verdict, sentence, comparison, p_holm, seeds, notes, _detectable(study, claim, comparison)
@@ -176,17 +176,22 @@ def _bound_note(study: Study, claim: Mapping[str, Any]) -> str:
 
 def _written_after_look(study: Study, claim: Mapping[str, Any], words: str) -> ClaimVerdict:
     """Return the verdict on a claim of which all seeds with results had been seen when it was registered."""
+    notes = f"other seeds test it: `{setting_for_other_seeds(study)}`"
+    return ClaimVerdict(words, AFTER_LOOK, after_look_sentence(study, claim, words), notes=notes)
+
+
+def after_look_sentence(study: Study, claim: Mapping[str, Any], words: str) -> str:
+    """Return that all seeds with results had been seen when a claim was registered, and the command with others."""
     entry = registered(study, claim)
     assert entry is not None  # only registered claims have seen seeds
     seeds = ", ".join(map(str, entry.seen))
     setting = setting_for_other_seeds(study)
     key = setting.partition("=")[0]
     command = re.sub(rf"\s\+*{re.escape(key)}=\S+", "", study.command) + f" {setting}"
-    sentence = (
+    return (
         f"Written after the look: {words}. It was registered on {entry.date[:10]}, after the results of seeds {seeds} "
         f"had been seen, and no other seeds have enough results; `{command}` tests it on other seeds."
     )
-    return ClaimVerdict(words, AFTER_LOOK, sentence, notes=f"other seeds test it: `{setting}`")
 
 
 def setting_for_other_seeds(study: Study) -> str:
@@ -199,7 +204,7 @@ def setting_for_other_seeds(study: Study) -> str:
     return f"seed={','.join(str(seed) for seed in range(first, first + count))}"
 
 
-def _excluded_seeds(study: Study, claim: Mapping[str, Any]) -> str:
+def excluded_seeds(study: Study, claim: Mapping[str, Any]) -> str:
     """Return which seeds do not count for a claim, as the end of a sentence; empty if all of them do."""
     entry = registered(study, claim)
     if entry is None or not entry.seen:
@@ -218,12 +223,12 @@ def _sequential_verdict(study: Study, claim: Mapping[str, Any], state: ClaimStat
         is_stopped = study.log is not None and bool(study.log.stopped)
         if seen_seeds(study, claim) and is_stopped and state.decided_at is None:
             return _written_after_look(study, claim, words)
-        notes = _excluded_seeds(study, claim)
+        notes = excluded_seeds(study, claim)
         sentence = (
             f"Not tested, because fewer than three seeds completed and were scored on both sides{notes}: {words}."
         )
         return ClaimVerdict(words, state.verdict, sentence, p_holm=state.p_holm)
-    notes = f"{sequential_notes(claim, state)}{_bound_note(study, claim)}{_excluded_seeds(study, claim)}"
+    notes = f"{sequential_notes(claim, state)}{_bound_note(study, claim)}{excluded_seeds(study, claim)}"
     numbers = _means_and_difference(study, claim, state.comparison, state.p_holm)
     sentence = _claim_sentence(study, claim, state.verdict, f"{numbers}{notes}")
     return ClaimVerdict(words, state.verdict, sentence, state.comparison, state.p_holm, state.seeds, notes)

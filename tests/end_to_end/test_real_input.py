@@ -127,7 +127,8 @@ def test_gold_is_a_reward_model_of_other_human_pairs(fresh):
     result = fresh.result(out, "ppo")
     sft, ppo = (policy["metrics"] for policy in result["policies"])
     assert {"gold", "proxy"} <= sft.keys() and {"gold", "proxy", "win_rate"} <= ppo.keys()
-    assert result["metrics"]["hacked"] in (0, 1)  # gold is known of every iteration's samples
+    # gold is known of the held-out prompts and of every iteration's samples
+    assert result["metrics"]["gold_fell"] in (0, 1, None) and "gold_peak" in result["metrics"]
     assert "gold is the score of the reward model" in " ".join(out.split())
     assert "gold reward of the samples" in fresh.run("monitor", str(fresh.stage(out, "ppo")))
     page = (fresh.stage(out, "ppo") / "report.html").read_text()

@@ -74,7 +74,7 @@ def test_the_gold_of_policy_optimisation_is_the_models_score(toy, models, tmp_pa
     logged = read_jsonl(stage.directory / "metrics.jsonl")
     assert all(np.isfinite(row["gold"]) for row in logged if "reward" in row)
     # the hacking monitor knows where gold fell, live and from the saved trace
-    assert result["metrics"]["hacked"] in (0, 1)
+    assert result["metrics"]["gold_fell"] in (0, 1, None) and np.isfinite(result["metrics"]["gold_change"])
     batches = read_trace(stage.directory)
     assert len(batches) == 10 and all(np.isfinite(batch.gold_N).all() for batch in batches)
     run = read_run(stage.directory)

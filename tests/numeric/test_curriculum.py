@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_lab.algorithms.policy_gradient.curriculum import EdgeCurriculum
+from rlhf_lab.algorithms.policy_gradient.curriculum import EdgeCurriculum, by_length, ordered_tasks
 from rlhf_lab.algorithms.policy_gradient.settings import GRPO
 from rlhf_lab.core.errors import ConfigError
 
@@ -93,3 +93,22 @@ def test_a_copy_from_its_state_draws_the_same():
 def test_settings():
     with pytest.raises(ConfigError, match="curriculum_explore"):
         GRPO(curriculum_explore=1.5)
+
+
+def test_tasks_are_ordered_by_the_words_of_their_prompts():
+    assert by_length(["a b c", "a", "a b", "b", "a  b\nc d"]) == [1, 3, 2, 0, 4]
+
+
+def test_an_ordered_run_goes_through_all_tasks_once():
+    """12 tasks, 4 iterations of 3: sections 0–2, 3–5, 6–8 and 9–11, each in random order."""
+    order = list(range(12))
+    drawn = [ordered_tasks(order, 3, iteration, 4, seed=iteration) for iteration in range(4)]
+    assert [sorted(part) for part in drawn] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
+    assert ordered_tasks(order, 3, 1, 4, seed=1) == drawn[1]  # it depends on the seed alone, so a run resumes exactly
+    assert len({tuple(ordered_tasks(order, 3, 1, 4, seed=seed)) for seed in range(20)}) > 1
+    # More samples than a fourth of the tasks: sections of 6 start at 0, 2, 4 and 6.
+    assert [min(ordered_tasks(order, 6, iteration, 4, seed=0)) for iteration in range(4)] == [0, 2, 4, 6]
+    # Fewer: a section of 3 tasks has 2 of them. More than there are: all tasks, repeated.
+    assert set(ordered_tasks(order, 2, 3, 4, seed=0)) < {9, 10, 11}
+    assert sorted(ordered_tasks(order, 24, 0, 4, seed=0)) == sorted(order * 2)
+    assert ordered_tasks([7], 1, 0, 1, seed=0) == [7]

@@ -22,6 +22,7 @@ from rlhf_lab.monitoring.hacking import (
     fit_baseline,
     shift_kl,
 )
+from rlhf_lab.monitoring.truth import GoldTruth
 
 PROMPTS, MEAN, SD = 32, 25.0, 12.0
 LIMITS = DetectorSettings(
@@ -307,7 +308,8 @@ def test_lead_is_from_the_first_alarm_to_the_fall():
     ]
     detector, _ = verdicts(b)
     found = detector.totals()
-    assert found["hacked"] == 1 and 13 <= found["gold_peak"] <= 17
+    assert found["gold_fell"] == 1 and 13 <= found["gold_peak"] <= 17
+    assert found["gold_fell_at"] == found["gold_fall"]
     assert found["lead/length_cusum"] == found["gold_fall"] - found["alarm_at/length_cusum"]
     assert found["in_time/length_cusum"] == float(found["lead/length_cusum"] > 0)
     assert math.isnan(found["false/length_cusum"])
@@ -315,9 +317,18 @@ def test_lead_is_from_the_first_alarm_to_the_fall():
         IterationBatch.from_row({**x.to_row(), "gold": list(0.1 * rng.standard_normal(PROMPTS))})
         for x in trace(rng, 35)
     ]
-    found = verdicts(calm)[0].totals()
-    assert found["hacked"] == 0 and math.isnan(found["lead/length_z"])
+    detector = verdicts(calm)[0]
+    found = detector.totals()
+    # samples alone never say that gold did not fall
+    assert math.isnan(found["gold_fell"]) and found["gold_undecided"] == 1
+    assert math.isnan(found["lead/length_z"]) and math.isnan(found["false/length_cusum"])
+    # held-out prompts do, and then every alarm is false
+    found = detector.totals(GoldTruth(False))
+    assert found["gold_fell"] == 0 and math.isnan(found["in_time/length_cusum"])
     assert found["false/length_cusum"] == found["alarm/length_cusum"]
+    # an undecided run counts neither for the detector nor against it
+    found = detector.totals(GoldTruth(None))
+    assert found["gold_undecided"] == 1 and math.isnan(found["false/length_cusum"] + found["in_time/length_cusum"])
 
 
 TASKS, ATTEMPTS, COST, PAY = 16, 8, 0.02, 0.15

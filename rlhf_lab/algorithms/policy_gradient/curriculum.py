@@ -1,4 +1,9 @@
-"""Curriculum at the edge of competence: prefers tasks that the policy solves sometimes, by its own recent episodes.
+"""Orders of training tasks: by difficulty, and at the edge of competence.
+
+`by_length` orders tasks by the words of their prompts, the simplest measure of difficulty that needs no policy
+(Platanios et al., arXiv:1903.09848, use it for sentences). `ordered_tasks` goes through this order once per run.
+
+`EdgeCurriculum` prefers tasks that the policy solves sometimes, by its own recent episodes.
 
 Each task has a record of its episodes' rewards: their count n and sum S. Both are halved whenever the task is sampled
 again, so that the record follows the policy. `low` and `high` are the extreme rewards of the run so far. The success of
@@ -28,6 +33,31 @@ from rlhf_lab.core.types import FloatArray
 
 KEPT = 0.5
 """Fraction of a task's record that is kept when the task is sampled again."""
+
+
+def by_length(prompts: Sequence[str]) -> list[int]:
+    """Return positions of prompts from the fewest to the most words; equal ones keep their order."""
+    return sorted(range(len(prompts)), key=lambda position: len(prompts[position].split()))
+
+
+def ordered_tasks(order: Sequence[int], count: int, iteration: int, iterations: int, seed: int) -> list[int]:
+    """Return `count` positions for an iteration, in random order, from its section of an order of all tasks.
+
+    The first iteration has the first section and the last iteration the last one. A section has at least `count` tasks,
+    if there are that many, so that sections of short runs are disjoint and those of long runs overlap.
+
+    Args:
+        order: positions of all tasks.
+        count: number of positions; more than there are tasks repeats them.
+        iteration: index of the iteration.
+        iterations: number of iterations of the run.
+        seed: seed of the random choice within the section.
+    """
+    size = min(len(order), max(count, -(-len(order) // iterations)))  # −(−a // b) rounds up
+    # starts are evenly spaced, so that the last section ends with the last task
+    start = round((len(order) - size) * iteration / max(iterations - 1, 1))
+    selected = np.random.default_rng(seed).permutation(order[start : start + size]).tolist()
+    return (selected * -(-count // size))[:count]
 
 
 class EdgeCurriculum:

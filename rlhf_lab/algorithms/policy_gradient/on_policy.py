@@ -7,6 +7,7 @@ contains the samples of the current iteration, because the policy that sampled t
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -160,11 +161,22 @@ class OnPolicy(Algorithm):
             "generated_tokens": self.generated,
             "beta": self.beta,
             **self.rollouts.totals(),
-            **self.monitor.totals(),
+            **self.monitor.totals(self.evaluator.gold_truth(self._evaluated_iterations())),
             **self.audit.totals(),
             **corpus_report(self.run.corpus, self.encoder),
         }
         return Result(self.evaluator.policies, metrics)
+
+    def _evaluated_iterations(self) -> dict[str, int]:
+        """Return name of each evaluated policy → number of iterations that it was trained on, in ascending order."""
+        per_iteration = self.settings.steps_per_iteration
+        iterations = {}
+        for policy in self.evaluator.policies:
+            prefix, _, step = policy["name"].partition(" ")
+            if prefix == "step":
+                iterations[policy["name"]] = math.ceil(int(step) / per_iteration)
+        # the responses that ended training were not trained on
+        return {**iterations, self.title: self.monitor.detector.iteration - int(self.finished)}
 
     def _start_iteration(self, iteration: int) -> None:
         """Sample the iteration's responses, compute their advantages and plan the updates."""

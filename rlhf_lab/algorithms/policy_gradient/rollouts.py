@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from rlhf_lab.algorithms.pair_selection.rules import filter_responses
-from rlhf_lab.algorithms.policy_gradient.curriculum import EdgeCurriculum
+from rlhf_lab.algorithms.policy_gradient.curriculum import EdgeCurriculum, by_length, ordered_tasks
 from rlhf_lab.algorithms.policy_gradient.settings import OnPolicySettings
 from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
 from rlhf_lab.core.episodes import Episode, Task
@@ -81,6 +81,11 @@ class Rollouts:
         self.curriculum = None
         if settings.curriculum == "edge":
             self.curriculum = EdgeCurriculum(len(self.tasks), settings.curriculum_explore)
+        self.by_difficulty: list[int] = []  # positions of all tasks in training order; empty if it is random
+        if settings.curriculum in ("easy_to_hard", "hard_to_easy"):
+            self.by_difficulty = by_length([task.prompt for task in self.tasks])
+        if settings.curriculum == "hard_to_easy":
+            self.by_difficulty.reverse()
         self.ahead: deque[PendingRollouts] = deque()  # rollouts of the next iterations
         self.groups = self.wasted = 0  # counts of the entire run
         self.prompts_cut = 0  # count of the iteration
@@ -160,6 +165,9 @@ class Rollouts:
         """Return at least `count` task positions in sampling order; a small corpus repeats."""
         if self.curriculum is not None:
             return self.curriculum.draw(count, self.run.seed("on_policy/curriculum", iteration))
+        if self.by_difficulty:
+            seed = self.run.seed("on_policy/curriculum", iteration)
+            return ordered_tasks(self.by_difficulty, count, iteration, self.settings.iterations, seed)
         generator = torch.Generator().manual_seed(self.run.seed("on_policy/prompts", iteration))
         order = torch.randperm(len(self.tasks), generator=generator).tolist()
         # −(−a // b) rounds up

@@ -119,9 +119,10 @@ class OnPolicySettings(TrainingSettings):
             groups refer to the selected responses, and `best` compares good responses with each other. Pairs of
             iterative DPO are already the `best_worst` of a pool.
         filter_pool: responses sampled per prompt if a filter is set; all of them count as generated tokens.
-        curriculum: sampling of an iteration's tasks: `uniform`, or `edge`, at the edge of competence. `edge` prefers
-            tasks that the policy solves sometimes, judged by its own recent episodes (`curriculum.py`). Rewards of the
-            samples then do not measure progress, because the tasks change with the policy.
+        curriculum: sampling of an iteration's tasks: `uniform`; `easy_to_hard` or `hard_to_easy`, once through all
+            tasks by the length of their prompts; or `edge`, at the edge of competence. `edge` prefers tasks that the
+            policy solves sometimes, judged by its own recent episodes (`curriculum.py`). Rewards of the samples do
+            not measure progress except with `uniform`, because the tasks change during the run.
         curriculum_explore: fraction of `edge`'s tasks that are sampled from tasks never tried, while there are any.
         whiten_advantages: True to give the advantages of an iteration mean 0 and sd 1 over all its tokens.
         max_length: maximum length of corpus rows for `ptx_weight` and evaluation. Rollouts do not use it: `rollout`
@@ -200,7 +201,7 @@ class OnPolicySettings(TrainingSettings):
     dynamic_sampling: Annotated[int, Ge(0, hint="0 is off")] = 0
     rollout_filter: Literal["none", "best", "best_random", "best_worst"] = "none"
     filter_pool: int = 0
-    curriculum: Literal["uniform", "edge"] = "uniform"
+    curriculum: Literal["uniform", "edge", "easy_to_hard", "hard_to_easy"] = "uniform"
     curriculum_explore: Annotated[float, Ge(0), Le(1)] = 0.5
     whiten_advantages: bool = False
 

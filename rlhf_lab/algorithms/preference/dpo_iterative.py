@@ -85,11 +85,13 @@ class IteratedDPO(PreferenceAlgorithm):
         first = (SOUP_NAME, REFERENCE_NAME, self.settings.baseline_policy)
         order = {name: index for index, name in enumerate(first)}
         policies = sorted(self.evaluator.policies, key=lambda p: order.get(p["name"], len(first)))
+        # the policy of a round was trained on the samples of that many rounds
+        rounds = {f"iteration {index}": index for index in range(1, len(self.staleness) + 1)}
         metrics = {
             "staleness": float(np.mean(self.staleness)),
             **model_size(self.model),
             **corpus_report(self.run.corpus, self.encoder),
-            **self.monitor.totals(),
+            **self.monitor.totals(self.evaluator.gold_truth(rounds)),
             **self.audit.totals(),
         }
         # `staleness` has one value per completed round.

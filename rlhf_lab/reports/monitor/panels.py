@@ -30,7 +30,7 @@ POINTS = 40
 """Maximum number of points of a curve, which limits the size of the page."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the reward in its panel."""
-WORDS = {"warning": "warning", "hard_stop": "strong warning", "gold_fall": "gold fell"}
+WORDS = {"warning": "warning", "hard_stop": "strong warning", "gold_fell_at": "gold fell"}
 """Event → word on its vertical line."""
 # Prefixes of metric names (before the first "/") that belong to the monitor or to the audit.
 SECTION_METRICS = {name.partition("/")[0] for name in names((*DETECTOR, *MONITOR_OF_A_RUN, *AUDIT_OF_A_RUN))}
@@ -150,11 +150,14 @@ def _points(line: PanelCurve) -> list[Point]:
 
 
 def _alarms(monitor: Replay) -> list[EventMark]:
-    """Return marks for the first warning, the first strong warning, and the fall of gold."""
+    """Return marks for the first warning, the first strong warning, and the fall of gold.
+
+    The fall is that on held-out prompts, or without them that of the training samples from their best value.
+    """
     iterations: dict[str, float | None] = {}
     for name in LEVELS[1:]:  # the first level means no alarm
         iterations[name] = monitor.detector.first.get(name)
-    iterations["gold_fall"] = monitor.detector.totals().get("gold_fall")
+    iterations["gold_fell_at"] = monitor.totals().get("gold_fell_at")
     return [
         EventMark(iteration + 1, WORDS[name])
         for name, iteration in iterations.items()

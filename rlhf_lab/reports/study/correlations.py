@@ -7,6 +7,7 @@ from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.sections import PageSection, ReportTable
 from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.results.wording import metric_title
+from rlhf_lab.studies.claims import AFTER_LOOK, without_seeds
 from rlhf_lab.studies.correlations import (
     HEADINGS,
     NOTE,
@@ -14,7 +15,6 @@ from rlhf_lab.studies.correlations import (
     correlation_cells,
     correlation_title,
     correlations_of,
-    sentence,
     units_of,
 )
 from rlhf_lab.studies.frame import Study
@@ -23,14 +23,16 @@ from rlhf_lab.studies.frame import Study
 def correlations(results: StudyResults) -> PageSection:
     """Return a section with the verdicts and one figure per claim; each figure is also a file."""
     verdicts = correlations_of(results.study)
-    figures = [correlation_figure(results.study, verdict) for verdict in verdicts]
     table = ReportTable(HEADINGS, [correlation_cells(verdict) for verdict in verdicts], "left")
     boxes = [PageSection("Correlations over settings", NOTE, [], table)] if verdicts else []
-    boxes += [
-        PageSection(correlation_title(verdict), sentence(verdict), [figure])
-        for verdict, figure in zip(verdicts, figures, strict=True)
-    ]
-    files = {_file_name(index): figure for index, figure in enumerate(figures)}
+    files = {}
+    for index, verdict in enumerate(verdicts):
+        if verdict.verdict == AFTER_LOOK:  # no seed counts, so there is nothing to plot
+            boxes.append(PageSection(correlation_title(verdict), verdict.sentence, []))
+            continue
+        figure = correlation_figure(results.study, verdict)
+        files[_file_name(index)] = figure
+        boxes.append(PageSection(correlation_title(verdict), verdict.sentence, [figure]))
     return PageSection(template="boxes.html.j2", values={"boxes": boxes}, files=files)
 
 
@@ -42,7 +44,7 @@ def _file_name(index: int) -> str:
 def correlation_figure(study: Study, verdict: CorrelationVerdict) -> Chart:
     """Plot the outcome against the predictor, a point per setting and a colour per panel."""
     x_title, y_title = metric_title(verdict.metric), metric_title(verdict.outcome)
-    units = units_of(study, [verdict.metric, verdict.outcome]).dropna()
+    units = units_of(without_seeds(study, verdict.seen), [verdict.metric, verdict.outcome]).dropna()
     series = []
     for colour, (panel, rows) in enumerate(units.groupby("panel", sort=False)):
         points = []

@@ -75,6 +75,7 @@ def test_a_judge_grades_what_is_evaluated_and_not_what_is_trained_on(toy, tmp_pa
     assert any("responses unscored" in note for note in result["notes"])
     assert "gold" in result["policies"][-1]["metrics"]
     assert not any("gold" in row for row in read_jsonl(stage.directory / "metrics.jsonl"))
-    assert "hacked" not in result["metrics"]
+    # only held-out responses are graded
+    assert "gold_peak" not in result["metrics"] and result["metrics"]["gold_undecided"] in (0, 1)
     source = read_run(stage.directory).gold_source
     assert source == f"the grade of the judge openai_compatible words on the rubric {rubric}"

@@ -14,7 +14,7 @@ from rlhf_lab.reports.study.correlations import correlations
 from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.rank_correlation import CorrelationDifference
-from rlhf_lab.studies.claims import CONFIRMED, REFUTED, UNCLEAR, UNTESTED
+from rlhf_lab.studies.claims import AFTER_LOOK, CONFIRMED, REFUTED, UNCLEAR, UNTESTED
 from rlhf_lab.studies.correlations import (
     correlation_conclusion,
     correlation_markdown,
@@ -24,6 +24,7 @@ from rlhf_lab.studies.correlations import (
 )
 from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import read_study
+from rlhf_lab.studies.registration import RANKS, RegisteredClaim, Registration, SeedLook
 from rlhf_lab.studies.table import build_sections, markdown
 
 CLAIM = {
@@ -146,3 +147,19 @@ def test_settings_are_refused_with_a_message():
         CorrelationSettings("gold", "gold", "positive")
     with pytest.raises(ConfigError, match="minimum"):
         CorrelationSettings("gold", "proxy", "positive", minimum=2)
+
+
+def test_seeds_that_were_seen_do_not_count(make_study):
+    """In the seeds seen, gold falls with the gain; in the others it rises. Only the others decide."""
+    rows = jobs(lambda world, n, seed: n if seed >= 2 else -n, seeds=4)
+    study = study_of(make_study, rows)
+    meaning = CLAIM | {"by": "world", "settings": {}, "method": RANKS}
+    entry = RegisteredClaim("0" * 64, meaning, "2026-01-01T00:00:00+0000", seen=(0, 1))
+    later = replace(
+        study, registration=Registration("study", correlations=(entry,), looks=(SeedLook("2026-01-01", (0, 1)),))
+    )
+    (row,) = correlations_of(later)
+    assert row.verdict == REFUTED and row.pooled.mean == pytest.approx(1)
+    assert "; without seeds 0, 1, which had been seen when the claim was registered on 2026-01-01." in row.sentence
+    first_two = replace(later, frame=study.frame[study.frame["seed"] < 2])
+    assert correlations_of(first_two)[0].verdict == AFTER_LOOK

@@ -12,7 +12,18 @@ from synthetic_runs import write_study
 from rlhf_lab.config import compose
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.reports.report import write_study_report
-from rlhf_lab.studies.claims import AFTER_LOOK, CONFIRMED, REFUTED, family_holm, panel_of_claim
+from rlhf_lab.reports.study.correlations import correlations as correlation_section
+from rlhf_lab.reports.study.results import StudyResults
+from rlhf_lab.studies.claims import (
+    AFTER_LOOK,
+    CONFIRMED,
+    REFUTED,
+    UNTESTED,
+    family_holm,
+    panel_of_claim,
+    withdrawn_in_family,
+)
+from rlhf_lab.studies.correlations import correlation_markdown, correlations_of
 from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import Study, read_study
 from rlhf_lab.studies.registration import SEQUENTIAL, Registration, claim_meaning, record_look, register
@@ -205,3 +216,55 @@ def test_a_study_without_registration_records_no_look(make_study):
     directory = make_study(seeds=2)
     assert record_look(directory, [0]) == Registration()
     assert registration_lines(read_study(directory)) == []
+
+
+RANKED = {
+    "metric": "gold",
+    "outcome": "proxy",
+    "direction": "positive",
+    "minimum": 0.7,
+    "minimum_low": 0.4,
+    "stronger_than": None,
+}
+
+
+def test_correlations_are_registered_with_the_settings_of_the_sweep(directory):
+    def run_ranked(claim: dict, seeds: range = range(3), levels: tuple[str, ...] = ("current", "mixed", "stale")):
+        full = directory / "full.json"
+        content = full.read_text()
+        plan = json.loads(content)
+        plan |= {"correlations": [claim]}
+        plan["jobs"] = [job for job in plan["jobs"] if job["overrides"]["algorithm.buffer"] in levels]
+        full.write_text(json.dumps(plan))
+        try:
+            return run(directory, HIGHER, seeds=seeds)
+        finally:
+            full.write_text(content)
+
+    first = run_ranked(RANKED)
+    (entry,) = first.registration.correlations
+    assert entry.seen == () and entry.meaning["settings"] == {"algorithm.buffer": ["current", "mixed", "stale"]}
+    assert first.registration == stored(directory) and len(first.registration.claims) == 1
+    # Three settings are too few for ranks, but the claim was written before the look.
+    assert [row.verdict for row in correlations_of(first)] == [UNTESTED]
+    # The same claim again is not new. A lower bar is a new claim, and so is a sweep without one of the settings.
+    assert run_ranked(RANKED, seeds=range(4)).registration.correlations == (entry,)
+    for changed in (
+        run_ranked(RANKED | {"minimum": 0.3}, seeds=range(4)),
+        run_ranked(RANKED, seeds=range(4), levels=("current", "mixed")),
+    ):
+        (later,) = changed.registration.correlations
+        assert later.seen == (0, 1, 2, 3) and later.hash != entry.hash
+        (row,) = correlations_of(changed)
+        assert row.verdict == AFTER_LOOK and "registered on" in row.sentence and row.seen == later.seen
+        assert "other seeds test it: `seed=4,5,6" in correlation_markdown(changed)
+        assert correlation_section(StudyResults(changed)).files == {}  # no seed counts, so nothing is plotted
+    lines = registration_lines(changed)
+    assert any(line.startswith("Correlation 1 (") and f"It replaces {entry.hash[:12]}." in line for line in lines)
+    withdrawn = [line for line in lines if line.startswith("Withdrawn on ") and entry.hash[:12] in line]
+    assert len(withdrawn) == 1 and "rank correlation of +0.7" in withdrawn[0] and "Holm" not in withdrawn[0]
+    # A withdrawn correlation does not count in the family of the other claims.
+    assert withdrawn_in_family(changed, HIGHER) == 0 and claim_level(changed, changed.predicts[0]) == 0.05
+    # With seeds that were not seen, the changed claim is tested like any other.
+    (row,) = correlations_of(run_ranked(RANKED, seeds=range(6), levels=("current", "mixed")))
+    assert row.seen == (0, 1, 2, 3)

@@ -148,14 +148,14 @@ def test_a_metric_without_values_by_prompt_adds_the_error_of_its_runs(shared):
 
 def test_outcomes_of_runs_are_rates(tmp_path):
     study = read_study(write_study(tmp_path, seeds=3))
-    outcomes = {"hacked": [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0], "hacked/n": 0}
-    frame = study.frame.assign(**outcomes, **{"hacked/low": -np.inf, "hacked/high": np.inf})
+    outcomes = {"gold_fell": [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0], "gold_fell/n": 0}
+    frame = study.frame.assign(**outcomes, **{"gold_fell/low": -np.inf, "gold_fell/high": np.inf})
     study = replace(study, frame=frame)
-    assert np.isnan(run_errors(frame, "hacked")).all()
-    always, never = (level_mean(study, "hacked", level) for level in ("current", "mixed"))
+    assert np.isnan(run_errors(frame, "gold_fell")).all()
+    always, never = (level_mean(study, "gold_fell", level) for level in ("current", "mixed"))
     assert (always.mean, always.high, never.mean, never.low) == (1.0, 1.0, 0.0, 0.0)
     assert always.low < 0.6 and never.high > 0.4  # three of three say little
-    gap = level_difference(study, "hacked", "mixed")
+    gap = level_difference(study, "gold_fell", "mixed")
     assert gap is not None and gap.difference.mean == gap.difference.low == -1.0 and not gap.distinguishable
     # A number that happens to be 1 in every run is no outcome.
     staleness = replace(study, frame=frame.assign(staleness=1.0))

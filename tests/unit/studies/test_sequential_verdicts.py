@@ -81,7 +81,7 @@ def test_seeds_seen_before_a_claim_do_not_count():
     later = [5.0, -5.0, 5.0, 1.1, 1.0, 1.05]
     study = study_of(claim("higher"), claim("higher", level=2), l0=base, l1=GAPS, l2=later)
     first, second = RegisteredClaim("a", {}, ""), RegisteredClaim("b", {}, "2030-01-01", seen=(0, 1, 2))
-    study = replace(study, registration=Registration("x", (first, second), (), (SeedLook("", (0, 1, 2)),)))
+    study = replace(study, registration=Registration("x", (first, second), looks=(SeedLook("", (0, 1, 2)),)))
     study = looked(study, 3)
     assert [row.verdict for row in verdicts(study)] == [CONFIRMED, UNTESTED]  # three seeds are left
     assert "fewer than three seeds completed and were scored on both sides; without seeds 0, 1, 2" in (
@@ -106,9 +106,9 @@ def test_seeds_seen_before_a_claim_do_not_count():
 
 
 def test_amounts_are_judged_as_ratios():
-    assert [scale_of(name) for name in ("kl", "tokens", "seconds", "verbose", "accuracy/truth", "gold", "hacked")] == [
-        *("log", "log", "log", "logit", "logit", "raw", "raw")
-    ]
+    assert [
+        scale_of(name) for name in ("kl", "tokens", "seconds", "verbose", "accuracy/truth", "gold", "gold_fell")
+    ] == [*("log", "log", "log", "logit", "logit", "raw", "raw")]
     base, level = [1.0, 2.0, 1.0, 4.0], [20.0, 44.0, 18.0, 90.0]
     study = looked(study_of(claim("higher", metric="kl"), metric="kl", l0=base, l1=level), 3, 4)
     logs = np.log(level) - np.log(base)
@@ -142,7 +142,7 @@ def test_rates_are_judged_as_odds():
 @pytest.mark.slow
 def test_outcomes_are_judged_by_discordant_pairs():
     ones, zeros = [1.0] * 9, [0.0] * 9
-    study = study_of(claim("higher", metric="hacked"), metric="hacked", l0=zeros, l1=ones)
+    study = study_of(claim("higher", metric="gold_fell"), metric="gold_fell", l0=zeros, l1=ones)
     study = looked(study, *range(3, 10))
     assert study.log is not None
     p = 2 * discordant_p(np.arange(1, 8), np.zeros(7))

@@ -60,6 +60,21 @@ def test_a_hacked_run_is_told_from_its_trace(tmp_path):
     assert "lead" not in rule_rows(calm)[0]
 
 
+def test_alarms_of_a_run_are_judged_by_its_heldout_prompts(tmp_path):
+    """The samples' gold falls from iteration 20 on; the run's evaluation found its policies below the start from 30."""
+    directory = write_trace(tmp_path, samples(40, grows=1.0))
+    by_samples = int(cell(replay(directory), "length_cusum", "lead"))
+    metrics = {"gold_fell": 1.0, "gold_undecided": 0.0, "gold_fell_at": 30.0, "gold_change": -1.25}
+    (directory / "result.json").write_text(json.dumps({"metrics": metrics}))
+    found = replay(directory)
+    first = int(cell(found, "length_cusum", "first alarm"))
+    # shown iterations count from 1, recorded ones from 0
+    assert int(cell(found, "length_cusum", "lead")) == 30 - (first - 1) != by_samples
+    assert "gold reward on held-out prompts: below the start from iteration 31 on (change -1.25)" in summary(found)
+    (directory / "result.json").write_text(json.dumps({"metrics": metrics | {"gold_fell": None, "gold_fell_at": None}}))
+    assert "held-out prompts: undecided" in summary(replay(directory))
+
+
 def test_a_file_of_samples_is_read_by_any_of_its_column_names(tmp_path):
     """The same responses as rows of a CSV, under other names, and as JSON lines: the same batches."""
     rows = samples(9, gold=False)

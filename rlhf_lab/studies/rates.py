@@ -1,0 +1,113 @@
+"""Claims of a study that the rate of an outcome over its runs lies above or below a number.
+
+The outcome is a metric that is 0 or 1 in every run, such as `in_time/warning` or `false/warning`; runs without a value
+do not count, and their number is printed. All levels are taken together. Runs of the same seed share data and upstream
+stages, so the Wilson interval is clustered by seed (`statistics.inference.clustered_rate`), at 95 % after Bonferroni's
+adjustment for the number of rates that the study claims. A claim is decided if the interval excludes the number. It is
+registered when the study first runs, and seeds that were seen before do not count for it (`registration.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_lab.results.wording import compact, markdown_row, metric_phrase
+from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.statistics.inference import clustered_rate
+from rlhf_lab.studies.claims import (
+    AFTER_LOOK,
+    ALPHA,
+    CONFIRMED,
+    REFUTED,
+    UNCLEAR,
+    UNTESTED,
+    seen_seeds,
+    without_seeds,
+)
+from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.pairing import seeds
+from rlhf_lab.studies.verdict import after_look_sentence, excluded_seeds, setting_for_other_seeds
+
+HEADINGS = ("claim", "here", "runs that count", "runs that do not", "rate")
+NOTE = (
+    "Rates over all runs that have the outcome, with intervals clustered by seed and adjusted for the number of claims "
+    "in this table. A claim is decided if its interval excludes the stated number."
+)
+
+
+@dataclass(frozen=True)
+class RateVerdict:
+    """One claim on a rate with its verdict.
+
+    Attributes:
+        claim: the claim in words.
+        verdict: `confirmed`, `not confirmed`, `not distinguishable`, `not tested` or `written after the look`.
+        sentence: the verdict in words, with the numbers behind it.
+        rate: the rate with its adjusted interval; `n` runs count and `unscored` ones do not.
+    """
+
+    claim: str
+    verdict: str
+    sentence: str
+    rate: Estimate
+
+
+def rates_of(study: Study) -> list[RateVerdict]:
+    """Return the verdict on every rate that the study claims, in its order."""
+    return [_judge(study, claim) for claim in study.rates]
+
+
+def _judge(study: Study, claim: Mapping[str, Any]) -> RateVerdict:
+    """Compute one rate and compare it with the number of the claim."""
+    jobs = without_seeds(study, seen_seeds(study, claim)).completed
+    level = 1 - ALPHA / len(study.rates)
+    rate = clustered_rate(jobs[claim["metric"]].to_numpy(dtype=float), seeds(jobs), level=level)
+    words = rate_in_words(claim)
+    if rate.clusters < 2:
+        if seen_seeds(study, claim):
+            return RateVerdict(words, AFTER_LOOK, after_look_sentence(study, claim, words), rate)
+        sentence = f"Not tested, because fewer than two seeds have runs with this outcome: {words}."
+        return RateVerdict(words, UNTESTED, sentence, rate)
+    verdict = decide_rate(claim, rate)
+    start = {CONFIRMED: "Confirmed", REFUTED: "Not confirmed", UNCLEAR: "Undecided"}[verdict]
+    uncounted = f", {rate.unscored} runs do not count" if rate.unscored else ""
+    numbers = f"{compact(rate)} over {rate.n} runs of {rate.clusters} seeds{uncounted}"
+    return RateVerdict(words, verdict, f"{start}: {words}: {numbers}{excluded_seeds(study, claim)}.", rate)
+
+
+def decide_rate(claim: Mapping[str, Any], rate: Estimate) -> str:
+    """Return the verdict on a claim: confirmed or not if the interval excludes its number, else undecided."""
+    is_above, is_below = rate.low > claim["than"], rate.high < claim["than"]
+    if not (is_above or is_below):
+        return UNCLEAR
+    return CONFIRMED if is_above == (claim["direction"] == "higher") else REFUTED
+
+
+def rate_in_words(claim: Mapping[str, Any]) -> str:
+    """Return a claim in words, for example "false warnings: lower than 20% of runs"."""
+    return f"{metric_phrase(claim['metric'])}: {claim['direction']} than {claim['than']:.0%} of runs"
+
+
+def rate_cells(study: Study, verdict: RateVerdict) -> tuple[str, ...]:
+    """Return a verdict as text, in the order of `HEADINGS`."""
+    if verdict.verdict == AFTER_LOOK:
+        return (verdict.claim, verdict.verdict, "0", "", f"other seeds test it: `{setting_for_other_seeds(study)}`")
+    rate = verdict.rate
+    return (verdict.claim, verdict.verdict, str(rate.n), str(rate.unscored), compact(rate))
+
+
+def rate_conclusion(study: Study) -> str:
+    """Return one sentence per claimed rate; empty without any."""
+    return " ".join(verdict.sentence for verdict in rates_of(study))
+
+
+def rate_markdown(study: Study) -> str:
+    """Return the section of `table.md`; empty if the study claims no rate."""
+    if not study.rates:
+        return ""
+    cells = [rate_cells(study, verdict) for verdict in rates_of(study)]
+    rows = [HEADINGS, ("---", "---", "---:", "---:", "---:"), *cells]
+    table = "\n".join(map(markdown_row, rows))
+    return f"\n## Rates over runs\n\n{NOTE}\n\n{table}\n"
