@@ -68,7 +68,7 @@ class Decoder:
         heads, kv_heads, head_dim: attention sizes; heads // kv_heads query heads share a key head.
         head_eps: ε of the norm of each query and key head; 0 without such a norm.
         gated: True if the MLP multiplies its activation by a second projection (SwiGLU).
-        activation: activation function, with its name and variant in oneDNN; see `linear.ACTIVATIONS`.
+        activation: activation function of the MLP.
         cache_dtype: dtype of the KV cache.
         refills: True if new rows may join rows that have already started.
     """
@@ -85,7 +85,7 @@ class Decoder:
     head_dim: int
     head_eps: float
     gated: bool
-    activation: tuple[Activation, str, str]
+    activation: Activation
     cache_dtype: torch.dtype
 
     @staticmethod
@@ -120,8 +120,7 @@ class Decoder:
         if not self.gated:
             return layer.down.plus(layer.up(normed, self.activation), x)
         gate, up = layer.up(normed).chunk(2, dim=-1)
-        activation = self.activation[0]
-        return layer.down.plus(activation(gate).mul_(up), x)
+        return layer.down.plus(self.activation(gate).mul_(up), x)
 
     def _embed(self, tokens: Tensor, position: Tensor) -> Tensor:
         x = F.embedding(tokens, self.embed_Vd).float()
@@ -331,7 +330,7 @@ def read_llama(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
         head_dim=head_dim,
         head_eps=attention.q_norm.variance_epsilon if has_head_norms else 0.0,
         gated=True,
-        activation=_activation(config.hidden_act, body.layers[0].mlp.act_fn),
+        activation=ACTIVATIONS.get(config.hidden_act, body.layers[0].mlp.act_fn),
         cache_dtype=dtype,
     )
 
@@ -381,13 +380,9 @@ def _read_gpt2(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
         head_dim=hidden // config.n_head,
         head_eps=0.0,
         gated=False,
-        activation=_activation(config.activation_function, body.h[0].mlp.act),
+        activation=ACTIVATIONS.get(config.activation_function, body.h[0].mlp.act),
         cache_dtype=dtype,
     )
-
-
-def _activation(name: str, module: Activation) -> tuple[Activation, str, str]:
-    return ACTIVATIONS.get(name, (module, "", ""))
 
 
 FAMILIES: dict[str, Callable[[Any, torch.dtype, int], Decoder]] = {

@@ -72,7 +72,7 @@ def test_strategies_save_what_they_promise(measured: Any) -> None:
 
 
 def test_sampling_gathers_the_policy_whole_or_one_block_at_a_time(tmp_path: Path) -> None:
-    """Weights are most of it here: ten blocks, few rows. Projections are too small for oneDNN to pack them."""
+    """Weights are most of it here: ten blocks, few rows."""
     shapes = {name: replace(shape, layers=10) for name, shape in SHAPES.items()}
     together(measure_sampling, tmp_path / "sampling.json", shapes)
     rows = read_json(tmp_path / "sampling.json")

@@ -148,18 +148,9 @@ def test_a_prompt_with_a_seed_of_its_own_gives_what_it_gives_alone(stop: tuple[s
         assert alone.responses_BG[0] == together.responses_BG[index]
 
 
-def test_packed_weights_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = random_model(CONFIGS["llama"])
-    expected, expected_logps = flat(sample(model))
-    monkeypatch.setitem(linear.PACK_FROM, torch.float32, 1)
-    rows, logps_N = flat(sample(model))
-    assert rows == expected
-    assert (logps_N - expected_logps).abs().max() < 1e-5
-
-
-@pytest.mark.parametrize("pack_from", [1, 2**40])
-def test_bf16_is_close_to_float32(monkeypatch: pytest.MonkeyPatch, pack_from: int) -> None:
-    monkeypatch.setitem(linear.PACK_FROM, torch.bfloat16, pack_from)
+@pytest.mark.parametrize("bfloat16_from", [1, 2**40])
+def test_bf16_is_close_to_float32(monkeypatch: pytest.MonkeyPatch, bfloat16_from: int) -> None:
+    monkeypatch.setattr(linear, "BFLOAT16_FROM", bfloat16_from)
     model = random_model(CONFIGS["llama"])
     rows, logps_N = flat(sample(model, dtype="bfloat16"))
     with torch.no_grad():

@@ -3,13 +3,75 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 
 import pytest
+from rich.console import Console
 
 from rlhf_lab import main
+from rlhf_lab.cli.summary import print_problems
 from rlhf_lab.cli.table import COMMANDS
+from rlhf_lab.core.console import console, open_console
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.metrics import catalogue
+from rlhf_lab.reports.policy_table import PolicyTable
+
+COLUMNS = [metric.name for metric in catalogue().values() if metric.column]
+
+
+def estimate(mean: float, low: float, high: float) -> dict:
+    return {"mean": mean, "low": low, "high": high, "n": 8, "clusters": 4}
+
+
+@pytest.mark.parametrize("width", [100, 140, 200])
+def test_wide_numbers_wrap_and_are_never_cut(width):
+    values = {key: estimate(-6094.72, -54318.72, 42129.28) for key in COLUMNS}
+    policies = [{"name": name, "metrics": values} for name in ("SFT", "one-pass DPO", "iteration 1")]
+    simple = Console(width=width, no_color=True)
+    with simple.capture() as captured:
+        simple.print(PolicyTable(policies))
+    out = captured.get()
+    assert "…" not in out
+    assert all(policy["name"] in out for policy in policies)
+
+
+def shown(policies: list[dict], width: int) -> list[str]:
+    simple = Console(width=width, no_color=True)
+    with simple.capture() as captured:
+        simple.print(PolicyTable(policies))
+    return captured.get().splitlines()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+def test_nothing_wraps_at_80_columns(count):
+    """Every number of every policy stands in full on one line, in both layouts of the table."""
+    numbers = {key: f"{position}.{position:02}" for position, key in enumerate(COLUMNS, 10)}
+    metrics = {key: estimate(float(text), float(text) - 0.25, float(text) + 0.25) for key, text in numbers.items()}
+    names = ["SFT", "one-pass DPO", *(f"iteration {i}" for i in range(1, 7))][:count]
+    lines = shown([{"name": name, "metrics": metrics} for name in names], 80)
+    assert max(map(len, lines)) <= 80
+    for key, text in numbers.items():
+        assert sum(line.count(f"{text} ±0.25") for line in lines) == count, key
+    for name in names:
+        assert any(name in line for line in lines)
+    assert lines[-1] == "± half of the 95 % interval, clustered by prompt; 8 responses, 4 prompts"
+
+
+def test_a_wide_terminal_has_one_table():
+    metrics = {key: estimate(0.5, 0.4, 0.6) for key in COLUMNS}
+    lines = shown([{"name": name, "metrics": metrics} for name in ("SFT", "iteration 1")], 600)
+    assert sum("SFT" in line for line in lines) == 1 and sum("┏" in line for line in lines) == 1
+
+
+def test_a_problem_of_several_lines_is_one_problem():
+    with console.capture() as captured:
+        print_problems(DataError("1 row cannot be read\n  row 4: broken JSON\nCorrect the row"))
+    assert captured.get().startswith("1 problem, nothing was run:\n  • 1 row cannot")
+    with console.capture() as captured:
+        print_problems(ConfigError(["a=1 is wrong", "b=[/] is wrong"]))
+    assert captured.get() == "2 problems, nothing was run:\n  • a=1 is wrong\n  • b=[/] is wrong\n"
 
 
 @pytest.fixture
@@ -52,3 +114,20 @@ def test_an_error_of_the_disk_is_one_line(said, monkeypatch, number, words):
     monkeypatch.setitem(COMMANDS, "report", refuse)
     status, text = said("report", "x")
     assert status == 1 and f"data.jsonl {words}: {os.strerror(number)}" in text
+
+
+def test_deepspeed_does_not_announce_that_there_is_no_gpu():
+    logger = logging.getLogger("DeepSpeed")
+    record = logger.makeRecord(logger.name, logging.WARNING, "", 0, "Setting accelerator to CPU. If you have", (), None)
+    assert not logger.filter(record)
+    assert logger.filter(logger.makeRecord(logger.name, logging.WARNING, "", 0, "out of memory", (), None))
+
+
+def test_a_log_is_as_wide_as_columns_says_and_shows_names_as_they_are(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert open_console().width == 80
+    monkeypatch.delenv("COLUMNS")
+    opened = open_console()
+    with opened.capture() as printed:
+        opened.print("data.path=owner/name:train:50 " + "x" * 100)
+    assert opened.width == 140 and "owner/name:train:50" in printed.get()

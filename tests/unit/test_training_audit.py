@@ -17,6 +17,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.monitoring import alerts, audit
 from rlhf_lab.monitoring.settings import Alerts, Audit
+from rlhf_lab.reports.monitor.audited import audited
 from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.training.run import seed_for
 
@@ -299,3 +300,26 @@ def test_every_comparer_is_a_function_of_a_run():
 
 
 # --- report ------------------------------------------------------------------------------------------------------
+
+
+def test_the_section_of_a_report(auditor, tmp_path):
+    made = auditor(1.0, 0.0)
+    for iteration in range(1, 8):
+        made.check(iteration)
+    settings = {"reward": {"audit": {"alpha": 0.05, "delta": 0.1, "labels_from": "gold"}}}
+    section = audited(SimpleNamespace(path=tmp_path, settings=settings))
+    assert section.note.startswith(f"Alarm after {made.alarm_at} iterations: the e-value reached 20 (56 comparisons")
+    assert "at most 5% of runs" in section.note and "at least 0.4" in section.note
+    assert len(section.figures) == 2 and len(section.table.rows) == 8 and section.table.rows[0][0] == "7"
+    (tmp_path / "audit.jsonl").unlink()
+    assert audited(SimpleNamespace(path=tmp_path, settings=settings)) is None
+
+
+def test_a_section_without_answers_or_losses(auditor, tmp_path):
+    auditor(float("nan")).check(1)
+    settings = {"reward": {"audit": {"alpha": 0.05, "delta": 0.1, "labels_from": "gold"}}}
+    section = audited(SimpleNamespace(path=tmp_path, settings=settings))
+    assert section.note.startswith(
+        "No alarm: the largest e-value was 1, below 20 (8 comparisons, 8 of them unanswered)"
+    )
+    assert section.table is None

@@ -6,11 +6,21 @@ import pytest
 from support import checked, planned
 from synthetic_runs import write_run
 
+from rlhf_lab.core.packs import load, packs
+from rlhf_lab.packs.agents import PACK
 from rlhf_lab.packs.agents.harness import preflight as agents_preflight
 from rlhf_lab.packs.agents.report.attempts import attempts
 from rlhf_lab.packs.code.sandbox import sandbox
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.stages import preflight
+
+
+def test_it_is_found_and_what_it_names_is_there():
+    assert PACK in packs()
+    references = [*PACK.commands.values(), *PACK.answers.values(), *PACK.preflight, *PACK.code_files, *PACK.doctor]
+    assert {"rlhf_lab.packs.agents.commands:export_command", "rlhf_lab.packs.agents.answers:agents"} <= {*references}
+    for reference in references:
+        assert load(reference) is not None, reference
 
 
 def test_an_agent_of_the_user_that_is_not_there_is_a_problem(tmp_path):

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from support import checked
 
+from rlhf_lab.core.packs import load, packs
+from rlhf_lab.packs.code import PACK
 from rlhf_lab.packs.code.sandbox import doctor as sandbox_check
 from rlhf_lab.packs.code.sandbox import preflight as sandbox_preflight
+
+
+def test_it_is_found_and_what_it_names_is_there():
+    assert PACK in packs()
+    references = [*PACK.commands.values(), *PACK.answers.values(), *PACK.preflight, *PACK.code_files, *PACK.doctor]
+    assert {"rlhf_lab.packs.code.commands:sandbox_command"} <= {*references}
+    for reference in references:
+        assert load(reference) is not None, reference
 
 
 def test_a_level_that_does_not_work_is_a_problem_of_stages_that_run_code(monkeypatch):

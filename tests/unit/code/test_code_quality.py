@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.packs.code.rewards.extraction import parsed
+from rlhf_lab.packs.code.rewards.code_quality import parsed
 from rlhf_lab.packs.code.rewards.settings import CodeQuality
 
 RUN = SimpleNamespace(config=SimpleNamespace(rollout=SimpleNamespace(max_new_tokens=256)))

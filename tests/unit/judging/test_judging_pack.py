@@ -6,12 +6,21 @@ from types import SimpleNamespace
 
 import pytest
 
+from rlhf_lab.core.packs import load, packs
 from rlhf_lab.evaluations.suite.suite_file import read_suite
 from rlhf_lab.gates import scores, verdicts
 from rlhf_lab.packs.judging import PACK
 from rlhf_lab.packs.judging.answers import graded_pairs
 from rlhf_lab.packs.judging.grading import graded, settings
 from rlhf_lab.statistics.estimates import Estimate
+
+
+def test_it_is_found_and_what_it_names_is_there():
+    assert PACK in packs()
+    references = [*PACK.commands.values(), *PACK.answers.values(), *PACK.preflight, *PACK.code_files, *PACK.doctor]
+    assert {"rlhf_lab.packs.judging.commands:judge_command", "rlhf_lab.packs.judging.answers:safety"} <= {*references}
+    for reference in references:
+        assert load(reference) is not None, reference
 
 
 def test_rows_of_grades_name_a_reply_by_its_place():

@@ -11,8 +11,10 @@ from transformers import AutoConfig
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.media import Audio
+from rlhf_lab.core.packs import load, packs
 from rlhf_lab.interop.publishing.card import _loading
 from rlhf_lab.models.families import families, family_of, names
+from rlhf_lab.packs.speech import PACK
 from rlhf_lab.packs.speech.parler.environment import PARLER
 from rlhf_lab.packs.speech.policy.family import CODEC
 from rlhf_lab.packs.speech.rewards.criteria import SPEECH
@@ -23,6 +25,16 @@ from rlhf_lab.rewards.combine import combine, unverified
 from rlhf_lab.rewards.criteria.sets import criteria_of
 from rlhf_lab.rewards.rules.settings import Gold
 from rlhf_lab.rewards.settings import RewardGraph
+
+
+def test_it_is_found_and_what_it_names_is_there():
+    assert PACK in packs()
+    references = [*PACK.commands.values(), *PACK.answers.values(), *PACK.reward_files.values(), *PACK.criteria]
+    assert {"rlhf_lab.packs.speech.commands:parler_command", "rlhf_lab.packs.speech.answers:recognised_phones"} <= {
+        *references
+    }
+    for reference in (*references, CODEC.new_policy, CODEC.decoder):
+        assert callable(load(reference)), reference
 
 
 def test_criteria_of_clips_are_the_acoustic_features():

@@ -14,8 +14,11 @@ from rlhf_lab.reports.comparison.compare import find_sides
 from rlhf_lab.reports.comparison.notes import run_notes
 from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.reports.comparison.scales import Mismatch, mismatches, refuse_two_worlds
+from rlhf_lab.reports.comparison.sentences import distinguishable, indistinguishable
 from rlhf_lab.reports.comparison.stored import stored_conclusion, stored_numbers
 from rlhf_lab.results.rundir import read_run
+from rlhf_lab.results.wording import compact, signed
+from rlhf_lab.statistics.inference import paired_over_seeds, repetitions_to_decide
 
 ACCURACY = {"mean": 0.7, "low": 0.6, "high": 0.8, "n": 100, "clusters": 100}
 REWARD, POLICY = ({role: {"key": "one"}} for role in ("reward", "policy"))
@@ -55,6 +58,24 @@ def test_another_gold_puts_gold_and_win_rate_on_another_scale(tmp_path):
     same_name = [{"gold": {"key": key}} for key in ("one", "another")]
     stages = [read_run(write_run(tmp_path / str(i), rows, needs=needs)) for i, needs in enumerate(same_name)]
     assert mismatches(*stages)
+
+
+def test_sides_that_differ_and_sides_that_do_not_are_worded():
+    clear = paired_over_seeds([1.0, 1.1, 0.9], [0.0, 0.0, 0.0])
+    assert (
+        distinguishable("`B`", clear, 0.02)
+        == f"It is higher with `B` ({signed(clear.difference)}, p\u00a0=\u00a00.020 after Holm)."
+    )
+    unclear = paired_over_seeds([1.0, -0.8, 0.9], [0.0, 0.0, 0.0])
+    text = indistinguishable({"`B`": unclear, "`C`": paired_over_seeds([1.0], [0.0])}, "`A`")
+    effect = compact(unclear.minimum_detectable_effect)
+    seeds = repetitions_to_decide(unclear)
+    assert seeds is not None
+    assert text.startswith(
+        f"Not distinguishable from `A`: `B` ({signed(unclear.difference)}, detectable from {effect}, "
+        f"about {seeds} seeds would find it). Not tested against `A`: `C`. One shared seed cannot tell "
+    )
+    assert "seeds would find it" not in indistinguishable({"`B`": unclear}, "`A`", unit="prompt")
 
 
 def test_remarks_name_what_is_not_alike(tmp_path):

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import altair as alt
+import numpy as np
 import pytest
+from browser import decode_png
 from jsonschema import ValidationError
 
 from rlhf_lab.figures import render
@@ -22,9 +27,11 @@ from rlhf_lab.figures.charts import (
     spread,
     unique,
 )
-from rlhf_lab.figures.layers import Chart, EventMark
+from rlhf_lab.figures.labels import NARROW, TextLabel, place_labels
+from rlhf_lab.figures.layers import Chart, EventMark, span
 from rlhf_lab.figures.vegalite import MarkLayer, channel, layered
 from rlhf_lab.results.samples import pack
+from rlhf_lab.results.wording import compact, p_text, signed
 from rlhf_lab.statistics.inference import Estimate, seed_mean
 
 ATTACK = '</script><script>alert(1)</script>"+alert(2)+"\u2028'
@@ -162,6 +169,16 @@ def test_long_curves_have_a_band():
     }
 
 
+def test_events_are_lines_with_words_inside_the_plot():
+    chart = curves(
+        [Series("a", [Point(0, 1), Point(10, 2)])], title="t", events=[EventMark(1, "warning"), EventMark(9, "fell")]
+    )
+    words = rows(chart, layers(chart, "text")[-1])
+    assert [(row["x"], row["word"], row["dx"] > 0) for row in words] == [(1, "warning", True), (9, "fell", False)]
+    assert words[0]["dy"] != words[1]["dy"]
+    assert len(layers(chart, "rule")) == 1
+
+
 def test_dots_show_levels_runs_and_the_baseline():
     known, unknown = seed_mean([1.0, 2.0, 3.0]), seed_mean([2.0])
     levels = [
@@ -180,10 +197,49 @@ def test_dots_show_levels_runs_and_the_baseline():
     assert rows(chart, layers(chart, "text")[0]) == [{"name": "c", "word": "no result"}]
 
 
+def test_a_huge_interval_leaves_room_for_the_values():
+    wild = Estimate(0.5, -300.0, 300.0, 2, 2)
+    chart = dot_chart([Level("a", wild, [0.4, 0.6])], title="t", x_label="x")
+    low, high = layers(chart, "rule")[0]["encoding"]["x"]["scale"]["domain"]
+    assert -1 < low < 0.4 < 0.6 < high < 2
+    assert all(layer["mark"]["clip"] for layer in layers(chart, "rule")[:1])
+
+
 def test_levels_of_one_name_have_rows_of_their_own():
     assert unique(["a", "b", "a"]) == ["a", "b", "a (2)"]
     chart = dot_chart([Level("a", seed_mean([1.0])), Level("a", seed_mean([2.0]))], title="t", x_label="x")
     assert len({row["name"] for row in rows(chart, layers(chart, "point")[0])}) == 2
+
+
+def test_readers_can_zoom_and_choose_series():
+    chart = every_kind()[0]
+    params = {param["name"]: param for param in chart.specification["params"]}
+    assert params["zoom"]["bind"] == "scales" and "ctrlKey" in params["zoom"]["select"]["zoom"]
+    assert params["pick"]["bind"] == "legend"
+    for layer in layers(chart, "line") + layers(chart, "area"):
+        assert layer["encoding"]["opacity"]["condition"]["param"] == "pick"
+
+
+def test_long_titles_of_axes_are_wrapped():
+    label = "words of the chosen response − words of the rejected one, mean of each group"
+    chart = frontier([Series("a", [Point(0, 1)])], title="t", x_label=label, y_label="y")
+    lines = layers(chart, "point")[0]["encoding"]["x"]["title"]
+    assert " ".join(lines) == label and all(len(line) <= 50 for line in lines)
+
+
+def test_labels_avoid_one_another_and_the_frame():
+    labels = [TextLabel(0, 0, "SFT"), TextLabel(0.95, 0.9, "iteration 2"), TextLabel(1.0, 0.95, "iteration 3")]
+    placed = place_labels(labels, (-0.1, 1.1), (-0.1, 1.1), height=230)
+    assert [label.text for label, _, _ in placed] == ["SFT", "iteration 2", "iteration 3"]
+    boxes = []
+    for label, dx, dy in placed:
+        x, y = (label.x + 0.1) / 1.2 * NARROW + dx, (1.1 - label.y) / 1.2 * 230 + dy
+        left = x if dx > 0 else x - 6 * len(label.text)
+        boxes.append((left, y - 6, left + 6 * len(label.text), y + 6))
+    for index, box in enumerate(boxes):
+        assert box[0] >= 0 and box[2] <= NARROW
+        for other in boxes[index + 1 :]:
+            assert box[2] <= other[0] or other[2] <= box[0] or box[3] <= other[1] or other[3] <= box[1]
 
 
 def test_a_file_has_its_colours_in_its_attributes():
@@ -192,3 +248,41 @@ def test_a_file_has_its_colours_in_its_attributes():
     assert svg.startswith('<svg xmlns="http://www.w3.org/2000/svg"') and "var(" not in svg
     assert 'stroke="#944b05"' in svg and "prefers-color-scheme:dark" in svg
     assert "<title>gold</title>" in svg
+
+
+@pytest.mark.skipif(shutil.which("rsvg-convert") is None, reason="rsvg-convert is not installed (librsvg2-bin)")
+@pytest.mark.parametrize("kind", [0, 1, 3, 4])
+def test_other_viewers_draw_the_same_figure(tmp_path: Path, kind: int):
+    chart = every_kind()[kind]
+    svg, png = render.plot_files(chart)
+    (tmp_path / "plot.svg").write_text(svg, encoding="utf-8")
+    scale = str(render.PNG_SCALE)
+    command = ["rsvg-convert", "-z", scale, "-b", "white", "plot.svg", "-o", "rsvg.png"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+    theirs = decode_png((tmp_path / "rsvg.png").read_bytes()).astype(int)
+    ours = decode_png(png).astype(int)
+    assert np.abs(np.subtract(theirs.shape, ours.shape)).max() <= 2
+    height, width = (min(a, b) for a, b in zip(theirs.shape[:2], ours.shape[:2], strict=True))
+    # Fonts and smoothing differ: blocks of 8 × 8 pixels are compared.
+    blocks = [
+        image[: height // 8 * 8, : width // 8 * 8].reshape(height // 8, 8, width // 8, 8, 3).mean(axis=(1, 3))
+        for image in (theirs, ours)
+    ]
+    assert np.abs(blocks[0] - blocks[1]).mean() < 6
+    saturation = [(block.max(axis=2) - block.min(axis=2) > 12).mean() for block in blocks]
+    assert saturation[1] > 0.005 and saturation[0] == pytest.approx(saturation[1], rel=0.2), "lines and colours"
+
+
+def test_span_is_never_empty():
+    assert span([math.nan, math.inf, None]) == (0.0, 1.0)
+    assert span([2.0, 2.0]) == (1.8, 2.2)
+    assert span([0.0, 10.0], pad=0.1) == (-1.0, 11.0)
+
+
+def test_numbers_read_well():
+    assert compact(Estimate(-0.7064, -0.8314, -0.5814, 60, 30)) == "−0.71 ±0.12"
+    assert compact(Estimate(-0.004, -0.5, 0.492, 9, 9)) == "0.00 ±0.50"
+    assert compact(Estimate(1.5, -math.inf, math.inf, 0, 0)) == "1.50"
+    assert compact(math.nan) == "–" and compact(12345.6) == "12346"
+    assert signed(Estimate(0.25, 0.05, 0.45, 9, 9)) == "+0.25 ±0.20"
+    assert [p_text(p) for p in (0.0004, 0.034, 0.34, math.nan)] == ["< 0.001", "0.034", "0.34", "–"]
