@@ -59,7 +59,7 @@ sequential: $(STAMPS)/dev ## simulate studies that stop when decided: wrong verd
 recipes: $(STAMPS)/dev ## make the table of recipes/README.md from what the recipes say
 	@$(BIN)/python tests/recipe_table.py
 
-tutorials: $(STAMPS)/dev ## run the notebooks of docs/tutorials and store their outputs
+tutorials: $(STAMPS)/dev ## run the notebooks of docs and store their outputs
 	@$(BIN)/python tests/tutorials.py
 
 path: $(STAMPS)/dev ## count the lines that a step runs, for docs/code_path.md

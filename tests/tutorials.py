@@ -1,4 +1,4 @@
-"""Run the notebooks of docs/tutorials and store their outputs in them: `python tests/tutorials.py [NAME …]`."""
+"""Run the notebooks of docs and store their outputs in them: `python tests/tutorials.py [NAME …]`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-FOLDER = Path(__file__).resolve().parent.parent / "docs" / "tutorials"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
 """Environment of the kernels. The debugger of the kernel warns about frozen modules without the second one."""
 
 
 def notebooks() -> list[Path]:
-    """Return the notebooks in alphabetical order."""
-    return sorted(FOLDER.glob("*.ipynb"))
+    """Return the notebooks of the core and of the packs, in alphabetical order of their files."""
+    return sorted([*DOCS.glob("tutorials/*.ipynb"), *DOCS.glob("*/tutorials/*.ipynb")])
 
 
 def execute(path: Path, directory: Path) -> nbformat.NotebookNode:

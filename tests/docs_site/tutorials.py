@@ -1,4 +1,4 @@
-"""Pages of the notebooks in docs/tutorials: their text, code and stored outputs as Markdown."""
+"""Pages of the notebooks in docs/tutorials and docs/PACK/tutorials: their text, code and stored outputs as Markdown."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Any
 from docs_site import links
 from docs_site.page import ROOT, Page
 
-FOLDER = ROOT / "docs" / "tutorials"
+DOCS = ROOT / "docs"
 
 
 def pages() -> list[Page]:
     """Return a page for every notebook."""
-    return [notebook_page(path) for path in sorted(FOLDER.glob("*.ipynb"))]
+    return [
+        notebook_page(path) for path in sorted([*DOCS.glob("tutorials/*.ipynb"), *DOCS.glob("*/tutorials/*.ipynb")])
+    ]
 
 
 def notebook_page(path: Path) -> Page:
@@ -27,7 +29,7 @@ def notebook_page(path: Path) -> Page:
     title = blocks[0].partition("\n")[0].lstrip("# ")
     origin = f"This page is the notebook `{file}`, as it was last run."
     text = "\n\n".join([blocks[0], origin, *blocks[1:]]) + "\n"
-    return Page(links.home(file), title, text, base="docs/tutorials")
+    return Page(links.home(file), title, text, base=path.parent.relative_to(ROOT).as_posix())
 
 
 def _blocks(cell: Mapping[str, Any]) -> Iterator[str]:

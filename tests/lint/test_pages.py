@@ -132,7 +132,7 @@ def test_the_index_of_the_documentation_has_every_page() -> None:
     indexed = {page for page in pages if "results" not in page.parts and "design" not in page.parts}
     index = ROOT / "docs" / "README.md"
     # The notebooks are pages too; links() resolves them like any other file.
-    indexed |= set((ROOT / "docs" / "tutorials").glob("*.ipynb"))
+    indexed |= set((ROOT / "docs").rglob("*.ipynb"))
     missing = sorted(page.relative_to(ROOT).as_posix() for page in indexed - links(index) - {index})
     assert not missing, f"docs/README.md does not list {missing}"
 
