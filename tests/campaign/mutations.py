@@ -530,8 +530,8 @@ STUDIES = (
     ),
     Mutant(
         "seen_seeds_count",
-        "panel_of_claim",
-        '~panel.frame["seed"].isin(seen)',
+        "without_seeds",
+        '~study.frame["seed"].isin(seeds)',
         "slice(None)",
         "a claim written after a look is confirmed by what was looked at",
     ),
