@@ -63,6 +63,8 @@ def timeless(text: str) -> list[dict]:
     [
         ("evaluation.jsonl", '"policy": "best of 2", "prompt_id": 0', '"policy": "best of 2", "prompt_id": 1'),
         ("policies.jsonl", '"mean": ', '"mean": 1'),
+        ("policies.jsonl", '"name": "best of 2"', '"name" "best of 2"'),
+        ("evaluation.jsonl", "\n", ""),
     ],
 )
 def test_an_evaluation_goes_on_after_the_last_policy_that_is_intact(tmp_path, upstream, name, old, new):
@@ -88,7 +90,7 @@ def test_an_intact_evaluation_is_not_repeated(tmp_path, upstream, monkeypatch):
     assert not any("again" in note for note in read_json(stage.directory / "result.json")["notes"])
 
 
-@pytest.mark.parametrize("damage", ["cut", "gone"])
+@pytest.mark.parametrize("damage", ["cut", "a digit", "gone"])
 def test_a_log_that_is_not_what_the_checkpoint_saw_is_refused(tmp_path, upstream, monkeypatch, damage):
     stage = rounds_plan(tmp_path, upstream)
     stop_at(monkeypatch, IteratedDPO, 1)

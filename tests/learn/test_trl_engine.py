@@ -75,7 +75,12 @@ def opened(world: str, case: str, directory) -> tuple[Any, Run]:
     return registry.build("algorithm", found.config.algorithm, run), run
 
 
-@pytest.mark.parametrize("case", ["reward_model", "sigmoid", "rloo", "several updates"])
+FAST_CASES = ("reward_model", "sigmoid", "rloo", "several updates")
+
+
+@pytest.mark.parametrize(
+    "case", [case if case in FAST_CASES else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+)
 def test_every_trainer_completes_a_stage(world, case):
     found, result = built(world, case, "engine=trl")
     rows = read_jsonl(found.directory / "metrics.jsonl")

@@ -110,7 +110,7 @@ def test_an_episode_survives_a_checkpoint(policy, tmp_path):
             assert episode_from(group.task, torch.load(path, weights_only=True)) == episode
 
 
-@pytest.mark.parametrize("stop", [3])
+@pytest.mark.parametrize("stop", [3, 4])
 def test_a_run_that_was_stopped_ends_where_a_whole_one_ends(stop, policy, tmp_path, monkeypatch):
     """Within an iteration of two updates, with the responses of the next one sampled and its first update not done."""
     chosen = ("algorithm.staleness=1", "checkpoint.every_steps=1", "algorithm.curriculum=edge")
