@@ -56,8 +56,9 @@ coverage: $(STAMPS)/dev ## simulate how often intervals hold the truth and verdi
 sequential: $(STAMPS)/dev ## simulate studies that stop when decided: wrong verdicts, power and seeds; two minutes
 	@$(BIN)/python tests/campaign/sequential.py --out docs/results/sequential.md
 
-recipes: $(STAMPS)/dev ## make the table of recipes/README.md from what the recipes say
+recipes: $(STAMPS)/dev ## make the tables of recipes/README.md and docs/results/README.md
 	@$(BIN)/python tests/recipe_table.py
+	@$(BIN)/python tests/results_table.py
 
 tutorials: $(STAMPS)/dev ## run the notebooks of docs and store their outputs
 	@$(BIN)/python tests/tutorials.py

@@ -39,7 +39,11 @@ def main() -> None:
     if problems := dependents(names):
         parser.error("; ".join(problems))
     delete(names)
-    for command in (["recipe_table.py"], ["campaign/mutants.py", "--page", "--out", str(RESULTS / "mutants.md")]):
+    for command in (
+        ["recipe_table.py"],
+        ["results_table.py"],
+        ["campaign/mutants.py", "--page", "--out", str(RESULTS / "mutants.md")],
+    ):
         script, *arguments = command
         subprocess.run(
             [sys.executable, str(ROOT / "tests" / script), *arguments],

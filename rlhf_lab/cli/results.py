@@ -45,7 +45,7 @@ def results_directory() -> Path:
 
 def check_pages(directory: Path) -> list[CheckedPage]:
     """Return the pages of a directory with the state of their code. Raise ConfigError if there are none."""
-    pages = sorted(directory.glob("*.md"))
+    pages = sorted(page for page in directory.glob("*.md") if page.name != "README.md")  # which is the index
     if not pages:
         raise ConfigError(f"results check: {directory} has no pages (*.md); name a directory such as docs/results")
     present = package_definitions()

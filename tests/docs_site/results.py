@@ -111,26 +111,6 @@ def seeds(text: str) -> str:
     return "1" if re.search(r"^seed \d+;|One seed", text, re.M) else ""
 
 
-def overview() -> Page:
-    """Return the page of all accepted results, with the pages that measure the repository itself."""
-    rows, shown = [], set()
-    for recipe in recipes().values():
-        result = result_of(recipe.name)
-        if result:
-            shown.add(result.file.rpartition("/")[2])
-            rows.append([plain(recipe.question), outcome(recipe), result.seeds, recipe_link(recipe)])
-    others = sorted(page.name for page in RESULTS.glob("*.md") if page.name not in shown)
-    titles = {name: (RESULTS / name).read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for name in others}
-    measured = "".join(f"- [{title}](/docs/results/{name})\n" for name, title in titles.items())
-    text = (
-        "# Results\n\nAccepted results of recipes, with the verdict of each page. Each page has its command, tables "
-        "and what its intervals cover.\n\n"
-        + table(["question", "verdict", "seeds", "recipe"], rows)
-        + f"\n## Measurements of the package itself\n\n{measured}"
-    )
-    return Page("results/README.md", "Overview", text)
-
-
 def recipe_page(recipe: Recipe) -> Page:
     """Return the page of one recipe."""
     rows = [[field, plain(recipe.header[field])] for field in ("source", "cost", "expect")]

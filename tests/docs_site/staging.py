@@ -49,7 +49,7 @@ def design_topics() -> dict[str, str]:
 def generated() -> list[Page]:
     """Return the pages that exist only on the site."""
     recipes = [results.recipe_page(recipe) for recipe in results.recipes().values()]
-    single = [results.overview(), papers.page(), commands.page(), metrics.page(), python_api.page()]
+    single = [papers.page(), commands.page(), metrics.page(), python_api.page()]
     return [*settings.algorithm_pages(), *settings.group_pages(), *recipes, *single]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import recipe_table
+import results_table
 from support import check_each
 
 from rlhf_lab.cli import recipe_list
@@ -41,6 +42,15 @@ def test_the_table_of_recipes_is_what_the_recipes_say() -> None:
     named = re.findall(r"^\| \[`([^`]+)`\]", text, re.M)
     assert named == list(dict.fromkeys(named)), "a recipe has two rows"
     assert set(named) == set(inventory.recipes())
+
+
+def test_the_index_of_results_is_what_the_pages_say() -> None:
+    text = results_table.PAGE.read_text(encoding="utf-8")
+    assert text == results_table.page(), "run `make recipes`"
+    linked = re.findall(r"\]\(([a-z_0-9]+\.md)\)", text)
+    assert sorted(linked) == sorted(
+        page.name for page in results_table.RESULTS.glob("*.md") if page.name != "README.md"
+    )
 
 
 def test_a_recipe_opens_with_what_a_reader_asks() -> None:
