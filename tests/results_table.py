@@ -19,7 +19,7 @@ GROUPS = {
     "Every claim is decided": "",
     "Some claims are decided": "",
     "No claim is decided": "The pages say how many seeds would decide their claims.",
-    "Single comparisons": "These pages state no claims; an interval of one run covers prompts, not another training run.",
+    "Single comparisons": "These pages state no claims; the interval of a run is over prompts, not over training runs.",
 }
 """Heading → sentence below it."""
 VERDICT = re.compile(rf"^\|.*\| \*\*({'|'.join(VERDICTS)})\*\* \|", re.M)
@@ -70,7 +70,7 @@ def page() -> str:
         "# Results\n",
         "Accepted results of recipes. Each page has its command, its tables, and what its intervals cover. "
         "`code` says if a page names the commit and the definitions that made it; "
-        "`python -m rlhf_lab results check` compares those with the present code. Pages without that record were made "
+        "`rlhf-lab results check` compares those with the present code. Pages without that record were made "
         "by versions 0.6 to 0.12, and do not say if their claims were written before the first look at the numbers. "
         "This page is made by `make recipes`.\n",
     ]
