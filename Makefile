@@ -51,7 +51,7 @@ mutants: $(STAMPS)/dev ## make small faults in a copy of the code, one at a time
 	@$(BIN)/python tests/campaign/mutants.py --out docs/results/mutants.md
 
 coverage: $(STAMPS)/dev ## simulate how often intervals hold the truth and verdicts are wrong; 15 minutes
-	@$(BIN)/python tests/campaign/coverage.py --out docs/results/coverage.md
+	@$(BIN)/python tests/campaign/interval_coverage.py --out docs/results/coverage.md
 
 sequential: $(STAMPS)/dev ## simulate studies that stop when decided: wrong verdicts, power and seeds; two minutes
 	@$(BIN)/python tests/campaign/sequential.py --out docs/results/sequential.md

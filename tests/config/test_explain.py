@@ -103,7 +103,7 @@ def test_explain_is_read_on_a_narrow_terminal(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(console, "_width", 80)
     _, section = command_inside(tmp_path, "explain", "algorithm=ppo")
     assert max(map(len, section.splitlines())) <= 80 and "read by" not in section
-    assert "arXiv:1909.08593" in section and len(section.splitlines()) < 340
+    assert "arXiv:1909.08593" in section and len(section.splitlines()) < 350
     _, setting = command_inside(tmp_path, "explain", "algorithm=ppo", "algorithm.critic")
     assert "read by   algorithm=ppo" in setting
     _, options = command_inside(tmp_path, "explain", "algorithm")

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def campaign():
     """The script as a module; it puts its folder at the end of the path."""
-    position = ROOT / "tests" / "campaign" / "coverage.py"
+    position = ROOT / "tests" / "campaign" / "interval_coverage.py"
     spec = importlib.util.spec_from_file_location("coverage_campaign", position)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclasses look themselves up there

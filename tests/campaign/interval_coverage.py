@@ -1,6 +1,6 @@
 """Check the numbers of a study by simulation: coverage of its intervals and wrong verdicts.
 
-    python tests/campaign/coverage.py --out docs/results/coverage.md
+    python tests/campaign/interval_coverage.py --out docs/results/coverage.md
 
 Everything is judged by the functions that print a study. One process, about a quarter of an hour; `--quick` takes
 seconds and shows every row with next to no studies behind it.
@@ -111,7 +111,7 @@ def render(tables: Sequence[Table], sizes: Sizes, seconds: float) -> str:
         f"The bar for coverage is {BAR_WORDS}; cells outside it are bold. A share of .95 is known to {noise} (standard "
         "error).",
         "",
-        f"- `python tests/campaign/coverage.py{quick} --out docs/results/coverage.md` (`make coverage`)",
+        f"- `python tests/campaign/interval_coverage.py{quick} --out docs/results/coverage.md` (`make coverage`)",
         f"- {time.strftime('%Y-%m-%d')}, commit {(git_sha() or 'unknown')[:7]}, Python {platform.python_version()}, "
         f"numpy {version('numpy')}, scipy {version('scipy')}, {seconds / 60:.0f} min on one core",
     ]
