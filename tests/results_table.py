@@ -41,15 +41,13 @@ def group_of(counts: Counter[str]) -> str:
     return some if decided else none
 
 
-def row(recipe: results.Recipe, found: results.Result) -> list[str]:
-    file = found.file.rpartition("/")[2]
-    text = (RESULTS / file).read_text(encoding="utf-8")
+def row(recipe: results.Recipe, found: results.Result, file: Path, text: str) -> list[str]:
     counts = claims(text)
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
-    svg = RESULTS / file.replace(".md", ".svg")
+    svg = file.with_suffix(".svg")
     figure = f"[figure]({svg.name})" if svg.is_file() else ""
     made = "recorded" if CODE_LINK.search(text) else "not recorded"
-    return [f"[{plain(recipe.question)}]({file})", verdicts, plain(found.verdict), found.seeds, figure, made]
+    return [f"[{plain(recipe.question)}]({file.name})", verdicts, plain(found.verdict), found.seeds, figure, made]
 
 
 def page() -> str:
@@ -62,9 +60,10 @@ def page() -> str:
         # A recipe and a study may have the same last name; the page is then that of the study.
         is_of_study = f"study/{recipe.name}" in recipes
         if found and not is_of_study:
-            file = found.file.rpartition("/")[2]
-            shown.add(file)
-            rows[group_of(claims((RESULTS / file).read_text(encoding="utf-8")))].append(row(recipe, found))
+            file = RESULTS / Path(found.file).name
+            shown.add(file.name)
+            text = file.read_text(encoding="utf-8")
+            rows[group_of(claims(text))].append(row(recipe, found, file, text))
     headings = ["question", "claims", "answer", "seeds", "", "code"]
     parts = [
         "# Results\n",

@@ -60,6 +60,12 @@ def only_main_writes(is_main: bool) -> None:
     _writes = is_main
 
 
+def short_path(path: Path) -> Path:
+    """Return a path relative to the working directory if it is below it, else unchanged."""
+    working_dir = Path.cwd()
+    return path.relative_to(working_dir) if path.is_relative_to(working_dir) else path
+
+
 @contextmanager
 def replacing(path: Path, *, every_process: bool = False) -> Iterator[Path]:
     """Yield a temporary path next to `path`; its content replaces `path` if the block succeeds.

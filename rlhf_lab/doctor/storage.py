@@ -16,7 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from rlhf_lab.core.files import read_json, replacing, write_json
+from rlhf_lab.core.files import read_json, replacing, short_path, write_json
 from rlhf_lab.doctor.environment import ENOUGH_GIB
 from rlhf_lab.doctor.findings import CheckResult, DoctorCheck, pass_or_fail
 from rlhf_lab.memory.devices import GIB
@@ -61,9 +61,9 @@ def disk(outputs: Path) -> CheckResult:
 
 def redacted_path(path: Path) -> str:
     """Return a path without private parts: relative to the working directory, or with the home directory as "~"."""
-    path = path.absolute()
-    if path.is_relative_to(Path.cwd()):
-        return str(path.relative_to(Path.cwd()))
+    path = short_path(path.absolute())
+    if not path.is_absolute():
+        return str(path)
     home = Path.home()
     in_home = path.is_relative_to(home) and home != Path(home.anchor)
     return f"~/{path.relative_to(home)}" if in_home else str(path)

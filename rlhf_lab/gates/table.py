@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 from rich.table import Table
 
+from rlhf_lab.core.files import short_path
 from rlhf_lab.gates.gate import Decision
 from rlhf_lab.gates.verdicts import CheckVerdict, lower_is_better
 from rlhf_lab.results.wording import compact, signed
@@ -65,9 +65,7 @@ def lines(decision: Decision) -> list[str]:
     else:
         parts.append("passed" if decision.passed else "failed: undecided checks")
     if decision.registered:
-        here = Path.cwd()
-        inside = decision.registered.is_relative_to(here)
-        parts.append(f"accepted: {decision.registered.relative_to(here) if inside else decision.registered}")
+        parts.append(f"accepted: {short_path(decision.registered)}")
     return parts
 
 

@@ -16,6 +16,7 @@ from rlhf_lab.config import inventory
 from rlhf_lab.config.compose import check_command
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.reports.study.overview import write_overview
+from rlhf_lab.results.wording import judged_title
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.verdict import verdicts
 
@@ -93,7 +94,8 @@ def test_one_table_shows_all_domains(tmp_path):
     page = write_overview(tmp_path / "transfer/full", "Transfer", studies, "", has_table=True)
     text = page.with_suffix(".md").read_text()
     labels = [study.label(level) for level in study.levels]
-    assert f"| study |  | {' | '.join(labels)} |" in text
+    title = judged_title(study.primary, study.has_gold)
+    assert f"| study | {title} | {' | '.join(labels)} |" in text
     rows = [line for line in text.splitlines() if line.startswith(("| one |", "| two |", "| absent |"))]
     assert [row.split(" | ")[0] for row in rows] == ["| one", "| two"]
     means = [

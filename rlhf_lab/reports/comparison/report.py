@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.files import make_dir
+from rlhf_lab.core.files import make_dir, short_path
 from rlhf_lab.reports.comparison.compare import find_sides
 from rlhf_lab.reports.comparison.scales import refuse_two_worlds
 from rlhf_lab.reports.comparison.view import HEADINGS, comparison_page, run_comparison, study_comparison
@@ -93,12 +93,9 @@ def default_dir(kind: str, *sources: Path | str, outputs: Path | str | None = No
         sources: directories or files that the output is about.
         outputs: None is the outputs directory that contains the first source, or else ./outputs.
     """
-    # Show a short relative path if the directory is below the working directory.
-    working_dir = Path.cwd()
     outputs = Path(outputs or outputs_dir(sources[0]) or "outputs").resolve()
     labels = [_dir_label(source, outputs) for source in sources]
-    directory = outputs / kind / "-vs-".join(labels)
-    return directory.relative_to(working_dir) if directory.is_relative_to(working_dir) else directory
+    return short_path(outputs / kind / "-vs-".join(labels))
 
 
 def outputs_dir(directory: Path | str) -> Path | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_lab.core.files import make_dir, write_text
 from rlhf_lab.reports.page import write_page
-from rlhf_lab.reports.sections import PageSection, ReportPage
+from rlhf_lab.reports.sections import PageSection, ReportPage, ReportTable
 from rlhf_lab.reports.study.header import claim_rows
 from rlhf_lab.reports.study.metric_tables import level_dots
 from rlhf_lab.reports.study.results import StudyResults
@@ -35,21 +35,6 @@ class OverviewEntry:
     results: StudyResults | None
 
 
-@dataclass(frozen=True)
-class JointTable:
-    """Table of one metric over all studies.
-
-    Attributes:
-        title: title of the metric.
-        headings: "study", the heading of the values of `by`, and a label per level.
-        rows: name of the study, value of `by`, and the mean of each level with its interval.
-    """
-
-    title: str
-    headings: list[str]
-    rows: list[list[str]]
-
-
 def write_overview(
     directory: Path, title: str, studies: Mapping[str, Path], note: str, *, has_table: bool = False
 ) -> Path:
@@ -72,15 +57,13 @@ def write_overview(
     write_text(directory / MARKDOWN, _markdown(directory, title, entries, note, table))
     # Numbered, because the id of a section must be a word.
     sections = {f"study_{number}": _section(directory, entry) for number, entry in enumerate(entries, start=1)}
-    header = PageSection(title, note)
-    if table:
-        header = replace(header, template=f"{__package__}:joint_table.html.j2", values={"table": table})
+    header = PageSection(title, note, [], table)
     page = ReportPage(title, {"header": header, **sections}, f"The same text: {MARKDOWN}.")
     return write_page(directory / PAGE, page)
 
 
-def _joint_table(entries: Sequence[OverviewEntry]) -> JointTable | None:
-    """Return the table of the primary metric of all studies that have run; None if none has."""
+def _joint_table(entries: Sequence[OverviewEntry]) -> ReportTable | None:
+    """Return the means of the primary metric of all studies that have run; None if none has."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
     titles: list[str] = []
     for entry in entries:
@@ -99,7 +82,7 @@ def _joint_table(entries: Sequence[OverviewEntry]) -> JointTable | None:
     # Levels have different names in different studies, but the same label.
     labels = list(dict.fromkeys(label for means in rows.values() for label in means))
     cells = [[name, panel, *(means.get(label, "–") for label in labels)] for (name, panel), means in rows.items()]
-    return JointTable(" / ".join(dict.fromkeys(titles)), ["study", "", *labels], cells)
+    return ReportTable(["study", " / ".join(dict.fromkeys(titles)), *labels], cells, "left")
 
 
 def _section(directory: Path, entry: OverviewEntry) -> PageSection:
@@ -129,14 +112,14 @@ def _link(directory: Path, entry: OverviewEntry) -> str:
     return os.path.relpath(entry.directory / "report.html", directory)
 
 
-def _markdown(directory: Path, title: str, entries: list[OverviewEntry], note: str, table: JointTable | None) -> str:
+def _markdown(directory: Path, title: str, entries: list[OverviewEntry], note: str, table: ReportTable | None) -> str:
     """Return the page as Markdown."""
     parts = [f"# {title}\n"]
     if note:
         parts.append(f"{note}\n")
     if table:
         lines = [table.headings, ["---", "---"] + ["---:"] * (len(table.headings) - 2), *table.rows]
-        parts += [f"{table.title}, mean over seeds:\n", "\n".join(markdown_row(line) for line in lines) + "\n"]
+        parts.append("\n".join(markdown_row(line) for line in lines) + "\n")
     for entry in entries:
         if entry.results is None:
             parts.append(f"## {entry.name}\n\nThis study has not run.\n")
