@@ -72,7 +72,7 @@ class RunResult(CommandResult):
 
         conclusion = answer(self._run)
         result = read_object(self.directory / "result.json")
-        numbers = number_blocks(result, stage_settings(self._run).clusters)
+        numbers = number_blocks(result, stage_settings(self._run).evidence.clusters)
         return _as_html([Text(conclusion.sentence, style="bold"), Text(conclusion.caveat, style="dim"), *numbers])
 
     @cached_property

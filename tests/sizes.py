@@ -83,7 +83,7 @@ def _stage_overrides(name: str) -> list[str]:
     config = compose.check_command([f"+recipe={name}"]).configs[0]
     found = [f"stages.{name}.mixture.rows={MIXTURE_ROWS}"] if config.corpus_roles else []
     found += [f"stages.{name}.algorithm.{key}={value}" for key, value in _fitting(config).items()]
-    if "evaluation" in config.algorithm.uses:
+    if "evaluation" in config.algorithm.inputs.sections:
         found += [f"stages.{name}.evaluation.{key}={value}" for key, value in EVALUATION.items()]
     return found
 

@@ -210,7 +210,7 @@ def _settings(prefix: str, cls: type, values: Mapping[str, Any], written: Mappin
 def _adapted_names(cls: Any, values: Mapping[str, Any], written: Mapping[str, Any]) -> set[str]:
     """Return the algorithm's settings that follow from other settings instead of from `model.tuned`."""
     algorithm = written["algorithm"]
-    unset = [name for name in cls.tuned_by_model if algorithm.get(name) is None]
+    unset = [name for name in cls.by_size.tuned_by_model if algorithm.get(name) is None]
     sharding_kind = values["sharding"]["kind"]
     return set(cls.adapted(values["algorithm"], unset, sharding_kind))
 
@@ -238,7 +238,7 @@ def _readers(key: str) -> tuple[str, ...]:
         classes: dict[str, Any] = {
             kind: registry.settings_class("algorithm", kind) for kind in registry.kinds("algorithm")
         }
-        users = [option for option, kind in _kind_by_option("algorithm").items() if group in classes[kind].uses]
+        users = [option for option, kind in _kind_by_option("algorithm").items() if group in classes[kind].inputs.sections]
         if users:
             return tuple(f"algorithm={option}" for option in users)
     if group in registry.groups():

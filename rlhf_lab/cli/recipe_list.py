@@ -74,11 +74,11 @@ def group_of(name: str) -> str:
     kind = _algorithm(name)
     settings: Any = registry.settings_class("algorithm", kind)
     module = registry.implementation("algorithm", kind)
-    if settings.makes_rows or ".pair_selection." in module:
+    if settings.outputs.rows or ".pair_selection." in module:
         return DATA
-    if settings.adds_head or ".reward_models." in module:
+    if settings.resources.adds_head or ".reward_models." in module:
         return REWARD
-    return POLICY if settings.makes_model else MEASURE
+    return POLICY if settings.outputs.model else MEASURE
 
 
 def _algorithm(name: str) -> str:

@@ -20,7 +20,7 @@ from rlhf_lab.core.redaction import redacted
 from rlhf_lab.reports.policy_table import PolicyTable, number
 from rlhf_lab.results import written
 from rlhf_lab.stages import artifacts
-from rlhf_lab.training.settings import ClusterUnit
+from rlhf_lab.training.stage_spec import ClusterUnit
 
 
 def print_problems(error: LabError, *, ran: bool = False) -> None:
@@ -88,7 +88,7 @@ def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float)
         console.print(f"  [dim]note: {escape(note)}[/]", soft_wrap=True)
     # A run whose stages are all reused has built no world, so the measures come from its manifest.
     measures.recall(stage.directory)
-    for block in number_blocks(result, stage.config.algorithm.clusters):
+    for block in number_blocks(result, stage.config.algorithm.evidence.clusters):
         console.print(block)
     console.print(f"run     {stage.directory}\nreport  {stage.directory / 'report.html'}", soft_wrap=True)
     console.print(f"[dim]{seconds:.0f} s[/]")

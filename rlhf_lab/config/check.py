@@ -63,16 +63,16 @@ def _role_problems(config: Config) -> list[str]:
     kind = registry.kind_of("algorithm", algorithm)
     problems = [
         f"needs.{role} is not set; algorithm={kind} starts from it, e.g. +needs.{role}=sft"
-        for role in algorithm.required_needs
+        for role in algorithm.inputs.needs
         if not config.needs.get(role)
     ]
     read_by_sections = {role for section in config.sections().values() for role in section.roles_read(config)}
-    read = {*algorithm.required_needs, *algorithm.optional_needs, *read_by_sections}
+    read = {*algorithm.inputs.needs, *algorithm.inputs.optional, *read_by_sections}
     # The run named here provides the gold, so it is not a policy, even if the algorithm accepts policies in any role.
     golds = named("gold_sources")
     for role in config.needs:
         holds_rows = bool(algorithm.trains_on) and is_corpus_role(role)
-        is_policy = algorithm.any_needs and role not in golds
+        is_policy = algorithm.inputs.any_policies and role not in golds
         if role not in read and not holds_rows and not is_policy:
             problems.append(f"needs.{role} is not used by algorithm={kind}{schema.did_you_mean(role, read)}")
     return problems

@@ -11,12 +11,15 @@ from dataclasses import Field
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 from rlhf_lab.core.capabilities import Capability
+from rlhf_lab.core.ranges import BySize
 
 
 class DataSource(Protocol):
     """Settings of `data=…`; see `data.settings.DataSettings`."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    by_size: ClassVar[BySize]
 
     @property
     def capabilities(self) -> Capability: ...

@@ -119,9 +119,9 @@ def entries() -> Iterator[Entry]:
 def option(group: str, name: str) -> Entry:
     """Return one option of a group: the values of its file over the defaults of the settings class that it names."""
     values = written_values(group, name)
-    cls = registry.settings_class(group, values["kind"])
+    cls: Any = registry.settings_class(group, values["kind"])
     # Settings that depend on the model stay None until the model is known; see tuned.with_tuned.
-    tuned_by_model = dict.fromkeys(getattr(cls, "tuned_by_model", ()))
+    tuned_by_model = dict.fromkeys(cls.by_size.tuned_by_model)
     defaults = schema.defaults(cls) | tuned_by_model
     if group == "model":
         defaults["tuned"] = values_by_size(cls)

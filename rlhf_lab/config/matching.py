@@ -63,7 +63,7 @@ def describe_missing(part: RunPart, config: Config, parts: Iterable[RunPart] = (
     by_group = {part.group: options, "data": suitable_data(part, parts)}
     suggestions = [f"{group}={'|'.join(names)}" for group, names in by_group.items() if names]
     hint = f"; use {' or '.join(suggestions)}" if suggestions else ""
-    if part.group == "algorithm" and config.algorithm.makes_model:
+    if part.group == "algorithm" and config.algorithm.outputs.model:
         hint += "; if the run only starts from such a stage, name a model instead: needs.policy=DIR or a hub id"
     return f"{part.label} needs {titles}, which data={data} does not have{hint}"
 
@@ -112,7 +112,7 @@ def _part(group: str, settings: Any, config: Config) -> RunPart:
     requires = _requirements(settings)
     # without shares of a mixture, all training rows come from the corpora
     only_corpora = bool(config.corpus_roles) and config.mixture.shares is None
-    if only_corpora and getattr(settings, "corpus_suffices", False):
+    if group == "algorithm" and only_corpora and config.algorithm.inputs.corpus_suffices:
         requires = tuple(item for item in requires if not item & Capability.PAIRS)
     return RunPart(f"{group}={registry.kind_of(group, settings)}", requires, group)
 

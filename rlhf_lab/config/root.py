@@ -66,7 +66,7 @@ class Config:
     @property
     def gold_role(self) -> str:
         """Role of `needs` that provides the gold reward in this run (`Pack.gold_sources`); empty if none does."""
-        if not self.algorithm.measures_gold:
+        if not self.algorithm.reward_use.measures_gold:
             return ""
         named_roles = (role for role in named("gold_sources") if self.needs.get(role))
         return next(named_roles, "")
@@ -78,7 +78,7 @@ class Config:
         `data.verifier` names its kind; the settings are those of the reward term of that kind if there is one. Without
         `data.verifier`, the only verifier of the reward also measures.
         """
-        terms = self.reward.terms.values() if "reward" in self.algorithm.uses else ()
+        terms = self.reward.terms.values() if "reward" in self.algorithm.inputs.sections else ()
         verifiers = [term for term in terms if term.verifies]
         # Only data read from files have the setting; worlds know the right answers themselves.
         kind = getattr(self.data, "verifier", None)
@@ -109,11 +109,11 @@ class Config:
     @property
     def row_roles(self) -> dict[str, str]:
         """Role → kind of rows that its synthetic corpus must contain, see `data.made.KINDS`."""
-        return {**self.algorithm.reads_rows, **dict.fromkeys(self.corpus_roles, self.algorithm.trains_on)}
+        return {**self.algorithm.inputs.rows, **dict.fromkeys(self.corpus_roles, self.algorithm.trains_on)}
 
     def reads_run_dir(self, role: str) -> bool:
         """Return True if a role refers to the directory of a stage instead of the model that the stage trained."""
-        return role in self.algorithm.data_roles or role in self.row_roles or role in self.reward.dir_roles
+        return role in self.algorithm.inputs.directories or role in self.row_roles or role in self.reward.dir_roles
 
     def leaves_out(self, role: str) -> bool:
         """Return True if this run does not use a role of `needs`, so that nothing is built for it."""

@@ -35,7 +35,6 @@ class Section(CheckedSettings):
 
     Class attributes:
         inherited: True if stages before the run use the same section.
-        smoke, smoke_real: setting → its maximum at `size=smoke`; the second for models not trained from scratch.
     """
 
     inherited: ClassVar[bool] = False

@@ -101,9 +101,9 @@ def _limits(values: Mapping[str, Any], section: str) -> dict[str, Any]:
     else:
         cls = registry.sections()[section].cls
     pretrained = values["model"].get("kind") != "scratch"
-    limits = dict(getattr(cls, "smoke", {}))
+    limits = dict(cls.by_size.smoke)
     if pretrained:
-        limits |= getattr(cls, "smoke_real", {})
+        limits |= cls.by_size.smoke_real
     data_class: Any = registry.settings_class("data", str(values["data"].get("kind")))
     # A user's environment need not have demonstrations.
     if Capability.DEMONSTRATIONS not in data_class.provides:

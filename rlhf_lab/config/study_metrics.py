@@ -35,7 +35,7 @@ def problems(study: StudySettings, recipe: str | None, configs: Sequence[Config]
     rest = [metric for metric in study.metrics if metric in measured]
     if rest:
         remedies.append(f"study.metrics=[{','.join(rest)}] study.predicts=[]")
-    accepts_gold = any(config.algorithm.measures_gold for config in configs)
+    accepts_gold = any(config.algorithm.reward_use.measures_gold for config in configs)
     if measures.GOLD.name in unmeasured and accepts_gold:
         remedies.append("a reward model as the gold reward (needs.gold=DIR)")
     remedies.append("data of a simulated world, such as data=mini_hh")

@@ -33,7 +33,7 @@ def with_tuned(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]
         tuned = _usable_tuned(model["tuned"], name, cls, problems)
         # Later sources win: class default, recommendation for the model's size, value named by the model.
         defaults = {**schema.defaults(cls), **_value_by_size(model_class, cls), **tuned}
-        unset = [key for key in cls.tuned_by_model if written.get(key) is None]
+        unset = [key for key in cls.by_size.tuned_by_model if written.get(key) is None]
         filled = {key: defaults[key] for key in unset}
         if section == "algorithm":
             filled |= cls.adapted({**defaults, **written, **filled}, filled.keys(), sharding_kind)
@@ -59,9 +59,9 @@ def values_by_size(model_class: Any) -> dict[str, dict[str, Any]]:
 def _value_by_size(model_class: Any, cls: Any) -> dict[str, Any]:
     """Return the recommendations of one settings class for models of this size."""
     if model_class.small_scale:
-        return dict(cls.at_small_scale)
+        return dict(cls.by_size.small_scale)
     defaults = schema.defaults(cls)
-    return {name: defaults[name] for name in cls.tuned_by_model if defaults[name] is not None}
+    return {name: defaults[name] for name in cls.by_size.tuned_by_model if defaults[name] is not None}
 
 
 def _class_of(group: str, values: Any) -> Any:
@@ -79,8 +79,10 @@ def _usable_tuned(tuned: Any, name: str, cls: Any, problems: list[str]) -> dict[
     usable = {}
     for key, value in (settings or {}).items():
         path = f"model.tuned.{name}.{key}"
-        if key not in cls.tuned_by_model:
-            problems.append(f"{path} does not depend on the model{schema.did_you_mean(key, cls.tuned_by_model)}")
+        if key not in cls.by_size.tuned_by_model:
+            problems.append(
+                f"{path} does not depend on the model{schema.did_you_mean(key, cls.by_size.tuned_by_model)}"
+            )
         elif schema.convert(hints[key], value, path, problems)[0]:
             usable[key] = value
     return usable

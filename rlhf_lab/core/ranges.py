@@ -124,8 +124,32 @@ class Distinct(Range):
 
 
 @dataclass(frozen=True)
+class BySize:
+    """Values of settings for other sizes of a model or of a run.
+
+    Attributes:
+        tuned_by_model: settings whose value a model may set (`model.tuned`), because it depends on the model's size.
+        small_scale: setting → value that trains a 0.1–1M parameter model from scratch well, measured on the embedded
+            worlds; the defaults are for larger models.
+        smoke: setting → its maximum at `size=smoke`.
+        smoke_real: the same for pretrained models, which are a hundred times larger and already know a language.
+    """
+
+    tuned_by_model: tuple[str, ...] = ()
+    small_scale: Mapping[str, Any] = field(default_factory=dict)
+    smoke: Mapping[str, Any] = field(default_factory=dict)
+    smoke_real: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class CheckedSettings:
-    """Base class of settings whose ranges and rules are checked together when they are created."""
+    """Base class of settings whose ranges and rules are checked together when they are created.
+
+    Class attributes:
+        by_size: values of the settings for other sizes of a model or of a run.
+    """
+
+    by_size: ClassVar[BySize] = BySize()
 
     @classmethod
     def prepared(cls, values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any] | None:

@@ -38,8 +38,8 @@ def _at_its_smallest(settings: DataSource) -> DataSource:
     """Return the settings with the row counts of `size=smoke` for large models, in every source of a mix."""
     if isinstance(settings, Mix):
         sources = {
-            name: {**settings.sources[name], **getattr(part, "smoke_real", {})}
+            name: {**settings.sources[name], **part.by_size.smoke_real}
             for name, part in settings.sources_by_name().items()
         }
         settings = replace(settings, sources=sources)
-    return replace(settings, **getattr(settings, "smoke_real", {}))
+    return replace(settings, **settings.by_size.smoke_real)

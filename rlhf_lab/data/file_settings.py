@@ -9,7 +9,7 @@ from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import Finite, Ge, Gt, Le
+from rlhf_lab.core.ranges import BySize, Finite, Ge, Gt, Le
 from rlhf_lab.data.settings import DataSettings
 
 if TYPE_CHECKING:
@@ -44,9 +44,8 @@ class FileSettings(DataSettings):
 
     # text of people is verbose by the rules of `evaluations/verbosity.py`
     provides: ClassVar[Capability] = DataSettings.provides | Capability.VERBOSITY
-    smoke: ClassVar[dict[str, int]] = {"max_pairs": 2000}
-    # sizes for `size=smoke`, with a small and with a large model
-    smoke_real: ClassVar[dict[str, int]] = {"max_pairs": 16}
+    # fewer rows at `size=smoke`
+    by_size = BySize(smoke={"max_pairs": 2000}, smoke_real={"max_pairs": 16})
     # defaults are left out of a run's key, so that runs from before these settings keep theirs
     keyed_if_set: ClassVar[tuple[str, ...]] = ("shuffle_buffer", "shuffle_seed")
     fixed_columns: ClassVar[tuple[str, ...]] = ()
@@ -68,7 +67,7 @@ class FileSettings(DataSettings):
 
     def contradictions(self, config: Config) -> list[str]:
         # an evaluation may hold out every row
-        if not config.algorithm.makes_model or not self.holds_out_all:
+        if not config.algorithm.outputs.model or not self.holds_out_all:
             return []
         algorithm = registry.kind_of("algorithm", config.algorithm)
         data = registry.kind_of("data", config.data)

@@ -17,7 +17,7 @@ from rlhf_lab.config.registry import register
 from rlhf_lab.config.section import Section
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import ConfigError, Rule
-from rlhf_lab.core.ranges import Ge
+from rlhf_lab.core.ranges import BySize, Ge
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -102,8 +102,7 @@ class Mix(DataSettings):
         seed: seed of the selection of rows and of their order.
     """
 
-    smoke: ClassVar[dict[str, int]] = {"max_pairs": 2000}
-    smoke_real: ClassVar[dict[str, int]] = {"max_pairs": 16}
+    by_size = BySize(smoke={"max_pairs": 2000}, smoke_real={"max_pairs": 16})
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
     max_pairs: Annotated[int, Ge(0, hint="0 is no limit")] = 0
     seed: int = 0

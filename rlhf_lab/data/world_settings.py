@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Self
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import CheckedSettings, Ge, Le
+from rlhf_lab.core.ranges import BySize, CheckedSettings, Ge, Le
 from rlhf_lab.data.settings import WorldSettings
 
 
@@ -81,8 +81,7 @@ class MiniHH(WorldSettings):
     domains: Annotated[int, Ge(1), Le(6)] = 6
     topics: Annotated[int, Ge(1), Le(4)] = 4
     attributes: Annotated[int, Ge(3), Le(5)] = 5
-    smoke: ClassVar[dict[str, int]] = {"train_pairs": 2000, "test_pairs": 200}
-    smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}
+    by_size = BySize(smoke={"train_pairs": 2000, "test_pairs": 200}, smoke_real={"train_pairs": 16, "test_pairs": 16})
     train_pairs: Annotated[int, Ge(1)] = 16000
     test_pairs: Annotated[int, Ge(1)] = 1000
     annotator: AnnotatorSettings = field(default_factory=AnnotatorSettings)
@@ -120,8 +119,9 @@ class ArithmeticData(WorldSettings):
     min_steps: Annotated[int, Ge(1)] = 2
     max_steps: Annotated[int, Ge(1)] = 4
     largest: Annotated[int, Ge(10), Le(10_000)] = 50
-    smoke: ClassVar[dict[str, int]] = {"train_problems": 2000, "test_problems": 100}
-    smoke_real: ClassVar[dict[str, int]] = {"train_problems": 16, "test_problems": 16}
+    by_size = BySize(
+        smoke={"train_problems": 2000, "test_problems": 100}, smoke_real={"train_problems": 16, "test_problems": 16}
+    )
     train_problems: Annotated[int, Ge(1)] = 16000
     test_problems: Annotated[int, Ge(1)] = 500
     slip: Annotated[float, Ge(0), Le(1)] = 0.15
@@ -148,8 +148,7 @@ class Reviews(WorldSettings):
 
     world: ClassVar[str] = "rlhf_lab.environments.reviews.world"
     provides: ClassVar[Capability] = WorldSettings.provides | Capability.TRUE_REWARD | Capability.VERBOSITY
-    smoke: ClassVar[dict[str, int]] = {"train_pairs": 2000, "test_pairs": 200}
-    smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}
+    by_size = BySize(smoke={"train_pairs": 2000, "test_pairs": 200}, smoke_real={"train_pairs": 16, "test_pairs": 16})
     train_pairs: Annotated[int, Ge(1)] = 16000
     test_pairs: Annotated[int, Ge(1)] = 1000
     annotator: AnnotatorSettings = field(default_factory=AnnotatorSettings)

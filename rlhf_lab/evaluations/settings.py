@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -12,8 +12,9 @@ from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import ConfigError, Rule
 from rlhf_lab.core.files import file_digest
-from rlhf_lab.core.ranges import Finite, Ge, NotEmpty
-from rlhf_lab.training.settings import ModelCopies, StageSettings
+from rlhf_lab.core.ranges import BySize, Finite, Ge, NotEmpty
+from rlhf_lab.training.settings import StageSettings
+from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Outputs, Resources, RewardUse
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -24,12 +25,10 @@ if TYPE_CHECKING:
 class EvaluationSettings(StageSettings):
     """Settings of a stage that only evaluates. It trains no model, so no other stage can start from it."""
 
-    # class attributes that the registry, the planner and the reports read
-    makes_model: ClassVar[bool] = False
-    compares_policies: ClassVar[bool] = False
-    measures_gold: ClassVar[bool] = True
-    one_path: ClassVar[bool] = False
-    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
+    inputs = Inputs(sections=("model", "rollout", "evaluation", "reward"))
+    outputs = Outputs(model=False)
+    reward_use = RewardUse(measures_gold=True)
+    evidence = Evidence(compares_policies=False, one_path=False)
 
 
 def content_digest(path: str, setting: str) -> str:
@@ -54,15 +53,12 @@ class BestOfN(EvaluationSettings):
         samples: number of responses per test prompt, N. Every n is estimated from the same N, over all subsets.
     """
 
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("reward",)  # recipes name it, and the reward may be another one
-    reads_reward: ClassVar[bool] = True
-    answer: ClassVar[str] = "against_reference"
+    # recipes name the role `reward`, but the reward may need no model
+    inputs = replace(EvaluationSettings.inputs, needs=("policy",), optional=("reward",))
+    reward_use = replace(EvaluationSettings.reward_use, scores=True)
     # the shape of gold against KL is that of best-of-n (arXiv:2210.10760)
-    gain_curve: ClassVar[Literal["bon", "rl"]] = "bon"
-    one_path: ClassVar[bool] = True
-    smoke: ClassVar[dict[str, float]] = {"samples": 8}
-    smoke_real: ClassVar[dict[str, float]] = {"samples": 4}
+    evidence = replace(EvaluationSettings.evidence, answer="against_reference", gain_curve="bon", one_path=True)
+    by_size = BySize(smoke={"samples": 8}, smoke_real={"samples": 4})
     samples: Annotated[int, Ge(2, hint="one sample leaves nothing to choose from")] = 64
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
@@ -87,12 +83,11 @@ class AtTestTime(EvaluationSettings):
             k / beam_width.
     """
 
-    reads_reward: ClassVar[bool] = True
-    measures_gold: ClassVar[bool] = False  # the stage measures whether answers are right
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
+    inputs = replace(EvaluationSettings.inputs, needs=("policy",), optional=("reward",))
+    # the stage measures whether answers are right
+    reward_use = replace(EvaluationSettings.reward_use, scores=True, measures_gold=False)
+    evidence = replace(EvaluationSettings.evidence, answer="chosen_among_samples")
     requires: ClassVar[Requirements] = (Capability.ANSWERS, Capability.SINGLE_TURN)
-    answer: ClassVar[str] = "chosen_among_samples"
     strategy: Literal["greedy", "majority", "best_of_n", "any", "beam"] = "majority"
     # powers of two: equal distances on the logarithmic axis of the figures
     sizes: Annotated[tuple[Annotated[int, Ge(1)], ...], NotEmpty()] = (1, 2, 4, 8, 16)
@@ -123,11 +118,8 @@ class Compare(EvaluationSettings):
     """Comparison of policies on the same held-out prompts: `needs.reference` and every other role except `reward`,
     `gold` and `judge`."""
 
-    any_needs: ClassVar[bool] = True
-    compares_policies: ClassVar[bool] = True
-    required_needs: ClassVar[tuple[str, ...]] = ("reference",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
-    answer: ClassVar[str] = "best_policy"
+    inputs = replace(EvaluationSettings.inputs, any_policies=True, needs=("reference",), optional=("reward",))
+    evidence = replace(EvaluationSettings.evidence, compares_policies=True, answer="best_policy")
 
     def compared_roles(self, config: Config) -> list[str]:
         """Return the roles of the policies that are compared with the reference, in the order written."""
@@ -167,12 +159,12 @@ class StepReport(EvaluationSettings):
         vote_draws: number of random subsets of n per problem for the votes.
     """
 
-    measures_gold: ClassVar[bool] = False  # the stage measures whether steps are right
-    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation")
-    required_needs: ClassVar[tuple[str, ...]] = ("policy", "judge")
+    inputs = replace(EvaluationSettings.inputs, sections=("model", "rollout", "evaluation"), needs=("policy", "judge"))
+    # the stage measures whether steps are right
+    reward_use = replace(EvaluationSettings.reward_use, measures_gold=False)
+    evidence = replace(EvaluationSettings.evidence, answer="step_judge")
+    by_size = BySize(smoke={"samples": 4, "choose_from": 4})
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS, Capability.SINGLE_TURN)
-    answer: ClassVar[str] = "step_judge"
-    smoke: ClassVar[dict[str, float]] = {"samples": 4, "choose_from": 4}
     samples: Annotated[int, Ge(1)] = 8
     choose_from: Annotated[int, Ge(1)] = 8
     aggregate: Literal["min", "mean", "prod", "last"] = "min"
@@ -200,14 +192,11 @@ class DesignReport(EvaluationSettings):
         choose_from: n of best-of-n, up to `samples`. The mean is over all subsets of n.
     """
 
-    reads_reward: ClassVar[bool] = True
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("design",)
-    chance_metric: ClassVar[str] = "accuracy"
+    inputs = replace(EvaluationSettings.inputs, needs=("policy",), optional=("design",))
+    reward_use = replace(EvaluationSettings.reward_use, scores=True)
+    evidence = replace(EvaluationSettings.evidence, chance_metric="accuracy", answer="report_card")
+    by_size = BySize(smoke={"samples": 8, "choose_from": 4}, smoke_real={"samples": 4, "choose_from": 2})
     requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
-    answer: ClassVar[str] = "report_card"
-    smoke: ClassVar[dict[str, float]] = {"samples": 8, "choose_from": 4}
-    smoke_real: ClassVar[dict[str, float]] = {"samples": 4, "choose_from": 2}
     samples: int = 16
     choose_from: Annotated[int, Ge(2)] = 16
 
@@ -230,12 +219,10 @@ class RewardReport(EvaluationSettings):
         bins: number of bins of the reliability diagram, with equally many pairs each. The minimum is 8 pairs per bin.
     """
 
-    reads_reward: ClassVar[bool] = True
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
-    chance_metric: ClassVar[str] = "accuracy"
+    inputs = replace(EvaluationSettings.inputs, needs=("policy",), optional=("reward",))
+    reward_use = replace(EvaluationSettings.reward_use, scores=True)
+    evidence = replace(EvaluationSettings.evidence, chance_metric="accuracy", answer="report_card")
     requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
-    answer: ClassVar[str] = "report_card"
     bins: Annotated[int, Ge(1)] = 10
 
 
@@ -251,11 +238,11 @@ class RewardProbe(EvaluationSettings):
         folds: number of groups of prompts. The attributes of a group are predicted by probes fitted on the others.
     """
 
-    measures_gold: ClassVar[bool] = False  # gold is one of the attributes
-    uses: ClassVar[tuple[str, ...]] = ("model", "evaluation")
-    required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
+    inputs = replace(EvaluationSettings.inputs, sections=("model", "evaluation"), needs=("policy", "reward"))
+    # gold is one of the attributes
+    reward_use = replace(EvaluationSettings.reward_use, measures_gold=False)
+    evidence = replace(EvaluationSettings.evidence, answer="probed")
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.PAIRS)
-    answer: ClassVar[str] = "probed"
     folds: Annotated[int, Ge(2)] = 5
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
@@ -281,12 +268,10 @@ class RewardBenchmark(EvaluationSettings):
             below this. 0.5 is suitable for a reward that is a probability.
     """
 
-    reads_reward: ClassVar[bool] = True
-    measures_gold: ClassVar[bool] = False
-    optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
-    answer: ClassVar[str] = "benchmark"
-    smoke: ClassVar[dict[str, float]] = {"max_rows": 100}
-    smoke_real: ClassVar[dict[str, float]] = {"max_rows": 16}
+    inputs = replace(EvaluationSettings.inputs, optional=("reward",))
+    reward_use = replace(EvaluationSettings.reward_use, scores=True, measures_gold=False)
+    evidence = replace(EvaluationSettings.evidence, answer="benchmark")
+    by_size = BySize(smoke={"max_rows": 100}, smoke_real={"max_rows": 16})
     benchmark: Benchmark = "reward_bench"
     path: str = ""
     max_rows: Annotated[int, Ge(0, hint="0 is all")] = 0
@@ -315,16 +300,13 @@ class Rescore(EvaluationSettings):
         policy: name of the policy whose responses are used; empty takes the first policy that the stage evaluated.
     """
 
-    measures_gold: ClassVar[bool] = False  # gold is a column of the saved responses
-    uses: ClassVar[tuple[str, ...]] = ("reward",)
-    required_needs: ClassVar[tuple[str, ...]] = ("rollouts",)
-    data_roles: ClassVar[tuple[str, ...]] = ("rollouts",)
-    is_distributed: ClassVar[bool] = False
-    calls_reward: ClassVar[bool] = False
-    answer: ClassVar[str] = "best_policy"
+    inputs = replace(EvaluationSettings.inputs, sections=("reward",), needs=("rollouts",), directories=("rollouts",))
+    # gold is a column of the saved responses
+    reward_use = replace(EvaluationSettings.reward_use, measures_gold=False, loads_models=False)
+    resources = Resources(distributed=False)
+    evidence = replace(EvaluationSettings.evidence, answer="best_policy")
     # Half of the responses that best_of_n saves at these sizes.
-    smoke: ClassVar[dict[str, float]] = {"choose_from": 4}
-    smoke_real: ClassVar[dict[str, float]] = {"choose_from": 2}
+    by_size = BySize(smoke={"choose_from": 4}, smoke_real={"choose_from": 2})
     weightings: tuple[dict[str, Annotated[float, Finite()]], ...] = ()
     choose_from: Annotated[int, Ge(0, hint="0 is half of the saved ones")] = 0
     policy: str = ""

@@ -250,5 +250,5 @@ def _scores_of_rows(rows: pd.DataFrame, unscored: int, run: StoredRun) -> Scores
         replace(estimate(values, units), unscored=unscored),
         outcomes,
         clusters={} if is_by_prompt else dict(zip(keys, units, strict=True)),
-        unit="prompt" if is_by_prompt else stage_settings(run).clusters.noun,
+        unit="prompt" if is_by_prompt else stage_settings(run).evidence.clusters.noun,
     )

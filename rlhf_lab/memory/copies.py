@@ -14,8 +14,9 @@ from rlhf_lab.memory.state import STRATEGIES, Training, ceil_div
 from rlhf_lab.memory.work import Rows
 from rlhf_lab.models.settings import Dispatch, Stored, WeightsOf
 from rlhf_lab.stages.artifacts import GOLD, External, Stage
-from rlhf_lab.training.settings import SOUP, ModelCopies
+from rlhf_lab.training.settings import SOUP
 from rlhf_lab.training.sharding.settings import FullySharded, Zero
+from rlhf_lab.training.stage_spec import ModelCopies
 
 SCORING_TOKENS = 16384
 """Padded tokens per pass without gradient if no setting determines them."""
@@ -57,7 +58,7 @@ def copies(stage: Stage) -> list[Copy]:
     # a soup is a model of its own, so the base of an adapter does not serve as its reference
     base_is_reference = is_shared and SOUP not in stage.needs
     algorithm_copies = [_copy_of(model, stage, policy) for model in settings.model_copies(adapter=base_is_reference)]
-    if "reward" in settings.uses and settings.calls_reward:
+    if "reward" in settings.inputs.sections and settings.reward_use.loads_models:
         algorithm_copies += reward_copies(stage)
     return algorithm_copies + gold_copies(stage) + section_copies(stage)
 
@@ -68,7 +69,7 @@ def shares_base(stage: Stage) -> bool:
     The base of a sharded policy is not: see training.start.load_policy_twice.
     """
     # with full training the policy has no base that stays unchanged
-    trains_adapter = bool(stage.config.model.lora.rank) and stage.config.algorithm.makes_model
+    trains_adapter = bool(stage.config.model.lora.rank) and stage.config.algorithm.outputs.model
     return trains_adapter and "policy" in stage.needs and not STRATEGIES[strategy(stage)].weights
 
 
@@ -222,13 +223,13 @@ def step_rows(stage: Stage, processes: int) -> Rows:
     settings = stage.config.algorithm
     rollout = stage.config.rollout
     units = ceil_div(settings.batch_size, processes)  # responses, or rows or pairs of the corpus
-    if settings.trains_on_reward:
+    if settings.reward_use.trains_policy:
         group_size = settings.group_size
         full_groups = group_size > 1 and settings.batch_size == settings.responses
         prompts = ceil_div(units, group_size) if full_groups else 0
         return Rows(units, rollout.max_prompt_tokens, response_tokens(stage), prompts)
     width = settings.max_length
-    prompts = units if settings.shares_prompts else 0
+    prompts = units if settings.resources.shares_prompts else 0
     return Rows(
         settings.rows_per_unit * units,
         width // 2,

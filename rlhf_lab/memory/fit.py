@@ -79,7 +79,7 @@ def _cheap_changes(root: Stage, device: Device) -> list[Change]:
     settings = root.config
     stages = list(root.upstream())
     changes: list[Change] = []
-    if not settings.sharding.checkpointing and any(stage.config.algorithm.makes_model for stage in stages):
+    if not settings.sharding.checkpointing and any(stage.config.algorithm.outputs.model for stage in stages):
         changes.append({"sharding.checkpointing": True})
     if settings.rollout.batch_rows > 64 and any(copies.sampled(stage) for stage in stages):
         changes.append({"rollout.batch_rows": 64})
@@ -133,7 +133,7 @@ def _families(root: Stage, device: Device) -> Iterator[list[Change]]:
     packed = {**adapter, "model.weights": "nf4"}
     if device.cuda and (adapter or root.config.model.lora.rank) and can_be_packed(root):
         yield [packed]
-    if sharded and device.cuda and any(stage.config.algorithm.is_distributed for stage in root.upstream()):
+    if sharded and device.cuda and any(stage.config.algorithm.resources.distributed for stage in root.upstream()):
         yield sharded
         if adapter:
             yield [{**change, **adapter} for change in sharded]
@@ -201,7 +201,7 @@ def _suggestion_if_fits(
 
 def micro_batch_changes(stage: Stage, device: Device) -> Iterator[Change]:
     """Yield micro-batches halved again and again, down to one row or pair."""
-    if not stage.config.algorithm.makes_model:
+    if not stage.config.algorithm.outputs.model:
         return
     rows = copies.micro_rows(stage, processes(stage.config, device))
     tokens = rows.rows * rows.width
@@ -254,7 +254,7 @@ def min_devices(stage: Stage, memory: int, *, frugal: bool = False) -> int | Non
     savings = _frugal_change(alone) if frugal else {}
     if _plan_if_fits(alone, savings, card):
         return 1
-    if not stage.config.algorithm.is_distributed:
+    if not stage.config.algorithm.resources.distributed:
         return None
     for change in sharding_changes(alone, MOST_DEVICES):
         if _plan_if_fits(alone, {**change, **savings}, card):
@@ -265,7 +265,7 @@ def min_devices(stage: Stage, memory: int, *, frugal: bool = False) -> int | Non
 def _frugal_change(stage: Stage) -> Change:
     """Return the settings of `min_devices(frugal=True)`."""
     change: Change = {"runtime.dtype": "bfloat16", "rollout.batch_rows": min(64, stage.config.rollout.batch_rows)}
-    if stage.config.algorithm.makes_model:
+    if stage.config.algorithm.outputs.model:
         tokens = stage.config.algorithm.rows_per_unit * copies.step_rows(stage, 1).width
         change |= {MICRO: tokens, "sharding.checkpointing": True}
     return change

@@ -123,5 +123,5 @@ def _fewer_rows(
 def _checkpointing(stage: Stage) -> Iterator[dict[str, Any]]:
     """Yield no change, then activation checkpointing if it is off."""
     yield {}
-    if stage.config.algorithm.makes_model and not stage.config.sharding.checkpointing:
+    if stage.config.algorithm.outputs.model and not stage.config.sharding.checkpointing:
         yield {CHECKPOINTING: True}

@@ -106,7 +106,7 @@ def _written(stage: Stage, min_processes: int) -> Iterator[Change]:
             yield {WEIGHTS: "nf4"}
         elif frozen:
             yield {WEIGHTS: "bfloat16", REFERENCE: "offload"}
-    if not stage.config.algorithm.is_distributed:
+    if not stage.config.algorithm.resources.distributed:
         return
     for sharding in sharding_changes(stage, MOST_DEVICES):
         if sharding["sharding.processes"] < min_processes:

@@ -115,7 +115,7 @@ def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> Stage
     rows = copies.micro_rows(stage, processes) if trains else None
     # flash attention concatenates rows, each with its own prompt
     repeats_prompts = strategy in _IN_STEP or how.attention == "flash_attention_2"
-    if rows and (repeats_prompts or not stage.config.algorithm.shares_prompts):
+    if rows and (repeats_prompts or not stage.config.algorithm.resources.shares_prompts):
         rows = rows.alone()
     lines = [
         _plan_copy(
@@ -283,7 +283,7 @@ def _sampler(
 
 def _policy_stored(stage: Stage) -> Stored:
     """Return the storage of the weights of the sampled policy."""
-    trained_fully = stage.config.algorithm.makes_model and not stage.config.model.lora.rank
+    trained_fully = stage.config.algorithm.outputs.model and not stage.config.model.lora.rank
     return "float32" if trained_fully else stage.config.model.stored("policy")
 
 
@@ -297,12 +297,12 @@ def _scoring_passes(stage: Stage, lines: list[PlanLine], how: ComputePrecision) 
     away = sum(line.state.weights for line in lines if line.away)
     for line in lines:
         shape = line.copy.shape
-        if line.copy.reference or (settings.trains_on_reward and line.copy.trained):
+        if line.copy.reference or (settings.reward_use.trains_policy and line.copy.trained):
             yield away + line.gathered + score_bytes(shape, copies.scored_rows(stage, budget), how)
         elif shape.outputs and not line.copy.trained:
             arithmetic = exact if line.copy.stored == "float32" else replace(exact, precision="bfloat16")
             yield line.gathered + score_bytes(shape, copies.scored_rows(stage, SCORING_TOKENS), arithmetic)
-    if "evaluation" in settings.uses and settings.compares_policies:
+    if "evaluation" in settings.inputs.sections and settings.evidence.compares_policies:
         tokens = min(SCORING_TOKENS, _evaluated_tokens(stage))
         yield away + divergence_bytes(_policy(lines), copies.scored_rows(stage, tokens), exact)
 

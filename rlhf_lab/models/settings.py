@@ -122,7 +122,7 @@ class Weights(Section):
     dispatch: RoleDispatch = field(default_factory=RoleDispatch)
 
     def parts(self, config: Config) -> list[tuple[str, Any]]:
-        return [("model", self)] if "model" in config.algorithm.uses else []
+        return [("model", self)] if "model" in config.algorithm.inputs.sections else []
 
     def stored(self, role: WeightsOf) -> Stored:
         """Return the storage of a role's weights."""
@@ -136,7 +136,7 @@ class Weights(Section):
 
     def _dispatch_problems(self, config: Config) -> list[str]:
         """Return the reasons why frozen models cannot be spread as configured."""
-        if not self.dispatch.is_limited or "model" not in config.algorithm.uses:
+        if not self.dispatch.is_limited or "model" not in config.algorithm.inputs.sections:
             return []
         problems = []
         for role in self.dispatch.roles:
@@ -203,7 +203,7 @@ class Scratch(Weights):
 
     def _family_problems(self, config: Config) -> list[str]:
         """Return a problem if the model's responses are of another kind than those of the data."""
-        if "model" not in config.algorithm.uses:
+        if "model" not in config.algorithm.inputs.sections:
             return []
         data = registry.kind_of("data", config.data)
         own = families.families().get(self.family)
@@ -219,7 +219,7 @@ class Scratch(Weights):
         """Return problems of rows and episodes that are longer than the model's positions."""
         # every setting that determines the length of a row, with its value
         lengths = {"algorithm.max_length": getattr(config.algorithm, "max_length", None) or 0}
-        if "rollout" in config.algorithm.uses:
+        if "rollout" in config.algorithm.inputs.sections:
             rollout, turns = config.rollout, config.data.max_turns
             # an episode of several turns is limited as a whole
             setting = "max_new_tokens" if turns == 1 else "max_episode_tokens"
@@ -233,8 +233,8 @@ class Scratch(Weights):
 
     def _adapter_problems(self, config: Config) -> list[str]:
         """Return a problem if an adapter would be trained on a random model."""
-        has_no_policy = "policy" in config.algorithm.optional_needs and not config.needs.get("policy")
-        if not (self.lora.rank and config.algorithm.makes_model and has_no_policy):
+        has_no_policy = "policy" in config.algorithm.inputs.optional and not config.needs.get("policy")
+        if not (self.lora.rank and config.algorithm.outputs.model and has_no_policy):
             return []
         return [
             f"model.lora.rank={self.lora.rank} trains an adapter on an existing model, but the new model is random; "

@@ -110,7 +110,7 @@ class Audit(CheckedSettings):
 def samples_are_watched(config: Config) -> bool:
     """Return True if the stage trains a policy on its own samples, so that monitor and audit can work."""
     algorithm = config.algorithm
-    watched: bool = algorithm.makes_model and (algorithm.trains_on_reward or algorithm.reads_reward)
+    watched: bool = algorithm.outputs.model and (algorithm.reward_use.trains_policy or algorithm.reward_use.scores)
     return watched
 
 

@@ -43,7 +43,7 @@ def remarks(
     results = [
         no_reward(rows) or wasted_groups(metrics),  # without a reward, groups have nothing to compare
         no_gradient(rows),
-        loss_did_not_fall(rows) if settings.loss_falls else None,
+        loss_did_not_fall(rows) if settings.evidence.loss_falls else None,
         no_better_than_chance(settings, {**last_policy, **metrics}),
         same_as_reference(policies),
     ]
@@ -119,13 +119,13 @@ def loss_did_not_fall(rows: Rows) -> str | None:
 
 def no_better_than_chance(settings: type[StageSettings], metrics: Mapping[str, Any]) -> str | None:
     """Return a note if the interval of a held-out accuracy contains ½ or is below it."""
-    name = settings.chance_metric
+    name = settings.evidence.chance_metric
     value = _estimate(metrics.get(name))
     if value is None or not value.bounded or value.low > 0.5:
         return None
     title = name.partition("/")[0].replace("_", " ")
     interval = f"[{value.low:.3f}, {value.high:.3f}]"
-    if not settings.makes_model:  # the stage trains nothing; it judges a reward that another stage trained
+    if not settings.outputs.model:  # the stage trains nothing; it judges a reward that another stage trained
         return f"held-out {title} of the judged reward, {value.mean:.3f} {interval}, is not above chance"
     return (
         f"nothing learned: held-out {title} {value.mean:.3f} {interval} is not above chance; likely too few pairs or "

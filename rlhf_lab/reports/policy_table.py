@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_lab.core.metrics import catalogue
-from rlhf_lab.training.settings import ClusterUnit, StageSettings
+from rlhf_lab.training.settings import StageSettings
+from rlhf_lab.training.stage_spec import ClusterUnit
 
 UNLIMITED = 100_000
 """Terminal width, in columns, on which every table fits; used to measure the width that a table needs."""
@@ -31,7 +32,7 @@ class PolicyTable:
         policies: Sequence[Mapping[str, Any]],
         columns: Mapping[str, str] | None = None,
         *,
-        clusters: ClusterUnit = StageSettings.clusters,
+        clusters: ClusterUnit = StageSettings.evidence.clusters,
     ):
         measured = dict.fromkeys(name for policy in policies for name in policy["metrics"])
         if not columns:

@@ -53,7 +53,7 @@ def answer(run: StoredRun) -> Conclusion:
         return Conclusion(f"No answer yet: this run is {run.status}.")
     config = run.settings
     settings = stage_settings(run)
-    reference = named("answers").get(settings.answer)
+    reference = named("answers").get(settings.evidence.answer)
     sentence = load(reference)(run) if reference else None
     # The run may lack the numbers of the answer that its algorithm names.
     sentence = sentence or primary_numbers(run)
@@ -68,9 +68,9 @@ def _write_caveat(run: StoredRun, settings: type[StageSettings], config: Mapping
         return SMOKE_CAVEAT
     # The limits are joined to one sentence.
     limits = []
-    if settings.makes_rows:
+    if settings.outputs.rows:
         limits.append("this describes the synthetic data, not what a model learns from them")
-    elif not settings.makes_model:
+    elif not settings.outputs.model:
         # A stage can start without any model, such as an attack on a function; its manifest then names no input.
         if run.manifest.get("needs") != {}:
             limits.append("each model comes from one training run, so training noise is not in the intervals")

@@ -11,7 +11,7 @@ from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.wording import compact, metric_title, p_equals, signed
 from rlhf_lab.statistics.inference import Comparison, Estimate
 
-ONE_PASS = IterativeDPO.baseline_policy
+ONE_PASS = IterativeDPO.evidence.baseline_policy
 """Name of the policy that one pass of DPO trained."""
 
 

@@ -137,7 +137,7 @@ def policy_mean(run: StoredRun, policy: str, metric: str) -> Estimate | None:
 
 def cluster_column(run: StoredRun) -> str:
     """Return the column of `run.evaluation` by which the intervals of the run are clustered."""
-    column = stage_settings(run).clusters.column
+    column = stage_settings(run).evidence.clusters.column
     return column if column in run.evaluation else "prompt_id"
 
 

@@ -13,6 +13,6 @@ def policies_on_path(run: StoredRun) -> frozenset[str]:
     Only along such a path does gold that falls while the proxy rises mean over-optimisation.
     """
     settings = stage_settings(run)
-    if not settings.one_path:
+    if not settings.evidence.one_path:
         return frozenset()
-    return frozenset(policy_names(run)) - {settings.baseline_policy}
+    return frozenset(policy_names(run)) - {settings.evidence.baseline_policy}

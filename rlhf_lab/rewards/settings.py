@@ -120,14 +120,14 @@ class RewardGraph(Section):
 
     def parts(self, config: Config) -> list[tuple[str, Any]]:
         """Return (group, settings) of each term, if the algorithm uses a reward."""
-        if "reward" not in config.algorithm.uses:
+        if "reward" not in config.algorithm.inputs.sections:
             return []
         return [("reward", term) for term in self.terms.values()]
 
     def roles_read(self, config: Config) -> set[str]:
         """Return the entries of `needs` that the reward and the gold of this run may read."""
-        gold_roles = set(named("gold_sources")) if config.algorithm.measures_gold else set()
-        if "reward" not in config.algorithm.uses:
+        gold_roles = set(named("gold_sources")) if config.algorithm.reward_use.measures_gold else set()
+        if "reward" not in config.algorithm.inputs.sections:
             return gold_roles
         return gold_roles | self.roles | set(optional_roles())
 
@@ -138,9 +138,9 @@ class RewardGraph(Section):
     def contradictions(self, config: Config) -> list[str]:
         """Return messages about contradictions between the reward and other sections."""
         problems = [*_verifier_problems(self, config), *_gold_problems(config), *_audit_problems(self, config)]
-        if "reward" in config.algorithm.uses:
+        if "reward" in config.algorithm.inputs.sections:
             problems += _standardisation_problems(self, config)
-        if config.algorithm.trains_on_reward or config.algorithm.reads_reward:
+        if config.algorithm.reward_use.trains_policy or config.algorithm.reward_use.scores:
             problems += [
                 f"needs.{role} is not set; the chosen reward reads it (or choose another: reward=gold)"
                 for role in sorted(self.roles)
@@ -178,7 +178,7 @@ def _verifier_problems(graph: RewardGraph, config: Config) -> list[str]:
         if kind in verifier_kinds:
             return []
         return [f"data.verifier={kind} is not a verifier; use one of {', '.join(verifier_kinds)}, or null"]
-    terms = graph.terms.items() if "reward" in config.algorithm.uses else ()
+    terms = graph.terms.items() if "reward" in config.algorithm.inputs.sections else ()
     names = [name for name, term in terms if term.verifies]
     if len(names) < 2 or not hasattr(config.data, "verifier"):
         return []
@@ -192,7 +192,7 @@ def _audit_problems(graph: RewardGraph, config: Config) -> list[str]:
     """Return the reasons why the policy of this run cannot be audited."""
     audit = graph.audit
     # Stages that use no reward have the section with its values, but nothing reads it.
-    if not audit.on or "reward" not in config.algorithm.uses:
+    if not audit.on or "reward" not in config.algorithm.inputs.sections:
         return []
     written = f"reward.audit.labels_per_iteration={audit.labels_per_iteration}"
     if not samples_are_watched(config):

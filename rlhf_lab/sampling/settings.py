@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from rlhf_lab.config.registry import register
 from rlhf_lab.config.section import Section
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import Ge, Gt, Le, Lt
+from rlhf_lab.core.ranges import BySize, Ge, Gt, Le, Lt
 from rlhf_lab.models.families import families
 
 if TYPE_CHECKING:
@@ -39,9 +39,11 @@ class Local(Section):
     """
 
     inherited: ClassVar[bool] = True
-    tuned_by_model: ClassVar[tuple[str, ...]] = ("max_new_tokens", "max_prompt_tokens")
-    at_small_scale: ClassVar[dict[str, int]] = {"max_new_tokens": 80, "max_prompt_tokens": 48}
-    smoke_real: ClassVar[dict[str, int]] = {"max_new_tokens": 32, "max_prompt_tokens": 96}
+    by_size = BySize(
+        tuned_by_model=("max_new_tokens", "max_prompt_tokens"),
+        small_scale={"max_new_tokens": 80, "max_prompt_tokens": 48},
+        smoke_real={"max_new_tokens": 32, "max_prompt_tokens": 96},
+    )
     temperature: Annotated[float, Ge(0, hint="0 is greedy")] = 1.0
     max_new_tokens: Annotated[int, Ge(1)] = 256
     max_prompt_tokens: Annotated[int, Ge(1)] = 256
@@ -54,7 +56,7 @@ class Local(Section):
     dtype: Literal["model", "float32", "bfloat16"] = "model"
 
     def parts(self, config: Config) -> list[tuple[str, Any]]:
-        return [("rollout", self)] if "rollout" in config.algorithm.uses else []
+        return [("rollout", self)] if "rollout" in config.algorithm.inputs.sections else []
 
     def rules(self) -> tuple[Rule, ...]:
         return (

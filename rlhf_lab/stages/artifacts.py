@@ -96,7 +96,7 @@ class Stage:
         for section in self.config.sections().values():
             for setting, digest in section.digests(self.config).items():  # the content of a file counts, not its name
                 set_value(values, setting, digest)
-        used = self.config.algorithm.uses
+        used = self.config.algorithm.inputs.sections
         sections = {name: _keyed(getattr(self.config, name), values[name]) for name in used}
         # model.tuned is not hashed, because its effect is already in the algorithm's own settings.
         sections["model"] = _without(_keyed(self.config.model, values["model"]), "tuned", "lora")
@@ -109,7 +109,7 @@ class Stage:
             "algorithm": {
                 **_paths_to_digests(
                     _without(_keyed(self.config.algorithm, values["algorithm"]), "log_every_steps"),
-                    digested=self.config.algorithm.digested_paths,
+                    digested=self.config.algorithm.inputs.digested,
                 ),
                 **self.config.algorithm.contents(),
             },
@@ -192,7 +192,7 @@ class Stage:
         result = read_json(directory / "result.json")
         if not isinstance(result, dict) or result.get("status") != "completed":
             return None
-        if self.config.algorithm.makes_model and not (directory / "model").is_dir():
+        if self.config.algorithm.outputs.model and not (directory / "model").is_dir():
             return None
         return result
 
@@ -237,7 +237,7 @@ def _plan_need(parent: root.Config, role: str, source: str) -> Stage | External:
         parent = parent.replace(rollout=parent.rollout.local())
     parent_values = root.to_values(parent)
     parent_values["artifacts"]["distinct"] = []
-    reseeded = (*parent.algorithm.reseeded_roles, GOLD)
+    reseeded = (*parent.algorithm.inputs.reseeded, GOLD)
     if role in reseeded:
         # The k-th such role gets a seed 1000·k above the run's, so that it is another policy of the same recipe.
         parent_values["seed"] += 1000 * (1 + reseeded.index(role))
@@ -251,10 +251,12 @@ def _plan_need(parent: root.Config, role: str, source: str) -> Stage | External:
         values = _with_stage_settings(values, parent.stages.get(GOLD, {}))
     try:
         checked = check.check(values)
-        if role in parent.row_roles and (problem := kind_problem(checked.algorithm.makes_rows, parent.row_roles[role])):
+        if role in parent.row_roles and (
+            problem := kind_problem(checked.algorithm.outputs.rows, parent.row_roles[role])
+        ):
             raise ConfigError(problem)
-        if not checked.algorithm.makes_model and not parent.reads_run_dir(role):
-            does = "creates data" if checked.algorithm.makes_rows else "only evaluates"
+        if not checked.algorithm.outputs.model and not parent.reads_run_dir(role):
+            does = "creates data" if checked.algorithm.outputs.rows else "only evaluates"
             raise ConfigError(f"it {does} and saves no model to start from")
         return plan(checked, source)
     except ConfigError as error:

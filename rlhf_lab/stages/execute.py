@@ -71,7 +71,7 @@ def ensure(
     if stored:
         ranks.on_main(lambda: track_reused(stage))
         return stored
-    late = stage.config.algorithm.late_needs if late_needs_elsewhere else ()
+    late = stage.config.algorithm.inputs.late if late_needs_elsewhere else ()
     for role, need in stage.needs.items():
         if role in late and isinstance(need, Stage):
             continue
@@ -133,7 +133,7 @@ def _build(stage: Stage, await_need: Callable[[str], None]) -> dict[str, Any]:
         if count > 1:
             return processes.train_together(stage, count, discard=discard)
         return execute(stage, discard=discard, await_need=await_need)
-    if checked.algorithm.is_distributed and registry.kind_of("sharding", checked.sharding) != "none":
+    if checked.algorithm.resources.distributed and registry.kind_of("sharding", checked.sharding) != "none":
         return execute(stage, discard=discard)
 
     # A stage that is not distributed runs on the main process; the others wait for its result.
@@ -183,7 +183,7 @@ def _execute(
     # 1. Restore or clear an earlier attempt.
     start, cpu_start = time.monotonic(), time.process_time()
     directory = stage.directory
-    makes_model = stage.config.algorithm.makes_model
+    makes_model = stage.config.algorithm.outputs.model
     _require_planned_code(stage)
     if not discard:
         _require_consent(stage)
@@ -332,7 +332,7 @@ def _note_trained_weights(run: Run) -> None:
     """Note that `model.weights` does not apply to trained weights if all parameters are trained."""
     model = run.config.model
     stored = model.stored("policy")
-    if run.config.algorithm.makes_model and stored != "float32" and not model.lora.rank:
+    if run.config.algorithm.outputs.model and stored != "float32" and not model.lora.rank:
         run.note(
             f"model.weights={stored} only applies to frozen weights; trained weights are float32, which with "
             "runtime.dtype=bfloat16 need as much memory as bfloat16 weights with a float32 master"

@@ -189,7 +189,7 @@ def _vllm_problems(stage: Stage) -> list[str]:
     """Return a problem if a vLLM server is to be started but its environment is missing."""
     config = stage.config
     starts = isinstance(config.rollout, Vllm) and config.engine == "native" and config.rollout.starts_server
-    if not starts or "rollout" not in config.algorithm.uses:
+    if not starts or "rollout" not in config.algorithm.inputs.sections:
         return []
     device: environment.Device = "cpu" if config.runtime.device == "cpu" else environment.device_here()
     packages = environment.ENVIRONMENTS[device]
@@ -235,7 +235,7 @@ def _model_problems(stage: Stage) -> list[str]:
 def _gold_problems(stage: Stage) -> list[str]:
     """Return a problem if gold is also a model of the reward, because both columns would be identical."""
     gold = stage.needs.get(GOLD)
-    if gold is None or "reward" not in stage.config.algorithm.uses:
+    if gold is None or "reward" not in stage.config.algorithm.inputs.sections:
         return []
     roles = sorted(stage.config.reward.roles)
     same = [role for role in roles if _same_model(gold, stage.needs.get(role))]
@@ -256,7 +256,7 @@ def _same_model(a: Stage | External, b: Stage | External | None) -> bool:
 
 def _policy_problems(stage: Stage, source: str) -> list[str]:
     """Return a problem if a policy is a reward model, or if rows are longer than its positions."""
-    if not stage.config.algorithm.adds_head and model_files.has_head(source):
+    if not stage.config.algorithm.resources.adds_head and model_files.has_head(source):
         return [
             f"needs.policy={source} is a reward model, which lacks the head of a language model; set needs.policy to a "
             "policy's directory, and needs.reward to this one"
@@ -273,7 +273,7 @@ def _length_problems(stage: Stage, source: str) -> list[str]:
     rope_limit = model_files.rope_limit(model_config)
     # Rows of the corpus and rollouts may have different maximum lengths.
     lengths = {"algorithm.max_length": getattr(algorithm, "max_length", None) or 0}
-    if "rollout" in algorithm.uses:
+    if "rollout" in algorithm.inputs.sections:
         turns = stage.config.data.max_turns
         setting = "max_new_tokens" if turns == 1 else "max_episode_tokens"
         sampled = rollout.max_prompt_tokens + rollout.max_tokens_left(turns)
@@ -306,7 +306,7 @@ def _data_problems(stage: Stage) -> list[str]:
     algorithm = stage.config.algorithm
     path = getattr(algorithm, "path", "")
     try:
-        is_read = "path" in algorithm.digested_paths and "path" in algorithm.contents()
+        is_read = "path" in algorithm.inputs.digested and "path" in algorithm.contents()
     except (DataError, MissingDependency) as error:
         return [*problems, str(error)]
     if path and not is_read:  # computing its digest has already read all rows

@@ -120,14 +120,14 @@ def _can_overlap(missing: Sequence[Stage]) -> bool:
 
 def _required(stage: Stage) -> set[Path]:
     """Return the directories of the stages that have to be complete before this one starts."""
-    late = stage.config.algorithm.late_needs
+    late = stage.config.algorithm.inputs.late
     needs = [need for role, need in stage.needs.items() if isinstance(need, Stage) and role not in late]
     return {upstream.directory for need in needs for upstream in need.upstream()}
 
 
 def _unfinished_upstream(stage: Stage) -> set[Path]:
     """Return the directories of the stages that have to be complete before this one finishes."""
-    late = stage.config.algorithm.late_needs
+    late = stage.config.algorithm.inputs.late
     return {need.directory for role, need in stage.needs.items() if isinstance(need, Stage) and role in late}
 
 

@@ -97,8 +97,8 @@ def _curve_form(study: Study, level: str) -> Form:
         if file.is_file():
             config = read_mapping(file, "the settings of a run")
             kind = str((config.get("algorithm") or {}).get("kind"))
-            return algorithm_settings(kind).gain_curve
-    return StageSettings.gain_curve
+            return algorithm_settings(kind).evidence.gain_curve
+    return StageSettings.evidence.gain_curve
 
 
 def _fit_metric(form: Form, points: pd.DataFrame, metric: str) -> tuple[SeedFits | None, str]:

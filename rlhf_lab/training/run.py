@@ -95,7 +95,7 @@ class Run:
         """The data. Its oracle checks responses exactly as the verifier of the run's reward does."""
         corpus: Corpus = registry.build("data", self.config.data)
         measures.declare(f"data={registry.kind_of('data', self.config.data)}", corpus.measures)
-        reward_terms = self.config.reward.terms.values() if "reward" in self.config.algorithm.uses else ()
+        reward_terms = self.config.reward.terms.values() if "reward" in self.config.algorithm.inputs.sections else ()
         # Oracle and reward must accept the same answers; otherwise gold would differ from the reward by their format.
         is_lenient = any(registry.kind_of("reward", term) == "verifier" and term.lenient for term in reward_terms)
         if is_lenient and isinstance(corpus.oracle, AnswerChecking):

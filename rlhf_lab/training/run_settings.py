@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from rlhf_lab.config.section import Section, section
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import Ge, Gt
+from rlhf_lab.core.ranges import BySize, Ge, Gt
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -30,8 +30,9 @@ class Evaluation(Section):
             report.
     """
 
-    smoke: ClassVar[dict[str, int]] = {"prompts": 48, "samples_per_prompt": 2, "pairs": 100}
-    smoke_real: ClassVar[dict[str, int]] = {"prompts": 6, "pairs": 12}
+    by_size = BySize(
+        smoke={"prompts": 48, "samples_per_prompt": 2, "pairs": 100}, smoke_real={"prompts": 6, "pairs": 12}
+    )
     keyed_if_set: ClassVar[tuple[str, ...]] = ("pass_at", "clips")
     prompts: Annotated[int, Ge(2, hint="an interval over prompts needs two")] = 384
     samples_per_prompt: Annotated[int, Ge(1)] = 4
@@ -55,7 +56,7 @@ class Evaluation(Section):
         # pass@k counts correct responses, so the data or a verifier has to decide which ones are.
         checkable = Capability.ANSWERS | Capability.TURNS
         knows_correct = bool(checkable & config.data.capabilities) or config.verifier is not None
-        if not self.pass_at or "evaluation" not in config.algorithm.uses or knows_correct:
+        if not self.pass_at or "evaluation" not in config.algorithm.inputs.sections or knows_correct:
             return []
         return [
             f"evaluation.pass_at={list(self.pass_at)} needs responses that can be verified; use data with answers "

@@ -10,8 +10,9 @@ from rlhf_lab.config.registry import kind_of
 from rlhf_lab.config.section import Section
 from rlhf_lab.core.capabilities import Capability, Requirements, reads
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import Ge, Gt, Le, Lt
+from rlhf_lab.core.ranges import BySize, Ge, Gt, Le, Lt
 from rlhf_lab.data.generated import UNFINISHED
+from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Outputs, Resources, RewardUse
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -21,48 +22,6 @@ if TYPE_CHECKING:
 # Merged into `at_small_scale` of each algorithm, which adds its own learning rates.
 SMALL = {"optimizer": "muon", "max_length": 128}
 """Values of every algorithm for models of 0.1–1M parameters that are trained from scratch."""
-
-
-@dataclass(frozen=True)
-class ClusterUnit:
-    """The unit by which intervals are clustered, because rows that share it are not independent.
-
-    Attributes:
-        name: name as in "clustered by prompt".
-        noun: singular noun as in "12 prompts".
-        column: column of evaluation.jsonl that identifies the unit.
-    """
-
-    name: str
-    noun: str
-    column: str
-
-    @property
-    def plural(self) -> str:
-        return f"{self.noun}s"
-
-
-@dataclass(frozen=True)
-class ModelCopies:
-    """A model that a stage keeps in memory while it works.
-
-    Attributes:
-        name: name of the model in memory plans.
-        outputs: outputs of its scalar head; 0 is a language model with its own head.
-        role: role of `needs` that determines its architecture; empty is the stage's own policy.
-        trained: True if it has gradients and an optimizer.
-        reference: True if `sharding.reference` determines its location.
-        together: models with the same number are trained in one backward pass.
-        starts_from: role from which its adapter starts, if it can share the base of the policy's adapter.
-    """
-
-    name: str
-    outputs: int = 0
-    role: str = ""
-    trained: bool = False
-    reference: bool = False
-    together: int = 0
-    starts_from: Literal["", "policy", "reward"] = ""
 
 
 def unjudged_steps(labels: str, config: Config, instead: str) -> list[str]:
@@ -102,92 +61,25 @@ def policy_and_reference(*, adapter: bool) -> list[ModelCopies]:
 class StageSettings(Section):
     """Settings interface of all algorithms, whether they train or not.
 
-    Everything that other code needs to know about an algorithm is an attribute here, so that no other code tests the
-    name of an algorithm.
+    Everything that other code needs to know about an algorithm is an attribute or a method here, so that no other code
+    tests the name of an algorithm. An algorithm states only what differs from these defaults.
 
     Class attributes:
-        uses: sections of the config that affect the stage's result, and therefore its key.
         requires: capabilities that the data must provide; `requirements` adds those that depend on the settings.
-        required_needs, optional_needs: roles of the models and directories it starts from.
-        late_needs: those of them that only evaluations read, so that training may start before they are complete. The
-            algorithm calls `Run.await_need` before it reads one.
-        any_needs: True if further roles are allowed, each naming a policy.
-        digested_paths: settings with a path whose file is digested by `contents`.
-        trains_on_reward: True if the policy is trained on the reward.
-        measures_gold: True if it measures the quality of responses, for which `needs.gold` may name a reward model.
-        reads_reward: True if it scores with the reward graph, so that every role of its terms is required.
-        data_roles: roles that read what a stage wrote to its directory instead of its model.
-        reads_rows: role that reads a corpus created by another stage → kind of its rows (`data.made.KINDS`).
-        corpus_suffices: True if it needs no pairs of the data when it trains on those of a synthetic corpus.
-        makes_rows: kind of the rows of the corpus that it creates; empty if it creates none.
-        reseeded_roles: roles whose recipe is built with another seed: 1000·k above the run's for the k-th of them;
-            `gold` is always the last of them.
-        is_distributed: True if its passes are split between processes; otherwise one process builds it.
-        makes_model: True if it trains and saves a model; otherwise it has no steps and only evaluates.
-        adds_head: True if it adds a scalar head to `needs.policy`, which may then already have one.
-        shares_prompts: True if its training passes compute a prompt once for all rows with that prompt.
-        compares_policies: True if its evaluation measures the KL of policies, provided it uses `evaluation`.
-        calls_reward: True if models of the reward graph are loaded, provided it uses `reward`.
-        asks_judge: True if it calls `judge` itself; terms of its reward may call it as well.
-        tools_run_code: True if tools of its tasks run programs in the sandbox.
-        loss_falls: True if its loss has one objective and one data set from the first step to the last, so that it has
-            to decrease.
-        chance_metric: metric that is ½ without knowledge; empty if there is none.
-        clusters: unit by which the intervals of its estimates are clustered.
-        answer: name, among the `answers` of packs (`core/packs.py`), of the rule that turns its result into an answer
-            to a recipe's question.
-        gain_curve: form of the reward gained against KL, see `statistics.overoptimization`: `rl` during training, `bon`
-            over the n of best-of-n.
-        one_path: True if the evaluated policies are successive points of one method: checkpoints of a training, or
-            best-of-n with increasing n. Figures connect them by a curve; policies of different methods stay points.
-        baseline_policy: name under which it evaluates a policy of another training, which is not on that path; empty
-            if there is none.
-        at_small_scale: setting → value that trains a 0.1–1M parameter model from scratch well, measured on the
-            embedded worlds; the defaults are for larger models.
-        tuned_by_model: settings whose value a model may set (`model.tuned`), because it depends on the model's size.
-        smoke: setting → its maximum at `size=smoke`.
-        smoke_real: the same for pretrained models, which are a hundred times larger and already know a language.
+        inputs: sections of the config and roles of other stages that it reads.
+        outputs: model or corpus that it leaves.
+        reward_use: how it uses rewards and judges.
+        resources: processes, memory and sandbox that it needs.
+        evidence: what its numbers mean, and how they answer a question.
+        by_size: values of its settings for other sizes of a model or of a run.
     """
 
-    # Inputs: sections of the config, data, and upstream stages.
-    uses: ClassVar[tuple[str, ...]] = ("model",)
     requires: ClassVar[Requirements] = ()
-    required_needs: ClassVar[tuple[str, ...]] = ()
-    optional_needs: ClassVar[tuple[str, ...]] = ()
-    late_needs: ClassVar[tuple[str, ...]] = ()
-    any_needs: ClassVar[bool] = False
-    data_roles: ClassVar[tuple[str, ...]] = ()
-    reads_rows: ClassVar[dict[str, str]] = {}
-    corpus_suffices: ClassVar[bool] = False
-    makes_rows: ClassVar[str] = ""
-    reseeded_roles: ClassVar[tuple[str, ...]] = ()
-    digested_paths: ClassVar[tuple[str, ...]] = ()
-    # Rewards.
-    trains_on_reward: ClassVar[bool] = False
-    measures_gold: ClassVar[bool] = False
-    reads_reward: ClassVar[bool] = False
-    # Execution.
-    is_distributed: ClassVar[bool] = True
-    makes_model: ClassVar[bool] = True
-    adds_head: ClassVar[bool] = False
-    shares_prompts: ClassVar[bool] = False
-    compares_policies: ClassVar[bool] = True
-    calls_reward: ClassVar[bool] = True
-    asks_judge: ClassVar[bool] = False
-    tools_run_code: ClassVar[bool] = False
-    # Checks, reports and figures.
-    loss_falls: ClassVar[bool] = False
-    chance_metric: ClassVar[str] = ""
-    clusters: ClassVar[ClusterUnit] = ClusterUnit("prompt", "prompt", "prompt_id")
-    answer: ClassVar[str] = ""
-    gain_curve: ClassVar[Literal["bon", "rl"]] = "rl"
-    one_path: ClassVar[bool] = True
-    baseline_policy: ClassVar[str] = ""
-    # Values for other sizes.
-    tuned_by_model: ClassVar[tuple[str, ...]] = ()
-    at_small_scale: ClassVar[dict[str, Any]] = {}
-    smoke: ClassVar[dict[str, float]] = {}
-    smoke_real: ClassVar[dict[str, float]] = {}
+    inputs: ClassVar[Inputs] = Inputs()
+    outputs: ClassVar[Outputs] = Outputs()
+    reward_use: ClassVar[RewardUse] = RewardUse()
+    resources: ClassVar[Resources] = Resources()
+    evidence: ClassVar[Evidence] = Evidence()
 
     @classmethod
     def adapted(cls, values: Mapping[str, Any], unset: Collection[str], sharding: str) -> dict[str, Any]:
@@ -218,7 +110,7 @@ class StageSettings(Section):
             adapter: True if an adapter is trained whose base serves as the reference.
         """
         # Memory plans read this list; copies that are missing here are missing in the plan.
-        return [ModelCopies("policy", trained=self.makes_model)]
+        return [ModelCopies("policy", trained=self.outputs.model)]
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         """Return (prompts, responses per prompt) of everything that the stage samples.
@@ -227,7 +119,12 @@ class StageSettings(Section):
             evaluation: the `evaluation` section.
             batch_rows: batch size of the sampler, for what is sampled in batches of the maximum size.
         """
-        return [(evaluation.prompts, evaluation.samples_per_prompt)] if "evaluation" in self.uses else []
+        return [(evaluation.prompts, evaluation.samples_per_prompt)] if "evaluation" in self.inputs.sections else []
+
+    @property
+    def asks_judge(self) -> bool:
+        """True if the stage itself calls `judge` with these settings; terms of its reward may call it as well."""
+        return self.reward_use.asks_judge
 
     @property
     def trl_trainer(self) -> str:
@@ -247,14 +144,14 @@ class StageSettings(Section):
     @property
     def trains_on(self) -> Literal["", "prompts", "demonstrations", "pairs"]:
         """Part of a training row that it needs, which determines usable synthetic corpora; empty accepts none."""
-        if not self.makes_model:
+        if not self.outputs.model:
             return ""
         # Pairs also contain demonstrations (the chosen responses), so they are tested first.
         if reads(self.requirements, Capability.PAIRS):
             return "pairs"
         if reads(self.requirements, Capability.DEMONSTRATIONS):
             return "demonstrations"
-        return "prompts" if self.trains_on_reward else ""
+        return "prompts" if self.reward_use.trains_policy else ""
 
     def uses_row(self, pair: Pair) -> bool:
         """Return True if it trains on this row; other rows are excluded from row counts."""
@@ -299,9 +196,11 @@ class TrainingSettings(StageSettings):
         eval_every_steps: optimiser steps between two evaluations during training; 0 evaluates only at the end.
     """
 
-    tuned_by_model: ClassVar[tuple[str, ...]] = ("optimizer", "lr", "muon_lr", "epochs", "batch_size", "max_length")
-    smoke: ClassVar[dict[str, float]] = {"epochs": 1.0}
-    smoke_real: ClassVar[dict[str, float]] = {"batch_size": 4, "max_length": 128}
+    by_size = BySize(
+        tuned_by_model=("optimizer", "lr", "muon_lr", "epochs", "batch_size", "max_length"),
+        smoke={"epochs": 1.0},
+        smoke_real={"batch_size": 4, "max_length": 128},
+    )
     # Optimizer.
     optimizer: Literal["adamw", "muon", "adamw_8bit"] = "adamw"
     lr: Annotated[float, Gt(0)] = 1e-5

@@ -29,6 +29,7 @@ from rlhf_lab.sampling.linear import InPlace
 from rlhf_lab.stages.execute import _note_trained_weights, execute
 from rlhf_lab.training.optim import Optimizers, TrainedPart
 from rlhf_lab.training.settings import TrainingSettings
+from rlhf_lab.training.stage_spec import Outputs
 
 pytest.importorskip("bitsandbytes")
 
@@ -336,7 +337,7 @@ def test_what_cannot_be_stored_is_refused(overrides: tuple[str, ...], problem: s
 def test_who_asks_for_trained_weights_in_bfloat16_is_told(weights: Any, rank: int, told: bool) -> None:
     notes: list[str] = []
     model = HuggingFace(path="gpt2", weights=weights, lora=LoRA(rank))
-    config = SimpleNamespace(model=model, algorithm=SimpleNamespace(makes_model=True))
+    config = SimpleNamespace(model=model, algorithm=SimpleNamespace(outputs=Outputs(model=True)))
     run: Any = SimpleNamespace(config=config, note=notes.append)
     _note_trained_weights(run)
     assert ["trained weights are float32" in note for note in notes] == [True] * told

@@ -128,7 +128,7 @@ def test_a_stage_that_reads_the_reward_is_refused_without_it():
     for recipe in ("rm_report", "rm_bench"):
         with pytest.raises(ConfigError, match=r"needs\.reward is not set"):
             checked(recipe, "needs.reward=null")
-        assert checked(recipe, "needs.reward=null", "reward=gold").algorithm.reads_reward
+        assert checked(recipe, "needs.reward=null", "reward=gold").algorithm.reward_use.scores
         assert not checked("dpo", "needs.reward=null").needs["reward"], "a stage that can do without is not refused"
 
 

@@ -232,7 +232,11 @@ def test_every_algorithm_that_trains_on_a_reward_or_compares_policies_takes_gold
     taking = []
     for kind in registry.kinds("algorithm"):
         settings = registry.settings_class("algorithm", kind)
-        if settings.trains_on_reward or settings.answer in ("against_reference", "against_one_pass", "best_policy"):
+        if settings.reward_use.trains_policy or settings.evidence.answer in (
+            "against_reference",
+            "against_one_pass",
+            "best_policy",
+        ):
             taking.append(kind)
-            assert settings.measures_gold or kind == "rescore", kind
+            assert settings.reward_use.measures_gold or kind == "rescore", kind
     assert len(taking) >= 5

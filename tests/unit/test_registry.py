@@ -37,7 +37,9 @@ def test_a_plug_in_kind_is_built_from_its_own_module(monkeypatch):
     [
         ("data", "preferences", "provides: ClassVar with flags of rlhf_lab.Capability"),
         ("data", "drawn", "is_generated: ClassVar"),
-        ("algorithm", "shares_work", "is_distributed: ClassVar"),
+        ("algorithm", "shares_work", r"resources = Resources\(distributed=…\)"),
+        ("algorithm", "loss_falls", r"evidence = Evidence\(loss_falls=…\)"),
+        ("data", "smoke", r"by_size = BySize\(smoke=…\)"),
         ("reward", "reads_folder", "reads_run_dir: ClassVar"),
         ("algorithm", "held", r"model_copies\(\)"),
     ],

@@ -24,7 +24,7 @@ TOKENS = {"scratch": 2_000_000, "hf": 20_000}
 def trained_tokens(stage: artifacts.Stage) -> float:
     """Maximum tokens of optimiser steps: rows of maximum length."""
     settings, data = stage.config.algorithm, stage.config.data
-    if not settings.makes_model:
+    if not settings.outputs.model:
         return 0
     length = settings.max_length
     pairs = next(
@@ -51,7 +51,7 @@ def trained_tokens(stage: artifacts.Stage) -> float:
 def sampled_tokens(stage: artifacts.Stage) -> float:
     """Maximum response tokens of one policy's evaluation."""
     evaluation, settings = stage.config.evaluation, stage.config.algorithm
-    if "evaluation" not in settings.uses:
+    if "evaluation" not in settings.inputs.sections:
         return 0
     each = max(evaluation.samples_per_prompt, getattr(settings, "samples", 0))
     return evaluation.prompts * each * stage.config.rollout.max_new_tokens
@@ -146,7 +146,7 @@ def test_smoke_tables_name_settings(group):
     classes: list[Any] = [registry.settings_class(group, kind) for kind in registry.kinds(group)]
     for cls in [*classes, Evaluation]:
         names = {field.name for field in dataclasses.fields(cls)}
-        tables = {**getattr(cls, "smoke", {}), **getattr(cls, "smoke_real", {})}
+        tables = {**cls.by_size.smoke, **cls.by_size.smoke_real}
         assert tables.keys() <= names, cls
 
 

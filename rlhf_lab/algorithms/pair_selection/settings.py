@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt, Le
-from rlhf_lab.training.settings import SMALL, ModelCopies, TrainingSettings
+from rlhf_lab.training.settings import SMALL, TrainingSettings
+from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Resources
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -109,15 +110,14 @@ class CrossFit(TrainingSettings):
     """
 
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.PAIRS)
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("margins",)
-    data_roles: ClassVar[tuple[str, ...]] = ("margins",)
-    adds_head: ClassVar[bool] = True
-    loss_falls: ClassVar[bool] = True
-    chance_metric: ClassVar[str] = "accuracy"
-    answer: ClassVar[str] = "cross_fitted"
-    smoke: ClassVar[dict[str, float]] = {**TrainingSettings.smoke, "folds": 2}
-    at_small_scale: ClassVar[dict[str, Any]] = {**SMALL, "lr": 1e-2, "muon_lr": 5e-3, "batch_size": 32}
+    inputs = Inputs(needs=("policy",), optional=("margins",), directories=("margins",))
+    resources = Resources(adds_head=True)
+    evidence = Evidence(loss_falls=True, chance_metric="accuracy", answer="cross_fitted")
+    by_size = replace(
+        TrainingSettings.by_size,
+        smoke={**TrainingSettings.by_size.smoke, "folds": 2},
+        small_scale={**SMALL, "lr": 1e-2, "muon_lr": 5e-3, "batch_size": 32},
+    )
     folds: Annotated[int, Ge(2, hint="one fold leaves nothing to train on")] = 5
     centering: Annotated[float, Ge(0)] = 0.001
     selection: Selection = field(default_factory=Selection)

@@ -17,11 +17,11 @@ from rlhf_lab.core.ranges import Ge, Gt, Le
 from rlhf_lab.training.settings import (
     SMALL,
     SOUP,
-    ModelCopies,
     TrainingSettings,
     policy_and_reference,
     soup_vocabulary,
 )
+from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Resources, RewardUse
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -129,22 +129,22 @@ class OnPolicySettings(TrainingSettings):
             limits their length.
     """
 
-    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("reward", SOUP)
-    trains_on_reward: ClassVar[bool] = True
-    measures_gold: ClassVar[bool] = True
-    shares_prompts: ClassVar[bool] = True
-    answer: ClassVar[str] = "reward_and_truth"
-    tuned_by_model: ClassVar[tuple[str, ...]] = (*TrainingSettings.tuned_by_model, "beta")
+    inputs = Inputs(sections=("model", "rollout", "evaluation", "reward"), needs=("policy",), optional=("reward", SOUP))
+    reward_use = RewardUse(trains_policy=True, measures_gold=True)
+    resources = Resources(shares_prompts=True)
+    evidence = Evidence(answer="reward_and_truth")
     # `staleness` has a maximum at `size=smoke` because it must stay below `iterations`.
-    smoke: ClassVar[dict[str, float]] = {**TrainingSettings.smoke, "iterations": 8, "staleness": 1}
-    smoke_real: ClassVar[dict[str, float]] = {
-        **TrainingSettings.smoke_real,
-        "iterations": 2,
-        "prompts_per_iteration": 8,
-        "batch_size": 8,
-    }
+    by_size = replace(
+        TrainingSettings.by_size,
+        tuned_by_model=(*TrainingSettings.by_size.tuned_by_model, "beta"),
+        smoke={**TrainingSettings.by_size.smoke, "iterations": 8, "staleness": 1},
+        smoke_real={
+            **TrainingSettings.by_size.smoke_real,
+            "iterations": 2,
+            "prompts_per_iteration": 8,
+            "batch_size": 8,
+        },
+    )
     advantages: ClassVar[tuple[str, ...]] = ()
     # Settings that are newer than the first stored results, whose keys must not change.
     keyed_if_set: ClassVar[tuple[str, ...]] = (
@@ -387,17 +387,20 @@ class PPO(OnPolicySettings):
     """
 
     requires: ClassVar[Requirements] = (Capability.TEXT,)  # the critic is a scalar head on a language model
-    tuned_by_model: ClassVar[tuple[str, ...]] = (*OnPolicySettings.tuned_by_model, "critic_lr")
-    smoke: ClassVar[dict[str, float]] = {**OnPolicySettings.smoke, "critic_warmup": 1}
-    at_small_scale: ClassVar[dict[str, Any]] = {
-        **SMALL,
-        "optimizer": "adamw",
-        "lr": 3e-4,
-        "epochs": 2.0,
-        "batch_size": 32,
-        "critic_lr": 1e-3,
-        "beta": 0.4,
-    }
+    by_size = replace(
+        OnPolicySettings.by_size,
+        tuned_by_model=(*OnPolicySettings.by_size.tuned_by_model, "critic_lr"),
+        smoke={**OnPolicySettings.by_size.smoke, "critic_warmup": 1},
+        small_scale={
+            **SMALL,
+            "optimizer": "adamw",
+            "lr": 3e-4,
+            "epochs": 2.0,
+            "batch_size": 32,
+            "critic_lr": 1e-3,
+            "beta": 0.4,
+        },
+    )
     advantages: ClassVar[tuple[str, ...]] = ("gae",)
     epochs: float = 4.0
     advantage: str = "gae"
@@ -479,13 +482,16 @@ class GRPO(OnPolicySettings):
     """
 
     advantages: ClassVar[tuple[str, ...]] = ("grpo", "rloo", "remax", "dr_grpo", "canon")
-    at_small_scale: ClassVar[dict[str, Any]] = {
-        **SMALL,
-        "optimizer": "adamw",
-        "lr": 3e-4,
-        "batch_size": 64,
-        "beta": 1.0,
-    }
+    by_size = replace(
+        OnPolicySettings.by_size,
+        small_scale={
+            **SMALL,
+            "optimizer": "adamw",
+            "lr": 3e-4,
+            "batch_size": 64,
+            "beta": 1.0,
+        },
+    )
     beta: float = 0.04
     advantage: str = "grpo"
     prompts_per_iteration: int = 16

@@ -174,7 +174,7 @@ class PreferenceAlgorithm(Algorithm):
         # The evaluator compares with DPO's optimum at this beta; other losses have a different optimum.
         beta = settings.beta if self.objective.dpo_optimum else None
         # One-pass DPO may train while another process still builds its reward model, which is loaded when evaluating.
-        reward = None if "reward" in settings.late_needs else build_reward(run)
+        reward = None if "reward" in settings.inputs.late else build_reward(run)
         self.evaluator = Evaluator(run, self.reference, self.encoder, reward, beta, self.max_length)
 
     def frozen_modules(self) -> list[nn.Module]:

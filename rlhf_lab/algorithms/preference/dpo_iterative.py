@@ -81,8 +81,8 @@ class IteratedDPO(PreferenceAlgorithm):
         if baseline:
             self.run.await_need("baseline")
             model = load_policy(baseline, self.run.config.model, device=self.run.device)
-            self.evaluator.evaluate(self.settings.baseline_policy, model)
-        first = (SOUP_NAME, REFERENCE_NAME, self.settings.baseline_policy)
+            self.evaluator.evaluate(self.settings.evidence.baseline_policy, model)
+        first = (SOUP_NAME, REFERENCE_NAME, self.settings.evidence.baseline_policy)
         order = {name: index for index, name in enumerate(first)}
         policies = sorted(self.evaluator.policies, key=lambda p: order.get(p["name"], len(first)))
         # the policy of a round was trained on the samples of that many rounds

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import Ge, Gt, Le, Lt
+from rlhf_lab.core.ranges import BySize, Ge, Gt, Le, Lt
 from rlhf_lab.training.settings import (
     SMALL,
     SOUP,
-    ModelCopies,
     StageSettings,
     TrainingSettings,
     policy_and_reference,
     soup_vocabulary,
     unjudged_steps,
 )
+from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Outputs, Resources, RewardUse
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -83,9 +83,10 @@ class PreferenceSettings(TrainingSettings):
 
     requires: ClassVar[Requirements] = (Capability.PAIRS,)
     keyed_if_set: ClassVar[tuple[str, ...]] = ("logps",)
-    shares_prompts: ClassVar[bool] = True  # both responses of a pair have the same prompt
-    chance_metric: ClassVar[str] = "implicit_accuracy"
-    tuned_by_model: ClassVar[tuple[str, ...]] = (*TrainingSettings.tuned_by_model, "beta")
+    # both responses of a pair have the same prompt
+    resources = Resources(shares_prompts=True)
+    evidence = Evidence(chance_metric="implicit_accuracy")
+    by_size = replace(TrainingSettings.by_size, tuned_by_model=(*TrainingSettings.by_size.tuned_by_model, "beta"))
     lr: float = 5e-7
     beta: Annotated[float, Gt(0, hint="try 0.1")] = 0.1
     loss: Literal[
@@ -174,23 +175,28 @@ class DPO(PreferenceSettings):
         selection: selection of the training pairs among them; margins come from `needs.margins`.
     """
 
-    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("reward", "margins", SOUP)
-    late_needs: ClassVar[tuple[str, ...]] = ("reward", "gold")  # only evaluations read them
-    measures_gold: ClassVar[bool] = True
-    data_roles: ClassVar[tuple[str, ...]] = ("margins",)
-    corpus_suffices: ClassVar[bool] = True
-    loss_falls: ClassVar[bool] = True
-    answer: ClassVar[str] = "against_reference"
-    at_small_scale: ClassVar[dict[str, Any]] = {
-        **SMALL,
-        "optimizer": "adamw",
-        "lr": 1e-4,
-        "epochs": 0.5,
-        "batch_size": 32,
-        "beta": 0.3,
-    }
+    # only evaluations read the late roles
+    inputs = Inputs(
+        sections=("model", "rollout", "evaluation", "reward"),
+        needs=("policy",),
+        optional=("reward", "margins", SOUP),
+        late=("reward", "gold"),
+        directories=("margins",),
+        corpus_suffices=True,
+    )
+    reward_use = RewardUse(measures_gold=True)
+    evidence = replace(PreferenceSettings.evidence, loss_falls=True, answer="against_reference")
+    by_size = replace(
+        PreferenceSettings.by_size,
+        small_scale={
+            **SMALL,
+            "optimizer": "adamw",
+            "lr": 1e-4,
+            "epochs": 0.5,
+            "batch_size": 32,
+            "beta": 0.3,
+        },
+    )
     max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 0
     selection: Selection = field(default_factory=Selection)
 
@@ -243,16 +249,15 @@ class StepPairs(StageSettings):
             the chosen one then needs a right answer.
     """
 
-    makes_model: ClassVar[bool] = False
-    makes_rows: ClassVar[str] = "pairs"
-    is_distributed: ClassVar[bool] = False
-    compares_policies: ClassVar[bool] = False
+    inputs = Inputs(sections=("model", "rollout"), needs=("policy",))
+    outputs = Outputs(model=False, rows="pairs")
+    resources = Resources(distributed=False)
+    evidence = Evidence(compares_policies=False, answer="pairs_of_steps")
+    by_size = BySize(
+        smoke={"problems": 400, "solutions": 2, "rollouts": 2},
+        smoke_real={"problems": 8, "solutions": 1, "alternatives": 2},
+    )
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS, Capability.SINGLE_TURN)
-    uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    answer: ClassVar[str] = "pairs_of_steps"
-    smoke: ClassVar[dict[str, float]] = {"problems": 400, "solutions": 2, "rollouts": 2}
-    smoke_real: ClassVar[dict[str, float]] = {"problems": 8, "solutions": 1, "alternatives": 2}
     problems: Annotated[int, Ge(1)] = 2000
     solutions: Annotated[int, Ge(1)] = 2
     alternatives: Annotated[int, Ge(1)] = 8
@@ -298,24 +303,27 @@ class IterativeDPO(PreferenceSettings):
             responses and that of the previous round's policy (arXiv:2410.12735); `none` leaves them unweighted.
     """
 
-    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("reward", "baseline", SOUP)
-    reads_reward: ClassVar[bool] = True
-    late_needs: ClassVar[tuple[str, ...]] = ("baseline",)
-    baseline_policy: ClassVar[str] = "one-pass DPO"
-    measures_gold: ClassVar[bool] = True
+    inputs = Inputs(
+        sections=("model", "rollout", "evaluation", "reward"),
+        needs=("policy",),
+        optional=("reward", "baseline", SOUP),
+        late=("baseline",),
+    )
+    reward_use = RewardUse(scores=True, measures_gold=True)
+    evidence = replace(PreferenceSettings.evidence, baseline_policy="one-pass DPO", answer="against_one_pass")
+    by_size = replace(
+        PreferenceSettings.by_size,
+        small_scale={
+            **SMALL,
+            "optimizer": "adamw",
+            "lr": 5e-5,
+            "batch_size": 32,
+            "beta": 0.3,
+        },
+        smoke={"rounds": 2, "prompts_per_round": 96},
+        smoke_real={**TrainingSettings.by_size.smoke_real, "prompts_per_round": 2},
+    )
     requires: ClassVar[Requirements] = (Capability.PAIRS, Capability.SINGLE_TURN)
-    answer: ClassVar[str] = "against_one_pass"
-    at_small_scale: ClassVar[dict[str, Any]] = {
-        **SMALL,
-        "optimizer": "adamw",
-        "lr": 5e-5,
-        "batch_size": 32,
-        "beta": 0.3,
-    }
-    smoke: ClassVar[dict[str, float]] = {"rounds": 2, "prompts_per_round": 96}
-    smoke_real: ClassVar[dict[str, float]] = {**TrainingSettings.smoke_real, "prompts_per_round": 2}
     final_lr_fraction: float = 1.0
     rounds: Annotated[int, Ge(1)] = 3
     prompts_per_round: Annotated[int, Ge(1)] = 700

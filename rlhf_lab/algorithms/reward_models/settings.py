@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
 from rlhf_lab.config.registry import kind_of, register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Finite, Ge, Gt, Le, Lt, NotEmpty
-from rlhf_lab.training.settings import SMALL, ModelCopies, TrainingSettings, unjudged_steps
+from rlhf_lab.training.settings import SMALL, TrainingSettings, unjudged_steps
+from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Resources, RewardUse
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -38,22 +39,22 @@ class StepSettings(TrainingSettings):
 
     keyed_if_set: ClassVar[tuple[str, ...]] = ("tools",)
 
-    uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    inputs = Inputs(sections=("model", "rollout"), needs=("policy",))
+    resources = Resources(adds_head=True)
+    evidence = Evidence(loss_falls=True, chance_metric="auroc/planted", answer="steps")
+    by_size = replace(
+        TrainingSettings.by_size,
+        small_scale={
+            **SMALL,
+            "lr": 1e-2,
+            "muon_lr": 5e-3,
+            "epochs": 6.0,
+            "batch_size": 32,
+        },
+        smoke={**TrainingSettings.by_size.smoke, "problems": 200, "trajectories": 2},
+        smoke_real={**TrainingSettings.by_size.smoke_real, "problems": 8, "trajectories": 1},
+    )
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS, Capability.SINGLE_TURN)
-    adds_head: ClassVar[bool] = True
-    loss_falls: ClassVar[bool] = True
-    chance_metric: ClassVar[str] = "auroc/planted"
-    answer: ClassVar[str] = "steps"
-    at_small_scale: ClassVar[dict[str, Any]] = {
-        **SMALL,
-        "lr": 1e-2,
-        "muon_lr": 5e-3,
-        "epochs": 6.0,
-        "batch_size": 32,
-    }
-    smoke: ClassVar[dict[str, float]] = {**TrainingSettings.smoke, "problems": 200, "trajectories": 2}
-    smoke_real: ClassVar[dict[str, float]] = {**TrainingSettings.smoke_real, "problems": 8, "trajectories": 1}
     problems: Annotated[int, Ge(1)] = 3000
     trajectories: Annotated[int, Ge(0)] = 3
     demonstrations: bool = True
@@ -105,8 +106,8 @@ class ProcessModel(StepSettings):
             1 if at least one does (arXiv:2312.08935, eq. 3 and 4).
     """
 
-    smoke: ClassVar[dict[str, float]] = {**StepSettings.smoke, "rollouts": 2}
-    optional_needs: ClassVar[tuple[str, ...]] = ("judge",)
+    inputs = replace(StepSettings.inputs, optional=("judge",))
+    by_size = replace(StepSettings.by_size, smoke={**StepSettings.by_size.smoke, "rollouts": 2})
     labels: Literal["auto", "annotated", "perturbed", "monte_carlo", "consensus"] = "auto"
     up_to_first_error: bool = True
     rollouts: Annotated[int, Ge(1)] = 4
@@ -186,23 +187,26 @@ class RewardModel(TrainingSettings):
     """
 
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.PAIRS, Capability.SINGLE_TURN)
-    uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("margins", "attempts", *OTHER_POLICIES)
-    data_roles: ClassVar[tuple[str, ...]] = ("margins", "attempts")
-    reseeded_roles: ClassVar[tuple[str, ...]] = OTHER_POLICIES
-    measures_gold: ClassVar[bool] = True
-    adds_head: ClassVar[bool] = True
-    loss_falls: ClassVar[bool] = True
-    chance_metric: ClassVar[str] = "accuracy"
-    answer: ClassVar[str] = "pair_ranking"
-    at_small_scale: ClassVar[dict[str, Any]] = {
-        **SMALL,
-        "lr": 1e-2,
-        "muon_lr": 5e-3,
-        "batch_size": 32,
-    }
-    smoke_real: ClassVar[dict[str, float]] = {**TrainingSettings.smoke_real, "members": 2}
+    inputs = Inputs(
+        sections=("model", "rollout"),
+        needs=("policy",),
+        optional=("margins", "attempts", *OTHER_POLICIES),
+        directories=("margins", "attempts"),
+        reseeded=OTHER_POLICIES,
+    )
+    reward_use = RewardUse(measures_gold=True)
+    resources = Resources(adds_head=True)
+    evidence = Evidence(loss_falls=True, chance_metric="accuracy", answer="pair_ranking")
+    by_size = replace(
+        TrainingSettings.by_size,
+        small_scale={
+            **SMALL,
+            "lr": 1e-2,
+            "muon_lr": 5e-3,
+            "batch_size": 32,
+        },
+        smoke_real={**TrainingSettings.by_size.smoke_real, "members": 2},
+    )
     # Loss on pairs.
     context: Literal["conversation", "last_turn"] = "conversation"
     centering: Annotated[float, Ge(0)] = 0.001
@@ -290,15 +294,15 @@ class RubricRM(TrainingSettings):
     """
 
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.PAIRS, Capability.SINGLE_TURN)
-    uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("margins", "grades")
-    data_roles: ClassVar[tuple[str, ...]] = ("margins", "grades")
-    adds_head: ClassVar[bool] = True
-    loss_falls: ClassVar[bool] = True
-    chance_metric: ClassVar[str] = "accuracy"
-    answer: ClassVar[str] = "pair_ranking"
-    at_small_scale: ClassVar[dict[str, Any]] = {**SMALL, "lr": 1e-2, "muon_lr": 5e-3, "batch_size": 32}
+    inputs = Inputs(
+        sections=("model", "rollout"),
+        needs=("policy",),
+        optional=("margins", "grades"),
+        directories=("margins", "grades"),
+    )
+    resources = Resources(adds_head=True)
+    evidence = Evidence(loss_falls=True, chance_metric="accuracy", answer="pair_ranking")
+    by_size = replace(TrainingSettings.by_size, small_scale={**SMALL, "lr": 1e-2, "muon_lr": 5e-3, "batch_size": 32})
     target: Literal["scalar", "attributes"] = "scalar"
     weights: dict[str, Annotated[float, Finite()]] | None = None
     on_policy_fraction: Annotated[float, Ge(0), Lt(1)] = 0.25

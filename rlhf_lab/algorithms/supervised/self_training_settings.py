@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.ranges import Finite, Ge, Gt, NotEmpty
-from rlhf_lab.training.settings import SMALL, ModelCopies, TrainingSettings, policy_and_reference
+from rlhf_lab.training.settings import SMALL, TrainingSettings, policy_and_reference
+from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, RewardUse
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -35,25 +36,29 @@ class SelfTraining(TrainingSettings):
         target: number of distinct right solutions per prompt that the balance score counts as enough.
     """
 
-    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
+    # recipes name the role `reward`, but the reward may need no model
+    inputs = Inputs(
+        sections=("model", "rollout", "evaluation", "reward"), needs=("policy",), optional=("reward", "prm")
+    )
+    reward_use = RewardUse(scores=True)
+    evidence = Evidence(answer="reward_and_truth")
+    by_size = replace(
+        TrainingSettings.by_size,
+        small_scale={**SMALL, "lr": 2e-3, "muon_lr": 1e-3, "batch_size": 16},
+        smoke={
+            "rounds": 2,
+            "prompts_per_round": 96,
+            "probe_prompts": 32,
+            "steps_per_round": 10,
+        },
+        smoke_real={
+            **TrainingSettings.by_size.smoke_real,
+            "prompts_per_round": 4,
+            "probe_prompts": 2,
+            "steps_per_round": 2,
+        },
+    )
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS, Capability.SINGLE_TURN)
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("reward", "prm")  # a recipe names it, and the reward may be another
-    reads_reward: ClassVar[bool] = True
-    answer: ClassVar[str] = "reward_and_truth"
-    at_small_scale: ClassVar[dict[str, Any]] = {**SMALL, "lr": 2e-3, "muon_lr": 1e-3, "batch_size": 16}
-    smoke: ClassVar[dict[str, float]] = {
-        "rounds": 2,
-        "prompts_per_round": 96,
-        "probe_prompts": 32,
-        "steps_per_round": 10,
-    }
-    smoke_real: ClassVar[dict[str, float]] = {
-        **TrainingSettings.smoke_real,
-        "prompts_per_round": 4,
-        "probe_prompts": 2,
-        "steps_per_round": 2,
-    }
     final_lr_fraction: float = 1.0  # late rounds can still learn
     rounds: Annotated[int, Ge(1)] = 3
     prompts_per_round: Annotated[int, Ge(1)] = 1000

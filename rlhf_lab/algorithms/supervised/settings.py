@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.ranges import Ge
 from rlhf_lab.core.types import Pair
 from rlhf_lab.training.settings import SMALL, TrainingSettings
+from rlhf_lab.training.stage_spec import Evidence, Inputs
 
 
 @register("algorithm", "sft")
@@ -27,17 +28,19 @@ class SFT(TrainingSettings):
     """
 
     requires: ClassVar[Requirements] = (Capability.DEMONSTRATIONS,)
-    optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    loss_falls: ClassVar[bool] = True
+    inputs = Inputs(optional=("policy",))
+    evidence = Evidence(loss_falls=True, answer="heldout_loss")
+    by_size = replace(
+        TrainingSettings.by_size,
+        small_scale={
+            **SMALL,
+            "lr": 2e-2,
+            "muon_lr": 1e-2,
+            "epochs": 2.0,
+            "batch_size": 16,
+        },
+    )
     keyed_if_set: ClassVar[tuple[str, ...]] = ("only_correct", "order")
-    answer: ClassVar[str] = "heldout_loss"
-    at_small_scale: ClassVar[dict[str, Any]] = {
-        **SMALL,
-        "lr": 2e-2,
-        "muon_lr": 1e-2,
-        "epochs": 2.0,
-        "batch_size": 16,
-    }
     lr: float = 2e-5
     epochs: float = 3.0
     assistant_turns: Literal["last", "all"] | None = None

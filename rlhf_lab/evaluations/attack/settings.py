@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
-from rlhf_lab.core.ranges import Finite, Ge
+from rlhf_lab.core.ranges import BySize, Finite, Ge
 from rlhf_lab.evaluations.settings import EvaluationSettings, further_roles
-from rlhf_lab.training.settings import ModelCopies
+from rlhf_lab.training.stage_spec import ModelCopies, Resources
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -40,13 +40,12 @@ class Attack(EvaluationSettings):
         max_gain: maximum attack gain; above it the exit status is 1. null always passes.
     """
 
-    reads_reward: ClassVar[bool] = True
-    any_needs: ClassVar[bool] = True
-    optional_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
+    inputs = replace(EvaluationSettings.inputs, any_policies=True, optional=("policy", "reward"))
+    reward_use = replace(EvaluationSettings.reward_use, scores=True)
+    resources = Resources(distributed=False)
+    evidence = replace(EvaluationSettings.evidence, answer="attacked")
+    by_size = BySize(smoke={"samples": 2, "rounds": 2, "candidates": 4})
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.SINGLE_TURN)
-    is_distributed: ClassVar[bool] = False
-    answer: ClassVar[str] = "attacked"
-    smoke: ClassVar[dict[str, float]] = {"samples": 2, "rounds": 2, "candidates": 4}
     samples: Annotated[int, Ge(2, hint="two or more set the scale")] = 4
     rounds: Annotated[int, Ge(0, hint="0 tries only the fixed exploits")] = 8
     candidates: Annotated[int, Ge(1)] = 10
@@ -59,7 +58,7 @@ class Attack(EvaluationSettings):
 
     def trained_roles(self, config: Config) -> list[str]:
         """Return the roles of policies that were trained on the reward, in the order written."""
-        return further_roles(config, ("policy", *self.optional_needs))
+        return further_roles(config, ("policy", *self.inputs.optional))
 
     def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
         remedy = "there is no KL between them; name policies that were trained from needs.policy"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from rlhf_lab.config.registry import register
@@ -25,11 +25,14 @@ class EvalSuite(EvaluationSettings):
         suite: file of the suite, or `world` or `domain`, the built-in suites for data=mini_hh.
     """
 
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("reward", "safety", "comparison")
-    data_roles: ClassVar[tuple[str, ...]] = ("safety", "comparison")
+    inputs = replace(
+        EvaluationSettings.inputs,
+        needs=("policy",),
+        optional=("reward", "safety", "comparison"),
+        directories=("safety", "comparison"),
+    )
+    evidence = replace(EvaluationSettings.evidence, answer="golden_sets")
     requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
-    answer: ClassVar[str] = "golden_sets"
     suite: str = "world"
 
     @property

@@ -274,7 +274,7 @@ def _evaluation(view: View) -> list[str]:
         lines.append("")
     if len(lines) == 2:  # only the heading
         return [*lines, "The run has no measurements on held-out data."]
-    clusters = view.provenance.algorithm_class.clusters
+    clusters = view.provenance.algorithm_class.evidence.clusters
     lines.append(
         f"Means with 95 % intervals, clustered by {clusters.name}. The intervals cover other {clusters.plural}, "
         "but not other training runs."
@@ -299,7 +299,7 @@ def _policy_table(view: View, policies: Sequence[EvaluatedPolicy]) -> list[str]:
         lines.append(f"| {title} | {' | '.join(cells)} |")
     counts = ""
     if size:
-        plural = view.provenance.algorithm_class.clusters.plural
+        plural = view.provenance.algorithm_class.evidence.clusters.plural
         counts = f" Per policy: {size[0]} responses to {size[1]} held-out {plural}; different counts follow a number."
     note = f"The last column is the published model; the first is its starting point.{counts}"
     return [*lines, "", note, ""]

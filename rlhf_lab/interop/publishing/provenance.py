@@ -165,7 +165,7 @@ class PublishedModel:
                 continue
             if value != defaults.get(name) or name in ALWAYS_TOLD:
                 stated[f"algorithm.{name}"] = value
-        if "rollout" in self.algorithm_class.uses:
+        if "rollout" in self.algorithm_class.inputs.sections:
             rollout = self._section("rollout")
             stated |= _selected("rollout", rollout, ("temperature", "max_new_tokens"))
         lora = self._section("model").get("lora") or {}
@@ -189,7 +189,7 @@ def _reward_terms_of(run: StoredRun) -> list[str]:
     kind = (run.settings.get("algorithm") or {}).get("kind")
     algorithm: Any = registry.settings_class("algorithm", str(kind))
     # Iterative DPO does not maximise the reward but ranks its samples by it, which also counts as training on it.
-    if not (algorithm.trains_on_reward or algorithm.reads_reward):
+    if not (algorithm.reward_use.trains_policy or algorithm.reward_use.scores):
         return []
     reward = run.settings.get("reward") or {}
     weights = reward.get("weights")

@@ -34,7 +34,8 @@ from rlhf_lab.statistics.inference import (
     paired_difference,
     unpaired_difference,
 )
-from rlhf_lab.training.settings import ClusterUnit, StageSettings
+from rlhf_lab.training.settings import StageSettings
+from rlhf_lab.training.stage_spec import ClusterUnit
 
 LEAST_SHARED = 2
 """Minimum number of shared prompts for a paired test, because a standard deviation needs two differences."""
@@ -64,8 +65,8 @@ class Side:
     @property
     def clusters(self) -> ClusterUnit:
         """Unit by which intervals are clustered: that of the run's stage, if the rows of the run have it."""
-        unit = stage_settings(self.run).clusters
-        return unit if unit.column in self.run.evaluation else StageSettings.clusters
+        unit = stage_settings(self.run).evidence.clusters
+        return unit if unit.column in self.run.evaluation else StageSettings.evidence.clusters
 
     @property
     def responses(self) -> pd.DataFrame:
@@ -173,7 +174,7 @@ def run_differences(a: Side, b: Side) -> list[Difference]:
 
 def cluster_unit(a: Side, b: Side) -> ClusterUnit:
     """Return the unit by which intervals of both sides are clustered: the common unit, else the prompt."""
-    return a.clusters if a.clusters == b.clusters else StageSettings.clusters
+    return a.clusters if a.clusters == b.clusters else StageSettings.evidence.clusters
 
 
 def _metric_values(rows: pd.DataFrame, metric: str, column: str) -> pd.DataFrame:

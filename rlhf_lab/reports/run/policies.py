@@ -36,7 +36,7 @@ def policies(run: StoredRun) -> PageSection:
     columns, rows = policy_table(run)
     note, table = "", None
     if rows:
-        note = f"Mean with 95 % interval, clustered by {stage_settings(run).clusters.name}. {OWN_SIZE}"
+        note = f"Mean with 95 % interval, clustered by {stage_settings(run).evidence.clusters.name}. {OWN_SIZE}"
         if not run.has_gold:
             note += " No gold reward: these data have no known gold, and needs.gold names no model."
         headings = ["policy", term(_size_heading(run))]
@@ -85,7 +85,7 @@ def policy_table(run: StoredRun) -> tuple[list[tuple[str, str]], list[tuple[str,
 
 def _size_heading(run: StoredRun) -> str:
     """Return the heading of the column with counts."""
-    return f"n / {stage_settings(run).clusters.plural}"
+    return f"n / {stage_settings(run).evidence.clusters.plural}"
 
 
 def gains(run: StoredRun) -> PageSection | None:
@@ -141,7 +141,7 @@ def run_markdown(run: StoredRun) -> str:
     headings = ["policy", _size_heading(run), *(title for title, _ in columns)]
     lines += [markdown_row(headings), markdown_row(["---"] * 2 + ["---:"] * len(columns))]
     lines += [markdown_row(row) for row in rows]
-    lines += ["", f"Means with 95 % intervals clustered by {stage_settings(run).clusters.name}. {OWN_SIZE}"]
+    lines += ["", f"Means with 95 % intervals clustered by {stage_settings(run).evidence.clusters.name}. {OWN_SIZE}"]
     if gain_rows := gain_table(run):
         lines += ["", f"## {_gain_title(run)}", ""]
         lines += [markdown_row(GAIN_HEADINGS), markdown_row(["---"] * 2 + ["---:"] * 4)]

@@ -76,5 +76,5 @@ def code_files(config: Config) -> list[Path]:
 
 def _functions(config: Config) -> list[PythonCallable]:
     # An algorithm that does not use the reward never calls its functions.
-    terms = config.reward.terms.values() if "reward" in config.algorithm.uses else ()
+    terms = config.reward.terms.values() if "reward" in config.algorithm.inputs.sections else ()
     return [term for term in terms if isinstance(term, PythonCallable)]

@@ -46,7 +46,7 @@ def run_side_by_side(checked: root.Config, devices: int) -> int:
     """Return the number of processes that train the stage together: those of a launcher, else those of a machine with
     `devices` GPUs; 1 if the work is not split."""
     settings = checked.sharding
-    if registry.kind_of("sharding", settings) == "none" or not checked.algorithm.is_distributed:
+    if registry.kind_of("sharding", settings) == "none" or not checked.algorithm.resources.distributed:
         return 1
     launched = ranks.launched()
     return launched if launched > 1 else settings.processes or max(devices, 1)

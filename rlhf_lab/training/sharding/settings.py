@@ -143,7 +143,7 @@ def _sharding_problems(config: Config) -> list[str]:
 def _reference_problems(config: Config) -> list[str]:
     """Return the reasons why a reference cannot be stored as configured next to a fully trained policy."""
     holds_reference = any(model.reference for model in config.algorithm.model_copies(adapter=False))
-    if config.model.lora.rank or not holds_reference or not config.algorithm.makes_model:
+    if config.model.lora.rank or not holds_reference or not config.algorithm.outputs.model:
         return []
     stored = config.model.stored("reference")
     if stored == "float32" or (stored == "bfloat16" and config.runtime.dtype == "bfloat16"):

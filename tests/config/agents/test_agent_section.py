@@ -9,6 +9,7 @@ from rlhf_lab.algorithms.supervised.settings import SFT
 from rlhf_lab.config import check, compose, root
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.stages import preflight
+from rlhf_lab.training.stage_spec import Inputs
 
 SERVICE = ("agent.llm=openai_compatible", "agent.service.base_url=http://127.0.0.1:9/v1")
 
@@ -16,7 +17,7 @@ SERVICE = ("agent.llm=openai_compatible", "agent.service.base_url=http://127.0.0
 @pytest.fixture
 def running_agents(monkeypatch):
     """sft as a stage that runs agents, and may have a policy for them."""
-    monkeypatch.setattr(SFT, "uses", ("model", "agent"))
+    monkeypatch.setattr(SFT, "inputs", Inputs(sections=("model", "agent")))
 
 
 def key(*overrides: str) -> str:

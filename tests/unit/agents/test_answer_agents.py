@@ -53,7 +53,7 @@ def test_several_agents_sets_and_differences():
 
 def test_the_defaults_are_the_36_tasks():
     settings = AgentBench()
-    assert settings.tasks == ("mini",) and len(settings.categories) == 3 and "agent" in settings.uses
+    assert settings.tasks == ("mini",) and len(settings.categories) == 3 and "agent" in settings.inputs.sections
 
 
 def test_settings_that_cannot_work_are_refused_together():

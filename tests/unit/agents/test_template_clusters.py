@@ -36,8 +36,8 @@ def write_run(directory: Path, kind: str, **success: tuple[int, ...]) -> Path:
 
 @pytest.mark.parametrize("settings", [AgentBench, CodeBench, Gaia])
 def test_every_stage_of_agents_clusters_by_template(settings):
-    assert settings.clusters is AgentStage.clusters
-    assert StageSettings.clusters.column == "prompt_id"
+    assert settings.evidence.clusters is AgentStage.evidence.clusters
+    assert StageSettings.evidence.clusters.column == "prompt_id"
 
 
 def test_two_agents_of_a_run_are_compared_by_template(tmp_path):

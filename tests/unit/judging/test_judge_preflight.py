@@ -6,6 +6,7 @@ import pytest
 from support import planned
 
 from rlhf_lab.stages import preflight
+from rlhf_lab.training.stage_spec import RewardUse
 
 
 def problems(recipe: str, *overrides: str) -> str:
@@ -17,7 +18,7 @@ def asks_judge(monkeypatch):
     """Supervised learning as a stage that asks the judge."""
     from rlhf_lab.algorithms.supervised.settings import SFT
 
-    monkeypatch.setattr(SFT, "asks_judge", True)
+    monkeypatch.setattr(SFT, "reward_use", RewardUse(asks_judge=True))
 
 
 def test_a_judge_without_key_price_or_library(monkeypatch, asks_judge):

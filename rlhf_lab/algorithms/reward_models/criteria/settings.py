@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import Ge, Lt
-from rlhf_lab.training.settings import ModelCopies, StageSettings
+from rlhf_lab.core.ranges import BySize, Ge, Lt
+from rlhf_lab.training.settings import StageSettings
+from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Outputs, Resources
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -40,16 +41,12 @@ class CriteriaRewardSettings(StageSettings):
         heldout_pairs: maximum number of held-out pairs, from the start.
     """
 
-    uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
-    optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    inputs = Inputs(sections=("model", "rollout"), optional=("policy",))
+    outputs = Outputs(model=False)
+    resources = Resources(distributed=False)
+    evidence = Evidence(compares_policies=False, chance_metric="accuracy", answer="pair_ranking")
+    by_size = BySize(smoke={"max_pairs": 200, "heldout_pairs": 60}, smoke_real={"max_pairs": 16, "heldout_pairs": 8})
     requires: ClassVar[Requirements] = (Capability.PAIRS, Capability.SINGLE_TURN)
-    makes_model: ClassVar[bool] = False
-    compares_policies: ClassVar[bool] = False
-    is_distributed: ClassVar[bool] = False
-    chance_metric: ClassVar[str] = "accuracy"
-    answer: ClassVar[str] = "pair_ranking"
-    smoke: ClassVar[dict[str, float]] = {"max_pairs": 200, "heldout_pairs": 60}
-    smoke_real: ClassVar[dict[str, float]] = {"max_pairs": 16, "heldout_pairs": 8}
     design: Literal["hand", "calibrated", "fitted"] = "fitted"
     pairs_from: Literal["corpus", "policy"] = "corpus"
     labels: Literal["annotator", "gold"] = "annotator"

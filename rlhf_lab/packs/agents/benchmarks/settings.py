@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.files import file_digest
-from rlhf_lab.core.ranges import Distinct, Ge, NotEmpty
+from rlhf_lab.core.ranges import BySize, Distinct, Ge, NotEmpty
 from rlhf_lab.evaluations.settings import EvaluationSettings, content_digest
 from rlhf_lab.packs.agents.benchmarks.gaia_settings import GaiaChoices
 from rlhf_lab.packs.agents.benchmarks.web_settings import SearchName, WebChoices
@@ -18,7 +18,7 @@ from rlhf_lab.packs.agents.gaia.mini import PAGES, fixture_digests
 from rlhf_lab.packs.agents.gaia.rows import source_digest
 from rlhf_lab.packs.agents.harness.settings import CodeExecutor
 from rlhf_lab.packs.agents.tools.bench.templates import files_digest
-from rlhf_lab.training.settings import ClusterUnit
+from rlhf_lab.training.stage_spec import ClusterUnit, Resources
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -39,13 +39,17 @@ class AgentStage(EvaluationSettings):
         attempts: number of attempts of each agent at each task. Attempts differ only if the model samples.
     """
 
-    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "agent")
-    optional_needs: ClassVar[tuple[str, ...]] = ("policy", "reference")
-    measures_gold: ClassVar[bool] = False  # the result is whether answers are right, not a gold score
-    calls_reward: ClassVar[bool] = False
-    is_distributed: ClassVar[bool] = False
-    clusters: ClassVar[ClusterUnit] = ClusterUnit("the template of the task", "template", "template")
-    answer: ClassVar[str] = "agents"
+    inputs = replace(
+        EvaluationSettings.inputs, sections=("model", "rollout", "agent"), optional=("policy", "reference")
+    )
+    # the result is whether answers are right, not a gold score
+    reward_use = replace(EvaluationSettings.reward_use, measures_gold=False, loads_models=False)
+    resources = Resources(distributed=False)
+    evidence = replace(
+        EvaluationSettings.evidence,
+        clusters=ClusterUnit("the template of the task", "template", "template"),
+        answer="agents",
+    )
     attempts: Annotated[int, Ge(1)] = 1
 
 
@@ -69,9 +73,9 @@ class AgentBench(AgentStage, WebChoices):
             no web; `own` is the offline web of GAIA-Mini; `tavily`, `brave` and `serper` are live services.
     """
 
-    optional_needs: ClassVar[tuple[str, ...]] = (*AgentStage.optional_needs, "reward")
+    inputs = replace(AgentStage.inputs, optional=(*AgentStage.inputs.optional, "reward"))
     # A smoke run exercises every part of the stage on a few tasks.
-    smoke: ClassVar[dict[str, float]] = {"limit": 6, "siblings": 1, "inject": 4}
+    by_size = BySize(smoke={"limit": 6, "siblings": 1, "inject": 4})
     tasks: Annotated[tuple[TaskSetName, ...], NotEmpty(), Distinct()] = ("mini",)
     categories: Annotated[tuple[Category, ...], NotEmpty(), Distinct()] = ("tool_use", "multi_step", "failure_recovery")
     siblings: Annotated[int, Ge(1)] = 2
@@ -112,9 +116,9 @@ class AgentBench(AgentStage, WebChoices):
 class Gaia(AgentStage, GaiaChoices):
     """Benchmark on GAIA: questions for assistants with tools, scored as on the leaderboard and leniently."""
 
-    tools_run_code: ClassVar[bool] = True
-    digested_paths: ClassVar[tuple[str, ...]] = ("path",)
-    smoke: ClassVar[dict[str, float]] = {"limit": 2}
+    inputs = replace(AgentStage.inputs, digested=("path",))
+    resources = replace(AgentStage.resources, runs_code=True)
+    by_size = BySize(smoke={"limit": 2})
 
     def contents(self) -> dict[str, str]:
         if self.source == "mini":
@@ -140,7 +144,7 @@ class CodeBench(AgentStage):
         rounds_at: numbers of rounds after which the fraction of solved tasks is reported.
     """
 
-    smoke: ClassVar[dict[str, float]] = {"limit": 3}
+    by_size = BySize(smoke={"limit": 3})
     tasks: Literal["own", "data"] = "own"
     tiers: Annotated[tuple[Tier, ...], NotEmpty(), Distinct()] = (1, 2, 3)
     limit: Annotated[int, Ge(0, hint="0 is all")] = 0

@@ -336,7 +336,7 @@ SERVICES = ("anthropic", "openai_compatible")
 
 def runs_agents(config: Config) -> bool:
     """Return True if the stage runs the agents of `agent`."""
-    return "agent" in config.algorithm.uses
+    return "agent" in config.algorithm.inputs.sections
 
 
 def _build_service(llm: Any, values: Any, problems: list[str]) -> Any:

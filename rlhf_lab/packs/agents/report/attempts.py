@@ -261,7 +261,7 @@ def success_dots(run: StoredRun) -> Chart | None:
             named = {policy.name: policy.metrics["success"]}
         for name, value in named.items():
             if value.n:
-                level = Level(name, value, colour=colour, units=AgentStage.clusters.plural)
+                level = Level(name, value, colour=colour, units=AgentStage.evidence.clusters.plural)
                 levels.append(level)
     if not levels:
         return None
@@ -282,7 +282,7 @@ def _agents(run: StoredRun) -> PageSection:
     category_table = ReportTable(categories, _rows(run, by_category)) if by_category else None
     return PageSection(
         "Agents",
-        f"Mean with 95 % interval, clustered by {AgentStage.clusters.name}.",
+        f"Mean with 95 % interval, clustered by {AgentStage.evidence.clusters.name}.",
         table=ReportTable(headings, _rows(run, metrics)),
         template=f"{__package__}:agents.html.j2",
         values={"chart": success_dots(run), "categories": category_table},

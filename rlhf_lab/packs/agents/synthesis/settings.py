@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from rlhf_lab.config import registry
@@ -10,7 +10,7 @@ from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Requirements
 from rlhf_lab.core.ranges import Ge
 from rlhf_lab.packs.judging.synthesis.settings import SynthesisSettings
-from rlhf_lab.training.settings import ModelCopies
+from rlhf_lab.training.stage_spec import ModelCopies
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class AttemptSettings(SynthesisSettings):
     """Base class of the stages that turn attempts at tasks in the environment of the data into training data."""
 
-    asks_judge: ClassVar[bool] = False
+    reward_use = replace(SynthesisSettings.reward_use, asks_judge=False)
     requires: ClassVar[Requirements] = ()
 
     def contradictions(self, config: Config) -> list[str]:
@@ -41,7 +41,7 @@ class PolicyAttemptSettings(AttemptSettings):
         attempts: number of attempts at each task.
     """
 
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    inputs = replace(AttemptSettings.inputs, needs=("policy",))
     prompts: int = 2400
     attempts: Annotated[int, Ge(2, hint="one attempt leaves nothing to choose from")] = 8
 
@@ -65,10 +65,10 @@ class TrajectoryChoices(AttemptSettings):
         only_successes: true leaves out tasks without a successful attempt; false uses their shortest attempt.
     """
 
-    makes_rows: ClassVar[str] = "demonstrations"
-    optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    inputs = replace(AttemptSettings.inputs, optional=("policy",))
+    outputs = replace(AttemptSettings.outputs, rows="demonstrations")
     # A model of this size never succeeds, but later stages of the smoke test need rows.
-    smoke: ClassVar[dict[str, float]] = {**SynthesisSettings.smoke, "only_successes": False}
+    by_size = replace(AttemptSettings.by_size, smoke={**SynthesisSettings.by_size.smoke, "only_successes": False})
     attempts: Annotated[int, Ge(1)] = 4
     only_successes: bool = True
 
@@ -113,7 +113,7 @@ class TeacherTrajectories(TrajectoryChoices):
     used. Attempts are scored as in agent_bench.
     """
 
-    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "agent")
+    inputs = replace(TrajectoryChoices.inputs, sections=("model", "rollout", "agent"))
     attempts: Annotated[int, Ge(1)] = 1
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
@@ -141,11 +141,10 @@ class RewardTrajectories(PolicyAttemptSettings):
     part, so the policy that imitates the rows shows what the reward is worth to an agent.
     """
 
-    makes_rows: ClassVar[str] = "demonstrations"
-    reads_reward: ClassVar[bool] = True
-    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "reward")
-    optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
-    smoke: ClassVar[dict[str, float]] = {**SynthesisSettings.smoke, "attempts": 4}
+    inputs = replace(PolicyAttemptSettings.inputs, sections=("model", "rollout", "reward"), optional=("reward",))
+    outputs = replace(PolicyAttemptSettings.outputs, rows="demonstrations")
+    reward_use = replace(PolicyAttemptSettings.reward_use, scores=True)
+    by_size = replace(PolicyAttemptSettings.by_size, smoke={**SynthesisSettings.by_size.smoke, "attempts": 4})
 
 
 @register("algorithm", "attempt_pairs")
@@ -166,16 +165,19 @@ class AttemptPairs(PolicyAttemptSettings):
         heldout_tasks: number of held-out tasks to attempt; the first ones are used.
     """
 
-    makes_rows: ClassVar[str] = "pairs"
-    answer: ClassVar[str] = "attempts_paired"
+    outputs = replace(PolicyAttemptSettings.outputs, rows="pairs")
+    evidence = replace(PolicyAttemptSettings.evidence, answer="attempts_paired")
     # A model of this size never succeeds, but later stages of the smoke test need pairs.
-    smoke: ClassVar[dict[str, float]] = {
-        **SynthesisSettings.smoke,
-        "attempts": 4,
-        "heldout_tasks": 40,
-        "demonstrate": True,
-    }
-    smoke_real: ClassVar[dict[str, float]] = {**SynthesisSettings.smoke_real, "attempts": 2, "heldout_tasks": 8}
+    by_size = replace(
+        PolicyAttemptSettings.by_size,
+        smoke={
+            **SynthesisSettings.by_size.smoke,
+            "attempts": 4,
+            "heldout_tasks": 40,
+            "demonstrate": True,
+        },
+        smoke_real={**SynthesisSettings.by_size.smoke_real, "attempts": 2, "heldout_tasks": 8},
+    )
     attempts: Annotated[int, Ge(2, hint="a pair needs two attempts")] = 8
     pairs_per_task: Annotated[int, Ge(1)] = 3
     demonstrate: bool = False

@@ -9,7 +9,7 @@ from rlhf_lab.config import schema
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import CheckedSettings, Ge, Le, Lt
+from rlhf_lab.core.ranges import BySize, CheckedSettings, Ge, Le, Lt
 from rlhf_lab.data.settings import WorldSettings
 
 # Repeated here, so that the settings can be read without importing the world.
@@ -68,8 +68,7 @@ class Tools(WorldSettings):
     """
 
     provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS | Capability.TRUE_REWARD
-    smoke: ClassVar[dict[str, int]] = {"train_tasks": 2000, "test_tasks": 20}
-    smoke_real: ClassVar[dict[str, int]] = {"train_tasks": 16, "test_tasks": 16}
+    by_size = BySize(smoke={"train_tasks": 2000, "test_tasks": 20}, smoke_real={"train_tasks": 16, "test_tasks": 16})
     kinds: dict[str, Annotated[float, Ge(0)]] = field(
         default_factory=lambda: {"lookup": 1.0, "chain_2": 2.0, "chain_3": 2.0}
     )

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import Ge, Le, Lt
+from rlhf_lab.core.ranges import BySize, Ge, Le, Lt
 from rlhf_lab.data.settings import WorldSettings
 
 
@@ -35,8 +35,7 @@ class Repairs(WorldSettings):
     """
 
     provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS | Capability.TRUE_REWARD
-    smoke: ClassVar[dict[str, int]] = {"train_tasks": 2000, "test_tasks": 20}
-    smoke_real: ClassVar[dict[str, int]] = {"train_tasks": 16, "test_tasks": 16}
+    by_size = BySize(smoke={"train_tasks": 2000, "test_tasks": 20}, smoke_real={"train_tasks": 16, "test_tasks": 16})
     train_tasks: Annotated[int, Ge(1), Le(10_000_000)] = 24000
     test_tasks: Annotated[int, Ge(1), Le(1_000_000)] = 600
     min_lines: Annotated[int, Ge(2), Le(4)] = 2

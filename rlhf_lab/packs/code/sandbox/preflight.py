@@ -10,7 +10,7 @@ from rlhf_lab.packs.code.sandbox.settings import runs_code
 
 def problems(config: Config) -> list[str]:
     """Return the reasons why the programs of a stage cannot be isolated; empty if the stage runs no programs."""
-    measures_by_running = "rollout" in config.algorithm.uses and getattr(config.verifier, "runs_code", False)
+    measures_by_running = "rollout" in config.algorithm.inputs.sections and getattr(config.verifier, "runs_code", False)
     if not (runs_code(config) or measures_by_running):
         return []
     try:

@@ -53,4 +53,4 @@ def runs_code(config: Config) -> bool:
     components = [settings for _, settings in config.parts()]
     if config.verifier is not None:
         components.append(config.verifier)
-    return config.algorithm.tools_run_code or any(getattr(item, "runs_code", False) for item in components)
+    return config.algorithm.resources.runs_code or any(getattr(item, "runs_code", False) for item in components)

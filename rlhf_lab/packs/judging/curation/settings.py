@@ -13,7 +13,8 @@ from rlhf_lab.core.files import file_digest
 from rlhf_lab.core.ranges import Ge, Gt, Le
 from rlhf_lab.evaluations.settings import content_digest
 from rlhf_lab.evaluations.suite.suite_file import read_suite
-from rlhf_lab.training.settings import ModelCopies, StageSettings
+from rlhf_lab.training.settings import StageSettings
+from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Outputs, Resources
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -42,13 +43,11 @@ class Curate(StageSettings):
         min_words, max_words: minimum and maximum number of words of a chosen response.
     """
 
-    makes_model: ClassVar[bool] = False
-    makes_rows: ClassVar[str] = "pairs"
-    is_distributed: ClassVar[bool] = False
-    compares_policies: ClassVar[bool] = False
+    inputs = Inputs(sections=())
+    outputs = Outputs(model=False, rows="pairs")
+    resources = Resources(distributed=False)
+    evidence = Evidence(compares_policies=False, answer="synthetic_corpus")
     requires: ClassVar[Requirements] = (Capability.PAIRS, Capability.SINGLE_TURN)
-    uses: ClassVar[tuple[str, ...]] = ()
-    answer: ClassVar[str] = "synthetic_corpus"
     against: tuple[Literal["held_out", "safety"], ...] = ("held_out", "safety")
     suite: str = ""
     files: tuple[str, ...] = ()

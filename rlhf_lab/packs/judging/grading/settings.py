@@ -7,8 +7,9 @@ from typing import Annotated, ClassVar
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
-from rlhf_lab.core.ranges import Ge
-from rlhf_lab.training.settings import ModelCopies, StageSettings
+from rlhf_lab.core.ranges import BySize, Ge
+from rlhf_lab.training.settings import StageSettings
+from rlhf_lab.training.stage_spec import Evidence, ModelCopies, Outputs, Resources, RewardUse
 
 
 @register("algorithm", "grade")
@@ -28,14 +29,11 @@ class GradeStage(StageSettings):
     """
 
     requires: ClassVar[Requirements] = (Capability.PAIRS, Capability.SINGLE_TURN)
-    makes_model: ClassVar[bool] = False
-    compares_policies: ClassVar[bool] = False
-    is_distributed: ClassVar[bool] = False
-    asks_judge: ClassVar[bool] = True
-    chance_metric: ClassVar[str] = "label_agreement"
-    answer: ClassVar[str] = "graded_pairs"
-    smoke: ClassVar[dict[str, float]] = {"max_pairs": 200, "heldout_pairs": 50}
-    smoke_real: ClassVar[dict[str, float]] = {"max_pairs": 16, "heldout_pairs": 8}
+    outputs = Outputs(model=False)
+    reward_use = RewardUse(asks_judge=True)
+    resources = Resources(distributed=False)
+    evidence = Evidence(compares_policies=False, chance_metric="label_agreement", answer="graded_pairs")
+    by_size = BySize(smoke={"max_pairs": 200, "heldout_pairs": 50}, smoke_real={"max_pairs": 16, "heldout_pairs": 8})
     rubric: str = ""
     reference: str = ""
     max_tokens: Annotated[int, Ge(1)] = 512

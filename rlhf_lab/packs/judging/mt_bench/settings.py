@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.ranges import Ge
 from rlhf_lab.evaluations.settings import EvaluationSettings, content_digest
-from rlhf_lab.training.settings import ClusterUnit, ModelCopies
+from rlhf_lab.training.stage_spec import ClusterUnit, ModelCopies, Resources
 
 if TYPE_CHECKING:
     from rlhf_lab.training.run_settings import Evaluation
@@ -31,15 +31,16 @@ class MTBench(EvaluationSettings):
         max_tokens: maximum number of tokens of an answer of the judge.
     """
 
-    any_needs: ClassVar[bool] = True
-    measures_gold: ClassVar[bool] = False  # the stage measures grades
-    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation")
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    inputs = replace(
+        EvaluationSettings.inputs, any_policies=True, sections=("model", "rollout", "evaluation"), needs=("policy",)
+    )
+    # the stage measures grades
+    reward_use = replace(EvaluationSettings.reward_use, measures_gold=False, asks_judge=True)
+    resources = Resources(distributed=False)
+    evidence = replace(
+        EvaluationSettings.evidence, clusters=ClusterUnit("question", "question", "prompt_id"), answer="mt_bench"
+    )
     requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
-    is_distributed: ClassVar[bool] = False
-    asks_judge: ClassVar[bool] = True
-    clusters: ClassVar[ClusterUnit] = ClusterUnit("question", "question", "prompt_id")
-    answer: ClassVar[str] = "mt_bench"
     references: str = ""
     max_tokens: Annotated[int, Ge(1)] = 512
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import Distinct, Ge
+from rlhf_lab.core.ranges import BySize, Distinct, Ge
 from rlhf_lab.evaluations.settings import EvaluationSettings, content_digest
-from rlhf_lab.training.settings import ModelCopies
+from rlhf_lab.training.stage_spec import ModelCopies
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -47,14 +47,18 @@ class Safety(EvaluationSettings):
         regressions: regressions.jsonl of an earlier run, with prompts that succeeded once and are sent again.
     """
 
-    any_needs: ClassVar[bool] = True
-    measures_gold: ClassVar[bool] = False  # the evaluation measures harm and refusals
-    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation")
-    required_needs: ClassVar[tuple[str, ...]] = ("reference",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("attacker",)
+    inputs = replace(
+        EvaluationSettings.inputs,
+        any_policies=True,
+        sections=("model", "rollout", "evaluation"),
+        needs=("reference",),
+        optional=("attacker",),
+    )
+    # the evaluation measures harm and refusals
+    reward_use = replace(EvaluationSettings.reward_use, measures_gold=False)
+    evidence = replace(EvaluationSettings.evidence, answer="safety")
+    by_size = BySize(smoke={"attempts": 2})
     requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
-    answer: ClassVar[str] = "safety"
-    smoke: ClassVar[dict[str, float]] = {"attempts": 2}
     # defaults are left out of a run's key, so that runs from before these settings keep theirs
     keyed_if_set: ClassVar[tuple[str, ...]] = ("push_back", "honesty", "canaries", "canary_file")
     source: Literal["auto", "own", "file"] = "auto"
@@ -72,7 +76,7 @@ class Safety(EvaluationSettings):
     regressions: str = ""
 
     @property
-    def asks_judge(self) -> bool:  # type: ignore[override]  # depends on the settings here, on the class elsewhere
+    def asks_judge(self) -> bool:
         return self.classifier == "judge" or (self.attempts > 0 and self.attacker == "judge")
 
     def contents(self) -> dict[str, str]:

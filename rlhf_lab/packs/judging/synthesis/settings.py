@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import ConfigError, Rule
-from rlhf_lab.core.ranges import Ge, Gt, Le
+from rlhf_lab.core.ranges import BySize, Ge, Gt, Le
 from rlhf_lab.packs.judging.synthesis.constitution import constitution_path, content_digest, load_constitution
-from rlhf_lab.training.settings import ModelCopies, StageSettings
+from rlhf_lab.training.settings import StageSettings
+from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Outputs, Resources, RewardUse
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -36,15 +37,13 @@ class SynthesisSettings(StageSettings):
         max_tokens: maximum number of tokens of an answer of the judge.
     """
 
-    makes_model: ClassVar[bool] = False
-    asks_judge: ClassVar[bool] = True
-    is_distributed: ClassVar[bool] = False
+    inputs = Inputs(sections=("model", "rollout"))
+    outputs = Outputs(model=False)
+    reward_use = RewardUse(asks_judge=True)
+    resources = Resources(distributed=False)
+    evidence = Evidence(compares_policies=False, answer="synthetic_corpus")
+    by_size = BySize(smoke={"prompts": 200}, smoke_real={"prompts": 16})
     requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
-    compares_policies: ClassVar[bool] = False
-    uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
-    answer: ClassVar[str] = "synthetic_corpus"
-    smoke: ClassVar[dict[str, float]] = {"prompts": 200}
-    smoke_real: ClassVar[dict[str, float]] = {"prompts": 16}
     prompts: Annotated[int, Ge(1)] = 4000
     max_overlap: Annotated[float, Gt(0), Le(1)] | None = None
     max_words: Annotated[int, Ge(1)] = 400
@@ -70,7 +69,7 @@ class UnderConstitution(SynthesisSettings):
     """
 
     shipped: ClassVar[str] = ""
-    reads_rows: ClassVar[dict[str, str]] = {"prompts": "prompts"}
+    inputs = replace(SynthesisSettings.inputs, rows={"prompts": "prompts"})
     constitution: str = ""
 
     @property
@@ -99,9 +98,8 @@ class CAIPreferences(UnderConstitution):
     """
 
     shipped: ClassVar[str] = "preferences"
-    makes_rows: ClassVar[str] = "pairs"
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("prompts",)
+    inputs = replace(UnderConstitution.inputs, needs=("policy",), optional=("prompts",))
+    outputs = replace(UnderConstitution.outputs, rows="pairs")
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
         return [ModelCopies("policy (samples)")]
@@ -123,8 +121,8 @@ class SyntheticSFT(UnderConstitution):
     """
 
     shipped: ClassVar[str] = "sft"
-    makes_rows: ClassVar[str] = "demonstrations"
-    optional_needs: ClassVar[tuple[str, ...]] = ("policy", "prompts")
+    inputs = replace(UnderConstitution.inputs, optional=("policy", "prompts"))
+    outputs = replace(UnderConstitution.outputs, rows="demonstrations")
     drafts: Literal["teacher", "policy"] = "teacher"
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
@@ -163,9 +161,9 @@ class SelfInstruct(SynthesisSettings):
             if every prompt were accepted.
     """
 
-    makes_rows: ClassVar[str] = "prompts"
-    smoke: ClassVar[dict[str, float]] = {"prompts": 50}
-    uses: ClassVar[tuple[str, ...]] = ("model",)
+    inputs = replace(SynthesisSettings.inputs, sections=("model",))
+    outputs = replace(SynthesisSettings.outputs, rows="prompts")
+    by_size = replace(SynthesisSettings.by_size, smoke={"prompts": 50})
     prompts: int = 500
     seeds: int = 64
     examples: Annotated[int, Ge(1)] = 6

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
-from rlhf_lab.core.ranges import Ge
-from rlhf_lab.training.settings import ModelCopies, StageSettings
+from rlhf_lab.core.ranges import BySize, Ge
+from rlhf_lab.training.settings import StageSettings
+from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Outputs, Resources, RewardUse
 
 if TYPE_CHECKING:
     from rlhf_lab.training.run_settings import Evaluation
@@ -28,17 +29,13 @@ class TTSPreferences(StageSettings):
         samples: number of clips per prompt.
     """
 
-    makes_model: ClassVar[bool] = False
-    makes_rows: ClassVar[str] = "pairs"
-    is_distributed: ClassVar[bool] = False
-    compares_policies: ClassVar[bool] = False
-    reads_reward: ClassVar[bool] = True
+    inputs = Inputs(sections=("model", "rollout", "reward"), needs=("policy",), optional=("reward",))
+    outputs = Outputs(model=False, rows="pairs")
+    reward_use = RewardUse(scores=True)
+    resources = Resources(distributed=False)
+    evidence = Evidence(compares_policies=False, answer="preference_clips")
+    by_size = BySize(smoke={"texts_per_category": 1})
     requires: ClassVar[Requirements] = (Capability.AUDIO, Capability.SINGLE_TURN)
-    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "reward")
-    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
-    answer: ClassVar[str] = "preference_clips"
-    smoke: ClassVar[dict[str, float]] = {"texts_per_category": 1}
     texts_per_category: Annotated[int, Ge(1)] = 5
     samples: Annotated[int, Ge(2, hint="the best and the worst clip make a pair")] = 4
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -11,11 +11,12 @@ from rlhf_lab.config import schema
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import ConfigError, Rule
-from rlhf_lab.core.ranges import Distinct, Ge, Gt, Lt, NotEmpty
+from rlhf_lab.core.ranges import BySize, Distinct, Ge, Gt, Lt, NotEmpty
 from rlhf_lab.core.user_code import files_behind, names_object
 from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.packs.speech.rewards.settings import DNSMOS, FEATURES, HAND_WEIGHTS
-from rlhf_lab.training.settings import ModelCopies, StageSettings
+from rlhf_lab.training.settings import StageSettings
+from rlhf_lab.training.stage_spec import Evidence, ModelCopies, Outputs, Resources
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -29,9 +30,9 @@ class ListeningStage(StageSettings):
     """Settings of a stage that works on the clips of preference pairs and loads no language model."""
 
     requires: ClassVar[Requirements] = (Capability.AUDIO, Capability.PAIRS, Capability.SINGLE_TURN)
-    makes_model: ClassVar[bool] = False
-    compares_policies: ClassVar[bool] = False
-    is_distributed: ClassVar[bool] = False
+    outputs = Outputs(model=False)
+    resources = Resources(distributed=False)
+    evidence = Evidence(compares_policies=False)
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
         return []
@@ -57,8 +58,7 @@ class PairwiseReward(ListeningStage):
             pairs.
     """
 
-    chance_metric: ClassVar[str] = "accuracy"
-    answer: ClassVar[str] = "pair_ranking"
+    evidence = replace(ListeningStage.evidence, chance_metric="accuracy", answer="pair_ranking")
     max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 1500
     heldout_pairs: Annotated[int, Ge(2)] = 500
     epochs: Annotated[float, Gt(0)] = 30.0
@@ -91,8 +91,7 @@ class AcousticReward(PairwiseReward):
         hidden: number of hidden units; 0 is a linear model.
     """
 
-    smoke: ClassVar[dict[str, float]] = {"max_pairs": 200, "heldout_pairs": 60}
-    smoke_real: ClassVar[dict[str, float]] = {"max_pairs": 16, "heldout_pairs": 8}
+    by_size = BySize(smoke={"max_pairs": 200, "heldout_pairs": 60}, smoke_real={"max_pairs": 16, "heldout_pairs": 8})
     features: str | Annotated[tuple[str, ...], NotEmpty(), Distinct()] = "all"
     min_spearman: Annotated[float, Ge(0), Lt(1)] = 0.10
     hidden: Annotated[int, Ge(0, hint="0 is a linear model")] = 8
@@ -142,8 +141,10 @@ class Wav2Vec2Reward(PairwiseReward):
         batch_seconds: seconds of audio per forward pass when no gradient is needed.
     """
 
-    smoke: ClassVar[dict[str, float]] = {"max_pairs": 32, "heldout_pairs": 16, "epochs": 1.0}
-    smoke_real: ClassVar[dict[str, float]] = {"max_pairs": 8, "heldout_pairs": 4, "epochs": 1.0}
+    by_size = BySize(
+        smoke={"max_pairs": 32, "heldout_pairs": 16, "epochs": 1.0},
+        smoke_real={"max_pairs": 8, "heldout_pairs": 4, "epochs": 1.0},
+    )
     epochs: float = 3.0
     batch_size: int = 8
     lr: float = 1e-5
@@ -170,9 +171,8 @@ class RecogniserStage(ListeningStage):
     """
 
     requires: ClassVar[Requirements] = (*ListeningStage.requires, Capability.PHONES)
-    answer: ClassVar[str] = "recognised_phones"
-    smoke: ClassVar[dict[str, float]] = {"max_clips": 200, "heldout_pairs": 60}
-    smoke_real: ClassVar[dict[str, float]] = {"max_clips": 16, "heldout_pairs": 8}
+    evidence = replace(ListeningStage.evidence, answer="recognised_phones")
+    by_size = BySize(smoke={"max_clips": 200, "heldout_pairs": 60}, smoke_real={"max_clips": 16, "heldout_pairs": 8})
     max_clips: Annotated[int, Ge(0, hint="0 is all")] = 1000
     heldout_pairs: Annotated[int, Ge(2)] = 300
 

@@ -12,7 +12,7 @@ from rlhf_lab.packs.speech.rewards.settings import DNSMOS, DNSMOS_LIBRARIES
 
 def problems(config: Config) -> list[str]:
     """Return how to install DNSMOS if the stage predicts opinion scores with it and it is missing."""
-    terms = config.reward.terms.values() if "reward" in config.algorithm.uses else ()
+    terms = config.reward.terms.values() if "reward" in config.algorithm.inputs.sections else ()
     kinds = {registry.kind_of("reward", term) for term in terms}
     is_needed = DNSMOS in kinds or getattr(config.algorithm, "mos", "") == DNSMOS
     if not is_needed or all(find_spec(library) for library in DNSMOS_LIBRARIES):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import Ge, Le
+from rlhf_lab.core.ranges import BySize, Ge, Le
 from rlhf_lab.data.settings import WorldSettings
 
 
@@ -31,7 +31,7 @@ class ClipSettings(WorldSettings):
     provides: ClassVar[Capability] = (
         Capability.AUDIO | Capability.PAIRS | Capability.DEMONSTRATIONS | Capability.TRUE_REWARD
     )
-    smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}
+    by_size = BySize(smoke_real={"train_pairs": 16, "test_pairs": 16})
     train_pairs: Annotated[int, Ge(1)] = 4000
     test_pairs: Annotated[int, Ge(1)] = 500
     test_voice: Annotated[float, Ge(0), Le(1)] = 0.25
@@ -57,7 +57,7 @@ class Speech(ClipSettings):
 
     world: ClassVar[str] = "rlhf_lab.packs.speech.world.world"
     provides: ClassVar[Capability] = ClipSettings.provides | Capability.PHONES
-    smoke: ClassVar[dict[str, int]] = {"train_pairs": 600, "test_pairs": 100}
+    by_size = replace(ClipSettings.by_size, smoke={"train_pairs": 600, "test_pairs": 100})
 
 
 @register("data", "espeak")
@@ -70,6 +70,6 @@ class EspeakData(ClipSettings):
     """
 
     world: ClassVar[str] = "rlhf_lab.packs.speech.world.english_world"
-    smoke: ClassVar[dict[str, int]] = {"train_pairs": 300, "test_pairs": 100}
+    by_size = replace(ClipSettings.by_size, smoke={"train_pairs": 300, "test_pairs": 100})
     train_pairs: int = 800
     test_pairs: int = 200

@@ -105,7 +105,9 @@ def is_requested(config: Config) -> bool:
 
 def reward_asks(config: Config) -> bool:
     """Return True if a term of the stage's reward sends requests to the judge."""
-    return "reward" in config.algorithm.uses and any(term.asks_judge for term in config.reward.terms.values())
+    return "reward" in config.algorithm.inputs.sections and any(
+        term.asks_judge for term in config.reward.terms.values()
+    )
 
 
 def audit_asks(config: Config) -> bool:
@@ -115,7 +117,7 @@ def audit_asks(config: Config) -> bool:
 
 def gold_rubric(config: Config) -> str:
     """Return the rubric for gold grades of the judge (`needs.judge`), or "" if the judge is not the gold."""
-    if config.algorithm.measures_gold:
+    if config.algorithm.reward_use.measures_gold:
         return config.needs.get("judge") or ""
     return ""
 
@@ -124,7 +126,7 @@ def rubric_files(config: Config) -> dict[str, str]:
     """Return the rubric files that a stage uses with the judge, as dotted setting → file."""
     # the stage itself, its reward terms, and gold may each have a rubric
     asking = {"algorithm": config.algorithm} if config.algorithm.asks_judge else {}
-    if "reward" in config.algorithm.uses:
+    if "reward" in config.algorithm.inputs.sections:
         asking |= {f"reward.terms.{name}": term for name, term in config.reward.terms.items() if term.asks_judge}
     files = {}
     for where, settings in asking.items():
