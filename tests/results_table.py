@@ -22,7 +22,8 @@ GROUPS = {
     "Single comparisons": "These pages state no claims; the interval of a run is over prompts, not over training runs.",
 }
 """Heading → sentence below it."""
-VERDICT = re.compile(rf"^\|.*\| \*\*({'|'.join(VERDICTS)})\*\* \|", re.M)
+# Verdicts about differences are bold; those about correlations and rates are not.
+VERDICT = re.compile(rf"^\|.*\| (?:\*\*)?({'|'.join(VERDICTS)})(?:\*\*)? \|", re.M)
 
 
 def claims(text: str) -> Counter[str]:
