@@ -238,7 +238,9 @@ def _readers(key: str) -> tuple[str, ...]:
         classes: dict[str, Any] = {
             kind: registry.settings_class("algorithm", kind) for kind in registry.kinds("algorithm")
         }
-        users = [option for option, kind in _kind_by_option("algorithm").items() if group in classes[kind].inputs.sections]
+        users = [
+            option for option, kind in _kind_by_option("algorithm").items() if group in classes[kind].inputs.sections
+        ]
         if users:
             return tuple(f"algorithm={option}" for option in users)
     if group in registry.groups():
