@@ -17,8 +17,9 @@ STUDIES = sorted(name for name in RECIPES if (RESULTS / f"{name}.md").is_file())
 def lacks(page: str) -> list[str]:
     """Return the required statements that a page lacks."""
     parts = {
-        "its seeds": r"\d seeds \(\d+(, \d+)+\)",
-        "what its intervals speak for": r"intervals (speak for|describe|do not cover)",
+        # a page of correlations over settings may have one seed
+        "its seeds": r"\d seeds \(\d+(, \d+)+\)|over \d+ settings",
+        "what its intervals speak for": r"(?i)intervals (speak for|describe|do not cover|are 95 % percentiles over)",
         "the rule": r"Differences are judged by a (paired )?t test",
         "the verdict": r"(?m)\A# .+\n\n.*(confirmed|undecided|exploratory|Not distinguishable|It is (higher|lower))",
     }
