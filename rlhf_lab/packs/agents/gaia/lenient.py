@@ -100,11 +100,11 @@ def _same_element(answer: str, gold: str) -> bool:
     expected = read_quantity(gold)
     if expected is None or not expected.known:
         words = _words(gold)
-        return bool(words) and words == _words(answer)
+        return bool(words) and words == _words(answer)  # a gold answer of punctuation alone would equal an empty one
     provided = read_quantity(answer)
     if provided is None or provided.value != expected.value:
         return False
-    if not provided.unit or not expected.unit:
+    if not provided.unit or not expected.unit:  # a question often names the unit, so an answer may leave it out
         return True
     return provided.unit == expected.unit
 

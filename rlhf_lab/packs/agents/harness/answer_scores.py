@@ -158,7 +158,7 @@ def score_answer(answer: str | None, metadata: Mapping[str, Any], *, known: Sequ
     if metadata["scorer"] == "refusal":
         may_repeat = [metadata["question"], *known]
         return graceful_refusal(answer, metadata["answer"], known=may_repeat)
-    if is_refusal(answer) and not is_refusal(metadata["answer"]):
+    if is_refusal(answer) and not is_refusal(metadata["answer"]):  # a refusal may contain the right words by chance
         return 0.0
     scorer = SCORERS[metadata["scorer"]]
     return scorer(answer, metadata)

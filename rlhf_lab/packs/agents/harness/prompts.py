@@ -190,10 +190,11 @@ class Instructions:
     def conclude(self, question: str, results: Sequence[Exchange]) -> Words:
         # Results are marked here as well: they are as untrusted as in a conversation with tools.
         system = f"Answer the question from the results of the plan. {LAST_LINE}"
-        steps = "\n".join(
-            f"{number}. {step}\n{self.marked(result)}" for number, (step, result) in enumerate(results, 1)
-        )
-        return self._with_rule(system), f"{question}\n\n{steps}"
+        steps = []
+        for number, (step, result) in enumerate(results, start=1):
+            steps.append(f"{number}. {step}\n{self.marked(result)}")
+        listed = "\n".join(steps)
+        return self._with_rule(system), f"{question}\n\n{listed}"
 
     def split(self, question: str, tools: Sequence[Tool], limit: int) -> Words:
         system = (

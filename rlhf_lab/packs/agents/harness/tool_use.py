@@ -130,7 +130,7 @@ def _native_turn(
     (output,) = yield [attempt.ask(messages, part=part, system=system, tools=list(tools.values()))]
     if not output.tool_calls:
         answer = read_answer(output.text)
-        if not answer:
+        if not answer:  # neither a call nor an answer: the model is told so
             return RequestedTurn(output, problem=NOTHING)
         return RequestedTurn(output, answer=answer)
     requested = []

@@ -43,6 +43,7 @@ class AttemptPairMaker:
         self.environment = environment
         self.policy = PolicyResponses(run)
         self.heldout = run.corpus.tasks("test")[: settings.heldout_tasks]
+        # All test prompts, not only those that get pairs here: no training row may have one of them.
         self.held_out_prompts = {task.prompt for task in run.corpus.tasks("test")}
         tasks = [*run.corpus.tasks("train"), *self.heldout]
         self.tasks = {task.prompt: task for task in tasks}

@@ -72,7 +72,10 @@ class DebuggingTasks:
     def tasks(self, split: str) -> list[Task]:
         if split != "test":
             return []
-        return [Task(transcript(metadata["question"]), metadata) for tier in self.tiers for metadata in read_tier(tier)]
+        tasks = []
+        for tier in self.tiers:
+            tasks += [Task(transcript(metadata["question"]), metadata) for metadata in read_tier(tier)]
+        return tasks
 
     def tools(self, task: Task, seed: int) -> list[Tool]:
         return []

@@ -28,6 +28,7 @@ def build(settings: MBPP) -> Corpus:
 
 def parse_row(values: Mapping[str, Any], settings: MBPP) -> SplitRow:
     """Return the prompt and the solution of a row. Raise RowProblem if a column is missing or has another form."""
+    # the two releases of MBPP name this column differently; an error names the first of them
     name = next((name for name in TASKS if name in values), TASKS[0])
     task = text_column(values, name).strip()
     solution = text_column(values, "code").replace("\r\n", "\n").strip("\n")
@@ -38,5 +39,9 @@ def parse_row(values: Mapping[str, Any], settings: MBPP) -> SplitRow:
     if shown := tests[: settings.shown_tests]:
         question = QUESTION.format(task=task, tests="\n".join(shown))
     prompt = as_requested(render_prompt([{"role": "user", "content": question}]), settings)
-    drop = EMPTY_TASK if not task else None if tests else NO_TESTS
+    drop = None
+    if not task:
+        drop = EMPTY_TASK
+    elif not tests:
+        drop = NO_TESTS
     return SplitRow(prompt, solution, "", drop=drop, notes=prompt_oddities(prompt))

@@ -33,8 +33,10 @@ def read_changes(response: str, lines: int) -> dict[int, Line] | None:
         lines: number of lines of the program.
     """
     changes = {}
-    for text in filter(None, (line.strip() for line in response.splitlines())):
-        written = WRITTEN_LINE.fullmatch(text)
+    for text in response.splitlines():
+        if not text.strip():
+            continue
+        written = WRITTEN_LINE.fullmatch(text.strip())
         if written is None or not 1 <= int(written[1]) <= lines:
             return None
         changes[int(written[1]) - 1] = tuple(written[2].split())

@@ -135,12 +135,18 @@ class RepairWorld:
         `correct` and `gold`: 1 if the last program is correct. `solved_within/r`: 1 if the last of the first r programs
         is correct. `gain_by_round/r`: the change of that between rounds 1 and r. `calls`: number of programs.
         """
-        solved = {cutoff: np.array([_solved_within(episode, cutoff) for episode in episodes]) for cutoff in ROUNDS}
         correct = np.array([_solved_within(episode, len(episode.turns)) for episode in episodes])
+        # the turn that ends an episode has no program
         calls = [len(episode.turns) - (episode.response.strip() == DONE) for episode in episodes]
+        # a copy, because callers change columns in place
         grades = {"gold": correct, "correct": correct.copy(), "calls": np.array(calls, dtype=np.float64)}
-        grades |= {f"solved_within/{cutoff}": values for cutoff, values in solved.items()}
-        return grades | {f"gain_by_round/{cutoff}": solved[cutoff] - solved[1] for cutoff in ROUNDS[1:]}
+        solved = {}
+        for cutoff in ROUNDS:
+            solved[cutoff] = np.array([_solved_within(episode, cutoff) for episode in episodes])
+            grades[f"solved_within/{cutoff}"] = solved[cutoff]
+        for cutoff in ROUNDS[1:]:
+            grades[f"gain_by_round/{cutoff}"] = solved[cutoff] - solved[1]
+        return grades
 
     def demonstrate(self, task: Task, revise: float) -> RepairDemonstration:
         """Generate a demonstration, with wrong attempts with probability `revise`. It is determined by the task."""

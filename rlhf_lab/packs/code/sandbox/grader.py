@@ -185,7 +185,9 @@ def _checked_report(line: bytes, total: int) -> dict[str, Any] | None:
     messages = report["messages"]
     if not has_types or not all(isinstance(message, str) for message in messages):
         return None
-    return report if report["load"] or len(messages) == total else None
+    # if the program does not load, no test runs
+    is_complete = report["load"] or len(messages) == total
+    return report if is_complete else None
 
 
 def _grade(

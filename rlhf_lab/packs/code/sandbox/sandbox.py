@@ -339,12 +339,16 @@ def _is_report(report: Any, length: int, may_fail: bool) -> bool:
         if type(value) not in REPORT.get(name, ()) or (name in BEFORE_START and not may_fail):
             return False
     files = report.get("files", [])
-    if not all(isinstance(file, list) and len(file) == 2 for file in files):
-        return False
-    if not all(type(name) is str and is_inside(name) and type(size) is int and size >= 0 for name, size in files):
-        return False
+    total = 0
+    for file in files:
+        if not isinstance(file, list) or len(file) != 2:
+            return False
+        name, size = file
+        if type(name) is not str or not is_inside(name) or type(size) is not int or size < 0:
+            return False
+        total += size
     cpu_s = report.get("cpu_s", 0.0)
-    return math.isfinite(cpu_s) and cpu_s >= 0 and sum(size for _, size in files) == length
+    return math.isfinite(cpu_s) and cpu_s >= 0 and total == length
 
 
 def _status(program: SandboxedProcess, code: int | None, for_memory: bool, stderr: str) -> Status:
@@ -360,8 +364,9 @@ def _status(program: SandboxedProcess, code: int | None, for_memory: bool, stder
         return "killed"
     # the program exited by itself: its last error message may name a limit
     lines = stderr.strip().splitlines() or [""]
-    if stderr.count("Traceback (most recent call last)") > 1:
-        # several processes failed at the same time, so their messages may be interleaved
-        text = "\n".join(lines)
-        return next((status for words, status in LAST_WORDS if words in text), "error")
-    return next((status for words, status in LAST_WORDS if lines[-1].startswith(words)), "error")
+    # several processes failed at the same time, so their messages may be interleaved
+    is_interleaved = stderr.count("Traceback (most recent call last)") > 1
+    for words, status in LAST_WORDS:
+        if lines[-1].startswith(words) or (is_interleaved and words in stderr):
+            return status
+    return "error"

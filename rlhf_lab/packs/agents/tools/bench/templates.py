@@ -177,6 +177,7 @@ class Template:
         for entry in self.fixture["facts"].values():
             relations |= entry
         entries = {}
+        # Every distractor has all relations, so that a search for the relation alone does not find the answer.
         for _ in range(DISTRACTORS):
             entity = _unused_name(rng, split, values)
             entry = {}

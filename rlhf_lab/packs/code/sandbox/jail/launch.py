@@ -339,6 +339,7 @@ def _become_program(spec: dict, status: int, send: int) -> None:
     if spec["namespaces"]:
         syscalls.drop_bounding_set()
         if not spec["user_namespace"]:
+            # groups first: a process that is no longer root may not change them
             os.setgroups([])
             os.setresgid(spec["uid"], spec["uid"], spec["uid"])
     for name, (soft, hard) in _resource_limits(spec).items():
@@ -542,7 +543,8 @@ def _json(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(_json, value))}]"
     if isinstance(value, dict):
-        return f"{{{','.join(f'{_json(key)}:{_json(item)}' for key, item in value.items())}}}"
+        items = [f"{_json(key)}:{_json(item)}" for key, item in value.items()]
+        return "{" + ",".join(items) + "}"
     return '"' + "".join(map(_escaped, str(value))) + '"'
 
 

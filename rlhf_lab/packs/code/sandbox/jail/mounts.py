@@ -83,4 +83,5 @@ def _mount_disk(mib: int, uid: int) -> None:
         os.chown(f"{DISK}/{name}", uid, uid)
         os.makedirs(NEW + target, exist_ok=True)
         syscalls.mount(f"{DISK}/{name}", NEW + target, "", syscalls.MS_BIND)
+        # a bind mount ignores other flags of `mount`, so they are set afterwards
         syscalls.protect_mount(NEW + target, syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV, recursive=False)

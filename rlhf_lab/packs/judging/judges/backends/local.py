@@ -38,7 +38,7 @@ LOSSES = {
     "beginning": "their beginning, with the instructions, was cut off",
     "rejected": "their instructions do not fit, so they are not answered",
 }
-"""What prompts that are too long lose, with the words of a note."""
+"""Part that a prompt loses if it is too long → the words of the note about it."""
 
 
 @dataclass(frozen=True)
