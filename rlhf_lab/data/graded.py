@@ -96,9 +96,11 @@ def parse_row(values: Mapping[str, Any], settings: GradedData) -> SplitRow:
     split = check(prompt, texts[best], texts[worst])
     tied = first == second and split.drop is None
     meta = {"grades_chosen": tuple(grades[best]), "grades_rejected": tuple(grades[worst])}
-    both = {name: value for name, value in rows[0].items() if rows[1].get(name) == value}  # columns of the prompt
-    expected = settings.fact_columns
-    columns = None if expected is None else [name for name in expected if name in both]
+    # columns that are equal in both rows belong to the prompt, the others to one response
+    both = {name: value for name, value in rows[0].items() if rows[1].get(name) == value}
+    columns = None
+    if settings.fact_columns is not None:
+        columns = [name for name in settings.fact_columns if name in both]
     metadata, _ = metadata_of(both, settings.text_columns(), columns)
     return replace(split, drop=TIED if tied else split.drop, meta=meta, metadata=metadata)
 

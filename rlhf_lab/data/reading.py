@@ -100,7 +100,8 @@ def _refuse_dataset_dict(directory: Path) -> None:
     # common names of splits; the first split if none of them is there
     train = next((name for name in splits if name.startswith("train")), None)
     test = next((name for name in splits if name.startswith(("test", "eval", "valid"))), None)
-    chosen = f"data.path={directory / (train or (splits[0] if splits else 'SPLIT'))}"
+    first = splits[0] if splits else "SPLIT"
+    chosen = f"data.path={directory / (train or first)}"
     if train and test:
         chosen += f" data.test_path={directory / test}"
     listed = ", ".join(splits) or "none"

@@ -123,6 +123,7 @@ def non_finite_problem(values: Mapping[str, Any]) -> str | None:
     Python reads NaN, Infinity and 1e400, but they are not JSON, and the files that a run writes could not be read by
     other programs.
     """
+    # a list of open values instead of recursion: a column may be nested more deeply than Python's stack
     pending: list[tuple[str, Any]] = [(repr(name), value) for name, value in values.items()]
     while pending:
         where, value = pending.pop()

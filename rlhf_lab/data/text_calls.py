@@ -55,7 +55,8 @@ class Move:
 
 def write_call(name: str, arguments: Mapping[str, Any]) -> str:
     """Format a call as the model writes it: `search[Velmora ; capital]`."""
-    return f"{name}[{DIVIDER.join(str(value) for value in arguments.values())}]"
+    values = DIVIDER.join(map(str, arguments.values()))
+    return f"{name}[{values}]"
 
 
 def read_move(turn: str, tools: Mapping[str, Tool]) -> Move:

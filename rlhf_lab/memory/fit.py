@@ -184,9 +184,11 @@ def _suggestion_if_fits(
     peak = 0
     for stage in needed(artifacts.plan(changed(root, change).config, root.recipe)):
         micro_changes = [{}, *micro_batch_changes(stage, device)] if smaller_micro_batches else [{}]
-        fitting = ((micro, plan) for micro in micro_changes if (plan := _plan_if_fits(stage, micro, device)))
-        micro_change, plan = next(fitting, ({}, None))
-        if plan is None:
+        for micro_change in micro_changes:
+            plan = _plan_if_fits(stage, micro_change, device)
+            if plan:
+                break
+        else:
             return None
         is_root = stage.key == root.key or stage.recipe == root.recipe
         prefix = "" if is_root else f"stages.{stage.recipe}."

@@ -237,7 +237,7 @@ def fit_temperature(margin_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
     return Estimate(temperature, *bounds, pairs, prompts, unscored=unscored)
 
 
-def rescaled(margin_N: ArrayLike, clusters_N: ArrayLike, seed: int = 0) -> FloatArray:
+def rescaled(margin_N: ArrayLike, clusters_N: ArrayLike) -> FloatArray:
     """Return margins divided by a temperature that was fitted on other prompts, (N,).
 
     Prompts are split at random into two halves; each half is divided by the temperature fitted on the other half.
@@ -246,7 +246,7 @@ def rescaled(margin_N: ArrayLike, clusters_N: ArrayLike, seed: int = 0) -> Float
     cluster_N = np.asarray(clusters_N).ravel()
     distinct_clusters, prompt_N = np.unique(cluster_N, return_inverse=True)
     # Prompts are split, not pairs, because pairs of one prompt must not be in both halves.
-    half_of_prompt = np.random.default_rng(seed).permutation(distinct_clusters.size) % 2
+    half_of_prompt = np.random.default_rng(0).permutation(distinct_clusters.size) % 2
     half_N = half_of_prompt[prompt_N]
     scaled_N = margin_N.copy()
     for side in (0, 1):

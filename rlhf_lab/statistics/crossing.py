@@ -52,9 +52,7 @@ class Crossing:
         return self.direction in ("up", "down") and math.isfinite(self.low) and math.isfinite(self.high)
 
 
-def find_crossing(
-    position_K: ArrayLike, difference_SK: ArrayLike, *, min_error_K: ArrayLike | None = None, level: float = LEVEL
-) -> Crossing:
+def find_crossing(position_K: ArrayLike, difference_SK: ArrayLike, *, min_error_K: ArrayLike | None = None) -> Crossing:
     """Return the crossing of the mean difference with 0.
 
     Args:
@@ -62,7 +60,6 @@ def find_crossing(
         difference_SK: difference at each position for each seed, (S, K).
         min_error_K: lower bound on the standard error of the mean difference at each position, (K,): seeds that agree
             by chance say little about the next one.
-        level: confidence level.
     Raises:
         NumericError: positions are not ascending, or shapes do not match.
     """
@@ -81,7 +78,7 @@ def find_crossing(
     error_P = at_grid_SP.std(axis=0, ddof=1) / math.sqrt(seeds)
     if min_error_K is not None:
         error_P = np.maximum(error_P, np.interp(grid_P, position_K, floats(min_error_K)))
-    quantile = float(stats.t.ppf((1 + level) / 2, seeds - 1))
+    quantile = float(stats.t.ppf((1 + LEVEL) / 2, seeds - 1))
     possible_P = np.abs(at_grid_SP.mean(axis=0)) <= quantile * error_P
     if not possible_P.any():
         return Crossing(direction, at, math.nan, math.nan, seeds)

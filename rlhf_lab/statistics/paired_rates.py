@@ -22,14 +22,14 @@ Outcomes = Mapping[Any, Sequence[float]]
 """Map from prompt to the scores of its responses; the scores of a rate are 0 or 1."""
 
 
-def rule_of_three(n: int, *, level: float = LEVEL) -> float:
-    """Return the upper bound of a rate at confidence `level` if none of `n` independent trials had the event.
+def rule_of_three(n: int) -> float:
+    """Return the upper bound of a rate at confidence LEVEL if none of `n` independent trials had the event.
 
-    The exact bound is 1 − (1 − level)^(1/n), which at 95 % is about 3/n (Hanley & Lippman-Hand 1983).
+    The exact bound is 1 − (1 − LEVEL)^(1/n), which at 95 % is about 3/n (Hanley & Lippman-Hand 1983).
     """
     if n < 1:
         raise NumericError(f"the rule of three needs at least one trial, not {n}")
-    return 1.0 - (1.0 - level) ** (1.0 / n)
+    return 1.0 - (1.0 - LEVEL) ** (1.0 / n)
 
 
 def paired_by_prompt(a: Outcomes, b: Outcomes, cluster_of: Mapping[Any, Hashable] | None = None) -> Comparison:

@@ -164,15 +164,15 @@ def two_sided(first_L: FloatArray, second_L: FloatArray) -> FloatArray:
     return np.minimum(1.0, 2 * np.minimum(first_L, second_L))
 
 
-def sequential_interval(looks: Looks, level: float = LEVEL) -> tuple[FloatArray, FloatArray]:
-    """Return (…, L) lower and upper bounds that hold at all looks together with probability `level`: the inverted test.
+def sequential_interval(looks: Looks) -> tuple[FloatArray, FloatArray]:
+    """Return (…, L) lower and upper bounds that hold at all looks together with probability LEVEL: the inverted test.
 
     A shift is inside while neither one-sided test has rejected it. The bounds are therefore intersections over the
     looks so far, and a lower bound may exceed its upper bound if differences drift.
     """
     count_L = looks.count_L
     tested_L = (count_L >= FIRST) & (count_L <= LAST)
-    p_L = boundary_of((1 - level) / 2) * _weight(count_L)
+    p_L = boundary_of((1 - LEVEL) / 2) * _weight(count_L)
     with np.errstate(invalid="ignore"):
         half_L = -stdtrit(np.maximum(count_L - 1, 1), p_L) * looks.error_L
     half_L = np.where(tested_L & ~np.isnan(half_L), half_L, np.inf)

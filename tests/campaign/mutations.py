@@ -1155,6 +1155,13 @@ WORLDS = (
         "common_subsequence(first, second) / max(len(first), len(second))",
         "rows are rejected by another overlap than the one that is documented",
     ),
+    Mutant(
+        "subsequence_with_repetition",
+        "duplicates._common_subsequence",
+        "(flat + matches | flat - matches) & every_bit",
+        "flat & ~matches",
+        "a word that occurs once is matched with every occurrence in the other text",
+    ),
 )
 
 UNITS = (

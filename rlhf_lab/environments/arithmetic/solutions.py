@@ -201,7 +201,8 @@ def draw_slip(problem: Problem, largest: int, rng: np.random.Generator) -> Slip:
     while True:
         slip = _try_slip(problem, rng)
         totals = [result for _, _, _, result in _work_through(problem, slip)]
-        if totals[-1] != problem.answer and all(0 <= total <= largest for total in totals):
+        is_plausible = min(totals) >= 0 and max(totals) <= largest
+        if totals[-1] != problem.answer and is_plausible:
             return slip
 
 

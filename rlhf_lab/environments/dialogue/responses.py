@@ -227,7 +227,8 @@ class ResponseWriter:
             # a change may leave all sentences readable; then it is tried again
             cut_off = rng.random() < self._rates.truncate
             damaged = self._truncate(response, rng) if cut_off else self._change_words(response, rng)
-            if any(self._lexicon.get(sentence.strip()) is None for sentence in sentences(damaged)):
+            meanings = [self._lexicon.get(sentence.strip()) for sentence in sentences(damaged)]
+            if None in meanings:
                 return damaged
 
     def _truncate(self, response: str, rng: np.random.Generator) -> str:
@@ -272,4 +273,8 @@ def _pick(items: Sequence[Item], rng: np.random.Generator) -> Item:
 def _pick_several(items: Sequence[Item], count: int, rng: np.random.Generator) -> list[Item]:
     """Return `count` different items in random order."""
     remaining = list(items)
-    return [remaining.pop(int(rng.random() * len(remaining))) for _ in range(count)]
+    picked = []
+    for _ in range(count):
+        index = int(rng.random() * len(remaining))
+        picked.append(remaining.pop(index))
+    return picked

@@ -143,7 +143,7 @@ def draw_change(rng: np.random.Generator) -> Change:
     broken = [KINDS[i] for i in rng.choice(len(KINDS), size=number, replace=False)]
     units = [_unit(kind, names, right=False) for kind in broken]
     # fill up with right units; only a unit of one line fits if one line is missing
-    while (missing := expected - _count_lines(units)) > 0:
+    while (missing := expected - sum(len(opening) + len(closing) for opening, closing in units)) > 0:
         kinds = KINDS if missing > 1 else ONE_LINE_KINDS
         units.append(_unit(kinds[rng.integers(len(kinds))], names, right=True))
     order = rng.permutation(len(units))
@@ -152,10 +152,6 @@ def draw_change(rng: np.random.Generator) -> Change:
     lines += [line for i in reversed(order) for line in units[i][1]]
     # defects are read from the text, so that generated and parsed changes agree
     return Change(tuple(lines), find_defects(tuple(lines)))
-
-
-def _count_lines(units: list[tuple[list[str], list[str]]]) -> int:
-    return sum(len(opening) + len(closing) for opening, closing in units)
 
 
 class _Names:

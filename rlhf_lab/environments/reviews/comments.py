@@ -140,7 +140,10 @@ _LINE = r"(?P<line>\d{1,2})"
 
 
 def _patterns(sentences_of: dict[str, str]) -> dict[str, re.Pattern[str]]:
-    return {kind: re.compile(form.format(_LINE, name="(?P<name>[a-z]+)")) for kind, form in sentences_of.items()}
+    patterns = {}
+    for kind, form in sentences_of.items():
+        patterns[kind] = re.compile(form.format(_LINE, name="(?P<name>[a-z]+)"))
+    return patterns
 
 
 _FINDINGS = _patterns(FINDINGS)

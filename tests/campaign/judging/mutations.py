@@ -14,10 +14,10 @@ MUTANTS = (
     ),
     Mutant(
         "annotated_twice_is_agreement",
-        "_pooled_disagreement",
-        "confusion.sum(axis=-1) + confusion.sum(axis=-2)",
-        "2 * confusion.sum(axis=-1)",
-        "Scott's π takes the habits of one annotator for those of both",
+        "agreement._disagreement",
+        "confusion.sum(axis=-2)",
+        "confusion.sum(axis=-1)",
+        "Cohen's κ takes the habits of one annotator for those of both",
     ),
     Mutant(
         "orders_that_disagree_win",

@@ -83,7 +83,8 @@ def evaluation_items(settings: Curate, run: Run) -> list[str]:
         items += [prompt.prompt for prompt in (*requested.harmful, *requested.safe)]
     files = list(settings.files)
     if settings.suite:
-        files += [golden.path for golden in read_suite(settings.suite).golden.values() if golden.path]
+        golden_sets = read_suite(settings.suite).golden.values()
+        files += [golden.path for golden in golden_sets if golden.path]
     for file in files:
         items += read_items(file)
     return items

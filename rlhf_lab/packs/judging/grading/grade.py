@@ -94,6 +94,7 @@ class GradingPairs:
             if any(row.get(name) != value for name, value in planned):
                 break
             same += 1
+        # new rows are appended, so the file must end with the last row that is reused
         truncate(path, ends[same - 1] if same else 0)
         if same:
             self.run.note(f"{same} of {len(self.responses)} responses were graded by an earlier attempt")

@@ -192,8 +192,7 @@ def _read_answer(row: Any) -> SourcedResponse:
             f"the row has the columns {listed}; expected 'prompt' and 'response' (or 'completion'), 'messages', or "
             "'instruction' and 'output'. Rename the columns"
         )
-    ids = [str(row[name]) for name in IDS if row.get(name) is not None]
-    row_id = next(iter(ids), None)
+    row_id = next((str(row[name]) for name in IDS if row.get(name) is not None), None)
     used = ("messages", *PROMPTS, *REPLIES)
     metadata = {name: value for name, value in row.items() if name not in used}
     return SourcedResponse(prompt, response, row_id, metadata)
@@ -218,11 +217,13 @@ def _response(value: Any, column: str) -> str:
 
 
 def _messages(values: Any, column: str) -> list[Any]:
-    for value in values if isinstance(values, list) else [values]:
-        is_message = isinstance(value, Mapping) and isinstance(value.get("content"), (str, type(None)))
-        if not is_message or value.get("role") not in ("system", "user", "assistant", "tool"):
-            raise ValueError(f"column {column!r} has {describe(value)}; expected messages {MESSAGES_FORM}")
-    return list(values) if isinstance(values, list) else []
+    messages = values if isinstance(values, list) else [values]  # anything else is reported as an invalid message
+    for message in messages:
+        # a message that only calls tools may have no content
+        is_message = isinstance(message, Mapping) and isinstance(message.get("content"), (str, type(None)))
+        if not is_message or message.get("role") not in ("system", "user", "assistant", "tool"):
+            raise ValueError(f"column {column!r} has {describe(message)}; expected messages {MESSAGES_FORM}")
+    return list(messages)
 
 
 def match(a: ResponseSource, b: ResponseSource) -> Matched:

@@ -203,9 +203,11 @@ def _read_row(values: Mapping[str, Any], source: ItemSource) -> None:
         source.judge = "the judge"
         source.add(_judgement(values))
         return
-    known_sides = (("chosen", "rejected"), (FIRST, SECOND))
-    sides = next((sides for sides in known_sides if set(sides) <= values.keys()), None)
-    if sides is None:
+    if {"chosen", "rejected"} <= values.keys():
+        sides = ("chosen", "rejected")
+    elif {FIRST, SECOND} <= values.keys():
+        sides = (FIRST, SECOND)
+    else:
         raise RowProblem(f"the row has the columns {', '.join(map(repr, values)) or 'none'}; expected {COLUMNS}")
     # reuse the parser of data=pairs, so that the same rows are accepted and dropped
     columns = Pairs(

@@ -50,10 +50,10 @@ class ConstitutionalPreferences:
         """Sample two responses to each prompt, and judge the pairs that pass the screening."""
         prompts = [item.prompt for item in items]
         first, second = self.responses.sample(prompts, 2, "cai_preferences/replies", chunk)
-        rows: list[Row] = [
-            {"prompt": item.prompt, "draw": item.draw, "problem": self._screen(item.prompt, a, b), "replies": [a, b]}
-            for item, a, b in zip(items, first, second, strict=True)
-        ]
+        rows: list[Row] = []
+        for item, a, b in zip(items, first, second, strict=True):
+            problem = self._screen(item.prompt, a, b)
+            rows.append({"prompt": item.prompt, "draw": item.draw, "problem": problem, "replies": [a, b]})
         # only pairs that pass the screening are paid for
         requested = [row for row in rows if not row["problem"]]
         judgements = judge_pairs(
@@ -83,11 +83,10 @@ class ConstitutionalPreferences:
         """Write the corpus. Return its counts and, if the world knows the truth, the quality of its labels."""
         pairs = [row for row in rows if not row["problem"]]
         prompts = [row["prompt"] for row in pairs]
-        gold = making.gold_of(
-            self.run, prompts * 2, [row["chosen"] for row in pairs] + [row["rejected"] for row in pairs]
-        )
+        # one call for all responses: first the chosen ones, then the rejected ones
+        responses = [row["chosen"] for row in pairs] + [row["rejected"] for row in pairs]
+        gold = making.gold_of(self.run, prompts * 2, responses)
         if gold is not None:
-            # the first half are chosen responses, the second half rejected ones
             for row, chosen, rejected in zip(pairs, gold[: len(pairs)], gold[len(pairs) :], strict=True):
                 row |= {"gold_chosen": float(chosen), "gold_rejected": float(rejected)}
         about = {"constitution": self.constitution.name, "judge": dict(self.judge.identity)}

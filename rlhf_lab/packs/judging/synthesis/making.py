@@ -161,7 +161,9 @@ def reject_duplicates(rows: Sequence[Row], response_columns: Sequence[str], limi
 def write_corpus(run: Run, kind: str, rows: Sequence[Row], about: Row) -> tuple[list[Row], list[Row]]:
     """Write the corpus of the rows without a problem. Return (rows of the corpus, rejected rows)."""
     accepted = [row for row in rows if not row["problem"]]
-    kept = [{name: value for name, value in row.items() if name != "problem"} for row in accepted]
+    kept = []
+    for row in accepted:
+        kept.append({name: value for name, value in row.items() if name != "problem"})
     rejected = [row for row in rows if row["problem"]]
     upstream = {role: run.config.needs[role] for role in run.needs}
     # provenance: the data and the upstream stages
