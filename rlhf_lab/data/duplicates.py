@@ -115,7 +115,8 @@ class NearDuplicates:
         A common subsequence is not longer than the number of common words, repeated words included. Counting these is
         much faster than finding the subsequence, and leaves few texts.
         """
-        found = [self._with_word[each] for each in _occurrences(text_words) if each in self._with_word]
+        occurrences = _occurrences(text_words)
+        found = [self._with_word[each] for each in occurrences if each in self._with_word]
         if not found:
             return []
         common_N = np.bincount(np.concatenate(found), minlength=len(self._texts))

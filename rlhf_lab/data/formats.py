@@ -147,11 +147,17 @@ def to_conversational(row: Row) -> dict[str, Any]:
     for column, value in row.items():
         if column == "prompt":
             converted[column], tools = to_conversation(value)
-        elif column == "text" or (name in WHOLE_CONVERSATIONS and column in TEXT_COLUMNS):
-            converted["messages" if column == "text" else column], tools = parse(value)
+        elif column == "text":  # TRL calls this column messages in conversational rows
+            converted["messages"], tools = parse(value)
+        elif column in TEXT_COLUMNS and name in WHOLE_CONVERSATIONS:
+            converted[column], tools = parse(value)
+        elif column in TEXT_COLUMNS:
+            converted[column] = completion_messages(value)
         else:
-            converted[column] = completion_messages(value) if column in TEXT_COLUMNS else value
-    return {**converted, TOOLS: tools} if tools else converted
+            converted[column] = value
+    if tools:
+        converted[TOOLS] = tools
+    return converted
 
 
 def to_standard(row: Row) -> dict[str, Any]:

@@ -159,6 +159,7 @@ def _read_jsonl(file: Path, bad: BadRows) -> Iterator[SourceRow]:
         line = line.rstrip()
         if not line:
             continue
+        # an invalid line is recorded and skipped, so that one report has all of them
         try:
             values = parse_json_as_written(line.decode("utf-8"))
         except UnicodeDecodeError as error:

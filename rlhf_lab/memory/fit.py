@@ -258,6 +258,7 @@ def min_devices(stage: Stage, memory: int, *, frugal: bool = False) -> int | Non
         return 1
     if not stage.config.algorithm.is_distributed:
         return None
+    # sharding_changes yields few devices first, so the first that fits is the minimum
     for change in sharding_changes(alone, MOST_DEVICES):
         if _plan_if_fits(alone, {**change, **savings}, card):
             return int(change["sharding.processes"])

@@ -263,17 +263,18 @@ def _sampler(
     rollout = stage.config.rollout
     if batch is None or (isinstance(rollout, Vllm) and stage.config.engine == "native"):
         return None
+    # a shape with outputs has a scalar head, so it samples nothing
     language_models = (model.shape for model in models if not model.shape.outputs)
     shape = next(language_models, copies.policy_shape(stage))
     in_place = _policy_stored(stage) != "float32"
     own = 2 if in_place and shape.own_decoder else policy_number
     bytes_each = {"model": own, "bfloat16": 2, "float32": 4}[rollout.dtype]
-    lengths = rollout.max_prompt_tokens, copies.response_tokens(stage)
     return sampling(
         shape,
         batch.prompts,
         batch.group,
-        *lengths,
+        rollout.max_prompt_tokens,
+        copies.response_tokens(stage),
         bytes_each,
         refilled=batch.refilled,
         in_place=in_place,

@@ -124,7 +124,9 @@ def placement_text(placement: BlockPlacement) -> str:
         content = ["embeddings, head"] if place == placement.first else []
         if indices:
             content.append(f"blocks {indices[0]}-{indices[-1]}" if len(indices) > 1 else f"block {indices[0]}")
-        name = f"GPU {place}" if isinstance(place, int) else {"cpu": "host memory", "disk": "disk"}[place]
+        name = f"GPU {place}"
+        if not isinstance(place, int):
+            name = {"cpu": "host memory", "disk": "disk"}[place]
         parts.append(f"{name} ({', '.join(content)}) {size(count)}")
     return "; ".join(parts)
 

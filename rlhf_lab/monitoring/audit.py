@@ -113,6 +113,7 @@ class Auditor:
             return {}
         comparisons = self._buy(iteration)
         self._add([comparison["score"] for comparison in comparisons])
+        # Ville's inequality: the e-value of a policy that is not worse exceeds 1/alpha with probability ≤ alpha
         is_worse = self.process.largest >= 1 / self.settings.alpha
         if not is_worse and self.lower_bound() >= 0.5 - self.settings.delta:
             self.certified_at = iteration
@@ -161,8 +162,10 @@ class Auditor:
         scores = [math.nan if answer is None else answer for answer in answers]
         self.labels += len(scores)
         self.unanswered += sum(map(math.isnan, scores))
-        counts_for_policy = self.settings.missing == "win"
-        self.process.update([1.0 if counts_for_policy and math.isnan(score) else score for score in scores])
+        tested = scores
+        if self.settings.missing == "win":  # an alarm must be valid whatever the missing answers are
+            tested = [1.0 if math.isnan(score) else score for score in scores]
+        self.process.update(tested)
         window = -(-WINDOW // self.settings.labels_per_iteration)  # rounded up
         self.recent = [*self.recent, scores][-window:]
 
@@ -247,6 +250,7 @@ class Auditor:
 
     def _copy_weights(self) -> dict[str, Tensor]:
         """Return a copy of the policy's trained tensors in host memory."""
+        # copied even if it is in host memory already, because training changes these tensors in place
         return {name: tensor.to("cpu", copy=True) for name, tensor in trained_state(self.model).items()}
 
     @torch.no_grad()
@@ -300,7 +304,7 @@ class Auditor:
         self.certified_at = int(state["certified_at"])
         self._certified = dict(state["certified"])
         self.stopped = state["stopped"]
-        if not self.run.config.alerts.continue_paused:
+        if not self.run.config.alerts.continue_paused:  # the user has seen the alarm and lets training continue
             self.pause = state["pause"]
         truncate(self.run.directory / AUDIT_TRACE, int(state["size"]))
 

@@ -139,11 +139,10 @@ def _precisions(iterations: int) -> tuple[FloatArray, FloatArray]:
     """Return (V⁻¹ (K, T, T), log|V| (K,)) of each noise, V in units of s²."""
     time_T = np.arange(iterations)
     distance_TT = np.abs(np.subtract.outer(time_T, time_T))
-    noises = [
-        np.eye(iterations) + drift * np.power(correlation, distance_TT)
-        for correlation in CORRELATIONS
-        for drift in DRIFTS
-    ]
+    noises = []
+    for correlation in CORRELATIONS:
+        autocorrelation_TT = np.power(correlation, distance_TT)  # AR(1): φ to the power of the distance
+        noises += [np.eye(iterations) + drift * autocorrelation_TT for drift in DRIFTS]
     variance_KTT = np.array(noises, dtype=np.float64)
     _, log_size_K = np.linalg.slogdet(variance_KTT)
     return np.linalg.inv(variance_KTT).astype(np.float64), log_size_K.astype(np.float64)

@@ -67,6 +67,7 @@ class Baseline:
         difference = mean - self.mean
         excess = max(0.0, abs(difference) - tolerance * abs(self.mean))
         counted = math.copysign(excess, difference)
+        # the baseline is a mean over checkpoints, so its error is that of one divided by √checkpoints
         error = self.noise(prompts)
         baseline_error = self.noise(self.prompts) / math.sqrt(self.checkpoints)
         return counted / math.hypot(error, baseline_error)
@@ -125,6 +126,7 @@ class Cusum:
 
     def step(self, mean: float, prompts: float) -> float:
         """Add a checkpoint. Returns the larger sum in units of the threshold: above 1 is an alarm."""
+        # two one-sided CUSUMs (Page 1954): each adds deviations in its direction, and starts again at 0
         noise = self.baseline.noise(prompts)
         excess = (mean - self.baseline.mean) / noise
         tolerated = self.tolerance * abs(self.baseline.mean) / noise

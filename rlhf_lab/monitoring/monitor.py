@@ -55,6 +55,7 @@ class Listener:
         missing = (np.nan, np.nan)
         keys = [(episode.prompt, episode.response) for episode in episodes]
         values_N2 = [recorded.get(key, missing) for key in keys]
+        # reshaped, because an array without episodes has no second axis
         disagreement_N, unverified_N = np.array(values_N2, dtype=np.float64).reshape(-1, 2).T
         return disagreement_N, unverified_N
 
@@ -155,9 +156,11 @@ class Watch:
         truth = self.run.measure_samples(episodes)
         prompts = [episode.task.prompt for episode in episodes]
         prompt_ids = {text: i for i, text in enumerate(dict.fromkeys(prompts))}
+        ids = [prompt_ids[text] for text in prompts]
+        tokens = [episode.sampled_tokens for episode in episodes]
         batch = IterationBatch(
-            prompt_N=np.array([prompt_ids[text] for text in prompts], dtype=float),
-            tokens_N=np.array([episode.sampled_tokens for episode in episodes], dtype=float),
+            prompt_N=np.array(ids, dtype=float),
+            tokens_N=np.array(tokens, dtype=float),
             reward_N=reward_N,
             disagreement_N=disagreement_N,
             gold_N=truth.get("gold", np.zeros(0)),

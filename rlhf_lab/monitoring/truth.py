@@ -96,6 +96,7 @@ def heldout_truth(
     fell = gold_fell(start_P, gold_P)
     fell_at = math.nan
     if fell:
+        # backwards from the end: the fall began at the first evaluation after which gold stayed below the start
         for iteration, *golds in reversed(comparisons):
             if not gold_fell(*golds):
                 break

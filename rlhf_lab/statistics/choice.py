@@ -49,7 +49,9 @@ def _probability_of_best(below: Index, equal: Index, scored: int, n: int) -> Flo
 @cache
 def _fraction_of_draws_within_lowest(scored: int, n: int) -> FloatArray:
     """Return C(k, n) / C(scored, n) for k = 0 … scored: the fraction of draws taken from the k lowest responses."""
-    return np.array([math.comb(k, n) / math.comb(scored, n) for k in range(scored + 1)])
+    draws = math.comb(scored, n)
+    # a quotient of integers, because C(scored, n) may exceed the range of floats
+    return np.array([math.comb(k, n) / draws for k in range(scored + 1)])
 
 
 def chosen_values(probability_N: FloatArray, values_NC: FloatArray) -> FloatArray:

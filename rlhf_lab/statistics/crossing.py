@@ -73,8 +73,10 @@ def find_crossing(position_K: ArrayLike, difference_SK: ArrayLike, *, min_error_
     direction, at = _sign_change(position_K, difference_SK.mean(axis=0))
     if seeds < 2:
         return Crossing(direction, at, math.nan, math.nan, seeds)
+    # A t test at every point of a grid: the interval consists of those at which 0 is not rejected.
     grid_P = np.linspace(position_K[0], position_K[-1], POINTS)
-    at_grid_SP = np.array([np.interp(grid_P, position_K, difference_K) for difference_K in difference_SK])
+    curves = [np.interp(grid_P, position_K, difference_K) for difference_K in difference_SK]
+    at_grid_SP = np.array(curves)
     error_P = at_grid_SP.std(axis=0, ddof=1) / math.sqrt(seeds)
     if min_error_K is not None:
         error_P = np.maximum(error_P, np.interp(grid_P, position_K, floats(min_error_K)))
@@ -82,6 +84,7 @@ def find_crossing(position_K: ArrayLike, difference_SK: ArrayLike, *, min_error_
     possible_P = np.abs(at_grid_SP.mean(axis=0)) <= quantile * error_P
     if not possible_P.any():
         return Crossing(direction, at, math.nan, math.nan, seeds)
+    # At the first or last position the crossing may be beyond the measured range.
     low = -math.inf if possible_P[0] else float(grid_P[possible_P][0])
     high = math.inf if possible_P[-1] else float(grid_P[possible_P][-1])
     return Crossing(direction, at, low, high, seeds)
@@ -94,7 +97,8 @@ def _sign_change(position_K: FloatArray, mean_K: FloatArray) -> tuple[Direction,
     changes = [(a, b) for a, b in pairwise(signed) if mean_K[a] * mean_K[b] < 0]
     if len(changes) != 1:
         return "several" if changes else "none", math.nan
-    ((a, b),) = changes
-    fraction = mean_K[a] / (mean_K[a] - mean_K[b])
-    at = float(position_K[a] + fraction * (position_K[b] - position_K[a]))
-    return ("up" if mean_K[b] > 0 else "down"), at
+    before, after = changes[0]
+    # Zero of the line between the two points.
+    fraction = mean_K[before] / (mean_K[before] - mean_K[after])
+    at = float(position_K[before] + fraction * (position_K[after] - position_K[before]))
+    return ("up" if mean_K[after] > 0 else "down"), at

@@ -177,7 +177,7 @@ def check_rate(rate: float, n: int, *, decimals: int | None = None) -> None:
     """
     if n < 1 or not 0 <= rate <= 1:
         raise NumericError(f"rate {rate} of {n} is impossible: a rate must be in [0, 1] and needs n ≥ 1")
-    slack = 1e-9 if decimals is None else 0.5 * 10.0**-decimals + 1e-9
+    slack = 1e-9 if decimals is None else 0.5 * 10.0**-decimals + 1e-9  # half of the last printed digit
     nearest_count = round(rate * n)
     if abs(nearest_count / n - rate) > slack:
         neighbours = (math.floor(rate * n), math.ceil(rate * n))

@@ -112,8 +112,8 @@ def fit_curve(form: Form, d_N: ArrayLike, gain_N: ArrayLike) -> Fit:
         NumericError: there are fewer than two distinct distances, the minimum for two parameters.
     """
     d_N, gain_N = _usable_points(d_N, gain_N)
-    if np.unique(d_N).size < 2:
-        distinct = np.unique(d_N).size
+    distinct = np.unique(d_N).size
+    if distinct < 2:
         raise NumericError(
             f"a curve needs policies at two or more distances from the reference, not {distinct}; evaluate more of them"
         )
@@ -121,11 +121,12 @@ def fit_curve(form: Form, d_N: ArrayLike, gain_N: ArrayLike) -> Fit:
     (alpha, beta), *_ = np.linalg.lstsq(basis_N2, gain_N, rcond=None)
     residual_squares = float(np.square(gain_N - basis_N2 @ [alpha, beta]).sum())
     total_squares = float(np.square(gain_N - gain_N.mean()).sum())
+    freedom = d_N.size - 2  # two points determine both parameters and leave no residual
     return Fit(
         form=form,
         alpha=float(alpha),
         beta=float(beta),
-        residual_sd=math.sqrt(residual_squares / (d_N.size - 2)) if d_N.size > 2 else math.nan,
+        residual_sd=math.sqrt(residual_squares / freedom) if freedom > 0 else math.nan,
         r_squared=1 - residual_squares / total_squares if total_squares > 0 else math.nan,
         n=int(d_N.size),
         d_min=float(d_N.min()),

@@ -51,8 +51,10 @@ def paired_by_prompt(a: Outcomes, b: Outcomes, cluster_of: Mapping[Any, Hashable
     units = [clusters.get(prompt, prompt) for prompt in shared]
     # Clusters are numbered in the order of their first appearance.
     position = {unit: index for index, unit in enumerate(dict.fromkeys(units))}
-    comparison = paired_difference(b_P, a_P, np.array([position[unit] for unit in units], dtype=int))
-    is_single = len(position) == len(shared) and all(len(side[prompt]) == 1 for side in (a, b) for prompt in shared)
+    unit_P = np.array([position[unit] for unit in units], dtype=int)
+    comparison = paired_difference(b_P, a_P, unit_P)
+    has_own_clusters = len(position) == len(shared)
+    is_single = has_own_clusters and all(len(a[prompt]) == len(b[prompt]) == 1 for prompt in shared)
     means = np.concatenate([a_P, b_P])
     is_binary = bool(np.isin(means, (0.0, 1.0)).all())
     if not (is_single and is_binary) or comparison.difference.clusters < 2:
@@ -61,11 +63,7 @@ def paired_by_prompt(a: Outcomes, b: Outcomes, cluster_of: Mapping[Any, Hashable
     only_a = int((a_P > b_P).sum())
     only_b = int((b_P > a_P).sum())
     test = f"exact McNemar test, {only_b} prompts only the second, {only_a} only the first"
-    return dataclasses.replace(
-        comparison,
-        p_value=mcnemar_exact(only_b, only_a),
-        test=test,
-    )
+    return dataclasses.replace(comparison, p_value=mcnemar_exact(only_b, only_a), test=test)
 
 
 def margin_p_values(comparison: Comparison, margin: float) -> tuple[float, float]:

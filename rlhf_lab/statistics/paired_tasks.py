@@ -79,15 +79,16 @@ def compare_agents(
     """
     if baseline is not None and baseline not in outcomes:
         raise NumericError(f"baseline {baseline!r} is not one of the agents; choose one of: {', '.join(outcomes)}")
-    names = list(outcomes)
-    others = [name for name in names if name != baseline]
-    pairs = list(combinations(names, 2)) if baseline is None else [(baseline, other) for other in others]
+    if baseline is None:
+        pairs = list(combinations(outcomes, 2))
+    else:
+        pairs = [(baseline, name) for name in outcomes if name != baseline]
     comparisons = [paired_by_task(outcomes[first], outcomes[second], template_of) for first, second in pairs]
     adjusted = holm([comparison.p_value for comparison in comparisons])
-    return [
-        AgentComparison(first, second, comparison, p, comparison.difference.n)
-        for (first, second), comparison, p in zip(pairs, comparisons, adjusted, strict=True)
-    ]
+    family = []
+    for (first, second), comparison, p in zip(pairs, comparisons, adjusted, strict=True):
+        family.append(AgentComparison(first, second, comparison, p, comparison.difference.n))
+    return family
 
 
 def paired_by_task(a: Outcomes, b: Outcomes, template_of: Mapping[Any, Hashable]) -> Comparison:
@@ -116,11 +117,7 @@ def paired_by_task(a: Outcomes, b: Outcomes, template_of: Mapping[Any, Hashable]
         b_shared = {task: b[task] for task in shared}
         exact = paired_by_prompt(a_shared, b_shared)
         if "McNemar" in exact.test:
-            comparison = dataclasses.replace(
-                comparison,
-                p_value=exact.p_value,
-                test=exact.test,
-            )
+            comparison = dataclasses.replace(comparison, p_value=exact.p_value, test=exact.test)
             return _with_exact_effect(comparison, a, b, shared)
     if not 2 <= len(position) <= MOST_FLIPPED:
         return comparison

@@ -86,12 +86,12 @@ class Looks:
     count_L: FloatArray
 
     def __post_init__(self) -> None:
-        if not (
-            np.shape(self.mean_L) == np.shape(self.error_L) and np.shape(self.mean_L)[-1:] == self.count_L.shape[-1:]
-        ):
+        means, errors, counts = np.shape(self.mean_L), np.shape(self.error_L), self.count_L.shape
+        # one axis of counts serves any number of studies, which are leading axes of means and errors
+        if means != errors or means[-1:] != counts[-1:]:
             raise NumericError(
-                f"means, errors and counts of looks have shapes {np.shape(self.mean_L)}, {np.shape(self.error_L)} and "
-                f"{self.count_L.shape}; give one of each per look"
+                f"means, errors and counts of looks have shapes {means}, {errors} and {counts}; give one of each per "
+                "look"
             )
         if np.any(np.diff(self.count_L) < 0):
             raise NumericError("the number of differences falls from one look to the next; give the looks in order")

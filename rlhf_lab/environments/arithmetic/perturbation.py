@@ -206,7 +206,7 @@ def _evaluate_changed(
     number_positions = [i for i, token in enumerate(tokens) if isinstance(token, Fraction)]
     for i, value in zip(number_positions, values, strict=True):
         tokens[i] = value
-    if signed:
+    if signed:  # a parenthesis may stand between the two numbers, so the sign is searched for
         _, operand, sign = signed
         between = range(number_positions[operand], number_positions[operand + 1])
         sign_position = next(i for i in between if tokens[i] in ("+", "-", "*"))

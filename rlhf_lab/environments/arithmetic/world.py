@@ -166,7 +166,7 @@ class ArithmeticWorld:
         slips = rng.random() < self.slip
         chosen = write_solution(problem, draw_slip(problem, self.largest, rng) if slips else None)
         rejected = chosen
-        while rejected == chosen:
+        while rejected == chosen:  # both may have sampled the same slip
             rejected = write_solution(problem, draw_slip(problem, self.largest, rng))
         meta: dict[str, object] = {"answer": str(problem.answer)}
         for side, response in (("chosen", chosen), ("rejected", rejected)):

@@ -56,8 +56,10 @@ class Lexicon:
         for domain in range(len(facts.domains)):
             self._add_domain(facts, domain)
         for topic in facts.topics:
+            noun = facts.noun(topic)
             for index, belief in enumerate(phrases.TOPIC_BELIEFS):
-                self._add(belief.format(t=facts.noun(topic)), Meaning("belief", topic, index))
+                self._add(belief.format(t=noun), Meaning("belief", topic, index))
+            # every value, because responses may also state wrong ones
             for attribute in facts.attributes:
                 for value in range(VALUES):
                     for form in range(FORMS):

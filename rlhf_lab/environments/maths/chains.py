@@ -182,7 +182,7 @@ class _ChainReader:
         lines = step_lines(self.text)
         for index, (start, end) in enumerate(lines):
             self.free = []
-            self.seen = bisect_left(self.begins, start)
+            self.seen = bisect_left(self.begins, start)  # index of the first number of this line
             for match in self._equations(start, end):
                 self._add_calculation(index, match)
             self._bind_prose(start, end)

@@ -216,7 +216,8 @@ class VllmClient:
             self._busy.add(connection)
         connection.exchange = Exchange(self._limits)
         try:
-            connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+            headers = {"Content-Type": "application/json"} if body else {}
+            connection.request(method, path, body, headers)
             response = connection.getresponse()
             content = response.read()
         except TimeoutError as error:
