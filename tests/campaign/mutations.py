@@ -1099,7 +1099,7 @@ WATCHED = (
     Mutant(
         "overoptimisation_residual_sd",
         "overoptimization.fit_curve",
-        "residual_squares / (d_N.size - 2)",
+        "residual_squares / freedom",
         "residual_squares / d_N.size",
         "fitted curves look closer to their points than they are",
     ),
@@ -1622,8 +1622,8 @@ AUDITED = (
     Mutant(
         "audit_unanswered_count_for_start",
         "Auditor._add",
-        "1.0 if counts_for_policy and math.isnan(score) else score",
-        "0.0 if counts_for_policy and math.isnan(score) else score",
+        "1.0 if math.isnan(score) else score",
+        "0.0 if math.isnan(score) else score",
         "missing=win counts unanswered comparisons against the policy",
     ),
     Mutant(
@@ -1768,8 +1768,8 @@ RANKED = (
     Mutant(
         "signed_rivals",
         "compare_predictors",
-        "abs(values[0]) - abs(values[1])",
-        "values[0] - values[1]",
+        "abs(first_value) - abs(second_value)",
+        "first_value - second_value",
         "a rival that predicts with the other sign loses to a useless predictor",
     ),
     Mutant(
