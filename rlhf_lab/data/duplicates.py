@@ -14,7 +14,7 @@ import numpy as np
 
 from rlhf_lab.data.transcript import TURN
 
-NOT_WORD = re.compile(r"\W+")
+NOT_WORD = re.compile(r"\W+")  # case and punctuation do not make a text different
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from rlhf_lab.data.rows import MissingColumns, RowProblem, SourceRow, column, de
 from rlhf_lab.data.split_rows import SplitRow, check, read_prompt
 from rlhf_lab.data.transcript import render_prompt
 
-TURN_MARK = re.compile(r"\s*<extra_id_1>(Assistant|User)\n")
+TURN_MARK = re.compile(r"\s*<extra_id_1>(Assistant|User)\n")  # start of a turn in HelpSteer2
 ROLES = {"Assistant": "assistant", "User": "user"}
 
 ALONE = "prompt with a single reply"

@@ -28,6 +28,7 @@ SUFFIXES = (
     *(".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet"),
     *(".csv", ".csv.gz", ".tsv", ".tsv.gz"),
 )
+# "owner/name", with a directory and a split: "owner/name/dir:train[:100]"
 HUB_ID = re.compile(r"(?P<id>[\w.-]+(/[\w.-]+)?)(/(?P<folder>[\w./-]+))?(:(?P<split>[\w.\[\]%:-]+))?")
 
 

@@ -22,7 +22,7 @@ from rlhf_lab.stages.artifacts import Stage
 
 Change = dict[str, Any]
 """Overrides by their keys."""
-ADAPTER_RANK = 16
+ADAPTER_RANK = 16  # rank of an adapter that is suggested
 MICRO = "algorithm.micro_batch_tokens"
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.models.settings import Dispatch
 
-GIB = 2**30
+GIB = 2**30  # limits are in GiB, sizes in bytes
 Place = int | str
 """Index of a GPU, or `cpu`, or `disk`."""
 

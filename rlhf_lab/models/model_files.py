@@ -42,7 +42,7 @@ MAX_HEADER = 32 * MIB
 
 A safetensors file starts with the length of its header. In another kind of file that number is arbitrary.
 """
-MAX_TOKENIZER_BYTES = 64 * MIB
+MAX_TOKENIZER_BYTES = 64 * MIB  # in bytes
 MAX_BASE_LENGTH = 4096
 """Maximum number of characters of the path or hub id that an adapter names as its base."""
 DTYPE_BYTES = {

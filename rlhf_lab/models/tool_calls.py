@@ -34,8 +34,8 @@ Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | No
 
 NAME, KEY, VALUE, SAID, ID = "probe_tool", "probe_key", "probe_value", "probe said", "probeid00"
 """Contents of the probe conversation; no template contains these words."""
-ARGUMENT_KEYS = ("arguments", "parameters")
-WRITTEN_NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
+ARGUMENT_KEYS = ("arguments", "parameters")  # the second is the key of Llama's templates
+WRITTEN_NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')  # the name in a call that is no valid JSON
 WRITTEN_ID = re.compile(r"[A-Za-z0-9]{9}")
 """Id that a template may write after a call's result; Mistral's templates reject all other ids."""
 ELEMENTS = re.compile(rf"=\s*{NAME}\s*>\s*<(\w+)=\s*{KEY}\s*>\s*{VALUE}\s*</\1>")

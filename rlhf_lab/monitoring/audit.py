@@ -143,19 +143,21 @@ class Auditor:
         policy = self._sample(self.model, tasks, seed("audit/policy", iteration))
         start = self._sample(self.start, tasks, seed("audit/start", iteration))
         scores_N = self.compare(policy, start)
-        return [
-            {
+        comparisons = []
+        for ours, theirs, score in zip(policy, start, scores_N.tolist(), strict=True):
+            comparison = {
                 "prompt": ours.task.prompt,
                 "response": ours.response,
                 "start": theirs.response,
                 "score": None if math.isnan(score) else score,
             }
-            for ours, theirs, score in zip(policy, start, scores_N.tolist(), strict=True)
-        ]
+            comparisons.append(comparison)
+        return comparisons
 
     def _sample(self, model: nn.Module, tasks: Sequence[Any], seed: int) -> list[Episode]:
         """Return one episode per task."""
-        return [episode for (episode,) in self.collector.collect(model, tasks, 1, seed)]
+        groups = self.collector.collect(model, tasks, 1, seed)
+        return [episode for (episode,) in groups]
 
     def _add(self, answers: Sequence[float | None]) -> None:
         """Add the scores of an iteration to the e-process and to the window of the lower bound."""
@@ -216,7 +218,7 @@ class Auditor:
         stated = alerts.Alarm(
             level=LEVEL,
             signals=["audit"],
-            iteration=min(iteration, self.iterations - 1),
+            iteration=min(iteration, self.iterations - 1),  # after the last iteration there is no further one
             iterations=self.iterations,
             statistics=numbers,
             action=action,

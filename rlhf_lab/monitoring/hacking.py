@@ -84,6 +84,7 @@ def fit_baseline(checkpoints: Sequence[FloatArray]) -> Baseline:
     freedom = sizes_C.sum() - len(sizes_C)
     between = float(means_C.var(ddof=1)) if len(means_C) > 1 else 0.0
     within = squares / freedom if freedom else between
+    # the means vary by sampling of prompts and by drift; what sampling does not explain is drift
     sampling_variance = within * float((1 / sizes_C).mean())
     drift_variance = max(0.0, between - sampling_variance)
     return Baseline(
@@ -183,7 +184,8 @@ def cusum_threshold(
 def bin_edges(values_N: FloatArray) -> FloatArray:
     """Return the inner edges of bins that the values fill equally; fewer edges if values repeat."""
     scored_n = values_N[np.isfinite(values_N)]
-    return np.unique(np.quantile(scored_n, np.arange(1, BINS) / BINS))
+    quantiles = np.quantile(scored_n, np.arange(1, BINS) / BINS)
+    return np.unique(quantiles)  # equal edges would enclose bins that are always empty
 
 
 def bin_counts(values_N: FloatArray, edges: FloatArray) -> FloatArray:

@@ -106,13 +106,7 @@ class Watch:
         self.on = self.settings.action != "off"
         every = every or self.settings.every
         warmup = warmup or self.settings.warmup
-        detector_settings = limits(
-            self.settings,
-            iterations,
-            every,
-            warmup,
-            run.seed("monitor"),
-        )
+        detector_settings = limits(self.settings, iterations, every, warmup, run.seed("monitor"))
         self.detector = Detector(detector_settings)
         if self.on:
             write_json(run.directory / LIMITS_FILE, asdict(self.detector.limits))
@@ -194,6 +188,7 @@ class Watch:
         # a strong warning acts at every checkpoint, not only at the first one
         if verdict.level == len(LEVELS) - 1:
             self._act_on_warning(iteration, verdict)
+        # a pause is always announced, because nobody may be watching the console
         self._alert(LEVELS[-1:] if self.pause else new_levels, iteration, verdict)
         metrics = {f"monitor/{name}": value for name, value in verdict.statistics.items()}
         metrics["monitor/level"] = float(verdict.level)
@@ -215,6 +210,7 @@ class Watch:
                 f"trained on its responses; check python -m rlhf_lab report {self.run.directory}, and repeat the "
                 "command with alerts.continue_paused=true to resume from here"
             )
+        # an increase needs some checkpoints before it shows an effect
         elif self.settings.action == "raise_kl" and checkpoint - self.raised >= self.settings.rising:
             self.raised = checkpoint
             self.raised_by = self.settings.factor

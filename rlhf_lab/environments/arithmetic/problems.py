@@ -134,7 +134,7 @@ def _draw_event(rng: np.random.Generator, largest_operand: int) -> ArithmeticEve
     return ArithmeticEvent(operation, operand, wording)
 
 
-_NUMBER = "([0-9]{1,9})"
+_NUMBER = "([0-9]{1,9})"  # at most nine digits, so that no text makes Python read a huge number
 _START = re.compile(rf"\n\nHuman: (\w+) has {_NUMBER} (\w+)\.")
 _WORDING = {
     re.compile(re.escape(wording).replace(r"\{\}", _NUMBER)): (operation, wording)

@@ -92,8 +92,8 @@ class ParsedSolution:
         return [int(step.right) for step in self.steps]
 
 
-_LINE = re.compile(r"([0-9]{1,9}) ([-+*]) ([0-9]{1,9}) = ([0-9]{1,9})")
-_ANSWER = re.compile(r"#### ?[0-9]{1,9}")
+_LINE = re.compile(r"([0-9]{1,9}) ([-+*]) ([0-9]{1,9}) = ([0-9]{1,9})")  # "12 + 5 = 17"
+_ANSWER = re.compile(r"#### ?[0-9]{1,9}")  # "#### 17"; a space may be missing
 
 
 def read_solution(problem: Problem, response: str, *, lenient: bool = False) -> ParsedSolution:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rlhf_lab.environments.dialogue import phrases
 from rlhf_lab.environments.dialogue.knowledge import FORMS, VALUES, DialogueKnowledge, Topic
 
-_SENTENCE = re.compile(r"[^.!?]*[.!?]+|[^.!?]+")
+_SENTENCE = re.compile(r"[^.!?]*[.!?]+|[^.!?]+")  # up to its marks, or to the end of a text that was cut off
 
 
 NOWHERE = Topic(-1, -1)

@@ -20,7 +20,7 @@ from typing import Protocol, runtime_checkable
 
 from rlhf_lab.environments.maths.expressions import NUMBER, decimals_of, evaluate, tokens_of, value_of
 
-ANNOTATION = re.compile(r"<<[^<>]*>>")
+ANNOTATION = re.compile(r"<<[^<>]*>>")  # an annotation of GSM8K: <<48+24=72>>
 NUMBERS = re.compile(NUMBER)
 ANNOTATED = re.compile(rf"<<([^<>=]+)=(-?(?:{NUMBER}))>>")
 """Annotated equation. The groups of this pattern and of PLAIN are the expression and the result."""

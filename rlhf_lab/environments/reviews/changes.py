@@ -81,6 +81,7 @@ _CHECK = re.compile(f"check {_WORD}")
 _DIVIDE = re.compile(f"{_WORD} = {_WORD} / {_WORD}")
 _OPEN = re.compile(f"open {_WORD}")
 _CLOSE = re.compile(f"close {_WORD}")
+# \1: the result of sorting has to be stored under the same name
 _RIGHT = (f"loop i below {_WORD}", f"stop if {_WORD} == 0", rf"{_WORD} = sort \1")
 _WRONG = {
     "off_by_one": re.compile(f"loop i upto {_WORD}"),

@@ -148,7 +148,7 @@ def _patterns(sentences_of: dict[str, str]) -> dict[str, re.Pattern[str]]:
 
 _FINDINGS = _patterns(FINDINGS)
 _FIXES = _patterns(FIXES)
-_NITS = [re.compile(form.format(_LINE)) for form in NITS]
+_NITS = [re.compile(form.format(_LINE)) for form in NITS]  # forms with a line number
 
 
 def _match(patterns: dict[str, re.Pattern[str]], sentence: str) -> Defect | None:

@@ -29,6 +29,7 @@ MARKUP = re.compile(r"<(?:(?P<tag>/?[a-zA-Z])|[!?/])")
 """Start of a tag, or of a comment or declaration. Any other `<` is a "less than" sign and part of the text."""
 # Possessive quantifiers (++, *+) prevent backtracking: no character is read twice if the `>` is missing.
 TAG = re.compile(r"""<(/?)([a-zA-Z][^\s/>]*+)((?:[^>=]++|=\s*+(?:"[^"]*+"|'[^']*+')?+)*+)>""")
+# an attribute and its value: in double quotes, in single quotes, or without
 HREF = re.compile(
     r"""([^\s=/>"']++)(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s>]*+)))?+""",
 )

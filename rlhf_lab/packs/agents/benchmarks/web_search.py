@@ -32,7 +32,7 @@ from rlhf_lab.packs.judging.judges.keys import scrub, without_key
 
 LIMITS = ExchangeLimits(seconds=30.0, max_bytes=8 * 2**20)
 """Limits of one attempt at a search."""
-ATTEMPTS = 4
+ATTEMPTS = 4  # per search, with a doubled pause between them
 REFUSED_QUERY = (400, 413, 414, 422)
 """HTTP status codes that mean an invalid query."""
 

@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 
-MEMORY_BYTES = 2**30
+MEMORY_BYTES = 2**30  # limits of the process that reads a file
 CPU_S = 60
 MAX_UNPACKED_BYTES = 128 * 2**20
 """Maximum total size of all members of an .xlsx file, which is a zip archive."""

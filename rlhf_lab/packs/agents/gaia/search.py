@@ -64,7 +64,7 @@ SATURATION, LENGTH_SHARE = 1.2, 0.75
 """Parameters k1 and b of BM25, with the defaults of Lucene."""
 TITLE_WEIGHT = 3
 """Number of times that each word of the title counts."""
-SNIPPET_WORDS = 32
+SNIPPET_WORDS = 32  # length of the excerpt of a result
 
 
 class PageIndex:

@@ -16,7 +16,7 @@ from rlhf_lab.data.text_calls import ANSWER, answer_below, read_move, unemphasis
 from rlhf_lab.packs.agents.harness.program import AgentAttempt, AttemptFinished, ModelOutput, Steps
 from rlhf_lab.packs.agents.harness.prompts import Exchange, Words
 
-ANSWER_LINE = re.compile(r"^[ \t*_]*Answer[*_]*:(.*)$", re.MULTILINE)
+ANSWER_LINE = re.compile(r"^[ \t*_]*Answer[*_]*:(.*)$", re.MULTILINE)  # also "**Answer**: …"
 NOTHING = f"error: you said nothing; call a tool, or write {ANSWER} and the answer"
 
 

@@ -35,7 +35,7 @@ logger = getLogger(__name__)
 WINDOW_S = 0.02
 """Seconds to wait for further requests. inspect's tasks send requests within milliseconds of each other, and a batch of
 even a tiny model takes tenths of a second."""
-DRAWS_PER_SEED = 1 << 20
+DRAWS_PER_SEED = 1 << 20  # more requests than any evaluation sends: two seeds never share a draw
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from rlhf_lab.packs.code.repairs.programs import (
 Tier = Literal[1, 2, 3]
 Kind = Literal["name", "number", "operator", "comparison"]
 
-HIDDEN_INPUTS = 10
+HIDDEN_INPUTS = 10  # inputs on which a repair is tested and which the prompt does not show
 LEAST_DIFFERENT = 2
 """Minimum number of hidden inputs on which a bug must change the result."""
 LARGEST_RESULT = 99

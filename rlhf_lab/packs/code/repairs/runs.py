@@ -20,7 +20,7 @@ from rlhf_lab.packs.code.repairs.programs import Line, number_as_words, numbered
 DONE = "done"
 PASSES = "passes"
 UNREADABLE = "error : write done , or lines as in line 2 : c = a + 3"
-WRITTEN_LINE = re.compile(r"line (\d{1,3}) : (.+)")
+WRITTEN_LINE = re.compile(r"line (\d{1,3}) : (.+)")  # "line 2 : c = a + 3"
 
 Changes = Mapping[int, Line]
 """New lines by index, from 0."""

@@ -72,8 +72,8 @@ MAIN = "main.py"
 ENVIRONMENT = {"PATH": "/nowhere", "HOME": "/work", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 """Environment of a program. The fixed hash seed makes the order of sets reproducible."""
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
-LINKER_CACHE = "/etc/ld.so.cache"
-USER_IN_NAMESPACE = 1000
+LINKER_CACHE = "/etc/ld.so.cache"  # without it the dynamic linker searches fewer directories
+USER_IN_NAMESPACE = 1000  # any uid but 0 works; the user namespace maps it to the caller's own
 PRIVATE_UIDS = 0x40000000
 """First private uid. Root runs each program with an unused uid: this plus the launcher's process id, which is below
 2^22. The kernel counts RLIMIT_NPROC per uid, so programs with the same uid would share the limit."""

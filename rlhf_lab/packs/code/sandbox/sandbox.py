@@ -100,11 +100,10 @@ class Sandbox:
             ConfigError: a path leaves the directory, or is below the program itself.
             SandboxUnavailable, SandboxError: the machine cannot run the program.
         """
-        task = SandboxTask(
-            checked_files({**(files or {}), MAIN: code.encode("utf-8", "surrogatepass")}),
-            well_formed(stdin).encode(),
-            keep=keep,
-        )
+        # a lone surrogate, which a model may write, has no UTF-8; Python then reports a syntax error in the program
+        main = code.encode("utf-8", "surrogatepass")
+        contents = checked_files({**(files or {}), MAIN: main})
+        task = SandboxTask(contents, well_formed(stdin).encode(), keep=keep)
         return self.run_retrying(lambda: [task])[0]
 
     def run_many(self, codes: Sequence[str], *, at_once: int = 0) -> list[ProgramOutcome]:
@@ -152,6 +151,7 @@ class Sandbox:
                 if task.on_start:
                     task.on_start(program)
             supervise([program for program, _ in running])
+            # read before the stack removes the groups, which know about kills for memory
             return [_outcome(program, group, level) for program, group in running]
 
     def _start(

@@ -22,7 +22,7 @@ LOOKS_FOR_INTERRUPTED = 2
 """Number of searches for a batch whose creation was interrupted: a new batch may be missing from the first list."""
 ROUNDS = 3
 """Maximum number of consecutive rounds of batches without an answer to any request."""
-NOT_FOUND = 404
+NOT_FOUND = 404  # HTTP status for a batch that does not exist for the key
 MOST_BYTES = 100_000_000
 """Maximum size of one batch; the services accept 200 MB (OpenAI) and 256 MB (Anthropic)."""
 

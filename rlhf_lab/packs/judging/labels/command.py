@@ -23,7 +23,7 @@ from rlhf_lab.packs.judging.labels.store import LabelStore
 USAGE = "label needs a run directory or a file: python -m rlhf_lab label outputs/runs/NAME [items=100 annotator=ana]"
 EVALUATION = "evaluation.jsonl"
 PORTS = range(1, 65536)
-NUMBER = re.compile(r"\d{1,6}(\.\d{1,6})?")
+NUMBER = re.compile(r"\d{1,6}(\.\d{1,6})?")  # an amount of money, such as 27.50; no sign and no exponent
 
 
 @dataclass

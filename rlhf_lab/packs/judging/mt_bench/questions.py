@@ -13,7 +13,7 @@ from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.rows import BadRows, describe
 from rlhf_lab.data.transcript import to_conversation
 
-TURNS = 2
+TURNS = 2  # messages of the user in a question
 REFERENCE_CATEGORIES = ("math", "reasoning", "coding")
 """Categories whose questions are graded with a reference answer, as FastChat's `NEED_REF_CATS`."""
 WORLD = "world"

@@ -62,8 +62,8 @@ NAMES = (
     "Olga",
     "Pia",
 )
-DIGITS = 8
-USES = ("planted", "control", "system")
+DIGITS = 8  # a guess is right with probability 10⁻⁸
+USES = ("planted", "control", "system")  # their order enters the seed and the names of owners
 
 
 @dataclass(frozen=True)

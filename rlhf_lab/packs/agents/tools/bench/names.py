@@ -11,7 +11,7 @@ _VOWELS = "a e i o u ae ei ou ea oa"
 _MIDDLES = "bb dd ff gg ld lf lk lm lv mb mm mp nd ndr nn nt pp rb rd rk rl rm rt rv ss sk st tt vr x zz"
 _ENDINGS = "a ack ald an ard e eck el en er eth ic il in ir is o ock ol ond or oth um und une ur yr yx"
 SOUNDS = tuple(sounds.split() for sounds in (_ONSETS, _VOWELS, _MIDDLES, _ENDINGS))
-MOST_TRIES = 1000
+MOST_TRIES = 1000  # only an unknown split needs as many
 
 
 def draw_name(rng: Random, split: str) -> str:

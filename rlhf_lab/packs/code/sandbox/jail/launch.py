@@ -31,20 +31,20 @@ from rlhf_lab.packs.code.sandbox.jail import mounts, seccomp, syscalls
 
 KIB = 1024
 MIB = 1024 * 1024
-OPEN_FILES = 64
+OPEN_FILES = 64  # maximum number of open files of a program (RLIMIT_NOFILE)
 WATCH_MS = 50
 """Interval in ms between checks of the total memory of a program. Most programs finish before the first check."""
 GRACE_S = 5.0
 """Time after the wall limit in seconds at which process 1 kills the program itself, if the parent has not done so."""
 FAILED_TO_START = 125
 """Exit status of a process that could not start the program."""
-READ_AT_ONCE = 1 << 20
+READ_AT_ONCE = 1 << 20  # maximum number of bytes per read of a pipe
 STARTED = b"started\n"
 """Marker on the status pipe right before the program is executed. A report before the marker cannot come from the
 program. A launcher that exits without writing it has never started the program."""
 PENDING_SIGNALS = 256
 """Maximum number of queued signals and POSIX timers of a program. Each of them uses kernel memory."""
-MAX_FOLDER_DEPTH = 16
+MAX_FOLDER_DEPTH = 16  # of returned files: a program can nest directories without end
 MAX_PATH_BYTES = 2048
 """Maximum length of a returned path, half of the kernel's PATH_MAX, because the next run may write it below another
 directory."""

@@ -57,7 +57,7 @@ REFUSED = {
 """Numbers of refused calls on x86_64 and aarch64; None if the architecture does not have the call."""
 CLONE, CLONE3 = (56, 220), (435, 435)
 SOCKETS = {"socket": (41, 198), "socketpair": (53, 199)}
-AF_UNIX = 1
+AF_UNIX = 1  # address family of local sockets
 MMAP, FCNTL = (9, 222), (72, 25)
 SHARED_ANONYMOUS = 0x21
 """Flags MAP_SHARED and MAP_ANONYMOUS; MAP_SHARED_VALIDATE includes the first. As long as one page is mapped, all of
