@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from rlhf_lab.core.errors import DataError
 
@@ -91,6 +91,11 @@ def _ranges_in_words(numbers: Sequence[int]) -> str:
     texts = ["–".join(map(str, bounds)) for bounds in ranges[:SHOWN]]
     listed = ", ".join(texts)
     return listed + (", …" if len(ranges) > SHOWN else "")
+
+
+def is_text_list(value: object) -> TypeGuard[list[str]]:
+    """Return True if a value is a list of texts, possibly an empty one."""
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def describe(value: object) -> str:

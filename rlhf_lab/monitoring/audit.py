@@ -28,6 +28,7 @@ from rlhf_lab.monitoring import alerts
 from rlhf_lab.monitoring.trace import AUDIT_TRACE
 from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.statistics.eprocess import EProcess, lower_bound
+from rlhf_lab.statistics.estimates import win_or_tie
 from rlhf_lab.training.checkpoint import trained_state
 from rlhf_lab.training.run import Run
 
@@ -43,7 +44,7 @@ def by_gold(run: Run) -> Comparer:
     def compare(first: Sequence[Episode], second: Sequence[Episode]) -> FloatArray:
         # one call for both sides, so that a model scores them in the same batches
         gold_2N = run.corpus.measure([*first, *second])["gold"].reshape(2, -1)
-        return np.sign(gold_2N[0] - gold_2N[1]) / 2 + 0.5
+        return win_or_tie(gold_2N[0] - gold_2N[1])
 
     return compare
 

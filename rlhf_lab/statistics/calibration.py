@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 from scipy import optimize, stats
 
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.statistics.estimates import LEVEL, Estimate, floats
+from rlhf_lab.statistics.estimates import LEVEL, Estimate, floats, win_or_tie
 from rlhf_lab.statistics.inference import clustered_mean
 
 BINS = 10
@@ -54,7 +54,7 @@ def confidence(margin_N: ArrayLike) -> FloatArray:
 
 def correctness(margin_N: ArrayLike) -> FloatArray:
     """Return 1 if the chosen response has the higher score, 0 if lower, ½ for a tie, NaN if unscored, (N,)."""
-    return np.sign(floats(margin_N)) / 2 + 0.5
+    return win_or_tie(floats(margin_N))
 
 
 @dataclass(frozen=True)

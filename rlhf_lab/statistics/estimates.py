@@ -199,6 +199,11 @@ def check_mean(mean: float, rows: ArrayLike, *, decimals: int | None = None) -> 
         raise NumericError(f"mean {mean:g} does not match its {values.size} rows, whose mean is {expected:g}")
 
 
+def win_or_tie(difference: ArrayLike) -> FloatArray:
+    """Return 1 for a positive difference, 0 for a negative one, ½ for 0, and NaN for NaN."""
+    return np.sign(np.asarray(difference, dtype=np.float64)) / 2 + 0.5
+
+
 def floats(values: ArrayLike) -> FloatArray:
     """Return any array-like as a flat float64 array; None, as in JSON rows, becomes NaN."""
     array = np.asarray(values)

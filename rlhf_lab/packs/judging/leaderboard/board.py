@@ -31,7 +31,7 @@ from rlhf_lab.packs.judging.statistics.win_rates import (
     saturated,
     win_rate,
 )
-from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.statistics.estimates import Estimate, win_or_tie
 
 IDENTICAL = "of identical responses"
 OUTCOMES = {score: outcome for outcome, score in SCORES.items()}
@@ -351,7 +351,7 @@ def _majority(score: float) -> str | None:
     """Return the answer of the majority of people; None without labels."""
     if math.isnan(score):
         return None
-    return OUTCOMES[float(np.sign(score - 0.5)) / 2 + 0.5]
+    return OUTCOMES[float(win_or_tie(score - 0.5))]
 
 
 def _own(rows: Sequence[JudgementRow], judge: str | None) -> FloatArray:
