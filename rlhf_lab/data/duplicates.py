@@ -19,7 +19,8 @@ NOT_WORD = re.compile(r"\W+")  # case and punctuation do not make a text differe
 
 def words(text: str) -> tuple[str, ...]:
     """Return the words of a text without case, punctuation and the speaker names of a transcript."""
-    return tuple(NOT_WORD.sub(" ", TURN.sub(" ", text).casefold()).split())
+    without_speakers = TURN.sub(" ", text).casefold()
+    return tuple(NOT_WORD.sub(" ", without_speakers).split())
 
 
 def positions(texts_words: Sequence[str]) -> dict[str, int]:

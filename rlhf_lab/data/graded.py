@@ -123,7 +123,9 @@ def grades_problem(row: Mapping[str, Any], attributes: Sequence[str]) -> str | N
     candidates = [name for name in row if role_of(name) == GRADE or name in attributes]
     rank_by = literal(candidates[0]) if len(candidates) == 1 else "COLUMN"
     settings = [f"data.attributes={literal(candidates or ['COLUMN'])}", f"data.rank_by={rank_by}"]
-    line = " ".join(shlex.quote(setting) if candidates else setting for setting in settings)
+    if candidates:  # without any, COLUMN has to be replaced by the user, so nothing is quoted
+        settings = [shlex.quote(setting) for setting in settings]
+    line = " ".join(settings)
     return (
         f"{missing_columns(missing, row)}; write the columns of grades as {line}, and their bounds as data.low= and "
         "data.high="

@@ -82,7 +82,8 @@ def local_files(source: str) -> list[Path] | None:
     # "name[:100]" has a magic character of a glob, but is the slice of a hub data set
     if glob.has_magic(source) and not HUB_ID.fullmatch(source):
         names = [name for name in glob.glob(str(path)) if name.endswith(SUFFIXES)]
-        files = sorted(Path(name) for name in names if Path(name).is_file())
+        paths = [Path(name) for name in names]
+        files = sorted(file for file in paths if file.is_file())
         if not files:
             raise DataError(f"{source}: no {', '.join(SUFFIXES)} file matches this pattern{_missing_file_hint(path)}")
         return files

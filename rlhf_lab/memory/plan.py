@@ -214,7 +214,8 @@ def _plan_copy(
     if where == "sharded" and is_policy_sharded:
         weights = frozen_state(model.shape).weights
         full_in_pass = gathered_bytes(model.shape, _REFERENCE_STRATEGY, how.precision)
-        return PlanLine(model, State(ceil_div(weights, copies.shards(stage, processes))), gathered=full_in_pass)
+        own_weights = ceil_div(weights, copies.shards(stage, processes))
+        return PlanLine(model, State(own_weights), gathered=full_in_pass)
     halved = processes > 1 and STRATEGIES[strategy].rooted and training.precision == "bfloat16"
     # FSDP2 trains with blocks in bfloat16, so the reference stores them in bfloat16 to compute the same
     state = frozen_state(model.shape, halved=halved, stored=model.stored)

@@ -123,7 +123,8 @@ def placement_text(placement: BlockPlacement) -> str:
         indices = [index for index, block_place in enumerate(placement.places) if block_place == place]
         content = ["embeddings, head"] if place == placement.first else []
         if indices:
-            content.append(f"blocks {indices[0]}-{indices[-1]}" if len(indices) > 1 else f"block {indices[0]}")
+            first, last = indices[0], indices[-1]
+            content.append(f"blocks {first}-{last}" if first < last else f"block {first}")
         name = f"GPU {place}"
         if not isinstance(place, int):
             name = {"cpu": "host memory", "disk": "disk"}[place]

@@ -97,7 +97,8 @@ def reading_weights(source: str | Path) -> Iterator[None]:
         # a device without memory says nothing about the files, and the caller may try a smaller batch
         if type(error).__name__ == "OutOfMemoryError":
             raise
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        reason = lines[0][:300]  # libraries append long hints
         raise ArtifactError(
             f"{source}: the files of this model are damaged or do not belong together ({reason}); copy the directory "
             "again, or train the model again"
@@ -457,7 +458,9 @@ def _entry_problem(entry: Any) -> str:
 
 def _are_sizes(values: Any) -> TypeGuard[list[int]]:
     # `type` instead of `isinstance`, because JSON's true is an int in Python
-    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
+    if not isinstance(values, list):
+        return False
+    return all(type(value) is int and 0 <= value < 2**63 for value in values)
 
 
 def _hub_problems(source: str, label: str) -> list[str]:

@@ -103,7 +103,8 @@ class GroupCache:
         generated_scores = torch.bmm(q.reshape(-1, heads_per_kv, dim), generated_k).view(-1, slots)
         scores = torch.cat([prompt_scores, generated_scores], dim=1).view(prompts, -1, width + slots)
         # softmax in float32, with the result in the dtype of the cache for the next products
-        weight = scores.float().add_(self.mask_BT[:, None]).softmax(-1).to(dtype).view(-1, width + slots)
+        scores = scores.float().add_(self.mask_BT[:, None])
+        weight = scores.softmax(-1).to(dtype).view(-1, width + slots)
 
         prompt_weight = weight[:, :width].view(prompts * kv, -1, width)
         attended = torch.bmm(prompt_weight, prompt_v).view(-1, heads_per_kv, dim)

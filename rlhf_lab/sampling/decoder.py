@@ -101,7 +101,8 @@ class Decoder:
 
     def _project_qkv(self, layer: DecoderLayer, x: Tensor, rotation: Tensor | None) -> Tensor:
         """Return queries (scaled), keys and values, float32 (…, heads + 2·kv_heads, head_dim); q and k are rotated."""
-        qkv = layer.qkv(layer.norm_1(x)).float().unflatten(-1, (-1, self.head_dim))
+        qkv = layer.qkv(layer.norm_1(x)).float()
+        qkv = qkv.unflatten(-1, (-1, self.head_dim))
         qk = qkv[..., : self.heads + self.kv_heads, :]  # a view: the norm and the rotation modify `qkv` in place
         if layer.head_norm is not None:
             qk.copy_(F.rms_norm(qk, (self.head_dim,), None, self.head_eps) * layer.head_norm)

@@ -344,7 +344,9 @@ class Conversations:
         if isinstance(self.environment, Finishing):
             for row, steps in self.steps.items():
                 if not steps[-1].done:
-                    steps[-1] = replace(steps[-1], reward=steps[-1].reward + self.environment.finish(self.states[row]))
+                    last = steps[-1]
+                    final_reward = self.environment.finish(self.states[row])
+                    steps[-1] = replace(last, reward=last.reward + final_reward)
         all_steps: dict[int, list[Step]] = {}
         for process_steps in ranks.exchange(self.steps):
             all_steps.update(process_steps)

@@ -243,7 +243,8 @@ def perturbed_solutions(
     trajectories: list[Trajectory] = []
     for pair, source, chain in zip(pairs, sources, chains, strict=True):
         # a demonstration may be labelled wrong, or contain a calculation that does not hold
-        is_right = pair.meta.get("correct_chosen", 1) and all(map(chain.computes, range(len(chain.calculations))))
+        all_hold = all(map(chain.computes, range(len(chain.calculations))))
+        is_right = pair.meta.get("correct_chosen", 1) and all_hold
         if not is_right:
             continue
         perturbed = [perturb(chain, rng, largest=largest, cancels=cancels) for _ in range(copies)]

@@ -230,7 +230,8 @@ def fit_temperature(margin_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
     scores_P = np.bincount(prompt_n, weights=margin_n * miss_n)
     information = float((np.square(margin_n) * miss_n * (1 - miss_n)).sum())
     correction = prompts / (prompts - 1)  # CR1, as in `clustered_mean`
-    error_of_inverse = math.sqrt(correction * float(np.square(scores_P).sum())) / information
+    squares = correction * float(np.square(scores_P).sum())
+    error_of_inverse = math.sqrt(squares) / information
     error = error_of_inverse / inverse  # standard error of ln a, and so of ln T = −ln a
     half_width = float(stats.t.ppf((1 + LEVEL) / 2, prompts - 1)) * error
     bounds = (math.exp(-half_width) / inverse, math.exp(half_width) / inverse)

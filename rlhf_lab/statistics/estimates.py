@@ -181,7 +181,8 @@ def check_rate(rate: float, n: int, *, decimals: int | None = None) -> None:
     nearest_count = round(rate * n)
     if abs(nearest_count / n - rate) > slack:
         neighbours = (math.floor(rate * n), math.ceil(rate * n))
-        options = " and ".join(f"{count}/{n} = {count / n:g}" for count in neighbours)
+        rates = [f"{count}/{n} = {count / n:g}" for count in neighbours]
+        options = " and ".join(rates)
         raise NumericError(f"rate {rate:g} of {n} is impossible; the nearest possible rates are {options}")
 
 
@@ -194,7 +195,9 @@ def check_mean(mean: float, rows: ArrayLike, *, decimals: int | None = None) -> 
             raise NumericError(f"mean {mean:g} was reported although no row is scored")
         return
     expected = float(values.mean())
-    slack = 1e-6 * max(1.0, abs(expected)) if decimals is None else 0.5 * 10.0**-decimals + 1e-9
+    slack = 1e-6 * max(1.0, abs(expected))
+    if decimals is not None:
+        slack = 0.5 * 10.0**-decimals + 1e-9
     if not abs(mean - expected) <= slack:
         raise NumericError(f"mean {mean:g} does not match its {values.size} rows, whose mean is {expected:g}")
 

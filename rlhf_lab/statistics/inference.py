@@ -584,7 +584,8 @@ def _wilson_bounds(rate: float, n: float, level: float) -> tuple[float, float]:
     """Return Wilson's score interval of a rate of `n` trials; `n` need not be an integer."""
     z2 = float(stats.norm.ppf((1 + level) / 2)) ** 2
     centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
-    half_width = math.sqrt(z2 * (rate * (1 - rate) / n + z2 / (4 * n * n))) / (1 + z2 / n)
+    variance = rate * (1 - rate) / n + z2 / (4 * n * n)
+    half_width = math.sqrt(z2 * variance) / (1 + z2 / n)
     low = max(0.0, centre - half_width)
     high = min(1.0, centre + half_width)
     return min(rate, low), max(rate, high)  # at a rate of 0 or 1, rounding may put the rate just outside

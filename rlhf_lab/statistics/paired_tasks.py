@@ -183,7 +183,8 @@ def mcnemar_power(n: int, gain: float, loss: float) -> float:
     few_losses = stats.binom.cdf(critical, d, fraction)
     few_gains = stats.binom.cdf(critical, d, 1 - fraction)
     rejects = few_losses + few_gains
-    return float(np.sum(stats.binom.pmf(d, n, min(1.0, discordant)) * rejects))
+    probability_of_d = stats.binom.pmf(d, n, min(1.0, discordant))  # gain + loss may exceed 1 by rounding
+    return float(np.sum(probability_of_d * rejects))
 
 
 def mcnemar_detectable(n: int, loss: float = 0.0) -> float:

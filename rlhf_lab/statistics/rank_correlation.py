@@ -139,4 +139,5 @@ def _estimate(value: float, draws_D: FloatArray, used: int, total: int) -> Estim
         return Estimate(float("nan"), -np.inf, np.inf, used, used, unscored=total - used)
     low, high = np.quantile(known_D, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     # Percentiles need not contain the estimate itself, but `Estimate` requires the mean inside its interval.
-    return Estimate(value, min(float(low), value), max(float(high), value), used, used, unscored=total - used)
+    low, high = min(float(low), value), max(float(high), value)
+    return Estimate(value, low, high, used, used, unscored=total - used)

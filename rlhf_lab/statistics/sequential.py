@@ -119,7 +119,8 @@ def one_sided_p(looks: Looks, shift: float = 0.0) -> FloatArray:
     """
     gap_L = looks.mean_L - shift
     with np.errstate(divide="ignore", invalid="ignore"):
-        t_L = np.where(looks.error_L > 0, gap_L / looks.error_L, np.where(gap_L > 0, np.inf, -np.inf))
+        exact_L = np.where(gap_L > 0, np.inf, -np.inf)
+        t_L = np.where(looks.error_L > 0, gap_L / looks.error_L, exact_L)
     return level_of(_smallest_p(t_L, looks.count_L))
 
 
@@ -130,7 +131,8 @@ def difference_p(looks: Looks) -> FloatArray:
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         t_L = np.abs(looks.mean_L) / looks.error_L
-    t_L = np.where(looks.error_L > 0, t_L, np.where(np.abs(looks.mean_L) > 0, np.inf, -np.inf))
+    exact_L = np.where(np.abs(looks.mean_L) > 0, np.inf, -np.inf)  # a mean without error
+    t_L = np.where(looks.error_L > 0, t_L, exact_L)
     return np.minimum(1.0, 2 * level_of(_smallest_p(t_L, looks.count_L)))
 
 
@@ -209,7 +211,8 @@ def level_of(smallest: ArrayLike) -> FloatArray:
     q = np.asarray(smallest, dtype=np.float64)
     bound = np.minimum(_BONFERRONI * q, _LEVELS[0])
     with np.errstate(divide="ignore"):
-        inside = np.exp(np.interp(np.log(q), np.log(_QUANTILES), np.log(_LEVELS)))
+        log_level = np.interp(np.log(q), np.log(_QUANTILES), np.log(_LEVELS))
+        inside = np.exp(log_level)
     return np.where(q < _QUANTILES[0], bound, inside)
 
 
@@ -217,7 +220,8 @@ def boundary_of(level: float) -> float:
     """Return the smallest weighted p-value whose sequential p-value is `level`, which the table must contain."""
     if not _LEVELS[0] <= level <= 1:
         raise NumericError(f"level {level:g} is outside the table, which begins at {_LEVELS[0]:g}; use a larger level")
-    return float(np.exp(np.interp(np.log(level), np.log(_LEVELS), np.log(_QUANTILES))))
+    log_boundary = np.interp(np.log(level), np.log(_LEVELS), np.log(_QUANTILES))
+    return float(np.exp(log_boundary))
 
 
 def _weight(count: FloatArray) -> FloatArray:

@@ -656,7 +656,7 @@ AGENTS = (
     Mutant(
         "pass_at_k_with_replacement",
         "pass_at_k",
-        "np.prod(1.0 - k / np.arange(n - right + 1, n + 1))",
+        "np.prod(1.0 - k / i)",
         "(1.0 - right / n) ** k",
         "pass@k is the biased estimate of the plug-in rate",
     ),
@@ -799,8 +799,8 @@ TURNS = (
     Mutant(
         "finish_replaces_the_reward",
         "Conversations.exchange",
-        "steps[-1].reward + self.environment.finish(self.states[row])",
-        "self.environment.finish(self.states[row])",
+        "last.reward + final_reward",
+        "final_reward",
         "episodes that reach the limit of turns lose what their last turn earned",
     ),
 )

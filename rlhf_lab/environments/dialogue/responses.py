@@ -129,7 +129,8 @@ class ResponseWriter:
             right = facts.correct_value_index(topic, a)
             sentences_of_fact = [facts.fact(topic, a, right, form) for form in range(FORMS)]
             # the shorter one, because words over the limit cost
-            content.append(min(sentences_of_fact, key=lambda sentence: len(sentence.split())))
+            shortest = min(sentences_of_fact, key=lambda sentence: len(sentence.split()))
+            content.append(shortest)
         if not prompt.wants_short_response:
             content += [facts.attribute(topic, a).detail for a in prompt.asked]
         if prompt.constraint == "beginner":

@@ -144,9 +144,14 @@ def draw_change(rng: np.random.Generator) -> Change:
     broken = [KINDS[i] for i in rng.choice(len(KINDS), size=number, replace=False)]
     units = [_unit(kind, names, right=False) for kind in broken]
     # fill up with right units; only a unit of one line fits if one line is missing
-    while (missing := expected - sum(len(opening) + len(closing) for opening, closing in units)) > 0:
+    while True:
+        lengths = [len(opening) + len(closing) for opening, closing in units]
+        missing = expected - sum(lengths)
+        if missing <= 0:
+            break
         kinds = KINDS if missing > 1 else ONE_LINE_KINDS
-        units.append(_unit(kinds[rng.integers(len(kinds))], names, right=True))
+        kind = kinds[rng.integers(len(kinds))]
+        units.append(_unit(kind, names, right=True))
     order = rng.permutation(len(units))
     lines = [line for i in order for line in units[i][0]]
     # the resource that is opened first is closed last

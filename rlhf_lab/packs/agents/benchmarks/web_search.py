@@ -211,7 +211,8 @@ class WebSearch:
         for entry in list(entries)[: self._results]:
             texts = [str(entry.get(field) or "") for field in self._service.fields]
             # An answer may repeat the key, e.g. in an address, so it is removed before it is stored.
-            title, url, snippet = [" ".join(without_key(text, self._key).split()) for text in texts]
+            cleaned = [without_key(text, self._key) for text in texts]
+            title, url, snippet = [" ".join(text.split()) for text in cleaned]
             hits.append(Hit(title, url, snippet))
         return hits
 

@@ -105,7 +105,8 @@ def main(suffix: str) -> None:
     # no core dumps, which may be large
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        text = "\n".join(shortened(READERS[suffix](sys.stdin.buffer.read())))
+        lines = READERS[suffix](sys.stdin.buffer.read())
+        text = "\n".join(shortened(lines))
         status = 0
     except MemoryError:
         text, status = f"reading it needs more than {MEMORY_BYTES >> 20} MiB of memory", 1

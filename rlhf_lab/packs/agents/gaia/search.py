@@ -143,7 +143,8 @@ def _snippet(text: str, words: Sequence[str]) -> str:
     last_start = max(len(tokens) - SNIPPET_WORDS, 0)
     starts = range(0, last_start + 1, SNIPPET_WORDS // 4)
     # -first: of equally good windows the first one wins
-    start = max(starts, key=lambda first: (sum(matches[first : first + SNIPPET_WORDS]), -first))
+    counts = {first: sum(matches[first : first + SNIPPET_WORDS]) for first in starts}
+    start = max(starts, key=lambda first: (counts[first], -first))
     end = start + SNIPPET_WORDS
     before = "… " if start else ""
     after = " …" if end < len(tokens) else ""

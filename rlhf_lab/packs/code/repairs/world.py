@@ -135,7 +135,8 @@ class RepairWorld:
         `correct` and `gold`: 1 if the last program is correct. `solved_within/r`: 1 if the last of the first r programs
         is correct. `gain_by_round/r`: the change of that between rounds 1 and r. `calls`: number of programs.
         """
-        correct = np.array([_solved_within(episode, len(episode.turns)) for episode in episodes])
+        solved_at_last = [_solved_within(episode, len(episode.turns)) for episode in episodes]
+        correct = np.array(solved_at_last)
         # the turn that ends an episode has no program
         calls = [len(episode.turns) - (episode.response.strip() == DONE) for episode in episodes]
         # a copy, because callers change columns in place
@@ -181,7 +182,8 @@ class RepairWorld:
         for index, (provided, right) in enumerate(zip(drawn.buggy.lines, drawn.right.lines, strict=True)):
             # drawn for all lines, so that the draws do not depend on the bugs
             is_stated = rng.random() < self.size.told or index in unseen
-            rows.append(numbered(index, provided) + (f" # {comment_of(right)}" if is_stated else ""))
+            comment = f" # {comment_of(right)}" if is_stated else ""
+            rows.append(numbered(index, provided) + comment)
         expected = number_as_words(drawn.expected)
         return "\n".join(
             ["Repair:", *rows, f"return {drawn.buggy.result}", f"{spell_inputs(drawn.example)} : {expected}"]
@@ -205,7 +207,8 @@ class RepairWorld:
     def _random(self, purpose: str, split: str, number: int) -> Random:
         # blake2b is stable between processes, unlike `hash`
         key = f"repairs/{self.seeds[split]}/{purpose}/{split}/{number}"
-        return Random(int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big"))
+        digest = blake2b(key.encode(), digest_size=8).digest()
+        return Random(int.from_bytes(digest, "big"))
 
 
 def _text_of(text: str) -> Message:

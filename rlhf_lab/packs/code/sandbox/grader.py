@@ -167,7 +167,8 @@ class _Conversation:
         self._line = bytearray(rest)
         for line in lines:
             if line.startswith(self._nonce.encode()):
-                self.report = _checked_report(bytes(line[len(self._nonce) :]), len(self._tests.tests))
+                report = bytes(line[len(self._nonce) :])
+                self.report = _checked_report(report, len(self._tests.tests))
             else:
                 self._programs["code"].feed(bytes(line) + b"\n")
 

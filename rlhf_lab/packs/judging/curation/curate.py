@@ -50,7 +50,8 @@ class Curation:
             "chosen": pair.chosen,
             "rejected": pair.rejected,
         }
-        row |= {"source": str(pair.meta.get("source", f"row {number + 1}")), "problem": self._problem(pair)}
+        source = str(pair.meta.get("source", f"row {number + 1}"))
+        row |= {"source": source, "problem": self._problem(pair)}
         truth = {name: pair.meta[name] for name in TRUTH if name in pair.meta}
         # only the first reason counts, so a row that is rejected already is not searched
         if row["problem"] is None:

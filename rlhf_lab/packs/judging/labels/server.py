@@ -159,7 +159,8 @@ async def _body(request: Request, **types: Any) -> dict[str, Any] | None:
         return None
     if not isinstance(sent, dict):
         return None
-    if not all(isinstance(sent.get(name), kind) for name, kind in types.items()):
+    has_types = [isinstance(sent.get(name), kind) for name, kind in types.items()]
+    if not all(has_types):
         return None
     if is_well_formed({name: sent[name] for name in types}):
         return sent

@@ -111,7 +111,8 @@ def sample_canaries(count: int, seed: int, use: Literal["planted", "control", "s
         # names repeat with larger numbers, whose remainder tells the use: no owner occurs in two uses
         repeats, name = divmod(index, len(NAMES))
         owner = f"{NAMES[name]} {len(USES) * repeats + stream}"
-        canaries.append(Canary(owner, "".join(map(str, row)), planted=use != "control"))
+        code = "".join(map(str, row))
+        canaries.append(Canary(owner, code, planted=use != "control"))
     return canaries
 
 

@@ -80,7 +80,8 @@ def read_words(words: Sequence[str]) -> RegradeOptions:
     values = compose.compose([*(override.input_line or "" for override in usable), "+recipe=sft"])
     config = check.effective({**values, "study": None})
     to = Path(options["to"]) if "to" in options else None
-    return RegradeOptions(find_run(Path(paths[0])), config, numbers["items"], numbers["seed"], to, DRY_RUN in words)
+    directory = find_run(Path(paths[0]))
+    return RegradeOptions(directory, config, numbers["items"], numbers["seed"], to, DRY_RUN in words)
 
 
 def run(words: Sequence[str]) -> None:

@@ -84,7 +84,9 @@ def prediction_powered_mean(judge_N: ArrayLike, people_N: ArrayLike, clusters_N:
     # A_g and B_g of the docstring: people_sums_G and gap_sums_G
     gap_sums_G = _influence(judge_N, rest_N, cluster_N) - _influence(judge_N, both_N, cluster_N)
     squares = float(np.square(gap_sums_G).sum())
-    weight = float(np.clip(-(people_sums_G @ gap_sums_G) / squares, 0.0, 1.0)) if squares > 0 else 0.0
+    weight = 0.0  # a judge whose labels do not vary corrects nothing
+    if squares > 0:
+        weight = float(np.clip(-(people_sums_G @ gap_sums_G) / squares, 0.0, 1.0))
     shift = _mean(judge_N, rest_N) - _mean(judge_N, both_N)
     # with few labels, a strong correction may leave the range [0, 1] of a mean of outcomes
     mean = min(max(people.mean + weight * shift, 0.0), 1.0)
@@ -144,7 +146,8 @@ def _gap(gap: float, sums_G: FloatArray, both_N: BoolArray, rest_N: BoolArray, c
     freedom = min(_count(cluster_N[both_N]), _count(cluster_N[rest_N])) - 1
     if freedom < 1:
         return Estimate(gap, -math.inf, math.inf, n, clusters)
-    error = math.sqrt((freedom + 1) / freedom * float(np.square(sums_G).sum()))
+    variance = (freedom + 1) / freedom * float(np.square(sums_G).sum())
+    error = math.sqrt(variance)
     half_width = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
     return Estimate(gap, gap - half_width, gap + half_width, n, clusters)
 

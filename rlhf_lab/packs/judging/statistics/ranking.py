@@ -166,7 +166,8 @@ def connection(league: Comparisons) -> LeagueConnectivity:
     members: list[list[int]] = [np.flatnonzero(group_K == group).tolist() for group in range(count)]
     # the largest group is the one that is rated
     members.sort(key=lambda group: (-len(group), group[0]))
-    groups = tuple(tuple(league.names[player] for player in group) for group in members)
+    named = [tuple(league.names[player] for player in group) for group in members]
+    groups = tuple(named)
     if count <= 1:
         return LeagueConnectivity(groups)
     problems = []

@@ -106,7 +106,8 @@ def length_controlled_win_rate(
     """
     score_N = floats(score_N)
     difference_N = floats(length_difference_N)
-    lengths_vary = bool(np.nan_to_num(difference_N[~np.isnan(score_N)]).any())
+    scored_n = difference_N[~np.isnan(score_N)]
+    lengths_vary = bool(np.nan_to_num(scored_n).any())
     # the intercept is the logit of the win rate at a length difference of 0
     columns = [np.ones_like(difference_N)]
     if lengths_vary:  # a constant column would make the regression singular
@@ -128,7 +129,8 @@ def saturated(difference_N: ArrayLike, scored_N: BoolArray | None = None) -> Flo
     difference_N = floats(difference_N)
     counted = difference_N if scored_N is None else difference_N[scored_N]
     # root mean square about 0, not the standard deviation: equal lengths must stay at 0
-    scale = math.sqrt(float(np.nanmean(np.square(counted)))) if counted.size else 0.0
+    mean_square = float(np.nanmean(np.square(counted))) if counted.size else 0.0
+    scale = math.sqrt(mean_square)
     if scale:
         return np.tanh(difference_N / scale)
     return np.zeros_like(difference_N)

@@ -202,8 +202,11 @@ def mean_over_prompts(values: Sequence[float] | FloatArray, rows: Sequence[Row])
 
 def gold_of(run: Run, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray | None:
     """Return the true reward of responses, (N,); None if the world does not know it."""
+    if not prompts:
+        return None
     try:
-        gold = run.corpus.measure(run.corpus.episodes(prompts, responses)).get("gold") if prompts else None
+        episodes = run.corpus.episodes(prompts, responses)
+        gold = run.corpus.measure(episodes).get("gold")
     except DataError:  # newly written prompts, which the world does not know
         run.note("the world does not know these prompts, so the true reward of their responses is not measured")
         return None

@@ -31,7 +31,8 @@ def draw_person(rng: Random, split: str) -> str:
 def misspell(name: str, rng: Random) -> str:
     """Swap two neighbouring letters of a name, or leave one out; the first letter stays."""
     # A position is followed by another letter of the same word, so that a swap does not move a space.
-    positions = [at for at in range(1, len(name) - 1) if name[at : at + 2].isalpha()]
+    inner = range(1, len(name) - 1)
+    positions = [at for at in inner if name[at : at + 2].isalpha()]
     for _ in range(MOST_TRIES):
         at = rng.choice(positions)
         before, after = name[:at], name[at + 2 :]

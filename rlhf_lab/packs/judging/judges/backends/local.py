@@ -164,7 +164,10 @@ class LocalBackend:
         # greedy sampling uses no seed
         seeds = [0] * len(requests)
         if self.temperature:
-            seeds = [seed_for(request.draw, f"judge/{request.digest(self.identity)}") for request in requests]
+            seeds = []
+            for request in requests:
+                digest = request.digest(self.identity)
+                seeds.append(seed_for(request.draw, f"judge/{digest}"))
         # often only the main process sends requests to a judge, so the sampler must not wait for other processes
         with ranks.single_process():
             samples = sampler.sample(self.model, prompts, 1, seeds)
