@@ -124,6 +124,7 @@ def split_counts(counts: Sequence[int], weights: Sequence[float | None], limit: 
     scale = min(count / weight for count, weight in sources)
     if limit:
         scale = min(scale, limit / sum(numbers))
+    # min again, because rounding may exceed what the smallest source has
     return [min(count, round(scale * weight)) for count, weight in sources]
 
 

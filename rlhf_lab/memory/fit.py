@@ -111,6 +111,7 @@ def _is_valid(root: Stage, change: Change) -> bool:
 
 def _growing_subsets(changes: list[Change]) -> Iterator[tuple[Change, bool]]:
     """Yield combinations of changes, from none to all; the flag adds smaller micro-batches to the combination."""
+    # few changes before many; the micro-batch counts as one of them
     for size in range(len(changes) + 2):
         for micro in (True, False):
             for subset in combinations(changes, size - micro) if size >= micro else ():
@@ -236,7 +237,7 @@ def _plan_if_fits(stage: Stage, change: Change, device: Device) -> StagePlan | N
     """Return the plan of a changed stage if it fits the device; None if it does not, or if settings are invalid."""
     try:
         changed_stage = changed(stage, change) if change else stage
-    except ConfigError:
+    except ConfigError:  # the change contradicts another setting of the stage
         return None
     count = processes(changed_stage.config, device)
     plan = plan_stage(changed_stage, count, cuda=device.cuda)

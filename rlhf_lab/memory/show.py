@@ -19,7 +19,7 @@ def size(count: int | float | None) -> str:
     """Format bytes in GiB or MiB with three digits; '–' for zero or None."""
     if not count:
         return "–"
-    is_large = abs(count) >= 0.1 * GIB
+    is_large = abs(count) >= 0.1 * GIB  # 100 MiB, so that no size needs more than three digits
     unit, name = (GIB, "GiB") if is_large else (2**20, "MiB")
     value = count / unit
     return f"{value:.0f} {name}" if value >= 100 else f"{value:.3g} {name}"

@@ -44,15 +44,7 @@ class Grid:
         rules = ["---", *("--:" for _ in self.header[1:])]
         lines = [" | ".join(cells) for cells in (self.header, rules, *self.rows)]
         table = [f"| {line} |" for line in lines]
-        return "\n".join(
-            [
-                f"## {self.title}",
-                "",
-                self.remark,
-                "",
-                *table,
-            ]
-        )
+        return "\n".join([f"## {self.title}", "", self.remark, "", *table])
 
 
 def grids() -> list[Grid]:

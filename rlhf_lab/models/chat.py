@@ -307,8 +307,7 @@ def _marked(messages: Sequence[Message], texts: Sequence[str], first: int = 0) -
 
     An empty message stays empty, because a placeholder would make the template write text that it otherwise omits.
     """
-    contents = [MARK.format(number) if text else "" for number, text in enumerate(texts, start=first)]
     marked: list[dict[str, Any]] = []
-    for message, content in zip(messages, contents, strict=True):
-        marked.append({**message, "content": content})
+    for number, (message, text) in enumerate(zip(messages, texts, strict=True), start=first):
+        marked.append({**message, "content": MARK.format(number) if text else ""})
     return marked

@@ -88,7 +88,7 @@ def heldout_truth(
         shared = [prompt for prompt in start_gold if prompt in gold]
         start_P = np.array([start_gold[prompt] for prompt in shared])
         gold_P = np.array([gold[prompt] for prompt in shared])
-        if len(shared) >= 2:
+        if len(shared) >= 2:  # a single prompt has no standard error
             comparisons.append((iteration, start_P, gold_P))
     if not comparisons:
         return None

@@ -196,7 +196,7 @@ class Experience:
 
     def micro(self, row_indices: Sequence[int], weight_N: Tensor, device: str) -> Micro:
         """Return these rows as a micro-batch on `device`."""
-        index = self.index(row_indices)
+        index = self.index(row_indices)  # of the rows' tokens in the flat columns
         masks = None if self.masks is None else [self.masks[i] for i in row_indices]
         rows = [self.rows[i] for i in row_indices]
         batch = TokenBatch.from_rows(rows, device, masks)

@@ -202,6 +202,7 @@ def draw_slip(problem: Problem, largest: int, rng: np.random.Generator) -> Slip:
         slip = _try_slip(problem, rng)
         totals = [result for _, _, _, result in _work_through(problem, slip)]
         is_plausible = min(totals) >= 0 and max(totals) <= largest
+        # a slip may leave the answer right: 2 + 2 instead of 2 * 2
         if totals[-1] != problem.answer and is_plausible:
             return slip
 

@@ -276,6 +276,7 @@ def _pick_several(items: Sequence[Item], count: int, rng: np.random.Generator) -
     remaining = list(items)
     picked = []
     for _ in range(count):
+        # one number per item: `rng.choice` would use another quantity of random numbers, and change the corpora
         index = int(rng.random() * len(remaining))
         picked.append(remaining.pop(index))
     return picked

@@ -82,6 +82,7 @@ def _parse_number(plain: str) -> Fraction | None:
     if len(plain) > LONGEST or not PLAIN.fullmatch(plain):
         return None
     try:
+        # Fraction reads "1/2" by itself, but not "1.5/2"
         numerator, _, denominator = plain.partition("/")
         return Fraction(numerator) / Fraction(denominator or 1)
     except ZeroDivisionError:

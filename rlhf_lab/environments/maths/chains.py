@@ -127,7 +127,7 @@ def step_lines(response: str) -> list[tuple[int, int]]:
     """Return (start, end) of every line that is not empty, without outer space. `end` is after the last character."""
     lines = []
     start = 0
-    for line in response.splitlines(keepends=True):
+    for line in response.splitlines(keepends=True):  # with their ends, which count as characters
         if line.strip():
             leading_space = len(line) - len(line.lstrip())
             lines.append((start + leading_space, start + len(line.rstrip())))

@@ -108,9 +108,9 @@ def _parse_atom(stack: list[Token]) -> Fraction:
         return -_parse_atom(stack)
     if token == "(":
         value = _parse_sum(stack)
-        if stack.pop() != ")":
+        if stack.pop() != ")":  # an empty stack raises IndexError, which `evaluate` catches too
             raise TypeError
         return value
-    if isinstance(token, str):
+    if isinstance(token, str):  # an operator without an operand
         raise TypeError
     return token

@@ -223,7 +223,7 @@ class VllmClient:
         except TimeoutError as error:
             connection.close()
             raise self.failed(f"did not answer {path} within {self.timeout_s:g} s (rollout.timeout_s)") from error
-        except (OSError, HTTPException):
+        except (OSError, HTTPException):  # the caller decides whether to send it again
             connection.close()
             raise
         finally:

@@ -209,10 +209,10 @@ class Instructions:
 
     def combine(self, question: str, findings: Sequence[Exchange]) -> Words:
         system = f"Answer the question from what workers have found out. {LAST_LINE}"
-        answers = [
-            f"Query {number}: {query}\n{self.marked(conclusion)}"
-            for number, (query, conclusion) in enumerate(findings, 1)
-        ]
+        answers = []
+        for number, (query, conclusion) in enumerate(findings, start=1):
+            # an answer comes from tools, so it is marked as data that must not be obeyed
+            answers.append(f"Query {number}: {query}\n{self.marked(conclusion)}")
         found = "\n".join(answers)
         return self._with_rule(system), f"{question}\n\n{found}"
 

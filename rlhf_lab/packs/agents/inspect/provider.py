@@ -166,7 +166,7 @@ class LabModel(ModelAPI):
 
     def _completer(self, temperature: float, max_prompt_tokens: int) -> Completer:
         key = temperature, max_prompt_tokens
-        if key not in self._completers:
+        if key not in self._completers:  # all of them share one model in memory
             model, encoder, content = self._loaded
             self._completers[key] = local_completer(
                 model,

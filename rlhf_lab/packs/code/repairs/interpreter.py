@@ -58,7 +58,7 @@ def run(program: RepairProgram, inputs: Mapping[str, Any]) -> Any:
             raise ProgramError(index, "is no line of the language")
         try:
             statement(values, index)
-        except TypeError:
+        except TypeError:  # an operator of numbers got the list `v`
             raise ProgramError(index, "a list is no number") from None
     return _read(program.result)(values, len(program.lines))
 

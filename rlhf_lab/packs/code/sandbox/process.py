@@ -148,7 +148,7 @@ class SandboxedProcess:
         """Wait for the launcher. All pipes are closed, so all processes of the program have exited."""
         try:
             self.process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired:  # its processes are gone, and it hangs by itself
             self.process.kill()
             self.process.wait()
         self.finished = time.monotonic()

@@ -323,7 +323,9 @@ def _read_report(program: SandboxedProcess) -> tuple[dict[str, Any], bytes]:
     except (ValueError, RecursionError):
         return {}, b""
     may_fail = not program.report.startswith(STARTED)
-    return (report, contents) if _is_report(report, len(contents), may_fail) else ({}, b"")
+    if not _is_report(report, len(contents), may_fail):
+        return {}, b""
+    return report, contents
 
 
 def _is_report(report: Any, length: int, may_fail: bool) -> bool:

@@ -161,10 +161,10 @@ def judge_items(
     def ask(part: Sequence[JudgingItem], title: str) -> list[dict[str, Any]]:
         pairs = [item.candidates for item in part]
         judgements = judge_pairs(judge, pairs, rubric, max_tokens=max_tokens, title=title)
-        return [
-            judgement.row(item.row_id(question), item.prompt_id, item.candidates)
-            for item, judgement in zip(part, judgements, strict=True)
-        ]
+        rows = []
+        for item, judgement in zip(part, judgements, strict=True):
+            rows.append(judgement.row(item.row_id(question), item.prompt_id, item.candidates))
+        return rows
 
     return _complete(items, question, path, ask, count, "comparisons")
 

@@ -188,7 +188,7 @@ def read_vote(response: Completion, shown: Shown) -> Vote:
     if unscored:
         return Vote(shown, None, response.text, unscored)
     word = answer.get("winner")
-    letter = word.strip().lower() if isinstance(word, str) else ""
+    letter = word.strip().lower() if isinstance(word, str) else ""  # a model may answer with a number or null
     winner = LETTERS[shown].get(letter)
     # a word other than A, B or tie is no verdict
     if winner is None:

@@ -135,6 +135,7 @@ def read_source(path: Path, policy: str | None = None) -> ResponseSource:
 def _rows(path: Path) -> Iterator[tuple[int, Callable[[], Any]]]:
     """Yield (number, function that parses the row) of a JSON list, or of a file with one JSON value per line."""
     text = JsonText(path)
+    # functions, so that the caller can report a row that cannot be parsed with its number
     if text.peek() == "[":
         for number, item in enumerate(text.items(), start=1):
             yield number, partial(well_formed_value, item)
@@ -252,6 +253,7 @@ def _keyed(answers: Sequence[SourcedResponse], by_id: bool) -> dict[tuple[str, i
     keyed = {}
     for answer in answers:
         key = str(answer.row_id) if by_id else answer.prompt
+        # several responses to one prompt are matched by their order
         keyed[key, counts[key]] = answer
         counts[key] += 1
     return keyed

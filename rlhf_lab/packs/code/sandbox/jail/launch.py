@@ -493,7 +493,7 @@ def _read_folder_below(directory: int, name: str, path: str, left: dict, files: 
     try:
         names = os.listdir(below)
     except OSError:
-        os.close(below)
+        os.close(below)  # `_read_folder` closes it otherwise
         raise
     return _read_folder(below, f"{path}/", names, left, files)
 

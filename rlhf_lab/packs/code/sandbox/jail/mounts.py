@@ -60,6 +60,7 @@ def enter_root(spec: dict) -> None:
 def _bind(path: str, attributes: int) -> None:
     """Bind-mount a file or directory of the old root at the same path of the new root."""
     source, target = OLD + path, NEW + path
+    # the target of a bind mount must exist, and be of the same kind
     if os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
     else:

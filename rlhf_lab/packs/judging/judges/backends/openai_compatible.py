@@ -105,7 +105,7 @@ class OpenAIBackend(SdkBackend):
                 input_file_id=file.id,
                 endpoint="/v1/chat/completions",
                 completion_window="24h",
-                metadata={"rlhf_lab": name},
+                metadata={"rlhf_lab": name},  # by which `find_batches` recognises it after an interruption
                 extra_headers={"Idempotency-Key": name},
             )
             return str(batch.id)
