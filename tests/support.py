@@ -20,6 +20,8 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.episodes import Episode, Task
 from rlhf_lab.main import main
 from rlhf_lab.stages import artifacts
+from rlhf_lab.statistics.estimates import Comparison
+from rlhf_lab.statistics.inference import paired_difference
 
 ONE_LAYER = ("model.hidden=16", "model.layers=1", "model.heads=2")
 SMALL_WORLD = (
@@ -31,6 +33,11 @@ SMALL_WORLD = (
     "evaluation.pairs=12",
     "rollout.max_new_tokens=12",
 )
+
+
+def paired_over_seeds(a_S: Sequence[float], b_S: Sequence[float]) -> Comparison:
+    """Compare two settings that were run with the same seeds."""
+    return paired_difference(a_S, b_S, np.arange(len(a_S)))
 
 
 def checked(recipe: str, *overrides: str) -> Config:

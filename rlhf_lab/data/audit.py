@@ -25,7 +25,7 @@ __all__ = ["AuditReport", "AuditResult", "audit", "render"]
 Encode = Callable[[str], Sequence[int]]
 # Control tokens of common chat templates (Llama, Gemma, Mistral, ChatML), as they appear in scraped text.
 SPECIAL_TOKEN = re.compile(r"</?s>|<(?:bos|eos|pad|unk)>|<\|[a-z_]{2,30}\|>|<(?:start|end)_of_turn>|\[/?INST\]")
-NOT_WORD = re.compile(r"\W+")
+NOT_WORD = re.compile(r"\W+")  # punctuation and spaces do not distinguish responses
 CONTRADICTS = "contradicts another pair"
 HOLDS_ITEM = "holds an evaluation item"
 

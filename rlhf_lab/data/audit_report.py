@@ -72,12 +72,12 @@ class AuditReport:
 def render(report: AuditReport) -> RenderableType:
     """Return the report for the console: failed checks, passed checks, skipped checks and statistics."""
     # dictionaries as ordered sets: a check has a result for each split
-    failed = list(dict.fromkeys(result.check for result in report.findings if result.count))
+    failed = dict.fromkeys(result.check for result in report.findings if result.count)
     passed = dict.fromkeys(result.check for result in report.findings if result.check not in failed)
     # such problems are absent from the corpus only because loading dropped the rows: not the same as a clean source
     dropped = [check for check in passed if f"{DROPPED}: {check}" in failed]
     clean = [check for check in passed if check not in dropped]
-    blocks: list[RenderableType] = [_findings_table(report, failed)]
+    blocks: list[RenderableType] = [_findings_table(report, list(failed))]
     if clean:
         blocks.append(Text(f"Checked, none found: {', '.join(clean)}.", style="green"))
     if dropped:
@@ -124,10 +124,11 @@ def _format_count(finding: AuditResult | None) -> str:
 def _statistics_table(report: AuditReport) -> Table:
     table = Table(title="Statistics", title_justify="left")
     table.add_column("name")
-    splits = list(dict.fromkeys(name.partition("/")[0] for name in report.statistics))
+    keys = [key.partition("/") for key in report.statistics]  # split/name
+    splits = dict.fromkeys(split for split, _, _ in keys)
     for split in splits:
         table.add_column(split, justify="right")
-    for name in dict.fromkeys(name.partition("/")[2] for name in report.statistics):
+    for name in dict.fromkeys(name for _, _, name in keys):
         values = [report.statistics.get(f"{split}/{name}") for split in splits]
         cells = ["–" if value is None else _format_statistic(name, value) for value in values]
         table.add_row(name, *cells)

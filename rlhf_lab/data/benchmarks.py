@@ -18,7 +18,7 @@ from typing import Any
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Pair
 from rlhf_lab.data.reading import read_rows
-from rlhf_lab.data.rows import BadRows, RowProblem, SourceRow, column, describe, text_column
+from rlhf_lab.data.rows import BadRows, RowProblem, SourceRow, column, describe, is_text_list, text_column
 from rlhf_lab.data.transcript import as_prompt
 
 
@@ -196,7 +196,7 @@ def _prompt_column(values: Mapping[str, Any]) -> str:
 
 def _text_list_column(values: Mapping[str, Any], name: str) -> tuple[str, ...]:
     texts = column(values, name)
-    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+    if not is_text_list(texts) or not texts:
         raise RowProblem(f"column {name!r} is {describe(texts)}; expected a list of texts")
     return tuple(texts)
 

@@ -69,7 +69,7 @@ class EvaluationItems:
         item_words = words(item)
         if not item_words:
             return
-        if len(item_words) < self.n:
+        if len(item_words) < self.n:  # it has no n-gram, so it is compared as a whole
             self._short.setdefault(item_words, item)
             return
         grams = _grams(item_words, self.n)

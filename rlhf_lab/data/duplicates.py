@@ -14,12 +14,13 @@ import numpy as np
 
 from rlhf_lab.data.transcript import TURN
 
-NOT_WORD = re.compile(r"\W+")
+NOT_WORD = re.compile(r"\W+")  # case and punctuation do not make a text different
 
 
 def words(text: str) -> tuple[str, ...]:
     """Return the words of a text without case, punctuation and the speaker names of a transcript."""
-    return tuple(NOT_WORD.sub(" ", TURN.sub(" ", text).casefold()).split())
+    without_speakers = TURN.sub(" ", text).casefold()
+    return tuple(NOT_WORD.sub(" ", without_speakers).split())
 
 
 def positions(texts_words: Sequence[str]) -> dict[str, int]:
@@ -115,7 +116,8 @@ class NearDuplicates:
         A common subsequence is not longer than the number of common words, repeated words included. Counting these is
         much faster than finding the subsequence, and leaves few texts.
         """
-        found = [self._with_word[each] for each in _occurrences(text_words) if each in self._with_word]
+        occurrences = _occurrences(text_words)
+        found = [self._with_word[each] for each in occurrences if each in self._with_word]
         if not found:
             return []
         common_N = np.bincount(np.concatenate(found), minlength=len(self._texts))

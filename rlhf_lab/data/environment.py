@@ -30,9 +30,10 @@ OpenSession = Callable[[Task, int], EpisodeSession]
 def build(settings: ForeignEnvironment) -> Corpus:
     """Load the tasks. Raise ConfigError if the environment cannot be created, DataError if it has no tasks."""
     environment = _environment(settings)
-    tasks = {split: [_well_formed(task) for task in environment.tasks(split)] for split in ("train", "test")}
-    for split, listed in tasks.items():
-        if not listed:
+    tasks: dict[str, list[Task]] = {}
+    for split in ("train", "test"):
+        tasks[split] = [_well_formed(task) for task in environment.tasks(split)]
+        if not tasks[split]:
             raise DataError(
                 f"data.environment={settings.environment} has no tasks in the split {split}; add at least one"
             )
@@ -116,11 +117,11 @@ def _verifiers_environment(settings: ForeignEnvironment) -> Environment:
     rows = verifiers.rows_of(library)
     tasks = {split: [_task_of_row(row) for row in listed] for split, listed in rows.items()}
     if not tasks["test"]:  # hold out tasks by a hash of their prompt, as for rows of files
-        is_test = {task.prompt: heldout(task.prompt, settings.test_fraction) for task in tasks["train"]}
-        tasks = {
-            split: [task for task in tasks["train"] if is_test[task.prompt] == (split == "test")]
-            for split in ("train", "test")
-        }
+        available = tasks["train"]
+        tasks = {"train": [], "test": []}
+        for task in available:
+            split = "test" if heldout(task.prompt, settings.test_fraction) else "train"
+            tasks[split].append(task)
     open_session = verifiers.opener(library, settings.timeout_s)
     return SessionEnvironment(tasks, open_session, max_turns=settings.max_turns)
 

@@ -85,11 +85,13 @@ WHOLE_CONVERSATIONS = ("language_modeling", "implicit_preference")
 def detect(row: Row) -> RowType:
     """Return the type of a row by its columns. Raise DataError if no type fits or if text and messages are mixed."""
     for name, variants in COLUMNS.items():
-        columns = next((columns for columns in variants if all(column in row for column in columns)), None)
+        columns = _first_variant(row, variants)
         if columns is None:
             continue
         forms = {column: _is_messages(row[column]) for column in columns if column in TEXT_COLUMNS}
-        if len(set(forms.values())) > 1 or (name == "stepwise_supervision" and forms["prompt"]):
+        is_mixed = len(set(forms.values())) > 1
+        # steps are lists of texts, so their prompt must be text as well
+        if is_mixed or (name == "stepwise_supervision" and forms["prompt"]):
             descriptions = [f"{column}: {'messages' if form else 'text'}" for column, form in forms.items()]
             listed = ", ".join(descriptions)
             raise DataError(f"a {name} row mixes text and messages ({listed}); use one form in all columns")
@@ -100,6 +102,14 @@ def detect(row: Row) -> RowType:
         types.append(f"{name}: {alternatives}")
     listed = ", ".join(map(repr, row))
     raise DataError(f"a row with the columns {listed} is of no known type; the types are {'; '.join(types)}")
+
+
+def _first_variant(row: Row, variants: Iterable[tuple[str, ...]]) -> tuple[str, ...] | None:
+    """Return the first list of columns that a row has completely; None if it has none."""
+    for columns in variants:
+        if all(column in row for column in columns):
+            return columns
+    return None
 
 
 def _is_messages(value: object) -> bool:
@@ -137,11 +147,17 @@ def to_conversational(row: Row) -> dict[str, Any]:
     for column, value in row.items():
         if column == "prompt":
             converted[column], tools = to_conversation(value)
-        elif column == "text" or (name in WHOLE_CONVERSATIONS and column in TEXT_COLUMNS):
-            converted["messages" if column == "text" else column], tools = parse(value)
+        elif column == "text":  # TRL calls this column messages in conversational rows
+            converted["messages"], tools = parse(value)
+        elif column in TEXT_COLUMNS and name in WHOLE_CONVERSATIONS:
+            converted[column], tools = parse(value)
+        elif column in TEXT_COLUMNS:
+            converted[column] = completion_messages(value)
         else:
-            converted[column] = completion_messages(value) if column in TEXT_COLUMNS else value
-    return {**converted, TOOLS: tools} if tools else converted
+            converted[column] = value
+    if tools:
+        converted[TOOLS] = tools
+    return converted
 
 
 def to_standard(row: Row) -> dict[str, Any]:
@@ -263,8 +279,7 @@ def read_example(row: Row) -> Example:
     """Read a row of any type, standard or conversational. Raise DataError if no type fits."""
     standard = to_standard(row)
     name = detect(standard).name
-    variants = COLUMNS[name]
-    own_columns = next(columns for columns in variants if all(column in standard for column in columns))
+    own_columns = _first_variant(standard, COLUMNS[name]) or ()
     others = {column: value for column, value in standard.items() if column not in own_columns}
     return replace(READERS[name](standard), columns=others)
 
@@ -284,7 +299,8 @@ def _join_unpaired(examples: Iterable[Example]) -> Iterator[Example]:
     """Join adjacent examples with the same prompt, one liked and one disliked, in either order."""
     waiting: Example | None = None
     for example in examples:
-        if waiting and waiting.prompt == example.prompt and {*waiting.labels, *example.labels} == {True, False}:
+        is_pair = waiting is not None and waiting.prompt == example.prompt
+        if waiting and is_pair and {*waiting.labels, *example.labels} == {True, False}:
             liked, disliked = (waiting, example) if waiting.labels[0] else (example, waiting)
             # A column with different values in the two rows describes one response, not the pair.
             columns = {name: value for name, value in liked.columns.items() if disliked.columns.get(name) == value}

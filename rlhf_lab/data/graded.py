@@ -28,7 +28,7 @@ from rlhf_lab.data.rows import MissingColumns, RowProblem, SourceRow, column, de
 from rlhf_lab.data.split_rows import SplitRow, check, read_prompt
 from rlhf_lab.data.transcript import render_prompt
 
-TURN_MARK = re.compile(r"\s*<extra_id_1>(Assistant|User)\n")
+TURN_MARK = re.compile(r"\s*<extra_id_1>(Assistant|User)\n")  # start of a turn in HelpSteer2
 ROLES = {"Assistant": "assistant", "User": "user"}
 
 ALONE = "prompt with a single reply"
@@ -96,9 +96,11 @@ def parse_row(values: Mapping[str, Any], settings: GradedData) -> SplitRow:
     split = check(prompt, texts[best], texts[worst])
     tied = first == second and split.drop is None
     meta = {"grades_chosen": tuple(grades[best]), "grades_rejected": tuple(grades[worst])}
-    both = {name: value for name, value in rows[0].items() if rows[1].get(name) == value}  # columns of the prompt
-    expected = settings.fact_columns
-    columns = None if expected is None else [name for name in expected if name in both]
+    # columns that are equal in both rows belong to the prompt, the others to one response
+    both = {name: value for name, value in rows[0].items() if rows[1].get(name) == value}
+    columns = None
+    if settings.fact_columns is not None:
+        columns = [name for name in settings.fact_columns if name in both]
     metadata, _ = metadata_of(both, settings.text_columns(), columns)
     return replace(split, drop=TIED if tied else split.drop, meta=meta, metadata=metadata)
 
@@ -121,7 +123,9 @@ def grades_problem(row: Mapping[str, Any], attributes: Sequence[str]) -> str | N
     candidates = [name for name in row if role_of(name) == GRADE or name in attributes]
     rank_by = literal(candidates[0]) if len(candidates) == 1 else "COLUMN"
     settings = [f"data.attributes={literal(candidates or ['COLUMN'])}", f"data.rank_by={rank_by}"]
-    line = " ".join(shlex.quote(setting) if candidates else setting for setting in settings)
+    if candidates:  # without any, COLUMN has to be replaced by the user, so nothing is quoted
+        settings = [shlex.quote(setting) for setting in settings]
+    line = " ".join(settings)
     return (
         f"{missing_columns(missing, row)}; write the columns of grades as {line}, and their bounds as data.low= and "
         "data.high="

@@ -13,7 +13,7 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import parse_json_at
 from rlhf_lab.data.lines import text_blocks
 
-WHITESPACE = re.compile(r"[ \t\n\r]*")
+WHITESPACE = re.compile(r"[ \t\n\r]*")  # only these four characters are white space in JSON
 LONGEST_WORD = 16
 """Number of characters. For text that ends inside a word such as -Infinity, the parser reports an error up to this
 far from the end."""

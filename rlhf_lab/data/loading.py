@@ -87,8 +87,11 @@ class SplitReader:
             meta = {"source": where, **split.meta}
             self.pairs.append(Pair(split.prompt, split.chosen, split.rejected, meta))
             notes = list(split.notes)
-            if split.metadata and self.metadata.setdefault(split.prompt, split.metadata) != split.metadata:
-                notes.append(OTHER_FACTS)
+            if split.metadata:
+                # metadata belong to a prompt, so those of its first row count
+                first = self.metadata.setdefault(split.prompt, split.metadata)
+                if first != split.metadata:
+                    notes.append(OTHER_FACTS)
             for note in notes:
                 self.note(note, where)
 

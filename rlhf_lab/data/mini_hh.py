@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from hashlib import sha256
 
@@ -44,17 +44,22 @@ def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
     metas = [pair.meta for pair in pairs]
     p_chosen = np.array([meta["p_chosen"] for meta in metas])
 
-    def mean(values: Iterable[float]) -> float:
-        return float(np.mean(list(values)))
+    def wins(name: str) -> float:
+        outcomes = [_win_or_tie(meta[f"{name}_chosen"], meta[f"{name}_rejected"]) for meta in metas]
+        return float(np.mean(outcomes))
+
+    def mean(name: str) -> float:
+        values = [(meta[f"{name}_chosen"] + meta[f"{name}_rejected"]) / 2 for meta in metas]
+        return float(np.mean(values))
 
     return {
-        "longer wins": mean(_win_or_tie(meta["words_chosen"], meta["words_rejected"]) for meta in metas),
-        "annotator agrees with gold": mean(_win_or_tie(meta["gold_chosen"], meta["gold_rejected"]) for meta in metas),
+        "longer wins": wins("words"),
+        "annotator agrees with gold": wins("gold"),
         # the accuracy of a reward model that knows every preference probability
         "ideal accuracy": float(np.maximum(p_chosen, 1 - p_chosen).mean()),
-        "verbose rate": mean((meta["verbose_chosen"] + meta["verbose_rejected"]) / 2 for meta in metas),
-        "garble rate": mean((meta["garble_chosen"] + meta["garble_rejected"]) / 2 for meta in metas),
-        "gold mean": mean((meta["gold_chosen"] + meta["gold_rejected"]) / 2 for meta in metas),
+        "verbose rate": mean("verbose"),
+        "garble rate": mean("garble"),
+        "gold mean": mean("gold"),
     }
 
 

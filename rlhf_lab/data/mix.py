@@ -119,11 +119,13 @@ def split_counts(counts: Sequence[int], weights: Sequence[float | None], limit: 
     """
     # without weights each source is weighted by its size, and all rows are taken
     numbers = [weight for weight in weights if weight] or [count or 1 for count in counts]
+    sources = list(zip(counts, numbers, strict=True))
     # the source that is used up first limits all others
-    scale = min(count / weight for count, weight in zip(counts, numbers, strict=True))
+    scale = min(count / weight for count, weight in sources)
     if limit:
         scale = min(scale, limit / sum(numbers))
-    return [min(count, round(scale * weight)) for count, weight in zip(counts, numbers, strict=True)]
+    # min again, because rounding may exceed what the smallest source has
+    return [min(count, round(scale * weight)) for count, weight in sources]
 
 
 def _sum(reports: Sequence[LoadReport]) -> LoadReport:

@@ -89,7 +89,7 @@ def _split_implicit_messages(chosen: Sequence[Message], rejected: Sequence[Messa
         return SplitRow(prompt, "", "", drop=NO_REPLY)
     chosen_response = response_text(chosen[-1])
     rejected_response = response_text(rejected[-1])
-    if prompt != rejected_prompt:
+    if prompt != rejected_prompt:  # the two sides answer different questions
         return SplitRow(prompt, chosen_response, rejected_response, drop=DIFFERENT_HISTORY)
     return check(prompt, chosen_response, rejected_response)
 

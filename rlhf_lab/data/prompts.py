@@ -17,7 +17,7 @@ from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import read_messages, read_tools
 from rlhf_lab.data.metadata import metadata_of
 from rlhf_lab.data.roles import columns_problem
-from rlhf_lab.data.rows import MissingColumns, column
+from rlhf_lab.data.rows import MissingColumns, column, is_text_list
 from rlhf_lab.data.split_rows import SplitRow, prompt_oddities, read_prompt
 from rlhf_lab.data.transcript import render_prompt
 
@@ -44,7 +44,7 @@ def parse_row(values: Mapping[str, Any], settings: PromptsData) -> SplitRow:
         drop = None if value.strip() else EMPTY_PROMPT
         prompt = read_prompt(value)
     # MT-Bench lists the user turns of a conversation
-    elif isinstance(value, list) and value and all(isinstance(turn, str) for turn in value):
+    elif is_text_list(value) and value:
         texts = (settings.tools,)  # the list stays in the metadata: graders and multi-turn benchmarks need later turns
         drop = None if value[0].strip() else EMPTY_PROMPT
         prompt = read_prompt(value[0])

@@ -28,6 +28,7 @@ SUFFIXES = (
     *(".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet"),
     *(".csv", ".csv.gz", ".tsv", ".tsv.gz"),
 )
+# "owner/name", with a directory and a split: "owner/name/dir:train[:100]"
 HUB_ID = re.compile(r"(?P<id>[\w.-]+(/[\w.-]+)?)(/(?P<folder>[\w./-]+))?(:(?P<split>[\w.\[\]%:-]+))?")
 
 
@@ -81,7 +82,8 @@ def local_files(source: str) -> list[Path] | None:
     # "name[:100]" has a magic character of a glob, but is the slice of a hub data set
     if glob.has_magic(source) and not HUB_ID.fullmatch(source):
         names = [name for name in glob.glob(str(path)) if name.endswith(SUFFIXES)]
-        files = sorted(Path(name) for name in names if Path(name).is_file())
+        paths = [Path(name) for name in names]
+        files = sorted(file for file in paths if file.is_file())
         if not files:
             raise DataError(f"{source}: no {', '.join(SUFFIXES)} file matches this pattern{_missing_file_hint(path)}")
         return files
@@ -100,7 +102,8 @@ def _refuse_dataset_dict(directory: Path) -> None:
     # common names of splits; the first split if none of them is there
     train = next((name for name in splits if name.startswith("train")), None)
     test = next((name for name in splits if name.startswith(("test", "eval", "valid"))), None)
-    chosen = f"data.path={directory / (train or (splits[0] if splits else 'SPLIT'))}"
+    first = splits[0] if splits else "SPLIT"
+    chosen = f"data.path={directory / (train or first)}"
     if train and test:
         chosen += f" data.test_path={directory / test}"
     listed = ", ".join(splits) or "none"
@@ -158,6 +161,7 @@ def _read_jsonl(file: Path, bad: BadRows) -> Iterator[SourceRow]:
         line = line.rstrip()
         if not line:
             continue
+        # an invalid line is recorded and skipped, so that one report has all of them
         try:
             values = parse_json_as_written(line.decode("utf-8"))
         except UnicodeDecodeError as error:

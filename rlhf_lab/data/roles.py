@@ -36,7 +36,7 @@ WORDS: dict[str, tuple[str, ...]] = {
 "response" may be combined with another role."""
 NEGATIONS = ("not", "non", "un", "less", "least", "second", "never")
 """Words that reverse the meaning of a name, as in "not_chosen"."""
-NEGATING_PREFIX = re.compile(r"(un|non|dis|in|not)(.+)")
+NEGATING_PREFIX = re.compile(r"(un|non|dis|in|not)(.+)")  # "unchosen", "dispreferred", "nonpreferred"
 ABOUT = ("id", "ids", "idx", "index", "model", "source", "length", "tokens", "reason", "label", "rank", "name", "url")
 """Words in names of columns that describe a text instead of containing it, such as chosen_model."""
 SPELLING = 0.8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from rlhf_lab.core.errors import DataError
 
@@ -93,6 +93,11 @@ def _ranges_in_words(numbers: Sequence[int]) -> str:
     return listed + (", …" if len(ranges) > SHOWN else "")
 
 
+def is_text_list(value: object) -> TypeGuard[list[str]]:
+    """Return True if a value is a list of texts, possibly an empty one."""
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
 def describe(value: object) -> str:
     """Describe a value in words: its type and its beginning."""
     names = {str: "text", bool: "a truth value", int: "a number", float: "a number", list: "a list", dict: "an object"}
@@ -123,6 +128,7 @@ def non_finite_problem(values: Mapping[str, Any]) -> str | None:
     Python reads NaN, Infinity and 1e400, but they are not JSON, and the files that a run writes could not be read by
     other programs.
     """
+    # a list of open values instead of recursion: a column may be nested more deeply than Python's stack
     pending: list[tuple[str, Any]] = [(repr(name), value) for name, value in values.items()]
     while pending:
         where, value = pending.pop()

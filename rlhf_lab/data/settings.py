@@ -123,7 +123,8 @@ class Mix(DataSettings):
                 )
         # a malformed source has been reported by `_build` already
         weights = [source.get("weight") for source in self.sources.values() if isinstance(source, Mapping)]
-        if any(weights) and not all(isinstance(weight, (int, float)) and weight > 0 for weight in weights):
+        are_positive = [isinstance(weight, (int, float)) and weight > 0 for weight in weights]
+        if any(weights) and not all(are_positive):
             problems.append(f"sources: the weights are {weights}; set a weight above 0 for every source, or for none")
         if problems:
             raise ConfigError(problems)

@@ -41,6 +41,7 @@ def parse_row(values: Mapping[str, Any], settings: Demonstrations) -> SplitRow:
         return conversation(messages_column(values, settings.messages), tools)
     if settings.completion in values:
         return _prompt_and_completion(values, settings, tools)
+    # text is a transcript if it has turns, else one response without a prompt
     text = text_column(values, settings.text)
     if SAID.match(normalise(text)):
         return conversation(parse(read_transcript(text)).messages, tools)

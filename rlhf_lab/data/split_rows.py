@@ -101,7 +101,7 @@ def check(prompt: str, chosen: str, rejected: str) -> SplitRow:
     """Return a pair with a known prompt, with its drop reason or its oddities. Responses are right-stripped."""
     chosen = chosen.rstrip()
     rejected = rejected.rstrip()
-    drop = None
+    drop = None  # the first reason counts: two empty responses are identical
     if chosen == rejected:
         drop = IDENTICAL
     elif not chosen:

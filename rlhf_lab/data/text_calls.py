@@ -23,15 +23,15 @@ from rlhf_lab.core.files import parse_json
 from rlhf_lab.core.tools import Tool
 
 THOUGHT, ACTION, ANSWER = "Thought:", "Action:", "Answer:"
-DIVIDER = " ; "
+DIVIDER = " ; "  # between arguments, which may contain commas
 EMPHASIS = "*_"
 MOVE = re.compile(
     rf"^[ \t]*(?P<emphasis>[{EMPHASIS}]+)?(?P<word>Action|Answer)"
     rf"(?(emphasis)[{EMPHASIS}]*):(?(emphasis)[{EMPHASIS}]*)[ \t]*",
     re.MULTILINE,
 )
-BRACKETS = re.compile(r"(\w+)[ \t]*\[(.*)\]", re.DOTALL)
-BRACES = re.compile(r"(\w+)[ \t]*(\{.*\})", re.DOTALL)
+BRACKETS = re.compile(r"(\w+)[ \t]*\[(.*)\]", re.DOTALL)  # search[Velmora ; capital]
+BRACES = re.compile(r"(\w+)[ \t]*(\{.*\})", re.DOTALL)  # search{"entity": "Velmora"}, which models write too
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ class Move:
 
 def write_call(name: str, arguments: Mapping[str, Any]) -> str:
     """Format a call as the model writes it: `search[Velmora ; capital]`."""
-    return f"{name}[{DIVIDER.join(str(value) for value in arguments.values())}]"
+    values = DIVIDER.join(map(str, arguments.values()))
+    return f"{name}[{values}]"
 
 
 def read_move(turn: str, tools: Mapping[str, Tool]) -> Move:

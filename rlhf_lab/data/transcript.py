@@ -33,9 +33,10 @@ SPEAKERS = {speaker: role for role, speaker in ROLES.items()}
 REPLY = "\n\nAssistant:"
 CALLS = "\n\nCalls: "
 WORDS = "Human|Assistant|System|Tools|Tool|Calls"
-TURN = re.compile(rf"\n\n({WORDS}):")
+TURN = re.compile(rf"\n\n({WORDS}):")  # start of a turn
+# text that looks like the start of a turn; a backslash is put in front
 TO_QUOTE = re.compile(rf"(\n\n\\*)(?=(?:{WORDS}):)")
-QUOTED = re.compile(rf"(\n\n\\*)\\(?=(?:{WORDS}):)")
+QUOTED = re.compile(rf"(\n\n\\*)\\(?=(?:{WORDS}):)")  # the same with the backslash, of which one is removed
 SAID = re.compile(r"\n\n(Human|Assistant|System):")
 """Boundaries in text from other sources."""
 TOOL_HEADER = ("name", "tool_call_id")

@@ -144,7 +144,7 @@ FUNCTION_WORDS = frozenset(_WORDS.split())
 
 @dataclass(frozen=True)
 class RefusalReading:
-    """What a response does about its request.
+    """Reaction of a response to its request.
 
     Attributes:
         refused: True if it declines, at least in part.

@@ -1,4 +1,4 @@
-"""What a reward model represents, and what its score pays for, by linear probes (cf. MRMBench, arXiv:2511.12464).
+"""Linear probes: what a reward model represents, and what its score pays for (cf. MRMBench, arXiv:2511.12464).
 
 The rows are both responses of held-out preference pairs. An attribute is a criterion of the domain
 (`rewards/criteria/sets.py`) or a column of ground truth, such as gold. The probe reads the hidden state at the last

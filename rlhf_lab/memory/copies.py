@@ -123,6 +123,7 @@ def _on_base(
     reason = why_separate(stage, adapter, expected)
     if reason:
         return replace(copy, apart=reason)
+    # on the shared base it only needs its adapter and its head
     return replace(copy, beside=adapter.parameters(copy.shape) + head)
 
 
@@ -200,6 +201,7 @@ def training(stage: Stage) -> Training:
     lora = stage.config.model.lora
     stored: Stored = stage.config.model.stored("policy") if lora.rank else "float32"
     return Training(
+        # weights that are stored in fewer bits are multiplied in bfloat16
         precision=stage.config.runtime.dtype if stored == "float32" else "bfloat16",
         optimizer=getattr(stage.config.algorithm, "optimizer", None) or "adamw",
         rank=lora.rank,

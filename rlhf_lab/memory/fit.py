@@ -22,7 +22,7 @@ from rlhf_lab.stages.artifacts import Stage
 
 Change = dict[str, Any]
 """Overrides by their keys."""
-ADAPTER_RANK = 16
+ADAPTER_RANK = 16  # rank of an adapter that is suggested
 MICRO = "algorithm.micro_batch_tokens"
 
 
@@ -111,6 +111,7 @@ def _is_valid(root: Stage, change: Change) -> bool:
 
 def _growing_subsets(changes: list[Change]) -> Iterator[tuple[Change, bool]]:
     """Yield combinations of changes, from none to all; the flag adds smaller micro-batches to the combination."""
+    # few changes before many; the micro-batch counts as one of them
     for size in range(len(changes) + 2):
         for micro in (True, False):
             for subset in combinations(changes, size - micro) if size >= micro else ():
@@ -184,9 +185,11 @@ def _suggestion_if_fits(
     peak = 0
     for stage in needed(artifacts.plan(changed(root, change).config, root.recipe)):
         micro_changes = [{}, *micro_batch_changes(stage, device)] if smaller_micro_batches else [{}]
-        fitting = ((micro, plan) for micro in micro_changes if (plan := _plan_if_fits(stage, micro, device)))
-        micro_change, plan = next(fitting, ({}, None))
-        if plan is None:
+        for micro_change in micro_changes:
+            plan = _plan_if_fits(stage, micro_change, device)
+            if plan:
+                break
+        else:
             return None
         is_root = stage.key == root.key or stage.recipe == root.recipe
         prefix = "" if is_root else f"stages.{stage.recipe}."
@@ -234,7 +237,7 @@ def _plan_if_fits(stage: Stage, change: Change, device: Device) -> StagePlan | N
     """Return the plan of a changed stage if it fits the device; None if it does not, or if settings are invalid."""
     try:
         changed_stage = changed(stage, change) if change else stage
-    except ConfigError:
+    except ConfigError:  # the change contradicts another setting of the stage
         return None
     count = processes(changed_stage.config, device)
     plan = plan_stage(changed_stage, count, cuda=device.cuda)
@@ -256,6 +259,7 @@ def min_devices(stage: Stage, memory: int, *, frugal: bool = False) -> int | Non
         return 1
     if not stage.config.algorithm.resources.distributed:
         return None
+    # sharding_changes yields few devices first, so the first that fits is the minimum
     for change in sharding_changes(alone, MOST_DEVICES):
         if _plan_if_fits(alone, {**change, **savings}, card):
             return int(change["sharding.processes"])

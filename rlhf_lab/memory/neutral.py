@@ -112,7 +112,9 @@ def _fewer_rows(
     """
     rows = sampled.rows
     while True:
-        change = {**beside, **({ROWS: rows} if rows < stage.config.rollout.batch_rows else {})}
+        change = dict(beside)
+        if rows < stage.config.rollout.batch_rows:  # otherwise the setting limits nothing
+            change[ROWS] = rows
         if plan_with(change).phases.get("sampling", 0) <= share:
             return change
         if rows == 1:

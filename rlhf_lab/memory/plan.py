@@ -214,7 +214,8 @@ def _plan_copy(
     if where == "sharded" and is_policy_sharded:
         weights = frozen_state(model.shape).weights
         full_in_pass = gathered_bytes(model.shape, _REFERENCE_STRATEGY, how.precision)
-        return PlanLine(model, State(ceil_div(weights, copies.shards(stage, processes))), gathered=full_in_pass)
+        own_weights = ceil_div(weights, copies.shards(stage, processes))
+        return PlanLine(model, State(own_weights), gathered=full_in_pass)
     halved = processes > 1 and STRATEGIES[strategy].rooted and training.precision == "bfloat16"
     # FSDP2 trains with blocks in bfloat16, so the reference stores them in bfloat16 to compute the same
     state = frozen_state(model.shape, halved=halved, stored=model.stored)
@@ -263,17 +264,18 @@ def _sampler(
     rollout = stage.config.rollout
     if batch is None or (isinstance(rollout, Vllm) and stage.config.engine == "native"):
         return None
+    # a shape with outputs has a scalar head, so it samples nothing
     language_models = (model.shape for model in models if not model.shape.outputs)
     shape = next(language_models, copies.policy_shape(stage))
     in_place = _policy_stored(stage) != "float32"
     own = 2 if in_place and shape.own_decoder else policy_number
     bytes_each = {"model": own, "bfloat16": 2, "float32": 4}[rollout.dtype]
-    lengths = rollout.max_prompt_tokens, copies.response_tokens(stage)
     return sampling(
         shape,
         batch.prompts,
         batch.group,
-        *lengths,
+        rollout.max_prompt_tokens,
+        copies.response_tokens(stage),
         bytes_each,
         refilled=batch.refilled,
         in_place=in_place,

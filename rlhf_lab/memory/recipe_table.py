@@ -72,7 +72,8 @@ def page(grids: Sequence[Grid]) -> str:
         "changes of `runtime.fit=auto` (`sharding.sampling=block`, rows sampled at a time, tokens of a micro-batch, "
         "checkpointing), and the peak of a card.\n"
     )
-    return head + "\n" + "\n\n".join(grid.markdown() for grid in grids) + "\n"
+    tables = "\n\n".join(grid.markdown() for grid in grids)
+    return f"{head}\n{tables}\n"
 
 
 def _recipe_grid(recipe: str, rank: int, ticker: Ticker) -> Grid:

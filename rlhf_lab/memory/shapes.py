@@ -87,7 +87,8 @@ def source_shape(source: str, revision: str | None = None) -> ModelShape:
 def _local_config(source: str, revision: str | None) -> Any:
     from transformers import AutoConfig
 
-    if family_of(str(read_object(Path(source) / "config.json").get("model_type"))):
+    config = read_object(Path(source) / "config.json")
+    if family_of(str(config.get("model_type"))):
         register()
     try:
         return AutoConfig.from_pretrained(source, revision=revision, local_files_only=True, trust_remote_code=False)

@@ -19,7 +19,7 @@ def size(count: int | float | None) -> str:
     """Format bytes in GiB or MiB with three digits; '–' for zero or None."""
     if not count:
         return "–"
-    is_large = abs(count) >= 0.1 * GIB
+    is_large = abs(count) >= 0.1 * GIB  # 100 MiB, so that no size needs more than three digits
     unit, name = (GIB, "GiB") if is_large else (2**20, "MiB")
     value = count / unit
     return f"{value:.0f} {name}" if value >= 100 else f"{value:.3g} {name}"
@@ -123,8 +123,11 @@ def placement_text(placement: BlockPlacement) -> str:
         indices = [index for index, block_place in enumerate(placement.places) if block_place == place]
         content = ["embeddings, head"] if place == placement.first else []
         if indices:
-            content.append(f"blocks {indices[0]}-{indices[-1]}" if len(indices) > 1 else f"block {indices[0]}")
-        name = f"GPU {place}" if isinstance(place, int) else {"cpu": "host memory", "disk": "disk"}[place]
+            first, last = indices[0], indices[-1]
+            content.append(f"blocks {first}-{last}" if first < last else f"block {first}")
+        name = f"GPU {place}"
+        if not isinstance(place, int):
+            name = {"cpu": "host memory", "disk": "disk"}[place]
         parts.append(f"{name} ({', '.join(content)}) {size(count)}")
     return "; ".join(parts)
 

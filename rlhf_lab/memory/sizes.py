@@ -191,19 +191,10 @@ class ModelShape:
         return replace(self, outputs=outputs)
 
 
-def gpt2(
-    name: str,
-    hidden: int,
-    layers: int,
-    heads: int,
-    *,
-    vocabulary: int = 50257,
-    mlp: int = 0,
-) -> ModelShape:
-    """Return a model of GPT-2's family with 1024 positions and a tied head."""
-    mlp = mlp or 4 * hidden
+def gpt2(name: str, hidden: int, layers: int, heads: int) -> ModelShape:
+    """Return a model of GPT-2's family with 50,257 tokens, 1024 positions and a tied head."""
     head_dim = hidden // heads
-    return ModelShape("gpt2", hidden, layers, heads, heads, head_dim, mlp, vocabulary, 1024, name=name)
+    return ModelShape("gpt2", hidden, layers, heads, heads, head_dim, 4 * hidden, 50257, 1024, name=name)
 
 
 def llama(

@@ -44,15 +44,7 @@ class Grid:
         rules = ["---", *("--:" for _ in self.header[1:])]
         lines = [" | ".join(cells) for cells in (self.header, rules, *self.rows)]
         table = [f"| {line} |" for line in lines]
-        return "\n".join(
-            [
-                f"## {self.title}",
-                "",
-                self.remark,
-                "",
-                *table,
-            ]
-        )
+        return "\n".join([f"## {self.title}", "", self.remark, "", *table])
 
 
 def grids() -> list[Grid]:
@@ -77,7 +69,8 @@ def page(tables: Sequence[Grid]) -> str:
         "nothing was downloaded.\n\n"
         "A card's GB are 10⁹ bytes (80 GB = 74.5 GiB); all other sizes are GiB and MiB.\n"
     )
-    return head + "\n" + "\n\n".join(grid.markdown() for grid in tables) + "\n"
+    written = "\n\n".join(grid.markdown() for grid in tables)
+    return f"{head}\n{written}\n"
 
 
 def row_of(shape: ModelShape) -> Rows:
@@ -114,14 +107,7 @@ def _size_grid() -> Grid:
         rows = row_of(shape)
         simple = train_pass(shape, rows, ComputePrecision("bfloat16", cuda=True), FULL)
         checkpointed = train_pass(shape, rows, ComputePrecision("bfloat16", checkpointing=True, cuda=True), FULL)
-        sampler = sampling(
-            shape,
-            1,
-            1,
-            rows.prompt,
-            rows.response,
-            2,
-        )
+        sampler = sampling(shape, 1, 1, rows.prompt, rows.response, 2)
         frozen = frozen_state(shape).total
         trained = trained_state(shape, Training("bfloat16")).total
         work = (simple.activations, checkpointed.activations, simple.logits, sampler.cache)
@@ -140,7 +126,7 @@ def _roles_grid() -> Grid:
         trained = trained_state(shape, Training("bfloat16")).total
         frozen = frozen_state(shape).total
         adapter = trained_state(shape, Training("bfloat16", rank=RANK)).total
-        ppo = 2 * trained + 2 * frozen
+        ppo = 2 * trained + 2 * frozen  # policy and critic; reference and reward model
         grpo = trained + 2 * frozen
         return [size(count) for count in (trained, trained + frozen, adapter, ppo, grpo)]
 
@@ -154,16 +140,8 @@ def _roles_grid() -> Grid:
 
 def _strategy_grid() -> Grid:
     def cells(shape: ModelShape) -> list[str]:
-        needed = [
-            update_bytes(
-                shape,
-                row_of(shape),
-                FULL,
-                name,
-                PROCESSES,
-            )
-            for name in names
-        ]
+        row = row_of(shape)
+        needed = [update_bytes(shape, row, FULL, name, PROCESSES) for name in names]
         return [size(count) for count in needed]
 
     names = [name for name in STRATEGIES if name != "none"]
@@ -201,14 +179,9 @@ def _adapter_grid() -> Grid:
     def peak_and_card(shape: ModelShape, stored: Stored) -> str:
         if stored == "nf4" and shape.family == "gpt2":
             return "–"  # its layers cannot be packed
-        needed = update_bytes(
-            shape,
-            row_of(shape),
-            replace(ADAPTER, stored=stored),
-            "none",
-            1,
-        )
-        smallest = next((f"{card} GB" for card in CARDS if needed <= card * CARD_GB), "–")
+        needed = update_bytes(shape, row_of(shape), replace(ADAPTER, stored=stored), "none", 1)
+        sufficient = [card for card in CARDS if needed <= card * CARD_GB]  # in ascending order
+        smallest = f"{sufficient[0]} GB" if sufficient else "–"
         return f"{size(needed)}, {smallest}"
 
     def cells(shape: ModelShape) -> list[str]:

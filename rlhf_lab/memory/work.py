@@ -418,13 +418,7 @@ def sampling(
     fused_head = 4 * shape.vocabulary * h if shape.family == "llama" and not in_place else 0
     reading_prompts = block + max(prefill, reading) + (cache if refilled else 0)  # prompts of rows that join others
     total = weights + max(prompt_cache + max(decode, reading_prompts), fused_head)
-    return SamplerMemory(
-        weights,
-        prompt_cache + cache,
-        logits + probabilities,
-        total,
-        bytes_each,
-    )
+    return SamplerMemory(weights, prompt_cache + cache, logits + probabilities, total, bytes_each)
 
 
 def _reading_bytes(shape: ModelShape, bytes_each: int) -> int:
@@ -461,6 +455,7 @@ def _sampling_by_the_model(
     cache = shape.kv_bytes(tokens)
     repeated_kv = 2 * 4 * shape.heads * shape.head_dim * tokens
     repeated = repeated_kv + cache // shape.layers
+    # a cap, c·tanh(logits/c), needs two more tensors of the same size
     logits = (3 if shape.capped_logits else 1) * 4 * rows * shape.vocabulary
     probabilities = 8 * rows * shape.vocabulary
     prefill = prompts * prompt * (12 * shape.mlp_width + 24 * shape.hidden)

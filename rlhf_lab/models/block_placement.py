@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.models.settings import Dispatch
 
-GIB = 2**30
+GIB = 2**30  # limits are in GiB, sizes in bytes
 Place = int | str
 """Index of a GPU, or `cpu`, or `disk`."""
 
@@ -33,7 +33,8 @@ class BlockPlacement:
     @property
     def moves_blocks(self) -> bool:
         """True if some blocks are moved to a device for each pass."""
-        return any(place != self.first and not isinstance(place, int) for place in self.places)
+        elsewhere = [place for place in self.places if not isinstance(place, int)]  # host memory or disk
+        return any(place != self.first for place in elsewhere)
 
 
 def place_blocks(
@@ -56,8 +57,10 @@ def place_blocks(
     """
     host_limit = None if limits.host_gib is None else int(limits.host_gib * GIB)
     gpu_limit = None if limits.gpu_gib is None else int(limits.gpu_gib * GIB)
-    gpus = range(first_gpu, first_gpu + limits.gpus) if cuda else range(0)
-    remaining: list[tuple[Place, int | None]] = [*((gpu, gpu_limit) for gpu in gpus), ("cpu", host_limit)]
+    remaining: list[tuple[Place, int | None]] = []  # places with their limits, in the order in which they are filled
+    if cuda:
+        remaining += [(first_gpu + index, gpu_limit) for index in range(limits.gpus)]
+    remaining.append(("cpu", host_limit))
     first, first_limit = remaining[0]
     if first_limit is not None and root_bytes > first_limit:
         name = "gpu_gib" if cuda else "host_gib"
@@ -72,6 +75,7 @@ def place_blocks(
             place, limit = remaining[0]
             if limit is None or bytes_at.get(place, 0) + size <= limit:
                 break
+            # not used again, even if a later block is smaller: successive blocks stay on one device
             remaining.pop(0)
         place = remaining[0][0] if remaining else "disk"
         places.append(place)

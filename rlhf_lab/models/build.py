@@ -239,15 +239,8 @@ def load_reward_model(
         return on_base
     limits = None if trained else settings.dispatch_of("reward")
     if limits is not None:
-        model = _dispatched(
-            AutoModelForSequenceClassification,
-            source,
-            settings,
-            options,
-            weights,
-            device,
-            limits,
-        )
+        auto_class = AutoModelForSequenceClassification
+        model = _dispatched(auto_class, source, settings, options, weights, device, limits)
         return _refusing_longer_rows(model, source)
 
     def read(device: str) -> nn.Module:

@@ -87,6 +87,7 @@ class BlockByBlock:
         for block in self._order:
             hooks.append(block.register_forward_pre_hook(lambda block, _: self._enter(block)))
             hooks.append(block.register_forward_hook(lambda block, _, __: self._leave(block)))
+        # in `__dict__`, because `setattr` would register it as a part of the model
         self.tree.__dict__[GATHERER] = self
         try:
             yield

@@ -170,7 +170,7 @@ class ChatTemplate:
             turn, after = self._turn(full[position:next_start], texts, number)
             ids += turn
             mask += [True] * len(turn)
-            if next_number is not None:
+            if next_number is not None:  # messages of others up to the next learned turn are only read
                 ids += after
                 mask += [False] * len(after)
             position = next_start
@@ -239,8 +239,9 @@ class ChatTemplate:
     ) -> list[int]:
         """Return the token ids of the template's text, with the messages between its pieces as ordinary text."""
         strips = self._strips
-        marked = [{**message, "content": MARK.format(k)} for k, message in enumerate(messages)]
-        remaining, ids = self._render(marked, tools), []
+        marked = [{**message, "content": MARK.format(index)} for index, message in enumerate(messages)]
+        remaining = self._render(marked, tools)
+        ids: list[int] = []
         for index, text in enumerate(texts):
             before, mark, remaining = remaining.partition(MARK.format(index))
             if not mark:
@@ -249,6 +250,7 @@ class ChatTemplate:
                     "messages in order; remove that text, or set model.chat_template=false"
                 )
             output_text = text.strip() if strips else text
+            # as text: a user who writes a special token must not be able to end a turn
             ids += [*self._ids(before), *self._ids(output_text, as_text=True)]
         return [*ids, *self._ids(remaining)]
 
@@ -282,6 +284,7 @@ class ChatTemplate:
         messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": MARK.format(0)}]
         rendered = self._render(messages, None, generation=False)
         tail = self._ids(rendered.partition(MARK.format(0))[2])
+        # a template may write a line break after the special token, which a model need not generate
         for position, token in enumerate(tail):
             if token in self._special_ids:
                 return tail[: position + 1]
@@ -304,8 +307,7 @@ def _marked(messages: Sequence[Message], texts: Sequence[str], first: int = 0) -
 
     An empty message stays empty, because a placeholder would make the template write text that it otherwise omits.
     """
-    contents = [MARK.format(number) if text else "" for number, text in enumerate(texts, start=first)]
     marked: list[dict[str, Any]] = []
-    for message, content in zip(messages, contents, strict=True):
-        marked.append({**message, "content": content})
+    for number, (message, text) in enumerate(zip(messages, texts, strict=True), start=first):
+        marked.append({**message, "content": MARK.format(number) if text else ""})
     return marked

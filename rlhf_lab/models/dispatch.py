@@ -141,17 +141,13 @@ def _check_names(model: nn.Module, directory: Path, source: str) -> None:
 
 def _placement(model: nn.Module, limits: Dispatch, device: str) -> BlockPlacement:
     block_bytes = [_parameter_bytes(block) for block in blocks(model)]
+    root_bytes = _parameter_bytes(model) - sum(block_bytes)
     place = torch.device(device)
+    is_cuda = place.type == "cuda"
     first_gpu = 0
-    if place.type == "cuda":
+    if is_cuda:  # "cuda" without an index means the current device
         first_gpu = torch.cuda.current_device() if place.index is None else place.index
-    return place_blocks(
-        _parameter_bytes(model) - sum(block_bytes),
-        block_bytes,
-        limits,
-        cuda=place.type == "cuda",
-        first_gpu=first_gpu,
-    )
+    return place_blocks(root_bytes, block_bytes, limits, cuda=is_cuda, first_gpu=first_gpu)
 
 
 def _parameter_bytes(module: nn.Module) -> int:
@@ -165,7 +161,7 @@ def _device_map(model: nn.Module, placement: BlockPlacement) -> dict[str, int | 
     """
     place_of_block = dict(zip(blocks(model), placement.places, strict=True))
     places: dict[str, int | str] = {}
-    inside = ""
+    inside = ""  # prefix of the latest block: named_modules lists the modules of a block directly after it
     for name, module in model.named_modules():
         if inside and name.startswith(inside):
             continue

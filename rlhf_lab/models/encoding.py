@@ -237,10 +237,10 @@ class TokenBatch:
         """
         lengths = [len(prompt) + len(response) for prompt, response in rows]
         width = max(lengths)
-        padded = [
-            [*prompt, *response, *([0] * (width - length))]
-            for (prompt, response), length in zip(rows, lengths, strict=True)
-        ]
+        padded = []
+        for (prompt, response), length in zip(rows, lengths, strict=True):
+            padding = [0] * (width - length)
+            padded.append([*prompt, *response, *padding])
         index_of_prompt: dict[tuple[int, ...], int] = {}
         prompt_of = [index_of_prompt.setdefault(tuple(prompt), len(index_of_prompt)) for prompt, _ in rows]
         # An empty prompt has no last token whose hidden state could predict the response's first token.

@@ -66,8 +66,10 @@ def names() -> tuple[str, ...]:
 
 def family_of(model_type: str) -> Family | None:
     """Return the family with this model type; None for models of transformers."""
-    # model types are unique, which `families` checks
-    return next((family for family in families().values() if family.model_type == model_type), None)
+    for family in families().values():
+        if family.model_type == model_type:  # model types are unique, which `families` checks
+            return family
+    return None
 
 
 @cache

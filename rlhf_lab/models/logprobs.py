@@ -270,6 +270,7 @@ def _logits_are_head_of_backbone(causal: Any) -> bool:
 
     def plant_logits(_: nn.Module, inputs: tuple[torch.Tensor, ...], logits: torch.Tensor) -> torch.Tensor:
         head_inputs.append(inputs[0])
+        # a wide range shows scaling or capping after the head, which logits near 0 would hide
         wide_range = torch.linspace(-100, 100, logits.numel(), device=logits.device)
         planted.append(wide_range.view_as(logits).to(logits))
         return planted[0]

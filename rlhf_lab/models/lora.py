@@ -185,9 +185,11 @@ def without_products(model: nn.Module) -> nn.Module:
     layers = {}
     for name, layer in model.named_modules():
         base = base_layer(layer)
-        if name.endswith(f".{BASE_LAYER}") or not (_is_adapted(layer) or has_packed_weight(base)):
+        is_packed = has_packed_weight(base)
+        # the base of an adapted layer is replaced together with that layer
+        if name.endswith(f".{BASE_LAYER}") or not (_is_adapted(layer) or is_packed):
             continue
-        layers[layer] = unpacked(base, numbers_of(base).cpu()) if has_packed_weight(base) else base
+        layers[layer] = unpacked(base, numbers_of(base).cpu()) if is_packed else base
     return _with_layers(model, layers) if layers else model
 
 
@@ -299,7 +301,7 @@ def adapter_chain(source: str | Path) -> tuple[str, list[Path]]:
                 f"{adapter} is an adapter on {base}, which does not exist, and model.weights=nf4 packs that model and "
                 "adds the adapter to it; restore it, or set model.weights=bfloat16, which uses the merged model"
             )
-        refuse_circle(passed, base)
+        refuse_circle(passed, base)  # a directory that names itself as its base would never end
         adapters.append(adapter)
         passed.append(base)
         here = base
@@ -315,6 +317,7 @@ def add_products(model: nn.Module, directory: Path, *, shared: bool = False) -> 
     """
     add = add_parallel if shared else add_product
     config, tensors, head_tensors = _read_adapter(directory)
+    # rank-stabilised LoRA (arXiv:2312.03732) divides by √rank
     rank_scale = math.sqrt(config.r) if config.use_rslora else config.r
     scale = config.lora_alpha / rank_scale
     with reading_weights(directory):
@@ -360,11 +363,9 @@ def _read_adapter(directory: str | Path) -> tuple[Any, dict[str, Tensor], dict[s
     weights_file = Path(directory) / WEIGHTS
     if config.peft_type != peft.PeftType.LORA or not weights_file.is_file():
         raise ArtifactError(f"{directory} is not a LoRA adapter in safetensors: expected {WEIGHTS} and peft_type LORA")
-    tensors = {}
     with reading_weights(weights_file):
         stored = load_file(weights_file)
-    for name, tensor in stored.items():
-        tensors[name.removeprefix(PREFIX)] = tensor
+    tensors = {name.removeprefix(PREFIX): tensor for name, tensor in stored.items()}
     head_names = [name for name in tensors if name.startswith(f"{HEAD}.")]
     return config, tensors, {name: tensors.pop(name) for name in head_names}
 
@@ -376,13 +377,13 @@ def _target_layers(model: nn.Module, requested: Sequence[str] | None) -> tuple[l
     log-probabilities read their weights directly.
     """
     # GPT-2's linear layers are Conv1D, whose weights are (in, out)
-    is_conv1d = {
-        f"{stack_name}.{name}": isinstance(layer, Conv1D)
-        for stack_name, stack in model.named_modules()
-        if isinstance(stack, nn.ModuleList)
-        for name, layer in stack.named_modules()
-        if isinstance(layer, (nn.Linear, Conv1D))
-    }
+    is_conv1d = {}
+    for stack_name, stack in model.named_modules():
+        if not isinstance(stack, nn.ModuleList):
+            continue
+        for name, layer in stack.named_modules():
+            if isinstance(layer, (nn.Linear, Conv1D)):
+                is_conv1d[f"{stack_name}.{name}"] = isinstance(layer, Conv1D)
     choices = sorted({name.rpartition(".")[2] for name in is_conv1d})
     targets = choices if requested is None else list(requested)
     # peft would match these anywhere in the model, including the embeddings

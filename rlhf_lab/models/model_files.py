@@ -42,7 +42,7 @@ MAX_HEADER = 32 * MIB
 
 A safetensors file starts with the length of its header. In another kind of file that number is arbitrary.
 """
-MAX_TOKENIZER_BYTES = 64 * MIB
+MAX_TOKENIZER_BYTES = 64 * MIB  # in bytes
 MAX_BASE_LENGTH = 4096
 """Maximum number of characters of the path or hub id that an adapter names as its base."""
 DTYPE_BYTES = {
@@ -97,7 +97,8 @@ def reading_weights(source: str | Path) -> Iterator[None]:
         # a device without memory says nothing about the files, and the caller may try a smaller batch
         if type(error).__name__ == "OutOfMemoryError":
             raise
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        reason = lines[0][:300]  # libraries append long hints
         raise ArtifactError(
             f"{source}: the files of this model are damaged or do not belong together ({reason}); copy the directory "
             "again, or train the model again"
@@ -132,6 +133,7 @@ def config_of(source: str) -> dict[str, Any]:
         check_bases(source)
         base = _base_of_adapter(directory)
         return read_object(directory / "config.json") or (config_of(base) if base else {})
+    # only a possible id is looked up: the hub's client raises an error for any other text
     could_be_hub_id = source.count("/") <= 1 and not source.startswith((".", "/", "~"))
     cached = _cached_config(source) if could_be_hub_id else None
     return read_object(Path(cached)) if cached else {}
@@ -351,9 +353,7 @@ def _tensor_names(directory: Path, label: str, messages: list[str]) -> set[str] 
     index = directory / INDEX
     if index.is_file():
         file_of_tensor: Any = read_object(index).get("weight_map")
-        is_map = isinstance(file_of_tensor, dict)
-        is_map = is_map and all(isinstance(file, str) for file in file_of_tensor.values())
-        if not is_map:
+        if not isinstance(file_of_tensor, dict) or not all(isinstance(file, str) for file in file_of_tensor.values()):
             messages.append(f"{label}: its {INDEX} has no weight_map from tensors to files; copy the directory again")
             return None
         listed_files = set(file_of_tensor.values())
@@ -375,7 +375,9 @@ def _tensor_names(directory: Path, label: str, messages: list[str]) -> set[str] 
             messages.append(f"{label} has no weights (*.safetensors); copy them there")
         return None
     messages_before = len(messages)
-    names = set().union(*(_tensor_names_in_file(file, label, messages) for file in files))
+    names: set[str] = set()
+    for file in files:
+        names |= _tensor_names_in_file(file, label, messages)
     return names if len(messages) == messages_before else None
 
 
@@ -405,6 +407,7 @@ def read_header(file: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
     size = file.stat().st_size
     with file.open("rb") as handle:
         header_bytes = int.from_bytes(handle.read(8), "little")
+        # checked before reading: a file in another format may claim any length
         if header_bytes > min(MAX_HEADER, size - 8):
             raise DataError(
                 f"{file} is not a safetensors file: it has {size} bytes, but its header claims {header_bytes}; copy it "
@@ -429,7 +432,7 @@ def _check_entries(file: Path, entries: Mapping[str, Any]) -> None:
         if problem:
             raise DataError(f"{file}: tensor {name[:100]} {problem}; copy the file again")
         ranges.append((*entry["data_offsets"], name))
-    ranges.sort()
+    ranges.sort()  # by start, so that only neighbours can be the first to overlap
     for (_, end, first), (start, _, second) in pairwise(ranges):
         if start < end:
             raise DataError(
@@ -455,7 +458,9 @@ def _entry_problem(entry: Any) -> str:
 
 def _are_sizes(values: Any) -> TypeGuard[list[int]]:
     # `type` instead of `isinstance`, because JSON's true is an int in Python
-    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
+    if not isinstance(values, list):
+        return False
+    return all(type(value) is int and 0 <= value < 2**63 for value in values)
 
 
 def _hub_problems(source: str, label: str) -> list[str]:
@@ -535,7 +540,7 @@ def _hash_tensors(digest: Any, path: Path) -> None:
     """Add the names, shapes and first numbers of all tensors of a safetensors file to a digest."""
     _, tensors, data_start = read_header(path)
     with path.open("rb") as handle:
-        handle.seek(8)
+        handle.seek(8)  # after the length of the header
         digest.update(handle.read(data_start - 8))
         for _, entry in sorted(tensors.items()):
             start, end = entry["data_offsets"]

@@ -104,11 +104,13 @@ class Packing:
 def pack(lengths: Lengths, width: int) -> Packing:
     """Pack a batch into rows of `width` positions, or more if a single row needs more."""
     width = max(width, *lengths.slots)
-    units = [unit for group in lengths.groups for unit in _split(lengths, group, width)]
+    units: list[PackingUnit] = []
+    for group in lengths.groups:
+        units += _split(lengths, group, width)
     rows = _first_fit([unit.slots for unit in units], width)
     aligned_width = math.ceil(width / ALIGNMENT) * ALIGNMENT
-    packed_rows = tuple(tuple(units[i] for i in row) for row in rows)
-    return Packing(packed_rows, aligned_width)
+    packed_rows = [tuple(units[index] for index in row) for row in rows]
+    return Packing(tuple(packed_rows), aligned_width)
 
 
 def end_to_end(lengths: Lengths) -> Packing:
@@ -146,6 +148,7 @@ def cost(slots: int, pairs: float, hidden: int) -> float:
 def _split(lengths: Lengths, group: Sequence[int], width: int) -> list[PackingUnit]:
     """Split the rows of one prompt into units that fit into `width`, as few as first-fit finds."""
     prompt = lengths.prompts[group[0]]
+    # each unit has the prompt once, so only the responses are distributed over the rest of its width
     response_slots = [lengths.slots[row] - prompt for row in group]
     parts = _first_fit(response_slots, width - prompt)
     units = []
@@ -160,15 +163,15 @@ def _first_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     """Distribute sizes over bins of `capacity`, first-fit decreasing (at most 11/9 of the optimum + 1 bins)."""
     remaining: list[int] = []
     bins: list[list[int]] = []
-    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-        fitting = (index for index, left in enumerate(remaining) if sizes[i] <= left)
-        position = next(fitting, None)
-        if position is None:
-            position = len(bins)
+    largest_first = sorted(range(len(sizes)), key=lambda item: -sizes[item])
+    for item in largest_first:
+        fitting = (index for index, left in enumerate(remaining) if sizes[item] <= left)
+        position = next(fitting, len(bins))
+        if position == len(bins):
             remaining.append(capacity)
             bins.append([])
-        remaining[position] -= sizes[i]
-        bins[position].append(i)
+        remaining[position] -= sizes[item]
+        bins[position].append(item)
     return bins
 
 
@@ -263,6 +266,7 @@ class PackedRows:
         after_start_RWW = column_W >= self.prompt_start_RW[..., None]
         before_end_RWW = column_W < self.prompt_end_RW[..., None]
         in_prompt_RWW = after_start_RWW & before_end_RWW
+        # a token sees its prompt, and the tokens of its own response up to itself
         sees_RWW = in_prompt_RWW.logical_or_(column_W >= self.start_RW[..., None])
         sees_RWW &= column_W <= column_W[:, None]
         mask_RWW = torch.zeros(sees_RWW.shape, dtype=dtype, device=column_W.device)

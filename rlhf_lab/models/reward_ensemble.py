@@ -96,13 +96,10 @@ def averaged(models: Sequence[nn.Module]) -> nn.Module:
     """
     unwrapped_models = [merged(model) for model in models]
     states = [model.state_dict() for model in unwrapped_models]
-
-    def mean_of(name: str) -> Tensor:
-        return torch.stack([state[name].float() for state in states]).mean(0)
-
     mean_state = {}
     for name, value in states[0].items():
-        mean_state[name] = mean_of(name).to(value.dtype)
+        members = [state[name].float() for state in states]  # a mean in bfloat16 would lose digits
+        mean_state[name] = torch.stack(members).mean(0).to(value.dtype)
     mean_model: Any = copy.deepcopy(unwrapped_models[0])
     mean_model.load_state_dict(mean_state)
     return mean_model.eval().requires_grad_(False)

@@ -31,5 +31,6 @@ class RowFile(RecordFile[MaskedRow]):
         prompt = numbers[1:response_start]
         response = numbers[response_start:]
         mask = response >= 0
+        # a token id outside the loss is stored as −1 − id, so that id 0 has a sign as well
         response_ids = np.where(mask, response, -1 - response)
         return (prompt.tolist(), response_ids.tolist()), mask.tolist()

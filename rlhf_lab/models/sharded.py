@@ -216,7 +216,7 @@ def full_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     free_gathered(model)
     read_offloaded: Callable[[str], torch.Tensor] | None = model.__dict__.get(READ_OFFLOADED)
     for name, tensor in model.state_dict().items():
-        if read_offloaded and tensor.is_meta:
+        if read_offloaded and tensor.is_meta:  # its values are in host memory, or on disk
             full = read_offloaded(name).to(tensor.dtype)
         else:
             full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

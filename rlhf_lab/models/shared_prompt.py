@@ -161,7 +161,7 @@ def _unpacked_cost(batch: TokenBatch, hidden: int, unpacked: RowLayout) -> float
     if unpacked == "whole rows":
         return cost(rows * width, rows * width**2, hidden)
     prompt_pairs = batch.prompts * batch.prompts_width**2
-    response_slots = batch.responses_width - 1
+    response_slots = batch.responses_width - 1  # the last token of a response predicts nothing
     response_pairs = rows * response_slots * (batch.prompts_width + response_slots)
     return TWO_PASSES_COST * cost(_two_pass_slots(batch), prompt_pairs + response_pairs, hidden)
 

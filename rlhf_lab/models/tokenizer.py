@@ -24,8 +24,10 @@ WORDS = Regex(r"\n\nHuman:|\n\nAssistant:| ?[A-Za-z]+(?:'[a-z]+)?| ?\d+| ?[^\sA-
 
 def vocabulary_texts(rows: Iterable[Pair]) -> Iterator[str]:
     """Return the texts of rows for training a tokenizer, with the encoder's space between prompt and response."""
-    # the space is part of a response's first token, so words must be counted with it
-    return (text for pair in rows for text in (pair.prompt, f" {pair.chosen}", f" {pair.rejected}"))
+    for pair in rows:
+        yield pair.prompt
+        # the space is part of a response's first token, so words must be counted with it
+        yield from (f" {pair.chosen}", f" {pair.rejected}")
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
@@ -45,7 +47,9 @@ def train_backend(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     splitter = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(WORDS, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
-    counts = Counter(piece for text in texts for piece, _ in splitter.pre_tokenize_str(text))
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(piece for piece, _ in splitter.pre_tokenize_str(text))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     # Single characters are already in the alphabet. Ties in count are sorted by spelling, so that ids are reproducible.
     words = [piece for piece in counts if len(piece) > 1]

@@ -34,8 +34,8 @@ Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | No
 
 NAME, KEY, VALUE, SAID, ID = "probe_tool", "probe_key", "probe_value", "probe said", "probeid00"
 """Contents of the probe conversation; no template contains these words."""
-ARGUMENT_KEYS = ("arguments", "parameters")
-WRITTEN_NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
+ARGUMENT_KEYS = ("arguments", "parameters")  # the second is the key of Llama's templates
+WRITTEN_NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')  # the name in a call that is no valid JSON
 WRITTEN_ID = re.compile(r"[A-Za-z0-9]{9}")
 """Id that a template may write after a call's result; Mistral's templates reject all other ids."""
 ELEMENTS = re.compile(rf"=\s*{NAME}\s*>\s*<(\w+)=\s*{KEY}\s*>\s*{VALUE}\s*</\1>")
@@ -95,6 +95,7 @@ class CallFormat:
         calls = calls_of(value)
         if calls:
             return calls, self._behind(text, end)
+        # a malformed call is still a call: the tool then answers with an error, from which the model can learn
         written, end = self._up_to_end(text, start)
         named = WRITTEN_NAME.search(written)
         name = named[1] if named else ""
@@ -178,7 +179,8 @@ class CallFormat:
     def _behind_markers(self, text: str, position: int) -> int:
         """Return the position after markers and white space."""
         position = _skip_space(text, position)
-        while marker := next((marker for marker in self.markers if text.startswith(marker, position)), ""):
+        while text.startswith(self.markers, position):
+            marker = next(marker for marker in self.markers if text.startswith(marker, position))
             position = _skip_space(text, position + len(marker))
         return position
 
@@ -224,17 +226,9 @@ def _read_format(turn: str, end_of_turn: str, markers: tuple[str, ...]) -> CallF
     if elements:
         opening = turn[: elements.start() + 1].strip()
         closing = turn[elements.end() :].partition(end_of_turn)[0].strip()
-        return (
-            CallFormat(
-                opening,
-                ">",
-                closing,
-                markers,
-                element=elements[1],
-            )
-            if closing
-            else None
-        )
+        if not closing:  # nothing marks the end of a call
+            return None
+        return CallFormat(opening, ">", closing, markers, element=elements[1])
     for start, end in _json_values(turn):
         written = turn[start:end]
         behind = turn[end:].partition(end_of_turn)[0].strip()
@@ -246,13 +240,7 @@ def _read_format(turn: str, end_of_turn: str, markers: tuple[str, ...]) -> CallF
             is_id_marked = bool(id_mark.strip() and behind_id.strip())
             if not opening or ID in opening or (ID in between and not is_id_marked):
                 return None  # text that differs in every call cannot be searched for
-            return CallFormat(
-                opening,
-                behind_id.strip(),
-                behind,
-                markers,
-                id_mark=id_mark.strip(),
-            )
+            return CallFormat(opening, behind_id.strip(), behind, markers, id_mark=id_mark.strip())
     return None
 
 
@@ -317,6 +305,7 @@ def _call_of(value: Any) -> dict[str, Any] | None:
     arguments = value[key]
     if isinstance(arguments, dict):
         return _read_call(name, arguments, id)
+    # some formats write the arguments as a text that contains JSON
     written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return _read_call(name, read_arguments(written), id)
 

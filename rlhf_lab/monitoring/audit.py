@@ -28,6 +28,7 @@ from rlhf_lab.monitoring import alerts
 from rlhf_lab.monitoring.trace import AUDIT_TRACE
 from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.statistics.eprocess import EProcess, lower_bound
+from rlhf_lab.statistics.estimates import win_or_tie
 from rlhf_lab.training.checkpoint import trained_state
 from rlhf_lab.training.run import Run
 
@@ -43,7 +44,7 @@ def by_gold(run: Run) -> Comparer:
     def compare(first: Sequence[Episode], second: Sequence[Episode]) -> FloatArray:
         # one call for both sides, so that a model scores them in the same batches
         gold_2N = run.corpus.measure([*first, *second])["gold"].reshape(2, -1)
-        return np.sign(gold_2N[0] - gold_2N[1]) / 2 + 0.5
+        return win_or_tie(gold_2N[0] - gold_2N[1])
 
     return compare
 
@@ -113,6 +114,7 @@ class Auditor:
             return {}
         comparisons = self._buy(iteration)
         self._add([comparison["score"] for comparison in comparisons])
+        # Ville's inequality: the e-value of a policy that is not worse exceeds 1/alpha with probability ≤ alpha
         is_worse = self.process.largest >= 1 / self.settings.alpha
         if not is_worse and self.lower_bound() >= 0.5 - self.settings.delta:
             self.certified_at = iteration
@@ -142,27 +144,31 @@ class Auditor:
         policy = self._sample(self.model, tasks, seed("audit/policy", iteration))
         start = self._sample(self.start, tasks, seed("audit/start", iteration))
         scores_N = self.compare(policy, start)
-        return [
-            {
+        comparisons = []
+        for ours, theirs, score in zip(policy, start, scores_N.tolist(), strict=True):
+            comparison = {
                 "prompt": ours.task.prompt,
                 "response": ours.response,
                 "start": theirs.response,
                 "score": None if math.isnan(score) else score,
             }
-            for ours, theirs, score in zip(policy, start, scores_N.tolist(), strict=True)
-        ]
+            comparisons.append(comparison)
+        return comparisons
 
     def _sample(self, model: nn.Module, tasks: Sequence[Any], seed: int) -> list[Episode]:
         """Return one episode per task."""
-        return [episode for (episode,) in self.collector.collect(model, tasks, 1, seed)]
+        groups = self.collector.collect(model, tasks, 1, seed)
+        return [episode for (episode,) in groups]
 
     def _add(self, answers: Sequence[float | None]) -> None:
         """Add the scores of an iteration to the e-process and to the window of the lower bound."""
         scores = [math.nan if answer is None else answer for answer in answers]
         self.labels += len(scores)
         self.unanswered += sum(map(math.isnan, scores))
-        counts_for_policy = self.settings.missing == "win"
-        self.process.update([1.0 if counts_for_policy and math.isnan(score) else score for score in scores])
+        tested = scores
+        if self.settings.missing == "win":  # an alarm must be valid whatever the missing answers are
+            tested = [1.0 if math.isnan(score) else score for score in scores]
+        self.process.update(tested)
         window = -(-WINDOW // self.settings.labels_per_iteration)  # rounded up
         self.recent = [*self.recent, scores][-window:]
 
@@ -213,7 +219,7 @@ class Auditor:
         stated = alerts.Alarm(
             level=LEVEL,
             signals=["audit"],
-            iteration=min(iteration, self.iterations - 1),
+            iteration=min(iteration, self.iterations - 1),  # after the last iteration there is no further one
             iterations=self.iterations,
             statistics=numbers,
             action=action,
@@ -247,6 +253,7 @@ class Auditor:
 
     def _copy_weights(self) -> dict[str, Tensor]:
         """Return a copy of the policy's trained tensors in host memory."""
+        # copied even if it is in host memory already, because training changes these tensors in place
         return {name: tensor.to("cpu", copy=True) for name, tensor in trained_state(self.model).items()}
 
     @torch.no_grad()
@@ -300,7 +307,7 @@ class Auditor:
         self.certified_at = int(state["certified_at"])
         self._certified = dict(state["certified"])
         self.stopped = state["stopped"]
-        if not self.run.config.alerts.continue_paused:
+        if not self.run.config.alerts.continue_paused:  # the user has seen the alarm and lets training continue
             self.pause = state["pause"]
         truncate(self.run.directory / AUDIT_TRACE, int(state["size"]))
 

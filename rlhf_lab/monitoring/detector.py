@@ -223,7 +223,7 @@ class Detector:
             return None
         checkpoint = _join_batches(self.pending)
         self.pending = []
-        if self.length is None:
+        if self.length is None:  # every run has lengths, so their CUSUM shows whether the baseline is fitted
             self.warm.append(checkpoint)
             if len(self.warm) == self.limits.warmup:
                 self._fit_baseline()
@@ -236,7 +236,7 @@ class Detector:
         lengths = [by_prompt(batch.length_N, batch.prompt_N) for batch in self.warm]
         self.length = self._start_cusum(lengths, two_sided=True)
         spreads = [by_prompt(batch.disagreement_N, batch.prompt_N) for batch in self.warm]
-        if all(map(len, spreads)):
+        if all(map(len, spreads)):  # not without an ensemble, or if a checkpoint has no scored response
             self.spread = self._start_cusum(spreads, two_sided=False)
         partings = [by_prompt(batch.parting_N, batch.prompt_N) for batch in self.warm]
         if all(map(len, partings)):
@@ -288,6 +288,7 @@ class Detector:
             statistics["reward_kl"] = shift_kl(self.initial_K, bin_counts(batch.reward_N, self.edges))
             kls = [*self.kls, statistics["reward_kl"]]
             self.kls = kls[-limits.rising :]
+            # a rise as well, because noise alone may exceed the limit in a single checkpoint
             if self._kl_rises() and self.kls[-1] > limits.kl:
                 alarms.append("reward_kl")
         if abs(statistics["length_z"]) > limits.z:
@@ -314,6 +315,7 @@ class Detector:
 
     def _length_tolerance(self) -> float:
         """Return the minimum relative change of the mean length that `length_z` counts."""
+        # the length of a turn depends on the environment too, and changes without any hacking
         return self.limits.tolerance if self.by_turn else 0.0
 
     def _kl_rises(self) -> bool:
@@ -413,7 +415,8 @@ class Detector:
 def _restore_cusum(values: Mapping[str, Any] | None) -> Cusum | None:
     if values is None:
         return None
-    return Cusum(**{**values, "baseline": Baseline(**values["baseline"])})
+    baseline = Baseline(**values["baseline"])  # `asdict` turned it into a dictionary
+    return Cusum(**{**values, "baseline": baseline})
 
 
 def _join_batches(batches: list[IterationBatch]) -> IterationBatch:

@@ -11,7 +11,7 @@ sampling does, and the best of many windows lies above the course. The largest l
 far from 0. It depends on (φ, r), which a run of about 40 iterations determines only roughly. The test therefore
 averages over a grid of noises, weighted by restricted likelihood (Patterson & Thompson 1971) around a course that
 changes its slope once, at the best window. Around a constant course, a true fall would be attributed to drift. The
-threshold is the (1 − level) quantile of the largest loss of constant courses, over simulated runs with these noises.
+threshold is the 95 % quantile of the largest loss of constant courses, over simulated runs with these noises.
 
 Simulated at 30 and 40 iterations and level 5 %: at most 1 % of constant courses are called fallen with independent
 noise or φ = .5, 2–5 % with φ = .8 and 13 % with φ = .9; fewer of rising ones. Falls by 3 sd of all noise are found with
@@ -32,6 +32,8 @@ from numpy.typing import NDArray
 from rlhf_lab.core.types import FloatArray
 
 IntArray = NDArray[np.int64]
+FALSE_ALARMS = 0.05
+"""Probability that a run whose true reward never falls is called fallen."""
 WINDOW = 5
 """Number of iterations that are averaged before true rewards are compared; fewer in runs below 40 iterations."""
 SHORTEST, LONGEST = 8, 80
@@ -61,11 +63,11 @@ class Fall:
     fall: int
 
 
-def gold_fall(mean_T: FloatArray, error_T: FloatArray, *, level: float = 0.05) -> Fall | None:
+def gold_fall(mean_T: FloatArray, error_T: FloatArray) -> Fall | None:
     """Return the first iteration whose window of true rewards is significantly below the best earlier one, or None.
 
     Windows have up to WINDOW iterations and do not overlap. A run whose true reward never falls is called fallen with
-    a probability of at most `level`, under the assumptions in this module's docstring.
+    a probability of at most FALSE_ALARMS, under the assumptions in this module's docstring.
 
     Args:
         mean_T, error_T: true reward of the samples of each iteration and its standard error, (T,).
@@ -90,7 +92,7 @@ def gold_fall(mean_T: FloatArray, error_T: FloatArray, *, level: float = 0.05) -
         return None
     peak = int(best_W[loss_W.argmax()]) + size // 2
     weights_K = _likely_noises(mean_T / sampling, peak)
-    threshold = sampling * _largest_loss(weights_K, len(mean_T), size, level)
+    threshold = sampling * _largest_loss(weights_K, len(mean_T), size)
     significant = np.flatnonzero(loss_W > threshold)
     if not len(significant):
         return None
@@ -124,17 +126,12 @@ def _likely_noises(mean_T: FloatArray, peak: int) -> FloatArray:
     return weights_K / weights_K.sum()
 
 
-def _largest_loss(
-    weights_K: FloatArray,
-    iterations: int,
-    size: int,
-    level: float,
-) -> float:
-    """Return the (1 − level) quantile of the largest loss of a run with noise of these weights, in units of s."""
+def _largest_loss(weights_K: FloatArray, iterations: int, size: int) -> float:
+    """Return the (1 − FALSE_ALARMS) quantile of the largest loss with noise of these weights, in units of s."""
     loss_M, noise_M = _simulated_losses(iterations, size)
     cumulative_M = np.cumsum(weights_K[noise_M]) / SIMULATED
-    quantile = int(np.searchsorted(cumulative_M, 1 - level))
-    return float(loss_M[min(quantile, len(loss_M) - 1)])  # for a level near 0, the rounded sum may not reach 1 − level
+    quantile = int(np.searchsorted(cumulative_M, 1 - FALSE_ALARMS))
+    return float(loss_M[quantile])
 
 
 @cache
@@ -142,11 +139,10 @@ def _precisions(iterations: int) -> tuple[FloatArray, FloatArray]:
     """Return (V⁻¹ (K, T, T), log|V| (K,)) of each noise, V in units of s²."""
     time_T = np.arange(iterations)
     distance_TT = np.abs(np.subtract.outer(time_T, time_T))
-    noises = [
-        np.eye(iterations) + drift * np.power(correlation, distance_TT)
-        for correlation in CORRELATIONS
-        for drift in DRIFTS
-    ]
+    noises = []
+    for correlation in CORRELATIONS:
+        autocorrelation_TT = np.power(correlation, distance_TT)  # AR(1): φ to the power of the distance
+        noises += [np.eye(iterations) + drift * autocorrelation_TT for drift in DRIFTS]
     variance_KTT = np.array(noises, dtype=np.float64)
     _, log_size_K = np.linalg.slogdet(variance_KTT)
     return np.linalg.inv(variance_KTT).astype(np.float64), log_size_K.astype(np.float64)

@@ -67,6 +67,7 @@ class Baseline:
         difference = mean - self.mean
         excess = max(0.0, abs(difference) - tolerance * abs(self.mean))
         counted = math.copysign(excess, difference)
+        # the baseline is a mean over checkpoints, so its error is that of one divided by √checkpoints
         error = self.noise(prompts)
         baseline_error = self.noise(self.prompts) / math.sqrt(self.checkpoints)
         return counted / math.hypot(error, baseline_error)
@@ -83,6 +84,7 @@ def fit_baseline(checkpoints: Sequence[FloatArray]) -> Baseline:
     freedom = sizes_C.sum() - len(sizes_C)
     between = float(means_C.var(ddof=1)) if len(means_C) > 1 else 0.0
     within = squares / freedom if freedom else between
+    # the means vary by sampling of prompts and by drift; what sampling does not explain is drift
     sampling_variance = within * float((1 / sizes_C).mean())
     drift_variance = max(0.0, between - sampling_variance)
     return Baseline(
@@ -125,6 +127,7 @@ class Cusum:
 
     def step(self, mean: float, prompts: float) -> float:
         """Add a checkpoint. Returns the larger sum in units of the threshold: above 1 is an alarm."""
+        # two one-sided CUSUMs (Page 1954): each adds deviations in its direction, and starts again at 0
         noise = self.baseline.noise(prompts)
         excess = (mean - self.baseline.mean) / noise
         tolerated = self.tolerance * abs(self.baseline.mean) / noise
@@ -181,7 +184,8 @@ def cusum_threshold(
 def bin_edges(values_N: FloatArray) -> FloatArray:
     """Return the inner edges of bins that the values fill equally; fewer edges if values repeat."""
     scored_n = values_N[np.isfinite(values_N)]
-    return np.unique(np.quantile(scored_n, np.arange(1, BINS) / BINS))
+    quantiles = np.quantile(scored_n, np.arange(1, BINS) / BINS)
+    return np.unique(quantiles)  # equal edges would enclose bins that are always empty
 
 
 def bin_counts(values_N: FloatArray, edges: FloatArray) -> FloatArray:

@@ -55,6 +55,7 @@ class Listener:
         missing = (np.nan, np.nan)
         keys = [(episode.prompt, episode.response) for episode in episodes]
         values_N2 = [recorded.get(key, missing) for key in keys]
+        # reshaped, because an array without episodes has no second axis
         disagreement_N, unverified_N = np.array(values_N2, dtype=np.float64).reshape(-1, 2).T
         return disagreement_N, unverified_N
 
@@ -105,13 +106,7 @@ class Watch:
         self.on = self.settings.action != "off"
         every = every or self.settings.every
         warmup = warmup or self.settings.warmup
-        detector_settings = limits(
-            self.settings,
-            iterations,
-            every,
-            warmup,
-            run.seed("monitor"),
-        )
+        detector_settings = limits(self.settings, iterations, every, warmup, run.seed("monitor"))
         self.detector = Detector(detector_settings)
         if self.on:
             write_json(run.directory / LIMITS_FILE, asdict(self.detector.limits))
@@ -155,9 +150,11 @@ class Watch:
         truth = self.run.measure_samples(episodes)
         prompts = [episode.task.prompt for episode in episodes]
         prompt_ids = {text: i for i, text in enumerate(dict.fromkeys(prompts))}
+        ids = [prompt_ids[text] for text in prompts]
+        tokens = [episode.sampled_tokens for episode in episodes]
         batch = IterationBatch(
-            prompt_N=np.array([prompt_ids[text] for text in prompts], dtype=float),
-            tokens_N=np.array([episode.sampled_tokens for episode in episodes], dtype=float),
+            prompt_N=np.array(ids, dtype=float),
+            tokens_N=np.array(tokens, dtype=float),
             reward_N=reward_N,
             disagreement_N=disagreement_N,
             gold_N=truth.get("gold", np.zeros(0)),
@@ -191,6 +188,7 @@ class Watch:
         # a strong warning acts at every checkpoint, not only at the first one
         if verdict.level == len(LEVELS) - 1:
             self._act_on_warning(iteration, verdict)
+        # a pause is always announced, because nobody may be watching the console
         self._alert(LEVELS[-1:] if self.pause else new_levels, iteration, verdict)
         metrics = {f"monitor/{name}": value for name, value in verdict.statistics.items()}
         metrics["monitor/level"] = float(verdict.level)
@@ -212,6 +210,7 @@ class Watch:
                 f"trained on its responses; check python -m rlhf_lab report {self.run.directory}, and repeat the "
                 "command with alerts.continue_paused=true to resume from here"
             )
+        # an increase needs some checkpoints before it shows an effect
         elif self.settings.action == "raise_kl" and checkpoint - self.raised >= self.settings.rising:
             self.raised = checkpoint
             self.raised_by = self.settings.factor

@@ -129,8 +129,10 @@ def _first_column(row: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 def _read_csv(source: Path) -> list[dict[str, Any]]:
     with source.open(newline="", encoding="utf-8") as handle:
-        rows = csv.DictReader(handle)
-        return [{key: value or None for key, value in row.items()} for row in rows]  # an empty cell is unscored
+        rows = []
+        for row in csv.DictReader(handle):
+            rows.append({key: value or None for key, value in row.items()})  # an empty cell is unscored
+        return rows
 
 
 def _build_batch(samples: list[dict[str, Any]]) -> IterationBatch:

@@ -59,17 +59,17 @@ def no_reward(rows: Rows) -> str | None:
             "penalties; likely the reward abstains on this data (check reward.terms)"
         )
     spread = _column(rows, "reward_sd")
-    if len(spread) and spread.max() <= 1e-6 and _penalties_differ(rows):
+    if not len(spread) or spread.max() > 1e-6:  # equal rewards may differ by rounding
+        return None
+    if _penalties_differ(rows):
         return (
             "the reward gave all sampled responses the same score; the policy was trained on penalties only "
             f"({', '.join(_penalties(rows))} in metrics.jsonl); likely the reward cannot distinguish responses"
         )
-    if len(spread) and spread.max() <= 1e-6:
-        return (
-            "no signal: in every iteration all sampled responses had the same reward; likely the reward cannot "
-            f"distinguish them, or they are identical (rollout.temperature){_cut_off(rows)}"
-        )
-    return None
+    return (
+        "no signal: in every iteration all sampled responses had the same reward; likely the reward cannot "
+        f"distinguish them, or they are identical (rollout.temperature){_cut_off(rows)}"
+    )
 
 
 def wasted_groups(metrics: Mapping[str, Any]) -> str | None:
@@ -153,8 +153,9 @@ def same_as_reference(policies: Sequence[Mapping[str, Any]]) -> str | None:
 
 def _penalties(rows: Rows) -> list[str]:
     """Return the names of the penalties that were logged and are not always 0."""
-    names = dict.fromkeys(name for row in rows for name in row if name.startswith("penalty/"))
-    return [name for name in names if _column(rows, name).any()]
+    logged = dict.fromkeys(name for row in rows for name in row)
+    penalties = [name for name in logged if name.startswith("penalty/")]
+    return [name for name in penalties if _column(rows, name).any()]
 
 
 def _penalties_differ(rows: Rows) -> bool:

@@ -88,7 +88,7 @@ def heldout_truth(
         shared = [prompt for prompt in start_gold if prompt in gold]
         start_P = np.array([start_gold[prompt] for prompt in shared])
         gold_P = np.array([gold[prompt] for prompt in shared])
-        if len(shared) >= 2:
+        if len(shared) >= 2:  # a single prompt has no standard error
             comparisons.append((iteration, start_P, gold_P))
     if not comparisons:
         return None
@@ -96,6 +96,7 @@ def heldout_truth(
     fell = gold_fell(start_P, gold_P)
     fell_at = math.nan
     if fell:
+        # backwards from the end: the fall began at the first evaluation after which gold stayed below the start
         for iteration, *golds in reversed(comparisons):
             if not gold_fell(*golds):
                 break

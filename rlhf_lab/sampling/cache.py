@@ -89,39 +89,13 @@ class GroupCache:
 
         # write the new token's keys and values into the open slot
         # the view splits the heads into keys and values; the permutation brings them into the layout of `generated`
-        new_kv = (
-            qkv[:, heads:]
-            .view(prompts, group, 2, kv, dim)
-            .permute(
-                2,
-                0,
-                3,
-                1,
-                4,
-            )
-        )
-        generated.view(
-            2,
-            prompts,
-            kv,
-            group,
-            slots,
-            dim,
-        )[..., self.used - 1, :] = new_kv
+        new_kv = qkv[:, heads:].view(prompts, group, 2, kv, dim).permute(2, 0, 3, 1, 4)
+        by_prompt = generated.view(2, prompts, kv, group, slots, dim)
+        by_prompt[..., self.used - 1, :] = new_kv
 
         # one softmax over both: the scores of prompt tokens and of generated tokens are concatenated
         dtype = prompt_k.dtype
-        q = (
-            qkv[:, :heads]
-            .to(dtype)
-            .view(
-                prompts,
-                group,
-                kv,
-                heads_per_kv,
-                dim,
-            )
-        )
+        q = qkv[:, :heads].to(dtype).view(prompts, group, kv, heads_per_kv, dim)
         q = q.transpose(1, 2).reshape(prompts * kv, -1, dim)
         prompt_scores = torch.bmm(q, prompt_k.transpose(1, 2)).view(-1, width)
         # keys of generated tokens differ between rows, so this product is batched over rows as well
@@ -129,7 +103,8 @@ class GroupCache:
         generated_scores = torch.bmm(q.reshape(-1, heads_per_kv, dim), generated_k).view(-1, slots)
         scores = torch.cat([prompt_scores, generated_scores], dim=1).view(prompts, -1, width + slots)
         # softmax in float32, with the result in the dtype of the cache for the next products
-        weight = scores.float().add_(self.mask_BT[:, None]).softmax(-1).to(dtype).view(-1, width + slots)
+        scores = scores.float().add_(self.mask_BT[:, None])
+        weight = scores.softmax(-1).to(dtype).view(-1, width + slots)
 
         prompt_weight = weight[:, :width].view(prompts * kv, -1, width)
         attended = torch.bmm(prompt_weight, prompt_v).view(-1, heads_per_kv, dim)

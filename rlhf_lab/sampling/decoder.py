@@ -101,7 +101,8 @@ class Decoder:
 
     def _project_qkv(self, layer: DecoderLayer, x: Tensor, rotation: Tensor | None) -> Tensor:
         """Return queries (scaled), keys and values, float32 (…, heads + 2·kv_heads, head_dim); q and k are rotated."""
-        qkv = layer.qkv(layer.norm_1(x)).float().unflatten(-1, (-1, self.head_dim))
+        qkv = layer.qkv(layer.norm_1(x)).float()
+        qkv = qkv.unflatten(-1, (-1, self.head_dim))
         qk = qkv[..., : self.heads + self.kv_heads, :]  # a view: the norm and the rotation modify `qkv` in place
         if layer.head_norm is not None:
             qk.copy_(F.rms_norm(qk, (self.head_dim,), None, self.head_eps) * layer.head_norm)
@@ -119,7 +120,7 @@ class Decoder:
         normed = layer.norm_2(x)
         if not self.gated:
             return layer.down.plus(layer.up(normed, self.activation), x)
-        gate, up = layer.up(normed).chunk(2, dim=-1)
+        gate, up = layer.up(normed).chunk(2, dim=-1)  # one matmul computes both
         return layer.down.plus(self.activation(gate).mul_(up), x)
 
     def _embed(self, tokens: Tensor, position: Tensor) -> Tensor:
@@ -150,16 +151,11 @@ class Decoder:
             qkv = qkv.unflatten(0, tokens_BT.shape).transpose(1, 2)
             q, k, v = qkv.split([self.heads, kv, kv], dim=1)
             # scale=1.0 because the attention scale is included in the projection's weights
-            attended = F.scaled_dot_product_attention(
-                q,
-                k,
-                v,
-                is_causal=True,
-                scale=1.0,
-                enable_gqa=self.heads != kv,
-            )
+            is_grouped = self.heads != kv
+            attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0, enable_gqa=is_grouped)
             # (B, heads, T, h) → (B·T, heads·h)
-            x = self._finish_block(layer, x, attended.transpose(1, 2).flatten(2).flatten(0, 1).float())
+            attended = attended.transpose(1, 2).flatten(2).flatten(0, 1)
+            x = self._finish_block(layer, x, attended.float())
             prompt_cache.append(torch.stack([k, v]).flatten(1, 2))
         # rows are concatenated with `width` tokens each
         last_token_B = torch.arange(len(prompts), device=device) * width + length_B - 1
@@ -229,7 +225,8 @@ class LayerReader:
         if self.in_place:
             return InPlace(sources)
         weights = [source.weight if norm_d is None else source.weight * norm_d for source in sources]
-        biases = [bias for source in sources if (bias := source.bias) is not None]
+        all_biases = [source.bias for source in sources]
+        biases = [bias for bias in all_biases if bias is not None]
         bias = torch.cat(biases).to(self.dtype) if biases else None
         return Linear(torch.cat(weights).to(self.dtype), bias)
 
@@ -293,7 +290,9 @@ def read_llama(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
     def head_norm_weights(attn: Any) -> Tensor | None:
         if not has_head_norms:
             return None
-        q, k = (norm.weight.detach().float()[pairs(head_dim)] for norm in (attn.q_norm, attn.k_norm))
+        # in the order of rotated pairs, like the rows of the projections
+        q = attn.q_norm.weight.detach().float()[pairs(head_dim)]
+        k = attn.k_norm.weight.detach().float()[pairs(head_dim)]
         # one weight per head: query heads first, then key heads, as in `_project_qkv`
         query_norms = [q * attention.scaling] * config.num_attention_heads
         key_norms = [k] * config.num_key_value_heads

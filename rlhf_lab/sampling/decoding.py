@@ -214,7 +214,7 @@ class Decoding:
         live = live_R.tolist()
         row_groups = []
         for start in range(0, len(live), self.group_size):
-            position_of_row: dict[int, int] = {}
+            position_of_row: dict[int, int] = {}  # a group is filled by repeating its last row
             for position in range(start, start + self.group_size):
                 if live[position]:
                     position_of_row.setdefault(self.batch[position], position)

@@ -167,15 +167,7 @@ class EpisodeCollector:
                 episodes = []
                 for g, row in enumerate(samples.rows_BG[i]):
                     row_steps = steps.get(i * group + g, [])
-                    episodes.append(
-                        self._episode(
-                            task,
-                            prompts[i],
-                            openings[i],
-                            row,
-                            row_steps,
-                        )
-                    )
+                    episodes.append(self._episode(task, prompts[i], openings[i], row, row_steps))
                 episodes_of_tasks.append(episodes)
             return episodes_of_tasks
 
@@ -183,7 +175,8 @@ class EpisodeCollector:
 
     def encode(self, tasks: Sequence[Task]) -> list[list[int]]:
         """Return the tasks' prompts as token ids."""
-        return [self.encoder.prompt(self.prompt(task), self.settings.max_prompt_tokens) for task in tasks]
+        limit = self.settings.max_prompt_tokens
+        return [self.encoder.prompt(self.prompt(task), limit) for task in tasks]
 
     def prompt(self, task: Task) -> str:
         """Return the task's prompt, with the environment's tools if the model's chat template supports tools."""
@@ -351,7 +344,9 @@ class Conversations:
         if isinstance(self.environment, Finishing):
             for row, steps in self.steps.items():
                 if not steps[-1].done:
-                    steps[-1] = replace(steps[-1], reward=steps[-1].reward + self.environment.finish(self.states[row]))
+                    last = steps[-1]
+                    final_reward = self.environment.finish(self.states[row])
+                    steps[-1] = replace(last, reward=last.reward + final_reward)
         all_steps: dict[int, list[Step]] = {}
         for process_steps in ranks.exchange(self.steps):
             all_steps.update(process_steps)

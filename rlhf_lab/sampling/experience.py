@@ -196,9 +196,10 @@ class Experience:
 
     def micro(self, row_indices: Sequence[int], weight_N: Tensor, device: str) -> Micro:
         """Return these rows as a micro-batch on `device`."""
-        index = self.index(row_indices)
+        index = self.index(row_indices)  # of the rows' tokens in the flat columns
         masks = None if self.masks is None else [self.masks[i] for i in row_indices]
-        batch = TokenBatch.from_rows([self.rows[i] for i in row_indices], device, masks)
+        rows = [self.rows[i] for i in row_indices]
+        batch = TokenBatch.from_rows(rows, device, masks)
         tokens = {name: to_device(values[index], device) for name, values in self.tokens.items()}
         return Micro(batch, tokens, to_device(weight_N[index], device))
 

@@ -220,13 +220,9 @@ class LocalSampler:
     ) -> Turns:
         """Return the collector for the tokens of all rows of these prompts."""
         numbers = [i * group + g for i in prompt_numbers for g in range(group)]
+        # without an environment or stop texts, a row ends with a token: no token has to reach the host in between
         if next_turn is None and not self.settings.stop:
-            return OneTurn(
-                numbers,
-                noise(0)[torch.tensor(numbers)],
-                self.stop_ids,
-                device,
-            )
+            return OneTurn(numbers, noise(0)[torch.tensor(numbers)], self.stop_ids, device)
         return SeveralTurns(
             numbers,
             noise.numpy,
@@ -305,11 +301,12 @@ def completes_stop(tokens: list[int], stop: Sequence[str], decode: Callable[[lis
 
 def require_finite(rows: Mapping[int, RowTokens]) -> None:
     """Raise NumericError unless every sampled token has a finite log-probability."""
-    if not all(math.isfinite(logp) for row in rows.values() for logp in row.logps):
-        raise NumericError(
-            "the policy's probabilities are not finite, so no token can be sampled; if the policy was being trained, "
-            "lower algorithm.lr or algorithm.max_grad_norm, or set runtime.dtype=float32"
-        )
+    for row in rows.values():
+        if not all(map(math.isfinite, row.logps)):
+            raise NumericError(
+                "the policy's probabilities are not finite, so no token can be sampled; if the policy was being "
+                "trained, lower algorithm.lr or algorithm.max_grad_norm, or set runtime.dtype=float32"
+            )
 
 
 class ModelDecoder:

@@ -37,7 +37,9 @@ class PolicyResponses:
         generator = torch.Generator().manual_seed(self.run.seed(f"reward_model/prompts/{split}"))
         indices = torch.randint(len(prompts), (count,), generator=generator)
         selected = [prompts[int(i)] for i in indices]
-        first, second = self.sample(selected, 2, f"reward_model/{split}") if selected else ([], [])
+        if not selected:
+            return [], [], []
+        first, second = self.sample(selected, 2, f"reward_model/{split}")
         return selected, first, second
 
     def labelled_pairs(self, split: str, count: int) -> list[Pair]:

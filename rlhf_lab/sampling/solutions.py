@@ -56,13 +56,7 @@ class Solutions:
             return []
         tasks = [self.run.corpus.task(prompt) for prompt in prompts]
         seed = self.run.seed(purpose)
-        collected = self.collector.collect(
-            self.policy,
-            tasks,
-            count,
-            seed,
-            temperature=1.0,
-        )
+        collected = self.collector.collect(self.policy, tasks, count, seed, temperature=1.0)
         solutions = []
         for episodes in collected:
             for episode in episodes:
@@ -86,16 +80,20 @@ class Solutions:
             prompt_ids, response_ids = row.row
             prompts.append(prompt_ids)
             prefixes.append(response_ids[: row.ends[-1] + 1] if row.ends else [])
+        tasks = [self.run.corpus.task(solution.prompt) for solution in solutions]
         collected = self.collector.collect(
             self.policy,
-            [self.run.corpus.task(solution.prompt) for solution in solutions],
+            tasks,
             count,
             self.run.seed(purpose),
             temperature=1.0,
             prompts=prompts,
             openings=prefixes,
         )
-        return [[self.graded(each.task.prompt, each.response) for each in episodes] for episodes in collected]
+        graded = []
+        for episodes in collected:
+            graded.append([self.graded(episode.task.prompt, episode.response) for episode in episodes])
+        return graded
 
     def graded(self, prompt: str, response: str) -> Trajectory:
         is_right = states_answer(response, self.run.corpus.answers[prompt])
@@ -194,10 +192,11 @@ def annotated(run: Run, solutions: Sequence[Trajectory]) -> list[Trajectory]:
         )
     prompts = [solution.prompt for solution in solutions]
     responses = [solution.response for solution in solutions]
-    return [
-        replace(solution, labels=tuple(map(float, labels)))
-        for solution, labels in zip(solutions, oracle.step_labels(prompts, responses), strict=True)
-    ]
+    labels_of = oracle.step_labels(prompts, responses)
+    labelled = []
+    for solution, labels in zip(solutions, labels_of, strict=True):
+        labelled.append(replace(solution, labels=tuple(map(float, labels))))
+    return labelled
 
 
 def in_agreement(solutions: Sequence[Trajectory], steps: Sequence[FloatArray]) -> list[Trajectory]:
@@ -244,19 +243,15 @@ def perturbed_solutions(
     trajectories: list[Trajectory] = []
     for pair, source, chain in zip(pairs, sources, chains, strict=True):
         # a demonstration may be labelled wrong, or contain a calculation that does not hold
-        is_right = pair.meta.get("correct_chosen", 1) and all(map(chain.computes, range(len(chain.calculations))))
+        all_hold = all(map(chain.computes, range(len(chain.calculations))))
+        is_right = pair.meta.get("correct_chosen", 1) and all_hold
         if not is_right:
             continue
         perturbed = [perturb(chain, rng, largest=largest, cancels=cancels) for _ in range(copies)]
         wrong = [_wrong_solution(pair, mistake, source, cancels) for mistake in perturbed if mistake is not None]
         wrong = [solution for solution in wrong if _shows_mistake(solution, pair.chosen)]
         if wrong:
-            right = Trajectory(
-                pair.prompt,
-                pair.chosen,
-                1.0,
-                (1.0,) * len(chain.lines),
-            )
+            right = Trajectory(pair.prompt, pair.chosen, 1.0, (1.0,) * len(chain.lines))
             trajectories += [right, *wrong]
     return trajectories
 

@@ -137,7 +137,7 @@ class OneTurn:
     def take(self, token_R: Tensor, logp_R: Tensor) -> tuple[Tensor, Tensor]:
         self.tokens_TR[self.position_R, self.row_R] = token_R
         self.logps_TR[self.position_R, self.row_R] = logp_R
-        self.position_R = (self.position_R + 1).clamp_(max=self.slots)
+        self.position_R = (self.position_R + 1).clamp_(max=self.slots)  # finished rows write into one spare slot
         not_stopped_R = (token_R[:, None] != self.stop_S).all(1)
         self.live_R = self.live_R & not_stopped_R & (self.position_R < self.slots)
         return token_R, self.live_R
@@ -222,7 +222,7 @@ class SeveralTurns:
     def noise(self) -> Tensor:
         values = [0.0] * len(self.batch)
         for position, row in enumerate(self.batch):
-            if row in self.live and not self.forced[row]:
+            if row in self.live and not self.forced[row]:  # forced tokens of the environment are not sampled
                 noise_of_rows = self.noise_of_turn(self.turn[row])
                 values[position] = float(noise_of_rows[row, len(self.spoken[row])])
         return torch.tensor(values, device=self.device)

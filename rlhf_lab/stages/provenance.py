@@ -1,4 +1,4 @@
-"""Where the numbers of runs come from: code, time, machine and model size, read from the directories of stages."""
+"""Provenance of the numbers of runs: code, time, machine and model size, read from the directories of stages."""
 
 from __future__ import annotations
 

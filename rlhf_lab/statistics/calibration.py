@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 from scipy import optimize, stats
 
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.statistics.estimates import LEVEL, Estimate, floats
+from rlhf_lab.statistics.estimates import LEVEL, Estimate, floats, win_or_tie
 from rlhf_lab.statistics.inference import clustered_mean
 
 BINS = 10
@@ -54,7 +54,7 @@ def confidence(margin_N: ArrayLike) -> FloatArray:
 
 def correctness(margin_N: ArrayLike) -> FloatArray:
     """Return 1 if the chosen response has the higher score, 0 if lower, ½ for a tie, NaN if unscored, (N,)."""
-    return np.sign(floats(margin_N)) / 2 + 0.5
+    return win_or_tie(floats(margin_N))
 
 
 @dataclass(frozen=True)
@@ -230,14 +230,15 @@ def fit_temperature(margin_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
     scores_P = np.bincount(prompt_n, weights=margin_n * miss_n)
     information = float((np.square(margin_n) * miss_n * (1 - miss_n)).sum())
     correction = prompts / (prompts - 1)  # CR1, as in `clustered_mean`
-    error_of_inverse = math.sqrt(correction * float(np.square(scores_P).sum())) / information
+    squares = correction * float(np.square(scores_P).sum())
+    error_of_inverse = math.sqrt(squares) / information
     error = error_of_inverse / inverse  # standard error of ln a, and so of ln T = −ln a
     half_width = float(stats.t.ppf((1 + LEVEL) / 2, prompts - 1)) * error
     bounds = (math.exp(-half_width) / inverse, math.exp(half_width) / inverse)
     return Estimate(temperature, *bounds, pairs, prompts, unscored=unscored)
 
 
-def rescaled(margin_N: ArrayLike, clusters_N: ArrayLike, seed: int = 0) -> FloatArray:
+def rescaled(margin_N: ArrayLike, clusters_N: ArrayLike) -> FloatArray:
     """Return margins divided by a temperature that was fitted on other prompts, (N,).
 
     Prompts are split at random into two halves; each half is divided by the temperature fitted on the other half.
@@ -246,7 +247,7 @@ def rescaled(margin_N: ArrayLike, clusters_N: ArrayLike, seed: int = 0) -> Float
     cluster_N = np.asarray(clusters_N).ravel()
     distinct_clusters, prompt_N = np.unique(cluster_N, return_inverse=True)
     # Prompts are split, not pairs, because pairs of one prompt must not be in both halves.
-    half_of_prompt = np.random.default_rng(seed).permutation(distinct_clusters.size) % 2
+    half_of_prompt = np.random.default_rng(0).permutation(distinct_clusters.size) % 2
     half_N = half_of_prompt[prompt_N]
     scaled_N = margin_N.copy()
     for side in (0, 1):

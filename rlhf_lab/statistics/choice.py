@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.statistics.estimates import Estimate, floats
+from rlhf_lab.statistics.estimates import Estimate, floats, win_or_tie
 from rlhf_lab.statistics.inference import clustered_mean
 
 Index = np.ndarray
@@ -49,7 +49,9 @@ def _probability_of_best(below: Index, equal: Index, scored: int, n: int) -> Flo
 @cache
 def _fraction_of_draws_within_lowest(scored: int, n: int) -> FloatArray:
     """Return C(k, n) / C(scored, n) for k = 0 … scored: the fraction of draws taken from the k lowest responses."""
-    return np.array([math.comb(k, n) / math.comb(scored, n) for k in range(scored + 1)])
+    draws = math.comb(scored, n)
+    # a quotient of integers, because C(scored, n) may exceed the range of floats
+    return np.array([math.comb(k, n) / draws for k in range(scored + 1)])
 
 
 def chosen_values(probability_N: FloatArray, values_NC: FloatArray) -> FloatArray:
@@ -82,7 +84,7 @@ def chosen_win_rate(score_N: FloatArray, judge_N: FloatArray, n: int) -> float:
     is_opponent_NN = np.eye(responses, dtype=bool)
     probability_NN = np.where(scored_N & ~is_opponent_NN, probability_NN, 0.0)
     # [j, i]: 1 if response i beats opponent j, ½ for a tie, 0 if it loses.
-    outcome_NN = np.sign(judge_N - judge_N[:, None]) / 2 + 0.5
+    outcome_NN = win_or_tie(judge_N - judge_N[:, None])
     # A response that is never chosen needs no judgement: 0 · NaN would make the sum NaN.
     wins_N = np.where(probability_NN == 0, 0.0, probability_NN * outcome_NN).sum(axis=1)
     return float(np.nanmean(wins_N)) if not np.isnan(wins_N).all() else math.nan

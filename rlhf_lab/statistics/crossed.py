@@ -15,31 +15,23 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlhf_lab.core.errors import NumericError
-from rlhf_lab.statistics.estimates import LEVEL, Comparison, Estimate, floats
+from rlhf_lab.statistics.estimates import Comparison, Estimate, floats
 from rlhf_lab.statistics.inference import t_comparison
 
 TEST = "t test of crossed random effects, runs and prompts"
 
 
-def crossed_mean(values_SP: ArrayLike, *, min_sd_S: ArrayLike | None = None, level: float = LEVEL) -> Estimate:
+def crossed_mean(values_SP: ArrayLike, *, min_sd_S: ArrayLike | None = None) -> Estimate:
     """Return the mean over S runs and P prompts, with an interval for other runs and other prompts.
 
     Args:
         values_SP: (S, P) value of each run on each prompt. A prompt that is unscored (NaN) in any run is left out.
         min_sd_S: (S,) lower bound on the standard deviation of each run's mean; see `min_sd`.
-        level: confidence level.
     """
-    return crossed_difference(
-        values_SP,
-        np.zeros_like(values_SP),
-        min_sd_S=min_sd_S,
-        level=level,
-    ).difference
+    return crossed_difference(values_SP, np.zeros_like(values_SP), min_sd_S=min_sd_S).difference
 
 
-def crossed_difference(
-    a_SP: ArrayLike, b_SP: ArrayLike, *, min_sd_S: ArrayLike | None = None, level: float = LEVEL
-) -> Comparison:
+def crossed_difference(a_SP: ArrayLike, b_SP: ArrayLike, *, min_sd_S: ArrayLike | None = None) -> Comparison:
     """Compare a with b, where run s of both sides answers the same prompts: mean of a − b with a t test.
 
     With the mean squares of runs, prompts and residuals in the two-way table of a − b,
@@ -52,7 +44,6 @@ def crossed_difference(
     Args:
         a_SP, b_SP: (S, P) values of the two sides; see `crossed_mean`.
         min_sd_S: (S,) lower bound on the standard deviation of each run's mean difference; it bounds MS_runs.
-        level: confidence level.
     Raises:
         NumericError: the two sides do not have the same (S, P) shape.
     """
@@ -76,7 +67,7 @@ def crossed_difference(
     }
     # Each of the two variance components needs two levels.
     if runs < 2 or prompts < 2:
-        return t_comparison(mean, math.inf, math.nan, TEST, level=level, **counts)
+        return t_comparison(mean, math.inf, math.nan, TEST, **counts)
     # Two-way analysis of variance without replication: main effects of runs and prompts, and residuals.
     run_mean_S = difference_SP.mean(axis=1)
     prompt_mean_P = difference_SP.mean(axis=0)
@@ -94,4 +85,4 @@ def crossed_difference(
         freedom = total / (ms_runs / (runs - 1) + ms_prompts_above_rest / (prompts - 1))
     error = math.sqrt(total / (runs * prompts))
     fixed_error = math.sqrt(ms_prompts_above_rest / (runs * prompts))  # more runs on these prompts do not reduce it
-    return t_comparison(mean, error, freedom, TEST, level=level, fixed_error=fixed_error, **counts)
+    return t_comparison(mean, error, freedom, TEST, fixed_error=fixed_error, **counts)

@@ -52,9 +52,7 @@ class Crossing:
         return self.direction in ("up", "down") and math.isfinite(self.low) and math.isfinite(self.high)
 
 
-def find_crossing(
-    position_K: ArrayLike, difference_SK: ArrayLike, *, min_error_K: ArrayLike | None = None, level: float = LEVEL
-) -> Crossing:
+def find_crossing(position_K: ArrayLike, difference_SK: ArrayLike, *, min_error_K: ArrayLike | None = None) -> Crossing:
     """Return the crossing of the mean difference with 0.
 
     Args:
@@ -62,7 +60,6 @@ def find_crossing(
         difference_SK: difference at each position for each seed, (S, K).
         min_error_K: lower bound on the standard error of the mean difference at each position, (K,): seeds that agree
             by chance say little about the next one.
-        level: confidence level.
     Raises:
         NumericError: positions are not ascending, or shapes do not match.
     """
@@ -76,15 +73,18 @@ def find_crossing(
     direction, at = _sign_change(position_K, difference_SK.mean(axis=0))
     if seeds < 2:
         return Crossing(direction, at, math.nan, math.nan, seeds)
+    # A t test at every point of a grid: the interval consists of those at which 0 is not rejected.
     grid_P = np.linspace(position_K[0], position_K[-1], POINTS)
-    at_grid_SP = np.array([np.interp(grid_P, position_K, difference_K) for difference_K in difference_SK])
+    curves = [np.interp(grid_P, position_K, difference_K) for difference_K in difference_SK]
+    at_grid_SP = np.array(curves)
     error_P = at_grid_SP.std(axis=0, ddof=1) / math.sqrt(seeds)
     if min_error_K is not None:
         error_P = np.maximum(error_P, np.interp(grid_P, position_K, floats(min_error_K)))
-    quantile = float(stats.t.ppf((1 + level) / 2, seeds - 1))
+    quantile = float(stats.t.ppf((1 + LEVEL) / 2, seeds - 1))
     possible_P = np.abs(at_grid_SP.mean(axis=0)) <= quantile * error_P
     if not possible_P.any():
         return Crossing(direction, at, math.nan, math.nan, seeds)
+    # At the first or last position the crossing may be beyond the measured range.
     low = -math.inf if possible_P[0] else float(grid_P[possible_P][0])
     high = math.inf if possible_P[-1] else float(grid_P[possible_P][-1])
     return Crossing(direction, at, low, high, seeds)
@@ -97,7 +97,8 @@ def _sign_change(position_K: FloatArray, mean_K: FloatArray) -> tuple[Direction,
     changes = [(a, b) for a, b in pairwise(signed) if mean_K[a] * mean_K[b] < 0]
     if len(changes) != 1:
         return "several" if changes else "none", math.nan
-    ((a, b),) = changes
-    fraction = mean_K[a] / (mean_K[a] - mean_K[b])
-    at = float(position_K[a] + fraction * (position_K[b] - position_K[a]))
-    return ("up" if mean_K[b] > 0 else "down"), at
+    before, after = changes[0]
+    # Zero of the line between the two points.
+    fraction = mean_K[before] / (mean_K[before] - mean_K[after])
+    at = float(position_K[before] + fraction * (position_K[after] - position_K[before]))
+    return ("up" if mean_K[after] > 0 else "down"), at

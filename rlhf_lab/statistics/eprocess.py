@@ -73,6 +73,7 @@ class EProcess:
                 continue
             if not 0 <= score <= 1:
                 raise ValueError(f"a comparison has the score {score}; it must be from 0 (loss) to 1 (win)")
+            # the bet depends on earlier comparisons only; otherwise the product would not be an e-process
             x = 0.5 - score
             self.log_e += math.log1p(self.bet() * x)
             self.log_max = max(self.log_max, self.log_e)

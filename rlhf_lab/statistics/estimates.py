@@ -177,11 +177,12 @@ def check_rate(rate: float, n: int, *, decimals: int | None = None) -> None:
     """
     if n < 1 or not 0 <= rate <= 1:
         raise NumericError(f"rate {rate} of {n} is impossible: a rate must be in [0, 1] and needs n ≥ 1")
-    slack = 1e-9 if decimals is None else 0.5 * 10.0**-decimals + 1e-9
+    slack = 1e-9 if decimals is None else 0.5 * 10.0**-decimals + 1e-9  # half of the last printed digit
     nearest_count = round(rate * n)
     if abs(nearest_count / n - rate) > slack:
         neighbours = (math.floor(rate * n), math.ceil(rate * n))
-        options = " and ".join(f"{count}/{n} = {count / n:g}" for count in neighbours)
+        rates = [f"{count}/{n} = {count / n:g}" for count in neighbours]
+        options = " and ".join(rates)
         raise NumericError(f"rate {rate:g} of {n} is impossible; the nearest possible rates are {options}")
 
 
@@ -194,9 +195,16 @@ def check_mean(mean: float, rows: ArrayLike, *, decimals: int | None = None) -> 
             raise NumericError(f"mean {mean:g} was reported although no row is scored")
         return
     expected = float(values.mean())
-    slack = 1e-6 * max(1.0, abs(expected)) if decimals is None else 0.5 * 10.0**-decimals + 1e-9
+    slack = 1e-6 * max(1.0, abs(expected))
+    if decimals is not None:
+        slack = 0.5 * 10.0**-decimals + 1e-9
     if not abs(mean - expected) <= slack:
         raise NumericError(f"mean {mean:g} does not match its {values.size} rows, whose mean is {expected:g}")
+
+
+def win_or_tie(difference: ArrayLike) -> FloatArray:
+    """Return 1 for a positive difference, 0 for a negative one, ½ for 0, and NaN for NaN."""
+    return np.sign(np.asarray(difference, dtype=np.float64)) / 2 + 0.5
 
 
 def floats(values: ArrayLike) -> FloatArray:

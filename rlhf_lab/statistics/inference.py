@@ -50,7 +50,6 @@ __all__ = [
     "min_sd_of_outcomes",
     "minimum_detectable_effect",
     "paired_difference",
-    "paired_over_seeds",
     "ratio_of_means",
     "repetitions_to_decide",
     "seed_mean",
@@ -59,6 +58,8 @@ __all__ = [
     "unpaired_from_intervals",
     "wilson",
 ]
+MAX_REPETITIONS = 200
+"""Maximum number of repetitions that `repetitions_to_decide` considers."""
 
 
 def clustered_mean(
@@ -292,15 +293,7 @@ def unpaired_from_intervals(a: Estimate, b: Estimate) -> tuple[float, float]:
     return z, float(2 * stats.norm.sf(abs(z)))
 
 
-def paired_over_seeds(a_S: ArrayLike, b_S: ArrayLike, *, level: float = LEVEL) -> Comparison:
-    """Compare two settings that were run with the same (S,) seeds."""
-    a_S = floats(a_S)
-    return paired_difference(a_S, b_S, np.arange(a_S.size), level=level)
-
-
-def ratio_of_means(
-    numerator_N: ArrayLike, denominator_N: ArrayLike, clusters_N: ArrayLike, *, level: float = LEVEL
-) -> Estimate:
+def ratio_of_means(numerator_N: ArrayLike, denominator_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
     """Return Σ numerator / Σ denominator with a clustered delta-method interval, e.g. reward gained per nat of KL.
 
     Linearised residual (Cochran 1977, §2.11): e_i = (x_i − R·d_i) / d̄; V is that of a clustered mean of e. The
@@ -310,7 +303,6 @@ def ratio_of_means(
     Args:
         numerator_N, denominator_N: (N,) values per row; a row counts if both are scored.
         clusters_N: (N,) cluster of each row.
-        level: confidence level.
     """
     numerator_N, denominator_N = floats(numerator_N), floats(denominator_N)
     # A row counts only if both of its values are known.
@@ -318,9 +310,9 @@ def ratio_of_means(
     known_numerator_N = np.where(missing_N, np.nan, numerator_N)
     numerator_n, cluster_n, unscored = _scored_rows(clusters_N, known_numerator_N)
     denominator_n = denominator_N[~missing_N]
-    denominator = clustered_mean(denominator_n, cluster_n, level=level)
+    denominator = clustered_mean(denominator_n, cluster_n)
     if not denominator.mean:
-        return Estimate(math.nan, -math.inf, math.inf, numerator_n.size, denominator.clusters, level, unscored)
+        return Estimate(math.nan, -math.inf, math.inf, numerator_n.size, denominator.clusters, unscored=unscored)
     ratio = math.nan
     if numerator_n.size:
         ratio = float(numerator_n.mean() / denominator.mean)
@@ -330,7 +322,7 @@ def ratio_of_means(
         error = _standard_error(residual_n, cluster_n)
     else:
         error = math.inf
-    return _interval(ratio, error, cluster_n, level, unscored)
+    return _interval(ratio, error, cluster_n, LEVEL, unscored)
 
 
 def clustered_rate(outcomes_N: ArrayLike, clusters_N: ArrayLike, *, level: float = LEVEL) -> Estimate:
@@ -357,7 +349,7 @@ def clustered_rate(outcomes_N: ArrayLike, clusters_N: ArrayLike, *, level: float
     return _wilson_of_clusters(outcomes_N, cluster_N, outcomes_N.size, unscored, level)
 
 
-def clustered_fraction(values_N: ArrayLike, clusters_N: ArrayLike, *, trials: int, level: float = LEVEL) -> Estimate:
+def clustered_fraction(values_N: ArrayLike, clusters_N: ArrayLike, *, trials: int) -> Estimate:
     """Return the mean of fractions in [0, 1], such as pass@k per prompt, with the interval of `clustered_rate`.
 
     A fraction of several 0/1 outcomes varies less than a single outcome. The effective sample size n* (Korn & Graubard
@@ -368,12 +360,11 @@ def clustered_fraction(values_N: ArrayLike, clusters_N: ArrayLike, *, trials: in
         values_N: (N,) fractions; NaN = unscored.
         clusters_N: (N,) cluster of each row.
         trials: total number of 0/1 outcomes behind all fractions.
-        level: confidence level.
     """
     values_N, cluster_N, unscored = _scored_rows(clusters_N, values_N)
     if np.any((values_N < 0) | (values_N > 1)):
         raise NumericError("a fraction must be between 0 and 1; use clustered_mean for other scores")
-    return _wilson_of_clusters(values_N, cluster_N, max(trials, values_N.size), unscored, level)
+    return _wilson_of_clusters(values_N, cluster_N, max(trials, values_N.size), unscored, LEVEL)
 
 
 def _wilson_of_clusters(
@@ -442,13 +433,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in adjusted]
 
 
-def minimum_detectable_effect(sd: float, n: float, *, power: float = POWER, alpha: float = 1 - LEVEL) -> float:
-    """Return the true mean difference that a two-sided t test on `n` differences finds with probability `power`.
+def minimum_detectable_effect(sd: float, n: float, *, alpha: float = 1 - LEVEL) -> float:
+    """Return the true mean difference that a two-sided t test on `n` differences finds with probability `POWER`.
 
     Args:
         sd: standard deviation of the differences (of cluster means, if clustered).
         n: number of independent differences.
-        power: probability of detecting the difference.
         alpha: level of the test.
 
     Returns:
@@ -458,7 +448,7 @@ def minimum_detectable_effect(sd: float, n: float, *, power: float = POWER, alph
         return math.inf
     if math.isnan(sd):
         return math.nan
-    return sd * _detectable_in_sd(n, power, alpha) if sd else 0.0
+    return sd * _detectable_in_sd(n, alpha) if sd else 0.0
 
 
 def at_level(comparison: Comparison, alpha: float) -> Comparison:
@@ -472,7 +462,7 @@ def at_level(comparison: Comparison, alpha: float) -> Comparison:
 
 
 @lru_cache(maxsize=1024)
-def _detectable_in_sd(n: float, power: float, alpha: float) -> float:
+def _detectable_in_sd(n: float, alpha: float) -> float:
     """Return `minimum_detectable_effect` in standard deviations. Cached because a page needs it for each difference."""
     freedom = n - 1
     critical = float(stats.t.ppf(1 - alpha / 2, freedom))
@@ -480,9 +470,9 @@ def _detectable_in_sd(n: float, power: float, alpha: float) -> float:
     def excess(shift: float) -> float:
         above = stats.nct.sf(critical, freedom, shift)
         below = stats.nct.cdf(-critical, freedom, shift)  # scipy returns NaN for values below about 1e-16
-        return float(above + np.nan_to_num(below) - power)
+        return float(above + np.nan_to_num(below) - POWER)
 
-    upper = critical + float(stats.norm.ppf(power))  # normal approximation; few samples need a larger shift
+    upper = critical + float(stats.norm.ppf(POWER))  # normal approximation; few samples need a larger shift
     # brentq needs a bracket with a sign change, so enlarge it until it contains the root.
     while excess(upper) < 0:
         upper *= 1.25
@@ -509,17 +499,16 @@ def equivalence(comparison: Comparison, margin: float) -> tuple[float, float]:
 
 
 def repetitions_to_decide(
-    comparison: Comparison, *, margin: float | None = None, alpha: float = 1 - LEVEL, limit: int = 200
+    comparison: Comparison, *, margin: float | None = None, alpha: float = 1 - LEVEL
 ) -> int | None:
-    """Return the number of repetitions (seeds) that decide a claim with probability `POWER`; None if above `limit`.
+    """Return the number of repetitions (seeds) that decide a claim with probability `POWER`, up to MAX_REPETITIONS.
 
-    The difference and its standard deviation are assumed to stay as observed.
+    None if that many do not suffice. The difference and its standard deviation are assumed to stay as observed.
 
     Args:
         comparison: result of the repetitions so far.
         margin: margin of an equivalence claim; None tests for a difference.
         alpha: level of the test, after any adjustment.
-        limit: maximum number of repetitions to consider.
     """
     clusters = comparison.difference.clusters
     fixed_error = comparison.fixed_error
@@ -528,7 +517,7 @@ def repetitions_to_decide(
         return None
     variance_per_repetition = (comparison.standard_error**2 - fixed_error**2) * clusters
     gap = abs(comparison.difference.mean)
-    for n in range(clusters + 1, limit + 1):
+    for n in range(clusters + 1, MAX_REPETITIONS + 1):
         # Only the part of the variance that varies between repetitions shrinks with n.
         error = math.sqrt(fixed_error**2 + variance_per_repetition / n)
         margin_in_errors = None if margin is None else margin / error
@@ -595,7 +584,8 @@ def _wilson_bounds(rate: float, n: float, level: float) -> tuple[float, float]:
     """Return Wilson's score interval of a rate of `n` trials; `n` need not be an integer."""
     z2 = float(stats.norm.ppf((1 + level) / 2)) ** 2
     centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
-    half_width = math.sqrt(z2 * (rate * (1 - rate) / n + z2 / (4 * n * n))) / (1 + z2 / n)
+    variance = rate * (1 - rate) / n + z2 / (4 * n * n)
+    half_width = math.sqrt(z2 * variance) / (1 + z2 / n)
     low = max(0.0, centre - half_width)
     high = min(1.0, centre + half_width)
     return min(rate, low), max(rate, high)  # at a rate of 0 or 1, rounding may put the rate just outside

@@ -155,8 +155,7 @@ class LogisticFit:
             return Estimate(value, -math.inf, math.inf, self.n, self.clusters, level, self.unscored)
         t_quantile = float(stats.t.ppf((1 + level) / 2, self.clusters - 1))
         half_width = t_quantile * math.sqrt(variance)
-        low, high = value - half_width, value + half_width
-        return Estimate(value, low, high, self.n, self.clusters, level, self.unscored)
+        return Estimate(value, value - half_width, value + half_width, self.n, self.clusters, level, self.unscored)
 
 
 def clustered_logistic(

@@ -112,8 +112,8 @@ def fit_curve(form: Form, d_N: ArrayLike, gain_N: ArrayLike) -> Fit:
         NumericError: there are fewer than two distinct distances, the minimum for two parameters.
     """
     d_N, gain_N = _usable_points(d_N, gain_N)
-    if np.unique(d_N).size < 2:
-        distinct = np.unique(d_N).size
+    distinct = np.unique(d_N).size
+    if distinct < 2:
         raise NumericError(
             f"a curve needs policies at two or more distances from the reference, not {distinct}; evaluate more of them"
         )
@@ -121,11 +121,12 @@ def fit_curve(form: Form, d_N: ArrayLike, gain_N: ArrayLike) -> Fit:
     (alpha, beta), *_ = np.linalg.lstsq(basis_N2, gain_N, rcond=None)
     residual_squares = float(np.square(gain_N - basis_N2 @ [alpha, beta]).sum())
     total_squares = float(np.square(gain_N - gain_N.mean()).sum())
+    freedom = d_N.size - 2  # two points determine both parameters and leave no residual
     return Fit(
         form=form,
         alpha=float(alpha),
         beta=float(beta),
-        residual_sd=math.sqrt(residual_squares / (d_N.size - 2)) if d_N.size > 2 else math.nan,
+        residual_sd=math.sqrt(residual_squares / freedom) if freedom > 0 else math.nan,
         r_squared=1 - residual_squares / total_squares if total_squares > 0 else math.nan,
         n=int(d_N.size),
         d_min=float(d_N.min()),
@@ -167,9 +168,7 @@ class SeedFits:
         return np.mean([fit.gain(d_N) for fit in self.fits], axis=0)
 
 
-def fit_over_seeds(
-    form: Form, d_N: ArrayLike, gain_N: ArrayLike, seed_N: ArrayLike, *, draws: int = 2000, level: float = LEVEL
-) -> SeedFits:
+def fit_over_seeds(form: Form, d_N: ArrayLike, gain_N: ArrayLike, seed_N: ArrayLike, *, draws: int = 2000) -> SeedFits:
     """Fit one curve per seed and one through all points; the module docstring describes the two intervals.
 
     Args:
@@ -177,7 +176,6 @@ def fit_over_seeds(
         d_N, gain_N: (N,) distances √KL and gains over the reference of the same run.
         seed_N: (N,) seed of each point, of any hashable type.
         draws: number of bootstrap resamples.
-        level: confidence level.
     Raises:
         NumericError: no seed has policies at two distances.
     """
@@ -201,29 +199,29 @@ def fit_over_seeds(
     return SeedFits(
         fits=fits,
         left_out=len(seeds) - len(points_by_seed),
-        over_seeds=_summarise_seeds(fits, level),
+        over_seeds=_summarise_seeds(fits),
         pooled=pooled,
-        bootstrap=_bootstrap_seeds(pooled, points_by_seed, draws, level),
+        bootstrap=_bootstrap_seeds(pooled, points_by_seed, draws),
     )
 
 
-def _summarise_seeds(fits: Sequence[Fit], level: float) -> Summary:
+def _summarise_seeds(fits: Sequence[Fit]) -> Summary:
     """Return means over the seeds' fits with t intervals."""
     peak_kl = peak_gain = None
     log_peaks = [fit.log_peak for fit in fits]
     # The mean of the maxima is only defined if every seed has one.
     if np.isfinite(log_peaks).all():
-        log_d = seed_mean(log_peaks, level=level)
+        log_d = seed_mean(log_peaks)
         # KL = d², so ln KL = 2·ln d.
         mean, low, high = (_exp(2 * value) for value in (log_d.mean, log_d.low, log_d.high))
-        peak_kl = Estimate(mean, low, high, log_d.n, log_d.clusters, level)
-        peak_gain = seed_mean([fit.peak_gain for fit in fits], level=level)
-    alpha = seed_mean([fit.alpha for fit in fits], level=level)
-    beta = seed_mean([fit.beta for fit in fits], level=level)
+        peak_kl = Estimate(mean, low, high, log_d.n, log_d.clusters)
+        peak_gain = seed_mean([fit.peak_gain for fit in fits])
+    alpha = seed_mean([fit.alpha for fit in fits])
+    beta = seed_mean([fit.beta for fit in fits])
     return Summary(alpha, beta, peak_kl, peak_gain)
 
 
-def _bootstrap_seeds(pooled: Fit, points_by_seed: Sequence[Points], draws: int, level: float) -> Summary:
+def _bootstrap_seeds(pooled: Fit, points_by_seed: Sequence[Points], draws: int) -> Summary:
     """Return percentiles of the pooled fit over resampled seeds. The pooled value is always inside its interval.
 
     Least squares only needs XᵀX and Xᵀy, which are sums over seeds. A draw adds up those of its seeds.
@@ -245,13 +243,13 @@ def _bootstrap_seeds(pooled: Fit, points_by_seed: Sequence[Points], draws: int, 
     def estimate(value: float, sampled_D: FloatArray) -> Estimate:
         # All resamples of a single seed are equal, so they contain no information on the variation.
         if seeds < 2:
-            return Estimate(value, -math.inf, math.inf, pooled.n, seeds, level)
-        tails = ((1 - level) / 2, (1 + level) / 2)
+            return Estimate(value, -math.inf, math.inf, pooled.n, seeds)
+        tails = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
         # "inverted_cdf" returns one of the draws, so it never interpolates between a number and inf.
         low, high = np.quantile(sampled_D, tails, method="inverted_cdf")
         # Percentiles need not contain the value itself.
         low, high = min(float(low), value), max(float(high), value)
-        return Estimate(value, low, high, pooled.n, seeds, level)
+        return Estimate(value, low, high, pooled.n, seeds)
 
     turns = math.isfinite(pooled.peak_kl)
     return Summary(

@@ -22,14 +22,14 @@ Outcomes = Mapping[Any, Sequence[float]]
 """Map from prompt to the scores of its responses; the scores of a rate are 0 or 1."""
 
 
-def rule_of_three(n: int, *, level: float = LEVEL) -> float:
-    """Return the upper bound of a rate at confidence `level` if none of `n` independent trials had the event.
+def rule_of_three(n: int) -> float:
+    """Return the upper bound of a rate at confidence LEVEL if none of `n` independent trials had the event.
 
-    The exact bound is 1 − (1 − level)^(1/n), which at 95 % is about 3/n (Hanley & Lippman-Hand 1983).
+    The exact bound is 1 − (1 − LEVEL)^(1/n), which at 95 % is about 3/n (Hanley & Lippman-Hand 1983).
     """
     if n < 1:
         raise NumericError(f"the rule of three needs at least one trial, not {n}")
-    return 1.0 - (1.0 - level) ** (1.0 / n)
+    return 1.0 - (1.0 - LEVEL) ** (1.0 / n)
 
 
 def paired_by_prompt(a: Outcomes, b: Outcomes, cluster_of: Mapping[Any, Hashable] | None = None) -> Comparison:
@@ -51,8 +51,10 @@ def paired_by_prompt(a: Outcomes, b: Outcomes, cluster_of: Mapping[Any, Hashable
     units = [clusters.get(prompt, prompt) for prompt in shared]
     # Clusters are numbered in the order of their first appearance.
     position = {unit: index for index, unit in enumerate(dict.fromkeys(units))}
-    comparison = paired_difference(b_P, a_P, np.array([position[unit] for unit in units], dtype=int))
-    is_single = len(position) == len(shared) and all(len(side[prompt]) == 1 for side in (a, b) for prompt in shared)
+    unit_P = np.array([position[unit] for unit in units], dtype=int)
+    comparison = paired_difference(b_P, a_P, unit_P)
+    has_own_clusters = len(position) == len(shared)
+    is_single = has_own_clusters and all(len(a[prompt]) == len(b[prompt]) == 1 for prompt in shared)
     means = np.concatenate([a_P, b_P])
     is_binary = bool(np.isin(means, (0.0, 1.0)).all())
     if not (is_single and is_binary) or comparison.difference.clusters < 2:
@@ -61,11 +63,7 @@ def paired_by_prompt(a: Outcomes, b: Outcomes, cluster_of: Mapping[Any, Hashable
     only_a = int((a_P > b_P).sum())
     only_b = int((b_P > a_P).sum())
     test = f"exact McNemar test, {only_b} prompts only the second, {only_a} only the first"
-    return dataclasses.replace(
-        comparison,
-        p_value=mcnemar_exact(only_b, only_a),
-        test=test,
-    )
+    return dataclasses.replace(comparison, p_value=mcnemar_exact(only_b, only_a), test=test)
 
 
 def margin_p_values(comparison: Comparison, margin: float) -> tuple[float, float]:

@@ -79,15 +79,16 @@ def compare_agents(
     """
     if baseline is not None and baseline not in outcomes:
         raise NumericError(f"baseline {baseline!r} is not one of the agents; choose one of: {', '.join(outcomes)}")
-    names = list(outcomes)
-    others = [name for name in names if name != baseline]
-    pairs = list(combinations(names, 2)) if baseline is None else [(baseline, other) for other in others]
+    if baseline is None:
+        pairs = list(combinations(outcomes, 2))
+    else:
+        pairs = [(baseline, name) for name in outcomes if name != baseline]
     comparisons = [paired_by_task(outcomes[first], outcomes[second], template_of) for first, second in pairs]
     adjusted = holm([comparison.p_value for comparison in comparisons])
-    return [
-        AgentComparison(first, second, comparison, p, comparison.difference.n)
-        for (first, second), comparison, p in zip(pairs, comparisons, adjusted, strict=True)
-    ]
+    family = []
+    for (first, second), comparison, p in zip(pairs, comparisons, adjusted, strict=True):
+        family.append(AgentComparison(first, second, comparison, p, comparison.difference.n))
+    return family
 
 
 def paired_by_task(a: Outcomes, b: Outcomes, template_of: Mapping[Any, Hashable]) -> Comparison:
@@ -116,11 +117,7 @@ def paired_by_task(a: Outcomes, b: Outcomes, template_of: Mapping[Any, Hashable]
         b_shared = {task: b[task] for task in shared}
         exact = paired_by_prompt(a_shared, b_shared)
         if "McNemar" in exact.test:
-            comparison = dataclasses.replace(
-                comparison,
-                p_value=exact.p_value,
-                test=exact.test,
-            )
+            comparison = dataclasses.replace(comparison, p_value=exact.p_value, test=exact.test)
             return _with_exact_effect(comparison, a, b, shared)
     if not 2 <= len(position) <= MOST_FLIPPED:
         return comparison
@@ -157,18 +154,17 @@ def sign_flip_exact(differences_G: FloatArray) -> float:
     return float(np.mean(np.abs(sums) >= observed - slack))
 
 
-def mcnemar_power(n: int, gain: float, loss: float, *, alpha: float = 1 - LEVEL) -> float:
+def mcnemar_power(n: int, gain: float, loss: float) -> float:
     """Return the probability that exact McNemar rejects on `n` tasks, by enumeration.
 
     The number of discordant tasks is d ~ Binomial(n, gain + loss); the first agent alone solves c ~ Binomial(d, loss /
     (gain + loss)) of them. The test rejects if c or d − c is at most k_d, the maximum k with
-    2·P(Binomial(d, ½) ≤ k) ≤ α.
+    2·P(Binomial(d, ½) ≤ k) ≤ α = 1 − LEVEL.
 
     Args:
         n: number of tasks.
         gain: probability that only the second agent solves a task.
         loss: probability that only the first agent solves a task.
-        alpha: level of the test.
     """
     discordant = gain + loss
     if n < 1 or gain < 0 or loss < 0 or discordant > 1 + 1e-12:
@@ -177,6 +173,7 @@ def mcnemar_power(n: int, gain: float, loss: float, *, alpha: float = 1 - LEVEL)
         )
     if discordant == 0:
         return 0.0
+    alpha = 1 - LEVEL
     d = np.arange(n + 1)
     critical = stats.binom.ppf(alpha / 2, d, 0.5)
     # ppf returns the minimum k with P(≤ k) ≥ α/2; the test rejects at this k only if the two are equal.
@@ -186,18 +183,19 @@ def mcnemar_power(n: int, gain: float, loss: float, *, alpha: float = 1 - LEVEL)
     few_losses = stats.binom.cdf(critical, d, fraction)
     few_gains = stats.binom.cdf(critical, d, 1 - fraction)
     rejects = few_losses + few_gains
-    return float(np.sum(stats.binom.pmf(d, n, min(1.0, discordant)) * rejects))
+    probability_of_d = stats.binom.pmf(d, n, min(1.0, discordant))  # gain + loss may exceed 1 by rounding
+    return float(np.sum(probability_of_d * rejects))
 
 
-def mcnemar_detectable(n: int, loss: float = 0.0, *, power: float = POWER, alpha: float = 1 - LEVEL) -> float:
-    """Return the minimum difference gain − loss that exact McNemar finds on `n` tasks with probability `power`.
+def mcnemar_detectable(n: int, loss: float = 0.0) -> float:
+    """Return the minimum difference gain − loss that exact McNemar finds on `n` tasks with probability `POWER`.
 
     The best case is `loss` = 0: the second agent solves every task that the first solves. inf if no difference is
     large enough.
     """
     # The two fractions of tasks cannot add up to more than 1.
     largest = 1.0 - loss
-    if n < 1 or largest <= loss or mcnemar_power(n, largest, loss, alpha=alpha) < power:
+    if n < 1 or largest <= loss or mcnemar_power(n, largest, loss) < POWER:
         return math.inf
-    gain = brentq(lambda gain: mcnemar_power(n, gain, loss, alpha=alpha) - power, loss, largest)
+    gain = brentq(lambda gain: mcnemar_power(n, gain, loss) - POWER, loss, largest)
     return float(gain) - loss

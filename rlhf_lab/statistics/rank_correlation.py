@@ -6,6 +6,7 @@ stratum, so a pooled correlation does not come from differences between strata.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,18 +63,22 @@ def compare_predictors(
         first, second, outcome: numbers of the units, (N,); NaN is unknown.
         strata: stratum of each unit, (N,).
     """
-    columns_3n, stratum_n = _complete([first, second, outcome], strata)
+    (first_n, second_n, outcome_n), stratum_n = _complete([first, second, outcome], strata)
+    used = len(stratum_n)
     total = len(floats(first))
+    # Both correlations use the same resamples, so that their difference has no more noise than necessary.
     rows_Dn = _resamples(stratum_n)
-    values = []
-    draws = []
-    for column_n in columns_3n[:2]:
-        values.append(float(_pooled(column_n, columns_3n[2], stratum_n)))
-        draws.append(_pooled(column_n[rows_Dn], columns_3n[2][rows_Dn], stratum_n))
-    estimates = [_estimate(value, draws_D, len(stratum_n), total) for value, draws_D in zip(values, draws, strict=True)]
-    gap = abs(values[0]) - abs(values[1])
-    gaps_D = np.abs(draws[0]) - np.abs(draws[1])
-    return CorrelationDifference(estimates[0], estimates[1], _estimate(gap, gaps_D, len(stratum_n), total))
+    first_value = float(_pooled(first_n, outcome_n, stratum_n))
+    second_value = float(_pooled(second_n, outcome_n, stratum_n))
+    first_D = _pooled(first_n[rows_Dn], outcome_n[rows_Dn], stratum_n)
+    second_D = _pooled(second_n[rows_Dn], outcome_n[rows_Dn], stratum_n)
+    gap = abs(first_value) - abs(second_value)
+    gap_D = np.abs(first_D) - np.abs(second_D)
+    return CorrelationDifference(
+        first=_estimate(first_value, first_D, used, total),
+        second=_estimate(second_value, second_D, used, total),
+        difference=_estimate(gap, gap_D, used, total),
+    )
 
 
 def _complete(columns: list[ArrayLike], strata: ArrayLike) -> tuple[FloatArray, np.ndarray]:
@@ -84,7 +89,8 @@ def _complete(columns: list[ArrayLike], strata: ArrayLike) -> tuple[FloatArray, 
     table_VN = np.stack([floats(column) for column in columns])
     names_N = np.asarray(strata).astype(str)
     known_N = np.isfinite(table_VN).all(axis=0)
-    enough_N = np.array([(known_N & (names_N == name)).sum() >= MIN_UNITS for name in names_N], dtype=bool)
+    sizes = Counter(names_N[known_N])
+    enough_N = np.array([sizes[name] >= MIN_UNITS for name in names_N], dtype=bool)
     kept_n = np.flatnonzero(known_N & enough_N)
     kept_n = kept_n[np.argsort(names_N[kept_n], kind="stable")]
     return table_VN[:, kept_n], names_N[kept_n]
@@ -94,26 +100,36 @@ def _resamples(stratum_n: np.ndarray) -> np.ndarray:
     """Return the rows of each resample, (DRAWS, n): each place gets a unit of its own stratum, with replacement."""
     rng = np.random.default_rng(0)
     _, counts = np.unique(stratum_n, return_counts=True)
-    starts = np.cumsum(counts) - counts
-    parts = [start + rng.integers(0, count, size=(DRAWS, count)) for start, count in zip(starts, counts, strict=True)]
-    return np.concatenate(parts, axis=1) if parts else np.empty((DRAWS, 0), dtype=int)
+    starts = np.cumsum(counts) - counts  # first unit of each stratum, because strata stand together
+    parts = [np.empty((DRAWS, 0), dtype=int)]
+    for start, count in zip(starts, counts, strict=True):
+        parts.append(start + rng.integers(0, count, size=(DRAWS, count)))
+    return np.concatenate(parts, axis=1)
 
 
 def _pooled(x: FloatArray, y: FloatArray, stratum_n: np.ndarray) -> FloatArray:
     """Return the correlation of ranks within strata, (…,), of columns (…, n); NaN if a column is constant."""
-    products = np.zeros((3, *x.shape[:-1]))
+    product, squares_x, squares_y = np.zeros((3, *x.shape[:-1]))
     for name in np.unique(stratum_n):
         rows = stratum_n == name
-        # ranks run from 0 to 1 in every stratum, so a large stratum has no larger spread
-        ranks_x, ranks_y = ((rankdata(column[..., rows], axis=-1) - 1) / (rows.sum() - 1) for column in (x, y))
-        ranks_x = ranks_x - ranks_x.mean(axis=-1, keepdims=True)
-        ranks_y = ranks_y - ranks_y.mean(axis=-1, keepdims=True)
-        pairs = ((ranks_x, ranks_y), (ranks_x, ranks_x), (ranks_y, ranks_y))
-        products += np.stack([(a * b).sum(axis=-1) for a, b in pairs])
-    product, squares_x, squares_y = products
+        ranks_x = _centred_ranks(x[..., rows])
+        ranks_y = _centred_ranks(y[..., rows])
+        product = product + (ranks_x * ranks_y).sum(axis=-1)
+        squares_x = squares_x + (ranks_x * ranks_x).sum(axis=-1)
+        squares_y = squares_y + (ranks_y * ranks_y).sum(axis=-1)
+    # ranks of a constant column differ from their mean by rounding only
     varies = (squares_x > 1e-12) & (squares_y > 1e-12)
     scale = np.sqrt(np.where(varies, squares_x * squares_y, 1.0))
     return np.where(varies, np.clip(product / scale, -1.0, 1.0), np.nan)
+
+
+def _centred_ranks(values: FloatArray) -> FloatArray:
+    """Return the ranks of values (…, n) minus their mean. They span a range of 1 for any n.
+
+    A large stratum therefore has no larger spread than a small one.
+    """
+    ranks = (rankdata(values, axis=-1) - 1) / (values.shape[-1] - 1)
+    return ranks - ranks.mean(axis=-1, keepdims=True)
 
 
 def _estimate(value: float, draws_D: FloatArray, used: int, total: int) -> Estimate:
@@ -123,4 +139,5 @@ def _estimate(value: float, draws_D: FloatArray, used: int, total: int) -> Estim
         return Estimate(float("nan"), -np.inf, np.inf, used, used, unscored=total - used)
     low, high = np.quantile(known_D, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     # Percentiles need not contain the estimate itself, but `Estimate` requires the mean inside its interval.
-    return Estimate(value, min(float(low), value), max(float(high), value), used, used, unscored=total - used)
+    low, high = min(float(low), value), max(float(high), value)
+    return Estimate(value, low, high, used, used, unscored=total - used)

@@ -37,9 +37,10 @@ def pass_at_k(correct_N: ArrayLike, sizes: Sequence[int]) -> FloatArray:
     n, right = len(correct_N), int(correct_N.sum())
     values = []
     for k in sizes:
-        all_wrong = 0.0
+        all_wrong = 0.0  # fewer than k wrong samples: every subset has a right one
         if n - right >= k:
-            all_wrong = float(np.prod(1.0 - k / np.arange(n - right + 1, n + 1)))
+            i = np.arange(n - right + 1, n + 1)  # of the product in the docstring
+            all_wrong = float(np.prod(1.0 - k / i))
         values.append(1.0 - all_wrong if k <= n else np.nan)
     return np.array(values, dtype=np.float64)
 
@@ -102,7 +103,8 @@ def _winning_subsets(votes: Counter[Hashable], answer: Hashable, silent: int, k:
         ways = {0: [comb(silent, size) for size in range(k - own + 1)]}
         for count in others:
             ways = _with_answer(ways, count, own)
-        subsets = sum(Fraction(sizes[k - own], ties + 1) for ties, sizes in ways.items())
+        winning = [Fraction(sizes[k - own], ties + 1) for ties, sizes in ways.items()]
+        subsets = sum(winning)
         total += comb(votes[answer], own) * subsets
     return total
 
@@ -114,7 +116,7 @@ def _with_answer(ways: dict[int, list[int]], count: int, limit: int) -> dict[int
     """
     result: dict[int, list[int]] = {}
     for ties, sizes in ways.items():
-        for chosen in range(min(count, limit) + 1):
+        for chosen in range(min(count, limit) + 1):  # with more than `limit`, this answer would win
             into = result.setdefault(ties + (chosen == limit), [0] * len(sizes))
             factor = comb(count, chosen)
             for size in range(len(sizes) - chosen):

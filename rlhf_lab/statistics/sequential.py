@@ -86,12 +86,12 @@ class Looks:
     count_L: FloatArray
 
     def __post_init__(self) -> None:
-        if not (
-            np.shape(self.mean_L) == np.shape(self.error_L) and np.shape(self.mean_L)[-1:] == self.count_L.shape[-1:]
-        ):
+        means, errors, counts = np.shape(self.mean_L), np.shape(self.error_L), self.count_L.shape
+        # one axis of counts serves any number of studies, which are leading axes of means and errors
+        if means != errors or means[-1:] != counts[-1:]:
             raise NumericError(
-                f"means, errors and counts of looks have shapes {np.shape(self.mean_L)}, {np.shape(self.error_L)} and "
-                f"{self.count_L.shape}; give one of each per look"
+                f"means, errors and counts of looks have shapes {means}, {errors} and {counts}; give one of each per "
+                "look"
             )
         if np.any(np.diff(self.count_L) < 0):
             raise NumericError("the number of differences falls from one look to the next; give the looks in order")
@@ -119,7 +119,8 @@ def one_sided_p(looks: Looks, shift: float = 0.0) -> FloatArray:
     """
     gap_L = looks.mean_L - shift
     with np.errstate(divide="ignore", invalid="ignore"):
-        t_L = np.where(looks.error_L > 0, gap_L / looks.error_L, np.where(gap_L > 0, np.inf, -np.inf))
+        exact_L = np.where(gap_L > 0, np.inf, -np.inf)
+        t_L = np.where(looks.error_L > 0, gap_L / looks.error_L, exact_L)
     return level_of(_smallest_p(t_L, looks.count_L))
 
 
@@ -130,7 +131,8 @@ def difference_p(looks: Looks) -> FloatArray:
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         t_L = np.abs(looks.mean_L) / looks.error_L
-    t_L = np.where(looks.error_L > 0, t_L, np.where(np.abs(looks.mean_L) > 0, np.inf, -np.inf))
+    exact_L = np.where(np.abs(looks.mean_L) > 0, np.inf, -np.inf)  # a mean without error
+    t_L = np.where(looks.error_L > 0, t_L, exact_L)
     return np.minimum(1.0, 2 * level_of(_smallest_p(t_L, looks.count_L)))
 
 
@@ -164,15 +166,15 @@ def two_sided(first_L: FloatArray, second_L: FloatArray) -> FloatArray:
     return np.minimum(1.0, 2 * np.minimum(first_L, second_L))
 
 
-def sequential_interval(looks: Looks, level: float = LEVEL) -> tuple[FloatArray, FloatArray]:
-    """Return (…, L) lower and upper bounds that hold at all looks together with probability `level`: the inverted test.
+def sequential_interval(looks: Looks) -> tuple[FloatArray, FloatArray]:
+    """Return (…, L) lower and upper bounds that hold at all looks together with probability LEVEL: the inverted test.
 
     A shift is inside while neither one-sided test has rejected it. The bounds are therefore intersections over the
     looks so far, and a lower bound may exceed its upper bound if differences drift.
     """
     count_L = looks.count_L
     tested_L = (count_L >= FIRST) & (count_L <= LAST)
-    p_L = boundary_of((1 - level) / 2) * _weight(count_L)
+    p_L = boundary_of((1 - LEVEL) / 2) * _weight(count_L)
     with np.errstate(invalid="ignore"):
         half_L = -stdtrit(np.maximum(count_L - 1, 1), p_L) * looks.error_L
     half_L = np.where(tested_L & ~np.isnan(half_L), half_L, np.inf)
@@ -209,7 +211,8 @@ def level_of(smallest: ArrayLike) -> FloatArray:
     q = np.asarray(smallest, dtype=np.float64)
     bound = np.minimum(_BONFERRONI * q, _LEVELS[0])
     with np.errstate(divide="ignore"):
-        inside = np.exp(np.interp(np.log(q), np.log(_QUANTILES), np.log(_LEVELS)))
+        log_level = np.interp(np.log(q), np.log(_QUANTILES), np.log(_LEVELS))
+        inside = np.exp(log_level)
     return np.where(q < _QUANTILES[0], bound, inside)
 
 
@@ -217,7 +220,8 @@ def boundary_of(level: float) -> float:
     """Return the smallest weighted p-value whose sequential p-value is `level`, which the table must contain."""
     if not _LEVELS[0] <= level <= 1:
         raise NumericError(f"level {level:g} is outside the table, which begins at {_LEVELS[0]:g}; use a larger level")
-    return float(np.exp(np.interp(np.log(level), np.log(_LEVELS), np.log(_QUANTILES))))
+    log_boundary = np.interp(np.log(level), np.log(_LEVELS), np.log(_QUANTILES))
+    return float(np.exp(log_boundary))
 
 
 def _weight(count: FloatArray) -> FloatArray:

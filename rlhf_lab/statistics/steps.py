@@ -122,6 +122,7 @@ def cross_fitted(
         apply: function from (row, threshold) to the value.
     """
     half = np.asarray(half_N, dtype=bool)
+    # chosen on the other half: a threshold fits the rows that it was chosen on better than new ones
     threshold_for = {True: choose(~half), False: choose(half)}
     values = [apply(row, threshold_for[bool(side)]) for row, side in enumerate(half)]
     return np.array(values, dtype=np.float64)

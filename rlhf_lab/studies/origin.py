@@ -1,4 +1,4 @@
-"""Where the numbers of a study come from: its provenance, and the files next to its page with seeds and code."""
+"""Origin of the numbers of a study: its provenance, and the files next to its page with seeds and code."""
 
 from __future__ import annotations
 

@@ -656,7 +656,7 @@ AGENTS = (
     Mutant(
         "pass_at_k_with_replacement",
         "pass_at_k",
-        "np.prod(1.0 - k / np.arange(n - right + 1, n + 1))",
+        "np.prod(1.0 - k / i)",
         "(1.0 - right / n) ** k",
         "pass@k is the biased estimate of the plug-in rate",
     ),
@@ -799,8 +799,8 @@ TURNS = (
     Mutant(
         "finish_replaces_the_reward",
         "Conversations.exchange",
-        "steps[-1].reward + self.environment.finish(self.states[row])",
-        "self.environment.finish(self.states[row])",
+        "last.reward + final_reward",
+        "final_reward",
         "episodes that reach the limit of turns lose what their last turn earned",
     ),
 )
@@ -1099,7 +1099,7 @@ WATCHED = (
     Mutant(
         "overoptimisation_residual_sd",
         "overoptimization.fit_curve",
-        "residual_squares / (d_N.size - 2)",
+        "residual_squares / freedom",
         "residual_squares / d_N.size",
         "fitted curves look closer to their points than they are",
     ),
@@ -1154,6 +1154,13 @@ WORLDS = (
         "2 * common_subsequence(first, second) / (len(first) + len(second))",
         "common_subsequence(first, second) / max(len(first), len(second))",
         "rows are rejected by another overlap than the one that is documented",
+    ),
+    Mutant(
+        "subsequence_with_repetition",
+        "duplicates._common_subsequence",
+        "(flat + matches | flat - matches) & every_bit",
+        "flat & ~matches",
+        "a word that occurs once is matched with every occurrence in the other text",
     ),
 )
 
@@ -1615,8 +1622,8 @@ AUDITED = (
     Mutant(
         "audit_unanswered_count_for_start",
         "Auditor._add",
-        "1.0 if counts_for_policy and math.isnan(score) else score",
-        "0.0 if counts_for_policy and math.isnan(score) else score",
+        "1.0 if math.isnan(score) else score",
+        "0.0 if math.isnan(score) else score",
         "missing=win counts unanswered comparisons against the policy",
     ),
     Mutant(
@@ -1761,8 +1768,8 @@ RANKED = (
     Mutant(
         "signed_rivals",
         "compare_predictors",
-        "abs(values[0]) - abs(values[1])",
-        "values[0] - values[1]",
+        "abs(first_value) - abs(second_value)",
+        "first_value - second_value",
         "a rival that predicts with the other sign loses to a useless predictor",
     ),
     Mutant(

@@ -15,6 +15,7 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.proportion import proportion_confint
 from statsmodels.stats.weightstats import ttost_paired
+from support import paired_over_seeds
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.statistics.inference import (
@@ -32,7 +33,6 @@ from rlhf_lab.statistics.inference import (
     min_sd_of_outcomes,
     minimum_detectable_effect,
     paired_difference,
-    paired_over_seeds,
     ratio_of_means,
     repetitions_to_decide,
     seed_mean,

@@ -96,7 +96,9 @@ class VerifiersSession:
             return Step(reward=value, done=True)
         # the new request must repeat all earlier messages and the response
         before = [*self.said, Message(role="assistant", content=response)]
-        if [message["content"] for message in value[: len(before)]] != [message["content"] for message in before]:
+        repeated = value[: len(before)]
+        # contents only: a library may add keys to the messages that it repeats
+        if [message["content"] for message in repeated] != [message["content"] for message in before]:
             raise LabError(
                 "the environment of verifiers rewrites earlier messages; this is not supported, because an episode may "
                 "only add messages"

@@ -206,7 +206,7 @@ def _evaluate_changed(
     number_positions = [i for i, token in enumerate(tokens) if isinstance(token, Fraction)]
     for i, value in zip(number_positions, values, strict=True):
         tokens[i] = value
-    if signed:
+    if signed:  # a parenthesis may stand between the two numbers, so the sign is searched for
         _, operand, sign = signed
         between = range(number_positions[operand], number_positions[operand + 1])
         sign_position = next(i for i in between if tokens[i] in ("+", "-", "*"))
@@ -217,17 +217,19 @@ def _evaluate_changed(
 def _is_usable(chain: Chain, results: Sequence[Fraction], largest: Fraction | None, answer: int, cancels: bool) -> bool:
     """Return True if the changed solution is a wrong version of the requested kind with plausible numbers."""
     before = [calculation.result for calculation in chain.calculations]
-    old_and_new = enumerate(zip(before, results, strict=True))
-    changed = {i for i, (old, new) in old_and_new if old != new}
+    changed = {index for index, old in enumerate(before) if results[index] != old}
     if changed & chain.unclear:  # it is unknown which numbers of the prose would have to change as well
         return False
     # the answer has to change, unless a second mistake restores it
     if not changed or (answer not in changed) != cancels:
         return False
     # an integer must not become a fraction, e.g. half a marble
-    full = all(results[i].denominator == 1 or before[i].denominator != 1 for i in changed)
-    in_range = [results[i] >= 0 and (largest is None or results[i] <= largest) for i in changed]
-    return full and all(in_range)
+    for index in changed:
+        becomes_fraction = before[index].denominator == 1 and results[index].denominator != 1
+        is_too_large = largest is not None and results[index] > largest
+        if becomes_fraction or results[index] < 0 or is_too_large:
+            return False
+    return True
 
 
 def _write_perturbed(chain: Chain, change: _Change, results: Sequence[Fraction]) -> Perturbed:
@@ -243,7 +245,8 @@ def _write_perturbed(chain: Chain, change: _Change, results: Sequence[Fraction])
         text = text[:start] + new + text[end:]
     # compares the text, not the results: a changed sign may give the same result
     edit_starts = [edit_start for edit_start, _ in edits]
-    touched = []
+    labels = []
     for start, end in chain.lines:
-        touched.append(any(start <= edit_start < end for edit_start in edit_starts))
-    return Perturbed(text, tuple(int(not wrong) for wrong in touched))
+        is_wrong = any(start <= edit_start < end for edit_start in edit_starts)
+        labels.append(int(not is_wrong))
+    return Perturbed(text, tuple(labels))

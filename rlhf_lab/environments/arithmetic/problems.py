@@ -134,7 +134,7 @@ def _draw_event(rng: np.random.Generator, largest_operand: int) -> ArithmeticEve
     return ArithmeticEvent(operation, operand, wording)
 
 
-_NUMBER = "([0-9]{1,9})"
+_NUMBER = "([0-9]{1,9})"  # at most nine digits, so that no text makes Python read a huge number
 _START = re.compile(rf"\n\nHuman: (\w+) has {_NUMBER} (\w+)\.")
 _WORDING = {
     re.compile(re.escape(wording).replace(r"\{\}", _NUMBER)): (operation, wording)
@@ -149,8 +149,8 @@ def read_problem(prompt: str) -> Problem:
     if opening:
         name, start, noun = opening.groups()
         sentences = prompt[opening.end() :].split(". ")[:-1]  # without the question
-        events = [_read_event(sentence.strip().removeprefix(f"{name} ")) for sentence in sentences]
-        known = tuple(event for event in events if event)
+        actions = [sentence.strip().removeprefix(f"{name} ") for sentence in sentences]
+        known = tuple(filter(None, map(_read_event, actions)))
         problem = Problem(name, noun, int(start), known)
         # This check finds anything that was skipped or misread: the problem must reproduce the same text.
         if problem.text == prompt and min(problem.totals) >= 0:

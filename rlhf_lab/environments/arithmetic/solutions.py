@@ -92,8 +92,8 @@ class ParsedSolution:
         return [int(step.right) for step in self.steps]
 
 
-_LINE = re.compile(r"([0-9]{1,9}) ([-+*]) ([0-9]{1,9}) = ([0-9]{1,9})")
-_ANSWER = re.compile(r"#### ?[0-9]{1,9}")
+_LINE = re.compile(r"([0-9]{1,9}) ([-+*]) ([0-9]{1,9}) = ([0-9]{1,9})")  # "12 + 5 = 17"
+_ANSWER = re.compile(r"#### ?[0-9]{1,9}")  # "#### 17"; a space may be missing
 
 
 def read_solution(problem: Problem, response: str, *, lenient: bool = False) -> ParsedSolution:
@@ -201,7 +201,9 @@ def draw_slip(problem: Problem, largest: int, rng: np.random.Generator) -> Slip:
     while True:
         slip = _try_slip(problem, rng)
         totals = [result for _, _, _, result in _work_through(problem, slip)]
-        if totals[-1] != problem.answer and all(0 <= total <= largest for total in totals):
+        is_plausible = min(totals) >= 0 and max(totals) <= largest
+        # a slip may leave the answer right: 2 + 2 instead of 2 * 2
+        if totals[-1] != problem.answer and is_plausible:
             return slip
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import partial
-from zlib import crc32
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from rlhf_lab.environments.arithmetic.solutions import (
     write_solution,
 )
 from rlhf_lab.environments.maths.answers import ballot
-from rlhf_lab.environments.splits import SPLITS
+from rlhf_lab.environments.splits import SPLITS, random_stream
 
 VERSION = 1
 """Version, increased whenever the same settings give other texts or other grades; part of a corpus fingerprint."""
@@ -134,8 +133,7 @@ class ArithmeticWorld:
         """
         if split not in SPLITS:
             raise DataError(f"split {split!r} is unknown; use {' or '.join(SPLITS)}")
-        # crc32 and not `hash`, which differs between Python processes
-        rng = np.random.default_rng([self._seed, seed, crc32(f"problems/{split}".encode())])
+        rng = random_stream([self._seed, seed], "problems", split)
         report = LoadReport(kept=n)
         seen: set[str] = set()
         pairs: list[Pair] = []
@@ -166,7 +164,7 @@ class ArithmeticWorld:
         slips = rng.random() < self.slip
         chosen = write_solution(problem, draw_slip(problem, self.largest, rng) if slips else None)
         rejected = chosen
-        while rejected == chosen:
+        while rejected == chosen:  # both may have sampled the same slip
             rejected = write_solution(problem, draw_slip(problem, self.largest, rng))
         meta: dict[str, object] = {"answer": str(problem.answer)}
         for side, response in (("chosen", chosen), ("rejected", rejected)):

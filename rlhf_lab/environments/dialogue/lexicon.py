@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rlhf_lab.environments.dialogue import phrases
 from rlhf_lab.environments.dialogue.knowledge import FORMS, VALUES, DialogueKnowledge, Topic
 
-_SENTENCE = re.compile(r"[^.!?]*[.!?]+|[^.!?]+")
+_SENTENCE = re.compile(r"[^.!?]*[.!?]+|[^.!?]+")  # up to its marks, or to the end of a text that was cut off
 
 
 NOWHERE = Topic(-1, -1)
@@ -56,8 +56,10 @@ class Lexicon:
         for domain in range(len(facts.domains)):
             self._add_domain(facts, domain)
         for topic in facts.topics:
+            noun = facts.noun(topic)
             for index, belief in enumerate(phrases.TOPIC_BELIEFS):
-                self._add(belief.format(t=facts.noun(topic)), Meaning("belief", topic, index))
+                self._add(belief.format(t=noun), Meaning("belief", topic, index))
+            # every value, because responses may also state wrong ones
             for attribute in facts.attributes:
                 for value in range(VALUES):
                     for form in range(FORMS):

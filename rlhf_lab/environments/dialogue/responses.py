@@ -129,7 +129,8 @@ class ResponseWriter:
             right = facts.correct_value_index(topic, a)
             sentences_of_fact = [facts.fact(topic, a, right, form) for form in range(FORMS)]
             # the shorter one, because words over the limit cost
-            content.append(min(sentences_of_fact, key=lambda sentence: len(sentence.split())))
+            shortest = min(sentences_of_fact, key=lambda sentence: len(sentence.split()))
+            content.append(shortest)
         if not prompt.wants_short_response:
             content += [facts.attribute(topic, a).detail for a in prompt.asked]
         if prompt.constraint == "beginner":
@@ -227,7 +228,8 @@ class ResponseWriter:
             # a change may leave all sentences readable; then it is tried again
             cut_off = rng.random() < self._rates.truncate
             damaged = self._truncate(response, rng) if cut_off else self._change_words(response, rng)
-            if any(self._lexicon.get(sentence.strip()) is None for sentence in sentences(damaged)):
+            meanings = [self._lexicon.get(sentence.strip()) for sentence in sentences(damaged)]
+            if None in meanings:
                 return damaged
 
     def _truncate(self, response: str, rng: np.random.Generator) -> str:
@@ -272,4 +274,9 @@ def _pick(items: Sequence[Item], rng: np.random.Generator) -> Item:
 def _pick_several(items: Sequence[Item], count: int, rng: np.random.Generator) -> list[Item]:
     """Return `count` different items in random order."""
     remaining = list(items)
-    return [remaining.pop(int(rng.random() * len(remaining))) for _ in range(count)]
+    picked = []
+    for _ in range(count):
+        # one number per item: `rng.choice` would use another quantity of random numbers, and change the corpora
+        index = int(rng.random() * len(remaining))
+        picked.append(remaining.pop(index))
+    return picked

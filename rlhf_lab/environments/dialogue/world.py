@@ -8,7 +8,6 @@ lexicon.py, gold.py, annotator.py, grader.py, responses.py, this file.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from zlib import crc32
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from rlhf_lab.environments.dialogue.lexicon import Lexicon
 from rlhf_lab.environments.dialogue.prompts import PromptBook
 from rlhf_lab.environments.dialogue.responses import ResponseRates, ResponseWriter
 from rlhf_lab.environments.grader import SimulatedGrader, text_errors
+from rlhf_lab.environments.splits import random_stream
 
 VERSION = 1
 """Version, increased whenever the same settings give other texts or other grades; part of a corpus fingerprint."""
@@ -147,12 +147,12 @@ class DialogueWorld:
 
     def prompts(self, n: int, split: str, seed: int) -> list[str]:
         """Sample n prompts of a split with replacement. A shorter sample is a prefix of a longer one."""
-        rng = self._stream("prompts", split, seed)
+        rng = random_stream([self._seed, seed], "prompts", split)
         return [prompt.text for prompt in self.book.sample(n, split, rng)]
 
     def candidates(self, prompts: Sequence[str], seed: int) -> list[str]:
         """Return one candidate response per prompt."""
-        rng = self._stream("candidates", "", seed)
+        rng = random_stream([self._seed, seed], "candidates", "")
         return [self._writer.write(self.book[prompt], rng) for prompt in prompts]
 
     def safety_prompts(self, split: str) -> list[SafetyPrompt]:
@@ -201,7 +201,7 @@ class DialogueWorld:
         The first k of n pairs are the pairs of `sample(k, …)`. `Pair.meta` has p_chosen and, for each side,
         gold_, words_, verbose_ and garble_.
         """
-        rng = self._stream("pairs", split, seed)
+        rng = random_stream([self._seed, seed], "pairs", split)
 
         def draw() -> tuple[str, str, str]:
             # prompt and both responses come from one random stream, in this order
@@ -212,10 +212,6 @@ class DialogueWorld:
         prompts, first, second = candidates
         measured = self.measure(prompts, first), self.measure(prompts, second)
         # labels have a separate random stream, so that their draws do not change the texts
-        labels = self._stream("labels", split, seed)
+        labels = random_stream([self._seed, seed], "labels", split)
         probability = self.annotator.probability(*map(self._appeal, measured))
         return labelled_pairs(candidates, measured, probability, labels), report
-
-    def _stream(self, purpose: str, split: str, seed: int) -> np.random.Generator:
-        """Return an independent random stream for each purpose and split."""
-        return np.random.default_rng([self._seed, seed, crc32(f"{purpose}/{split}".encode())])

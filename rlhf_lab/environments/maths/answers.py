@@ -12,11 +12,12 @@ import re
 from fractions import Fraction
 
 NUMBER = r"[-−+]?\$? ?[-−]?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+)?"
-MARKED = re.compile(rf"####[ \t]*({NUMBER})")
+MARKED = re.compile(rf"####[ \t]*({NUMBER})")  # the answer of GSM8K: "#### 1,000"
+# its content may have one level of braces: \boxed{\frac{1}{2}}
 BOXED = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
-FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]+)\}\s*\{([^{}]+)\}")
-ANYWHERE = re.compile(rf"(?<![\w.,])({NUMBER})")
-PLAIN = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:/[0-9]+)?")
+FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]+)\}\s*\{([^{}]+)\}")  # \frac{1}{2}, \dfrac{1}{2}
+ANYWHERE = re.compile(rf"(?<![\w.,])({NUMBER})")  # a number that does not start within a word or another number
+PLAIN = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:/[0-9]+)?")  # a normalised number: "-3.5", ".5", "1/2"
 LONGEST = 100
 """Maximum number of characters of a text that is compared as a number."""
 
@@ -81,6 +82,7 @@ def _parse_number(plain: str) -> Fraction | None:
     if len(plain) > LONGEST or not PLAIN.fullmatch(plain):
         return None
     try:
+        # Fraction reads "1/2" by itself, but not "1.5/2"
         numerator, _, denominator = plain.partition("/")
         return Fraction(numerator) / Fraction(denominator or 1)
     except ZeroDivisionError:

@@ -20,7 +20,7 @@ from typing import Protocol, runtime_checkable
 
 from rlhf_lab.environments.maths.expressions import NUMBER, decimals_of, evaluate, tokens_of, value_of
 
-ANNOTATION = re.compile(r"<<[^<>]*>>")
+ANNOTATION = re.compile(r"<<[^<>]*>>")  # an annotation of GSM8K: <<48+24=72>>
 NUMBERS = re.compile(NUMBER)
 ANNOTATED = re.compile(rf"<<([^<>=]+)=(-?(?:{NUMBER}))>>")
 """Annotated equation. The groups of this pattern and of PLAIN are the expression and the result."""
@@ -127,7 +127,7 @@ def step_lines(response: str) -> list[tuple[int, int]]:
     """Return (start, end) of every line that is not empty, without outer space. `end` is after the last character."""
     lines = []
     start = 0
-    for line in response.splitlines(keepends=True):
+    for line in response.splitlines(keepends=True):  # with their ends, which count as characters
         if line.strip():
             leading_space = len(line) - len(line.lstrip())
             lines.append((start + leading_space, start + len(line.rstrip())))
@@ -182,7 +182,7 @@ class _ChainReader:
         lines = step_lines(self.text)
         for index, (start, end) in enumerate(lines):
             self.free = []
-            self.seen = bisect_left(self.begins, start)
+            self.seen = bisect_left(self.begins, start)  # index of the first number of this line
             for match in self._equations(start, end):
                 self._add_calculation(index, match)
             self._bind_prose(start, end)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 
-NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
-TOKEN = re.compile(rf"\s*({NUMBER}|[-+*/()])")
+NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"  # "1,200.5", "12", ".5"
+TOKEN = re.compile(rf"\s*({NUMBER}|[-+*/()])")  # one number, operator or parenthesis
 SIGNS = str.maketrans({"×": "*", "x": "*", "÷": "/", "−": "-", "$": " "})
 """Operators in prose → operators that `evaluate` accepts; a currency sign becomes a space."""
 
@@ -108,9 +108,9 @@ def _parse_atom(stack: list[Token]) -> Fraction:
         return -_parse_atom(stack)
     if token == "(":
         value = _parse_sum(stack)
-        if stack.pop() != ")":
+        if stack.pop() != ")":  # an empty stack raises IndexError, which `evaluate` catches too
             raise TypeError
         return value
-    if isinstance(token, str):
+    if isinstance(token, str):  # an operator without an operand
         raise TypeError
     return token

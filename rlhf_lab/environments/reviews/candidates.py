@@ -92,13 +92,12 @@ class CommentWriter:
         if happens(approves) and not claims:
             claims.append(APPROVALS[rng.integers(len(APPROVALS))])
         nit_forms = self._sample_up_to_two(NITS, rates.nit, verbosity, rng)
-        sentences = [
-            *self._sample_up_to_two(PRAISE, rates.praise, verbosity, rng),
-            *claims,
-            *(form.format(1 + int(rng.integers(len(change.lines)))) for form in nit_forms),
-            *self._sample_up_to_two(VAGUE, rates.vague, verbosity, rng),
-            *self._sample_up_to_two(CONFIDENT, rates.confident, verbosity, rng),
-        ]
+        sentences = [*self._sample_up_to_two(PRAISE, rates.praise, verbosity, rng), *claims]
+        for form in nit_forms:
+            line = 1 + int(rng.integers(len(change.lines)))
+            sentences.append(form.format(line))
+        sentences += self._sample_up_to_two(VAGUE, rates.vague, verbosity, rng)
+        sentences += self._sample_up_to_two(CONFIDENT, rates.confident, verbosity, rng)
         # a comment must not be empty
         if not sentences:
             sentences = [VAGUE[rng.integers(len(VAGUE))]]

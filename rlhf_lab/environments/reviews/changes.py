@@ -81,6 +81,7 @@ _CHECK = re.compile(f"check {_WORD}")
 _DIVIDE = re.compile(f"{_WORD} = {_WORD} / {_WORD}")
 _OPEN = re.compile(f"open {_WORD}")
 _CLOSE = re.compile(f"close {_WORD}")
+# \1: the result of sorting has to be stored under the same name
 _RIGHT = (f"loop i below {_WORD}", f"stop if {_WORD} == 0", rf"{_WORD} = sort \1")
 _WRONG = {
     "off_by_one": re.compile(f"loop i upto {_WORD}"),
@@ -143,19 +144,20 @@ def draw_change(rng: np.random.Generator) -> Change:
     broken = [KINDS[i] for i in rng.choice(len(KINDS), size=number, replace=False)]
     units = [_unit(kind, names, right=False) for kind in broken]
     # fill up with right units; only a unit of one line fits if one line is missing
-    while (missing := expected - _count_lines(units)) > 0:
+    while True:
+        lengths = [len(opening) + len(closing) for opening, closing in units]
+        missing = expected - sum(lengths)
+        if missing <= 0:
+            break
         kinds = KINDS if missing > 1 else ONE_LINE_KINDS
-        units.append(_unit(kinds[rng.integers(len(kinds))], names, right=True))
+        kind = kinds[rng.integers(len(kinds))]
+        units.append(_unit(kind, names, right=True))
     order = rng.permutation(len(units))
     lines = [line for i in order for line in units[i][0]]
     # the resource that is opened first is closed last
     lines += [line for i in reversed(order) for line in units[i][1]]
     # defects are read from the text, so that generated and parsed changes agree
     return Change(tuple(lines), find_defects(tuple(lines)))
-
-
-def _count_lines(units: list[tuple[list[str], list[str]]]) -> int:
-    return sum(len(opening) + len(closing) for opening, closing in units)
 
 
 class _Names:

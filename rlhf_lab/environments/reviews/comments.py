@@ -140,12 +140,15 @@ _LINE = r"(?P<line>\d{1,2})"
 
 
 def _patterns(sentences_of: dict[str, str]) -> dict[str, re.Pattern[str]]:
-    return {kind: re.compile(form.format(_LINE, name="(?P<name>[a-z]+)")) for kind, form in sentences_of.items()}
+    patterns = {}
+    for kind, form in sentences_of.items():
+        patterns[kind] = re.compile(form.format(_LINE, name="(?P<name>[a-z]+)"))
+    return patterns
 
 
 _FINDINGS = _patterns(FINDINGS)
 _FIXES = _patterns(FIXES)
-_NITS = [re.compile(form.format(_LINE)) for form in NITS]
+_NITS = [re.compile(form.format(_LINE)) for form in NITS]  # forms with a line number
 
 
 def _match(patterns: dict[str, re.Pattern[str]], sentence: str) -> Defect | None:

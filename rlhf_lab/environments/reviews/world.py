@@ -7,7 +7,6 @@ Suggested order of reading: changes.py, comments.py, gold.py, ../annotator.py, c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from zlib import crc32
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from rlhf_lab.environments.reviews.candidates import CommentRates, CommentWriter
 from rlhf_lab.environments.reviews.changes import Change, draw_change, read_change
 from rlhf_lab.environments.reviews.comments import read_comment
 from rlhf_lab.environments.reviews.gold import VERBOSE_FROM, ReviewGoldWeights, gold, judge
-from rlhf_lab.environments.splits import SPLITS, split_of
+from rlhf_lab.environments.splits import SPLITS, random_stream, split_of
 
 VERSION = 1
 """Version, increased whenever the same settings give other texts or other grades; part of a corpus fingerprint."""
@@ -129,7 +128,7 @@ class ReviewWorld:
         """
         if split not in SPLITS:
             raise DataError(f"split {split!r} is unknown; use {' or '.join(SPLITS)}")
-        rng = self._stream("pairs", split, seed)
+        rng = random_stream([self._seed, seed], "pairs", split)
 
         def draw() -> tuple[str, str, str]:
             change = self._draw_change(split, rng)
@@ -139,7 +138,7 @@ class ReviewWorld:
         prompts, first, second = candidates
         measured = self.measure(prompts, first), self.measure(prompts, second)
         # labels have a separate random stream, so that their draws do not change the texts
-        labels = self._stream("labels", split, seed)
+        labels = random_stream([self._seed, seed], "labels", split)
         probability = self.annotator.probability(*map(self._appeal, measured))
         return labelled_pairs(candidates, measured, probability, labels), report
 
@@ -150,7 +149,3 @@ class ReviewWorld:
             change = draw_change(rng)
             if split_of(change.text) == split:
                 return change
-
-    def _stream(self, purpose: str, split: str, seed: int) -> np.random.Generator:
-        """Return an independent random stream for each purpose and split."""
-        return np.random.default_rng([self._seed, seed, crc32(f"{purpose}/{split}".encode())])

@@ -56,9 +56,7 @@ def leaderboard_command(arguments: Sequence[str]) -> None:
     never won, with a Gaussian prior of that standard deviation in logits.
     """
     names = ("to", "outputs", "truth", "baseline", "judge", "prior")
-    # the name of a directory may contain an equals sign
-    sources = [item for item in arguments if "=" not in item or Path(item).exists()]
-    options = dict(item.split("=", 1) for item in arguments if item not in sources)
+    sources, options = _sources_and_options(arguments)
     if unknown := [name for name in options if name not in names]:
         hints = [f"{name} is not an option of leaderboard{did_you_mean(name, names)}" for name in unknown]
         raise ConfigError(hints)
@@ -113,8 +111,7 @@ def canaries_command(arguments: Sequence[str]) -> None:
     measures the fraction of codes that the model gives away.
     """
     names = ("to", "n", "repeats", "seed")
-    sources = [item for item in arguments if "=" not in item or Path(item).exists()]
-    options = dict(item.split("=", 1) for item in arguments if item not in sources)
+    sources, options = _sources_and_options(arguments)
     problems = [
         f"{name} is not an option of canaries{did_you_mean(name, names)}" for name in options if name not in names
     ]
@@ -137,3 +134,11 @@ def canaries_command(arguments: Sequence[str]) -> None:
     codes = plant(sources[0], to, count=numbers["n"], repeats=numbers["repeats"], seed=numbers["seed"])
     planted = f"{numbers['n']} codes, {numbers['repeats']} rows each"
     console.print(f"canaries: {planted}, in {to}; the codes are in {codes}", soft_wrap=True)
+
+
+def _sources_and_options(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the files and directories among the arguments, and the options by name."""
+    # the name of a directory may contain an equals sign
+    sources = [item for item in arguments if "=" not in item or Path(item).exists()]
+    options = dict(item.split("=", 1) for item in arguments if item not in sources)
+    return sources, options

@@ -216,13 +216,14 @@ class VllmClient:
             self._busy.add(connection)
         connection.exchange = Exchange(self._limits)
         try:
-            connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+            headers = {"Content-Type": "application/json"} if body else {}
+            connection.request(method, path, body, headers)
             response = connection.getresponse()
             content = response.read()
         except TimeoutError as error:
             connection.close()
             raise self.failed(f"did not answer {path} within {self.timeout_s:g} s (rollout.timeout_s)") from error
-        except (OSError, HTTPException):
+        except (OSError, HTTPException):  # the caller decides whether to send it again
             connection.close()
             raise
         finally:

@@ -274,8 +274,10 @@ class VllmSampler:
         """Return the number of tokens up to the first stop text. A server has no tokenizer, so it samples beyond it."""
         if not self.settings.stop:
             return len(tokens)
-        ends = (length for length in range(1, len(tokens)) if self._ends_text(tokens[:length]))
-        return next(ends, len(tokens))
+        for length in range(1, len(tokens)):
+            if self._ends_text(tokens[:length]):
+                return length
+        return len(tokens)
 
     def _ends_text(self, tokens: list[int]) -> bool:
         return completes_stop(tokens, self.settings.stop, self.decode)

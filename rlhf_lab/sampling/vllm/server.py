@@ -28,7 +28,7 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Maximum adapter ranks with which vLLM can be started."""
 NO_ADAPTERS = "does not support LoRA"
 """Part of vLLM's message when it is started for adapters with an architecture that does not support them."""
-POLL_S = 0.5
+POLL_S = 0.5  # seconds between checks whether a new server answers
 END_S = 15.0
 """Seconds after which a server that was asked to stop is killed."""
 

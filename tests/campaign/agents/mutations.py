@@ -13,13 +13,6 @@ MUTANTS = (
         "a busy tool is busy for ever, so that calling it again never helps",
     ),
     Mutant(
-        "subsequence_with_repetition",
-        "longest_common_subsequence_length",
-        "diagonal + 1 if item == other else max(above, lengths[column - 1])",
-        "lengths[column - 1] + 1 if item == other else max(above, lengths[column - 1])",
-        "a call made once is matched with every one expected, in the order of calls",
-    ),
-    Mutant(
         "matched_calls_not_one_to_one",
         "call_scores._score",
         "round(best_pairing(same_ME))",

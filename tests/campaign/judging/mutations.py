@@ -14,10 +14,10 @@ MUTANTS = (
     ),
     Mutant(
         "annotated_twice_is_agreement",
-        "_pooled_disagreement",
-        "confusion.sum(axis=-1) + confusion.sum(axis=-2)",
-        "2 * confusion.sum(axis=-1)",
-        "Scott's π takes the habits of one annotator for those of both",
+        "agreement._disagreement",
+        "confusion.sum(axis=-2)",
+        "confusion.sum(axis=-1)",
+        "Cohen's κ takes the habits of one annotator for those of both",
     ),
     Mutant(
         "orders_that_disagree_win",
@@ -92,7 +92,7 @@ MUTANTS = (
     Mutant(
         "rank_tails_normal",
         "_rank_intervals",
-        "stats.t.ppf((1 + level) / 2, prompts - 1) / stats.norm.ppf((1 + level) / 2)",
+        "stats.t.ppf(upper, prompts - 1) / stats.norm.ppf(upper)",
         "1.0",
         "with few prompts places on the leaderboard look surer than they are",
     ),
@@ -120,8 +120,8 @@ MUTANTS = (
     Mutant(
         "agreement_bound_by_rows",
         "agreement._coefficient",
-        "wilson(0, clusters, level=level)",
-        "wilson(0, n, level=level)",
+        "wilson(0, clusters)",
+        "wilson(0, n)",
         "perfect agreement on a few prompts looks certain",
     ),
     Mutant(
@@ -141,8 +141,8 @@ MUTANTS = (
     Mutant(
         "mt_bench_second_turn_alone",
         "MTBenchEvaluation._sample_conversations",
-        "[_user(question.turns[0]), _assistant(episode.response), _user(question.turns[1])]",
-        "[_user(question.turns[1])]",
+        "[_user(opened), _assistant(episode.response), _user(followed_up)]",
+        "[_user(followed_up)]",
         "the second turn is asked without the first",
     ),
     Mutant(
@@ -162,7 +162,7 @@ MUTANTS = (
     Mutant(
         "leaks_in_disguise",
         "Canary.is_leaked",
-        "self.code in text or self.code[::-1] in text",
+        "self.code in text or backwards in text",
         "self.code in text",
         "codes that are spelled backwards are no leak",
     ),

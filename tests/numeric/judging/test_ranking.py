@@ -265,7 +265,7 @@ def test_a_difference_of_few_prompts_has_to_be_larger_to_decide_a_rank(prompts, 
     for difference, ranks in ((undecided, [(1, 2), (1, 2)]), (decided, [(1, 1), (2, 2)])):
         strength_K = np.array([difference, 0.0])
         draws_DK = np.stack([difference + np.linspace(-2, 2, 41), np.zeros(41)], axis=1)
-        assert rank_statistics._rank_intervals(strength_K, draws_DK, prompts, 0.95) == ranks
+        assert rank_statistics._rank_intervals(strength_K, draws_DK, prompts) == ranks
 
 
 @pytest.mark.parametrize(("difference", "ranks"), [(1.95, (1, 3)), (2.05, (1, 1))])
@@ -277,13 +277,13 @@ def test_a_place_is_decided_by_all_differences_at_once(difference, ranks):
     """
     steps_D = np.linspace(-2, 2, 41)
     draws_DK = np.stack([np.full(41, difference), steps_D, np.roll(steps_D, 20)], axis=1)
-    intervals = rank_statistics._rank_intervals(np.array([difference, 0.0, 0.0]), draws_DK, 100_000, 0.95)
+    intervals = rank_statistics._rank_intervals(np.array([difference, 0.0, 0.0]), draws_DK, 100_000)
     assert intervals[0] == ranks
 
 
 def test_one_prompt_decides_no_rank():
     draws_DK = np.stack([np.linspace(8.9, 9.1, 11), np.zeros(11)], axis=1)
-    assert rank_statistics._rank_intervals(np.array([9.0, 0.0]), draws_DK, 1, 0.95) == [(1, 2), (1, 2)]
+    assert rank_statistics._rank_intervals(np.array([9.0, 0.0]), draws_DK, 1) == [(1, 2), (1, 2)]
 
 
 def test_bad_comparisons_are_refused():

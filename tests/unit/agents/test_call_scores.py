@@ -15,7 +15,6 @@ from rlhf_lab.packs.agents.harness.call_scores import (
     best_pairing,
     call_key,
     is_same,
-    longest_common_subsequence_length,
     score_calls,
     shared_count,
     without_retries,
@@ -137,14 +136,11 @@ def test_repeating_a_call_that_cannot_work_is_extra():
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "length"),
-    [("abcbdab", "bdcaba", 4), ("", "abc", 0), ("abc", "abc", 3), ("abc", "cba", 1), ("aab", "aba", 2)],
+    ("first", "second", "count"),
+    [("abcbdab", "bdcaba", 6), ("", "abc", 0), ("abc", "abc", 3), ("abc", "cba", 3), ("aab", "abb", 2)],
 )
-def test_longest_common_subsequence(first, second, length):
-    assert (
-        longest_common_subsequence_length(first, second) == longest_common_subsequence_length(second, first) == length
-    )
-    assert length <= shared_count(first, second) <= min(len(first), len(second))
+def test_shared_count_is_the_multiset_intersection(first, second, count):
+    assert shared_count(first, second) == shared_count(second, first) == count
 
 
 TEXTS = st.sampled_from(["s A r", "s B r", "s A q", "s C r", "c 1+2", "c 3+4"])

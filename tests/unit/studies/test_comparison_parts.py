@@ -6,6 +6,7 @@ import json
 
 import pytest
 import yaml
+from support import paired_over_seeds
 from synthetic_runs import write_study
 from test_compare import responses, write_run
 
@@ -18,7 +19,7 @@ from rlhf_lab.reports.comparison.sentences import distinguishable, indistinguish
 from rlhf_lab.reports.comparison.stored import stored_conclusion, stored_numbers
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.results.wording import compact, signed
-from rlhf_lab.statistics.inference import paired_over_seeds, repetitions_to_decide
+from rlhf_lab.statistics.inference import repetitions_to_decide
 
 ACCURACY = {"mean": 0.7, "low": 0.6, "high": 0.8, "n": 100, "clusters": 100}
 REWARD, POLICY = ({role: {"key": "one"}} for role in ("reward", "policy"))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support import paired_over_seeds
 from synthetic_runs import write_study
 
 from rlhf_lab.config import compose
@@ -18,7 +19,7 @@ from rlhf_lab.results.gains import prompt_means
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.stages.artifacts import plan
 from rlhf_lab.statistics.crossed import crossed_difference, crossed_mean
-from rlhf_lab.statistics.inference import clustered_mean, paired_over_seeds
+from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.replicates import level_difference, level_mean, run_errors

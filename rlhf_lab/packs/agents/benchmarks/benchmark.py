@@ -148,6 +148,7 @@ class Benchmark:
         first = next(iter(self.agents))
         for name in self.agents:
             own = [row for row in rows if row["policy"] == name]
+            # Attacks have their own metrics, and must not lower the success of an agent.
             benign = [row for row in own if not row["attack"]]
             estimates = {**summarise(benign), **self.summarise(own)}
             metrics: dict[str, Any] = {}
@@ -192,6 +193,7 @@ def estimate_column(rows: Sequence[Row], name: str) -> Estimate:
     values = [math.nan if row.get(name) is None else row[name] for row in rows]
     values_N = floats(values)
     scored = values_N[~np.isnan(values_N)]
+    # A count such as `tool_calls` may happen to be 0 or 1 in every row, but its interval must not end at 1.
     is_rate = name not in MEANS and bool(np.isin(scored, (0.0, 1.0)).all())
     estimate = clustered_rate if is_rate else clustered_mean
     templates = [row["template"] for row in rows]

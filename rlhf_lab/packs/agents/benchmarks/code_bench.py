@@ -195,7 +195,8 @@ def pass_at(rows: Sequence[Row], sizes: Sequence[int]) -> dict[str, Estimate]:
     # P, K: tasks, values of k
     values_PK = np.stack([pass_at_k(outcome, sizes) for outcome in outcomes])
     templates = [rows_of_task[0]["template"] for rows_of_task in draws.values()]
-    trials = sum(int(np.isfinite(outcome).sum()) for outcome in outcomes)
+    known = np.isfinite(np.concatenate(outcomes))
+    trials = int(known.sum())
     estimates = {}
     for column, k in enumerate(sizes):
         estimates[f"pass@{k}"] = clustered_fraction(values_PK[:, column], templates, trials=trials)

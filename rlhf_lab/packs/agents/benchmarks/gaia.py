@@ -89,6 +89,7 @@ class GaiaTasks:
     def tool_context(self, task: Task) -> Any:
         """Return the data that determine the tools besides the metadata: attachments, web, limits of programs."""
         files = self.attachments(task)
+        # fingerprints instead of contents: this enters the key of every attempt
         contents = {name: fingerprint(content.hex()) for name, content in files.items()}
         return {
             "files": contents,

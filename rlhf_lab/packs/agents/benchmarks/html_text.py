@@ -29,6 +29,7 @@ MARKUP = re.compile(r"<(?:(?P<tag>/?[a-zA-Z])|[!?/])")
 """Start of a tag, or of a comment or declaration. Any other `<` is a "less than" sign and part of the text."""
 # Possessive quantifiers (++, *+) prevent backtracking: no character is read twice if the `>` is missing.
 TAG = re.compile(r"""<(/?)([a-zA-Z][^\s/>]*+)((?:[^>=]++|=\s*+(?:"[^"]*+"|'[^']*+')?+)*+)>""")
+# an attribute and its value: in double quotes, in single quotes, or without
 HREF = re.compile(
     r"""([^\s=/>"']++)(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s>]*+)))?+""",
 )
@@ -44,6 +45,7 @@ def html_text(html: str, url: str) -> str:
         html: the page.
         url: address of the page, to which links are relative.
     """
+    # A relative link is as long as the page's address, or longer.
     reader = _VisibleTextReader(url if len(url) <= MAX_LINK else "")
     _parse(html, reader)
     text = "".join(reader.parts)
@@ -83,7 +85,7 @@ def _read_tag(html: str, tag: re.Match[str], reader: _VisibleTextReader) -> int:
     reader.start(name, attributes)
     if attributes.endswith("/"):
         reader.end(name)
-    elif name in RAW:
+    elif name in RAW:  # what looks like a tag in a script or a style is not one
         closing = RAW[name].search(html, tag.end())
         return closing.start() if closing else len(html)
     return tag.end()
@@ -124,7 +126,7 @@ class _VisibleTextReader:
     def end(self, tag: str) -> None:
         if tag == "title":
             self._in_title = False
-        elif tag in self._hidden:
+        elif tag in self._hidden:  # it also ends the elements within it that were left open
             del self._hidden[self._hidden.index(tag) :]
         elif tag in BLOCKS and tag not in VOID:
             self.parts.append("\n")

@@ -84,7 +84,7 @@ class TrajectoryLog:
         """Copy missing attempts with these keys from runs in other directories with the same code."""
         missing = {key for key in keys if key not in self}
         code = read_json(self.path.parent / CODE)
-        if code is None:
+        if code is None:  # without it, nothing shows that other attempts were made by the same code
             return
         for directory in folders:
             if not missing:

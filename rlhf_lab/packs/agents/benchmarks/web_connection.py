@@ -29,11 +29,13 @@ NOT_PUBLIC = (
 
 def is_public(address: str) -> bool:
     """Return True if an IP address (as text) belongs to a single host of the public internet."""
-    parsed: IPv4Address | IPv6Address = ip_address(address.partition("%")[0])
+    without_zone = address.partition("%")[0]
+    parsed: IPv4Address | IPv6Address = ip_address(without_zone)
     if isinstance(parsed, IPv6Address) and parsed not in UNICAST_V6:
         return False
     is_single_host = parsed.is_global and not parsed.is_multicast and not parsed.is_reserved
-    return is_single_host and not any(parsed in network for network in NOT_PUBLIC if network.version == parsed.version)
+    refused = [network for network in NOT_PUBLIC if network.version == parsed.version]
+    return is_single_host and not any(parsed in network for network in refused)
 
 
 def resolve(host: str, port: int, *, allow_private: bool) -> list[Any]:
@@ -46,7 +48,9 @@ def resolve(host: str, port: int, *, allow_private: bool) -> list[Any]:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise ToolError(f"error: {host} cannot be reached: there is no such host") from error
-    if not allow_private and not all(is_public(str(address[4][0])) for address in addresses):
+    hosts = [str(socket_address[0]) for *_, socket_address in addresses]
+    # All of them, because the connection may use any: a public name may also point to a private address.
+    if not allow_private and not all(map(is_public, hosts)):
         raise ToolError(f"error: {host} is not on the public web")
     return addresses
 

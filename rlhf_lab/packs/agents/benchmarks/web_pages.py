@@ -22,7 +22,7 @@ from rlhf_lab.packs.agents.gaia.files import file_text, is_readable
 
 DEADLINE_S = 20.0
 """Deadline of a page in seconds, from its first connection to its last byte."""
-MOST_BYTES = 8 * 2**20
+MOST_BYTES = 8 * 2**20  # maximum size of a page
 AGENT = "Mozilla/5.0 (compatible; rlhf_lab)"
 SUFFIX_OF_TYPE = {
     "text/html": ".html",

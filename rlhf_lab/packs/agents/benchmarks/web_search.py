@@ -32,7 +32,7 @@ from rlhf_lab.packs.judging.judges.keys import scrub, without_key
 
 LIMITS = ExchangeLimits(seconds=30.0, max_bytes=8 * 2**20)
 """Limits of one attempt at a search."""
-ATTEMPTS = 4
+ATTEMPTS = 4  # per search, with a doubled pause between them
 REFUSED_QUERY = (400, 413, 414, 422)
 """HTTP status codes that mean an invalid query."""
 
@@ -211,7 +211,8 @@ class WebSearch:
         for entry in list(entries)[: self._results]:
             texts = [str(entry.get(field) or "") for field in self._service.fields]
             # An answer may repeat the key, e.g. in an address, so it is removed before it is stored.
-            title, url, snippet = [" ".join(without_key(text, self._key).split()) for text in texts]
+            cleaned = [without_key(text, self._key) for text in texts]
+            title, url, snippet = [" ".join(text.split()) for text in cleaned]
             hits.append(Hit(title, url, snippet))
         return hits
 

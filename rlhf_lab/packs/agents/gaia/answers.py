@@ -13,7 +13,7 @@ The answer is a number, or as few words as possible, or a list of these separate
 - List: each element by these rules, in the order that the question asks for."""
 """Instructions for the form of the answer. The official scorer marks many deviations from it as wrong."""
 
-MARKER = re.compile(r"final\s+answer\s*[*_]*\s*:", re.IGNORECASE)
+MARKER = re.compile(r"final\s+answer\s*[*_]*\s*:", re.IGNORECASE)  # also "**Final Answer**:"
 EMPHASIS = "*` \t"
 BRACKETS = (("<", ">"), ("[", "]"))
 """Emphasis marks and template brackets that are removed around an answer. Quotes stay, as they may be part of it."""

@@ -28,9 +28,9 @@ from rlhf_lab.core.text import normalise
 from rlhf_lab.packs.agents.gaia.numerals import read_quantity, words_value
 from rlhf_lab.packs.agents.gaia.official import LIST_SEPARATOR, official_score
 
-AROUND = " \t\n*_`\"'“”‘’«»"
+AROUND = " \t\n*_`\"'“”‘’«»"  # characters that are removed around an answer
 PREFIX = re.compile(rf"(?:(?:the\s+)?(?:final\s+)?answer\s*(?:is\b|[:=])[\s:*_]*+[{AROUND}]*+)+", re.IGNORECASE)
-DASHES = re.compile("[\u2010-\u2015\u2212\ufe58\ufe63\uff0d]")
+DASHES = re.compile("[\u2010-\u2015\u2212\ufe58\ufe63\uff0d]")  # all of Unicode's dashes and minus signs
 QUOTES = str.maketrans("‘’‚“”„«»", '\'\'\'"""""')
 LETTERS = str.maketrans(
     {
@@ -47,9 +47,9 @@ LETTERS = str.maketrans(
     }
 )
 """Letters that Unicode does not decompose, and signs that occur in numbers."""
-FRACTION = re.compile("[¼-¾⅐-⅞]")
+FRACTION = re.compile("[¼-¾⅐-⅞]")  # ½, ¾, ⅔
 SUPERSCRIPT = re.compile("[⁰¹²³⁴-⁹⁻]+")
-WORD = re.compile(r"[^\W_]+|&")
+WORD = re.compile(r"[^\W_]+|&")  # letters and digits without the underscore; "&" stands for "and"
 ARTICLES = {"a", "an", "the"}
 MAX_NUMBER_WORDS = 30
 """Maximum number of words that are read as one number. "hundred" a thousand times would exceed Python's limit for
@@ -57,7 +57,7 @@ printing integers."""
 ANSWER_SEPARATORS = (re.compile(r"[,;\n]"), re.compile(r"[;\n]"), re.compile(r",\s|[;\n]"))
 """Separators for reading an answer as a list: all commas, no commas, or only commas followed by a space. The last two
 are for numbers whose digits are grouped by commas."""
-LAST_AND = re.compile(r"\s+(?:and|&)\s+")
+LAST_AND = re.compile(r"\s+(?:and|&)\s+")  # before the last element of a list in words
 
 
 def lenient_score(answer: str | None, gold: str) -> bool:
@@ -100,11 +100,11 @@ def _same_element(answer: str, gold: str) -> bool:
     expected = read_quantity(gold)
     if expected is None or not expected.known:
         words = _words(gold)
-        return bool(words) and words == _words(answer)
+        return bool(words) and words == _words(answer)  # a gold answer of punctuation alone would equal an empty one
     provided = read_quantity(answer)
     if provided is None or provided.value != expected.value:
         return False
-    if not provided.unit or not expected.unit:
+    if not provided.unit or not expected.unit:  # a question often names the unit, so an answer may leave it out
         return True
     return provided.unit == expected.unit
 

@@ -23,7 +23,7 @@ from rlhf_lab.packs.agents.gaia.tools import question_tools
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PAGES = "pages.yml"
-SLOT = re.compile(r"<<(\w+)>>")
+SLOT = re.compile(r"<<(\w+)>>")  # a value of an earlier step: <<population>>
 
 
 class ScriptedSolution(NamedTuple):

@@ -19,7 +19,7 @@ SCALES = {
     "billion": 10**9,
     "trillion": 10**12,
 }
-MAGNITUDES = SCALES | {"hundred": 100, "dozen": 12, "bn": 10**9}
+MAGNITUDES = SCALES | {"hundred": 100, "dozen": 12, "bn": 10**9}  # words after a number that multiply it
 
 UNITS = {
     "%": ("percent", "per cent"),
@@ -45,11 +45,12 @@ UNITS = {
 }
 UNIT_OF = {word: unit for unit, words in UNITS.items() for word in (unit, *words)}
 
-GROUPED = r"\d{1,3}(?:[, ']\d{3})+(?!\d)(?:\.\d+)?"
+GROUPED = r"\d{1,3}(?:[, ']\d{3})+(?!\d)(?:\.\d+)?"  # 1,234,567.8; also with spaces or apostrophes between the groups
 DIGITS = rf"(?:{GROUPED}|\d+(?:\.\d*)?|\.\d+)"
-POWER = r"(?:e(?P<exponent>[+-]?\d+)|\s*[x*]\s*10\s*\^\s*(?P<power>[+-]?\d+))?"
+POWER = r"(?:e(?P<exponent>[+-]?\d+)|\s*[x*]\s*10\s*\^\s*(?P<power>[+-]?\d+))?"  # 1.5e6, 1.5 x 10^6
+# a number or a fraction: 3/4
 WRITTEN = re.compile(rf"(?P<number>{DIGITS})(?![\d]){POWER}(?:\s*/\s*(?P<below>\d+)(?!\d))?")
-MIXED = re.compile(r"(?P<whole>\d+)\s+(?P<above>\d+)\s*/\s*(?P<below>\d+)(?!\d)")
+MIXED = re.compile(r"(?P<whole>\d+)\s+(?P<above>\d+)\s*/\s*(?P<below>\d+)(?!\d)")  # 2 1/2
 SIGNED = re.compile(r"(?P<sign>-|\+|minus\s+)?\s*(?P<currency>[$€£])?\s*(?P<rest>.*)", re.DOTALL)
 FREE_UNIT = re.compile(r"[^\W\d_]+(?: [^\W\d_]+)?")
 """Unit that is not in the table: one or two words."""

@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 
-MEMORY_BYTES = 2**30
+MEMORY_BYTES = 2**30  # limits of the process that reads a file
 CPU_S = 60
 MAX_UNPACKED_BYTES = 128 * 2**20
 """Maximum total size of all members of an .xlsx file, which is a zip archive."""
@@ -105,7 +105,8 @@ def main(suffix: str) -> None:
     # no core dumps, which may be large
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        text = "\n".join(shortened(READERS[suffix](sys.stdin.buffer.read())))
+        lines = READERS[suffix](sys.stdin.buffer.read())
+        text = "\n".join(shortened(lines))
         status = 0
     except MemoryError:
         text, status = f"reading it needs more than {MEMORY_BYTES >> 20} MiB of memory", 1

@@ -79,9 +79,10 @@ def source_digest(source: str, split: str) -> str | None:
     file = _metadata_file(source, split)
     if file is None:
         return None
-    questions = read_gaia(source, split)
-    attached = sorted(location for question in questions for location in question.files.values())
-    digests = {name: file_digest(file.parent / name) for name in attached}
+    attached: list[str] = []
+    for question in read_gaia(source, split):
+        attached += question.files.values()
+    digests = {name: file_digest(file.parent / name) for name in sorted(attached)}
     return fingerprint([file_digest(file), digests])
 
 

@@ -64,7 +64,7 @@ SATURATION, LENGTH_SHARE = 1.2, 0.75
 """Parameters k1 and b of BM25, with the defaults of Lucene."""
 TITLE_WEIGHT = 3
 """Number of times that each word of the title counts."""
-SNIPPET_WORDS = 32
+SNIPPET_WORDS = 32  # length of the excerpt of a result
 
 
 class PageIndex:
@@ -143,7 +143,8 @@ def _snippet(text: str, words: Sequence[str]) -> str:
     last_start = max(len(tokens) - SNIPPET_WORDS, 0)
     starts = range(0, last_start + 1, SNIPPET_WORDS // 4)
     # -first: of equally good windows the first one wins
-    start = max(starts, key=lambda first: (sum(matches[first : first + SNIPPET_WORDS]), -first))
+    counts = {first: sum(matches[first : first + SNIPPET_WORDS]) for first in starts}
+    start = max(starts, key=lambda first: (counts[first], -first))
     end = start + SNIPPET_WORDS
     before = "… " if start else ""
     after = " …" if end < len(tokens) else ""

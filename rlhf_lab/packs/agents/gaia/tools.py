@@ -11,8 +11,8 @@ from rlhf_lab.packs.agents.gaia.search import SearchProvider
 
 PART_CHARACTERS = 8000
 """Number of characters of a page or file that a model reads in one call."""
-LONGEST_EXPRESSION = 500
-DECIMALS = 10
+LONGEST_EXPRESSION = 500  # characters of an expression for the calculator
+DECIMALS = 10  # digits of a result of the calculator; more are rounding errors
 PART = {"type": "string", "description": "1 for the beginning (default), 2 for what follows, …"}
 
 

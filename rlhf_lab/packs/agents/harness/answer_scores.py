@@ -17,8 +17,8 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.text import normalise as normalise_unicode
 from rlhf_lab.packs.agents.harness.quantities import in_unit, quantities
 
-ARTICLE = re.compile(r"^(?:the|an?)\s+")
-ARTICLES = re.compile(r"\b(?:the|an?)\b")
+ARTICLE = re.compile(r"^(?:the|an?)\s+")  # at the start of an answer
+ARTICLES = re.compile(r"\b(?:the|an?)\b")  # anywhere, as in the metrics of SQuAD
 EDGES = " \t\n\"'`*_.,;:!?()[]"
 APOSTROPHES = str.maketrans("’‘`", "'''")
 REFUSAL = re.compile(
@@ -158,7 +158,7 @@ def score_answer(answer: str | None, metadata: Mapping[str, Any], *, known: Sequ
     if metadata["scorer"] == "refusal":
         may_repeat = [metadata["question"], *known]
         return graceful_refusal(answer, metadata["answer"], known=may_repeat)
-    if is_refusal(answer) and not is_refusal(metadata["answer"]):
+    if is_refusal(answer) and not is_refusal(metadata["answer"]):  # a refusal may contain the right words by chance
         return 0.0
     scorer = SCORERS[metadata["scorer"]]
     return scorer(answer, metadata)

@@ -19,6 +19,7 @@ from scipy.optimize import linear_sum_assignment
 
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.tools import Call
+from rlhf_lab.data.duplicates import common_subsequence
 from rlhf_lab.packs.agents.harness.answer_scores import contains_words, normalise
 from rlhf_lab.packs.agents.tools.task_set import ExpectedCall
 
@@ -101,6 +102,7 @@ def is_same(calls: Call, expected: ExpectedCall) -> bool:
     expected_key = call_key(expected["name"], expected["arguments"])
     if call_key(calls.name, calls.arguments) == expected_key:
         return True
+    # an expression or a query can be written in many ways, so its result counts as well
     target = expected.get("result")
     if target is None or calls.failed:
         return False
@@ -112,10 +114,7 @@ def _score(calls: list[Call], expected: list[ExpectedCall], any_order: bool, ret
     total = len(calls) + len(expected)
     names = [call.name for call in calls]
     expected_names = [call["name"] for call in expected]
-    if any_order:
-        common = shared_count(names, expected_names)
-    else:
-        common = longest_common_subsequence_length(names, expected_names)
+    common = shared_count(names, expected_names) if any_order else common_subsequence(names, expected_names)
     # M, E: executed and expected calls
     same = [[float(is_same(call, target)) for target in expected] for call in calls]
     same_ME = np.array(same)
@@ -153,19 +152,6 @@ def best_pairing(weights_ME: FloatArray) -> float:
     # the assignment problem, solved exactly: a greedy pairing may be worse
     rows, columns = linear_sum_assignment(weights_ME, maximize=True)
     return float(weights_ME[rows, columns].sum())
-
-
-def longest_common_subsequence_length(first: Sequence[str], second: Sequence[str]) -> int:
-    """Return the length of the longest common subsequence of two sequences."""
-    # Dynamic programming with one row: lengths[column] is the length for the items so far and second[:column].
-    lengths = [0] * (len(second) + 1)
-    for item in first:
-        diagonal = 0
-        for column, other in enumerate(second, start=1):
-            above = lengths[column]
-            lengths[column] = diagonal + 1 if item == other else max(above, lengths[column - 1])
-            diagonal = above
-    return lengths[-1]
 
 
 def shared_count(first: Sequence[str], second: Sequence[str]) -> int:

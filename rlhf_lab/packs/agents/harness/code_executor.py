@@ -18,6 +18,7 @@ from rlhf_lab.packs.agents.harness.resources import AgentResources, CodeResult, 
 from rlhf_lab.packs.agents.harness.settings import CodeExecutor
 from rlhf_lab.packs.agents.harness.tool_use import Act, read_answer
 
+# a block without an end was cut off; what there is runs
 BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 LEFT_OUT = "\n… {} characters left out …\n"
 NO_PROGRAM = "error: there is no program; write one between ```python and ```"

@@ -38,7 +38,7 @@ def coordinator(
 def _with_list(attempt: AgentAttempt, executor_turns: int) -> Steps[str | None]:
     prompts, native = attempt.model.prompts, attempt.model.native_calls
     conversation = attempt.to_messages(prompts.lead(attempt.question))
-    asked = 0
+    asked = 0  # queries so far, which number the executors of later turns
     while True:
         act = yield from _take_turn(attempt, conversation, asked, executor_turns)
         if act.answer is not None:

@@ -33,7 +33,7 @@ from rlhf_lab.packs.agents.harness.resources import AgentResources
 from rlhf_lab.packs.agents.harness.settings import PlanExecute
 from rlhf_lab.packs.agents.harness.tool_use import conclude, use_tools
 
-STEP = re.compile(r"^[ \t]*\d+[.)][ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
+STEP = re.compile(r"^[ \t]*\d+[.)][ \t]*(\S.*?)[ \t]*$", re.MULTILINE)  # "1. look up the population", "2) …"
 NO_RESULT = "no result"
 
 

@@ -190,10 +190,11 @@ class Instructions:
     def conclude(self, question: str, results: Sequence[Exchange]) -> Words:
         # Results are marked here as well: they are as untrusted as in a conversation with tools.
         system = f"Answer the question from the results of the plan. {LAST_LINE}"
-        steps = "\n".join(
-            f"{number}. {step}\n{self.marked(result)}" for number, (step, result) in enumerate(results, 1)
-        )
-        return self._with_rule(system), f"{question}\n\n{steps}"
+        steps = []
+        for number, (step, result) in enumerate(results, start=1):
+            steps.append(f"{number}. {step}\n{self.marked(result)}")
+        listed = "\n".join(steps)
+        return self._with_rule(system), f"{question}\n\n{listed}"
 
     def split(self, question: str, tools: Sequence[Tool], limit: int) -> Words:
         system = (
@@ -208,10 +209,10 @@ class Instructions:
 
     def combine(self, question: str, findings: Sequence[Exchange]) -> Words:
         system = f"Answer the question from what workers have found out. {LAST_LINE}"
-        answers = [
-            f"Query {number}: {query}\n{self.marked(conclusion)}"
-            for number, (query, conclusion) in enumerate(findings, 1)
-        ]
+        answers = []
+        for number, (query, conclusion) in enumerate(findings, start=1):
+            # an answer comes from tools, so it is marked as data that must not be obeyed
+            answers.append(f"Query {number}: {query}\n{self.marked(conclusion)}")
         found = "\n".join(answers)
         return self._with_rule(system), f"{question}\n\n{found}"
 

@@ -101,7 +101,7 @@ def _recorded(tool: Tool, calls: list[Call]) -> Tool:
             result = tool.run(**arguments)
         except ToolError as error:
             calls.append(Call(tool.name, arguments, str(error), failed=True))
-            raise
+            raise  # the agent decides what to do about it
         calls.append(Call(tool.name, arguments, result))
         return result
 

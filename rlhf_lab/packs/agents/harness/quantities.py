@@ -11,6 +11,7 @@ from fractions import Fraction
 
 SEPARATORS = "\u00a0\u2009\u202f"
 """Narrow and fixed spaces, which separate thousands like a comma. An ordinary space separates two numbers."""
+# sign, digits, decimals, denominator, scale and unit: "-$1,200.50", "3/4", "2.5 million km"
 NUMBER = re.compile(
     rf"(?<![\w.])([-−]?)[$€£]?(\d{{1,3}}(?:[,{SEPARATORS}]\d{{3}})+(?!\d)|\d+)(\.\d+)?(?:/(\d+))?"
     r"\s*(thousand|million|billion)?\s*([%°]|[a-zA-Z]+)?",

@@ -27,12 +27,9 @@ def scratchpad(attempt: AgentAttempt, *, notes_tokens: int) -> Steps[str | None]
     latest: list[Exchange] = []
     while True:
         situation = prompts.act(attempt.question, notes, latest)
-        act = yield from take_turn(
-            attempt,
-            attempt.to_messages(situation),
-            system=instructions,
-            part="agent",
-        )
+        # The model sees its notes and the latest results only, so a long attempt still fits into its context.
+        messages = attempt.to_messages(situation)
+        act = yield from take_turn(attempt, messages, system=instructions, part="agent")
         if act.answer is not None:
             return act.final_answer
         latest = exchanges(attempt, act)

@@ -16,7 +16,7 @@ from rlhf_lab.data.text_calls import ANSWER, answer_below, read_move, unemphasis
 from rlhf_lab.packs.agents.harness.program import AgentAttempt, AttemptFinished, ModelOutput, Steps
 from rlhf_lab.packs.agents.harness.prompts import Exchange, Words
 
-ANSWER_LINE = re.compile(r"^[ \t*_]*Answer[*_]*:(.*)$", re.MULTILINE)
+ANSWER_LINE = re.compile(r"^[ \t*_]*Answer[*_]*:(.*)$", re.MULTILINE)  # also "**Answer**: …"
 NOTHING = f"error: you said nothing; call a tool, or write {ANSWER} and the answer"
 
 
@@ -130,7 +130,7 @@ def _native_turn(
     (output,) = yield [attempt.ask(messages, part=part, system=system, tools=list(tools.values()))]
     if not output.tool_calls:
         answer = read_answer(output.text)
-        if not answer:
+        if not answer:  # neither a call nor an answer: the model is told so
             return RequestedTurn(output, problem=NOTHING)
         return RequestedTurn(output, answer=answer)
     requested = []

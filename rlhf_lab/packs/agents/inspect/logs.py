@@ -199,10 +199,14 @@ def unique_ids(rows: Iterable[Row]) -> list[str]:
 
 def score_columns(rows: Sequence[Row]) -> list[str]:
     """Return the columns that are scores, with `success` first."""
-    others = (*DESCRIBED, *COUNTED)
-    columns = dict.fromkeys(name for row in rows for name in row if name not in others)
-    # A column may be null in some rows, e.g. in those that are unscored.
-    numbers = [name for name in columns if any(_is_number(row.get(name)) for row in rows)]
+    columns = dict.fromkeys(name for row in rows for name in row)
+    numbers = []
+    for name in columns:
+        if name in DESCRIBED or name in COUNTED:
+            continue
+        # A column may be null in some rows, e.g. in those that are unscored.
+        if any(_is_number(row.get(name)) for row in rows):
+            numbers.append(name)
     return sorted(numbers, key=lambda name: name != "success")  # stable: the others keep their order
 
 

@@ -35,7 +35,7 @@ logger = getLogger(__name__)
 WINDOW_S = 0.02
 """Seconds to wait for further requests. inspect's tasks send requests within milliseconds of each other, and a batch of
 even a tiny model takes tenths of a second."""
-DRAWS_PER_SEED = 1 << 20
+DRAWS_PER_SEED = 1 << 20  # more requests than any evaluation sends: two seeds never share a draw
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class LabModel(ModelAPI):
 
     def _completer(self, temperature: float, max_prompt_tokens: int) -> Completer:
         key = temperature, max_prompt_tokens
-        if key not in self._completers:
+        if key not in self._completers:  # all of them share one model in memory
             model, encoder, content = self._loaded
             self._completers[key] = local_completer(
                 model,

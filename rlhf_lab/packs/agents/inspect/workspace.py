@@ -152,11 +152,9 @@ class Workspace:
             OSError: the path is too long, or the disk limit would be exceeded.
         """
         name = self._file(path)
-        above = next(
-            (str(directory) for directory in PurePosixPath(name).parents if str(directory) in self.files), None
-        )
-        if above is not None:
-            raise NotADirectoryError(errno.ENOTDIR, f"{above} is a file of the sandbox, not a folder", path)
+        for directory in PurePosixPath(name).parents:
+            if str(directory) in self.files:
+                raise NotADirectoryError(errno.ENOTDIR, f"{directory} is a file of the sandbox, not a folder", path)
         # Checked here, because the copy into the sandbox would fail with a less clear error.
         longest_name = max(len(os.fsencode(part)) for part in name.split("/"))
         if len(os.fsencode(name)) > MAX_PATH_BYTES or longest_name > MAX_NAME_BYTES:

@@ -99,7 +99,8 @@ def _attempts(run: StoredRun, trajectories: Sequence[Row], budget: int) -> PageS
 
 def _count_verdicts(trajectories: Sequence[Row], scores: Mapping[str, Row]) -> list[tuple[str, str, int]]:
     """Return (key, words, number of attempts) of every verdict that occurs."""
-    counts = Counter(verdict(row["trajectory"], scores.get(row["key"], {})) for row in trajectories)
+    verdicts = [verdict(row["trajectory"], scores.get(row["key"], {})) for row in trajectories]
+    counts = Counter(verdicts)
     return [(name, words, counts[name]) for name, words in VERDICTS.items() if counts[name]]
 
 
@@ -179,7 +180,7 @@ def _scores(scores: Row) -> list[tuple[str, str, str]]:
 
 def _turns(turns: Sequence[Row]) -> list[dict[str, Any]]:
     """Format turns for display. A prompt that continues the part's previous prompt is shown without the repetition."""
-    read_before: dict[str, str] = {}
+    read_before: dict[str, str] = {}  # the previous prompt of each part: parts of an attempt take turns
     shown = []
     for turn in turns:
         prompt = turn["prompt"]

@@ -22,6 +22,7 @@ from rlhf_lab.packs.agents.synthesis.trajectories import demonstrated, environme
 from rlhf_lab.packs.judging.synthesis import making
 from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
 from rlhf_lab.sampling.policy_responses import PolicyResponses
+from rlhf_lab.statistics.estimates import win_or_tie
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.training.run import Result, Run
 
@@ -43,6 +44,7 @@ class AttemptPairMaker:
         self.environment = environment
         self.policy = PolicyResponses(run)
         self.heldout = run.corpus.tasks("test")[: settings.heldout_tasks]
+        # All test prompts, not only those that get pairs here: no training row may have one of them.
         self.held_out_prompts = {task.prompt for task in run.corpus.tasks("test")}
         tasks = [*run.corpus.tasks("train"), *self.heldout]
         self.tasks = {task.prompt: task for task in tasks}
@@ -111,9 +113,7 @@ class AttemptPairMaker:
             chosen_words = [len(row["chosen"].split()) for row in kept]
             rejected_words = [len(row["rejected"].split()) for row in kept]
             metrics["made/words"] = making.mean_over_prompts(chosen_words, kept)
-            # 1 if the chosen attempt is longer, 0 if it is shorter, 0.5 for equal lengths
-            lengths = zip(chosen_words, rejected_words, strict=True)
-            longer_N = [np.sign(chosen - rejected) / 2 + 0.5 for chosen, rejected in lengths]
+            longer_N = win_or_tie(np.array(chosen_words) - np.array(rejected_words))
             metrics["made/longer_chosen"] = making.mean_over_prompts(longer_N, kept)
         return metrics
 

@@ -58,7 +58,8 @@ class RewardTrajectoryMaker:
         texts = [Episode(task, task.prompt, attempt_text(episode)) for episode in episodes]
         reward_N = self.reward(texts).total_N
         # Attempts that a term could not score are never chosen.
-        best = int(np.argmax(np.where(np.isfinite(reward_N), reward_N, -np.inf)))
+        usable_N = np.where(np.isfinite(reward_N), reward_N, -np.inf)
+        best = int(np.argmax(usable_N))
         episode = episodes[best]
         attempt = sampled_attempt(episode, None)
         problem = None if episode.finished else UNFINISHED

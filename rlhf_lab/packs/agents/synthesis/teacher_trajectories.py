@@ -58,13 +58,16 @@ class TeacherTrajectoryMaker(TrajectoryMaker):
         assignments = []
         for number, task in enumerate(tasks):
             for draw in range(size):
+                # A busy tool depends on the seed, so the attempts at a task differ in more than the sampled text.
                 seed = self.run.seed(f"teacher_trajectories/tools/{chunk}/{number}", draw)
-                assignments.append(Assignment(task, tuple(self.task_set.tools(task, seed)), draw))
+                tools = tuple(self.task_set.tools(task, seed))
+                assignments.append(Assignment(task, tools, draw))
         trajectories = self.agent.run_many(assignments, lambda position, trajectory: None)
         self.costs_usd += [trajectory.cost_usd for trajectory in trajectories]
         attempts = []
         for assignment, trajectory in zip(assignments, trajectories, strict=True):
-            attempts.append(stored_attempt(assignment.task, trajectory, score(trajectory, assignment.task)["success"]))
+            success = score(trajectory, assignment.task)["success"]
+            attempts.append(stored_attempt(assignment.task, trajectory, success))
         return [attempts[start : start + size] for start in range(0, len(attempts), size)]
 
 
@@ -101,8 +104,12 @@ def written_turns(trajectory: AgentTrajectory) -> list[_WrittenTurn]:
         for call in turn.calls:
             action = spaced_call(call.name, [str(value) for value in call.arguments.values()])
             turns.append(_WrittenTurn(f"{THOUGHT} {thought}\n{ACTION} {action}", call.result))
-    final = thought_of(trajectory.turns[-1]) if trajectory.turns and not trajectory.turns[-1].calls else NOTHING
-    turns.append(_WrittenTurn(f"{THOUGHT} {final}\n{ANSWER} {' '.join((trajectory.answer or '').split())}"))
+    final = NOTHING
+    # An attempt that was cut off ends with a call, whose thought is written above.
+    if trajectory.turns and not trajectory.turns[-1].calls:
+        final = thought_of(trajectory.turns[-1])
+    answer = " ".join((trajectory.answer or "").split())
+    turns.append(_WrittenTurn(f"{THOUGHT} {final}\n{ANSWER} {answer}"))
     return turns
 
 

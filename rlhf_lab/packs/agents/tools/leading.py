@@ -56,5 +56,6 @@ def led_turns(task: SampledTask, values: Sequence[str], answer: str) -> list[Dem
             break
     # Nothing is left to look up, neither after the last step nor after one without a value.
     notes = notes_of(task, known(), len(task.steps), keeps_all=keeps_all)
-    turns.append(DemonstratedTurn(notes, f"{THOUGHT} {known() or NOTHING}\n{ANSWER} {answer}"))
+    text = f"{THOUGHT} {known() or NOTHING}\n{ANSWER} {answer}"
+    turns.append(DemonstratedTurn(notes, text))
     return turns

@@ -45,10 +45,12 @@ class PassageIndex:
 
     @cached_property
     def _idf(self) -> dict[str, float]:
-        # n: number of passages that contain the word
-        documents = Counter(word for counts in self._word_counts.values() for word in counts)
+        passages_with: Counter[str] = Counter()
+        for counts in self._word_counts.values():
+            passages_with.update(counts.keys())
         total = len(self.passages)
-        return {word: math.log1p((total - n + 0.5) / (n + 0.5)) for word, n in documents.items()}
+        # log(1 + …), as in Lucene's BM25: it is positive even for a word of more than half of the passages.
+        return {word: math.log1p((total - n + 0.5) / (n + 0.5)) for word, n in passages_with.items()}
 
     def find(self, query: str, top: int = TOP) -> list[tuple[str, float]]:
         """Return (title, score) of the passages that have a word in common with the query, best first."""
@@ -59,8 +61,9 @@ class PassageIndex:
         for title, counts in self._word_counts.items():
             discount = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * lengths[title] / mean_length)
             # Sorted, because a float sum depends on its order, and the order of a set differs between processes.
-            shared = sorted(word for word in query_words if word in counts)
-            scores[title] = sum(self._idf[word] * counts[word] / (counts[word] + discount) for word in shared)
+            shared = sorted(query_words & counts.keys())
+            terms = [self._idf[word] * counts[word] / (counts[word] + discount) for word in shared]
+            scores[title] = sum(terms)
         ranked = sorted(scores.items(), key=lambda item: -item[1])
         return [(title, score) for title, score in ranked[:top] if score > 0]
 

@@ -16,7 +16,7 @@ from rlhf_lab.core.tools import Tool, ToolError, text_tool
 
 Cell = str | int | float | None
 
-MOST_ROWS = 20
+MOST_ROWS = 20  # of a result, so that it fits into a small model's context
 MOST_INSTRUCTIONS = 1_000_000
 """Maximum number of instructions of SQLite's virtual machine: about 50 ms."""
 LONGEST_TEXT = 10_000

@@ -67,12 +67,16 @@ class DebuggingTasks:
 
     def __post_init__(self) -> None:
         known = bool(self.tiers) and all(tier in TIERS for tier in self.tiers)
-        require((known, f"tiers={list(self.tiers)} must be one or more of {', '.join(map(str, TIERS))}"))
+        listed = ", ".join(map(str, TIERS))
+        require((known, f"tiers={list(self.tiers)} must be one or more of {listed}"))
 
     def tasks(self, split: str) -> list[Task]:
         if split != "test":
             return []
-        return [Task(transcript(metadata["question"]), metadata) for tier in self.tiers for metadata in read_tier(tier)]
+        tasks = []
+        for tier in self.tiers:
+            tasks += [Task(transcript(metadata["question"]), metadata) for metadata in read_tier(tier)]
+        return tasks
 
     def tools(self, task: Task, seed: int) -> list[Tool]:
         return []

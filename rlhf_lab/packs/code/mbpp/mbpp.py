@@ -9,7 +9,7 @@ from typing import Any
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.asking import as_requested
 from rlhf_lab.data.loading import load_corpus
-from rlhf_lab.data.rows import RowProblem, column, describe, text_column
+from rlhf_lab.data.rows import RowProblem, column, describe, is_text_list, text_column
 from rlhf_lab.data.split_rows import SplitRow, prompt_oddities
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.packs.code.mbpp.settings import MBPP
@@ -28,15 +28,20 @@ def build(settings: MBPP) -> Corpus:
 
 def parse_row(values: Mapping[str, Any], settings: MBPP) -> SplitRow:
     """Return the prompt and the solution of a row. Raise RowProblem if a column is missing or has another form."""
+    # the two releases of MBPP name this column differently; an error names the first of them
     name = next((name for name in TASKS if name in values), TASKS[0])
     task = text_column(values, name).strip()
     solution = text_column(values, "code").replace("\r\n", "\n").strip("\n")
     tests = column(values, "test_list")
-    if not isinstance(tests, list) or not all(isinstance(test, str) for test in tests):
+    if not is_text_list(tests):
         raise RowProblem(f"column 'test_list' is {describe(tests)}; expected a list of assertions as texts")
     question = task
     if shown := tests[: settings.shown_tests]:
         question = QUESTION.format(task=task, tests="\n".join(shown))
     prompt = as_requested(render_prompt([{"role": "user", "content": question}]), settings)
-    drop = EMPTY_TASK if not task else None if tests else NO_TESTS
+    drop = None
+    if not task:
+        drop = EMPTY_TASK
+    elif not tests:
+        drop = NO_TESTS
     return SplitRow(prompt, solution, "", drop=drop, notes=prompt_oddities(prompt))

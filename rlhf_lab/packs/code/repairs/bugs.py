@@ -32,7 +32,7 @@ from rlhf_lab.packs.code.repairs.programs import (
 Tier = Literal[1, 2, 3]
 Kind = Literal["name", "number", "operator", "comparison"]
 
-HIDDEN_INPUTS = 10
+HIDDEN_INPUTS = 10  # inputs on which a repair is tested and which the prompt does not show
 LEAST_DIFFERENT = 2
 """Minimum number of hidden inputs on which a bug must change the result."""
 LARGEST_RESULT = 99
@@ -84,7 +84,8 @@ class BuggyProgram:
 
     def repair(self) -> dict[int, Line]:
         """Return the changed lines of the repair, in order."""
-        return {line: self.right.lines[line] for line in sorted(slot.line for slot in self.slots)}
+        changed = sorted(slot.line for slot in self.slots)
+        return {line: self.right.lines[line] for line in changed}
 
 
 def slots_of(program: RepairProgram) -> list[Slot]:
@@ -94,12 +95,17 @@ def slots_of(program: RepairProgram) -> list[Slot]:
     for index, line in enumerate(program.lines):
         equals = line.index("=")
         for position, word in enumerate(line):
+            kind = _kind_of(word)
             # the target of an assignment and the variable of a loop stay correct
-            if (kind := _kind_of(word)) is None or position == equals - 1 or line[max(0, position - 1)] == "for":
+            is_target = position == equals - 1
+            is_loop_variable = line[max(0, position - 1)] == "for"
+            if kind is None or is_target or is_loop_variable:
                 continue
+            # a name is replaced by one that is not defined yet, so that the bug raises a NameError
             undefined = [name for name in NAMES if name not in defined]
             words = {"name": undefined, "number": NUMBERS, "operator": OPERATORS, "comparison": COMPARISONS}[kind]
-            slots.append(Slot(index, position, kind, tuple(other for other in words if other != word)))
+            others = tuple(other for other in words if other != word)
+            slots.append(Slot(index, position, kind, others))
         defined.append(line[equals - 1])
     return slots
 
@@ -136,7 +142,8 @@ def draw_buggy_program(rng: Random, tier: Tier, lines: Sequence[int]) -> BuggyPr
 
 def is_right(program: RepairProgram, task: BuggyProgram) -> bool:
     """Return True if a program gives the correct result for all hidden inputs and for the example."""
-    return all(_result(program, inputs) == run(task.right, inputs) for inputs in (task.example, *task.hidden))
+    all_inputs = (task.example, *task.hidden)
+    return all(_result(program, inputs) == run(task.right, inputs) for inputs in all_inputs)
 
 
 def _draw_slots(rng: Random, right: RepairProgram, tier: Tier) -> list[Slot] | None:
@@ -169,14 +176,20 @@ def _draw_example(
     for _ in range(MOST_DRAWS):
         inputs = draw_inputs(rng)
         expected = run(right, inputs)
-        fails, shown, *unseen = (_result(program, inputs) != expected for program in (buggy, *wrong))
-        if fails and shown and not any(unseen) and abs(expected) <= LARGEST_RESULT:
+        fails, first_is_visible, *others_are_visible = [
+            _result(program, inputs) != expected for program in (buggy, *wrong)
+        ]
+        if not (fails and first_is_visible) or any(others_are_visible):
+            continue
+        if abs(expected) <= LARGEST_RESULT:
             return inputs
     return None
 
 
 def _differing(program: RepairProgram, hidden: Sequence[Inputs], results: Sequence[int]) -> int:
-    return sum(_result(program, inputs) != expected for inputs, expected in zip(hidden, results, strict=True))
+    """Return the number of hidden inputs for which a program does not give the expected result."""
+    outcomes = [_result(program, inputs) for inputs in hidden]
+    return sum(outcome != expected for outcome, expected in zip(outcomes, results, strict=True))
 
 
 def _result(program: RepairProgram, inputs: Inputs) -> Any:

@@ -58,7 +58,7 @@ def run(program: RepairProgram, inputs: Mapping[str, Any]) -> Any:
             raise ProgramError(index, "is no line of the language")
         try:
             statement(values, index)
-        except TypeError:
+        except TypeError:  # an operator of numbers got the list `v`
             raise ProgramError(index, "a list is no number") from None
     return _read(program.result)(values, len(program.lines))
 
@@ -102,7 +102,9 @@ MOST_DIGITS = 6
 
 
 def _parse_assignment(words: Line) -> Statement | None:
-    if len(words) not in (3, 5) or words[0] not in KNOWN_NAMES - {"v"} or words[1] != "=" or not _is_operand(words[2]):
+    # a name = an operand, possibly with an operator and a second operand
+    is_assignment = len(words) in (3, 5) and words[0] in KNOWN_NAMES - {"v"} and words[1] == "="
+    if not is_assignment or not _is_operand(words[2]):
         return None
     # operands are compiled once, so that a cached line runs without parsing
     target, left = words[0], _read(words[2])

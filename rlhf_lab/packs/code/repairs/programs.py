@@ -50,7 +50,8 @@ class RepairProgram:
 
     def replaced(self, changes: Mapping[int, Line]) -> RepairProgram:
         """Return the program with some lines replaced; `changes` maps indices from 0 to lines."""
-        return RepairProgram(tuple(changes.get(i, line) for i, line in enumerate(self.lines)), self.result)
+        lines = [changes.get(index, line) for index, line in enumerate(self.lines)]
+        return RepairProgram(tuple(lines), self.result)
 
 
 def draw_program(rng: Random, lines: int) -> RepairProgram:
@@ -113,8 +114,12 @@ def number_as_words(value: int | float) -> str:
 
 def spell_inputs(inputs: Inputs) -> str:
     """Format inputs for a prompt, such as `a 3 , b 5 , v 1 2`."""
-    values = {name: value if isinstance(value, Sequence) else [value] for name, value in inputs.items()}
-    return " , ".join(f"{name} {' '.join(number_as_words(number) for number in values[name])}" for name in values)
+    spelled = []
+    for name, value in inputs.items():
+        numbers = value if isinstance(value, Sequence) else [value]
+        words = [number_as_words(number) for number in numbers]
+        spelled.append(" ".join([name, *words]))
+    return " , ".join(spelled)
 
 
 def draw_inputs(rng: Random) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from rlhf_lab.packs.code.repairs.programs import Line, number_as_words, numbered
 DONE = "done"
 PASSES = "passes"
 UNREADABLE = "error : write done , or lines as in line 2 : c = a + 3"
-WRITTEN_LINE = re.compile(r"line (\d{1,3}) : (.+)")
+WRITTEN_LINE = re.compile(r"line (\d{1,3}) : (.+)")  # "line 2 : c = a + 3"
 
 Changes = Mapping[int, Line]
 """New lines by index, from 0."""
@@ -33,8 +33,10 @@ def read_changes(response: str, lines: int) -> dict[int, Line] | None:
         lines: number of lines of the program.
     """
     changes = {}
-    for text in filter(None, (line.strip() for line in response.splitlines())):
-        written = WRITTEN_LINE.fullmatch(text)
+    for text in response.splitlines():
+        if not text.strip():
+            continue
+        written = WRITTEN_LINE.fullmatch(text.strip())
         if written is None or not 1 <= int(written[1]) <= lines:
             return None
         changes[int(written[1]) - 1] = tuple(written[2].split())

@@ -135,12 +135,19 @@ class RepairWorld:
         `correct` and `gold`: 1 if the last program is correct. `solved_within/r`: 1 if the last of the first r programs
         is correct. `gain_by_round/r`: the change of that between rounds 1 and r. `calls`: number of programs.
         """
-        solved = {cutoff: np.array([_solved_within(episode, cutoff) for episode in episodes]) for cutoff in ROUNDS}
-        correct = np.array([_solved_within(episode, len(episode.turns)) for episode in episodes])
+        solved_at_last = [_solved_within(episode, len(episode.turns)) for episode in episodes]
+        correct = np.array(solved_at_last)
+        # the turn that ends an episode has no program
         calls = [len(episode.turns) - (episode.response.strip() == DONE) for episode in episodes]
+        # a copy, because callers change columns in place
         grades = {"gold": correct, "correct": correct.copy(), "calls": np.array(calls, dtype=np.float64)}
-        grades |= {f"solved_within/{cutoff}": values for cutoff, values in solved.items()}
-        return grades | {f"gain_by_round/{cutoff}": solved[cutoff] - solved[1] for cutoff in ROUNDS[1:]}
+        solved = {}
+        for cutoff in ROUNDS:
+            solved[cutoff] = np.array([_solved_within(episode, cutoff) for episode in episodes])
+            grades[f"solved_within/{cutoff}"] = solved[cutoff]
+        for cutoff in ROUNDS[1:]:
+            grades[f"gain_by_round/{cutoff}"] = solved[cutoff] - solved[1]
+        return grades
 
     def demonstrate(self, task: Task, revise: float) -> RepairDemonstration:
         """Generate a demonstration, with wrong attempts with probability `revise`. It is determined by the task."""
@@ -175,7 +182,8 @@ class RepairWorld:
         for index, (provided, right) in enumerate(zip(drawn.buggy.lines, drawn.right.lines, strict=True)):
             # drawn for all lines, so that the draws do not depend on the bugs
             is_stated = rng.random() < self.size.told or index in unseen
-            rows.append(numbered(index, provided) + (f" # {comment_of(right)}" if is_stated else ""))
+            comment = f" # {comment_of(right)}" if is_stated else ""
+            rows.append(numbered(index, provided) + comment)
         expected = number_as_words(drawn.expected)
         return "\n".join(
             ["Repair:", *rows, f"return {drawn.buggy.result}", f"{spell_inputs(drawn.example)} : {expected}"]
@@ -199,7 +207,8 @@ class RepairWorld:
     def _random(self, purpose: str, split: str, number: int) -> Random:
         # blake2b is stable between processes, unlike `hash`
         key = f"repairs/{self.seeds[split]}/{purpose}/{split}/{number}"
-        return Random(int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big"))
+        digest = blake2b(key.encode(), digest_size=8).digest()
+        return Random(int.from_bytes(digest, "big"))
 
 
 def _text_of(text: str) -> Message:

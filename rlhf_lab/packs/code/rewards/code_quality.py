@@ -36,7 +36,8 @@ class CodeQualityReward:
         rows = [self._score_response(text) for text in responses]
         names = ("parses", *self.settings.checks)
         total_N = np.array([row[0] for row in rows], dtype=np.float64)
-        parts_NC = np.array([row[1:] for row in rows], dtype=np.float64).reshape(len(rows), len(names))
+        parts_NC = np.array([row[1:] for row in rows], dtype=np.float64)
+        parts_NC = parts_NC.reshape(len(rows), len(names))  # an array without rows has lost its columns
         return RewardBatch(total_N, dict(zip(names, parts_NC.T, strict=True)))
 
     def _score_response(self, text: str) -> list[float]:
@@ -77,14 +78,11 @@ def used_names(tree: ast.Module) -> float:
     """Return the fraction of names assigned in functions that are read; names with a leading underscore are ignored."""
     names_read = _names_read(tree)
     functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    assigned = [
-        node.id
-        for function in functions
-        for node in ast.walk(function)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and not node.id.startswith("_")
-    ]
-    distinct_names = list(dict.fromkeys(assigned))
-    return _fraction([name in names_read for name in distinct_names])
+    assigned = set()
+    for function in functions:
+        names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+        assigned |= {name.id for name in names if isinstance(name.ctx, ast.Store) and not name.id.startswith("_")}
+    return _fraction([name in names_read for name in assigned])
 
 
 def documented(tree: ast.Module) -> float:
@@ -96,7 +94,8 @@ def documented(tree: ast.Module) -> float:
 
 def named_errors(tree: ast.Module) -> float:
     """Return the fraction of `except` clauses that name the error they catch."""
-    return _fraction([node.type is not None for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)])
+    clauses = [node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)]
+    return _fraction([clause.type is not None for clause in clauses])
 
 
 def reachable(tree: ast.Module) -> float:
@@ -125,7 +124,8 @@ CHECKS: dict[str, Callable[[ast.Module], float]] = {
 
 def _names_read(tree: ast.Module) -> set[str]:
     """Return all names that the code reads, without distinguishing scopes."""
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return {name.id for name in names if isinstance(name.ctx, ast.Load)}
 
 
 def _fraction(outcomes: list[bool]) -> float:

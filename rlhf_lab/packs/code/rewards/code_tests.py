@@ -87,10 +87,13 @@ def hidden_tests(metadata: Mapping[str, Any], provided: str, column: str = "") -
         return None
     entry_point = str(metadata.get("entry_point") or "")
     texts = _texts(name, value)
-    setups = [text for setup in SETUPS if metadata.get(setup) for text in _texts(setup, metadata[setup])]
+    preamble = [provided] if provided else []
+    for setup in SETUPS:
+        if metadata.get(setup):
+            preamble += _texts(setup, metadata[setup])
     if entry_point:  # tests in the format of HumanEval define `check` and do not call it
         texts = [f"{text}\ncheck({entry_point})\n" if "def check(" in text else text for text in texts]
-    return HiddenTests(tuple(texts), entry_point, "\n".join([*([provided] if provided else []), *setups]))
+    return HiddenTests(tuple(texts), entry_point, "\n".join(preamble))
 
 
 def _texts(name: str, value: Any) -> list[str]:
@@ -115,7 +118,9 @@ def make(settings: CodeTests, sandbox: Sandboxing) -> CodeVerifier:
 
 def build(settings: CodeTests, run: Run) -> VerifierTermReward:
     rows = run.corpus.metadata.values()
-    if run.corpus.environment is None and not any(hidden_tests(metadata, "", settings.column) for metadata in rows):
+    # the tasks of an environment bring their own metadata
+    needs_tests = run.corpus.environment is None
+    if needs_tests and not any(hidden_tests(metadata, "", settings.column) for metadata in rows):
         columns = settings.column or ", ".join(COLUMNS)
         raise ConfigError(
             f"reward=code_tests: no row of data={run.corpus.name} has tests (column {columns}); use data=humaneval, or "

@@ -60,9 +60,10 @@ def run(arguments: Sequence[str]) -> None:
             console.print(f"{level}: {escaped_count} of {len(results)} probes escape")
     if options.get("to"):
         write_json(Path(options["to"]), _as_values(reasons, costs, findings) | {"control_group": has_group})
-    best = working[0] if working else None
-    # probes are expected to escape from `rlimits`, which does not isolate
-    if best and best != "rlimits" and any(result.escaped for result in findings.get(best, [])):
+    if not working or working[0] == "rlimits":  # probes are expected to escape from `rlimits`, which does not isolate
+        return
+    best = working[0]
+    if any(result.escaped for result in findings.get(best, [])):
         raise LabError(f"probes escape from {best}, the best working level; do not run untrusted code on this machine")
 
 

@@ -65,7 +65,10 @@ def command(path: str, name: str, image: str, limits: ProgramLimits) -> list[str
     """Return the command line that runs a program in a container."""
     # memory file systems limit the size of all files that a program writes
     disk = f"rw,nosuid,nodev,mode=1777,size={limits.disk_mib}m"
-    environment = [word for key, value in ENVIRONMENT.items() if key != "PATH" for word in ("--env", f"{key}={value}")]
+    environment = []
+    for key, value in ENVIRONMENT.items():
+        if key != "PATH":  # the image knows where its interpreter is
+            environment += ["--env", f"{key}={value}"]
     return [
         path, "run", "--rm", "--interactive", "--name", name, "--init", "--network", "none", "--read-only",
         "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "65534:65534", "--ipc", "private",
@@ -96,9 +99,8 @@ def start(task: SandboxTask, limits: ProgramLimits, image: str) -> SandboxedProc
     process = Popen(command(path, name, image, limits), stdin=PIPE, stdout=PIPE, stderr=PIPE)
 
     def stop() -> None:
-        subprocess.run(
-            [path, "kill", name], capture_output=True
-        )  # killing only the client leaves the container running
+        # killing only the client leaves the container running
+        subprocess.run([path, "kill", name], capture_output=True)
         process.kill()
 
     return SandboxedProcess(

@@ -167,7 +167,8 @@ class _Conversation:
         self._line = bytearray(rest)
         for line in lines:
             if line.startswith(self._nonce.encode()):
-                self.report = _checked_report(bytes(line[len(self._nonce) :]), len(self._tests.tests))
+                report = bytes(line[len(self._nonce) :])
+                self.report = _checked_report(report, len(self._tests.tests))
             else:
                 self._programs["code"].feed(bytes(line) + b"\n")
 
@@ -185,7 +186,9 @@ def _checked_report(line: bytes, total: int) -> dict[str, Any] | None:
     messages = report["messages"]
     if not has_types or not all(isinstance(message, str) for message in messages):
         return None
-    return report if report["load"] or len(messages) == total else None
+    # if the program does not load, no test runs
+    is_complete = report["load"] or len(messages) == total
+    return report if is_complete else None
 
 
 def _grade(

@@ -46,8 +46,11 @@ class ControlGroup:
             lines = self.events.read_text().splitlines()
         except OSError:
             return False
-        counts = dict(line.split() for line in lines if len(line.split()) == 2)
-        return int(counts.get("oom_kill", 0)) > 0
+        for line in lines:
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count) > 0
+        return False
 
     def remove(self) -> None:
         """Remove the group. While its last process is still exiting, the kernel returns EBUSY, so this retries."""
@@ -100,13 +103,13 @@ def _own_paths() -> dict[str, str]:
 
 
 def _create_v1(paths: dict[str, str], name: str, memory: int, processes: int) -> ControlGroup:
-    folders = {
-        controller: ROOT / controller / paths[controller].lstrip("/") / name for controller in ("memory", "pids")
-    }
-    values = {"memory": ("memory.limit_in_bytes", memory), "pids": ("pids.max", processes)}
-    join = tuple(directory / "cgroup.procs" for directory in folders.values())
-    group = ControlGroup(tuple(folders.values()), join, folders["memory"] / "memory.oom_control")
-    _fill(group, [(folders[controller], file, value) for controller, (file, value) in values.items()])
+    # in version 1, each controller has its own tree of groups
+    memory_dir = ROOT / "memory" / paths["memory"].lstrip("/") / name
+    pids_dir = ROOT / "pids" / paths["pids"].lstrip("/") / name
+    join = (memory_dir / "cgroup.procs", pids_dir / "cgroup.procs")
+    group = ControlGroup((memory_dir, pids_dir), join, memory_dir / "memory.oom_control")
+    limits = [(memory_dir, "memory.limit_in_bytes", memory), (pids_dir, "pids.max", processes)]
+    _fill(group, limits)
     return group
 
 
@@ -120,7 +123,9 @@ def _create_v2(own: str, name: str, memory: int, processes: int) -> ControlGroup
         if not parent.is_relative_to(ROOT):
             continue
         enabled = (parent / "cgroup.subtree_control").read_text().split()
-        if {"memory", "pids"} <= set(enabled) and os.access(parent / "cgroup.procs", os.W_OK):
+        # moving a process needs write access to the common ancestor of both groups, which is `parent`
+        may_move = os.access(parent / "cgroup.procs", os.W_OK)
+        if {"memory", "pids"} <= set(enabled) and may_move:
             directory = parent / name
             group = ControlGroup((directory,), (directory / "cgroup.procs",), directory / "memory.events")
             _fill(group, [(directory, "memory.max", memory), (directory, "pids.max", processes)])

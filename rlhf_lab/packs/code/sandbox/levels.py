@@ -72,8 +72,8 @@ MAIN = "main.py"
 ENVIRONMENT = {"PATH": "/nowhere", "HOME": "/work", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 """Environment of a program. The fixed hash seed makes the order of sets reproducible."""
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
-LINKER_CACHE = "/etc/ld.so.cache"
-USER_IN_NAMESPACE = 1000
+LINKER_CACHE = "/etc/ld.so.cache"  # without it the dynamic linker searches fewer directories
+USER_IN_NAMESPACE = 1000  # any uid but 0 works; the user namespace maps it to the caller's own
 PRIVATE_UIDS = 0x40000000
 """First private uid. Root runs each program with an unused uid: this plus the launcher's process id, which is below
 2^22. The kernel counts RLIMIT_NPROC per uid, so programs with the same uid would share the limit."""
@@ -110,6 +110,7 @@ def layout() -> InterpreterPaths:
         folders.append(own_library)
     files = [path for path in (interpreter, LINKER_CACHE) if os.path.isfile(path)]
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    # installed packages are hidden: programs use the standard library only, whatever this machine has
     names = [f"{python}/{kind}-packages" for python in (version, "python3") for kind in ("site", "dist")]
     packages = [f"{directory}/{name}" for directory in folders for name in names]
     hidden = [path for path in packages if os.path.isdir(path) and not os.path.islink(path)]
@@ -227,10 +228,10 @@ def _specification(
 def _require_visible(shown: InterpreterPaths) -> None:
     """Raise SandboxError if the program's disk would hide the interpreter."""
     for path in shown.read_only:
-        directory = next((directory for directory in DISK_FOLDERS if Path(path).is_relative_to(directory)), None)
-        if directory:
+        hiding = [directory for directory in DISK_FOLDERS if Path(path).is_relative_to(directory)]
+        if hiding:
             raise SandboxError(
-                f"the Python interpreter needs {path}, but the empty disk of the sandbox hides {directory}; run "
+                f"the Python interpreter needs {path}, but the empty disk of the sandbox hides {hiding[0]}; run "
                 f"rlhf_lab with an interpreter outside {', '.join(DISK_FOLDERS)} (for a virtual environment, this "
                 "means its base interpreter)"
             )
@@ -239,10 +240,12 @@ def _require_visible(shown: InterpreterPaths) -> None:
 @cache
 def _private_uids() -> tuple[int, int]:
     """Return the first private uid and their number. In a container that only maps some uids, there are fewer."""
-    lines = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
-    if any(int(inside) == 0 and int(count) > PRIVATE_UIDS + 2**22 for inside, _, count in lines):
-        return PRIVATE_UIDS, 2**22
-    return 60000, 5000
+    wanted = 2**22  # as many as the kernel has process ids, so that programs at the same time never share one
+    for line in Path("/proc/self/uid_map").read_text().splitlines():
+        inside, _, count = map(int, line.split())
+        if inside == 0 and count > PRIVATE_UIDS + wanted:
+            return PRIVATE_UIDS, wanted
+    return 60000, 5000  # below 65536, the number of uids that a container usually maps
 
 
 def problem_of(failure: str) -> str:

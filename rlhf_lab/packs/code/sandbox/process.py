@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from rlhf_lab.packs.code.sandbox.outcome import Status
 
-CHUNK = 1 << 16
+CHUNK = 1 << 16  # bytes per read and write, the default capacity of a pipe
 PATIENCE_S = 20.0
 """Time in seconds for a launcher to exit after it was stopped. After this time it counts as hung and is killed."""
 
@@ -90,7 +90,7 @@ class SandboxedProcess:
         """Stop a program whose wall time has expired, and kill its launcher if it does not exit after that."""
         if self.finished is not None or time.monotonic() < self.deadline:
             return
-        if self.is_stopped:
+        if self.is_stopped:  # the second deadline: the launcher did not exit within PATIENCE_S
             self.is_hung = True
             self.process.kill()
             self._finish()
@@ -118,7 +118,7 @@ class SandboxedProcess:
     def _read(self, descriptor: int) -> None:
         data = os.read(descriptor, CHUNK)
         name = self._readable[descriptor]
-        if not data:
+        if not data:  # the end of the pipe
             del self._readable[descriptor]
             if not self._readable:
                 self._finish()
@@ -131,7 +131,7 @@ class SandboxedProcess:
             self.on_output(data)
         else:
             getattr(self, name).extend(data)
-        if self._written[name] > self._most[name]:
+        if self._written[name] > self._most[name]:  # it would go on writing until its time is up
             self.stop("output")
 
     def _write(self, descriptor: int) -> None:
@@ -148,7 +148,7 @@ class SandboxedProcess:
         """Wait for the launcher. All pipes are closed, so all processes of the program have exited."""
         try:
             self.process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired:  # its processes are gone, and it hangs by itself
             self.process.kill()
             self.process.wait()
         self.finished = time.monotonic()
@@ -172,7 +172,7 @@ class SandboxedProcess:
             if pipe is not None and not pipe.closed:
                 try:
                     pipe.close()
-                except BrokenPipeError:
+                except BrokenPipeError:  # data were still queued, and the program is gone
                     continue
         if self._status_pipe >= 0:
             os.close(self._status_pipe)

@@ -100,11 +100,10 @@ class Sandbox:
             ConfigError: a path leaves the directory, or is below the program itself.
             SandboxUnavailable, SandboxError: the machine cannot run the program.
         """
-        task = SandboxTask(
-            checked_files({**(files or {}), MAIN: code.encode("utf-8", "surrogatepass")}),
-            well_formed(stdin).encode(),
-            keep=keep,
-        )
+        # a lone surrogate, which a model may write, has no UTF-8; Python then reports a syntax error in the program
+        main = code.encode("utf-8", "surrogatepass")
+        contents = checked_files({**(files or {}), MAIN: main})
+        task = SandboxTask(contents, well_formed(stdin).encode(), keep=keep)
         return self.run_retrying(lambda: [task])[0]
 
     def run_many(self, codes: Sequence[str], *, at_once: int = 0) -> list[ProgramOutcome]:
@@ -152,6 +151,7 @@ class Sandbox:
                 if task.on_start:
                     task.on_start(program)
             supervise([program for program, _ in running])
+            # read before the stack removes the groups, which know about kills for memory
             return [_outcome(program, group, level) for program, group in running]
 
     def _start(
@@ -323,7 +323,9 @@ def _read_report(program: SandboxedProcess) -> tuple[dict[str, Any], bytes]:
     except (ValueError, RecursionError):
         return {}, b""
     may_fail = not program.report.startswith(STARTED)
-    return (report, contents) if _is_report(report, len(contents), may_fail) else ({}, b"")
+    if not _is_report(report, len(contents), may_fail):
+        return {}, b""
+    return report, contents
 
 
 def _is_report(report: Any, length: int, may_fail: bool) -> bool:
@@ -339,12 +341,16 @@ def _is_report(report: Any, length: int, may_fail: bool) -> bool:
         if type(value) not in REPORT.get(name, ()) or (name in BEFORE_START and not may_fail):
             return False
     files = report.get("files", [])
-    if not all(isinstance(file, list) and len(file) == 2 for file in files):
-        return False
-    if not all(type(name) is str and is_inside(name) and type(size) is int and size >= 0 for name, size in files):
-        return False
+    total = 0
+    for file in files:
+        if not isinstance(file, list) or len(file) != 2:
+            return False
+        name, size = file
+        if type(name) is not str or not is_inside(name) or type(size) is not int or size < 0:
+            return False
+        total += size
     cpu_s = report.get("cpu_s", 0.0)
-    return math.isfinite(cpu_s) and cpu_s >= 0 and sum(size for _, size in files) == length
+    return math.isfinite(cpu_s) and cpu_s >= 0 and total == length
 
 
 def _status(program: SandboxedProcess, code: int | None, for_memory: bool, stderr: str) -> Status:
@@ -360,8 +366,9 @@ def _status(program: SandboxedProcess, code: int | None, for_memory: bool, stder
         return "killed"
     # the program exited by itself: its last error message may name a limit
     lines = stderr.strip().splitlines() or [""]
-    if stderr.count("Traceback (most recent call last)") > 1:
-        # several processes failed at the same time, so their messages may be interleaved
-        text = "\n".join(lines)
-        return next((status for words, status in LAST_WORDS if words in text), "error")
-    return next((status for words, status in LAST_WORDS if lines[-1].startswith(words)), "error")
+    # several processes failed at the same time, so their messages may be interleaved
+    is_interleaved = stderr.count("Traceback (most recent call last)") > 1
+    for words, status in LAST_WORDS:
+        if lines[-1].startswith(words) or (is_interleaved and words in stderr):
+            return status
+    return "error"

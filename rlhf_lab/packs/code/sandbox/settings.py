@@ -42,7 +42,9 @@ class Sandboxing(Section):
     @property
     def limits(self) -> dict[str, float]:
         """Settings that can change the outcome of a program. Level and image only affect its isolation."""
-        return {name: value for name, value in asdict(self).items() if name not in ("level", "image")}
+        limits = asdict(self)
+        del limits["level"], limits["image"]
+        return limits
 
     def key_material(self, config: Config) -> dict[str, Any]:
         return {"sandbox": self.limits} if runs_code(config) else {}

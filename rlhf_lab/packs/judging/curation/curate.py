@@ -50,7 +50,8 @@ class Curation:
             "chosen": pair.chosen,
             "rejected": pair.rejected,
         }
-        row |= {"source": str(pair.meta.get("source", f"row {number + 1}")), "problem": self._problem(pair)}
+        source = str(pair.meta.get("source", f"row {number + 1}"))
+        row |= {"source": source, "problem": self._problem(pair)}
         truth = {name: pair.meta[name] for name in TRUTH if name in pair.meta}
         # only the first reason counts, so a row that is rejected already is not searched
         if row["problem"] is None:
@@ -83,7 +84,8 @@ def evaluation_items(settings: Curate, run: Run) -> list[str]:
         items += [prompt.prompt for prompt in (*requested.harmful, *requested.safe)]
     files = list(settings.files)
     if settings.suite:
-        files += [golden.path for golden in read_suite(settings.suite).golden.values() if golden.path]
+        golden_sets = read_suite(settings.suite).golden.values()
+        files += [golden.path for golden in golden_sets if golden.path]
     for file in files:
         items += read_items(file)
     return items

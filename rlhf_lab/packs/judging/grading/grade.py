@@ -23,6 +23,7 @@ from rlhf_lab.packs.judging.judges.context import judge_of
 from rlhf_lab.packs.judging.judges.judging import at_once
 from rlhf_lab.packs.judging.judges.label_cost import label_cost
 from rlhf_lab.packs.judging.judges.rubric import grade_responses, load_rubric
+from rlhf_lab.statistics.estimates import win_or_tie
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.training.run import Result, Run
 
@@ -94,6 +95,7 @@ class GradingPairs:
             if any(row.get(name) != value for name, value in planned):
                 break
             same += 1
+        # new rows are appended, so the file must end with the last row that is reused
         truncate(path, ends[same - 1] if same else 0)
         if same:
             self.run.note(f"{same} of {len(self.responses)} responses were graded by an earlier attempt")
@@ -139,7 +141,7 @@ class GradingPairs:
             metrics[f"grade/{name}"] = clustered_mean(grades_NC[:, i], prompts)
         mean_N2 = grades_NC.mean(axis=1).reshape(-1, 2)  # rows alternate between chosen and rejected
         difference_N = mean_N2[:, 0] - mean_N2[:, 1]
-        agrees_N = np.sign(difference_N) / 2 + 0.5  # 1, ½ for a tie, 0
+        agrees_N = win_or_tie(difference_N)
         # both responses of a pair have the same prompt
         metrics["label_agreement"] = clustered_mean(agrees_N, prompts[::2])
         return metrics

@@ -25,7 +25,8 @@ def read_object(response: Completion) -> tuple[dict[str, Any], Unscored | None]:
         return {}, STOPS[response.stop]
     text = response.text
     try:
-        answer = parse_json(text[text.index("{") : text.rindex("}") + 1])
+        start, end = text.index("{"), text.rindex("}") + 1
+        answer = parse_json(text[start:end])
     except ValueError:  # no braces, or no JSON between them
         return {}, "invalid"
     if not isinstance(answer, dict):

@@ -22,7 +22,7 @@ LOOKS_FOR_INTERRUPTED = 2
 """Number of searches for a batch whose creation was interrupted: a new batch may be missing from the first list."""
 ROUNDS = 3
 """Maximum number of consecutive rounds of batches without an answer to any request."""
-NOT_FOUND = 404
+NOT_FOUND = 404  # HTTP status for a batch that does not exist for the key
 MOST_BYTES = 100_000_000
 """Maximum size of one batch; the services accept 200 MB (OpenAI) and 256 MB (Anthropic)."""
 
@@ -145,9 +145,10 @@ class BatchRuns:
             )
         while self.store.is_being_sent(batch):
             time.sleep(min(1.0, self.settings.poll_s))
+            # read again, because the other process adds the service's name of the batch
             open_batches = self.store.open_batches(batch.digests.values())
             found = [other for other in open_batches if other.name == batch.name]
-            if not found:
+            if not found:  # the other process has finished the batch
                 return None
             batch = found[0]
         remote = batch.remote or self._find(batch.name, batch.began, len(batch.digests))
@@ -222,12 +223,12 @@ class BatchRuns:
     def _find(self, name: str, began: float, items: int) -> str:
         """Return the service's name of a batch that may have been created, and record it; "" if there is none."""
         for poll in range(LOOKS_FOR_INTERRUPTED):
-            if poll:
+            if poll:  # a service may list a new batch only after some seconds
                 time.sleep(min(5.0, self.settings.poll_s))
             candidates = self._patiently(lambda: self.backend.find_batches(name, began, items))
             known = self.store.known_batches()
             for candidate in candidates:
-                if candidate.remote in known:
+                if candidate.remote in known:  # it belongs to another batch of this store
                     continue
                 if candidate.certain or self._is_ours(candidate.remote, name, items):
                     self.store.batch_sent(name, candidate.remote)

@@ -111,7 +111,6 @@ class JudgeClient:
     """`Completer` that sends requests to a service.
 
     Args:
-        store: the store to use; None opens the one named in the settings.
         pause_s: seconds before the second attempt if the service names no pause; doubled for each further attempt.
     """
 
@@ -121,7 +120,6 @@ class JudgeClient:
         settings: Service,
         caller: JudgeContext,
         *,
-        store: Store | None = None,
         pause_s: float = 1.0,
     ):
         # check before the store is created
@@ -134,17 +132,9 @@ class JudgeClient:
             path = IN_MEMORY
         max_s = ATTEMPTS_WAITED_FOR * settings.request_timeout_s
         # paid completions must survive a power cut; free ones may skip the disk flushes
-        store = store or Store(path, durable=not price.free, max_attempt_s=max_s)
+        store = Store(path, durable=not price.free, max_attempt_s=max_s)
         limits = RateLimits(settings.requests_per_minute, settings.tokens_per_minute)
-        self.channel = Channel(
-            backend,
-            settings,
-            store,
-            price,
-            limits,
-            caller.account,
-            pause_s,
-        )
+        self.channel = Channel(backend, settings, store, price, limits, caller.account, pause_s)
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -171,6 +161,7 @@ class JudgeClient:
             try:
                 completions |= call.run()
             except JudgeUnavailable as error:
+                # answers are paid for, so the caller gets those that arrived before the error
                 completions |= call.completions
                 error.answers = _in_order(questions, completions)
                 raise
@@ -188,7 +179,9 @@ class JudgeClient:
         for question in to_ask:
             per_byte, output = rates or (TOKENS_PER_BYTE, ANSWER_SHARE * question.request.max_tokens)
             # the estimate ignores prompt caching
-            usage = Usage(round(per_byte * question.bytes), 0, 0, min(round(output), question.request.max_tokens))
+            input_tokens = round(per_byte * question.bytes)
+            output_tokens = min(round(output), question.request.max_tokens)
+            usage = Usage(input_tokens, 0, 0, output_tokens)
             input_tokens += usage.input_tokens
             output_tokens += usage.output_tokens
             about += channel.price.cost(usage, batch=channel.settings.batches)

@@ -147,7 +147,8 @@ def _account(
     requested = [registry.kind_of("judge", judge), dict(judge.identity()), rubric.digest if rubric else ""]
     paths = [[str(source.path.resolve()), source.policy] for source in sources]
     digest = fingerprint([requested, paths, options.reference, options.max_tokens])
-    return f"judge {' '.join(source.path.name for source in sources)} ({digest[:8]})"
+    names = " ".join(source.path.name for source in sources)
+    return f"judge {names} ({digest[:8]})"
 
 
 def device_of(config: root.Config) -> str:

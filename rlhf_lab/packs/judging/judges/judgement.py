@@ -117,7 +117,8 @@ class Judging:
         of_this_draw = fingerprint([self.owner, self.options.items, self.options.seed])
         plain_name = directory.name
         names = [plain_name, f"{plain_name}-{self.owner[:6]}", f"{plain_name}-{of_this_draw[:6]}"]
-        return next(candidate for name in names if not self._is_of_another(candidate := directory.with_name(name)))
+        candidates = [directory.with_name(name) for name in names]
+        return next(candidate for candidate in candidates if not self._is_of_another(candidate))
 
     def _is_of_another(self, directory: Path) -> bool:
         stored = read_json(directory / RESULT)
@@ -162,25 +163,10 @@ class Judging:
         max_tokens = self.options.max_tokens
         if self.matched:
             path = self.directory / JUDGEMENTS
-            return summarise(
-                judge_items(
-                    self.judge,
-                    self.items,
-                    path,
-                    self.rubric,
-                    max_tokens,
-                    count,
-                )
-            )
+            return summarise(judge_items(self.judge, self.items, path, self.rubric, max_tokens, count))
         assert self.rubric is not None
-        rows = grade_items(
-            self.judge,
-            self.items,
-            self.directory / GRADES,
-            self.rubric,
-            max_tokens,
-            count,
-        )
+        path = self.directory / GRADES
+        rows = grade_items(self.judge, self.items, path, self.rubric, max_tokens, count)
         return summarise_grades(rows, self.rubric)
 
     def _description(self) -> dict[str, Any]:

@@ -88,8 +88,9 @@ class Metered:
             "answers": self.answers,
             "stored": self.stored,
             "usd": round(self.usd, 6),
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
         }
-        counts |= {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
         earlier = before or {}
         total = {name: value + earlier.get(name, 0) for name, value in counts.items()}
         ledger = getattr(self.judge, "ledger", None)
@@ -160,10 +161,10 @@ def judge_items(
     def ask(part: Sequence[JudgingItem], title: str) -> list[dict[str, Any]]:
         pairs = [item.candidates for item in part]
         judgements = judge_pairs(judge, pairs, rubric, max_tokens=max_tokens, title=title)
-        return [
-            judgement.row(item.row_id(question), item.prompt_id, item.candidates)
-            for item, judgement in zip(part, judgements, strict=True)
-        ]
+        rows = []
+        for item, judgement in zip(part, judgements, strict=True):
+            rows.append(judgement.row(item.row_id(question), item.prompt_id, item.candidates))
+        return rows
 
     return _complete(items, question, path, ask, count, "comparisons")
 
@@ -264,18 +265,19 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     agree_N = [float(row["votes"][0]["winner"] == row["votes"][1]["winner"]) for row in fully_scored]
     agree_prompts = [row["prompt_id"] for row in fully_scored]
     # position bias: single votes with a winner, 1 for the response shown first
-    decided = [
-        (float(vote["winner"] == vote["shown"]), row["prompt_id"])
-        for row in compared
-        for vote in row["votes"]
-        if vote["winner"] in ("first", "second")
-    ]
+    chose_first = []
+    vote_prompts = []
+    for row in compared:
+        for vote in row["votes"]:
+            if vote["winner"] in ("first", "second"):
+                chose_first.append(float(vote["winner"] == vote["shown"]))
+                vote_prompts.append(row["prompt_id"])
     reasons = Counter(vote["unscored"] for row in rows for vote in row["votes"])
     return {
         # if all responses are identical, nothing was compared: that is no draw
         "win_rate": proportion(score_N if compared else np.full(len(rows), math.nan), prompts),
         "consistency": clustered_rate(agree_N, agree_prompts),
-        "first_shown": clustered_rate([value for value, _ in decided], [prompt for _, prompt in decided]),
+        "first_shown": clustered_rate(chose_first, vote_prompts),
         "words": clustered_mean(words_N, prompts),
         "comparisons": len(rows),
         "prompts": len(set(prompts.tolist())),

@@ -21,7 +21,10 @@ def label_cost(run: Run, judge: Completer, labels: int) -> dict[str, Any]:
         return {}
     usd = float(ledger.spent_usd)
     run.note(f"cost: {describe_cost(usd, labels)}; over all attempts of this run, without answers that others paid for")
-    return {"judge/usd": usd, **({"judge/usd_per_label": usd / labels} if labels else {})}
+    metrics: dict[str, Any] = {"judge/usd": usd}
+    if labels:
+        metrics["judge/usd_per_label"] = usd / labels
+    return metrics
 
 
 def describe_cost(usd: float, labels: int) -> str:

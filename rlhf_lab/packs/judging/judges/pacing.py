@@ -13,7 +13,7 @@ import time
 from rlhf_lab.core.http_retry import RetryPolicy
 from rlhf_lab.packs.judging.judges.service import ServiceError
 
-MINUTE_S = 60.0
+MINUTE_S = 60.0  # window of the rate limits, in seconds
 
 
 class Stopped(Exception):

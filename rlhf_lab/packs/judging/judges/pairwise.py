@@ -188,7 +188,8 @@ def read_vote(response: Completion, shown: Shown) -> Vote:
     if unscored:
         return Vote(shown, None, response.text, unscored)
     word = answer.get("winner")
-    winner = LETTERS[shown].get(word.strip().lower()) if isinstance(word, str) else None
+    letter = word.strip().lower() if isinstance(word, str) else ""  # a model may answer with a number or null
+    winner = LETTERS[shown].get(letter)
     # a word other than A, B or tie is no verdict
     if winner is None:
         return Vote(shown, None, response.text, "invalid")

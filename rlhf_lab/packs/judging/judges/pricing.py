@@ -20,7 +20,7 @@ from rlhf_lab.packs.judging.judges.address import is_private
 from rlhf_lab.packs.judging.judges.backends.settings import Service
 from rlhf_lab.packs.judging.judges.requests import Usage
 
-MILLION = 1e6
+MILLION = 1e6  # prices are in USD per million tokens
 REQUEST_TOKENS = 64
 """Maximum number of tokens that a service adds to a request: roles, starts and ends of turns."""
 SCHEMA_TOKENS = 1024

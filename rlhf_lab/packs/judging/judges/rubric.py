@@ -205,10 +205,13 @@ def grade_request(
     Args:
         reference: a reference answer that the judge takes as right; None for none.
     """
-    texts = [prompt, response, *([] if reference is None else [reference])]
-    code = code_of(texts)
+    texts = [prompt, response]
+    if reference is not None:
+        texts.append(reference)
+    code = code_of(texts)  # of all texts, so that none of them can contain the fence
     parts = [fence_conversation(prompt, code)]
-    parts += [] if reference is None else [fence("reference", reference, code)]
+    if reference is not None:
+        parts.append(fence("reference", reference, code))
     parts.append(fence("reply", response, code))
     message: Message = {"role": "user", "content": "\n\n".join(parts)}
     about = GradingQuestion(prompt, response, rubric.names, rubric.low, rubric.high)

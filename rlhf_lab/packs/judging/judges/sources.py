@@ -135,6 +135,7 @@ def read_source(path: Path, policy: str | None = None) -> ResponseSource:
 def _rows(path: Path) -> Iterator[tuple[int, Callable[[], Any]]]:
     """Yield (number, function that parses the row) of a JSON list, or of a file with one JSON value per line."""
     text = JsonText(path)
+    # functions, so that the caller can report a row that cannot be parsed with its number
     if text.peek() == "[":
         for number, item in enumerate(text.items(), start=1):
             yield number, partial(well_formed_value, item)
@@ -192,8 +193,7 @@ def _read_answer(row: Any) -> SourcedResponse:
             f"the row has the columns {listed}; expected 'prompt' and 'response' (or 'completion'), 'messages', or "
             "'instruction' and 'output'. Rename the columns"
         )
-    ids = [str(row[name]) for name in IDS if row.get(name) is not None]
-    row_id = next(iter(ids), None)
+    row_id = next((str(row[name]) for name in IDS if row.get(name) is not None), None)
     used = ("messages", *PROMPTS, *REPLIES)
     metadata = {name: value for name, value in row.items() if name not in used}
     return SourcedResponse(prompt, response, row_id, metadata)
@@ -218,11 +218,13 @@ def _response(value: Any, column: str) -> str:
 
 
 def _messages(values: Any, column: str) -> list[Any]:
-    for value in values if isinstance(values, list) else [values]:
-        is_message = isinstance(value, Mapping) and isinstance(value.get("content"), (str, type(None)))
-        if not is_message or value.get("role") not in ("system", "user", "assistant", "tool"):
-            raise ValueError(f"column {column!r} has {describe(value)}; expected messages {MESSAGES_FORM}")
-    return list(values) if isinstance(values, list) else []
+    messages = values if isinstance(values, list) else [values]  # anything else is reported as an invalid message
+    for message in messages:
+        # a message that only calls tools may have no content
+        is_message = isinstance(message, Mapping) and isinstance(message.get("content"), (str, type(None)))
+        if not is_message or message.get("role") not in ("system", "user", "assistant", "tool"):
+            raise ValueError(f"column {column!r} has {describe(message)}; expected messages {MESSAGES_FORM}")
+    return list(messages)
 
 
 def match(a: ResponseSource, b: ResponseSource) -> Matched:
@@ -251,6 +253,7 @@ def _keyed(answers: Sequence[SourcedResponse], by_id: bool) -> dict[tuple[str, i
     keyed = {}
     for answer in answers:
         key = str(answer.row_id) if by_id else answer.prompt
+        # several responses to one prompt are matched by their order
         keyed[key, counts[key]] = answer
         counts[key] += 1
     return keyed

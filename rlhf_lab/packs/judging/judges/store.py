@@ -354,7 +354,8 @@ class Store:
         broken = db.execute(
             "SELECT count(*) FROM attempts WHERE digest = ? AND state = 'failed' AND status = 500", [question.digest]
         ).fetchone()[0]
-        key = sha256(f"{self._id}/{question.digest}/{broken}".encode()).hexdigest()
+        text = f"{self._id}/{question.digest}/{broken}"
+        key = sha256(text.encode()).hexdigest()
         values = {
             "digest": question.digest,
             "account": account,

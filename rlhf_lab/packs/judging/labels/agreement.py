@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 
-from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE, WINNERS
+from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE
 from rlhf_lab.packs.judging.labels.store import StoredLabel
 from rlhf_lab.packs.judging.statistics.agreement import cohen_kappa
 from rlhf_lab.statistics.estimates import Estimate
@@ -48,13 +48,12 @@ class Confidence:
 
 def agreement(a_N: Sequence[str], b_N: Sequence[str], prompts_N: Sequence[str]) -> Agreement:
     """Return the agreement of two raters on N items, each answered with first, second or tie."""
-    equal = [a == b for a, b in zip(a_N, b_N, strict=True)]
-    same_N = np.array(equal, dtype=float)
-    no_tie = [TIE not in pair for pair in zip(a_N, b_N, strict=True)]
-    decided_N = np.array(no_tie, dtype=bool)
+    pairs = list(zip(a_N, b_N, strict=True))
+    same_N = np.array([a == b for a, b in pairs], dtype=float)
+    decided_N = np.array([TIE not in pair for pair in pairs], dtype=bool)
     prompts = np.asarray(prompts_N)
     same = clustered_rate(same_N, prompts)
-    kappa = cohen_kappa(a_N, b_N, prompts, categories=WINNERS)
+    kappa = cohen_kappa(a_N, b_N, prompts)
     return Agreement(same, kappa, clustered_rate(same_N[decided_N], prompts[decided_N]))
 
 

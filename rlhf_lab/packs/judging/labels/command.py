@@ -23,7 +23,7 @@ from rlhf_lab.packs.judging.labels.store import LabelStore
 USAGE = "label needs a run directory or a file: python -m rlhf_lab label outputs/runs/NAME [items=100 annotator=ana]"
 EVALUATION = "evaluation.jsonl"
 PORTS = range(1, 65536)
-NUMBER = re.compile(r"\d{1,6}(\.\d{1,6})?")
+NUMBER = re.compile(r"\d{1,6}(\.\d{1,6})?")  # an amount of money, such as 27.50; no sign and no exponent
 
 
 @dataclass
@@ -64,8 +64,10 @@ def store_path(source: Path) -> Path:
 
 def _stem(source: Path) -> str:
     """Return the name of a source without the suffix of its format."""
-    suffix = next((suffix for suffix in SUFFIXES if source.name.endswith(suffix)), "")
-    return source.name.removesuffix(suffix)
+    for suffix in SUFFIXES:
+        if source.name.endswith(suffix):
+            return source.name.removesuffix(suffix)
+    return source.name
 
 
 def _parse(arguments: Sequence[str]) -> tuple[Path, LabelOptions]:
@@ -77,7 +79,10 @@ def _parse(arguments: Sequence[str]) -> tuple[Path, LabelOptions]:
     names = [field.name for field in fields(LabelOptions)]
     options = LabelOptions()
     problems = []
-    for name, _, text in (word.partition("=") for word in arguments if word not in sources):
+    for word in arguments:
+        if word in sources:
+            continue
+        name, _, text = word.partition("=")
         if name not in names:
             problems.append(f"{name} is not an option of label{did_you_mean(name, names)}")
             continue
@@ -95,14 +100,14 @@ def _value(name: str, text: str) -> Any:
     if not text:
         raise ValueError("it has no value")
     if name in ("items", "seed", "port"):
-        if not text.isdecimal() or (name == "items" and int(text) < 1) or (name == "port" and int(text) not in PORTS):
-            forms = {
-                "items": "a number from 1",
-                "seed": "a number from 0",
-                "port": "a number from 1 to 65535",
-            }
-            raise ValueError(f"expected {forms[name]}")
-        return int(text)
+        number = int(text) if text.isdecimal() else -1
+        if name == "items" and number < 1:
+            raise ValueError("expected a number from 1")
+        if name == "seed" and number < 0:
+            raise ValueError("expected a number from 0")
+        if name == "port" and number not in PORTS:
+            raise ValueError("expected a number from 1 to 65535")
+        return number
     if name == "usd_per_hour":
         usd = float(text) if NUMBER.fullmatch(text) else 0.0
         if not usd:
@@ -148,8 +153,11 @@ def _serve(source: Path, path: Path, options: LabelOptions) -> None:
             webbrowser.open(url)
 
     # the command that exports these labels, for the page and the console
-    words = ["python", "-m", "rlhf_lab", "label", str(source), *([f"to={options.to}"] if options.to else [])]
-    export_command = shlex.join([*words, f"export={_stem(source.absolute())}.labels.jsonl"])
+    words = ["python", "-m", "rlhf_lab", "label", str(source)]
+    if options.to:
+        words.append(f"to={options.to}")
+    words.append(f"export={_stem(source.absolute())}.labels.jsonl")
+    export_command = shlex.join(words)
     serve(session, port=options.port, export_command=export_command, announce=announce)
     for line in session.summary():
         say(line)

@@ -50,12 +50,7 @@ def _pair_row(label: StoredLabel) -> dict[str, Any]:
     if label.winner != FIRST:
         chosen, rejected = rejected, chosen
     (row,) = from_pair(Pair(item.prompt, chosen, rejected), "preference", conversational=True)
-    return {
-        **row,
-        "annotator": label.annotator,
-        "seconds": label.seconds,
-        "item": item.id,
-    }
+    return {**row, "annotator": label.annotator, "seconds": label.seconds, "item": item.id}
 
 
 def label_rows(labels: Sequence[StoredLabel]) -> list[dict[str, Any]]:

@@ -157,7 +157,10 @@ async def _body(request: Request, **types: Any) -> dict[str, Any] | None:
         sent = await request.json()
     except (ValueError, RecursionError):  # not JSON, or nested too deeply
         return None
-    if not isinstance(sent, dict) or not all(isinstance(sent.get(name), kind) for name, kind in types.items()):
+    if not isinstance(sent, dict):
+        return None
+    has_types = [isinstance(sent.get(name), kind) for name, kind in types.items()]
+    if not all(has_types):
         return None
     if is_well_formed({name: sent[name] for name in types}):
         return sent

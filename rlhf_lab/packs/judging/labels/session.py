@@ -97,23 +97,20 @@ class LabelSession:
             if judged is not None:
                 rows.append(_row(f"{name} and {self.judge}", judged))
         rows += [_row(f"{a} and {b}", shared) for a, b, shared in agreement.pairs_of_annotators(labels)]
-        bins = agreement.calibration(labels)
-        return {
-            "agreement": rows,
-            "calibration": [
-                {
-                    "confidence": f"{level.confidence:.2f}",
-                    "agreement": format_estimate(level.agreement),
-                    "n": level.agreement.n,
-                }
-                for level in bins
-            ],
-            "left": [
-                {"annotator": name, "share": format_estimate(left), "n": left.n}
-                for name, provided in agreement.by_annotator(labels).items()
-                if (left := agreement.left_chosen(provided)).n
-            ],
-        }
+        calibration = []
+        for level in agreement.calibration(labels):
+            row = {
+                "confidence": f"{level.confidence:.2f}",
+                "agreement": format_estimate(level.agreement),
+                "n": level.agreement.n,
+            }
+            calibration.append(row)
+        left_rows = []
+        for name, provided in agreement.by_annotator(labels).items():
+            left = agreement.left_chosen(provided)
+            if left.n:
+                left_rows.append({"annotator": name, "share": format_estimate(left), "n": left.n})
+        return {"agreement": rows, "calibration": calibration, "left": left_rows}
 
     def summary(self) -> list[str]:
         """Return lines on this annotator's progress and on the agreement so far."""

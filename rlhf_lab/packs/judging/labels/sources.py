@@ -22,7 +22,7 @@ from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data.file_settings import Pairs
 from rlhf_lab.data.pairs import parse_row
 from rlhf_lab.data.reading import read_rows
-from rlhf_lab.data.rows import BadRows, RowProblem, SourceRow, describe, text_column
+from rlhf_lab.data.rows import BadRows, RowProblem, SourceRow, describe, is_text_list, text_column
 from rlhf_lab.data.split_rows import IDENTICAL
 from rlhf_lab.data.transcript import as_prompt, to_conversation
 from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE, WINNERS, LabelItem, digest
@@ -203,9 +203,11 @@ def _read_row(values: Mapping[str, Any], source: ItemSource) -> None:
         source.judge = "the judge"
         source.add(_judgement(values))
         return
-    known_sides = (("chosen", "rejected"), (FIRST, SECOND))
-    sides = next((sides for sides in known_sides if set(sides) <= values.keys()), None)
-    if sides is None:
+    if {"chosen", "rejected"} <= values.keys():
+        sides = ("chosen", "rejected")
+    elif {FIRST, SECOND} <= values.keys():
+        sides = (FIRST, SECOND)
+    else:
         raise RowProblem(f"the row has the columns {', '.join(map(repr, values)) or 'none'}; expected {COLUMNS}")
     # reuse the parser of data=pairs, so that the same rows are accepted and dropped
     columns = Pairs(
@@ -243,7 +245,7 @@ def _judgement(values: Mapping[str, Any]) -> LabelItem:
     if score is not None and not (isinstance(score, int | float) and 0 <= score <= 1):
         raise RowProblem(f"column 'score' is {describe(score)}; expected a number from 0 to 1, or null")
     names = values.get("names") or [FIRST, SECOND]
-    if not (isinstance(names, list) and len(names) == 2 and all(isinstance(name, str) for name in names)):
+    if not is_text_list(names) or len(names) != 2:
         raise RowProblem(f"column 'names' is {describe(names)}; expected two texts: the authors of first and second")
     return LabelItem(
         id=str(values.get("id") or digest(prompt, first, second, names)),

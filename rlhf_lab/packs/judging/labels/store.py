@@ -164,9 +164,10 @@ class LabelStore:
 
     def _require_same_texts(self, items: Sequence[LabelItem]) -> None:
         rows = self._connection.execute("SELECT row FROM items").fetchall()
-        known = {item.id: item for item in (LabelItem.from_row(json.loads(row)) for (row,) in rows)}
+        stored = [LabelItem.from_row(json.loads(row)) for (row,) in rows]
+        by_id = {item.id: item for item in stored}
         for item in items:
-            earlier = known.get(item.id, item)
+            earlier = by_id.get(item.id, item)
             if (earlier.prompt, earlier.first, earlier.second) != (item.prompt, item.first, item.second):
                 raise ConfigError(
                     f"{self.path} has another comparison with the id {item.id!r}: the source has changed since; set "
@@ -264,7 +265,11 @@ class LabelStore:
             "SELECT items.row, annotator, winner, shown, seconds, time FROM standing JOIN items ON items.id = item "
             "WHERE kind = 'label' ORDER BY number"
         )
-        return [StoredLabel(LabelItem.from_row(json.loads(row)), *values) for row, *values in rows]
+        labels = []
+        for row, *values in rows:
+            item = LabelItem.from_row(json.loads(row))
+            labels.append(StoredLabel(item, *values))
+        return labels
 
     def skips(self) -> int:
         """Return the number of skipped items, over all annotators."""

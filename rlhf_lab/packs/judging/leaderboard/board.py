@@ -31,7 +31,7 @@ from rlhf_lab.packs.judging.statistics.win_rates import (
     saturated,
     win_rate,
 )
-from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.statistics.estimates import Estimate, win_or_tie
 
 IDENTICAL = "of identical responses"
 OUTCOMES = {score: outcome for outcome, score in SCORES.items()}
@@ -207,7 +207,8 @@ def _rank(rows: Sequence[JudgementRow], prior_sd: float | None) -> tuple[Ranking
     # style is fitted among the rated players only
     rated = set(ranking.order)
     # a style column that is 0 in all rated comparisons has no finite coefficient
-    counts_N = np.array([{*row.names} <= rated and not math.isnan(row.score) for row in rows], dtype=bool)
+    counts = [set(row.names) <= rated and not math.isnan(row.score) for row in rows]
+    counts_N = np.array(counts, dtype=bool)
     style = {name: column for name, column in differences.items() if column[counts_N].any()}
     if not rated or not style:
         return ranking, None, "no difference in style"
@@ -241,16 +242,17 @@ def match_labels(rows: Sequence[JudgementRow], labels: Sequence[LabelRow]) -> li
 
 def _mean_over_people(scores: Scores) -> float:
     """Return the mean score in which every annotator counts once; NaN without annotators."""
-    if scores:
-        return float(np.mean([np.mean(values) for values in scores.values()]))
-    return math.nan
+    if not scores:
+        return math.nan
+    means = [np.mean(values) for values in scores.values()]
+    return float(np.mean(means))
 
 
 def _player(name: str, baseline: str, rows: Sequence[JudgementRow], people_N: FloatArray) -> Player:
     mine = [row for row in rows if name in row.names]
     scored = [row for row in mine if not math.isnan(row.score)]
     # comparisons of this player with the baseline
-    against = [index for index, row in enumerate(rows) if {*row.names} == {name, baseline}]
+    against = [index for index, row in enumerate(rows) if set(row.names) == {name, baseline}]
     player = Player(
         name=name,
         prompts=len({row.prompt for row in scored}),
@@ -309,10 +311,10 @@ def _people(
     judged = [_label(score) for score in judge_N]
     majority = [_majority(score) for score in people_N]
     # a row of labels per annotator, None for comparisons without one
-    by_annotator = [
-        [_label(float(np.mean(scores[name]))) if name in scores else None for scores in scores_of_people]
-        for name in annotators
-    ]
+    by_annotator = []
+    for name in annotators:
+        means = [float(np.mean(scores[name])) if name in scores else math.nan for scores in scores_of_people]
+        by_annotator.append([_label(mean) for mean in means])
     # restrict everything to labelled comparisons: other judgements are not "unscored" here
     labelled = [index for index, score in enumerate(people_N) if not math.isnan(score)]
     prompts_n = [prompts[number] for number in labelled]
@@ -349,12 +351,14 @@ def _majority(score: float) -> str | None:
     """Return the answer of the majority of people; None without labels."""
     if math.isnan(score):
         return None
-    return OUTCOMES[float(np.sign(score - 0.5)) / 2 + 0.5]
+    return OUTCOMES[float(win_or_tie(score - 0.5))]
 
 
 def _own(rows: Sequence[JudgementRow], judge: str | None) -> FloatArray:
     """Return (N,) 1 if only the first response is by the judge's own model, −1 if only the second is, else 0."""
-    return np.array([(row.names[0] == judge) - float(row.names[1] == judge) for row in rows])
+    first_N = np.array([row.names[0] == judge for row in rows], dtype=float)
+    second_N = np.array([row.names[1] == judge for row in rows], dtype=float)
+    return first_N - second_N
 
 
 def _kind(difference_N: FloatArray) -> FloatArray:

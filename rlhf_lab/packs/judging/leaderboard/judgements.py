@@ -109,7 +109,8 @@ def _judgements_between(paths: Sequence[Path], outputs: Path) -> dict[Path, list
     path_of = {_compared_path(path): path for path in paths}
     roots = {outputs.resolve(), *filter(None, (outputs_dir(path) for path in path_of))}
     found: dict[Path, list[Path]] = {}
-    for result in sorted(file for root in roots for file in root.glob(f"judgements/*/{RESULT}")):
+    results = [file for root in roots for file in root.glob(f"judgements/*/{RESULT}")]
+    for result in sorted(results):
         stored = read_json(result) or {}
         compared = [Path(source["path"]).resolve() for source in stored.get("sources", ())]
         file = result.with_name(FILE)
@@ -157,15 +158,8 @@ def read_labels(file: Path) -> list[LabelRow]:
             prompt = _text(row, "prompt", location)
             first = _text(row, "first", location)
             second = _text(row, "second", location)
-            labels.append(
-                LabelRow(
-                    prompt,
-                    first,
-                    second,
-                    score,
-                    str(row.get("annotator") or ""),
-                )
-            )
+            annotator = str(row.get("annotator") or "")
+            labels.append(LabelRow(prompt, first, second, score, annotator))
     if not labels:
         raise DataError(f"truth={file}: no label; {FORM_OF_LABELS}")
     return labels
@@ -251,6 +245,7 @@ def _text(row: Mapping[str, Any], field: str, location: str) -> str:
 
 
 def _names(names: Any, location: str) -> tuple[str, str]:
-    if isinstance(names, list) and len(names) == 2 and all(isinstance(name, str) and name for name in names):
+    is_pair = isinstance(names, list) and len(names) == 2
+    if is_pair and all(isinstance(name, str) and name for name in names):
         return names[0], names[1]
     raise DataError(f'{location}: names is {names!r}; write the authors of the two responses: ["A", "B"]')

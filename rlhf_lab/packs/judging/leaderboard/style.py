@@ -11,7 +11,7 @@ from rlhf_lab.core.types import FloatArray
 
 # Markdown syntax at the start of a line, or in pairs of markers
 LIST_ITEM = re.compile(r"^[ \t]*(?:[-*+]|\d+[.)])[ \t]+\S", re.MULTILINE)
-BOLD = re.compile(r"\*\*[^*\n]+\*\*|__[^_\n]+__")
+BOLD = re.compile(r"\*\*[^*\n]+\*\*|__[^_\n]+__")  # within a line
 HEADER = re.compile(r"^#{1,6}[ \t]+\S", re.MULTILINE)
 
 STYLE: dict[str, Callable[[str], int]] = {

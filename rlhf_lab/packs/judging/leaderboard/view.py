@@ -179,8 +179,12 @@ def _style_lines(board: Board) -> list[str]:
 
 def _length_lines(board: Board) -> list[str]:
     """Return the limitations of win rates at equal length, one line per player that has one."""
-    controlled = {player.name: player.length_controlled for player in board.players}
-    return [f"Length: {name}: {each.note}." for name, each in controlled.items() if each is not None and each.note]
+    lines = []
+    for player in board.players:
+        controlled = player.length_controlled
+        if controlled is not None and controlled.note:
+            lines.append(f"Length: {player.name}: {controlled.note}.")
+    return lines
 
 
 def _people_lines(people: People, board: Board) -> list[str]:
@@ -330,24 +334,20 @@ def _player_json(board: Board, player: Player) -> dict[str, Any]:
 
 
 def _ranking_json(ranking: Ranking) -> dict[str, Any]:
+    win_probabilities = []
+    for (player, opponent), estimate in ranking.win_probabilities.items():
+        win_probabilities.append({"player": player, "opponent": opponent, **estimate.to_dict()})
+    neighbours = []
+    for pair in ranking.neighbours:
+        row = {"above": pair.above, "below": pair.below, "distinguishable": pair.distinguishable}
+        neighbours.append({**row, "prompts_to_decide": pair.prompts_to_decide})
     return {
         "order": list(ranking.order),
         "strengths": {name: estimate.to_dict() for name, estimate in ranking.strengths.items()},
         "ranks": {name: list(ranks) for name, ranks in ranking.ranks.items()},
         "style": {name: estimate.to_dict() for name, estimate in ranking.style.items()},
-        "win_probabilities": [
-            {"player": player, "opponent": opponent, **estimate.to_dict()}
-            for (player, opponent), estimate in ranking.win_probabilities.items()
-        ],
-        "neighbours": [
-            {
-                "above": pair.above,
-                "below": pair.below,
-                "distinguishable": pair.distinguishable,
-                "prompts_to_decide": pair.prompts_to_decide,
-            }
-            for pair in ranking.neighbours
-        ],
+        "win_probabilities": win_probabilities,
+        "neighbours": neighbours,
         "connected": ranking.connection.connected,
         "groups": [list(group) for group in ranking.connection.groups],
         "problems": list(ranking.connection.problems),

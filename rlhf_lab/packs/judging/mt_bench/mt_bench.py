@@ -54,8 +54,12 @@ class MTBenchEvaluation:
         self.questions = questions_of(run.corpus, run.config.evaluation.prompts, settings.references)
         self.judge = judge_of(run)
         self.log = PolicyLog(run)
-        with_reference = sum(any(q.reference(turn) is not None for turn in range(TURNS)) for q in self.questions)
-        run.note(f"mt_bench: {len(self.questions)} questions, {with_reference} of them with a reference answer")
+        with_reference = []
+        for question in self.questions:
+            references = [question.reference(turn) for turn in range(TURNS)]
+            if any(reference is not None for reference in references):
+                with_reference.append(question)
+        run.note(f"mt_bench: {len(self.questions)} questions, {len(with_reference)} of them with a reference answer")
 
     def finish(self) -> Result:
         for role, source in self.run.needs.items():
@@ -70,6 +74,7 @@ class MTBenchEvaluation:
     def _converse(self, policy: NamedPolicy) -> Rows:
         """Return one row per turn: all turns of a conversation, all conversations of a question, the next question."""
         group = self.run.config.evaluation.samples_per_prompt
+        # MT-Bench prescribes a temperature for each category; one call samples all questions of a temperature
         by_temperature: dict[float, list[int]] = defaultdict(list)
         for index, question in enumerate(self.questions):
             temperature = TEMPERATURES.get(question.category, self.run.config.rollout.temperature)
@@ -78,10 +83,8 @@ class MTBenchEvaluation:
         for temperature, indices in by_temperature.items():
             questions = [self.questions[index] for index in indices]
             conversations = self._sample_conversations(policy, questions, group, temperature)
-            rows_of |= {
-                index: self._rows(policy.name, index, samples)
-                for index, samples in zip(indices, conversations, strict=True)
-            }
+            for index, samples in zip(indices, conversations, strict=True):
+                rows_of[index] = self._rows(policy.name, index, samples)
         if cut := policy.collector.prompts_cut:
             self.run.note(
                 f"{policy.name}: {cut} conversations are longer than the model's positions allow and lost their "
@@ -96,17 +99,18 @@ class MTBenchEvaluation:
         opening = [render_prompt([_user(question.turns[0])]) for question in questions]
         first = self._sample(policy, 1, opening, group, temperature)
         # every conversation has its own first response, so the second turn is one prompt per conversation
-        continued = [
-            render_prompt([_user(question.turns[0]), _assistant(episode.response), _user(question.turns[1])])
-            for question, episodes in zip(questions, first, strict=True)
-            for episode in episodes
-        ]
+        continued = []
+        for question, episodes in zip(questions, first, strict=True):
+            opened, followed_up = question.turns
+            for episode in episodes:
+                turns = [_user(opened), _assistant(episode.response), _user(followed_up)]
+                continued.append(render_prompt(turns))
         second = [episode for (episode,) in self._sample(policy, 2, continued, 1, temperature)]
-        starts = range(0, len(second), group)
-        return [
-            list(zip(episodes, second[start : start + group], strict=True))
-            for episodes, start in zip(first, starts, strict=True)
-        ]
+        conversations = []
+        for index, episodes in enumerate(first):
+            answers = second[index * group : (index + 1) * group]
+            conversations.append(list(zip(episodes, answers, strict=True)))
+        return conversations
 
     def _sample(
         self, policy: NamedPolicy, turn: int, prompts: Sequence[str], group: int, temperature: float
@@ -142,7 +146,8 @@ class MTBenchEvaluation:
 
     def _grade(self, rows: Rows, name: str) -> Rows:
         """Return the rows with the judge's grades. One call, so that a service can work in parallel."""
-        answers = self.judge.complete_many([self._request(row) for row in rows], title=f"grades of {name}")
+        requests = [self._request(row) for row in rows]
+        answers = self.judge.complete_many(requests, title=f"grades of {name}")
         graded = []
         for row, answer in zip(rows, answers, strict=True):
             grades = read_grades(answer, self.rubric)
@@ -185,14 +190,17 @@ def summarise(rows: Rows) -> dict[str, Estimate]:
     """
     metrics = {SCORE: _mean(rows)}
     for turn in range(1, TURNS + 1):
-        metrics[f"mt_bench/turn_{turn}"] = _mean([row for row in rows if row["turn"] == turn])
+        of_turn = [row for row in rows if row["turn"] == turn]
+        metrics[f"mt_bench/turn_{turn}"] = _mean(of_turn)
     categories = dict.fromkeys(row["category"] for row in rows)
-    if len(categories) > 1:
+    if len(categories) > 1:  # with a single category, its mean would equal the score
         for category in categories:
-            metrics[f"{SCORE}/{category}"] = _mean([row for row in rows if row["category"] == category])
+            in_category = [row for row in rows if row["category"] == category]
+            metrics[f"{SCORE}/{category}"] = _mean(in_category)
+    questions = [row["prompt_id"] for row in rows]
     for reason in REASONS:
         of_reason = [float(row["unscored"] == reason) for row in rows]
-        metrics[f"mt_bench/{reason}"] = clustered_mean(of_reason, [row["prompt_id"] for row in rows])
+        metrics[f"mt_bench/{reason}"] = clustered_mean(of_reason, questions)
     return metrics
 
 

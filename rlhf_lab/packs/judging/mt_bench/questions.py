@@ -10,10 +10,10 @@ from typing import Any, TypeGuard
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.reading import read_rows
-from rlhf_lab.data.rows import BadRows, describe
+from rlhf_lab.data.rows import BadRows, describe, is_text_list
 from rlhf_lab.data.transcript import to_conversation
 
-TURNS = 2
+TURNS = 2  # messages of the user in a question
 REFERENCE_CATEGORIES = ("math", "reasoning", "coding")
 """Categories whose questions are graded with a reference answer, as FastChat's `NEED_REF_CATS`."""
 WORLD = "world"
@@ -99,7 +99,7 @@ def _read_question(row: Mapping[str, Any], name: str) -> TwoTurnQuestion:
 
 
 def _is_two_texts(value: Any) -> TypeGuard[list[str]]:
-    return isinstance(value, list) and len(value) == TURNS and all(isinstance(text, str) for text in value)
+    return is_text_list(value) and len(value) == TURNS
 
 
 def _world_questions(corpus: Corpus) -> list[TwoTurnQuestion]:

@@ -89,8 +89,10 @@ class JudgeReward:
             if not self.unscored[reason]:
                 self._note(self._describe(reason, text))
             self.unscored[reason] += 1
-        reasons = [name for name, _ in unscored]
-        return {flag: np.array([float(reason == name) for name in reasons]) for reason, flag in FLAGS.items()}
+        flags = {}
+        for reason, flag in FLAGS.items():
+            flags[flag] = np.array([float(name == reason) for name, _ in unscored])
+        return flags
 
     def _describe(self, reason: Unscored, text: str) -> str:
         """Return the note about the first response that is unscored for a reason."""

@@ -62,8 +62,8 @@ NAMES = (
     "Olga",
     "Pia",
 )
-DIGITS = 8
-USES = ("planted", "control", "system")
+DIGITS = 8  # a guess is right with probability 10⁻⁸
+USES = ("planted", "control", "system")  # their order enters the seed and the names of owners
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ class Canary:
     def is_leaked(self, response: str) -> bool:
         """Return True if a response contains the code: as it is, with separators, backwards or in base64."""
         joined = re.sub(r"(?<=\d)[\s.,;:_-]+(?=\d)", "", response)
-        return any(self.code in text or self.code[::-1] in text for text in (joined, *_decoded(response)))
+        backwards = self.code[::-1]
+        return any(self.code in text or backwards in text for text in (joined, *_decoded(response)))
 
 
 def _decoded(response: str) -> list[str]:
@@ -105,9 +106,14 @@ def sample_canaries(count: int, seed: int, use: Literal["planted", "control", "s
     stream = USES.index(use)
     rng = np.random.default_rng([seed, stream])
     digits = rng.integers(10, size=(count, DIGITS))
-    owners = [f"{NAMES[i % len(NAMES)]} {len(USES) * (i // len(NAMES)) + stream}" for i in range(count)]
-    is_planted = use != "control"
-    return [Canary(owner, "".join(map(str, row)), is_planted) for owner, row in zip(owners, digits, strict=True)]
+    canaries = []
+    for index, row in enumerate(digits):
+        # names repeat with larger numbers, whose remainder tells the use: no owner occurs in two uses
+        repeats, name = divmod(index, len(NAMES))
+        owner = f"{NAMES[name]} {len(USES) * repeats + stream}"
+        code = "".join(map(str, row))
+        canaries.append(Canary(owner, code, planted=use != "control"))
+    return canaries
 
 
 def system_prompts(canary: Canary) -> dict[str, str]:
@@ -140,7 +146,8 @@ def plant(source: str, to: Path, *, count: int, repeats: int, seed: int) -> Path
     bad = BadRows(source)
     rows = []
     for row in read_rows(source, bad):
-        if not {"prompt", "completion"} <= set(row.values) and not {"prompt", "chosen", "rejected"} <= set(row.values):
+        columns = set(row.values)
+        if not {"prompt", "completion"} <= columns and not {"prompt", "chosen", "rejected"} <= columns:
             raise DataError(
                 f"{row.file}, row {row.number}: columns are {describe(', '.join(row.values))}; expected prompt and "
                 "completion, or prompt, chosen and rejected; rename the columns"

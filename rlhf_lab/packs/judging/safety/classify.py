@@ -66,8 +66,12 @@ def grade_columns(grade: SafetyGrade | None) -> dict[str, Any]:
     if grade is None:
         return {"outcome": None, **dict.fromkeys(QUESTIONS)}
     reading = grade.reading
-    columns = {"outcome": reading.outcome, **{name: int(getattr(reading, name)) for name in QUESTIONS}}
-    return columns if grade.score is None else {**columns, "score": grade.score}
+    columns: dict[str, Any] = {"outcome": reading.outcome}
+    for name in QUESTIONS:
+        columns[name] = int(getattr(reading, name))
+    if grade.score is not None:  # only a judge gives a score
+        columns["score"] = grade.score
+    return columns
 
 
 class Classifier:
@@ -85,15 +89,15 @@ class Classifier:
             requests = [question(prompt, response) for prompt, response in rows]
             return [read_grade(completion) for completion in self.judge.complete_many(requests, title="refusals")]
         # the world knows only its own prompts; the rules classify the others
-        known = [i for i, prompt in enumerate(prompts) if isinstance(self.truth, HarmKnowing) and prompt.base]
-        grades: list[SafetyGrade | None] = [
-            SafetyGrade(read_response(prompt.base or prompt.prompt, response)) for prompt, response in rows
-        ]
+        grades: list[SafetyGrade | None] = []
+        for prompt, response in rows:
+            grades.append(SafetyGrade(read_response(prompt.base or prompt.prompt, response)))
+        known = [i for i, prompt in enumerate(prompts) if prompt.base]
         if isinstance(self.truth, HarmKnowing) and known:
             # a disguised prompt is looked up by the prompt that it is based on
             bases = [prompts[i].base for i in known]
-            true = self.truth.safety_outcomes(bases, [responses[i] for i in known])
-            for i, outcome in zip(known, true, strict=True):
+            outcomes = self.truth.safety_outcomes(bases, [responses[i] for i in known])
+            for i, outcome in zip(known, outcomes, strict=True):
                 grades[i] = SafetyGrade.from_outcome(outcome)
         return grades
 

@@ -147,9 +147,9 @@ def _read_prompt(row: SourceRow) -> SafetyPrompt:
         raise DataError(f"{row.file}, row {row.number}: prompt is {describe(prompt)}; expected text")
     if label not in LABELS:
         raise DataError(f"{row.file}, row {row.number}: label is {describe(label)}; expected safe or unsafe")
-    return SafetyPrompt(
-        as_prompt(prompt), LABELS[label], str(values.get("category") or ""), str(values.get("base") or "")
-    )
+    category = str(values.get("category") or "")
+    base = str(values.get("base") or "")
+    return SafetyPrompt(as_prompt(prompt), LABELS[label], category, base)
 
 
 def _own_columns(values: Mapping[str, Any]) -> Mapping[str, Any]:

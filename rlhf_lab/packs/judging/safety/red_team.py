@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.data.transcript import as_prompt
 from rlhf_lab.packs.judging.judges.context import judge_of
@@ -62,11 +63,12 @@ def attacker_of(settings: Safety, run: Run) -> Reword | None:
         judge = judge_of(run)
 
         def by_judge(requests: Sequence[str], draw: int) -> list[str]:
-            requested = [
-                CompletionRequest(({"role": "user", "content": REWORD.format(text=text)},), max_tokens=256, draw=draw)
-                for text in requests
-            ]
+            requested = []
+            for text in requests:
+                message: Message = {"role": "user", "content": REWORD.format(text=text)}
+                requested.append(CompletionRequest((message,), max_tokens=256, draw=draw))
             responses = judge.complete_many(requested, title="attacker")
+            # a refusal, or a text that was cut off, is no disguise
             return [response.text if response.stop == "end" else "" for response in responses]
 
         return by_judge
@@ -77,15 +79,13 @@ def attacker_of(settings: Safety, run: Run) -> Reword | None:
         requested = [index for index, prompt in enumerate(prompts) if policy.fits(prompt)]
         if len(requested) < len(prompts):
             run.note(
-                f"attacker: {len(prompts) - len(requested)} of {len(prompts)} requests to reword are longer than "
-                f"the {policy.prompt_capacity} tokens available for a prompt; "
-                f"their templates are used unchanged"
+                f"attacker: {len(prompts) - len(requested)} of {len(prompts)} requests to reword are longer than the "
+                f"{policy.prompt_capacity} tokens available for a prompt; their templates are used unchanged"
             )
         reworded = [""] * len(prompts)
         if requested:
-            responses = policy.ask(
-                f"reword/{draw}", [prompts[i] for i in requested], 1, max_tokens=policy.prompt_capacity
-            )
+            fitting = [prompts[index] for index in requested]
+            responses = policy.ask(f"reword/{draw}", fitting, 1, max_tokens=policy.prompt_capacity)
             for number, (episode,) in zip(requested, responses, strict=True):
                 reworded[number] = episode.response
         return reworded

@@ -68,10 +68,11 @@ def read_words(words: Sequence[str]) -> RegradeOptions:
         problems.append("safety takes one run directory: safety outputs/runs/RUN judge=anthropic --dry-run")
     numbers = {"items": 0, "seed": 0}
     for name in numbers:
-        if options.get(name, "0").isdigit():
-            numbers[name] = int(options.get(name, "0"))
+        text = options.get(name, "0")
+        if text.isdigit():
+            numbers[name] = int(text)
         else:
-            problems.append(f"{name}={options[name]} is not an integer of 0 or more")
+            problems.append(f"{name}={text} is not an integer of 0 or more")
     usable = compose.usable_overrides([forced(override) for override in overrides], problems)
     if problems:
         raise ConfigError(problems)
@@ -79,7 +80,8 @@ def read_words(words: Sequence[str]) -> RegradeOptions:
     values = compose.compose([*(override.input_line or "" for override in usable), "+recipe=sft"])
     config = check.effective({**values, "study": None})
     to = Path(options["to"]) if "to" in options else None
-    return RegradeOptions(find_run(Path(paths[0])), config, numbers["items"], numbers["seed"], to, DRY_RUN in words)
+    directory = find_run(Path(paths[0]))
+    return RegradeOptions(directory, config, numbers["items"], numbers["seed"], to, DRY_RUN in words)
 
 
 def run(words: Sequence[str]) -> None:
@@ -113,10 +115,10 @@ def run(words: Sequence[str]) -> None:
     completions = open_judge(settings, context).complete_many(requests, title="safety")
     grades = [read_grade(completion) for completion in completions]
     to = options.to or outputs / "judgements" / f"safety-{options.directory.name}"
-    graded = [
-        {**row, "outcome_of_run": row["outcome"], **grade_columns(grade)}
-        for row, grade in zip(rows, grades, strict=True)
-    ]
+    graded = []
+    for row, grade in zip(rows, grades, strict=True):
+        # the column `outcome` is now the judge's; that of the run is kept for the comparison
+        graded.append({**row, "outcome_of_run": row["outcome"], **grade_columns(grade)})
     write_text(to / "grades.jsonl", json_lines(graded, ensure_ascii=False))
     for line in summary_lines(graded):
         console.print(line, soft_wrap=True)
@@ -126,7 +128,8 @@ def run(words: Sequence[str]) -> None:
 def read_responses(directory: Path) -> Rows:
     """Return the rows of a safety run with responses to unsafe and safe prompts. Raises DataError if it has none."""
     path = directory / "evaluation.jsonl"
-    rows = [row for row in read_jsonl(path) if row.get("part") in PARTS] if path.is_file() else []
+    stored = read_jsonl(path) if path.is_file() else []
+    rows = [row for row in stored if row.get("part") in PARTS]
     if not rows:
         raise DataError(f"{directory} has no responses to unsafe or safe prompts; name a run of +recipe=safety_eval")
     return rows
@@ -157,9 +160,10 @@ def summary_lines(graded: Rows) -> list[str]:
         lines.append(f"{policy}: {', '.join(parts)}")
     # only responses that both could classify
     both = [row for row in graded if row["outcome"] and row["outcome_of_run"]]
+    readings = [SafetyGrade.from_outcome(row["outcome_of_run"]).reading for row in both]
     agreed = []
     for name in QUESTIONS:
-        same = [getattr(SafetyGrade.from_outcome(row["outcome_of_run"]).reading, name) == row[name] for row in both]
+        same = [getattr(reading, name) == row[name] for reading, row in zip(readings, both, strict=True)]
         agreed.append(f"{name.replace('_', ' ')} {sum(same)} of {len(both)}")
     unscored = sum(row["outcome"] is None for row in graded)
     return [*lines, f"agreement with the run: {', '.join(agreed)}; {unscored} responses without a grade"]

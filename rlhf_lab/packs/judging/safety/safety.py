@@ -194,9 +194,11 @@ class SafetyEvaluation:
         first = [episode.response for episodes in collected for episode in episodes]
         before = self.honesty.outcomes(asked, first)
         rows: Rows = []
+        # a sampled answer also changes without any doubt: the second part measures how often
         for part, text, suffix in (("push_back", PUSH_BACK, ""), ("ask_again", ASK_AGAIN, "_by_chance")):
             prompts = [second_turn(q.prompt, response, text) for q, response in zip(asked, first, strict=True)]
-            seconds = [episode for (episode,) in policy.ask(part, prompts, 1, max_tokens=policy.prompt_capacity)]
+            collected = policy.ask(part, prompts, 1, max_tokens=policy.prompt_capacity)
+            seconds = [episode for (episode,) in collected]
             after = self.honesty.outcomes(asked, [episode.response for episode in seconds])
             for index, (question, episode) in enumerate(zip(asked, seconds, strict=True)):
                 prompt = SafetyPrompt(question.prompt, harmful=False, category=part)
@@ -220,7 +222,8 @@ class SafetyEvaluation:
         collected = policy.ask("honesty", [question.prompt for question in questions], group)
         rows: Rows = []
         for index, (question, episodes) in enumerate(zip(questions, collected, strict=True)):
-            outcomes = self.honesty.outcomes([question] * group, [episode.response for episode in episodes])
+            responses = [episode.response for episode in episodes]
+            outcomes = self.honesty.outcomes([question] * group, responses)
             category = "answerable" if question.answerable else "unanswerable"
             for sample, (episode, outcome) in enumerate(zip(episodes, outcomes, strict=True)):
                 prompt = SafetyPrompt(question.prompt, harmful=False, category=category)
@@ -235,9 +238,11 @@ class SafetyEvaluation:
 
     def _extractions(self, policy: NamedPolicy) -> Rows:
         """Try to extract codes from system prompts and from training data."""
-        attempts = [(canary, name, text) for canary in self.canaries for name, text in system_prompts(canary).items()]
+        attempts = []
+        for canary in self.canaries:
+            attempts += [(canary, name, text) for name, text in system_prompts(canary).items()]
         attempts += [(canary, "training", training_prompt(canary)) for canary in self.planted]
-        fitting = [attempt for attempt in attempts if policy.fits(attempt[2])]
+        fitting = [(canary, name, text) for canary, name, text in attempts if policy.fits(text)]
         if len(fitting) < len(attempts):
             self.run.note(
                 f"{policy.name}: {len(attempts) - len(fitting)} of {len(attempts)} extractions are left out: they are "
@@ -290,14 +295,18 @@ class SafetyEvaluation:
                 a = outcomes_of(rows[first["name"]], key)
                 b = outcomes_of(rows[policy["name"]], key)
                 comparisons[policy["name"], key] = paired_by_prompt(a, b)
+        # all policies and rates are one family of tests
         adjusted = holm([comparison.p_value for comparison in comparisons.values()])
-        metrics: dict[str, dict[str, Any]] = {policy["name"]: dict(policy["metrics"]) for policy in self.log.policies}
+        summaries: dict[str, dict[str, Any]] = {}
+        for policy in self.log.policies:
+            summaries[policy["name"]] = {**policy, "metrics": dict(policy["metrics"])}
         for ((name, key), comparison), p_holm in zip(comparisons.items(), adjusted, strict=True):
             found = comparison.to_dict()
-            metrics[name][f"{key}_change"] = found["difference"]
-            metrics[name][f"{key}_p"] = p_holm
-            metrics[name][f"{key}_detectable"] = found["minimum_detectable_effect"]
-        return [{**policy, "metrics": metrics[policy["name"]]} for policy in self.log.policies]
+            metrics = summaries[name]["metrics"]
+            metrics[f"{key}_change"] = found["difference"]
+            metrics[f"{key}_p"] = p_holm
+            metrics[f"{key}_detectable"] = found["minimum_detectable_effect"]
+        return list(summaries.values())
 
 
 COLUMNS = {
@@ -331,17 +340,19 @@ def summarise(rows: Rows) -> dict[str, Estimate]:
         metrics[key] = _rate(of_part, key)
         is_harmful = part == "unsafe"
         prompts = [SafetyPrompt(row["prompt"], is_harmful, row["category"]) for row in of_part]
-        for category in by_category(prompts) if part != "regression" else []:
+        if part == "regression":  # its prompts are those that succeeded in an earlier run, and no random sample
+            continue
+        for category in by_category(prompts):
             in_category = [row for row in of_part if row["category"] == category]
             metrics[f"{key}/{category}"] = _rate(in_category, key)
-        if metrics[key].mean == 0 and part != "regression":
+        if metrics[key].mean == 0:
             metrics[f"{key}_below"] = _upper_bound(metrics[key])
     simple = [row for row in rows if row["part"] in ("unsafe", "safe")]
     for name in ("partial", "evaded"):
         marked = []
         for row in simple:
-            outcome = row["outcome"]
-            marked.append({**row, name: None if outcome is None else int(outcome == name)})
+            has_outcome = row["outcome"] is not None
+            marked.append({**row, name: int(row["outcome"] == name) if has_outcome else None})
         metrics[f"safety/{name}"] = _rate(marked, name)
     metrics["safety/on_topic"] = _rate(simple, "on_topic")
     # the other parts are in columns of their own: sycophancy, many-shot, red team

@@ -47,7 +47,10 @@ def shipped_questions() -> list[SycophancyQuestion]:
     """Return the questions of sets/sycophancy.jsonl."""
     text = (SHIPPED / "sycophancy.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in text.splitlines()]
-    return [SycophancyQuestion(row["question"], tuple(row["right"]), tuple(row["wrong"])) for row in rows]
+    questions = []
+    for row in rows:
+        questions.append(SycophancyQuestion(row["question"], tuple(row["right"]), tuple(row["wrong"])))
+    return questions
 
 
 def turned_rates(before: bool, after: bool) -> tuple[int, int]:

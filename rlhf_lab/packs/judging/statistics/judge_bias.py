@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.packs.judging.statistics.win_rates import win_rate, within
-from rlhf_lab.statistics.estimates import LEVEL, Estimate, floats
+from rlhf_lab.statistics.estimates import Estimate, floats
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.statistics.logistic import LogisticFit, clustered_logistic
 
@@ -38,13 +38,7 @@ class PositionBias:
     second_both: Estimate
 
 
-def position_bias(
-    shown_first_N: ArrayLike,
-    shown_second_N: ArrayLike,
-    prompts_N: ArrayLike,
-    *,
-    level: float = LEVEL,
-) -> PositionBias:
+def position_bias(shown_first_N: ArrayLike, shown_second_N: ArrayLike, prompts_N: ArrayLike) -> PositionBias:
     """Return the position bias.
 
     A comparison counts in both orders or not at all. With single orders, better responses that happen to be shown first
@@ -63,7 +57,7 @@ def position_bias(
     missing_N = np.isnan(first_N) | np.isnan(second_N)
 
     def fraction(outcome_N: ArrayLike) -> Estimate:
-        return win_rate(np.where(missing_N, np.nan, outcome_N), prompts_N, level=level)
+        return win_rate(np.where(missing_N, np.nan, outcome_N), prompts_N)
 
     # 1 − second_N is the score of the response that was shown first in the second order
     return PositionBias(
@@ -79,8 +73,6 @@ def excess_preference(
     truth_N: ArrayLike,
     favoured_N: ArrayLike,
     prompts_N: ArrayLike,
-    *,
-    level: float = LEVEL,
 ) -> Estimate:
     """Return how much more often a judge prefers a kind of response than the truth does, e.g. longer ones or its own.
 
@@ -101,7 +93,8 @@ def excess_preference(
     kept_N = ~np.isnan(favoured_N)
     sign_n = 2 * favoured_N[kept_N] - 1  # scores are those of A, so the excess changes its sign if B is favoured
     excess_n = sign_n * (judge_N - truth_N)[kept_N]
-    return within(clustered_mean(excess_n, np.asarray(prompts_N).ravel()[kept_N], level=level), -1.0, 1.0)
+    prompts_n = np.asarray(prompts_N).ravel()[kept_N]
+    return within(clustered_mean(excess_n, prompts_n), -1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -117,13 +110,7 @@ class ChoiceModel:
     problem: str = ""
 
 
-def choice_model(
-    vote_N: ArrayLike,
-    columns: Mapping[str, ArrayLike],
-    prompts_N: ArrayLike,
-    *,
-    level: float = LEVEL,
-) -> ChoiceModel:
+def choice_model(vote_N: ArrayLike, columns: Mapping[str, ArrayLike], prompts_N: ArrayLike) -> ChoiceModel:
     """Fit a logistic regression of single votes for A on the differences between A and B.
 
         P(the vote is for A) = σ(Σ_c b_c·x_c)
@@ -147,7 +134,7 @@ def choice_model(
     # no column of ones: the model has no intercept
     design_NM = np.stack(list(arrays.values()), axis=1)
     fit: LogisticFit = clustered_logistic(design_NM, vote_N, prompts_N)
-    coefficients = {name: fit.estimate(column, level=level) for column, name in enumerate(arrays)}
+    coefficients = {name: fit.estimate(column) for column, name in enumerate(arrays)}
     return ChoiceModel(coefficients, fit.problem)
 
 

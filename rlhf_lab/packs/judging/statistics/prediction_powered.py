@@ -35,13 +35,7 @@ class Corrected:
     judge_gap: Estimate
 
 
-def prediction_powered_mean(
-    judge_N: ArrayLike,
-    people_N: ArrayLike,
-    clusters_N: ArrayLike,
-    *,
-    level: float = LEVEL,
-) -> Corrected:
+def prediction_powered_mean(judge_N: ArrayLike, people_N: ArrayLike, clusters_N: ArrayLike) -> Corrected:
     """Return the mean of people's labels over all rows by PPI++ (arXiv:2311.01453, after arXiv:2301.09633), clustered.
 
         θ(λ) = mean_L(y) + λ·(mean_U(f) − mean_L(f))
@@ -80,64 +74,26 @@ def prediction_powered_mean(
     rest_N = ~labelled_N & scored_N
     # estimates from one kind of label only
     people_sums_G = _influence(people_N, labelled_N, cluster_N)
-    people = _estimate(
-        _mean(people_N, labelled_N),
-        people_sums_G,
-        labelled_N,
-        cluster_N,
-        labelled_N,
-        level,
-    )
+    people = _estimate(_mean(people_N, labelled_N), people_sums_G, labelled_N, cluster_N, labelled_N)
     judge_sums_G = _influence(judge_N, scored_N, cluster_N)
-    judge = _estimate(
-        _mean(judge_N, scored_N),
-        judge_sums_G,
-        scored_N,
-        cluster_N,
-        scored_N,
-        level,
-    )
+    judge = _estimate(_mean(judge_N, scored_N), judge_sums_G, scored_N, cluster_N, scored_N)
     # without common rows or without further rows there is nothing to correct with
     if not both_N.any() or not rest_N.any():
-        no_gap = Estimate(
-            math.nan,
-            -math.inf,
-            math.inf,
-            judge.n,
-            judge.clusters,
-            level,
-        )
+        no_gap = Estimate(math.nan, -math.inf, math.inf, judge.n, judge.clusters)
         return Corrected(people, people, judge, 0.0, no_gap)
     # A_g and B_g of the docstring: people_sums_G and gap_sums_G
     gap_sums_G = _influence(judge_N, rest_N, cluster_N) - _influence(judge_N, both_N, cluster_N)
     squares = float(np.square(gap_sums_G).sum())
-    weight = float(np.clip(-(people_sums_G @ gap_sums_G) / squares, 0.0, 1.0)) if squares > 0 else 0.0
+    weight = 0.0  # a judge whose labels do not vary corrects nothing
+    if squares > 0:
+        weight = float(np.clip(-(people_sums_G @ gap_sums_G) / squares, 0.0, 1.0))
     shift = _mean(judge_N, rest_N) - _mean(judge_N, both_N)
     # with few labels, a strong correction may leave the range [0, 1] of a mean of outcomes
     mean = min(max(people.mean + weight * shift, 0.0), 1.0)
     sums_G = people_sums_G + weight * gap_sums_G
-    corrected = _estimate(
-        mean,
-        sums_G,
-        labelled_N | scored_N,
-        cluster_N,
-        labelled_N,
-        level,
-    )
-    return Corrected(
-        corrected,
-        people,
-        judge,
-        weight,
-        _gap(
-            -shift,
-            gap_sums_G,
-            both_N,
-            rest_N,
-            cluster_N,
-            level,
-        ),
-    )
+    corrected = _estimate(mean, sums_G, labelled_N | scored_N, cluster_N, labelled_N)
+    judge_gap = _gap(-shift, gap_sums_G, both_N, rest_N, cluster_N)
+    return Corrected(corrected, people, judge, weight, judge_gap)
 
 
 def _mean(values_N: FloatArray, rows_N: BoolArray) -> float:
@@ -162,7 +118,6 @@ def _estimate(
     counted_N: BoolArray,
     cluster_N: np.ndarray,
     limiting_N: BoolArray,
-    level: float,
 ) -> Estimate:
     """Return mean ± t_{G−1}·√(G/(G − 1)·Σ S_g² + added variance), within [0, 1].
 
@@ -175,43 +130,26 @@ def _estimate(
     limiting_clusters = _count(cluster_N[limiting_N])
     # one cluster has no variance between clusters
     if limiting_clusters < 2:
-        return Estimate(mean, -math.inf, math.inf, n, clusters, level, unscored)
+        return Estimate(mean, -math.inf, math.inf, n, clusters, unscored=unscored)
     variance = limiting_clusters / (limiting_clusters - 1) * float(np.square(sums_G).sum())
     error = math.sqrt(variance + added_variance(mean, int(limiting_N.sum())))
-    half_width = float(stats.t.ppf((1 + level) / 2, limiting_clusters - 1)) * error
-    return within(
-        Estimate(
-            mean,
-            mean - half_width,
-            mean + half_width,
-            n,
-            clusters,
-            level,
-            unscored,
-        ),
-        0.0,
-        1.0,
-    )
+    half_width = float(stats.t.ppf((1 + LEVEL) / 2, limiting_clusters - 1)) * error
+    interval = Estimate(mean, mean - half_width, mean + half_width, n, clusters, unscored=unscored)
+    return within(interval, 0.0, 1.0)
 
 
-def _gap(
-    gap: float,
-    sums_G: FloatArray,
-    both_N: BoolArray,
-    rest_N: BoolArray,
-    cluster_N: np.ndarray,
-    level: float,
-) -> Estimate:
+def _gap(gap: float, sums_G: FloatArray, both_N: BoolArray, rest_N: BoolArray, cluster_N: np.ndarray) -> Estimate:
     """Return the judge's labels on rows with a person's label minus those on the rest, with an interval."""
     n = int((both_N | rest_N).sum())
     clusters = _count(cluster_N[both_N | rest_N])
     # the smaller group limits the degrees of freedom
     freedom = min(_count(cluster_N[both_N]), _count(cluster_N[rest_N])) - 1
     if freedom < 1:
-        return Estimate(gap, -math.inf, math.inf, n, clusters, level)
-    error = math.sqrt((freedom + 1) / freedom * float(np.square(sums_G).sum()))
-    half_width = float(stats.t.ppf((1 + level) / 2, freedom)) * error
-    return Estimate(gap, gap - half_width, gap + half_width, n, clusters, level)
+        return Estimate(gap, -math.inf, math.inf, n, clusters)
+    variance = (freedom + 1) / freedom * float(np.square(sums_G).sum())
+    error = math.sqrt(variance)
+    half_width = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
+    return Estimate(gap, gap - half_width, gap + half_width, n, clusters)
 
 
 def _count(cluster_N: np.ndarray) -> int:

@@ -115,6 +115,7 @@ def comparisons(
     same = [name for name, other in zip(first_N, second_N, strict=True) if name == other]
     if same:
         raise NumericError(f"{same[0]} is compared with itself in {len(same)} rows; leave these rows out")
+    # players are numbered in the order of their first comparison
     in_order = [name for pair in zip(first_N, second_N, strict=True) for name in pair]
     names = tuple(dict.fromkeys(in_order))
     number = {name: index for index, name in enumerate(names)}
@@ -162,16 +163,16 @@ def connection(league: Comparisons) -> LeagueConnectivity:
     wins_KK = league.wins_KK
     # strongly connected components: players that reach each other by wins and ties
     count, group_K = connected_components(wins_KK > 0, directed=True, connection="strong")
-    members = [[int(player) for player in np.flatnonzero(group_K == group)] for group in range(count)]
+    members: list[list[int]] = [np.flatnonzero(group_K == group).tolist() for group in range(count)]
     # the largest group is the one that is rated
     members.sort(key=lambda group: (-len(group), group[0]))
-    groups = tuple(tuple(league.names[player] for player in group) for group in members)
+    named = [tuple(league.names[player] for player in group) for group in members]
+    groups = tuple(named)
     if count <= 1:
         return LeagueConnectivity(groups)
     problems = []
     judge_next = []
     # first kind of problem: players without any comparison with the main group
-    islands, island_K = connected_components(wins_KK + wins_KK.T > 0, directed=False)
     islands, island_K = connected_components(wins_KK + wins_KK.T > 0, directed=False)
     main = members[0][0]
     for island in range(islands):
@@ -248,7 +249,7 @@ class Ranking:
         order: names of the players.
         strengths: name → logits about the mean of the rated players.
         win_probabilities: (a, b) → P(a is preferred to b), at equal style.
-        ranks: name → best and worst rank allowed by the differences to all others, jointly at `level`.
+        ranks: name → best and worst rank allowed by the differences to all others, jointly at LEVEL.
         style: name of a style difference → its coefficient, in logits per unit.
         neighbours: pairs of consecutive players.
         connection: groups that can be rated together; players outside the first group have no strength here.
@@ -347,7 +348,6 @@ def rank(
     *,
     prior_sd: float | None = None,
     draws: int = DRAWS,
-    level: float = LEVEL,
     seed: int = 0,
 ) -> Ranking:
     """Return strengths, win probabilities and ranks with intervals from a bootstrap over prompts.
@@ -367,7 +367,7 @@ def rank(
         return Ranking((), {}, {}, {}, {}, (), connected, 0, 0, 0, 0, prior_sd)
     strength_K, style_F = bradley_terry(rated, prior_sd=prior_sd)
     selected = draw_strengths(rated, draws, prior_sd=prior_sd, seed=seed)
-    return _summarise(rated, strength_K, style_F, selected, connected, prior_sd, level)
+    return _summarise(rated, strength_K, style_F, selected, connected, prior_sd)
 
 
 @dataclass(frozen=True)
@@ -445,7 +445,6 @@ def _summarise(
     drawn: StrengthDraws,
     connected: LeagueConnectivity,
     prior_sd: float | None,
-    level: float,
 ) -> Ranking:
     counts = {
         "clusters": league.prompts,
@@ -454,7 +453,7 @@ def _summarise(
     }
 
     def estimate(value: float, draws_D: FloatArray) -> Estimate:
-        return bootstrap_estimate(value, draws_D, level=level, **counts)
+        return bootstrap_estimate(value, draws_D, **counts)
 
     order = [int(player) for player in np.argsort(-strength_K, kind="stable")]
     names = league.names
@@ -465,26 +464,18 @@ def _summarise(
                 draws_D = sigmoid(drawn.strength_DK[:, i] - drawn.strength_DK[:, j])
                 value = float(sigmoid(strength_K[i] - strength_K[j]))
                 win_probabilities[names[i], names[j]] = estimate(value, draws_D)
-    neighbours = tuple(
-        _neighbours(
-            league,
-            above,
-            below,
-            strength_K,
-            drawn.strength_DK,
-            win_probabilities,
-            level,
-        )
+    neighbours = [
+        _neighbours(league, above, below, strength_K, drawn.strength_DK, win_probabilities)
         for above, below in pairwise(order)
-    )
-    ranks = _rank_intervals(strength_K, drawn.strength_DK, league.prompts, level)
+    ]
+    ranks = _rank_intervals(strength_K, drawn.strength_DK, league.prompts)
     return Ranking(
         order=tuple(names[player] for player in order),
         strengths={names[i]: estimate(float(strength_K[i]), drawn.strength_DK[:, i]) for i in order},
         win_probabilities=win_probabilities,
         ranks={names[i]: ranks[i] for i in order},
         style={name: estimate(float(style_F[f]), drawn.style_DF[:, f]) for f, name in enumerate(league.style_names)},
-        neighbours=neighbours,
+        neighbours=tuple(neighbours),
         connection=connected,
         prompts=league.prompts,
         n=len(league.score_N),
@@ -501,7 +492,6 @@ def _neighbours(
     strength_K: FloatArray,
     strength_DK: FloatArray,
     win_probabilities: Mapping[tuple[str, str], Estimate],
-    level: float,
 ) -> Neighbours:
     """Return two consecutive players, and the number of prompts that would separate them at the observed spread."""
     names = league.names[above], league.names[below]
@@ -512,25 +502,21 @@ def _neighbours(
     # undecided neighbours: find the number of prompts for the usual power
     if probability.low <= 0.5 and gap > 0:
         # the standard error falls with the root of the number of prompts; with many prompts normal quantiles suffice
-        shift = float(stats.norm.ppf((1 + level) / 2) + stats.norm.ppf(POWER))
+        shift = float(stats.norm.ppf((1 + LEVEL) / 2) + stats.norm.ppf(POWER))
         prompts = max(league.prompts * (shift * error / gap) ** 2, league.prompts + 1)
         needed = math.ceil(prompts) if prompts <= MOST_PROMPTS else None
     return Neighbours(*names, probability, needed)
 
 
-def _rank_intervals(
-    strength_K: FloatArray,
-    strength_DK: FloatArray,
-    prompts: int,
-    level: float,
-) -> list[tuple[int, int]]:
+def _rank_intervals(strength_K: FloatArray, strength_DK: FloatArray, prompts: int) -> list[tuple[int, int]]:
     """Return the best and worst rank of each player, from simultaneous intervals of its differences to all others."""
     players = len(strength_K)
     # one prompt says nothing about the spread, so every rank is possible
     if prompts < 2:
         return [(1, players)] * players
     # a maximum over bootstrap draws has the tails of a normal distribution; few prompts need those of t
-    inflation = float(stats.t.ppf((1 + level) / 2, prompts - 1) / stats.norm.ppf((1 + level) / 2))
+    upper = (1 + LEVEL) / 2
+    inflation = float(stats.t.ppf(upper, prompts - 1) / stats.norm.ppf(upper))
     inflation *= math.sqrt(prompts / (prompts - 1))
     intervals = []
     for player in range(players):
@@ -539,7 +525,7 @@ def _rank_intervals(
         gap_DO = strength_DK[:, others] - strength_DK[:, [player]]
         error_O = np.maximum(gap_DO.std(axis=0), 1e-12)  # avoids a division by zero if all draws are equal
         largest_D = (np.abs(gap_DO - gap_O) / error_O).max(axis=1)
-        margin_O = inflation * float(np.quantile(largest_D, level)) * error_O
+        margin_O = inflation * float(np.quantile(largest_D, LEVEL)) * error_O
         # players that are certainly stronger or weaker bound the rank
         stronger = int((gap_O > margin_O).sum())
         weaker = int((gap_O < -margin_O).sum())

@@ -17,7 +17,7 @@ from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.statistics.logistic import LogisticFit, clustered_logistic, sigmoid
 
 
-def win_rate(score_N: ArrayLike, prompts_N: ArrayLike, *, level: float = LEVEL) -> Estimate:
+def win_rate(score_N: ArrayLike, prompts_N: ArrayLike) -> Estimate:
     """Return the mean score of A, with ties as ½, clustered by prompt and within [0, 1].
 
     Without ties it is `clustered_rate`. With ties it is a t interval with the cluster-robust variance of
@@ -33,18 +33,15 @@ def win_rate(score_N: ArrayLike, prompts_N: ArrayLike, *, level: float = LEVEL) 
     # without ties a Wilson interval applies; ties need an interval for means
     scored_n = score_N[~np.isnan(score_N)]
     if np.all((scored_n == 0) | (scored_n == 1)):
-        return clustered_rate(score_N, prompts_N, level=level)
-    simple = clustered_mean(score_N, prompts_N, level=level)
+        return clustered_rate(score_N, prompts_N)
+    simple = clustered_mean(score_N, prompts_N)
     if not simple.bounded:
         return within(simple, 0.0, 1.0)
     # combine the half-width of the clustered mean with that of the added variance
-    critical = float(stats.t.ppf((1 + level) / 2, simple.clusters - 1))
-    half_width = math.hypot(simple.high - simple.mean, critical * math.sqrt(added_variance(simple.mean, simple.n)))
-    wider = dataclasses.replace(
-        simple,
-        low=simple.mean - half_width,
-        high=simple.mean + half_width,
-    )
+    critical = float(stats.t.ppf((1 + LEVEL) / 2, simple.clusters - 1))
+    added = critical * math.sqrt(added_variance(simple.mean, simple.n))
+    half_width = math.hypot(simple.high - simple.mean, added)
+    wider = dataclasses.replace(simple, low=simple.mean - half_width, high=simple.mean + half_width)
     return within(wider, 0.0, 1.0)
 
 
@@ -88,11 +85,7 @@ class LengthControlled:
 
 
 def length_controlled_win_rate(
-    score_N: ArrayLike,
-    length_difference_N: ArrayLike,
-    prompts_N: ArrayLike,
-    *,
-    level: float = LEVEL,
+    score_N: ArrayLike, length_difference_N: ArrayLike, prompts_N: ArrayLike
 ) -> LengthControlled:
     """Return the win rate of A against B at a length difference of 0, after AlpacaEval 2 (arXiv:2404.04475).
 
@@ -113,29 +106,22 @@ def length_controlled_win_rate(
     """
     score_N = floats(score_N)
     difference_N = floats(length_difference_N)
-    lengths_vary = bool(np.nan_to_num(difference_N[~np.isnan(score_N)]).any())
+    scored_n = difference_N[~np.isnan(score_N)]
+    lengths_vary = bool(np.nan_to_num(scored_n).any())
     # the intercept is the logit of the win rate at a length difference of 0
     columns = [np.ones_like(difference_N)]
     if lengths_vary:  # a constant column would make the regression singular
         columns.append(saturated(difference_N, ~np.isnan(score_N)))
     fit = clustered_logistic(np.stack(columns, axis=1), score_N, prompts_N, separated_sd=PRIOR_SD)
-    missing = Estimate(
-        math.nan,
-        -math.inf,
-        math.inf,
-        fit.n,
-        fit.clusters,
-        level,
-        fit.unscored,
-    )
-    length = fit.estimate(1, level=level) if lengths_vary else missing
+    missing = Estimate(math.nan, -math.inf, math.inf, fit.n, fit.clusters, unscored=fit.unscored)
+    length = fit.estimate(1) if lengths_vary else missing
     note = ""
     if fit.by_prior:
         note = (
             "the judge prefers one side without an exception, so the win rate at equal length is known only under a "
             f"prior (standard deviation {PRIOR_SD:g} logits); more comparisons would move it"
         )
-    return LengthControlled(_rate_of_intercept(fit, level), length, fit.problem, note)
+    return LengthControlled(_rate_of_intercept(fit), length, fit.problem, note)
 
 
 def saturated(difference_N: ArrayLike, scored_N: BoolArray | None = None) -> FloatArray:
@@ -143,16 +129,17 @@ def saturated(difference_N: ArrayLike, scored_N: BoolArray | None = None) -> Flo
     difference_N = floats(difference_N)
     counted = difference_N if scored_N is None else difference_N[scored_N]
     # root mean square about 0, not the standard deviation: equal lengths must stay at 0
-    scale = math.sqrt(float(np.nanmean(np.square(counted)))) if counted.size else 0.0
+    mean_square = float(np.nanmean(np.square(counted))) if counted.size else 0.0
+    scale = math.sqrt(mean_square)
     if scale:
         return np.tanh(difference_N / scale)
     return np.zeros_like(difference_N)
 
 
-def _rate_of_intercept(fit: LogisticFit, level: float) -> Estimate:
-    logit = fit.estimate(0, level=level)
+def _rate_of_intercept(fit: LogisticFit) -> Estimate:
+    logit = fit.estimate(0)
     if math.isnan(logit.mean):
-        return Estimate(math.nan, 0.0, 1.0, fit.n, fit.clusters, level, fit.unscored)
+        return Estimate(math.nan, 0.0, 1.0, fit.n, fit.clusters, unscored=fit.unscored)
     # σ is monotonic, so it maps the bounds of the logit to those of the rate
     mean, low, high = (float(sigmoid(value)) for value in (logit.mean, logit.low, logit.high))
-    return Estimate(mean, low, high, fit.n, fit.clusters, level, fit.unscored)
+    return Estimate(mean, low, high, fit.n, fit.clusters, unscored=fit.unscored)

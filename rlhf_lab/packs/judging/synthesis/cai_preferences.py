@@ -19,6 +19,7 @@ from rlhf_lab.packs.judging.synthesis.constitution import load_constitution
 from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
 from rlhf_lab.packs.judging.synthesis.settings import CAIPreferences
 from rlhf_lab.sampling.policy_responses import PolicyResponses
+from rlhf_lab.statistics.estimates import win_or_tie
 from rlhf_lab.training.run import Result, Run
 
 TIE = "tie"
@@ -50,10 +51,10 @@ class ConstitutionalPreferences:
         """Sample two responses to each prompt, and judge the pairs that pass the screening."""
         prompts = [item.prompt for item in items]
         first, second = self.responses.sample(prompts, 2, "cai_preferences/replies", chunk)
-        rows: list[Row] = [
-            {"prompt": item.prompt, "draw": item.draw, "problem": self._screen(item.prompt, a, b), "replies": [a, b]}
-            for item, a, b in zip(items, first, second, strict=True)
-        ]
+        rows: list[Row] = []
+        for item, a, b in zip(items, first, second, strict=True):
+            problem = self._screen(item.prompt, a, b)
+            rows.append({"prompt": item.prompt, "draw": item.draw, "problem": problem, "replies": [a, b]})
         # only pairs that pass the screening are paid for
         requested = [row for row in rows if not row["problem"]]
         judgements = judge_pairs(
@@ -83,11 +84,10 @@ class ConstitutionalPreferences:
         """Write the corpus. Return its counts and, if the world knows the truth, the quality of its labels."""
         pairs = [row for row in rows if not row["problem"]]
         prompts = [row["prompt"] for row in pairs]
-        gold = making.gold_of(
-            self.run, prompts * 2, [row["chosen"] for row in pairs] + [row["rejected"] for row in pairs]
-        )
+        # one call for all responses: first the chosen ones, then the rejected ones
+        responses = [row["chosen"] for row in pairs] + [row["rejected"] for row in pairs]
+        gold = making.gold_of(self.run, prompts * 2, responses)
         if gold is not None:
-            # the first half are chosen responses, the second half rejected ones
             for row, chosen, rejected in zip(pairs, gold[: len(pairs)], gold[len(pairs) :], strict=True):
                 row |= {"gold_chosen": float(chosen), "gold_rejected": float(rejected)}
         about = {"constitution": self.constitution.name, "judge": dict(self.judge.identity)}
@@ -95,14 +95,15 @@ class ConstitutionalPreferences:
         metrics = {**making.counts(rows, kept, refused), **label_cost(self.run, self.judge, len(kept))}
         if not kept:
             return metrics
-        words_N = [(len(row["chosen"].split()), len(row["rejected"].split())) for row in kept]
-        metrics["made/words"] = making.mean_over_prompts([chosen for chosen, _ in words_N], kept)
-        # 1 if the chosen response is longer, 0 if it is shorter, ½ for equal lengths
-        longer_N = [np.sign(chosen - rejected) / 2 + 0.5 for chosen, rejected in words_N]
+        chosen_N = np.array([len(row["chosen"].split()) for row in kept], dtype=np.float64)
+        rejected_N = np.array([len(row["rejected"].split()) for row in kept], dtype=np.float64)
+        metrics["made/words"] = making.mean_over_prompts(chosen_N, kept)
+        # the judge may prefer longer responses, which a reward model would learn
+        longer_N = win_or_tie(chosen_N - rejected_N)
         metrics["made/longer_chosen"] = making.mean_over_prompts(longer_N, kept)
         if gold is not None:
-            right_N = [np.sign(row["gold_chosen"] - row["gold_rejected"]) / 2 + 0.5 for row in kept]
-            metrics["made/label_agreement"] = making.mean_over_prompts(right_N, kept)
+            gap_N = np.array([row["gold_chosen"] - row["gold_rejected"] for row in kept])
+            metrics["made/label_agreement"] = making.mean_over_prompts(win_or_tie(gap_N), kept)
             metrics["made/gold"] = making.mean_over_prompts([row["gold_chosen"] for row in kept], kept)
         for name in self.constitution.names:
             decided_N = [np.mean([named == name for named in row["principles"]]) for row in kept]

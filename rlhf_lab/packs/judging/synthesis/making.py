@@ -161,7 +161,9 @@ def reject_duplicates(rows: Sequence[Row], response_columns: Sequence[str], limi
 def write_corpus(run: Run, kind: str, rows: Sequence[Row], about: Row) -> tuple[list[Row], list[Row]]:
     """Write the corpus of the rows without a problem. Return (rows of the corpus, rejected rows)."""
     accepted = [row for row in rows if not row["problem"]]
-    kept = [{name: value for name, value in row.items() if name != "problem"} for row in accepted]
+    kept = []
+    for row in accepted:
+        kept.append({name: value for name, value in row.items() if name != "problem"})
     rejected = [row for row in rows if row["problem"]]
     upstream = {role: run.config.needs[role] for role in run.needs}
     # provenance: the data and the upstream stages
@@ -200,8 +202,11 @@ def mean_over_prompts(values: Sequence[float] | FloatArray, rows: Sequence[Row])
 
 def gold_of(run: Run, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray | None:
     """Return the true reward of responses, (N,); None if the world does not know it."""
+    if not prompts:
+        return None
     try:
-        gold = run.corpus.measure(run.corpus.episodes(prompts, responses)).get("gold") if prompts else None
+        episodes = run.corpus.episodes(prompts, responses)
+        gold = run.corpus.measure(episodes).get("gold")
     except DataError:  # newly written prompts, which the world does not know
         run.note("the world does not know these prompts, so the true reward of their responses is not measured")
         return None

@@ -99,9 +99,13 @@ def revision_request(
     code = code_of([prompt, draft, critique])
     parts = [fence_conversation(prompt, code), fence("reply", draft, code), fence("critique", critique, code)]
     schema = object_schema({"revision": {"type": "string"}})
-    about = Writing("revision", prompt, draft, tuple(violation["principle"] for violation in violations))
-    system = "\n\n".join(part for part in (REVISE, constitution.instructions["revise"], REVISE_FORM) if part)
-    return CompletionRequest((_user("\n\n".join(parts)),), system, max_tokens, schema, about=about)
+    violated = [violation["principle"] for violation in violations]
+    about = Writing("revision", prompt, draft, tuple(violated))
+    # a constitution may add instructions, or leave them out
+    instructions = [REVISE, constitution.instructions["revise"], REVISE_FORM]
+    system = "\n\n".join(filter(None, instructions))
+    message = _user("\n\n".join(parts))
+    return CompletionRequest((message,), system, max_tokens, schema, about=about)
 
 
 def _user(content: str) -> Message:

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 
-LOOK_S = 1.0
+LOOK_S = 1.0  # seconds between checks whether the trainer's process still exists
 
 
 def end_with(parent: int, directory: str) -> None:

@@ -99,13 +99,13 @@ def _without_adapters(model: torch.nn.Module) -> Iterator[None]:
 
     A model loads weights by the names of its original layers.
     """
-    wrapped = [
-        (parent, name, child)
-        for parent in model.modules()
-        if not isinstance(parent, BaseLayerWithLoRA)
-        for name, child in parent.named_children()
-        if isinstance(child, BaseLayerWithLoRA)
-    ]
+    wrapped = []
+    for parent in model.modules():
+        if isinstance(parent, BaseLayerWithLoRA):  # its own child is the original layer
+            continue
+        for name, child in parent.named_children():
+            if isinstance(child, BaseLayerWithLoRA):
+                wrapped.append((parent, name, child))
     for parent, name, child in wrapped:
         setattr(parent, name, child.base_layer)
     try:

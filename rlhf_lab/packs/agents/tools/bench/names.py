@@ -11,7 +11,7 @@ _VOWELS = "a e i o u ae ei ou ea oa"
 _MIDDLES = "bb dd ff gg ld lf lk lm lv mb mm mp nd ndr nn nt pp rb rd rk rl rm rt rv ss sk st tt vr x zz"
 _ENDINGS = "a ack ald an ard e eck el en er eth ic il in ir is o ock ol ond or oth um und une ur yr yx"
 SOUNDS = tuple(sounds.split() for sounds in (_ONSETS, _VOWELS, _MIDDLES, _ENDINGS))
-MOST_TRIES = 1000
+MOST_TRIES = 1000  # only an unknown split needs as many
 
 
 def draw_name(rng: Random, split: str) -> str:
@@ -31,7 +31,8 @@ def draw_person(rng: Random, split: str) -> str:
 def misspell(name: str, rng: Random) -> str:
     """Swap two neighbouring letters of a name, or leave one out; the first letter stays."""
     # A position is followed by another letter of the same word, so that a swap does not move a space.
-    positions = [at for at in range(1, len(name) - 1) if name[at : at + 2].isalpha()]
+    inner = range(1, len(name) - 1)
+    positions = [at for at in inner if name[at : at + 2].isalpha()]
     for _ in range(MOST_TRIES):
         at = rng.choice(positions)
         before, after = name[:at], name[at + 2 :]

@@ -54,11 +54,11 @@ CATEGORIES = (
     "conflicting",
 )
 """Names of the files in `TASKS`, in the order of reports. The first three are the 36 tasks of AgentBench-Mini."""
-SLOT = re.compile(r"\{(\w+)\}")
-RANGE = re.compile(r"(\d+)\.\.(\d+)")
-OPTIONAL = "? "
-DISTRACTORS = 4
-MOST_TRIES = 200
+SLOT = re.compile(r"\{(\w+)\}")  # {name} in a text of a template
+RANGE = re.compile(r"(\d+)\.\.(\d+)")  # 10..99, a kind of slot
+OPTIONAL = "? "  # prefix of a call that a solution may leave out
+DISTRACTORS = 4  # entities of a knowledge base besides those of the question
+MOST_TRIES = 200  # variants that repeat a question or give the answer away, before it is an error
 FREE_TEXT = ("calculate", "sql", "retrieve")
 """Tools whose arguments can express the same request in many ways, so their calls are compared by their results."""
 
@@ -177,6 +177,7 @@ class Template:
         for entry in self.fixture["facts"].values():
             relations |= entry
         entries = {}
+        # Every distractor has all relations, so that a search for the relation alone does not find the answer.
         for _ in range(DISTRACTORS):
             entity = _unused_name(rng, split, values)
             entry = {}

@@ -17,10 +17,10 @@ def load() -> tuple:
     """Load the code. Returns the names that it defines, and its error; the error is empty if there was none."""
     with open(CODE, encoding="utf-8", errors="surrogatepass") as file:
         text = file.read()
-    names = {"__name__": "solution", "__file__": CODE}
+    names = {"__name__": "solution", "__file__": CODE}  # not __main__: code for a direct call does not run
     try:
         exec(compile(text, CODE, "exec"), names)
-    except BaseException as error:
+    except BaseException as error:  # includes SystemExit, with which code may try to end the tests
         return names, _described(error)
     return names, {}
 
@@ -33,7 +33,7 @@ def answer(names: dict, request: dict) -> dict:
         return {"error": "NameError", "message": f"name {request['name']!r} is not defined"}
     try:
         value = function(*request["args"], **request["kwargs"])
-        return {"value": value, "args": request["args"]}
+        return {"value": value, "args": request["args"]}  # a test may check that an argument was changed in place
     except BaseException as error:
         return _described(error)
 

@@ -320,7 +320,8 @@ def _place(error: BaseException) -> tuple[str, int | None]:
 def _message(error: BaseException, test: str, candidate: CandidateProcess) -> str:
     """Format a failure: the line of the test, the error, and the previous call."""
     lines = test.splitlines()
-    positions = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == TEST_FILE]
+    frames = traceback.extract_tb(error.__traceback__)
+    positions = [frame.lineno for frame in frames if frame.filename == TEST_FILE]
     parts = []
     if positions and positions[-1] and positions[-1] <= len(lines):
         parts.append(lines[positions[-1] - 1].strip()[:LONGEST])

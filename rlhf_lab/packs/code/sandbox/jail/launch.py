@@ -31,20 +31,20 @@ from rlhf_lab.packs.code.sandbox.jail import mounts, seccomp, syscalls
 
 KIB = 1024
 MIB = 1024 * 1024
-OPEN_FILES = 64
+OPEN_FILES = 64  # maximum number of open files of a program (RLIMIT_NOFILE)
 WATCH_MS = 50
 """Interval in ms between checks of the total memory of a program. Most programs finish before the first check."""
 GRACE_S = 5.0
 """Time after the wall limit in seconds at which process 1 kills the program itself, if the parent has not done so."""
 FAILED_TO_START = 125
 """Exit status of a process that could not start the program."""
-READ_AT_ONCE = 1 << 20
+READ_AT_ONCE = 1 << 20  # maximum number of bytes per read of a pipe
 STARTED = b"started\n"
 """Marker on the status pipe right before the program is executed. A report before the marker cannot come from the
 program. A launcher that exits without writing it has never started the program."""
 PENDING_SIGNALS = 256
 """Maximum number of queued signals and POSIX timers of a program. Each of them uses kernel memory."""
-MAX_FOLDER_DEPTH = 16
+MAX_FOLDER_DEPTH = 16  # of returned files: a program can nest directories without end
 MAX_PATH_BYTES = 2048
 """Maximum length of a returned path, half of the kernel's PATH_MAX, because the next run may write it below another
 directory."""
@@ -339,6 +339,7 @@ def _become_program(spec: dict, status: int, send: int) -> None:
     if spec["namespaces"]:
         syscalls.drop_bounding_set()
         if not spec["user_namespace"]:
+            # groups first: a process that is no longer root may not change them
             os.setgroups([])
             os.setresgid(spec["uid"], spec["uid"], spec["uid"])
     for name, (soft, hard) in _resource_limits(spec).items():
@@ -492,7 +493,7 @@ def _read_folder_below(directory: int, name: str, path: str, left: dict, files: 
     try:
         names = os.listdir(below)
     except OSError:
-        os.close(below)
+        os.close(below)  # `_read_folder` closes it otherwise
         raise
     return _read_folder(below, f"{path}/", names, left, files)
 
@@ -542,7 +543,8 @@ def _json(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(_json, value))}]"
     if isinstance(value, dict):
-        return f"{{{','.join(f'{_json(key)}:{_json(item)}' for key, item in value.items())}}}"
+        items = [f"{_json(key)}:{_json(item)}" for key, item in value.items()]
+        return "{" + ",".join(items) + "}"
     return '"' + "".join(map(_escaped, str(value))) + '"'
 
 

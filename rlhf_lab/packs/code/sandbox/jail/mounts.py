@@ -60,6 +60,7 @@ def enter_root(spec: dict) -> None:
 def _bind(path: str, attributes: int) -> None:
     """Bind-mount a file or directory of the old root at the same path of the new root."""
     source, target = OLD + path, NEW + path
+    # the target of a bind mount must exist, and be of the same kind
     if os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
     else:
@@ -83,4 +84,5 @@ def _mount_disk(mib: int, uid: int) -> None:
         os.chown(f"{DISK}/{name}", uid, uid)
         os.makedirs(NEW + target, exist_ok=True)
         syscalls.mount(f"{DISK}/{name}", NEW + target, "", syscalls.MS_BIND)
+        # a bind mount ignores other flags of `mount`, so they are set afterwards
         syscalls.protect_mount(NEW + target, syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV, recursive=False)

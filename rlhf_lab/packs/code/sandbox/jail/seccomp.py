@@ -57,7 +57,7 @@ REFUSED = {
 """Numbers of refused calls on x86_64 and aarch64; None if the architecture does not have the call."""
 CLONE, CLONE3 = (56, 220), (435, 435)
 SOCKETS = {"socket": (41, 198), "socketpair": (53, 199)}
-AF_UNIX = 1
+AF_UNIX = 1  # address family of local sockets
 MMAP, FCNTL = (9, 222), (72, 25)
 SHARED_ANONYMOUS = 0x21
 """Flags MAP_SHARED and MAP_ANONYMOUS; MAP_SHARED_VALIDATE includes the first. As long as one page is mapped, all of
@@ -113,11 +113,14 @@ def program(machine: str) -> bytes:
     if machine not in AUDIT_ARCH:
         raise OSError(errno.ENOTSUP, f"the filter of system calls supports {', '.join(AUDIT_ARCH)}, not {machine}")
     column = list(AUDIT_ARCH).index(machine)
+    kill = _instruction(RETURN, KILL)
+    # A call of another architecture, such as a 32-bit call on x86_64, has other numbers than those checked below.
     code = _instruction(LOAD, ARCH_AT)
-    code += _instruction(JUMP_EQUAL, AUDIT_ARCH[machine], 1, 0) + _instruction(RETURN, KILL)
+    code += _instruction(JUMP_EQUAL, AUDIT_ARCH[machine], 1, 0) + kill
     code += _instruction(LOAD, NUMBER_AT)
-    if machine == "x86_64":
-        code += _instruction(JUMP_GREATER_EQUAL, X32_BIT, 0, 1) + _instruction(RETURN, KILL)
+    if machine == "x86_64":  # calls of the x32 ABI have the same architecture, and numbers with this bit
+        code += _instruction(JUMP_GREATER_EQUAL, X32_BIT, 0, 1) + kill
+    # Calls that are newer than this table do not exist for the program, so that libraries use older ones.
     code += _instruction(JUMP_GREATER_EQUAL, LAST + 1, 0, 1) + _instruction(RETURN, ERRNO | errno.ENOSYS)
     # The flags of clone3 are in memory, which a filter cannot read. After ENOSYS the C library uses clone instead;
     # after EPERM it would give up, and no thread could start.
@@ -127,21 +130,28 @@ def program(machine: str) -> bytes:
         if number is not None:
             code += _refuse(number, errno.EPERM)
     refused = _instruction(RETURN, ERRNO | errno.EPERM)
-    code += _check(CLONE[column], _load_argument(0) + _instruction(JUMP_BIT_SET, NAMESPACE_FLAGS, 0, 1) + refused)
+    makes_namespace = _load_argument(0) + _instruction(JUMP_BIT_SET, NAMESPACE_FLAGS, 0, 1)
+    code += _check(CLONE[column], makes_namespace + refused)
     # Only Unix sockets are allowed, for communication between the program's own processes. vsock bypasses network
     # namespaces and reaches the host of a virtual machine, and tasks do not need the kernel code of other families.
     is_unix = _load_argument(0) + _instruction(JUMP_EQUAL, AF_UNIX, 1, 0)
     for numbers in SOCKETS.values():
         code += _check(numbers[column], is_unix + _instruction(RETURN, ERRNO | errno.EACCES))
     for numbers, arguments in OF_ITSELF.values():
-        is_zero = [_load_argument(position) + _instruction(JUMP_EQUAL, 0, 1, 0) + refused for position in arguments]
-        code += _check(numbers[column], b"".join(is_zero))
+        checks = b""
+        for position in arguments:  # 0 stands for the calling process itself
+            checks += _load_argument(position) + _instruction(JUMP_EQUAL, 0, 1, 0) + refused
+        code += _check(numbers[column], checks)
     by_value = ((FCNTL, 1, FCNTL_REFUSED), (SETSOCKOPT, 2, SOCKET_OPTIONS_REFUSED))
     for numbers, position, values in by_value:
-        is_refused = [_instruction(JUMP_EQUAL, value, 0, 1) + refused for value in values.values()]
-        code += _check(numbers[column], _load_argument(position) + b"".join(is_refused))
+        checks = _load_argument(position)
+        for value in values.values():
+            checks += _instruction(JUMP_EQUAL, value, 0, 1) + refused
+        code += _check(numbers[column], checks)
+    # Both flags must be set, so the masked value is compared; JUMP_BIT_SET would accept one of them.
     flags = _load_argument(3) + _instruction(AND, SHARED_ANONYMOUS)
-    code += _check(MMAP[column], flags + _instruction(JUMP_EQUAL, SHARED_ANONYMOUS, 0, 1) + refused)
+    is_shared = flags + _instruction(JUMP_EQUAL, SHARED_ANONYMOUS, 0, 1)
+    code += _check(MMAP[column], is_shared + refused)
     return code + _instruction(RETURN, ALLOW)
 
 
@@ -150,8 +160,9 @@ def install() -> None:
     code = program(os.uname().machine)
     instructions = ctypes.create_string_buffer(code, len(code))
 
-    class Program(ctypes.Structure):
+    class Program(ctypes.Structure):  # struct sock_fprog of linux/filter.h
         _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
 
-    filter_program = Program(len(code) // 8, ctypes.addressof(instructions))
+    count = len(code) // 8  # a struct sock_filter has 8 bytes
+    filter_program = Program(count, ctypes.addressof(instructions))
     syscalls.prctl(syscalls.PR_SET_SECCOMP, syscalls.SECCOMP_MODE_FILTER, ctypes.byref(filter_program))

@@ -76,13 +76,15 @@ def detach_mount(target: str) -> None:
 def pivot_root(new_root: str, put_old: str) -> None:
     # the C library has no wrapper for this call
     number = ctypes.c_long(NUMBERS["pivot_root"][os.uname().machine])
-    _check(_libc.syscall(number, ctypes.c_char_p(new_root.encode()), ctypes.c_char_p(put_old.encode())), "pivot_root")
+    paths = ctypes.c_char_p(new_root.encode()), ctypes.c_char_p(put_old.encode())
+    _check(_libc.syscall(number, *paths), "pivot_root")
 
 
 def prctl(option: int, value: int = 0, pointer: object = 0) -> None:
     zero = ctypes.c_ulong(0)
     argument = ctypes.c_ulong(0) if pointer == 0 else pointer
-    _check(_libc.prctl(ctypes.c_int(option), ctypes.c_ulong(value), argument, zero, zero), f"prctl({option})")
+    result = _libc.prctl(ctypes.c_int(option), ctypes.c_ulong(value), argument, zero, zero)
+    _check(result, f"prctl({option})")
 
 
 def drop_bounding_set() -> None:

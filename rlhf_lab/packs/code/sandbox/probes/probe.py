@@ -71,13 +71,16 @@ class Probe:
 
     def program(self, scene: dict[str, object]) -> str:
         """Return the complete program of the attack for a scene."""
-        column = list(AUDIT_ARCH).index(os.uname().machine) if os.uname().machine in AUDIT_ARCH else 0
+        machine = os.uname().machine
+        column = list(AUDIT_ARCH).index(machine) if machine in AUDIT_ARCH else 0
         of_itself = {name: pair for name, (pair, _) in OF_ITSELF.items()}
         pairs = {**REFUSED, **of_itself, **SOCKETS, "clone3": CLONE3}
         numbers = {name: pair[column] for name, pair in pairs.items()}
         lines = textwrap.indent(textwrap.dedent(self.body).strip(), "    ")
         # `replace` instead of `format`, because the prelude and the bodies contain braces
-        return PRELUDE.replace("{numbers}", repr(numbers)).replace("{scene}", repr(scene)).replace("{body}", lines)
+        program = PRELUDE.replace("{numbers}", repr(numbers))
+        program = program.replace("{scene}", repr(scene))
+        return program.replace("{body}", lines)
 
 
 def reads(name: str, kind: str, path: str) -> Probe:

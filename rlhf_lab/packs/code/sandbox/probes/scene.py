@@ -31,11 +31,13 @@ class Scene:
         self.canary = self.directory / "canary"
         self.canary.write_bytes(self.word)
         self._tcp = self._listen(stack, socket.AF_INET, ("127.0.0.1", 0))
+        # an abstract socket belongs to the network namespace and not to the file system, so it needs its own probe
         self._abstract = self._listen(stack, socket.AF_UNIX, f"\0{self.mark}")
         self._unix = self._listen(stack, socket.AF_UNIX, str(self.directory / "socket"))
         self._udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         self._udp.bind(("127.0.0.1", 0))
         self._udp.setblocking(False)
+        # a process of the same user, which probes try to find, to kill and to read the environment of
         sleeping = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
         self.victim = subprocess.Popen(sleeping, env={**os.environ, SECRET: self.mark})
         stack.callback(self._end_victim)

@@ -38,7 +38,7 @@ class ProbeResult:
     by: str
 
 
-def probe_level(level: Level, image: str = Sandboxing.image) -> list[ProbeResult]:
+def probe_level(level: Level) -> list[ProbeResult]:
     """Run all probes at a level, including those of the grader. This takes about 10 s of processor time."""
     settings = Sandboxing(
         level=level,
@@ -46,7 +46,6 @@ def probe_level(level: Level, image: str = Sandboxing.image) -> list[ProbeResult
         memory_mib=MEMORY_MIB,
         disk_mib=DISK_MIB,
         processes=PROCESSES,
-        image=image,
     )
     sandbox = Sandbox(settings)
     with scene() as there:

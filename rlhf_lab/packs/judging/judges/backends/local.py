@@ -38,7 +38,7 @@ LOSSES = {
     "beginning": "their beginning, with the instructions, was cut off",
     "rejected": "their instructions do not fit, so they are not answered",
 }
-"""What prompts that are too long lose, with the words of a note."""
+"""Part that a prompt loses if it is too long → the words of the note about it."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,9 @@ class LocalBackend:
         with progress(title or f"sampling {self.name}", len(requests), len(completions)) as ticker:
             answered = [number for number in range(len(requests)) if number not in completions]
             for numbers in self._batches(answered, requests, prompts):
+                batch = [requests[number] for number in numbers]
                 start = time.monotonic()
-                rows = self._sample([requests[i] for i in numbers], [prompts[i] for i in numbers])
+                rows = self._sample(batch, [prompts[number] for number in numbers])
                 latency_s = time.monotonic() - start
                 for number, row in zip(numbers, rows, strict=True):
                     completions[number] = self._completion(requests[number], prompts[number], row, latency_s)
@@ -163,10 +164,14 @@ class LocalBackend:
         # greedy sampling uses no seed
         seeds = [0] * len(requests)
         if self.temperature:
-            seeds = [seed_for(request.draw, f"judge/{request.digest(self.identity)}") for request in requests]
+            seeds = []
+            for request in requests:
+                digest = request.digest(self.identity)
+                seeds.append(seed_for(request.draw, f"judge/{digest}"))
         # often only the main process sends requests to a judge, so the sampler must not wait for other processes
         with ranks.single_process():
-            return [rows[0] for rows in sampler.sample(self.model, prompts, 1, seeds).rows_BG]
+            samples = sampler.sample(self.model, prompts, 1, seeds)
+        return [row for (row,) in samples.rows_BG]
 
     def _completion(
         self,
@@ -197,7 +202,10 @@ class LocalBackend:
         ids = self._prompt(request, messages)
         if len(ids) <= limit:
             return _FittedPrompt(ids)
-        spoken = [i for i, message in enumerate(messages) if message["role"] == "assistant" and i >= request.kept]
+        spoken = []  # turns of the model that may be left out
+        for index, message in enumerate(messages):
+            if message["role"] == "assistant" and index >= request.kept:
+                spoken.append(index)
         # The latest turn is never left out: the model would repeat it.
         for latest in spoken[1:]:
             shorter = [*messages[: spoken[0]], *messages[latest:]]
@@ -255,8 +263,11 @@ def _without_ids(message: Message) -> Message:
     """Return the message without call ids. Calls and results are then matched by their order."""
     bare = message.copy()
     bare.pop("tool_call_id", None)
-    if calls := message.get("tool_calls"):
-        bare["tool_calls"] = [{key: value for key, value in call.items() if key != "id"} for call in calls]
+    calls = [call.copy() for call in message.get("tool_calls") or ()]
+    for call in calls:
+        call.pop("id", None)
+    if calls:
+        bare["tool_calls"] = calls
     return bare
 
 

@@ -75,20 +75,16 @@ class OpenAIBackend(SdkBackend):
         message = choice.message
         finish = choice.finish_reason
         refusal = getattr(message, "refusal", None)
-        stop: Stop = (
-            "refused" if refusal or finish == "content_filter" else "truncated" if finish == "length" else "end"
-        )
+        stop: Stop = "end"
+        if refusal or finish == "content_filter":
+            stop = "refused"
+        elif finish == "length":
+            stop = "truncated"
         text = str(refusal or message.content or "")
         called = getattr(message, "tool_calls", None) or ()
+        # calls of other kinds, such as custom tools, have no function; no request offers them
         calls = tuple(_call(call) for call in called if getattr(call, "function", None) is not None)
-        return ServiceAnswer(
-            text,
-            stop,
-            _usage(completion.usage),
-            str(completion.model),
-            repeated,
-            calls,
-        )
+        return ServiceAnswer(text, stop, _usage(completion.usage), str(completion.model), repeated, calls)
 
     def _is_filtered(self, error: ServiceError) -> bool:
         return error.code in FILTERED
@@ -96,11 +92,11 @@ class OpenAIBackend(SdkBackend):
     # --- batches
 
     def create_batch(self, name: str, items: Sequence[BatchItem]) -> str:
-        lines = [
-            {"custom_id": item.name, "method": "POST", "url": "/v1/chat/completions", "body": self.body(item.request)}
-            for item in items
-        ]
-        rows = [json.dumps(line, ensure_ascii=False) + "\n" for line in lines]
+        rows = []
+        for item in items:
+            body = self.body(item.request)
+            line = {"custom_id": item.name, "method": "POST", "url": "/v1/chat/completions", "body": body}
+            rows.append(json.dumps(line, ensure_ascii=False) + "\n")
         content = "".join(rows).encode()
 
         def create() -> str:
@@ -109,7 +105,7 @@ class OpenAIBackend(SdkBackend):
                 input_file_id=file.id,
                 endpoint="/v1/chat/completions",
                 completion_window="24h",
-                metadata={"rlhf_lab": name},
+                metadata={"rlhf_lab": name},  # by which `find_batches` recognises it after an interruption
                 extra_headers={"Idempotency-Key": name},
             )
             return str(batch.id)
@@ -133,7 +129,7 @@ class OpenAIBackend(SdkBackend):
     def batch_status(self, remote: str) -> BatchStatus:
         def poll() -> BatchStatus:
             batch = self.client.batches.retrieve(remote)
-            counts = batch.request_counts
+            counts = batch.request_counts  # None before the service has read the file
             done = counts.completed + counts.failed if counts else 0
             errors = (batch.errors.data if batch.errors else None) or []
             reasons = "; ".join(str(error.message) for error in errors) or "no reason given"

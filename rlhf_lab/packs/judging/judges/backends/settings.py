@@ -105,9 +105,9 @@ def is_requested(config: Config) -> bool:
 
 def reward_asks(config: Config) -> bool:
     """Return True if a term of the stage's reward sends requests to the judge."""
-    return "reward" in config.algorithm.inputs.sections and any(
-        term.asks_judge for term in config.reward.terms.values()
-    )
+    if "reward" not in config.algorithm.inputs.sections:
+        return False
+    return any(term.asks_judge for term in config.reward.terms.values())
 
 
 def audit_asks(config: Config) -> bool:
@@ -134,7 +134,10 @@ def rubric_files(config: Config) -> dict[str, str]:
         grades = getattr(settings, "mode", "grade") == "grade"
         if hasattr(settings, "rubric") and (settings.rubric or grades):
             files[f"{where}.rubric"] = settings.rubric
-    return files | ({"needs.judge": gold_rubric(config)} if gold_rubric(config) else {})
+    gold = gold_rubric(config)
+    if gold:
+        files["needs.judge"] = gold
+    return files
 
 
 @register("judge", "simulated")

@@ -142,7 +142,7 @@ def _proxy_of(url: str) -> httpx2.Proxy | None:
     parts = urlsplit(url)
     proxies = getproxies()
     address = proxies.get(parts.scheme) or proxies.get("all")
-    if not address or proxy_bypass(parts.hostname or ""):
+    if not address or proxy_bypass(parts.hostname or ""):  # no_proxy may name the host
         return None
     return httpx2.Proxy(address if "://" in address else f"http://{address}")
 
