@@ -78,7 +78,7 @@ def group_of(name: str) -> str:
         return DATA
     if settings.adds_head or ".reward_models." in module:
         return REWARD
-    return POLICY if settings.makes_model else MEASURE
+    return POLICY if settings.makes_model or settings.trains_on_reward else MEASURE
 
 
 def _algorithm(name: str) -> str:

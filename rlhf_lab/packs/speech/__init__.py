@@ -25,6 +25,9 @@ PACK = Pack(
     run_sections=("rlhf_lab.packs.speech.report:acoustics after criteria",),
     families={"codec": "rlhf_lab.packs.speech.policy.family:CODEC"},
     criteria=("rlhf_lab.packs.speech.rewards.criteria:criteria_of",),
-    preflight=("rlhf_lab.packs.speech.rewards.preflight:problems",),
+    preflight=(
+        "rlhf_lab.packs.speech.rewards.preflight:problems",
+        "rlhf_lab.packs.speech.codec_dpo.preflight:problems",
+    ),
     reward_files={"acoustic_reward.json": "rlhf_lab.packs.speech.rewards.acoustic_rm:from_folder"},
 )
