@@ -150,7 +150,7 @@ class EpisodeLog(PolicyLog):
             # Responses are paired by index: sample g of the policy against sample g of the reference, ties count half.
             wins = np.sign(column[judge] - base[judge]) / 2 + 0.5
             metrics["win_rate"] = clustered_mean(wins, clusters)
-        if "proxy" in metrics and far_enough(metrics["kl"]):
+        if {"proxy", "kl"} <= metrics.keys() and far_enough(metrics["kl"]):
             gain = column["proxy"] - base["proxy"]
             metrics["reward_per_nat"] = ratio_of_means(gain, column["kl"], clusters)
         return metrics
