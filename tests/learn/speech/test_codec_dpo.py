@@ -16,9 +16,12 @@ from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.media import Audio
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.environments.splits import transcript
-from rlhf_lab.packs.speech.codec_dpo import backends, codec_dpo, served_audio
+from rlhf_lab.packs.speech.codec_dpo import backends, codec_dpo, preflight, served_audio
 from rlhf_lab.packs.speech.codec_dpo.codec_dpo import ClipJudge
+from rlhf_lab.packs.speech.codec_dpo.settings import CodecDPO
 from rlhf_lab.packs.speech.parler.client import SpeechPrompt, SpokenClip
+from rlhf_lab.packs.speech.parler.environment import PARLER
+from rlhf_lab.packs.speech.parler.settings import ParlerTTS
 from rlhf_lab.packs.speech.world.world import SpeechWorld
 from rlhf_lab.stages import artifacts
 from rlhf_lab.stages.execute import execute
@@ -203,3 +206,13 @@ def test_wrong_settings_are_named(overrides, says):
     with pytest.raises(ConfigError) as error:
         checked("tts_codec_dpo", *overrides)
     assert any(says in problem for problem in error.value.problems), error.value.problems
+
+
+def test_the_environment_of_parler_is_checked_before_a_run(tmp_path, monkeypatch):
+    monkeypatch.setenv(PARLER.variable, str(tmp_path / "absent"))
+    config = checked("tts_codec_dpo", "model=parler", "model.path=a/b", "reward=acoustic")
+    assert isinstance(config.model, ParlerTTS) and isinstance(config.algorithm, CodecDPO)
+    assert config.algorithm.max_frames == 860 and checked("tts_codec_dpo").algorithm.max_frames == 64
+    (problem,) = preflight.problems(config)
+    assert problem.startswith("model=parler: ") and "parler setup" in problem
+    assert preflight.problems(checked("tts_codec_dpo")) == []

@@ -15,6 +15,7 @@ from rlhf_lab.models.logprobs import exact_kl, token_logps
 from rlhf_lab.models.settings import Scratch
 from rlhf_lab.packs.speech.parler.codec_model import CodecModel
 from rlhf_lab.packs.speech.parler.columns import CodecClip, clip_kl
+from rlhf_lab.packs.speech.parler.served_model import OPTIMIZER
 from rlhf_lab.packs.speech.policy.start import codec_policy
 from rlhf_lab.packs.speech.policy.tokenizer import code_tokenizer
 from rlhf_lab.packs.speech.sound.stream import write_stream
@@ -125,7 +126,7 @@ def test_an_adapter_is_read_as_it_was_written(served, tmp_path):
     served.load_adapter(tmp_path / "adapter")
     served.load_optimizer(tmp_path / "adapter")
     assert torch.equal(served.logps(PROMPTS[0], clips, temperature=1.0)[0].codes_TK, trained)
-    assert (tmp_path / "adapter" / "optimizer.pt").is_file()
+    assert (tmp_path / "adapter" / OPTIMIZER).is_file()
 
 
 def test_a_codec_of_other_data_is_refused():
