@@ -1,4 +1,4 @@
-"""Codec language models in a worker process: Parler-TTS, which needs another version of transformers, and the lab's own.
+"""Codec language models in a worker process: Parler-TTS, which needs an old version of transformers, and the lab's.
 
 Start with client.py, the side of rlhf_lab. It wraps the worker in an object that samples clips, computes differentiable
 log-probabilities and takes optimizer steps. protocol.py defines the messages. worker.py, serving.py and served_model.py
