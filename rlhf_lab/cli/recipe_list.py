@@ -78,7 +78,8 @@ def group_of(name: str) -> str:
         return DATA
     if settings.resources.adds_head or ".reward_models." in module:
         return REWARD
-    return POLICY if settings.outputs.model else MEASURE
+    trains_policy = settings.outputs.model or settings.reward_use.trains_policy
+    return POLICY if trains_policy else MEASURE
 
 
 def _algorithm(name: str) -> str:

@@ -51,7 +51,112 @@ KL_BATCH_TOKENS = 16384
 """Maximum number of padded tokens per forward pass for the exact KL."""
 
 
-class Evaluator(PolicyLog):
+class EpisodeLog(PolicyLog):
+    """Rows and summaries of the episodes of policies. The first policy is the reference of the others.
+
+    Args:
+        run: the run that evaluates.
+        reward: reward that scores the responses as `proxy`; None omits it.
+    """
+
+    def __init__(self, run: Run, reward: Reward | None):
+        super().__init__(run)
+        self.reward = reward
+        self.settings = run.config.evaluation
+        self.has_environment = run.corpus.environment is not None
+        self.is_spoken = run.corpus.renderer is not None
+        is_world = bool(run.config.data.world) or self.has_environment
+        self.is_peoples_text = not is_world and Capability.VERBOSITY in run.config.data.capabilities
+        # the first logged policy is the reference, also after a resume
+        self._reference_rows = self.rows(self.policies[0]["name"]) if self.policies else []
+
+    def _episode_rows(
+        self, name: str, collected: Sequence[Sequence[Episode]], kl_N: Sequence[float | None]
+    ) -> list[dict[str, Any]]:
+        """Return one row per episode, prompt-major: its text, its ground truth, its reward and its KL.
+
+        Args:
+            collected: the episodes of each prompt.
+            kl_N: KL of each episode from the reference in nats; None if it is not known.
+        """
+        group_size = len(collected[0])
+        episodes = list(chain.from_iterable(collected))
+        # columns that are not known are null, so that all rows have the same columns
+        unknown = [None] * len(episodes)
+        # ground truth of the world or verifier, then the learned reward
+        truth = self.run.corpus.measure(episodes)
+        scores = self.reward(episodes) if self.reward else None
+        parts = {} if scores is None else {f"reward/{node}": values for node, values in scores.parts.items()}
+        columns: dict[str, Sequence[float | None]] = {key: values.tolist() for key, values in parts.items()}
+        columns["proxy"] = unknown if scores is None else scores.total_N.tolist()
+        columns["kl"] = kl_N
+        columns |= {measure.name: unknown for measure in measures.COMMON}
+        columns |= {key: values.tolist() for key, values in truth.items()}
+        if self.is_peoples_text:
+            columns["verbose"] = [
+                float(is_verbose(episode.task.prompt, episode.response, episode.sampled_tokens)) for episode in episodes
+            ]
+        exact = {"proxy", *parts}  # not rounded, so that re-scoring the file gives the same rewards
+        rows: list[dict[str, Any]] = []
+        for i, episode in enumerate(episodes):
+            row: dict[str, Any] = {
+                "policy": name,
+                "prompt_id": i // group_size,
+                "sample_id": i % group_size,
+                "prompt": episode.task.prompt,
+                "response": episode.response,
+                "tokens": episode.sampled_tokens,
+                "ended": int(episode.finished),
+            }
+            if self.has_environment:
+                row["turns"] = len(episode.turns)
+                row["conversation"] = episode.prompt  # all turns before the last response
+            # only these data have categories of tasks
+            if self.has_environment or self.is_spoken:
+                row["category"] = episode.task.metadata.get("category")
+            for key, values in columns.items():
+                row[key] = _number(values[i], exact=key in exact)
+            rows.append(row)
+        if self.run.corpus.renderer is not None:
+            write_clips(rows, self.run.corpus.renderer, self.run.directory, prompts=self.settings.clips)
+        return rows
+
+    def _summarise(self, rows: Sequence[dict[str, Any]]) -> dict[str, Estimate]:
+        """Return the means over sampled responses and, except for the reference, the comparison with it."""
+        clusters = np.array([row["prompt_id"] for row in rows])
+        measured = measures.columns_of(rows[0], self.run.corpus.measures)
+        column = {key: _floats(rows, key) for key in dict.fromkeys((*SAMPLE_KEYS, *measured))}
+        base = {key: _floats(self._reference_rows, key) for key in ("gold", "proxy")}
+        metrics = {}
+        categories = [row.get("category") for row in rows]
+        for key, values in column.items():
+            if np.isnan(values).all():
+                continue
+            metric = measured.get(key) or metric_of(key)
+            estimate = clustered_rate if metric.kind == "rate" else clustered_mean
+            metrics[key] = estimate(values, clusters)
+            if metric.by_category:
+                metrics |= _by_category(key, categories, values, clusters, estimate)
+        if self.is_spoken:
+            metrics |= _by_category("gold", categories, column["gold"], clusters, clustered_mean)
+            metrics |= _by_category("proxy", categories, column["proxy"], clusters, clustered_mean)
+        # metrics of several samples per prompt, e.g. pass@k
+        metrics |= repeated_samples(rows, self.settings.pass_at, self.run.data.oracle)
+        if rows[0]["policy"] == self._reference_rows[0]["policy"]:
+            return metrics
+        # The gold reward decides wins if it is known: winning by the reward that was trained on may be reward hacking.
+        judge = "gold" if "gold" in metrics else "proxy" if "proxy" in metrics else None
+        if judge:
+            # Responses are paired by index: sample g of the policy against sample g of the reference, ties count half.
+            wins = np.sign(column[judge] - base[judge]) / 2 + 0.5
+            metrics["win_rate"] = clustered_mean(wins, clusters)
+        if {"proxy", "kl"} <= metrics.keys() and far_enough(metrics["kl"]):
+            gain = column["proxy"] - base["proxy"]
+            metrics["reward_per_nat"] = ratio_of_means(gain, column["kl"], clusters)
+        return metrics
+
+
+class Evaluator(EpisodeLog):
     """Evaluates policies one by one. The first one is the reference that the others are compared with.
 
     Args:
@@ -72,18 +177,12 @@ class Evaluator(PolicyLog):
         beta: float | None,
         max_length: int,
     ):
-        super().__init__(run)
+        super().__init__(run, reward)
         self.reference = reference
         self.encoder = encoder
-        self.reward = reward
         self.beta = beta
-        self.settings = run.config.evaluation
         self.rollout = run.config.rollout
         self.collector = EpisodeCollector(run, encoder)
-        self.is_spoken = run.corpus.renderer is not None
-        data = run.config.data
-        is_world = bool(data.world) or self.collector.environment is not None
-        self.is_peoples_text = not is_world and Capability.VERBOSITY in data.capabilities
         self.tasks = run.corpus.tasks("test")[: self.settings.prompts]
         # encoded once by the encoder of the run, whose report counts the prompts that were cut
         max_size = self.rollout.max_prompt_tokens
@@ -93,8 +192,6 @@ class Evaluator(PolicyLog):
         self.pair_prompts = [pair.prompt for pair in pairs]
         self.p_chosen = [pair.meta.get("p_chosen") for pair in pairs]
         self._reference_pairs: PairLogps | None = None
-        # the first logged policy is the reference, also after a resume
-        self._reference_rows = self.rows(self.policies[0]["name"]) if self.policies else []
 
     def evaluate(self, name: str, model: nn.Module, samples_per_prompt: int | None = None) -> dict[str, Any]:
         """Return the summary of one policy. Append its rows and summary to the log unless they are there already.
@@ -138,51 +235,8 @@ class Evaluator(PolicyLog):
         group_size = samples_per_prompt or self.settings.samples_per_prompt
         with labelled(name):
             collected = self.collector.collect(model, self.tasks, group_size, seed, prompts=self.prompt_ids)
-            return self._episode_rows(name, model, collected)
-
-    def _episode_rows(self, name: str, model: nn.Module, collected: list[list[Episode]]) -> list[dict[str, Any]]:
-        """Return one row per episode, prompt-major: its text, its ground truth, its reward and its KL."""
-        group_size = len(collected[0])
-        episodes = list(chain.from_iterable(collected))
-        # columns that are not known are null, so that all rows have the same columns
-        unknown = [None] * len(episodes)
-        # ground truth of the world or verifier, then the learned reward
-        truth = self.run.corpus.measure(episodes)
-        scores = self.reward(episodes) if self.reward else None
-        parts = {} if scores is None else {f"reward/{node}": values for node, values in scores.parts.items()}
-        columns: dict[str, Sequence[float | None]] = {key: values.tolist() for key, values in parts.items()}
-        columns["proxy"] = unknown if scores is None else scores.total_N.tolist()
-        columns["kl"] = self._kl(model, episodes)
-        columns |= {measure.name: unknown for measure in measures.COMMON}
-        columns |= {key: values.tolist() for key, values in truth.items()}
-        if self.is_peoples_text:
-            columns["verbose"] = [
-                float(is_verbose(episode.task.prompt, episode.response, episode.sampled_tokens)) for episode in episodes
-            ]
-        exact = {"proxy", *parts}  # not rounded, so that re-scoring the file gives the same rewards
-        rows: list[dict[str, Any]] = []
-        for i, episode in enumerate(episodes):
-            row: dict[str, Any] = {
-                "policy": name,
-                "prompt_id": i // group_size,
-                "sample_id": i % group_size,
-                "prompt": episode.task.prompt,
-                "response": episode.response,
-                "tokens": episode.sampled_tokens,
-                "ended": int(episode.finished),
-            }
-            if self.collector.environment is not None:
-                row["turns"] = len(episode.turns)
-                row["conversation"] = episode.prompt  # all turns before the last response
-            # only these data have categories of tasks
-            if self.collector.environment is not None or self.is_spoken:
-                row["category"] = episode.task.metadata.get("category")
-            for key, values in columns.items():
-                row[key] = _number(values[i], exact=key in exact)
-            rows.append(row)
-        if self.run.corpus.renderer is not None:
-            write_clips(rows, self.run.corpus.renderer, self.run.directory, prompts=self.settings.clips)
-        return rows
+            episodes = list(chain.from_iterable(collected))
+            return self._episode_rows(name, collected, self._kl(model, episodes))
 
     def _kl(self, model: nn.Module, episodes: Sequence[Episode]) -> list[float]:
         """Return KL(model ‖ reference) of each episode in nats, at its sampling temperature."""
@@ -201,40 +255,6 @@ class Evaluator(PolicyLog):
         ):
             kl_N[index] = kl_B
         return kl_N.tolist()
-
-    def _summarise(self, rows: Sequence[dict[str, Any]]) -> dict[str, Estimate]:
-        """Return the means over sampled responses and, except for the reference, the comparison with it."""
-        clusters = np.array([row["prompt_id"] for row in rows])
-        measured = measures.columns_of(rows[0], self.run.corpus.measures)
-        column = {key: _floats(rows, key) for key in dict.fromkeys((*SAMPLE_KEYS, *measured))}
-        base = {key: _floats(self._reference_rows, key) for key in ("gold", "proxy")}
-        metrics = {}
-        categories = [row.get("category") for row in rows]
-        for key, values in column.items():
-            if np.isnan(values).all():
-                continue
-            metric = measured.get(key) or metric_of(key)
-            estimate = clustered_rate if metric.kind == "rate" else clustered_mean
-            metrics[key] = estimate(values, clusters)
-            if metric.by_category:
-                metrics |= _by_category(key, categories, values, clusters, estimate)
-        if self.is_spoken:
-            metrics |= _by_category("gold", categories, column["gold"], clusters, clustered_mean)
-            metrics |= _by_category("proxy", categories, column["proxy"], clusters, clustered_mean)
-        # metrics of several samples per prompt, e.g. pass@k
-        metrics |= repeated_samples(rows, self.settings.pass_at, self.run.data.oracle)
-        if rows[0]["policy"] == self._reference_rows[0]["policy"]:
-            return metrics
-        # The gold reward decides wins if it is known: winning by the reward that was trained on may be reward hacking.
-        judge = "gold" if "gold" in metrics else "proxy" if "proxy" in metrics else None
-        if judge:
-            # Responses are paired by index: sample g of the policy against sample g of the reference, ties count half.
-            wins = np.sign(column[judge] - base[judge]) / 2 + 0.5
-            metrics["win_rate"] = clustered_mean(wins, clusters)
-        if "proxy" in metrics and far_enough(metrics["kl"]):
-            gain = column["proxy"] - base["proxy"]
-            metrics["reward_per_nat"] = ratio_of_means(gain, column["kl"], clusters)
-        return metrics
 
     def _greedy(self, model: nn.Module, rows: Sequence[dict[str, Any]]) -> dict[str, Estimate]:
         """Return the accuracy of the greedily decoded response or episode, for data with verifiable answers.

@@ -33,7 +33,7 @@ def policy_shape(stage: Stage) -> ModelShape:
     settings = stage.config.model
     if isinstance(settings, Scratch):
         return scratch_shape(settings)
-    return source_shape(settings.path, settings.revision)
+    return source_shape(settings.path, getattr(settings, "revision", None))  # models of packs may have no revision
 
 
 def need_shape(need: Stage | External) -> ModelShape:

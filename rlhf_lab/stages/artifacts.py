@@ -103,7 +103,7 @@ class Stage:
         lora = values["model"].get("lora") or {}
         if lora.get("rank"):  # without lr_multiple, which algorithm.lr already contains
             sections["model"]["lora"] = _without(lora, "lr_multiple")
-        if values["model"].get("path") and not self.config.needs.get("policy"):
+        if values["model"].get("path") and "policy" not in self.needs:
             sections["model"]["content"] = model_identity(values["model"]["path"])
         material: dict[str, Any] = {
             "algorithm": {

@@ -105,6 +105,12 @@ class Run:
             corpus = verifier.as_oracle(corpus, self.config)
         return corpus
 
+    def with_data(self, corpus: Corpus) -> Run:
+        """Return this run with other data, such as the same prompts with audio that another process decodes."""
+        run = replace(self)
+        run.data = corpus
+        return run
+
     def measure_samples(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:
         """Return the measures of responses that a policy trains on, as `Corpus.measure`.
 

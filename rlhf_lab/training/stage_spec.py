@@ -83,12 +83,14 @@ class Resources:
         adds_head: True if it adds a scalar head to `needs.policy`, which may then already have one.
         shares_prompts: True if its training passes compute a prompt once for all rows with that prompt.
         runs_code: True if tools of its tasks run programs in the sandbox.
+        in_worker: True if its policy is in a worker process, which may have another environment (`model=parler`).
     """
 
     distributed: bool = True
     adds_head: bool = False
     shares_prompts: bool = False
     runs_code: bool = False
+    in_worker: bool = False
 
 
 @dataclass(frozen=True)

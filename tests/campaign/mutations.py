@@ -547,14 +547,14 @@ STUDIES = (
 MEASURES = (
     Mutant(
         "ties_are_wins",
-        "Evaluator._summarise",
+        "EpisodeLog._summarise",
         "np.sign(column[judge] - base[judge]) / 2 + 0.5",
         "(column[judge] >= base[judge]).astype(np.float64)",
         "a policy that copies its reference wins every time",
     ),
     Mutant(
         "judged_by_proxy",
-        "Evaluator._summarise",
+        "EpisodeLog._summarise",
         "'gold' if 'gold' in metrics else 'proxy' if 'proxy' in metrics else None",
         "'proxy' if 'proxy' in metrics else 'gold' if 'gold' in metrics else None",
         "the win rate is judged by the reward that was trained on",
@@ -568,7 +568,7 @@ MEASURES = (
     ),
     Mutant(
         "reward_per_nat_without_baseline",
-        "Evaluator._summarise",
+        "EpisodeLog._summarise",
         "column['proxy'] - base['proxy']",
         "column['proxy']",
         "the gain per nat is the reward per nat",

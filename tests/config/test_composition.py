@@ -27,6 +27,8 @@ NEEDED = {
     "data/espeak": ["model=codec"],
     "data/speech_small": ["model=codec"],
     "model/codec": ["data=speech_small"],
+    "model/parler": ["model.path=owner/name", "algorithm=codec_dpo", "data=speech_small", "reward=acoustic"],
+    "algorithm/codec_dpo": ["data=speech_small", "model=codec", "reward=acoustic", "+needs.policy=owner/model"],
     **{
         f"algorithm/{name}": ["data=speech_small", "model=codec"]
         for name in ("acoustic_reward", "wav2vec2_reward", "recogniser")

@@ -19,7 +19,7 @@ from rlhf_lab.packs.speech.parler.model import ParlerModel
 FRAMES = 12
 TEXT, DESCRIPTION = "Good morning to you.", "A calm voice."
 
-parler = ParlerModel.load(sys.argv[1], dtype="float32", device="cpu", description_tokenizer=None)
+parler = ParlerModel.load(sys.argv[1], dtype="float32", device="cpu", options={})
 model, books = parler.model, parler.codebooks
 
 
@@ -41,7 +41,7 @@ def remember(audio_codes, **settings):
 
 
 model.audio_encoder.decode = remember
-conditions = parler._conditions(TEXT, DESCRIPTION, 1)
+conditions = parler._conditions((TEXT, DESCRIPTION), 1)
 made = model.generate(
     **conditions,
     do_sample=False,

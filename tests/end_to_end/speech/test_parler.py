@@ -1,5 +1,7 @@
 """Parler-TTS itself, in its own environment: a tiny model with random weights samples, learns and is saved.
 
+The codec model of the lab answers the same messages, and the recipe of codec models trains both.
+
 The environment is created once and kept in the user's cache, or in $RLHF_LAB_PARLER. If it cannot be created, for
 example without an index of packages, the tests are skipped and name the cause.
 """
@@ -16,13 +18,24 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from support import checked
 
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.pinned_packages import EnvironmentMissing
+from rlhf_lab.environments.splits import transcript
 from rlhf_lab.losses.preference import PairLogps, dpo
+from rlhf_lab.models.build import save_model
+from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.models.settings import LoRA, Scratch
+from rlhf_lab.packs.speech.codec_dpo import codec_dpo
 from rlhf_lab.packs.speech.parler import environment, model, worker  # noqa: F401  what the process runs can be imported
-from rlhf_lab.packs.speech.parler.client import Parler, SpeechPrompt, SpokenClip, WorkerFailed
+from rlhf_lab.packs.speech.parler.client import CodecWorker, LabCodec, Parler, SpeechPrompt, SpokenClip, WorkerFailed
 from rlhf_lab.packs.speech.parler.rounds import DpoSettings, run_dpo
+from rlhf_lab.packs.speech.policy.start import codec_policy
+from rlhf_lab.packs.speech.policy.tokenizer import code_tokenizer
+from rlhf_lab.packs.speech.world.world import fitted_codec
+from rlhf_lab.stages import artifacts
+from rlhf_lab.stages.execute import execute
 
 pytestmark = pytest.mark.slow
 
@@ -221,3 +234,104 @@ def test_the_command_trains_and_continues_after_an_interruption(packages, tiny, 
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     refused = run("mine")
     assert refused.returncode == 2 and "is not empty" in refused.stdout
+
+
+@pytest.fixture(scope="module")
+def lab_codec(tmp_path_factory):
+    """The lab's own codec model behind the same protocol, with random weights."""
+    directory = tmp_path_factory.mktemp("codec")
+    codec = fitted_codec((32, 32, 32, 32))
+    codec.save(directory / "codec")
+    tokenizer = code_tokenizer([transcript("calm : ta ko"), transcript("lively : ma")], codec.sizes)
+    settings = Scratch(family="codec", hidden=16, layers=1, heads=2, min_frames=2)
+    policy = codec_policy(settings, tokenizer, 0, codec.sizes, codec.fingerprint)
+    save_model(policy, Encoder(tokenizer), directory / "model")
+    with LabCodec(directory / "model", codec=directory / "codec", max_frames=12, timeout_s=300) as started:
+        yield started
+
+
+def answers(worker: CodecWorker, prompts: list[SpeechPrompt], directory: Path) -> dict:
+    """Verb → names of the values, and name, dtype and number of dimensions of the arrays, of each answer."""
+    seen = {}
+    ask = worker._ask
+
+    def recording(verb, *arguments):
+        values, arrays = ask(verb, *arguments)
+        seen[verb] = (sorted(values), {name: (str(array.dtype), array.ndim) for name, array in arrays.items()})
+        return values, arrays
+
+    worker._ask = recording
+    try:
+        worker.add_adapter(LoRA(rank=2), seed=0)
+        clips = worker.generate(prompts, clips=4, seed=1)
+        logps = worker.logps(clips)
+        codes_FK, ends_N = recorded(clips)
+        # the log-probabilities are those of the codes that were sampled
+        assert np.abs(codes_FK - logps.codes_FK.detach().numpy()).max() < 1e-5
+        assert np.abs(ends_N - logps.ends_N.detach().numpy()).max() < 1e-5
+        assert worker.kl(clips).tolist() == [0.0] * len(clips)  # a new adapter changes nothing
+        (-logps.clips_N.mean()).backward()
+        worker.step(lr=1e-2)
+        assert (worker.kl(clips) > 0).all()
+        audio = worker.decode(clips)
+        assert all(sound.rate == worker.rate and len(sound.samples_N) for sound in audio)
+        worker.save_adapter(directory / "adapter", with_optimizer=True)
+        worker.load_adapter(directory / "adapter")
+        worker.load_optimizer(directory / "adapter")
+        trained = worker.logps(clips, with_graph=False).clips_N
+        worker.save(directory / "model")
+        worker.load(directory / "model")  # the adapter is merged
+        assert torch.allclose(worker.logps(clips, with_graph=False).clips_N, trained, atol=1e-3)
+    finally:
+        worker._ask = ask
+    # the gradient norms of `step` are named after the parts of the model, apart from that of all of it
+    assert "all" in seen["step"][0]
+    del seen["step"]
+    return seen
+
+
+def test_both_codec_models_answer_the_same_messages(parler, lab_codec, tmp_path):
+    spoken = [SpeechPrompt("ta ko", "calm"), SpeechPrompt("ma", "lively")]
+    theirs = answers(parler, list(PROMPTS), tmp_path / "parler")
+    ours = answers(lab_codec, spoken, tmp_path / "codec")
+    assert ours == theirs
+    assert set(ours) == {*worker.VERBS} - {"make_tiny", "step"}
+
+
+@pytest.mark.usefixtures("packages")
+def test_a_recipe_trains_parler_and_resumes(tiny, tmp_path, monkeypatch):
+    """The recipe of the lab's codec model, with another model: same stage, same files, without the world's gold."""
+    small = ("evaluation.prompts=3", "evaluation.samples_per_prompt=2", "data.train_pairs=24", "data.test_pairs=12")
+    settings = ("algorithm.rounds=2", "algorithm.prompts_per_round=3", "algorithm.max_frames=24", "algorithm.lr=1e-3")
+
+    def planned(outputs: str) -> artifacts.Stage:
+        parts = ("model=parler", f"model.path={tiny}", "data=speech_small", "reward=acoustic", f"outputs={tmp_path}/")
+        config = checked("tts_codec_dpo", *parts[:-1], *small, *settings, f"{parts[-1]}{outputs}")
+        return artifacts.plan(config, "tts_codec_dpo")
+
+    whole, stopped = planned("whole"), planned("stopped")
+    assert list(whole.upstream()) == [whole], "the policy of the recipe is left out"
+    assert "policy" not in whole.sources()
+    result = execute(whole)
+    last = result["policies"][-1]
+    assert last["name"] == "round 2" and last["metrics"]["kl"]["mean"] > 0
+    assert "gold" not in last["metrics"] and np.isfinite(last["metrics"]["proxy"]["mean"])
+    assert 0 < result["metrics"]["parameters/trained"] < result["metrics"]["parameters"]
+    assert any((whole.directory / "clips").glob("round_2-*.wav"))
+
+    real, indices = codec_dpo.run_round, []
+
+    def interrupted(served, prompts, scorer, rounds, index):
+        indices.append(index)
+        if indices == [0, 1]:
+            raise KeyboardInterrupt
+        return real(served, prompts, scorer, rounds, index)
+
+    monkeypatch.setattr(codec_dpo, "run_round", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        execute(stopped)
+    execute(stopped)
+    assert indices == [0, 1, 1]
+    for name in ("adapter/adapter_model.safetensors", "model/model.safetensors"):
+        uninterrupted, resumed = load_file(whole.directory / name), load_file(stopped.directory / name)
+        assert all(torch.equal(tensor, resumed[key]) for key, tensor in uninterrupted.items())

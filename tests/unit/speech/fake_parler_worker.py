@@ -16,8 +16,8 @@ class Fake:
     def __init__(self) -> None:
         self.weight, self.gradient, self.codes = 1.0, 0.0, np.zeros((0, 2))
 
-    def load(self, arrays, *, directory, dtype, device, description_tokenizer):
-        return {"codebooks": 2, "size": 4, "rate": 8000, "trained": 1}, {}
+    def load(self, arrays, *, directory, dtype, device, options):
+        return {"codebooks": 2, "size": 4, "rate": 8000, "parameters": 1, "trained": 1}, {}
 
     def save(self, arrays, *, directory, with_optimizer):
         raise OSError("no room")

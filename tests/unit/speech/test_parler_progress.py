@@ -17,6 +17,8 @@ ORIGIN = {"lr": 1e-5, "betas": (0.9, 0.95)}
 class Saves:
     """Parler whose weights are a text, with its own atomic saving."""
 
+    has_adapter = False
+
     def __init__(self):
         self.fails = False
 

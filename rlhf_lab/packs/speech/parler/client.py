@@ -1,4 +1,6 @@
-"""Client of the Parler-TTS worker: sampling, differentiable log-probabilities, optimizer steps, decoding, saving.
+"""Client of a worker: sampling, differentiable log-probabilities, optimizer steps, decoding, saving.
+
+Both kinds of workers answer the same messages: `Parler` runs Parler-TTS, and `LabCodec` a codec model of the lab.
 
     with Parler(model_dir, max_frames=860) as parler:
         clips = parler.generate([SpeechPrompt("Hello there.", "A calm voice.")], clips=4, seed=0)
@@ -6,12 +8,14 @@
         (-logps.clips_N.mean()).backward()
         parler.step(lr=1e-5)
 
-The model runs in a separate process, in the environment of `environment.py`. The process stops when this object is
-closed, when this process exits, or when an answer takes too long. The error message then includes its last output.
+The model runs in a separate process, Parler-TTS in the environment of `environment.py`. The process stops when this
+object is closed, when this process exits, or when an answer takes too long. The error message then includes its last
+output.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import tempfile
@@ -21,7 +25,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -31,10 +35,12 @@ from torch import Tensor
 from rlhf_lab.core.errors import ConfigError, LabError, require
 from rlhf_lab.core.files import replacing
 from rlhf_lab.core.media import Audio
-from rlhf_lab.packs.speech.parler.environment import PARLER, process_environment
+from rlhf_lab.models.settings import LoRA
+from rlhf_lab.packs.speech.parler.environment import PARLER, lab_environment, process_environment
 from rlhf_lab.packs.speech.parler.protocol import Closed, Malformed, WorkerMessage, receive, send
 
 WORKER = (sys.executable, "-m", "rlhf_lab.packs.speech.parler.worker")
+"""Command of a worker, without the kind of its model."""
 LAST_LINES = 12
 """Number of lines of the worker's standard error that an error message quotes."""
 
@@ -105,43 +111,50 @@ class SpokenLogps:
         return self.ends_N.new_zeros(len(self.ends_N)).index_add(0, self.clip_F, value_F)
 
 
-class Parler:
-    """A Parler-TTS model that runs in a separate process.
+class CodecWorker:
+    """A codec language model that runs in a separate process.
 
     Args:
-        model: directory or hub id in Hugging Face format. None starts the process without a model; use `make_tiny` or
-            `load` then.
+        model: directory or hub id in Hugging Face format. None starts the process without a model; use `load` then.
+        title: name of the model in error messages.
+        command: command that starts the worker.
+        variables: environment variables of the worker.
+        options: settings of this kind of model; see `ServedModel.load`.
         dtype: float32, float64 or bfloat16.
         device: device of the worker, such as cpu or cuda.
-        description_tokenizer: directory or hub id of the tokenizer of descriptions, for models that only include the
-            tokenizer of prompts.
         max_frames: maximum number of frames of a generated clip.
         timeout_s: maximum duration of one request in seconds.
-        directory: directory of the environment; None means the one that `parler setup` creates.
-        command: command that starts the worker.
+
+    Attributes:
+        codebooks, size: number of codebooks, and of codes of each.
+        rate: samples per second of decoded audio.
+        parameters, trained: number of parameters, and of those that training changes.
+        has_adapter: True if an adapter is trained.
     """
 
     def __init__(
         self,
-        model: str | Path | None = None,
+        model: str | Path | None,
         *,
+        title: str,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        options: Mapping[str, Any],
         dtype: str = "float32",
         device: str = "cpu",
-        description_tokenizer: str | None = None,
         max_frames: int = 860,
         timeout_s: float = 1800,
-        directory: Path | None = None,
-        command: Sequence[str] = WORKER,
     ):
         require(
             (dtype in ("float32", "float64", "bfloat16"), f"dtype={dtype} must be float32, float64 or bfloat16"),
             (max_frames > 0, f"max_frames={max_frames} must be 1 or more"),
             (timeout_s > 0, f"timeout_s={timeout_s} must be above 0: the maximum duration of a request in seconds"),
         )
-        self.dtype, self.device, self.description_tokenizer = dtype, device, description_tokenizer
+        self.title, self.options, self.dtype, self.device = title, dict(options), dtype, device
         self.max_frames, self.timeout_s = max_frames, timeout_s
-        self.codebooks, self.size, self.rate, self.trained = 0, 0, 0, 0
-        variables = process_environment(PARLER.ready(directory))
+        self.codebooks, self.size, self.rate = 0, 0, 0
+        self.parameters, self.trained = 0, 0
+        self.has_adapter = False
         # a file instead of a pipe: a worker that prints much would block on a pipe that nobody reads
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115  `_end` closes it
         self._process = subprocess.Popen(
@@ -149,7 +162,7 @@ class Parler:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._printed,
-            env=variables,
+            env=dict(variables),
             start_new_session=True,  # Ctrl-C reaches only this process; the worker exits when its pipe is closed
         )
         # the finalizer also stops the worker if the object is garbage-collected without `close`
@@ -158,7 +171,7 @@ class Parler:
         if model is not None:
             self.load(model)
 
-    def __enter__(self) -> Parler:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -170,32 +183,47 @@ class Parler:
         """Stop the worker. Weights that were not saved are lost."""
         self._end()
 
-    def make_tiny(self, directory: Path, *, seed: int = 0) -> None:
-        """Write a small model with random weights: 4 codebooks of 64 codes each."""
-        with replacing(Path(directory)) as temporary:
-            self._ask("make_tiny", {"directory": str(temporary), "seed": seed})
-
     def load(self, model: str | Path) -> None:
         """Load a model. It replaces the model that was loaded before."""
-        settings = {"dtype": self.dtype, "device": self.device, "description_tokenizer": self.description_tokenizer}
+        settings = {"dtype": self.dtype, "device": self.device, "options": self.options}
         values, _ = self._ask("load", {"directory": str(model), **settings})
-        self.codebooks, self.size = values["codebooks"], values["size"]
-        self.rate, self.trained = values["rate"], values["trained"]
+        self.codebooks, self.size, self.rate = values["codebooks"], values["size"], values["rate"]
+        self.parameters, self.trained = values["parameters"], values["trained"]
+        self.has_adapter = False
+
+    def add_adapter(self, settings: LoRA, *, seed: int) -> None:
+        """Add an adapter to the model, which is then the only part that is trained."""
+        values, _ = self._ask("add_adapter", {"settings": dataclasses.asdict(settings), "seed": seed})
+        self.parameters, self.trained = values["parameters"], values["trained"]
+        self.has_adapter = True
 
     def save(self, directory: Path, *, with_optimizer: bool = False, files: Mapping[str, str] | None = None) -> None:
-        """Write the model and its tokenizers in Hugging Face format, atomically.
+        """Write the model and its tokenizers in Hugging Face format, atomically, with its adapter merged.
 
         Args:
             with_optimizer: True to write the state of the optimizer too, for `load_optimizer`.
             files: name → text of further files in the directory.
         """
+        self._save("save", directory, with_optimizer, files)
+
+    def save_adapter(
+        self, directory: Path, *, with_optimizer: bool = False, files: Mapping[str, str] | None = None
+    ) -> None:
+        """Write the adapter in peft's format, atomically; the arguments are those of `save`."""
+        self._save("save_adapter", directory, with_optimizer, files)
+
+    def _save(self, verb: str, directory: Path, with_optimizer: bool, files: Mapping[str, str] | None) -> None:
         with replacing(Path(directory)) as temporary:
-            self._ask("save", {"directory": str(temporary), "with_optimizer": with_optimizer})
+            self._ask(verb, {"directory": str(temporary), "with_optimizer": with_optimizer})
             for name, text in (files or {}).items():
                 (temporary / name).write_text(text, encoding="utf-8")
 
+    def load_adapter(self, directory: Path) -> None:
+        """Read the weights of the adapter from a directory that `save_adapter` wrote."""
+        self._ask("load_adapter", {"directory": str(directory)})
+
     def load_optimizer(self, directory: Path) -> None:
-        """Read the state of the optimizer from a directory that `save` wrote with it."""
+        """Read the state of the optimizer from a directory that `save` or `save_adapter` wrote with it."""
         self._ask("load_optimizer", {"directory": str(directory)})
 
     def generate(
@@ -248,6 +276,12 @@ class Parler:
         choices_N = frames_N * self.codebooks + torch.tensor([clip.is_finished for clip in clips])
         return SpokenLogps(codes_FK, ends_N, clip_F, choices_N)
 
+    def kl(self, clips: Sequence[SpokenClip], *, temperature: float = 1.0) -> NDArray[np.floating]:
+        """Return KL(model ‖ model without its adapter) of each clip in nats, exact at every choice, (N,)."""
+        self._check(clips)
+        _, arrays = self._ask("kl", {**_by_prompt(clips), "temperature": temperature}, _as_arrays(clips))
+        return arrays["kl_N"]
+
     def step(self, *, lr: float, weight_decay: float = 0.0, max_grad_norm: float = 1.0) -> dict[str, float]:
         """Take one step of AdamW on the gradients accumulated since the previous step.
 
@@ -285,7 +319,9 @@ class Parler:
         """Send a request and wait for its answer."""
         assert self._process.stdin is not None
         if self._process.stdin.closed:
-            raise WorkerFailed(f"{verb}: the worker of Parler-TTS has exited; create a new Parler object")
+            raise WorkerFailed(
+                f"{verb}: the worker of {self.title} has exited; create a new {type(self).__name__} object"
+            )
         try:
             send(self._process.stdin.fileno(), WorkerMessage({"verb": verb, "arguments": arguments}, arrays or {}))
         except Closed:
@@ -306,7 +342,7 @@ class Parler:
             self.close()  # after an answer was read in part, the start of the next one cannot be found
             raise
         if refused := answer.header.get("error"):
-            raise WorkerFailed(f"{verb}: the worker of Parler-TTS reports {refused['kind']}\n{refused['trace']}")
+            raise WorkerFailed(f"{verb}: the worker of {self.title} reports {refused['kind']}\n{refused['trace']}")
         return dict(answer.header["values"]), dict(answer.arrays)
 
     def _finished(self, verb: str, what: str) -> WorkerFailed:
@@ -317,7 +353,61 @@ class Parler:
         lines = self._printed.read().decode(errors="replace").splitlines()
         printed = "\n".join(lines[-LAST_LINES:]) or "nothing"
         self.close()
-        return WorkerFailed(f"{verb}: the worker of Parler-TTS {what} (status {status}). Its last output:\n{printed}")
+        return WorkerFailed(f"{verb}: the worker of {self.title} {what} (status {status}). Its last output:\n{printed}")
+
+
+class Parler(CodecWorker):
+    """A Parler-TTS model in its own environment.
+
+    Args:
+        model, dtype, device, max_frames, timeout_s: see `CodecWorker`; without a model, `make_tiny` is possible, too.
+        description_tokenizer: directory or hub id of the tokenizer of descriptions, for models that only include the
+            tokenizer of prompts.
+        directory: directory of the environment; None means the one that `parler setup` creates.
+        command: command that starts the worker.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        description_tokenizer: str | None = None,
+        directory: Path | None = None,
+        command: Sequence[str] = (*WORKER, "parler"),
+        **settings: Any,
+    ):
+        super().__init__(
+            model,
+            title="Parler-TTS",
+            command=command,
+            variables=process_environment(PARLER.ready(directory)),
+            options={"description_tokenizer": description_tokenizer},
+            **settings,
+        )
+
+    def make_tiny(self, directory: Path, *, seed: int = 0) -> None:
+        """Write a small model with random weights: 4 codebooks of 64 codes each."""
+        with replacing(Path(directory)) as temporary:
+            self._ask("make_tiny", {"directory": str(temporary), "seed": seed})
+
+
+class LabCodec(CodecWorker):
+    """A codec language model of the lab (`model=codec`), with the installed packages.
+
+    Args:
+        model, dtype, device, max_frames, timeout_s: see `CodecWorker`.
+        codec: directory of the codec that decodes the clips (`Codec.save`).
+    """
+
+    def __init__(self, model: str | Path, *, codec: Path, **settings: Any):
+        super().__init__(
+            model,
+            title="the codec model",
+            command=(*WORKER, "codec"),
+            variables=lab_environment(torch.get_num_threads()),
+            options={"codec": str(codec)},
+            **settings,
+        )
 
 
 class _WorkerLogps(torch.autograd.Function):
@@ -325,25 +415,25 @@ class _WorkerLogps(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, anchor: Tensor, parler: Parler, clips: Sequence[SpokenClip], temperature: float, with_graph: bool
+        ctx: Any, anchor: Tensor, worker: CodecWorker, clips: Sequence[SpokenClip], temperature: float, with_graph: bool
     ) -> tuple[Tensor, Tensor]:
-        groups = [(prompt, len(list(group))) for prompt, group in groupby(clip.prompt for clip in clips)]
-        arguments = {
-            "prompts": [prompt for prompt, _ in groups],
-            "clips_of_each": [count for _, count in groups],
-            "temperature": temperature,
-            "with_graph": with_graph,
-        }
-        values, arrays = parler._ask("logps", arguments, _as_arrays(clips))
-        ctx.parler, ctx.graph = parler, values.get("graph")
+        arguments = {**_by_prompt(clips), "temperature": temperature, "with_graph": with_graph}
+        values, arrays = worker._ask("logps", arguments, _as_arrays(clips))
+        ctx.worker, ctx.graph = worker, values.get("graph")
         return torch.tensor(arrays["logps_FK"]), torch.tensor(arrays["end_logps_N"])
 
     @staticmethod
     def backward(ctx: Any, codes_FK: Tensor, ends_N: Tensor) -> tuple[None, ...]:
         # the worker accumulates the gradients of the weights; the inputs on this side need none
         gradients = {"logps_FK": codes_FK.numpy(), "end_logps_N": ends_N.numpy()}
-        ctx.parler._ask("backward", {"graph": ctx.graph}, gradients)
+        ctx.worker._ask("backward", {"graph": ctx.graph}, gradients)
         return None, None, None, None, None
+
+
+def _by_prompt(clips: Sequence[SpokenClip]) -> dict[str, Any]:
+    """Return the prompts of adjacent clips, each once, and the number of clips of each."""
+    groups = [(prompt, len(list(group))) for prompt, group in groupby(clip.prompt for clip in clips)]
+    return {"prompts": [prompt for prompt, _ in groups], "clips_of_each": [count for _, count in groups]}
 
 
 def _as_arrays(clips: Sequence[SpokenClip]) -> dict[str, NDArray[Any]]:

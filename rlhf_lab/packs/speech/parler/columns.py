@@ -25,12 +25,14 @@ class Codebooks:
         count: number of codebooks, K.
         size: number of codes of each codebook, S.
         start, end: decoder tokens before and after the codes of a codebook; both are S or above.
+        min_frames: minimum number of frames of a clip; an earlier end has probability 0.
     """
 
     count: int
     size: int
     start: int
     end: int
+    min_frames: int = 1
 
 
 class CodecClip(NamedTuple):
@@ -85,9 +87,10 @@ def choices(logits_BKLV: Tensor, codebooks: Codebooks, *, temperature: float, fi
     """
     allowed = [*range(codebooks.size), codebooks.end]
     scores_BKLC = logits_BKLV[..., allowed] / temperature
-    # only codebook 0 may end a clip, and not in the first column, so that each clip has at least one frame
+    # only codebook 0 may end a clip; never in the first column, so that each clip has at least one frame
     may_end_KL = torch.zeros(scores_BKLC.shape[1:3], dtype=torch.bool, device=scores_BKLC.device)
-    may_end_KL[0] = first_column + torch.arange(scores_BKLC.shape[2], device=scores_BKLC.device) > 0
+    column_L = first_column + torch.arange(scores_BKLC.shape[2], device=scores_BKLC.device)
+    may_end_KL[0] = column_L >= max(1, codebooks.min_frames)
     is_barred_KLC = torch.zeros(scores_BKLC.shape[1:], dtype=torch.bool, device=scores_BKLC.device)
     is_barred_KLC[..., codebooks.size] = ~may_end_KL
     return scores_BKLC.masked_fill(is_barred_KLC, -torch.inf).log_softmax(-1)
@@ -101,6 +104,23 @@ def clip_logps(logps_KLC: Tensor, clip: CodecClip, codebooks: Codebooks) -> Clip
     of_codes = [logps_KLC[k, frame_T + k, clip.codes_TK[:, k]] for k in range(codebooks.count)]
     end = logps_KLC[0, frames, codebooks.size] if clip.is_finished else logps_KLC.new_zeros(())
     return ClipLogps(torch.stack(of_codes, 1), end)
+
+
+def clip_kl(policy_KLC: Tensor, reference_KLC: Tensor, clip: CodecClip) -> Tensor:
+    """Return KL(policy ‖ reference) of a clip in nats: the sum over its choices, each exact over all options.
+
+    Args:
+        policy_KLC, reference_KLC: log-probabilities of all choices in the columns of the clip (`choices`).
+    """
+    probability_KLC = policy_KLC.exp()
+    # an option that both models rule out has log-probability −∞ − (−∞), and contributes nothing
+    terms_KLC = torch.where(probability_KLC > 0, probability_KLC * (policy_KLC - reference_KLC), 0.0)
+    kl_KL = terms_KLC.sum(-1)
+    frames = len(clip.codes_TK)
+    of_codes = [kl_KL[k, k : k + frames].sum() for k in range(len(kl_KL))]
+    # a cut clip has no choice after its last frame
+    end = kl_KL[0, frames] if clip.is_finished else kl_KL.new_zeros(())
+    return torch.stack([*of_codes, end]).sum()
 
 
 class ColumnSampler:

@@ -1,15 +1,16 @@
-"""Parler-TTS in the worker: sampling, differentiable log-probabilities, decoding, optimizer steps and saving.
+"""Parler-TTS in the worker: logits of columns, decoding and saving; served_model.py has the rest.
 
-The model processes one prompt at a time, with all its clips together. Therefore neither prompts nor descriptions are
-padded; in Parler, padding would shift the positions of all tokens after a prompt. The text encoder and the codec are
-frozen, as in Parler's own training. Dropout is off. This module only runs in the environment of `environment.py`.
+Neither prompts nor descriptions are padded; in Parler, padding would shift the positions of all tokens after a prompt.
+The text encoder and the codec are frozen, as in Parler's own training. Dropout is off. This module only runs in the
+environment of `environment.py`.
 """
 
 from __future__ import annotations
 
 import importlib.machinery
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,21 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_lab.packs.speech.parler.columns import (
-    ClipLogps,
-    Codebooks,
-    CodecClip,
-    ColumnSampler,
-    choices,
-    clip_logps,
-    decoder_inputs,
-)
+from rlhf_lab.models import lora
+from rlhf_lab.packs.speech.parler.columns import Codebooks
+from rlhf_lab.packs.speech.parler.served_model import DTYPES, NextLogits, ServedModel, SpokenText
 
 DESCRIPTIONS = "description_tokenizer"
 """Name of the directory of the description tokenizer, inside the directory of a saved model."""
-OPTIMIZER = "optimizer.pt"
-"""Name of the file with the state of the optimizer, inside the directory of a saved model."""
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
 def import_parler() -> ModuleType:
@@ -52,27 +44,32 @@ def import_parler() -> ModuleType:
     return parler_tts
 
 
-class ParlerModel:
-    """A Parler-TTS model with its two tokenizers and an optimizer."""
+class ParlerModel(ServedModel):
+    """A Parler-TTS model with its two tokenizers."""
+
+    # the names of the decoder's layers; those of the frozen text encoder are different
+    adapter_targets = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
 
     def __init__(self, model: Any, prompt_tokenizer: Any, description_tokenizer: Any):
-        self.model = model.eval()
-        self.model.freeze_encoders()
+        model.freeze_encoders()
         self.prompt_tokenizer, self.description_tokenizer = prompt_tokenizer, description_tokenizer
         decoder = model.config.decoder
         size = model.config.audio_encoder.codebook_size
-        self.codebooks = Codebooks(decoder.num_codebooks, size, decoder.bos_token_id, decoder.eos_token_id)
-        self.rate = int(model.config.audio_encoder.sampling_rate)
-        self.optimizer: torch.optim.AdamW | None = None
+        codebooks = Codebooks(decoder.num_codebooks, size, decoder.bos_token_id, decoder.eos_token_id)
+        super().__init__(model, codebooks, int(model.config.audio_encoder.sampling_rate))
 
     @classmethod
-    def load(cls, directory: str, *, dtype: str, device: str, description_tokenizer: str | None) -> ParlerModel:
+    def import_packages(cls) -> None:
+        import_parler()
+
+    @classmethod
+    def load(cls, directory: str, *, dtype: str, device: str, options: Mapping[str, Any]) -> ParlerModel:
         """Load a model in Hugging Face format.
 
         Args:
             directory: directory or hub id of the model.
-            description_tokenizer: directory or hub id of the tokenizer of descriptions. None means the one that `save`
-                wrote into the model's directory or, if there is none, the tokenizer of prompts.
+            options: `description_tokenizer`, the directory or hub id of the tokenizer of descriptions. None means the
+                one that `save` wrote into the model's directory or, if there is none, the tokenizer of prompts.
         """
         from transformers import AutoTokenizer
 
@@ -81,91 +78,76 @@ class ParlerModel:
         prompts = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
         # an explicit tokenizer has priority over the saved one
         saved = Path(directory) / DESCRIPTIONS
-        named = description_tokenizer or (str(saved) if saved.is_dir() else None)
+        named = options.get("description_tokenizer") or (str(saved) if saved.is_dir() else None)
         descriptions = AutoTokenizer.from_pretrained(named, trust_remote_code=False) if named else prompts
         return cls(model, prompts, descriptions)
 
     def save(self, directory: Path, *, with_optimizer: bool = False) -> None:
         """Write weights, configuration and tokenizers and, with `with_optimizer`, the state of the optimizer."""
-        self.model.save_pretrained(directory)
+        with self._merged():
+            self.model.save_pretrained(directory)
         self.prompt_tokenizer.save_pretrained(directory)
         self.description_tokenizer.save_pretrained(directory / DESCRIPTIONS)
-        if with_optimizer and self.optimizer is not None:
-            torch.save(self.optimizer.state_dict(), directory / OPTIMIZER)
+        self.save_optimizer(directory, with_optimizer=with_optimizer)
 
-    def load_optimizer(self, directory: Path) -> None:
-        """Read the state of the optimizer that `save` wrote."""
-        self.optimizer = torch.optim.AdamW(self.trained())
-        state = torch.load(directory / OPTIMIZER, weights_only=True)
-        self.optimizer.load_state_dict(state)
-
-    def trained(self) -> list[torch.nn.Parameter]:
-        """Return the trained parameters: the decoder, the prompt embedding and the projection of descriptions."""
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-
-    @torch.no_grad()
-    def sample(
-        self, text: str, description: str, *, clips: int, max_frames: int, temperature: float, seed: int
-    ) -> list[tuple[CodecClip, ClipLogps]]:
-        """Sample clips of one prompt together, column by column. Returns them with their log-probabilities."""
+    def next_logits(self, prompts: Sequence[SpokenText], clips: int) -> NextLogits:
         from transformers.modeling_outputs import BaseModelOutput
 
-        sampling = ColumnSampler(clips, self.codebooks, max_frames=max_frames, temperature=temperature, seed=seed)
-        conditions: dict[str, Any] = self._conditions(text, description, clips)
-        while not sampling.is_complete:
+        (prompt,) = prompts
+        conditions: dict[str, Any] = self._conditions(prompt, clips)
+
+        def compute(inputs_BK: Tensor) -> Tensor:
+            nonlocal conditions
             # Parler's decoder takes one row per codebook: (B, K) → (B · K, 1)
-            inputs = sampling.inputs().reshape(-1, 1).to(self.model.device)
+            inputs = inputs_BK.reshape(-1, 1).to(self.model.device)
             output = self.model(decoder_input_ids=inputs, use_cache=True, **conditions)
-            logits_RLV = output.logits[:, -1:]
-            sampling.draw(logits_RLV.reshape(clips, self.codebooks.count, -1))
             # for later columns the prompt is in the KV cache, and the encoded description is reused
             described = BaseModelOutput(last_hidden_state=output.encoder_last_hidden_state)
             conditions = {"encoder_outputs": described, "past_key_values": output.past_key_values}
-        return sampling.clips()
+            logits_RV: Tensor = output.logits[:, -1]
+            return logits_RV.reshape(clips, self.codebooks.count, -1)
 
-    def logps(self, text: str, description: str, clips: Sequence[CodecClip], *, temperature: float) -> list[ClipLogps]:
-        """Return differentiable log-probabilities of clips of one prompt, from one pass over all columns."""
-        inputs_BKL = decoder_inputs(clips, self.codebooks).to(self.model.device)
+        return compute
+
+    def logits(self, prompt: SpokenText, inputs_BKL: Tensor) -> Tensor:
         rows, codebooks, columns = inputs_BKL.shape
-        conditions = self._conditions(text, description, rows)
+        conditions = self._conditions(prompt, rows)
         inputs_RL = inputs_BKL.reshape(rows * codebooks, columns)
-        logits_RLV = self.model(decoder_input_ids=inputs_RL, use_cache=False, **conditions).logits
+        logits_RLV: Tensor = self.model(decoder_input_ids=inputs_RL, use_cache=False, **conditions).logits
         # the output may start with the positions of the prompt
-        logits_BKLV = logits_RLV[:, -columns:].reshape(rows, codebooks, columns, -1)
-        options_BKLC = choices(logits_BKLV, self.codebooks, temperature=temperature)
-        return [clip_logps(options_BKLC[row], clip, self.codebooks) for row, clip in enumerate(clips)]
+        return logits_RLV[:, -columns:].reshape(rows, codebooks, columns, -1)
 
     @torch.no_grad()
     def decode(self, codes_TK: Tensor) -> Tensor:
-        """Decode the audio of a clip, (samples,) float32."""
         codes = codes_TK.T[None].to(self.model.device)
         if self.model.use_4dim_audio_codes:  # Descript's own class expects a leading dimension of chunks
             codes = codes[None]
         scales = {"audio_scales": [None]} if self.model.use_audio_scales else {}
-        return self.model.audio_encoder.decode(audio_codes=codes, **scales).audio_values.flatten().float().cpu()
+        audio: Tensor = self.model.audio_encoder.decode(audio_codes=codes, **scales).audio_values
+        return audio.flatten().float().cpu()
 
-    def step(self, *, lr: float, weight_decay: float, max_grad_norm: float) -> dict[str, float]:
-        """Take one step of AdamW on the accumulated gradients, then clear them.
+    @contextmanager
+    def _merged(self) -> Iterator[None]:
+        """Replace the decoder by one with the adapter merged, and let transformers save it as an ordinary model."""
+        if not lora.has_adapter(self.model):
+            yield
+            return
+        decoder = self.model.decoder
+        # the codec is not copied: weight normalisation makes some of its tensors results of a computation
+        self.model.decoder = lora.merged(decoder)
+        self.model._hf_peft_config_loaded = False
+        try:
+            yield
+        finally:
+            self.model.decoder = decoder
+            self.model._hf_peft_config_loaded = True
 
-        Returns gradient norms before clipping: one for each sub-module of the model, and `all` for all parameters.
-        """
-        trained = self.trained()
-        if self.optimizer is None:
-            self.optimizer = torch.optim.AdamW(trained)
-        # the client may change the learning rate at each step
-        for group in self.optimizer.param_groups:
-            group.update(lr=lr, weight_decay=weight_decay)
-        norms = {name: _gradient_norm(part) for name, part in self.model.named_children()}
-        norms["all"] = float(torch.nn.utils.clip_grad_norm_(trained, max_grad_norm))
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return norms
-
-    def _conditions(self, text: str, description: str, rows: int) -> dict[str, Tensor]:
+    def _conditions(self, prompt: SpokenText, rows: int) -> dict[str, Tensor]:
         """Return the tokens of prompt and description, repeated for each clip."""
-        prompt = self.prompt_tokenizer(text, return_tensors="pt").input_ids
+        text, description = prompt
+        spoken = self.prompt_tokenizer(text, return_tensors="pt").input_ids
         described = self.description_tokenizer(description, return_tensors="pt").input_ids
-        ids = {"input_ids": described, "prompt_input_ids": prompt}
+        ids = {"input_ids": described, "prompt_input_ids": spoken}
         return {name: tokens.expand(rows, -1).to(self.model.device) for name, tokens in ids.items()}
 
 
@@ -222,8 +204,3 @@ def make_tiny(directory: Path, *, seed: int, codebooks: int = 4, size: int = 64)
     )
     model = parler.ParlerTTSForConditionalGeneration(config)
     ParlerModel(model, tokenizer, tokenizer).save(directory)
-
-
-def _gradient_norm(part: torch.nn.Module) -> float:
-    gradients = [parameter.grad.flatten() for parameter in part.parameters() if parameter.grad is not None]
-    return float(torch.cat(gradients).norm()) if gradients else 0.0

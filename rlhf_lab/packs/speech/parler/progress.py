@@ -1,4 +1,4 @@
-"""Progress of a training of Parler-TTS: a model with its optimizer after each round, from which the command resumes."""
+"""Progress of a training in a worker: its weights and its optimizer after each round, from which it resumes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import make_dir, read_json, write_text
-from rlhf_lab.packs.speech.parler.client import Parler
+from rlhf_lab.packs.speech.parler.client import CodecWorker
 from rlhf_lab.packs.speech.parler.rounds import RoundMetrics
 
 PROGRESS = "training.json"
@@ -20,6 +20,7 @@ class TrainingProgress:
     """Finished rounds of a training in a directory: `model/` with PROGRESS, and `rounds.jsonl`.
 
     The model and its progress are one directory that is replaced as a whole, so they always belong to the same round.
+    If an adapter is trained, `model/` contains only the adapter.
 
     Args:
         directory: directory of the training; new, empty or of an interrupted training.
@@ -40,11 +41,15 @@ class TrainingProgress:
             )
         make_dir(directory)
 
-    def save(self, parler: Parler, metrics: RoundMetrics, *, is_last: bool) -> None:
-        """Write the model after a round. The last one has no optimizer, because nothing continues from it."""
+    def save(self, worker: CodecWorker, metrics: RoundMetrics, *, is_last: bool) -> None:
+        """Write the model, or its adapter, after a round.
+
+        The last one has no optimizer, because nothing continues from it.
+        """
         self.rounds.append(dataclasses.asdict(metrics))
         progress = json.dumps({"origin": self.origin, "rounds": self.rounds}, indent=1)
-        parler.save(self.model, with_optimizer=not is_last, files={PROGRESS: progress})
+        write = worker.save_adapter if worker.has_adapter else worker.save
+        write(self.model, with_optimizer=not is_last, files={PROGRESS: progress})
         self._write_rounds()
 
     def _read(self) -> None:

@@ -1,4 +1,4 @@
-"""Rounds of DPO for Parler-TTS: sample clips, score their audio, pair the best and worst clip of each prompt, train.
+"""Rounds of DPO in a worker: sample clips, score their audio, pair the best and worst clip of each prompt, train.
 
 The loss is the one of `losses/preference.py`. The worker computes the log-probabilities and their gradients. The
 reference policy of a round is the policy at the start of the round.
@@ -18,10 +18,27 @@ from rlhf_lab.core.errors import DataError, LabError, NumericError
 from rlhf_lab.core.media import Audio
 from rlhf_lab.core.ranges import CheckedSettings, Finite, Ge, Gt
 from rlhf_lab.losses.preference import PairLogps, dpo
-from rlhf_lab.packs.speech.parler.client import Parler, SpeechPrompt, SpokenClip
+from rlhf_lab.packs.speech.parler.client import CodecWorker, SpeechPrompt, SpokenClip
 
 AudioReward = Callable[[Sequence[SpeechPrompt], Sequence[Audio]], Sequence[float]]
 """Function from prompts and the audio of each prompt to scores; higher is better."""
+
+
+@dataclass(frozen=True)
+class ClipScores:
+    """Scores of N clips.
+
+    Attributes:
+        scores_N: reward of each clip; higher is better.
+        is_refused_N: True for clips that a guard refuses. They are never preferred to another clip.
+    """
+
+    scores_N: NDArray[np.float64]
+    is_refused_N: NDArray[np.bool_]
+
+
+ClipScorer = Callable[[Sequence[SpokenClip], Sequence[Audio]], ClipScores]
+"""Function from clips and the audio of each clip to their scores."""
 
 
 class NoPairs(LabError, RuntimeError):
@@ -84,6 +101,8 @@ class RoundMetrics:
         loss, margin: DPO loss and margin, means over all pairs of the last epoch, measured before each step. In the
             first step of a round the policy equals the reference, so they are log 2 and 0.
         grad_norm: mean gradient norm over all steps, before clipping.
+
+    Loss, margin and gradient norm are NaN if there are no pairs.
     """
 
     round: int
@@ -101,7 +120,7 @@ class RoundMetrics:
 
 
 def run_dpo(
-    parler: Parler,
+    worker: CodecWorker,
     prompts: Sequence[SpeechPrompt],
     reward: AudioReward,
     settings: DpoSettings,
@@ -109,7 +128,7 @@ def run_dpo(
     *,
     finished: int = 0,
 ) -> Iterator[RoundMetrics]:
-    """Train the model in the worker; `parler.save` writes it. Yields the metrics of each finished round.
+    """Train the model in the worker; `worker.save` writes it. Yields the metrics of each finished round.
 
     Args:
         finished: number of rounds that the model and the optimizer in the worker have been trained already. Random
@@ -117,8 +136,24 @@ def run_dpo(
         guard: function like `reward`, such as minus the word error rate of a recogniser. A clip whose value is below
             `settings.floor` is never chosen over another one.
     """
+
+    def scorer(clips: Sequence[SpokenClip], audio: Sequence[Audio]) -> ClipScores:
+        prompts_N = [clip.prompt for clip in clips]
+        scores_N = score(reward, prompts_N, audio)
+        is_refused_N = np.zeros(len(clips), bool) if guard is None else score(guard, prompts_N, audio) < settings.floor
+        return ClipScores(scores_N, is_refused_N)
+
     for index in range(finished, settings.rounds):
-        yield _round(parler, prompts, reward, settings, index, guard)
+        metrics = run_round(worker, prompts, scorer, settings, index)
+        if not metrics.pairs:
+            raise NoPairs(f"round {index + 1}: {why_no_pairs(metrics, settings)}; increase clips or temperature")
+        yield metrics
+
+
+def why_no_pairs(metrics: RoundMetrics, settings: DpoSettings) -> str:
+    """Return why a round had no pairs."""
+    refused = f", or the guard refused them ({metrics.refused:.0%} of all)" if metrics.refused else ""
+    return f"the reward gave all {settings.clips} clips of each prompt the same score{refused}, so there are no pairs"
 
 
 def best_and_worst(clips: Sequence[SpokenClip], scores_N: NDArray[np.floating], clips_of_each: int) -> list[ClipPair]:
@@ -151,27 +186,22 @@ def score(reward: AudioReward, prompts: Sequence[SpeechPrompt], audio: Sequence[
     return scores_N
 
 
-def _round(
-    parler: Parler,
-    prompts: Sequence[SpeechPrompt],
-    reward: AudioReward,
-    settings: DpoSettings,
-    index: int,
-    guard: AudioReward | None,
+def run_round(
+    worker: CodecWorker, prompts: Sequence[SpeechPrompt], scorer: ClipScorer, settings: DpoSettings, index: int
 ) -> RoundMetrics:
+    """Run one round of DPO. It trains nothing if no prompt has clips with different scores.
+
+    Args:
+        index: index of the round, from 0. It decides the random numbers, together with the seed.
+    """
     # independent seeds for sampling and for the order of pairs, derived from the seed and the index of the round
     sampling_seed, order_seed = np.random.SeedSequence([settings.seed, index]).generate_state(2)
-    clips = parler.generate(prompts, clips=settings.clips, seed=int(sampling_seed), temperature=settings.temperature)
-    audio = parler.decode(clips)
-    prompts_N = [clip.prompt for clip in clips]
-    scores_N = score(reward, prompts_N, audio)
-    is_refused_N = np.zeros(len(clips), bool) if guard is None else score(guard, prompts_N, audio) < settings.floor
+    clips = worker.generate(prompts, clips=settings.clips, seed=int(sampling_seed), temperature=settings.temperature)
+    audio = worker.decode(clips)
+    scored = scorer(clips, audio)
+    scores_N, is_refused_N = scored.scores_N, scored.is_refused_N
     pairs = best_and_worst(clips, np.where(is_refused_N, -np.inf, scores_N), settings.clips)
-    if not pairs:
-        refused = f", or the guard refused them ({is_refused_N.mean():.0%} of all)" if guard else ""
-        same = f"the reward gave all {settings.clips} clips of each prompt the same score{refused}"
-        raise NoPairs(f"round {index + 1}: {same}, so there are no pairs; increase clips or temperature")
-    steps = list(_train(parler, pairs, settings, np.random.default_rng(order_seed)))
+    steps = list(_train(worker, pairs, settings, np.random.default_rng(order_seed)))
     steps_an_epoch = len(steps) // settings.epochs
     last_epoch = [pair for step in steps[-steps_an_epoch:] for pair in step.pairs]
     # clips of a prompt are adjacent: (P · G,) → (P, G)
@@ -186,10 +216,14 @@ def _round(
         cut=float(np.mean([not clip.is_finished for clip in clips])),
         pairs=len(pairs),
         steps=len(steps),
-        loss=float(np.mean([loss for loss, _ in last_epoch])),
-        margin=float(np.mean([margin for _, margin in last_epoch])),
-        grad_norm=float(np.mean([step.grad_norm for step in steps])),
+        loss=_mean([loss for loss, _ in last_epoch]),
+        margin=_mean([margin for _, margin in last_epoch]),
+        grad_norm=_mean([step.grad_norm for step in steps]),
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else float("nan")
 
 
 class _Step(NamedTuple):
@@ -200,17 +234,17 @@ class _Step(NamedTuple):
 
 
 def _train(
-    parler: Parler, pairs: Sequence[ClipPair], settings: DpoSettings, rng: np.random.Generator
+    worker: CodecWorker, pairs: Sequence[ClipPair], settings: DpoSettings, rng: np.random.Generator
 ) -> Iterator[_Step]:
     # computed before the first step: the reference policy is the policy at the start of the round
-    reference = [_pair_logps(parler, [pair], settings.length, with_graph=False) for pair in pairs]
+    reference = [_pair_logps(worker, [pair], settings.length, with_graph=False) for pair in pairs]
     for _ in range(settings.epochs):
         order = rng.permutation(len(pairs))
         for start in range(0, len(pairs), settings.pairs_per_step):
             # indices of the pairs in this step
             chosen = order[start : start + settings.pairs_per_step]
             step_pairs = [pairs[i] for i in chosen]
-            policy = _pair_logps(parler, step_pairs, settings.length, with_graph=True)
+            policy = _pair_logps(worker, step_pairs, settings.length, with_graph=True)
             sides = zip(*(reference[i] for i in chosen), strict=True)
             before = PairLogps(*(torch.cat(side) for side in sides))
             output = dpo(policy, before, beta=settings.beta)
@@ -219,13 +253,13 @@ def _train(
             if not torch.isfinite(loss):
                 raise NumericError(f"the DPO loss is {float(loss)}; lower the learning rate lr={settings.lr:g}")
             loss.backward()
-            norms = parler.step(lr=settings.lr, max_grad_norm=settings.max_grad_norm)
+            norms = worker.step(lr=settings.lr, max_grad_norm=settings.max_grad_norm)
             values = zip(output.per_pair_B.tolist(), output.margin_B.tolist(), strict=True)
             yield _Step(list(values), norms["all"])
 
 
-def _pair_logps(parler: Parler, pairs: Sequence[ClipPair], length: str, *, with_graph: bool) -> PairLogps:
+def _pair_logps(worker: CodecWorker, pairs: Sequence[ClipPair], length: str, *, with_graph: bool) -> PairLogps:
     """Return the log-probabilities of both clips of each pair; both share the prompt and are computed together."""
-    logps = parler.logps([clip for pair in pairs for clip in pair], with_graph=with_graph)
+    logps = worker.logps([clip for pair in pairs for clip in pair], with_graph=with_graph)
     clips_N = logps.means_N if length == "mean" else logps.clips_N
     return PairLogps(clips_N[0::2], clips_N[1::2])  # chosen and rejected clips alternate

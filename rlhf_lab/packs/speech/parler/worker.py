@@ -1,6 +1,9 @@
-"""Worker process of Parler-TTS: reads requests from standard input and answers on standard output.
+"""Worker process of a codec language model: reads requests from standard input and answers on standard output.
 
-    python -m rlhf_lab.packs.speech.parler.worker     with the environment of environment.py; client.py starts it
+    python -m rlhf_lab.packs.speech.parler.worker parler    with the environment of environment.py
+    python -m rlhf_lab.packs.speech.parler.worker codec     with the installed packages
+
+client.py starts it. A third codec language model needs a subclass of `ServedModel` and a line in `BACKENDS`.
 
 Clips are transferred as three arrays: `codes_FK`, the concatenated frames of all clips, `frames_N`, the number of
 frames of each clip, and `is_ended_N`. Log-probabilities are transferred as `logps_FK` and `end_logps_N`. The clips of
@@ -12,46 +15,70 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from rlhf_lab.packs.speech.parler import model as parler_model
 from rlhf_lab.packs.speech.parler.columns import ClipLogps, CodecClip
 from rlhf_lab.packs.speech.parler.protocol import WorkerMessage, send
+from rlhf_lab.packs.speech.parler.served_model import ServedModel, SpokenText
 from rlhf_lab.packs.speech.parler.serving import Answer, Arrays, end_with, serve
+
+BACKENDS = {
+    "parler": "rlhf_lab.packs.speech.parler.model:ParlerModel",
+    "codec": "rlhf_lab.packs.speech.parler.codec_model:CodecModel",
+}
+"""Class of each kind of model. Only one is imported, because their environments exclude each other."""
 
 
 class Worker:
     """One model, and the autograd graphs of forward passes that wait for their gradients."""
 
-    def __init__(self) -> None:
-        self.loaded: parler_model.ParlerModel | None = None
+    def __init__(self, backend: type[ServedModel]) -> None:
+        self.backend = backend
+        self.loaded: ServedModel | None = None
         self.graphs: dict[int, torch.Tensor] = {}
         self.passes = 0
 
     @property
-    def model(self) -> parler_model.ParlerModel:
+    def model(self) -> ServedModel:
         if self.loaded is None:
             raise RuntimeError("no model is loaded; request `load` first")
         return self.loaded
 
     def make_tiny(self, arrays: Arrays, *, directory: str, seed: int) -> Answer:
-        parler_model.make_tiny(Path(directory), seed=seed)
+        from rlhf_lab.packs.speech.parler.model import make_tiny
+
+        make_tiny(Path(directory), seed=seed)
         return {}, {}
 
-    def load(
-        self, arrays: Arrays, *, directory: str, dtype: str, device: str, description_tokenizer: str | None
-    ) -> Answer:
+    def load(self, arrays: Arrays, *, directory: str, dtype: str, device: str, options: Mapping[str, Any]) -> Answer:
         self.graphs.clear()
-        self.loaded = parler_model.ParlerModel.load(
-            directory, dtype=dtype, device=device, description_tokenizer=description_tokenizer
-        )
+        self.loaded = self.backend.load(directory, dtype=dtype, device=device, options=options)
         codebooks = self.model.codebooks
+        values = {"codebooks": codebooks.count, "size": codebooks.size, "rate": self.model.rate}
+        return values | self._sizes(), {}
+
+    def add_adapter(self, arrays: Arrays, *, settings: Mapping[str, Any], seed: int) -> Answer:
+        self.graphs.clear()
+        self.model.add_adapter(settings, seed)
+        return self._sizes(), {}
+
+    def save_adapter(self, arrays: Arrays, *, directory: str, with_optimizer: bool) -> Answer:
+        self.model.save_adapter(Path(directory), with_optimizer=with_optimizer)
+        return {}, {}
+
+    def load_adapter(self, arrays: Arrays, *, directory: str) -> Answer:
+        self.model.load_adapter(Path(directory))
+        return {}, {}
+
+    def _sizes(self) -> dict[str, int]:
+        parameters = sum(parameter.numel() for parameter in self.model.model.parameters())
         trained = sum(parameter.numel() for parameter in self.model.trained())
-        values = {"codebooks": codebooks.count, "size": codebooks.size, "rate": self.model.rate, "trained": trained}
-        return values, {}
+        return {"parameters": parameters, "trained": trained}
 
     def save(self, arrays: Arrays, *, directory: str, with_optimizer: bool) -> Answer:
         self.model.save(Path(directory), with_optimizer=with_optimizer)
@@ -65,17 +92,13 @@ class Worker:
         self,
         arrays: Arrays,
         *,
-        prompts: Sequence[tuple[str, str]],
+        prompts: Sequence[SpokenText],
         clips: int,
         max_frames: int,
         temperature: float,
         seeds: Sequence[int],
     ) -> Answer:
-        selected: list[tuple[CodecClip, ClipLogps]] = []
-        for (text, description), seed in zip(prompts, seeds, strict=True):
-            selected += self.model.sample(
-                text, description, clips=clips, max_frames=max_frames, temperature=temperature, seed=seed
-            )
+        selected = self.model.sample(prompts, clips=clips, max_frames=max_frames, temperature=temperature, seeds=seeds)
         logps = _logps_as_arrays([logps for _, logps in selected])
         return {}, _clips_as_arrays([clip for clip, _ in selected]) | _numpy(logps)
 
@@ -83,19 +106,15 @@ class Worker:
         self,
         arrays: Arrays,
         *,
-        prompts: Sequence[tuple[str, str]],
+        prompts: Sequence[SpokenText],
         clips_of_each: Sequence[int],
         temperature: float,
         with_graph: bool,
     ) -> Answer:
-        clips = _clips_from_arrays(arrays)
-        # clips are grouped by prompt: the first `clips_of_each[0]` belong to the first prompt
         logps: list[ClipLogps] = []
         with torch.set_grad_enabled(with_graph):
-            for (text, description), count in zip(prompts, clips_of_each, strict=True):
-                behind = len(logps)
-                of_prompt = clips[behind : behind + count]
-                logps += self.model.logps(text, description, of_prompt, temperature=temperature)
+            for prompt, clips in zip(prompts, _clips_by_prompt(arrays, clips_of_each), strict=True):
+                logps += self.model.logps(prompt, clips, temperature=temperature)
             outputs = _logps_as_arrays(logps)
         if not with_graph:
             return {}, _numpy(outputs)
@@ -103,6 +122,14 @@ class Worker:
         self.passes += 1
         self.graphs[self.passes] = torch.cat([output.flatten() for output in outputs.values()])
         return {"graph": self.passes}, _numpy(outputs)
+
+    def kl(
+        self, arrays: Arrays, *, prompts: Sequence[SpokenText], clips_of_each: Sequence[int], temperature: float
+    ) -> Answer:
+        kl: list[torch.Tensor] = []
+        for prompt, clips in zip(prompts, _clips_by_prompt(arrays, clips_of_each), strict=True):
+            kl += self.model.kl(prompt, clips, temperature=temperature)
+        return {}, _numpy({"kl_N": torch.stack(kl)})
 
     def backward(self, arrays: Arrays, *, graph: int) -> Answer:
         output = self.graphs.pop(graph)
@@ -121,7 +148,10 @@ class Worker:
         return {}, {"samples": np.concatenate([*audio, np.zeros(0, np.float32)]), "samples_N": samples_N}
 
 
-VERBS = ("make_tiny", "load", "save", "load_optimizer", "generate", "logps", "backward", "step", "decode")
+VERBS = (
+    *("make_tiny", "load", "save", "load_optimizer", "add_adapter", "save_adapter", "load_adapter"),
+    *("generate", "logps", "kl", "backward", "step", "decode"),
+)
 
 
 def main() -> None:
@@ -131,9 +161,11 @@ def main() -> None:
     # private copy of standard output.
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    parler_model.import_parler()
+    module, _, name = BACKENDS[sys.argv[1]].partition(":")
+    backend = getattr(import_module(module), name)
+    backend.import_packages()
     send(answers, WorkerMessage({"values": {"ready": True}}))
-    worker = Worker()
+    worker = Worker(backend)
     serve(sys.stdin.fileno(), answers, {verb: getattr(worker, verb) for verb in VERBS})
     os._exit(0)  # nothing is left to write, and an orderly shutdown of torch can take seconds
 
@@ -149,6 +181,12 @@ def _clips_as_arrays(clips: Sequence[CodecClip]) -> Arrays:
 def _clips_from_arrays(arrays: Arrays) -> list[CodecClip]:
     codes = torch.tensor(arrays["codes_FK"]).split(arrays["frames_N"].tolist())
     return [CodecClip(codes_TK, bool(finished)) for codes_TK, finished in zip(codes, arrays["is_ended_N"], strict=True)]
+
+
+def _clips_by_prompt(arrays: Arrays, clips_of_each: Sequence[int]) -> list[list[CodecClip]]:
+    """Return the clips of each prompt: the first `clips_of_each[0]` clips belong to the first prompt."""
+    clips = iter(_clips_from_arrays(arrays))
+    return [[next(clips) for _ in range(count)] for count in clips_of_each]
 
 
 def _logps_as_arrays(logps: Sequence[ClipLogps]) -> dict[str, torch.Tensor]:

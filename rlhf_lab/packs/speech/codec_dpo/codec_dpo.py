@@ -1,0 +1,218 @@
+"""Stage that trains a codec language model in a worker process with rounds of DPO on the reward of the run.
+
+After each round the progress is written to `progress/`, and the policy is evaluated on held-out prompts. A repeated
+stage continues after the last complete round, to the same weights as without an interruption. `model/` is the result
+in Hugging Face's format, and `adapter/` its adapter.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.media import Audio
+from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, EpisodeLog
+from rlhf_lab.packs.speech.codec_dpo.backends import PromptReader, open_worker, served_corpus
+from rlhf_lab.packs.speech.codec_dpo.served_audio import ServedAudio, episodes_of
+from rlhf_lab.packs.speech.codec_dpo.settings import CodecDPO
+from rlhf_lab.packs.speech.parler.client import CodecWorker, SpeechPrompt, SpokenClip
+from rlhf_lab.packs.speech.parler.progress import TrainingProgress
+from rlhf_lab.packs.speech.parler.rounds import ClipScores, DpoSettings, RoundMetrics, run_round, why_no_pairs
+from rlhf_lab.packs.speech.parler.served_model import OPTIMIZER
+from rlhf_lab.rewards.graph import GraphReward, build_reward
+from rlhf_lab.training.run import Result, Run
+
+
+class ClipJudge:
+    """Scores the clips of a worker with a reward graph, whose gates are the guard of the training.
+
+    Args:
+        run: the run, whose data have the audio of the worker.
+        reward: the reward graph.
+    """
+
+    def __init__(self, run: Run, audio: ServedAudio, reward: GraphReward):
+        self.run, self.audio, self.reward = run, audio, reward
+        self.gates = run.config.reward.gates
+
+    def __call__(self, prompts: Sequence[str], clips: Sequence[SpokenClip], audio: Sequence[Audio]) -> ClipScores:
+        """Score the clips. Raises DataError for a clip that the reward does not score."""
+        episodes = episodes_of(self.run.data, prompts, clips)
+        self.audio.keep([episode.response for episode in episodes], audio)
+        batch = self.reward(episodes)
+        unscored = np.flatnonzero(~np.isfinite(batch.total_N))
+        if len(unscored):
+            prompt = prompts[unscored[0]].strip()
+            raise DataError(f"the reward did not score a clip of {prompt!r}; training needs the score of every clip")
+        is_refused_N = np.zeros(len(clips), dtype=bool)
+        for name, gate in self.gates.items():
+            is_refused_N |= batch.parts[name] < gate.floor
+        return ClipScores(batch.total_N, is_refused_N)
+
+
+class ClipEvaluator(EpisodeLog):
+    """Evaluates the policy in a worker on held-out prompts."""
+
+    def __init__(self, settings: CodecDPO, run: Run, worker: CodecWorker, reward: GraphReward, reader: PromptReader):
+        super().__init__(run, reward)
+        self.temperature, self.worker = settings.temperature, worker
+        self.prompts = run.data.prompts("test")[: self.settings.prompts]
+        self.spoken = [reader(prompt) for prompt in self.prompts]
+
+    def evaluate(self, name: str) -> None:
+        """Sample and score clips of the held-out prompts, unless an earlier attempt has done so."""
+        if self.find(name):
+            return
+        samples = self.settings.samples_per_prompt
+        seed = self.run.seed(f"evaluation/{name}", self.settings.seed)
+        clips = self.worker.generate(self.spoken, clips=samples, seed=seed, temperature=self.temperature)
+        repeated = [prompt for prompt in self.prompts for _ in range(samples)]
+        episodes = episodes_of(self.run.data, repeated, clips)
+        served = self.run.data.renderer
+        assert isinstance(served, ServedAudio)
+        served.keep([episode.response for episode in episodes], self.worker.decode(clips))
+        collected = [episodes[start : start + samples] for start in range(0, len(episodes), samples)]
+        rows = self._episode_rows(name, collected, self._kl(name, clips))
+        self._reference_rows = self._reference_rows or rows
+        self.add(name, rows, self._summarise(rows))
+
+    def kl(self, name: str) -> float:
+        """Return the mean KL of an evaluated policy from the start in nats per clip."""
+        summary = self.find(name)
+        assert summary is not None
+        return float(summary["metrics"]["kl"]["mean"])
+
+    def _kl(self, name: str, clips: Sequence[SpokenClip]) -> list[float | None]:
+        if name == REFERENCE_NAME:
+            return [0.0] * len(clips)
+        if not self.worker.has_adapter:
+            return [None] * len(clips)
+        kl_N: list[float | None] = self.worker.kl(clips, temperature=self.temperature).tolist()
+        return kl_N
+
+
+class CodecRounds:
+    """Trains in rounds; `finish` returns the result."""
+
+    def __init__(self, settings: CodecDPO, run: Run):
+        self.settings, self.run = settings, run
+
+    def finish(self) -> Result:
+        settings, run = self.settings, self.run
+        reader = PromptReader(run)
+        with open_worker(settings, run) as worker:
+            served = run.with_data(served_corpus(run, worker))
+            reward = build_reward(served)
+            if reward is None:
+                raise ConfigError("needs.reward is not set, but algorithm=codec_dpo ranks clips by it; set it")
+            audio = served.data.renderer
+            assert isinstance(audio, ServedAudio)
+            judge = ClipJudge(served, audio, reward)
+            evaluator = ClipEvaluator(settings, served, worker, reward, reader)
+            progress = TrainingProgress(run.directory / "progress", {})
+            rounds = [RoundMetrics(**row) for row in progress.rounds]
+            if rounds:
+                self._resume(worker, progress)
+            else:
+                evaluator.evaluate(REFERENCE_NAME)
+            for metrics in rounds:
+                self._log(metrics)
+            while not self._is_finished(rounds, evaluator):
+                metrics = self._round(worker, judge, reader, len(rounds))
+                rounds.append(metrics)
+                progress.save(worker, metrics, is_last=False)
+                self._log(metrics)
+                evaluator.evaluate(name_of(len(rounds)))
+            self._save(worker, progress)
+            totals = {
+                "parameters": worker.parameters,
+                "parameters/trained": worker.trained,
+                "refused": rounds[-1].refused,
+            }
+        return Result(evaluator.policies, totals)
+
+    def _round(self, worker: CodecWorker, judge: ClipJudge, reader: PromptReader, index: int) -> RoundMetrics:
+        settings, run = self.settings, self.run
+        rng = np.random.default_rng(run.seed("codec_dpo/prompts", index))
+        available = run.data.prompts("train")
+        count = min(settings.prompts_per_round, len(available))
+        prompts = [available[i] for i in rng.permutation(len(available))[:count]]
+        repeated = [prompt for prompt in prompts for _ in range(settings.samples_per_prompt)]
+        spoken: list[SpeechPrompt] = [reader(prompt) for prompt in prompts]
+        dpo_settings = DpoSettings(
+            rounds=settings.rounds,
+            clips=settings.samples_per_prompt,
+            beta=settings.beta,
+            lr=settings.lr,
+            epochs=settings.epochs,
+            pairs_per_step=settings.pairs_per_step,
+            length=settings.logps,
+            temperature=settings.temperature,
+            max_grad_norm=settings.max_grad_norm,
+            seed=run.seed("codec_dpo"),
+        )
+
+        def score(clips: Sequence[SpokenClip], audio: Sequence[Audio]) -> ClipScores:
+            return judge(repeated, clips, audio)
+
+        metrics = run_round(worker, spoken, score, dpo_settings, index)
+        if not metrics.pairs:
+            run.note(f"round {metrics.round} trained nothing: {why_no_pairs(metrics, dpo_settings)}")
+        return metrics
+
+    def _is_finished(self, rounds: Sequence[RoundMetrics], evaluator: ClipEvaluator) -> bool:
+        """Return True after the last round, or after one that moved the policy too far."""
+        if not rounds:
+            return False
+        name, limit = name_of(len(rounds)), self.settings.max_kl
+        evaluator.evaluate(name)  # a process may have been killed between a round and its evaluation
+        if limit is not None and evaluator.kl(name) > limit:
+            self.run.note(
+                f"stopped after {name}: its KL of {evaluator.kl(name):.2f} is above algorithm.max_kl={limit:g}"
+            )
+            return True
+        return len(rounds) == self.settings.rounds
+
+    def _resume(self, worker: CodecWorker, progress: TrainingProgress) -> None:
+        if worker.has_adapter:
+            worker.load_adapter(progress.model)
+        else:
+            worker.load(progress.model)
+        if (progress.model / OPTIMIZER).is_file():  # a round without pairs takes no step, so it has no optimizer
+            worker.load_optimizer(progress.model)
+        self.run.note(f"resumed after round {len(progress.rounds)}")
+
+    def _log(self, metrics: RoundMetrics) -> None:
+        values = {
+            "round": metrics.round,
+            "reward": metrics.reward,
+            "reward_best": metrics.reward_best,
+            "reward_worst": metrics.reward_worst,
+            "refused": metrics.refused,
+            "audio_seconds": metrics.seconds,
+            "finished": 1 - metrics.cut,
+            "pairs": metrics.pairs,
+            "loss": metrics.loss,
+            "margin": metrics.margin,
+            "grad_norm": metrics.grad_norm,
+        }
+        self.run.log(metrics.round - 1, **values)
+
+    def _save(self, worker: CodecWorker, progress: TrainingProgress) -> None:
+        """Write the result, then remove the progress, which has the state of the optimizer."""
+        worker.save(self.run.directory / "model")
+        if worker.has_adapter:
+            worker.save_adapter(self.run.directory / "adapter")
+        shutil.rmtree(progress.directory)
+
+
+def name_of(rounds: int) -> str:
+    """Return the name of the policy after this number of rounds."""
+    return f"round {rounds}"
+
+
+def build(settings: CodecDPO, run: Run) -> CodecRounds:
+    return CodecRounds(settings, run)
