@@ -196,8 +196,13 @@ def claims(found: Sequence[PolicyReplays]) -> list[tuple[str, str, bool | None]]
     return rows
 
 
-def render(found: Sequence[PolicyReplays], shape: tuple[int, ...], command: str) -> str:
-    """Return the page."""
+def render(found: Sequence[PolicyReplays], shape: tuple[int, ...], about: str = "") -> str:
+    """Return the page.
+
+    Args:
+        shape: number of prompts, and of responses per prompt and policy.
+        about: sentence that says where the policies come from.
+    """
     words = {True: "confirmed", False: "not confirmed", None: "not tested"}
     lines = [
         "# How often is the alarm of audited training false, and how soon does it come?",
@@ -207,7 +212,7 @@ def render(found: Sequence[PolicyReplays], shape: tuple[int, ...], command: str)
         "twice. The policy of a replay does not change, so these numbers hold for a policy that is as good or as bad "
         "from its first iteration on. The claims were written before the first replay.",
         "",
-        f"Command: `{command}` (commit {git_sha()}).",
+        f"Command: `python tests/campaign/audit_replays.py RUN` (commit {str(git_sha())[:9]}). {about}".rstrip(),
         "",
         "| claim | found | verdict |",
         "| --- | --- | --- |",
@@ -239,6 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("run", type=Path, help="completed run of algorithm=compare in a simulated world")
     parser.add_argument("--out", type=Path, help="file of the page; printed if it is not given")
+    parser.add_argument("--about", default="", help="sentence for the page that says where the policies come from")
     options = parser.parse_args(arguments)
     try:
         golds = gold_by_policy(options.run)
@@ -246,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     shape = next(iter(golds.values())).shape
-    text = render(measure(golds), shape, "python tests/campaign/audit_replays.py RUN")
+    text = render(measure(golds), shape, options.about)
     if options.out:
         options.out.write_text(text, encoding="utf-8")
     else:
