@@ -112,10 +112,10 @@ def problems_of(out: str) -> list[str]:
             ["study.baseline=currant is not one of ['current', 'rolling', 'full']"],
         ),
         (
-            ["algorithm.beta=0.1"],
+            ["algorithm.staleness=1"],
             [
-                "algorithm.beta is not a setting of what was chosen; beta is a setting of another algorithm "
-                "(dpo, dpo_iterative, grpo)"
+                "algorithm.staleness is not a setting of what was chosen; staleness is a setting of another algorithm "
+                "(grpo, ppo)"
             ],
         ),
         (["report", "a", "b"], ["report needs one directory: python -m rlhf_lab report outputs/studies/NAME"]),

@@ -25,7 +25,8 @@ from rlhf_lab.environments.arithmetic.solutions import (
     write_solution,
 )
 from rlhf_lab.environments.maths.answers import ballot
-from rlhf_lab.environments.splits import SPLITS, random_stream
+from rlhf_lab.environments.splits import SPLITS
+from rlhf_lab.environments.streams import random_stream
 
 VERSION = 1
 """Version, increased whenever the same settings give other texts or other grades; part of a corpus fingerprint."""

@@ -23,7 +23,7 @@ from rlhf_lab.environments.dialogue.lexicon import Lexicon
 from rlhf_lab.environments.dialogue.prompts import PromptBook
 from rlhf_lab.environments.dialogue.responses import ResponseRates, ResponseWriter
 from rlhf_lab.environments.grader import SimulatedGrader, text_errors
-from rlhf_lab.environments.splits import random_stream
+from rlhf_lab.environments.streams import random_stream
 
 VERSION = 1
 """Version, increased whenever the same settings give other texts or other grades; part of a corpus fingerprint."""

@@ -18,7 +18,8 @@ from rlhf_lab.environments.reviews.candidates import CommentRates, CommentWriter
 from rlhf_lab.environments.reviews.changes import Change, draw_change, read_change
 from rlhf_lab.environments.reviews.comments import read_comment
 from rlhf_lab.environments.reviews.gold import VERBOSE_FROM, ReviewGoldWeights, gold, judge
-from rlhf_lab.environments.splits import SPLITS, random_stream, split_of
+from rlhf_lab.environments.splits import SPLITS, split_of
+from rlhf_lab.environments.streams import random_stream
 
 VERSION = 1
 """Version, increased whenever the same settings give other texts or other grades; part of a corpus fingerprint."""

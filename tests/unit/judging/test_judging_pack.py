@@ -27,7 +27,7 @@ def test_rows_of_grades_name_a_reply_by_its_place():
     pairs = [SimpleNamespace(prompt="p", chosen="a", rejected="b")]
     rows = list(graded.responses_of("train", pairs, [0]))
     assert [(row.side, row.response) for row in rows] == [("chosen", "a"), ("rejected", "b")]
-    assert settings.GradeStage().answer in PACK.answers
+    assert settings.GradeStage().evidence.answer in PACK.answers
 
 
 @pytest.mark.parametrize("name", ["world", "domain"])

@@ -45,7 +45,7 @@ def rate(mean: float, half: float = 0.02, n: int = 400) -> dict:
 
 
 def test_every_algorithm_answers_the_question_of_its_recipes():
-    answers = {registry.settings_class("algorithm", kind).answer for kind in registry.kinds("algorithm")}
+    answers = {registry.settings_class("algorithm", kind).evidence.answer for kind in registry.kinds("algorithm")}
     assert answers == set(named("answers"))
     assert set(OTHER_RUN) | set(OTHER_RUN.values()) <= set(inventory.recipes())
 
