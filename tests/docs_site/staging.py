@@ -20,7 +20,7 @@ from docs_site import commands, links, metrics, papers, python_api, results, set
 from docs_site.page import ROOT, Page
 
 CONFIG = ROOT / "docs" / "mkdocs.yml"
-SHOWN_AS_THEY_ARE = (".svg", ".png", ".css")
+SHOWN_AS_THEY_ARE = (".svg", ".png", ".css", ".csv", ".json")
 PACKS = ("agents", "code", "judging", "speech")
 """Directories of docs/ that exist only with their pack."""
 
