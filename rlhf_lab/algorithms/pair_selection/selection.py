@@ -20,6 +20,7 @@ from rlhf_lab.algorithms.pair_selection.settings import Selection
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import FloatArray, Pair
 from rlhf_lab.evaluations.reward_audit import pair_words, prompt_ids
+from rlhf_lab.statistics.estimates import win_or_tie
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.training.run import Run
 
@@ -100,7 +101,7 @@ def selection_metrics(settings: ChoosesPairs, run: Run) -> dict[str, Any]:
     metrics: dict[str, Any] = {
         "selection/pairs": len(pairs),
         "selection/words": clustered_mean(words_N, prompts),
-        "selection/longer_chosen": clustered_mean(np.sign(words_N) / 2 + 0.5, prompts),
+        "selection/longer_chosen": clustered_mean(win_or_tie(words_N), prompts),
     }
     right_N = label_right(pairs)
     if right_N is not None:
@@ -113,9 +114,7 @@ def label_right(pairs: Sequence[Pair]) -> FloatArray | None:
     if not all("gold_chosen" in pair.meta for pair in pairs):
         return None
     differences = [pair.meta["gold_chosen"] - pair.meta["gold_rejected"] for pair in pairs]
-    gold_N = np.array(differences)
-    # maps the sign −1, 0, 1 to 0, ½, 1
-    return np.sign(gold_N) / 2 + 0.5
+    return win_or_tie(differences)
 
 
 def words_difference(pairs: Sequence[Pair]) -> FloatArray:
