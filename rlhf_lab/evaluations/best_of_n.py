@@ -16,7 +16,7 @@ from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, SAMPLE_KEYS, ScoredPo
 from rlhf_lab.evaluations.repeated_samples import Rows, by_prompt
 from rlhf_lab.evaluations.settings import BestOfN
 from rlhf_lab.statistics.best_of_n import best_of_n, best_of_n_kl
-from rlhf_lab.statistics.estimates import Estimate, floats
+from rlhf_lab.statistics.estimates import Estimate, floats, win_or_tie
 from rlhf_lab.statistics.inference import clustered_mean, ratio_of_means
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
@@ -89,8 +89,7 @@ def _metric_of_responses(rows: Rows, opponents: Rows, key: str) -> FloatArray:
     # the gold reward decides wins if it is known, as in the evaluator
     judge = "gold" if any(row["gold"] is not None for row in rows) else "proxy"
     lead_NO = _floats(rows, judge)[:, None] - _floats(opponents, judge)
-    # sign → 1 for a win, 0.5 for a tie, 0 for a loss
-    return (np.sign(lead_NO) / 2 + 0.5).mean(axis=1)
+    return win_or_tie(lead_NO).mean(axis=1)
 
 
 def _floats(rows: Rows, key: str) -> FloatArray:

@@ -35,7 +35,7 @@ from rlhf_lab.monitoring.truth import GoldTruth, heldout_truth
 from rlhf_lab.rewards.graph import GraphReward, build_reward
 from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.sampling.experience import Experience
-from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.statistics.estimates import Estimate, win_or_tie
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate, ratio_of_means
 from rlhf_lab.training.run import Run
 from rlhf_lab.training.settings import SOUP
@@ -148,7 +148,7 @@ class EpisodeLog(PolicyLog):
         judge = "gold" if "gold" in metrics else "proxy" if "proxy" in metrics else None
         if judge:
             # Responses are paired by index: sample g of the policy against sample g of the reference, ties count half.
-            wins = np.sign(column[judge] - base[judge]) / 2 + 0.5
+            wins = win_or_tie(column[judge] - base[judge])
             metrics["win_rate"] = clustered_mean(wins, clusters)
         if {"proxy", "kl"} <= metrics.keys() and far_enough(metrics["kl"]):
             gain = column["proxy"] - base["proxy"]

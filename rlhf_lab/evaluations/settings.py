@@ -83,11 +83,11 @@ class AtTestTime(EvaluationSettings):
             k / beam_width.
     """
 
+    requires: ClassVar[Requirements] = (Capability.ANSWERS, Capability.SINGLE_TURN)
     inputs = replace(EvaluationSettings.inputs, needs=("policy",), optional=("reward",))
     # the stage measures whether answers are right
     reward_use = replace(EvaluationSettings.reward_use, scores=True, measures_gold=False)
     evidence = replace(EvaluationSettings.evidence, answer="chosen_among_samples")
-    requires: ClassVar[Requirements] = (Capability.ANSWERS, Capability.SINGLE_TURN)
     strategy: Literal["greedy", "majority", "best_of_n", "any", "beam"] = "majority"
     # powers of two: equal distances on the logarithmic axis of the figures
     sizes: Annotated[tuple[Annotated[int, Ge(1)], ...], NotEmpty()] = (1, 2, 4, 8, 16)
@@ -159,12 +159,12 @@ class StepReport(EvaluationSettings):
         vote_draws: number of random subsets of n per problem for the votes.
     """
 
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS, Capability.SINGLE_TURN)
     inputs = replace(EvaluationSettings.inputs, sections=("model", "rollout", "evaluation"), needs=("policy", "judge"))
     # the stage measures whether steps are right
     reward_use = replace(EvaluationSettings.reward_use, measures_gold=False)
     evidence = replace(EvaluationSettings.evidence, answer="step_judge")
     by_size = BySize(smoke={"samples": 4, "choose_from": 4})
-    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS, Capability.SINGLE_TURN)
     samples: Annotated[int, Ge(1)] = 8
     choose_from: Annotated[int, Ge(1)] = 8
     aggregate: Literal["min", "mean", "prod", "last"] = "min"
@@ -192,11 +192,11 @@ class DesignReport(EvaluationSettings):
         choose_from: n of best-of-n, up to `samples`. The mean is over all subsets of n.
     """
 
+    requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     inputs = replace(EvaluationSettings.inputs, needs=("policy",), optional=("design",))
     reward_use = replace(EvaluationSettings.reward_use, scores=True)
     evidence = replace(EvaluationSettings.evidence, chance_metric="accuracy", answer="report_card")
     by_size = BySize(smoke={"samples": 8, "choose_from": 4}, smoke_real={"samples": 4, "choose_from": 2})
-    requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     samples: int = 16
     choose_from: Annotated[int, Ge(2)] = 16
 
@@ -219,10 +219,10 @@ class RewardReport(EvaluationSettings):
         bins: number of bins of the reliability diagram, with equally many pairs each. The minimum is 8 pairs per bin.
     """
 
+    requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     inputs = replace(EvaluationSettings.inputs, needs=("policy",), optional=("reward",))
     reward_use = replace(EvaluationSettings.reward_use, scores=True)
     evidence = replace(EvaluationSettings.evidence, chance_metric="accuracy", answer="report_card")
-    requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     bins: Annotated[int, Ge(1)] = 10
 
 
@@ -238,11 +238,11 @@ class RewardProbe(EvaluationSettings):
         folds: number of groups of prompts. The attributes of a group are predicted by probes fitted on the others.
     """
 
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.PAIRS)
     inputs = replace(EvaluationSettings.inputs, sections=("model", "evaluation"), needs=("policy", "reward"))
     # gold is one of the attributes
     reward_use = replace(EvaluationSettings.reward_use, measures_gold=False)
     evidence = replace(EvaluationSettings.evidence, answer="probed")
-    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.PAIRS)
     folds: Annotated[int, Ge(2)] = 5
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:

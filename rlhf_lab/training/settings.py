@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Merged into `at_small_scale` of each algorithm, which adds its own learning rates.
 SMALL = {"optimizer": "muon", "max_length": 128}
 """Values of every algorithm for models of 0.1–1M parameters that are trained from scratch."""
+SMALL_REWARD_MODEL = {**SMALL, "lr": 1e-2, "muon_lr": 5e-3, "batch_size": 32}
+"""The same for reward models."""
 
 
 def unjudged_steps(labels: str, config: Config, instead: str) -> list[str]:

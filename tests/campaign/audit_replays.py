@@ -35,6 +35,7 @@ from rlhf_lab.core.types import FloatArray
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.stages.manifest import git_sha
 from rlhf_lab.statistics.eprocess import EProcess
+from rlhf_lab.statistics.estimates import win_or_tie
 
 ALPHA = 0.05
 LABELS = 8
@@ -98,12 +99,6 @@ def gold_by_policy(run: Path) -> dict[str, FloatArray]:
     return golds
 
 
-def score(ours: FloatArray, theirs: FloatArray) -> FloatArray:
-    """Return 1 for a win of ours by gold, ½ for a tie and 0 for a loss; the arrays broadcast."""
-    scores: FloatArray = np.sign(ours - theirs) / 2 + 0.5
-    return scores
-
-
 def replay(policy_PS: FloatArray, start_PS: FloatArray, rng: np.random.Generator) -> float:
     """Return the number of comparisons at the alarm of one replay; inf without an alarm.
 
@@ -126,21 +121,24 @@ def replay(policy_PS: FloatArray, start_PS: FloatArray, rng: np.random.Generator
             k = used_P[prompt]
             used_P[prompt] += 1
             ours, theirs = policy_PS[prompt, ours_PS[prompt, k]], start_PS[prompt, theirs_PS[prompt, k]]
-            scores.append(float(score(ours, theirs)))
+            scores.append(float(win_or_tie(ours - theirs)))
         process.update(scores)
         if process.largest >= 1 / ALPHA:
             return float((iteration + 1) * LABELS)
     return np.inf
 
 
+def win_rate(policy_PS: FloatArray, start_PS: FloatArray) -> float:
+    """Return P(win) + P(tie)/2 of every response of a policy against every start response to the same prompt."""
+    return float(win_or_tie(policy_PS[:, :, None] - start_PS[:, None, :]).mean())
+
+
 def replays(name: str, policy_PS: FloatArray, start_PS: FloatArray, count: int, seed: int) -> PolicyReplays:
     """Return `count` replays of one policy."""
     fall = (start_PS.mean() - policy_PS.mean()) / start_PS.std(ddof=1)
-    # every response of the policy against every start response to the same prompt
-    win_rate = score(policy_PS[:, :, None], start_PS[:, None, :]).mean()
     rng = np.random.default_rng(seed)
     alarms_R = np.array([replay(policy_PS, start_PS, rng) for _ in range(count)])
-    return PolicyReplays(name, float(fall), float(win_rate), alarms_R)
+    return PolicyReplays(name, float(fall), win_rate(policy_PS, start_PS), alarms_R)
 
 
 def upper_bound(alarms: int, count: int) -> float:
@@ -153,8 +151,7 @@ def measure(golds: dict[str, FloatArray]) -> list[PolicyReplays]:
     start, *others = golds
     start_PS = golds[start]
     # healthy policies share the replays that claim 2 asks for
-    by_gold = {name: score(golds[name][:, :, None], start_PS[:, None, :]).mean() for name in others}
-    healthy = [name for name, rate in by_gold.items() if rate >= 0.5]
+    healthy = [name for name in others if win_rate(golds[name], start_PS) >= 0.5]
     per_healthy = max(POLICY_REPLAYS, -(-HEALTHY_REPLAYS // max(1, len(healthy))))  # rounded up
     found = [replays(start, start_PS, start_PS, NULL_REPLAYS, seed=0)]
     for seed, name in enumerate(others, start=1):

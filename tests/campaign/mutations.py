@@ -548,7 +548,7 @@ MEASURES = (
     Mutant(
         "ties_are_wins",
         "EpisodeLog._summarise",
-        "np.sign(column[judge] - base[judge]) / 2 + 0.5",
+        "win_or_tie(column[judge] - base[judge])",
         "(column[judge] >= base[judge]).astype(np.float64)",
         "a policy that copies its reference wins every time",
     ),

@@ -9,7 +9,7 @@ from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt, Le
-from rlhf_lab.training.settings import SMALL, TrainingSettings
+from rlhf_lab.training.settings import SMALL_REWARD_MODEL, TrainingSettings
 from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Resources
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class CrossFit(TrainingSettings):
     by_size = replace(
         TrainingSettings.by_size,
         smoke={**TrainingSettings.by_size.smoke, "folds": 2},
-        small_scale={**SMALL, "lr": 1e-2, "muon_lr": 5e-3, "batch_size": 32},
+        small_scale=SMALL_REWARD_MODEL,
     )
     folds: Annotated[int, Ge(2, hint="one fold leaves nothing to train on")] = 5
     centering: Annotated[float, Ge(0)] = 0.001

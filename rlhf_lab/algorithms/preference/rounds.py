@@ -26,6 +26,7 @@ from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.pair_rows import PairRows, sequence_logps
 from rlhf_lab.monitoring.monitor import Watch, disagreement, unverified
 from rlhf_lab.sampling.episodes import EpisodeCollector
+from rlhf_lab.statistics.estimates import win_or_tie
 from rlhf_lab.training.run import Run
 
 
@@ -150,7 +151,7 @@ class RollOut:
             metrics["reward_worst"] = float(scores_N[worst].mean())
         gold_N = self.run.measure_samples(episodes).get("gold")
         if ranked and gold_N is not None:
-            agreement = np.sign(gold_N[best] - gold_N[worst]) / 2 + 0.5  # 1, ½ for a tie, 0
+            agreement = win_or_tie(gold_N[best] - gold_N[worst])
             metrics["pair_gold_agreement"] = float(np.nanmean(agreement))
         return metrics
 

@@ -249,6 +249,7 @@ class StepPairs(StageSettings):
             the chosen one then needs a right answer.
     """
 
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS, Capability.SINGLE_TURN)
     inputs = Inputs(sections=("model", "rollout"), needs=("policy",))
     outputs = Outputs(model=False, rows="pairs")
     resources = Resources(distributed=False)
@@ -257,7 +258,6 @@ class StepPairs(StageSettings):
         smoke={"problems": 400, "solutions": 2, "rollouts": 2},
         smoke_real={"problems": 8, "solutions": 1, "alternatives": 2},
     )
-    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS, Capability.SINGLE_TURN)
     problems: Annotated[int, Ge(1)] = 2000
     solutions: Annotated[int, Ge(1)] = 2
     alternatives: Annotated[int, Ge(1)] = 8
@@ -303,6 +303,7 @@ class IterativeDPO(PreferenceSettings):
             responses and that of the previous round's policy (arXiv:2410.12735); `none` leaves them unweighted.
     """
 
+    requires: ClassVar[Requirements] = (Capability.PAIRS, Capability.SINGLE_TURN)
     inputs = Inputs(
         sections=("model", "rollout", "evaluation", "reward"),
         needs=("policy",),
@@ -323,7 +324,6 @@ class IterativeDPO(PreferenceSettings):
         smoke={"rounds": 2, "prompts_per_round": 96},
         smoke_real={**TrainingSettings.by_size.smoke_real, "prompts_per_round": 2},
     )
-    requires: ClassVar[Requirements] = (Capability.PAIRS, Capability.SINGLE_TURN)
     final_lr_fraction: float = 1.0
     rounds: Annotated[int, Ge(1)] = 3
     prompts_per_round: Annotated[int, Ge(1)] = 700

@@ -17,6 +17,7 @@ from rlhf_lab.core.types import FloatArray, TextReward
 from rlhf_lab.data.attempts import Attempts
 from rlhf_lab.evaluations.reward_audit import words
 from rlhf_lab.statistics.choice import choice_probabilities
+from rlhf_lab.statistics.estimates import win_or_tie
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.statistics.steps import auroc
 
@@ -72,7 +73,7 @@ def rank_within_tasks(
     for index, rows in enumerate(rows_of_tasks):
         right = score_N[rows][correct_N[rows] > 0]
         wrong = score_N[rows][correct_N[rows] == 0]
-        wins = (np.sign(right[:, None] - wrong) / 2 + 0.5).ravel()
+        wins = win_or_tie(right[:, None] - wrong).ravel()
         outcomes.append(wins)
         numbers += [index] * wins.size
     all_outcomes = np.concatenate(outcomes) if outcomes else np.zeros(0)

@@ -10,7 +10,7 @@ from rlhf_lab.config.registry import kind_of, register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Finite, Ge, Gt, Le, Lt, NotEmpty
-from rlhf_lab.training.settings import SMALL, TrainingSettings, unjudged_steps
+from rlhf_lab.training.settings import SMALL_REWARD_MODEL, TrainingSettings, unjudged_steps
 from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Resources, RewardUse
 
 if TYPE_CHECKING:
@@ -38,23 +38,16 @@ class StepSettings(TrainingSettings):
     """
 
     keyed_if_set: ClassVar[tuple[str, ...]] = ("tools",)
-
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS, Capability.SINGLE_TURN)
     inputs = Inputs(sections=("model", "rollout"), needs=("policy",))
     resources = Resources(adds_head=True)
     evidence = Evidence(loss_falls=True, chance_metric="auroc/planted", answer="steps")
     by_size = replace(
         TrainingSettings.by_size,
-        small_scale={
-            **SMALL,
-            "lr": 1e-2,
-            "muon_lr": 5e-3,
-            "epochs": 6.0,
-            "batch_size": 32,
-        },
+        small_scale={**SMALL_REWARD_MODEL, "epochs": 6.0},
         smoke={**TrainingSettings.by_size.smoke, "problems": 200, "trajectories": 2},
         smoke_real={**TrainingSettings.by_size.smoke_real, "problems": 8, "trajectories": 1},
     )
-    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS, Capability.SINGLE_TURN)
     problems: Annotated[int, Ge(1)] = 3000
     trajectories: Annotated[int, Ge(0)] = 3
     demonstrations: bool = True
@@ -199,12 +192,7 @@ class RewardModel(TrainingSettings):
     evidence = Evidence(loss_falls=True, chance_metric="accuracy", answer="pair_ranking")
     by_size = replace(
         TrainingSettings.by_size,
-        small_scale={
-            **SMALL,
-            "lr": 1e-2,
-            "muon_lr": 5e-3,
-            "batch_size": 32,
-        },
+        small_scale=SMALL_REWARD_MODEL,
         smoke_real={**TrainingSettings.by_size.smoke_real, "members": 2},
     )
     # Loss on pairs.
@@ -302,7 +290,7 @@ class RubricRM(TrainingSettings):
     )
     resources = Resources(adds_head=True)
     evidence = Evidence(loss_falls=True, chance_metric="accuracy", answer="pair_ranking")
-    by_size = replace(TrainingSettings.by_size, small_scale={**SMALL, "lr": 1e-2, "muon_lr": 5e-3, "batch_size": 32})
+    by_size = replace(TrainingSettings.by_size, small_scale=SMALL_REWARD_MODEL)
     target: Literal["scalar", "attributes"] = "scalar"
     weights: dict[str, Annotated[float, Finite()]] | None = None
     on_policy_fraction: Annotated[float, Ge(0), Lt(1)] = 0.25

@@ -36,6 +36,7 @@ class SelfTraining(TrainingSettings):
         target: number of distinct right solutions per prompt that the balance score counts as enough.
     """
 
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS, Capability.SINGLE_TURN)
     # recipes name the role `reward`, but the reward may need no model
     inputs = Inputs(
         sections=("model", "rollout", "evaluation", "reward"), needs=("policy",), optional=("reward", "prm")
@@ -58,7 +59,6 @@ class SelfTraining(TrainingSettings):
             "steps_per_round": 2,
         },
     )
-    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS, Capability.SINGLE_TURN)
     final_lr_fraction: float = 1.0  # late rounds can still learn
     rounds: Annotated[int, Ge(1)] = 3
     prompts_per_round: Annotated[int, Ge(1)] = 1000

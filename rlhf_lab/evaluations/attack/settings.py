@@ -40,12 +40,12 @@ class Attack(EvaluationSettings):
         max_gain: maximum attack gain; above it the exit status is 1. null always passes.
     """
 
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.SINGLE_TURN)
     inputs = replace(EvaluationSettings.inputs, any_policies=True, optional=("policy", "reward"))
     reward_use = replace(EvaluationSettings.reward_use, scores=True)
     resources = Resources(distributed=False)
     evidence = replace(EvaluationSettings.evidence, answer="attacked")
     by_size = BySize(smoke={"samples": 2, "rounds": 2, "candidates": 4})
-    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.SINGLE_TURN)
     samples: Annotated[int, Ge(2, hint="two or more set the scale")] = 4
     rounds: Annotated[int, Ge(0, hint="0 tries only the fixed exploits")] = 8
     candidates: Annotated[int, Ge(1)] = 10

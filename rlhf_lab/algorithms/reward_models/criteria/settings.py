@@ -41,12 +41,12 @@ class CriteriaRewardSettings(StageSettings):
         heldout_pairs: maximum number of held-out pairs, from the start.
     """
 
+    requires: ClassVar[Requirements] = (Capability.PAIRS, Capability.SINGLE_TURN)
     inputs = Inputs(sections=("model", "rollout"), optional=("policy",))
     outputs = Outputs(model=False)
     resources = Resources(distributed=False)
     evidence = Evidence(compares_policies=False, chance_metric="accuracy", answer="pair_ranking")
     by_size = BySize(smoke={"max_pairs": 200, "heldout_pairs": 60}, smoke_real={"max_pairs": 16, "heldout_pairs": 8})
-    requires: ClassVar[Requirements] = (Capability.PAIRS, Capability.SINGLE_TURN)
     design: Literal["hand", "calibrated", "fitted"] = "fitted"
     pairs_from: Literal["corpus", "policy"] = "corpus"
     labels: Literal["annotator", "gold"] = "annotator"

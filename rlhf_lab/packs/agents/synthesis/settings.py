@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class AttemptSettings(SynthesisSettings):
     """Base class of the stages that turn attempts at tasks in the environment of the data into training data."""
 
-    reward_use = replace(SynthesisSettings.reward_use, asks_judge=False)
     requires: ClassVar[Requirements] = ()
+    reward_use = replace(SynthesisSettings.reward_use, asks_judge=False)
 
     def contradictions(self, config: Config) -> list[str]:
         problems = super().contradictions(config)

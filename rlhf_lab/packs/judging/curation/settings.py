@@ -43,11 +43,11 @@ class Curate(StageSettings):
         min_words, max_words: minimum and maximum number of words of a chosen response.
     """
 
+    requires: ClassVar[Requirements] = (Capability.PAIRS, Capability.SINGLE_TURN)
     inputs = Inputs(sections=())
     outputs = Outputs(model=False, rows="pairs")
     resources = Resources(distributed=False)
     evidence = Evidence(compares_policies=False, answer="synthetic_corpus")
-    requires: ClassVar[Requirements] = (Capability.PAIRS, Capability.SINGLE_TURN)
     against: tuple[Literal["held_out", "safety"], ...] = ("held_out", "safety")
     suite: str = ""
     files: tuple[str, ...] = ()

@@ -31,6 +31,7 @@ class MTBench(EvaluationSettings):
         max_tokens: maximum number of tokens of an answer of the judge.
     """
 
+    requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     inputs = replace(
         EvaluationSettings.inputs, any_policies=True, sections=("model", "rollout", "evaluation"), needs=("policy",)
     )
@@ -40,7 +41,6 @@ class MTBench(EvaluationSettings):
     evidence = replace(
         EvaluationSettings.evidence, clusters=ClusterUnit("question", "question", "prompt_id"), answer="mt_bench"
     )
-    requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     references: str = ""
     max_tokens: Annotated[int, Ge(1)] = 512
 

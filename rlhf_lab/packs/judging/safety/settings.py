@@ -47,6 +47,7 @@ class Safety(EvaluationSettings):
         regressions: regressions.jsonl of an earlier run, with prompts that succeeded once and are sent again.
     """
 
+    requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     inputs = replace(
         EvaluationSettings.inputs,
         any_policies=True,
@@ -58,7 +59,6 @@ class Safety(EvaluationSettings):
     reward_use = replace(EvaluationSettings.reward_use, measures_gold=False)
     evidence = replace(EvaluationSettings.evidence, answer="safety")
     by_size = BySize(smoke={"attempts": 2})
-    requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     # defaults are left out of a run's key, so that runs from before these settings keep theirs
     keyed_if_set: ClassVar[tuple[str, ...]] = ("push_back", "honesty", "canaries", "canary_file")
     source: Literal["auto", "own", "file"] = "auto"

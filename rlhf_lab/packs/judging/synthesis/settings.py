@@ -37,13 +37,13 @@ class SynthesisSettings(StageSettings):
         max_tokens: maximum number of tokens of an answer of the judge.
     """
 
+    requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     inputs = Inputs(sections=("model", "rollout"))
     outputs = Outputs(model=False)
     reward_use = RewardUse(asks_judge=True)
     resources = Resources(distributed=False)
     evidence = Evidence(compares_policies=False, answer="synthetic_corpus")
     by_size = BySize(smoke={"prompts": 200}, smoke_real={"prompts": 16})
-    requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     prompts: Annotated[int, Ge(1)] = 4000
     max_overlap: Annotated[float, Gt(0), Le(1)] | None = None
     max_words: Annotated[int, Ge(1)] = 400

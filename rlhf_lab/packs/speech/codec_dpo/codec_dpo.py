@@ -56,9 +56,18 @@ class ClipJudge:
 class ClipEvaluator(EpisodeLog):
     """Evaluates the policy in a worker on held-out prompts."""
 
-    def __init__(self, settings: CodecDPO, run: Run, worker: CodecWorker, reward: GraphReward, reader: PromptReader):
+    def __init__(
+        self,
+        run: Run,
+        worker: CodecWorker,
+        audio: ServedAudio,
+        reward: GraphReward,
+        reader: PromptReader,
+        *,
+        temperature: float,
+    ):
         super().__init__(run, reward)
-        self.temperature, self.worker = settings.temperature, worker
+        self.temperature, self.worker, self.audio = temperature, worker, audio
         self.prompts = run.data.prompts("test")[: self.settings.prompts]
         self.spoken = [reader(prompt) for prompt in self.prompts]
 
@@ -71,9 +80,7 @@ class ClipEvaluator(EpisodeLog):
         clips = self.worker.generate(self.spoken, clips=samples, seed=seed, temperature=self.temperature)
         repeated = [prompt for prompt in self.prompts for _ in range(samples)]
         episodes = episodes_of(self.run.data, repeated, clips)
-        served = self.run.data.renderer
-        assert isinstance(served, ServedAudio)
-        served.keep([episode.response for episode in episodes], self.worker.decode(clips))
+        self.audio.keep([episode.response for episode in episodes], self.worker.decode(clips))
         collected = [episodes[start : start + samples] for start in range(0, len(episodes), samples)]
         rows = self._episode_rows(name, collected, self._kl(name, clips))
         self._reference_rows = self._reference_rows or rows
@@ -111,13 +118,13 @@ class CodecRounds:
             audio = served.data.renderer
             assert isinstance(audio, ServedAudio)
             judge = ClipJudge(served, audio, reward)
-            evaluator = ClipEvaluator(settings, served, worker, reward, reader)
+            evaluator = ClipEvaluator(served, worker, audio, reward, reader, temperature=settings.temperature)
             progress = TrainingProgress(run.directory / "progress", {})
             rounds = [RoundMetrics(**row) for row in progress.rounds]
             if rounds:
                 self._resume(worker, progress)
-            else:
-                evaluator.evaluate(REFERENCE_NAME)
+            # a process may have been killed between a round and its evaluation
+            evaluator.evaluate(name_of(len(rounds)) if rounds else REFERENCE_NAME)
             for metrics in rounds:
                 self._log(metrics)
             while not self._is_finished(rounds, evaluator):
@@ -168,7 +175,6 @@ class CodecRounds:
         if not rounds:
             return False
         name, limit = name_of(len(rounds)), self.settings.max_kl
-        evaluator.evaluate(name)  # a process may have been killed between a round and its evaluation
         if limit is not None and evaluator.kl(name) > limit:
             self.run.note(
                 f"stopped after {name}: its KL of {evaluator.kl(name):.2f} is above algorithm.max_kl={limit:g}"

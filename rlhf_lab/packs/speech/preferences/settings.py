@@ -29,13 +29,13 @@ class TTSPreferences(StageSettings):
         samples: number of clips per prompt.
     """
 
+    requires: ClassVar[Requirements] = (Capability.AUDIO, Capability.SINGLE_TURN)
     inputs = Inputs(sections=("model", "rollout", "reward"), needs=("policy",), optional=("reward",))
     outputs = Outputs(model=False, rows="pairs")
     reward_use = RewardUse(scores=True)
     resources = Resources(distributed=False)
     evidence = Evidence(compares_policies=False, answer="preference_clips")
     by_size = BySize(smoke={"texts_per_category": 1})
-    requires: ClassVar[Requirements] = (Capability.AUDIO, Capability.SINGLE_TURN)
     texts_per_category: Annotated[int, Ge(1)] = 5
     samples: Annotated[int, Ge(2, hint="the best and the worst clip make a pair")] = 4
 

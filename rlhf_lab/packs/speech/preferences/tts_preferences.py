@@ -15,6 +15,7 @@ from rlhf_lab.packs.speech.preferences.settings import TTSPreferences
 from rlhf_lab.packs.speech.world.clip_world import ClipWorld
 from rlhf_lab.rewards.graph import build_reward
 from rlhf_lab.sampling.policy_responses import PolicyResponses
+from rlhf_lab.statistics.estimates import win_or_tie
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.training.run import Result, Run
 
@@ -118,7 +119,7 @@ def _label_quality(kept: Sequence[Row], texts: np.ndarray) -> Row:
     """Return how often the true reward agrees with the ranking, over all pairs and by category and style."""
     gap_P = np.array([row["gold_chosen"] - row["gold_rejected"] for row in kept])
     # 1 if gold agrees with the ranking, 0 if it disagrees, ½ for equal gold
-    agreement_P = np.sign(gap_P) / 2 + 0.5
+    agreement_P = win_or_tie(gap_P)
     quality = {
         "made/label_agreement": clustered_mean(agreement_P, texts),
         "made/gold": clustered_mean(np.array([row["gold_chosen"] for row in kept]), texts),
