@@ -164,6 +164,7 @@ def test_two_machines_of_accelerate(fresh, lab, sized):
     assert metric(fresh.stage(outputs[0], "sft"), "heldout_nll") == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.long
 def test_a_lost_machine_ends_the_run_and_the_same_command_resumes(fresh, sized):
     steps = ("algorithm.epochs=6", "checkpoint.every_steps=2", "algorithm.log_every_steps=1", "sharding=ddp")
     command = ("+recipe=sft", *sized("sft"), "algorithm.optimizer=adamw", *steps)

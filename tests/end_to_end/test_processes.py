@@ -119,6 +119,7 @@ def torchrun(fresh, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, *arguments], cwd=fresh.directory, capture_output=True, text=True, timeout=240)
 
 
+@pytest.mark.long
 def test_torchrun_around_the_command(fresh, lab, sized):
     """Reward model after SFT: both stages are built by the launched processes, plan and result are printed once."""
     done = torchrun(fresh, "+recipe=reward_model", *sized("reward_model"), "sharding=ddp")

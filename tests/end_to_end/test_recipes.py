@@ -143,7 +143,7 @@ def test_study(lab, sized, name):
     assert all(metric_title(metric) in table for metric in study["metrics"])
 
 
-@pytest.mark.parametrize("launcher", ["basic", pytest.param("joblib", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("launcher", ["basic", pytest.param("joblib", marks=[pytest.mark.slow, pytest.mark.long])])
 def test_a_failed_job_is_a_row_and_the_partial_study_is_reported(launcher, lab, sized):
     """A learning rate of 1e30 makes the loss infinite; the other job's numbers are not lost."""
     run = lab.inside if launcher == "basic" else lab.run  # joblib: each job in a process of its own

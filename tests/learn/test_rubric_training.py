@@ -50,6 +50,7 @@ def test_it_learns_the_judge_of_a_small_world(scalar):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_judge_who_pays_for_length_teaches_it(scalar, policy, tmp_path):
     """Planted: .8 points per 10 words on every criterion make filler worth more than it costs in conciseness."""
     biased = trained(policy, tmp_path, "data.grader.length_bias=0.8", "data.grader.leniency=-2.4")

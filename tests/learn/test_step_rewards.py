@@ -313,6 +313,7 @@ PLANTED = (
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_steps_locate_the_mistake_that_the_outcome_does_not(tmp_path):
     """Problems of two steps up to 10: trained on the same solutions, the judge of steps names the first wrong one."""
     found = {}

@@ -65,6 +65,7 @@ def test_the_peak_is_what_is_planned(family: str, strategy: str, work: str, meas
     assert LEAST[of] <= error <= MOST[of], f"{error:+.1%}"
 
 
+@pytest.mark.long
 def test_strategies_save_what_they_promise(measured: Any) -> None:
     """Measured, not planned: each divides more than the one before it."""
     peak = {name: measured["llama", name, SHORT[1]]["measured"] for name in ("fsdp_full", "fsdp_grad_op", "ddp")}

@@ -76,6 +76,7 @@ def test_every_recipe_is_small():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_every_recipe_is_small_with_a_real_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("pairs.jsonl", "problems.jsonl"):

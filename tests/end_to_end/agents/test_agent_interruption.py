@@ -32,6 +32,7 @@ main()
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_kill_9_while_episodes_are_collected(fresh, lab, sized):
     command = ("+recipe=grpo_agent", *sized("grpo_agent"), "runtime.stages_at_once=1")
     process = fresh.start(*command, code=KILLED_IN_COLLECTION)

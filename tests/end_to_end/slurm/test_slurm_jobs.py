@@ -51,6 +51,7 @@ def uninterrupted(shared_tmp, sized, python):
     return run
 
 
+@pytest.mark.long
 def test_time_limit(site, slurm, uninterrupted):
     """Slurm itself sends USR1 before the minute is over: the job saves, queues itself again and goes on. The limit is a
     minute only while it trains: Slurm looks at limits twice a minute, and a busy machine may need longer to start."""

@@ -181,6 +181,7 @@ def test_rounds_of_dpo_raise_the_reward(parler):
     assert rounds[-1].reward == pytest.approx(-rounds[-1].seconds)
 
 
+@pytest.mark.long
 def test_the_command_trains_and_continues_after_an_interruption(packages, tiny, tmp_path):
     """The reward fails in the second round; the same command then goes on from the first, to the same weights."""
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(prompt._asdict()) + "\n" for prompt in PROMPTS))

@@ -57,6 +57,7 @@ def test_few_solutions_pass_and_their_mutants_fail(rows, grader):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_all_solutions_pass(rows, grader):
     grades = grader.grade_many([job(row, solution(row)) for row in rows])
     assert [row["task_id"] for row, grade in zip(rows, grades, strict=True) if grade.status != "passed"] == []
@@ -66,6 +67,7 @@ def test_all_solutions_pass(rows, grader):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_all_solutions_fail_without_their_last_result(rows, grader):
     broken = [job(row, without_result(solution(row), row["entry_point"])) for row in rows]
     assert statuses(grader, broken).count("passed") == 0
