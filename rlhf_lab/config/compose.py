@@ -267,8 +267,7 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
     If there are problems, return the command without the wrong settings, so that a caller can look for more problems.
     Return None if nothing could be composed.
     """
-    # The composed root has `study: null`, so a key below `study` exists only after `++` adds it.
-    overrides = [re.sub(r"^study\.", "++study.", forced(override)) for override in overrides]
+    overrides = [forced(override) for override in overrides]
     usable, rejected = _existing_overrides(overrides, problems, config_dir)
     swept = {_key(override): _sweep_values(override) for override in usable if override.is_sweep_override()}
     fixed = [override.input_line or "" for override in usable if not override.is_sweep_override()]
@@ -537,13 +536,13 @@ def _composed_job(
     try:
         if choices not in composed:
             composed[choices] = compose([*fixed, *choices], config_dir)
-        values = {**copy.deepcopy(composed[choices]), "study": None}
+        values = copy.deepcopy(composed[choices])
         for key, value in job.items():
             if not is_choice(key):
                 # Parse with Hydra's grammar, so that a swept value means the same as the typed override.
                 override = OverridesParser.create().parse_override(f"{key}={literal(value)}")
                 set_value(values, key, override.value())
-        return check(sized(values, written))
+        return check(job_values(values, written))
     except ConfigError as error:
         problems.extend(error.problems)
     except KeyError as error:
@@ -553,9 +552,22 @@ def _composed_job(
     return None
 
 
-def sized(values: dict[str, Any], written: Collection[str]) -> dict[str, Any]:
-    """Scale composed values to the size they name. `written` are the keys of the command line and of the sweep."""
-    return smoke.sized(values, written, recipe_values)
+def job_values(values: Mapping[str, Any], written: Collection[str]) -> dict[str, Any]:
+    """Return the values of one job: without the study, with the settings of the job's arm, at the size they name.
+
+    Args:
+        values: composed values of the entire config.
+        written: keys of the command line and of the sweep, whose values are not reduced by `size=smoke`.
+
+    Raises:
+        KeyError: a setting of the arm does not exist.
+    """
+    study = values["study"] or {}
+    arm = (study.get("arms") or {}).get(study.get("arm")) or {}
+    result = {**copy.deepcopy(dict(values)), "study": None}
+    for key, value in arm.items():
+        set_value(result, key, value)
+    return smoke.sized(result, {*written, *arm}, recipe_values)
 
 
 @cache

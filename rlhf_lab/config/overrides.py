@@ -11,7 +11,7 @@ from rlhf_lab.config import registry
 PLAIN_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 SPECIAL_WORDS = ("true", "false", "null", "nan", "inf")
 """Words that Hydra's override grammar does not parse as text."""
-ADDED = ("stages.", "needs.", "data.sources.", "agent.service.")
+ADDED = ("stages.", "needs.", "data.sources.", "agent.service.", "study.")
 """Prefixes of mappings whose keys the user chooses, or that depend on another choice."""
 
 
@@ -23,8 +23,8 @@ def is_choice(key: str) -> bool:
 def forced(key: str) -> str:
     """Return a key as an override names it.
 
-    `++` adds keys that need not exist in the composed config: those below `stages` and `needs`, the sources of a
-    mixture and the settings of the agents' service. A recipe is always added.
+    `++` adds keys that need not exist in the composed config: those below `stages`, `needs` and `study`, the sources of
+    a mixture and the settings of the agents' service. A recipe is always added.
     """
     if key == "recipe":
         return "+recipe"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
+from rlhf_lab.config.overrides import is_choice
 from rlhf_lab.config.search_space import SearchGoal, problem_of
 from rlhf_lab.config.section import Section, section
 from rlhf_lab.core.errors import Rule
@@ -147,6 +148,7 @@ class CrossingSettings(CheckedSettings):
 
 OF_SWEEPS = (
     "sweep",
+    "arms",
     "compare",
     "by",
     "baseline",
@@ -159,6 +161,8 @@ OF_SWEEPS = (
     "crossings",
 )
 """Settings that describe the levels of a sweep; a search has none."""
+ARM = "study.arm"
+"""Key of a sweep over the arms of a study."""
 METRIC_PARTS = ("fronts", "crossings", "correlations", "rates")
 """Settings of a study that list objects with the names of some of its metrics."""
 
@@ -175,6 +179,10 @@ class StudySettings(Section):
             They are registered when the study first runs. A claim that is added or changed after a look counts only
             seeds that were not seen.
         sweep: override key → values; all combinations run. A command-line value for a key replaces it.
+        arms: name → settings of an arm, such as `{strict: {algorithm.beta: 0.3, reward.clip: 2}}`, for levels
+            that differ in several settings. `sweep: {study.arm: [strict, …]}` runs them. An arm without settings is the
+            recipe itself.
+        arm: arm of a job; the sweep sets it.
         compare: key whose levels are compared.
         by: another swept key; levels are compared within each of its values, in one table each. Empty: all together.
         baseline: level with which the others are compared.
@@ -208,6 +216,8 @@ class StudySettings(Section):
     hypothesis: str | None = None
     predicts: list[Prediction] = field(default_factory=list)
     sweep: dict[str, list[Any]] = field(default_factory=dict)
+    arms: dict[str, dict[str, Any]] = field(default_factory=dict)
+    arm: str | None = None
     compare: str = ""
     by: str = ""
     baseline: Any = None
@@ -241,6 +251,7 @@ class StudySettings(Section):
             (bool(self.metrics), "metrics is empty; the first one is the primary metric"),
             (self.compare in self.sweep, f"compare={self.compare} is not a key of sweep: {', '.join(self.sweep)}"),
             (not levels or self.baseline in levels, f"baseline={self.baseline} is not one of {levels}"),
+            *self._arm_rules(),
             (not self.by or self.by in self.sweep, f"by={self.by} is not a key of sweep: {', '.join(self.sweep)}"),
             (
                 not self.by or self.by not in (self.compare, "seed"),
@@ -273,6 +284,23 @@ class StudySettings(Section):
             ),
             (self.until is None or bool(self.predicts), "until=decided needs claims; add predicts"),
             (self.until is None or self.compare != "seed", "until=decided compares levels of a setting, not seeds"),
+        )
+
+    def _arm_rules(self) -> tuple[Rule, ...]:
+        """Return the conditions on arms and on the levels of `study.arm`."""
+        levels = self.sweep.get(ARM, [])
+        names = ", ".join(self.arms) or "none"
+        return (
+            (ARM in self.sweep or not self.arms, f"arms: {names} are not run; name them in sweep as {ARM}"),
+            *((level in self.arms, f"sweep.{ARM}: {level} is not one of arms: {names}") for level in levels),
+            *(
+                (
+                    not is_choice(key) and key not in self.sweep and not key.startswith("study."),
+                    f"arms.{name}: {key} chooses an option, is swept or describes the study; an arm has other settings",
+                )
+                for name, settings in self.arms.items()
+                for key in settings
+            ),
         )
 
     def _search_rules(self) -> tuple[Rule, ...]:

@@ -156,8 +156,8 @@ def registration_name(command: compose.Command) -> str:
 def _describes_study(override: str) -> bool:
     """Return True for an override that does not change what a job with a given seed computes."""
     key = override.lstrip("+").partition("=")[0]
-    # The quick size changes settings of the jobs, and it drops claims.
-    return key == "seed" or (key.startswith("study.") and key != "study.size")
+    # The quick size changes settings of the jobs, and it drops claims. Arms are settings of the jobs.
+    return key == "seed" or (key.startswith("study.") and not key.startswith(("study.size", "study.arm")))
 
 
 def _shared_overrides(command: compose.Command) -> list[str]:
@@ -367,7 +367,7 @@ def run_job(
         os.environ[PUBLISHED] = str(directory / BARS)
 
     def work(record: dict[str, Any]) -> None:
-        job_values = compose.sized({**values, "study": None}, _written_keys())
+        job_values = compose.job_values(values, _written_keys())
         stage = _plan_job(check.check(job_values), directory)
         record["run"] = str(stage.directory.resolve())
         if _is_parallel():

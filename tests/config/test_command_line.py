@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gzip
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -285,6 +286,63 @@ def test_the_quick_size_of_a_study_is_a_set_of_overrides(tmp_path):
     assert {c.stages["sft"]["algorithm"]["epochs"] for c in quick.configs} == {0.25}
     assert {c.reward.terms["bt"].weight for c in full.configs} == {1.0, 0.5}  # a mapping as a level
     assert not full.configs[0].stages and full.study.size == "full" and quick.study.size == "quick"
+
+
+ARMS = """# @package _global_
+defaults:
+  - /recipe/dpo
+study:
+  question: Which arm?
+  arms:
+    plain: {}
+    strict: {algorithm.beta: 0.7, stages.sft.algorithm.epochs: 3.0}
+  sweep:
+    study.arm: [plain, strict]
+    seed: [0, 1]
+  compare: study.arm
+  baseline: plain
+  metrics: [gold]
+"""
+
+
+def recipe_with(tmp_path, text):
+    (tmp_path / "recipe").mkdir(exist_ok=True)
+    (tmp_path / "recipe" / "mine.yaml").write_text(text)
+    return str(tmp_path)
+
+
+def test_an_arm_has_several_settings(tmp_path):
+    directory = recipe_with(tmp_path, ARMS)
+    command = compose.check_command(["+recipe=mine"], directory)
+    found = [
+        (job["study.arm"], job["seed"], config.algorithm.beta, config.stages.get("sft"))
+        for job, config in zip(command.jobs, command.configs, strict=True)
+    ]
+    beta = compose.check_command(["+recipe=dpo"]).configs[0].algorithm.beta
+    longer = {"algorithm": {"epochs": 3.0}}
+    assert found[:2] == [("plain", 0, beta, None), ("plain", 1, beta, None)]
+    assert found[2:] == [("strict", 0, 0.7, longer), ("strict", 1, 0.7, longer)]
+    # The smoke size keeps what an arm sets and reduces the rest.
+    full, small = command.configs[-1], compose.check_command(["+recipe=mine", "size=smoke"], directory).configs[-1]
+    assert small.stages["sft"]["algorithm"]["epochs"] == 3 and small.evaluation.prompts < full.evaluation.prompts
+    single = compose.check_command(["+recipe=mine", "study.arm=strict", "seed=0"], directory).configs
+    assert [config.algorithm.beta for config in single] == [0.7]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[plain, strict]", "[plain, lax]", "sweep.study.arm: lax is not one of arms: plain, strict"),
+        ("algorithm.beta: 0.7", "data: reviews", "arms.strict: data chooses an option"),
+        ("algorithm.beta: 0.7", "seed: 3", "arms.strict: seed chooses an option, is swept"),
+        ("algorithm.beta: 0.7", "algorithm.bta: 0.7", "algorithm.bta is not a setting of what was chosen"),
+        ("study.arm: [plain, strict]", "algorithm.beta: [0.1, 0.2]", "arms: plain, strict are not run"),
+    ],
+)
+def test_wrong_arms_are_refused(tmp_path, old, new, message):
+    directory = recipe_with(tmp_path, ARMS.replace(old, new))
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        compose.check_command(["+recipe=mine"], directory)
 
 
 def test_a_study_without_a_quick_size_says_so(tmp_path):

@@ -12,7 +12,7 @@ from support import ONE_LAYER, Stopped, planned, prompt_text, stop_at, toy_rows
 
 from rlhf_lab.algorithms.reward_models.reward_model import RewardModelling
 from rlhf_lab.config import registry
-from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.rewards.learned.bt import AVERAGE_FILE, SCALE_FILE, ScoreScale, member_folders
 from rlhf_lab.stages.execute import execute
 from rlhf_lab.training.run import Run
@@ -40,6 +40,27 @@ def loaded(toy: tuple[Path, Path], model: Path, *overrides: str) -> Any:
 
 QUESTIONS, LONG, SHORT = zip(*toy_rows(12, seed=5), strict=True)
 ASKED = [prompt_text(question) for question in QUESTIONS]
+
+
+def test_exploits_of_an_attack_take_the_place_of_pairs(toy, tmp_path):
+    """Length explains every label. Pairs of an attack that reject long responses turn the preference around."""
+    _, simple = modelled(toy, tmp_path / "plain", "algorithm.max_pairs=40")
+    attack = tmp_path / "attack"
+    attack.mkdir()
+    rows = [
+        {"prompt": prompt, "chosen": short, "rejected": long}
+        for prompt, long, short in zip(ASKED, LONG, SHORT, strict=True)
+    ]
+    (attack / "exploits.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 3))
+    fed_back = ("algorithm.max_pairs=40", f"+needs.exploits={attack}")
+    _, metrics = modelled(toy, tmp_path / "fed_back", *fed_back)
+    assert (simple["pairs/corpus"], metrics["pairs/corpus"], metrics["pairs/exploits"]) == (40, 4, 36)
+    assert metrics["length_correlation"]["mean"] < simple["length_correlation"]["mean"] - 0.4
+    with pytest.raises(ConfigError, match=r"max_pairs=36 leaves no corpus pair beside the 36 pairs of needs\.exploits"):
+        modelled(toy, tmp_path / "full", "algorithm.max_pairs=36", f"+needs.exploits={attack}")
+    (attack / "exploits.jsonl").unlink()
+    with pytest.raises(ArtifactError, match=r"has no exploits.jsonl; name a recipe with algorithm=attack"):
+        modelled(toy, tmp_path / "missing", *fed_back)
 
 
 def test_odin_takes_length_out_of_the_score(toy, tmp_path):

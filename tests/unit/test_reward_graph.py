@@ -134,13 +134,18 @@ class Words:
         ("uwo", {"penalty_weight": 0.5}, [2 - 0.5 * 2 / 3, 2]),
         ("uwo", {"penalty_weight": 0.5, "penalty": "sd", "ddof": 1}, [1.5, 2]),
         ("uwo", {"penalty_weight": 0.0}, [2, 2]),
+        ("entropic", {"penalty_weight": 0.0}, [2, 2]),
+        # −log((e⁻¹ + e⁻² + e⁻³)/3) = 1 − log((1 + e⁻¹ + e⁻²)/3)
+        ("entropic", {"penalty_weight": 1.0}, [1.691, 2]),
+        ("entropic", {"penalty_weight": 0.01}, [2 - 0.005 * 2 / 3, 2]),
+        ("entropic", {"penalty_weight": 1000.0}, [1 + np.log(3) / 1000, 2]),
     ],
 )
 def test_ensembles_by_hand(how, options, expected):
     """Members 1 2 3: mean 2, variance 2/3 (ddof 0) or 1 (ddof 1); members that agree are not punished."""
     scores = np.array([[1.0, 2.0], [2.0, 2.0], [3.0, 2.0]])
     found = combine_members(scores, how, **{"penalty_weight": 0.5, "penalty": "var", "ddof": 0, **options})
-    assert found == pytest.approx(expected)
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_programmatic_rule():

@@ -33,10 +33,12 @@ from rlhf_lab.algorithms.reward_models.reward_pairs import (
     pair_loss,
 )
 from rlhf_lab.algorithms.reward_models.settings import RewardModel
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.transfer import to_device
 from rlhf_lab.core.types import FloatArray, Pair, TextReward
 from rlhf_lab.data.attempts import read_attempts
 from rlhf_lab.data.transcript import CONTEXTS, human_turns
+from rlhf_lab.evaluations.attack.card import read_exploits
 from rlhf_lab.evaluations.reward_audit import (
     HELD_OUT_PAIRS,
     audit_margins,
@@ -73,6 +75,21 @@ PRIMARY = (
 )
 
 
+def with_room_for(settings: RewardModel, exploits: int) -> RewardModel:
+    """Return the settings with `max_pairs` lowered by the number of pairs of an attack.
+
+    Raise ConfigError if no corpus pair would be left.
+    """
+    if not (settings.max_pairs and exploits):
+        return settings
+    if exploits >= settings.max_pairs:
+        raise ConfigError(
+            f"algorithm.max_pairs={settings.max_pairs} leaves no corpus pair beside the {exploits} pairs of "
+            "needs.exploits; raise it, or attack with fewer evaluation.prompts"
+        )
+    return replace(settings, max_pairs=settings.max_pairs - exploits)
+
+
 class RewardModelling(Algorithm):
     """Bradley-Terry training on corpus pairs and, if an annotator exists, on labelled pairs of policy responses."""
 
@@ -83,13 +100,16 @@ class RewardModelling(Algorithm):
         self.responses = PolicyResponses(run)
         self.encoder = self.responses.encoder
         self.max_length = settings.max_length
-        pairs = training_pairs(settings, run)
+        exploits = read_exploits(Path(run.needs["exploits"])) if "exploits" in run.needs else []
+        pairs = training_pairs(with_room_for(settings, len(exploits)), run)
         self.corpus_pairs = len(pairs)
         # The fraction refers to all pairs: f/(1 − f) sampled pairs per corpus pair.
         on_policy = round(len(pairs) * settings.on_policy_fraction / (1 - settings.on_policy_fraction))
         if on_policy and run.corpus.oracle is None:
             run.note(f"data={run.corpus.name} has no annotator: the reward model trains only on the corpus pairs")
         self.on_policy = on_policy if run.corpus.oracle else 0
+        pairs += exploits
+        self.exploit_pairs = len(exploits)
         pairs += self.responses.labelled_pairs("train", self.on_policy)
         self.rows = [pair_rows(self.encoder, self._cut_context(pair), self.max_length) for pair in pairs]
         self.lengths = [pair_length(pair) for pair in self.rows]
@@ -191,7 +211,8 @@ class RewardModelling(Algorithm):
         metrics = {
             **audit,
             "pairs/corpus": self.corpus_pairs,
-            "pairs/on_policy": len(self.rows) - self.corpus_pairs,
+            "pairs/on_policy": len(self.rows) - self.corpus_pairs - self.exploit_pairs,
+            **({"pairs/exploits": self.exploit_pairs} if self.exploit_pairs else {}),
             **selection_metrics(self.settings, self.run),
             **model_size(self.model),
             **corpus_report(self.run.corpus, self.encoder),

@@ -149,6 +149,8 @@ class RewardModel(TrainingSettings):
     It starts from the SFT policy (`needs.policy`). Member k of an ensemble starts from `needs.policy_<k>` if it is set
     (the first member is 0); a recipe named there is built with its own seed, the run's seed plus 1000·k. With
     `needs.attempts` (`algorithm=attempt_pairs`) the model also chooses among an agent's attempts at held-out tasks.
+    With `needs.exploits` (`algorithm=attack`) it also trains on the pairs of an attack on another reward model, whose
+    rejected responses are exploits of that model.
 
     Args:
         context: part of a multi-turn prompt that the model reads: the full `conversation`, or only the human's
@@ -175,7 +177,7 @@ class RewardModel(TrainingSettings):
             rejected response vice versa. Triples the rows; 0 is off.
         sure, unsure: sentences that state high and low confidence. Each pair gets a random one of each.
         max_pairs: maximum number of corpus pairs, a random subset; smaller subsets are contained in larger ones. 0 is
-            all.
+            all. Pairs of `needs.exploits` take the place of corpus pairs, so that both together are at most this many.
         selection: selection of the training pairs among them; margins come from `needs.margins`.
     """
 
@@ -183,8 +185,8 @@ class RewardModel(TrainingSettings):
     inputs = Inputs(
         sections=("model", "rollout"),
         needs=("policy",),
-        optional=("margins", "attempts", *OTHER_POLICIES),
-        directories=("margins", "attempts"),
+        optional=("margins", "attempts", "exploits", *OTHER_POLICIES),
+        directories=("margins", "attempts", "exploits"),
         reseeded=OTHER_POLICIES,
     )
     reward_use = RewardUse(measures_gold=True)

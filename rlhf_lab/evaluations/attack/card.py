@@ -2,8 +2,8 @@
 
 - `card.md`, `card.json`: how much reward each exploit buys, for a model card.
 - `transcripts.jsonl`: every attacked response with its gains, largest gain first.
-- `exploits.jsonl`: pairs of a start response and an exploit that pays, which `data=pairs` reads: training on them
-  teaches a reward model to reject the exploits.
+- `exploits.jsonl`: pairs of a start response and an exploit that pays, which `data=pairs` and `needs.exploits` of a
+  reward model read: training on them teaches a reward model to reject the exploits.
 - `exploit_suite.yml`: a suite for `eval_suite` and `gate`, which fails if a policy learned the exploits.
 """
 
@@ -16,7 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.core.files import json_lines, write_json, write_text
+from rlhf_lab.core.errors import ArtifactError
+from rlhf_lab.core.files import json_lines, read_jsonl, write_json, write_text
+from rlhf_lab.core.types import Pair
 from rlhf_lab.evaluations.attack.exploits import EXPLOITS, TEXTS
 from rlhf_lab.evaluations.attack.search import Edit
 from rlhf_lab.statistics.estimates import Estimate, format_estimate
@@ -105,6 +107,17 @@ def write(
     estimates = {name: value.to_dict() if isinstance(value, Estimate) else value for name, value in metrics.items()}
     write_json(directory / "card.json", {"reward": reward, "metrics": estimates})
     write_text(directory / "card.md", card_text(reward, rows, list(results), metrics))
+
+
+def read_exploits(directory: Path) -> list[Pair]:
+    """Return the pairs of an attack's `exploits.jsonl`. Raise ArtifactError if the directory has no such file."""
+    path = directory / "exploits.jsonl"
+    if not path.is_file():
+        raise ArtifactError(
+            f"needs.exploits={directory} has no {path.name}; name a recipe with algorithm=attack, such as attack, or "
+            "the directory of such a run"
+        )
+    return [Pair(row["prompt"], row["chosen"], row["rejected"]) for row in read_jsonl(path)]
 
 
 def _pair(row: Attacked) -> dict[str, Any]:

@@ -11,13 +11,17 @@ def combine_members(scores_KN: FloatArray, how: str, *, penalty_weight: float, p
     """Combine K standardised members conservatively (arXiv:2310.02743, section 3), (N,).
 
     `mean`; `worst` is the minimum (eq. 4); `uwo` is mean − λ·spread (eq. 5), where the spread is the variance or
-    standard deviation over members. A response that one member leaves unscored is unscored.
+    standard deviation over members. `entropic` is −(1/λ)·log mean_k exp(−λ·r_k): the mean for λ = 0, the minimum for
+    λ → ∞, and mean − (λ/2)·variance for small λ. A response that one member leaves unscored is unscored.
     """
     if how == "worst":
         return scores_KN.min(axis=0)
     mean_N = scores_KN.mean(axis=0)
-    if how == "mean":
+    if how == "mean" or (how == "entropic" and not penalty_weight):
         return mean_N
+    if how == "entropic":
+        lowest_N = scores_KN.min(axis=0)  # subtracted first, so that no exponential overflows
+        return lowest_N - np.log(np.exp(-penalty_weight * (scores_KN - lowest_N)).mean(axis=0)) / penalty_weight
     return mean_N - penalty_weight * spread(scores_KN, penalty, ddof)
 
 
