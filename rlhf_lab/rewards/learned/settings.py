@@ -23,7 +23,8 @@ class BradleyTerry(TermSettings):
         batch_tokens: padded tokens per forward pass.
         ensemble: `mean`, `worst`, or `uwo`: mean − penalty_weight · spread (arXiv:2310.02743, eq. 5). `entropic` is
             the certainty equivalent −(1/λ)·log mean exp(−λ·r) over the members' scores r, with λ = penalty_weight:
-            between `mean` (λ = 0) and `worst` (λ → ∞). `warm` averages the members' weights instead of their scores,
+            between `mean` (λ = 0) and `worst` (λ → ∞). The KL-regularised objective has λ = 1/β (arXiv:2606.09073).
+            `warm` averages the members' weights instead of their scores,
             which needs one model and one pass (arXiv:2401.12187). Its members must have started from the same weights
             (`algorithm.head_noise=0`).
         penalty_weight: λ of `uwo` and `entropic`.
