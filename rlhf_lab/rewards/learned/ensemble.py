@@ -12,7 +12,8 @@ def combine_members(scores_KN: FloatArray, how: str, *, penalty_weight: float, p
 
     `mean`; `worst` is the minimum (eq. 4); `uwo` is mean − λ·spread (eq. 5), where the spread is the variance or
     standard deviation over members. `entropic` is −(1/λ)·log mean_k exp(−λ·r_k): the mean for λ = 0, the minimum for
-    λ → ∞, and mean − (λ/2)·variance for small λ (arXiv:2606.09073). A response that one member leaves unscored is unscored.
+    λ → ∞, and mean − (λ/2)·variance for small λ (arXiv:2606.09073). A response that one member leaves unscored is
+    unscored.
     """
     if how == "worst":
         return scores_KN.min(axis=0)

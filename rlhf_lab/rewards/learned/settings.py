@@ -24,9 +24,8 @@ class BradleyTerry(TermSettings):
         ensemble: `mean`, `worst`, or `uwo`: mean − penalty_weight · spread (arXiv:2310.02743, eq. 5). `entropic` is
             the certainty equivalent −(1/λ)·log mean exp(−λ·r) over the members' scores r, with λ = penalty_weight:
             between `mean` (λ = 0) and `worst` (λ → ∞). The KL-regularised objective has λ = 1/β (arXiv:2606.09073).
-            `warm` averages the members' weights instead of their scores,
-            which needs one model and one pass (arXiv:2401.12187). Its members must have started from the same weights
-            (`algorithm.head_noise=0`).
+            `warm` averages the members' weights instead of their scores, which needs one model and one pass
+            (arXiv:2401.12187). Its members must have started from the same weights (`algorithm.head_noise=0`).
         penalty_weight: λ of `uwo` and `entropic`.
         penalty: spread of the members' scores: `var` for the variance as in the paper, or `sd`.
         ddof: divisor of the variance: 0 divides by K, 1 by K − 1.
