@@ -22,7 +22,7 @@ from scipy.optimize import brentq
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.statistics.estimates import LEVEL, POWER, Comparison, format_estimate
+from rlhf_lab.statistics.estimates import LEVEL, POWER, Comparison
 from rlhf_lab.statistics.inference import holm, min_sd_of_outcomes, paired_difference
 from rlhf_lab.statistics.paired_rates import Outcomes, paired_by_prompt
 
@@ -38,57 +38,26 @@ class AgentComparison:
         first, second: names of the agents; the difference is second − first.
         comparison: difference with its test.
         adjusted_p: p-value after Holm's adjustment over the family of tests.
-        shared_tasks: number of tasks that both agents attempted.
     """
 
     first: str
     second: str
     comparison: Comparison
     adjusted_p: float
-    shared_tasks: int
-
-    @property
-    def distinguishable(self) -> bool:
-        """True if the agents differ significantly at the interval's level, after adjustment over the family."""
-        return self.adjusted_p <= 1 - self.comparison.difference.level
-
-    def describe(self) -> str:
-        """Return one line with the difference, its test and the minimum detectable effect."""
-        comparison = self.comparison
-        detectable = comparison.minimum_detectable_effect
-        found = f"{detectable:.3f}" if math.isfinite(detectable) else "no difference"
-        difference = format_estimate(comparison.difference, digits=3)
-        return (
-            f"{self.second} − {self.first}: {difference} on {self.shared_tasks} tasks, "
-            f"p = {comparison.p_value:.3g} ({comparison.test}), Holm {self.adjusted_p:.3g}; "
-            f"found with probability {comparison.power:g}: {found}"
-        )
 
 
-def compare_agents(
-    outcomes: Mapping[str, Outcomes], template_of: Mapping[Any, Hashable], *, baseline: str | None = None
-) -> list[AgentComparison]:
-    """Compare every pair of agents, or every agent with a baseline, as one family of tests.
+def compare_agents(outcomes: Mapping[str, Outcomes], template_of: Mapping[Any, Hashable]) -> list[AgentComparison]:
+    """Compare every pair of agents, as one family of tests.
 
     Args:
         outcomes: agent → task → its scored attempts.
         template_of: task → template; a task without an entry is a unit of its own.
-        baseline: agent that all others are compared with; None compares all pairs.
-    Raises:
-        NumericError: the baseline is not one of the agents.
     """
-    if baseline is not None and baseline not in outcomes:
-        raise NumericError(f"baseline {baseline!r} is not one of the agents; choose one of: {', '.join(outcomes)}")
-    if baseline is None:
-        pairs = list(combinations(outcomes, 2))
-    else:
-        pairs = [(baseline, name) for name in outcomes if name != baseline]
+    pairs = list(combinations(outcomes, 2))
     comparisons = [paired_by_task(outcomes[first], outcomes[second], template_of) for first, second in pairs]
     adjusted = holm([comparison.p_value for comparison in comparisons])
-    family = []
-    for (first, second), comparison, p in zip(pairs, comparisons, adjusted, strict=True):
-        family.append(AgentComparison(first, second, comparison, p, comparison.difference.n))
-    return family
+    family = zip(pairs, comparisons, adjusted, strict=True)
+    return [AgentComparison(*pair, comparison, p_holm) for pair, comparison, p_holm in family]
 
 
 def paired_by_task(a: Outcomes, b: Outcomes, template_of: Mapping[Any, Hashable]) -> Comparison:

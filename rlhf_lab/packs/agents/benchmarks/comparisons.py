@@ -41,7 +41,7 @@ def compare_rows(rows: Sequence[Row], metrics: Sequence[str]) -> list[dict[str, 
             }
             # JSON has no NaN
             p_holm = None if math.isnan(found.adjusted_p) else found.adjusted_p
-            entry |= {"p_holm": p_holm, "tasks": found.shared_tasks}
+            entry |= {"p_holm": p_holm, "tasks": found.comparison.difference.n}
             entries.append(entry)
     return entries
 

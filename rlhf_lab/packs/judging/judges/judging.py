@@ -298,18 +298,7 @@ def proportion(score_N: FloatArray, prompts: np.ndarray) -> Estimate:
     all_equal = np.unique(scored_N).size == 1
     # the difference of a win and a loss has twice the standard deviation of the score
     min_sd_N = min_sd_of_outcomes(score_N, 1 - score_N) / 2 if all_equal else None
-    mean = clustered_mean(score_N, prompts, min_sd_N=min_sd_N)
-    low = max(0.0, mean.low)
-    high = min(1.0, mean.high)
-    return Estimate(
-        mean.mean,
-        low,
-        high,
-        mean.n,
-        mean.clusters,
-        mean.level,
-        mean.unscored,
-    )
+    return clustered_mean(score_N, prompts, min_sd_N=min_sd_N).within(0.0, 1.0)
 
 
 def summarise_grades(rows: Sequence[Mapping[str, Any]], rubric: JudgeRubric) -> dict[str, Any]:
