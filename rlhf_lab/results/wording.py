@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rlhf_lab.core.metrics import metric
 from rlhf_lab.statistics.inference import Estimate, format_estimate
@@ -119,6 +119,12 @@ def p_equals(p: float) -> str:
 def markdown_row(cells: Iterable[object]) -> str:
     """Return a row of a Markdown table."""
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def markdown_table(headings: Sequence[object], rows: Iterable[Iterable[object]], align: str) -> str:
+    """Return a Markdown table without a final newline; `align` has l (left) or r (right) for each column."""
+    rule = ["---" if side == "l" else "---:" for side in align]
+    return "\n".join(map(markdown_row, [headings, rule, *rows]))
 
 
 def duration(seconds: float | None) -> str:

@@ -18,7 +18,7 @@ import pandas as pd
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.yaml_files import read_mapping
 from rlhf_lab.results.stage import algorithm_settings
-from rlhf_lab.results.wording import compact, markdown_row
+from rlhf_lab.results.wording import compact, markdown_table
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.overoptimization import Fit, Form, SeedFits, fit_over_seeds
 from rlhf_lab.studies.frame import Study
@@ -201,6 +201,5 @@ def curve_markdown(study: Study) -> str:
     curves = level_curves(study) if study.curves == NAME else []
     if not curves:
         return ""
-    rows = [HEADINGS, ("---",) * 3 + ("---:",) * 5, *fit_rows(curves)]
-    lines = list(map(markdown_row, rows))
-    return f"\n## Over-optimisation\n\nFigure: `{NAME}.svg`. {NOTE}\n\n" + "\n".join(lines) + "\n"
+    table = markdown_table(HEADINGS, fit_rows(curves), "lllrrrrr")
+    return f"\n## Over-optimisation\n\nFigure: `{NAME}.svg`. {NOTE}\n\n{table}\n"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_lab.results.wording import compact, markdown_row, metric_phrase
+from rlhf_lab.results.wording import compact, markdown_table, metric_phrase
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_rate
 from rlhf_lab.studies.claims import (
@@ -107,7 +107,5 @@ def rate_markdown(study: Study) -> str:
     """Return the section of `table.md`; empty if the study claims no rate."""
     if not study.rates:
         return ""
-    cells = [rate_cells(study, verdict) for verdict in rates_of(study)]
-    rows = [HEADINGS, ("---", "---", "---:", "---:", "---:"), *cells]
-    table = "\n".join(map(markdown_row, rows))
+    table = markdown_table(HEADINGS, [rate_cells(study, verdict) for verdict in rates_of(study)], "llrrr")
     return f"\n## Rates over runs\n\n{NOTE}\n\n{table}\n"
