@@ -21,8 +21,9 @@ from rlhf_lab.evaluations.settings import Compare
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.rewards.graph import build_reward
-from rlhf_lab.statistics.estimates import Estimate, floats
+from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean
+from rlhf_lab.statistics.rows import column
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
@@ -97,7 +98,7 @@ def standard_deviation(rows: list[dict[str, Any]], key: str) -> Estimate:
     The variance is n/(n−1) times the mean squared deviation. The standard deviation and its bounds are the square roots
     of the variance and of its bounds. n = 0 if no response is scored.
     """
-    values = floats([row[key] for row in rows])
+    values = column(rows, key)
     prompts = np.array([row["prompt_id"] for row in rows])
     scored = int((~np.isnan(values)).sum())
     if not scored:

@@ -35,9 +35,10 @@ from rlhf_lab.rewards.graph import build_reward, text_reward
 from rlhf_lab.rewards.learned.bt import ScoreScale, member_folders
 from rlhf_lab.statistics import calibration
 from rlhf_lab.statistics.association import pooled_products, within_prompts
-from rlhf_lab.statistics.estimates import Estimate, floats
+from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.statistics.reward_distance import starc_distance
+from rlhf_lab.statistics.rows import column
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
@@ -248,11 +249,9 @@ def responses_report(
     """Return (metrics, figures) of policy responses, from the rows of evaluation.jsonl."""
     prompts = [row["prompt"] for row in rows]
     responses = [row["response"] for row in rows]
-    scores_N = floats([row["proxy"] for row in rows])
-    part_columns = [key for key in rows[0] if key.startswith("reward/")]
-    parts = {}
-    for key in part_columns:
-        parts[key.removeprefix("reward/")] = floats([row[key] for row in rows])
+    scores_N = column(rows, "proxy")
+    terms = [key for key in rows[0] if key.startswith("reward/")]
+    parts = {key.removeprefix("reward/"): column(rows, key) for key in terms}
     metrics = filler_report(reward, prompts, responses, scores_N, oracle)
     metrics |= disagreement_report(RewardBatch(scores_N, parts), prompts)
     columns = {"reward": scores_N, "words": words(responses) / 10}  # slopes are per 10 words

@@ -24,7 +24,7 @@ from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.statistics.estimates import LEVEL, POWER, Comparison
 from rlhf_lab.statistics.inference import holm, min_sd_of_outcomes, paired_difference
-from rlhf_lab.statistics.paired_rates import Outcomes, paired_by_prompt
+from rlhf_lab.statistics.paired_rates import Outcomes, paired_by_prompt, shared_means
 
 MOST_FLIPPED = 20
 """Maximum number of units whose 2^G sign combinations are enumerated; with more units the t test is used."""
@@ -67,31 +67,25 @@ def paired_by_task(a: Outcomes, b: Outcomes, template_of: Mapping[Any, Hashable]
     effect is the exact one. Otherwise the interval is clustered by template (CR1). The p-value then comes from all
     sign flips of the templates' sums, or from the t test if there are more than `MOST_FLIPPED` templates.
     """
-    in_both = [task for task in a if task in b]
-    shared = [task for task in in_both if len(a[task]) and len(b[task])]
-    units = [template_of.get(task, task) for task in shared]
-    # Units are numbered in the order of their first appearance.
-    position = {unit: index for index, unit in enumerate(dict.fromkeys(units))}
-    a_T = np.array([np.mean(a[task]) for task in shared])
-    b_T = np.array([np.mean(b[task]) for task in shared])
-    unit_T = np.array([position[unit] for unit in units], dtype=int)
+    shared, a_T, b_T, unit_T = shared_means(a, b, template_of)
+    templates = len(np.unique(unit_T))
     is_binary = bool(np.isin([*a_T, *b_T], (0.0, 1.0)).all())
     is_constant = len(set(b_T - a_T)) == 1
     # If all of a few differences are equal, their standard deviation is 0, but the next task may well differ.
     min_sd_T = min_sd_of_outcomes(b_T, a_T) if is_binary and is_constant else None
     comparison = paired_difference(b_T, a_T, unit_T, min_sd_N=min_sd_T)
     # If no two tasks share a template, the tasks are independent pairs.
-    if len(position) == len(shared):
+    if templates == len(shared):
         a_shared = {task: a[task] for task in shared}
         b_shared = {task: b[task] for task in shared}
         exact = paired_by_prompt(a_shared, b_shared)
         if "McNemar" in exact.test:
             comparison = dataclasses.replace(comparison, p_value=exact.p_value, test=exact.test)
             return _with_exact_effect(comparison, a, b, shared)
-    if not 2 <= len(position) <= MOST_FLIPPED:
+    if not 2 <= templates <= MOST_FLIPPED:
         return comparison
     sums_G = np.bincount(unit_T, weights=b_T - a_T).astype(np.float64)
-    test = f"exact sign-flip test over {len(position)} templates"
+    test = f"exact sign-flip test over {templates} templates"
     return dataclasses.replace(comparison, p_value=sign_flip_exact(sums_G), test=test)
 
 
