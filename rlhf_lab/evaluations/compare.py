@@ -17,6 +17,7 @@ from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import read_json, read_object
 from rlhf_lab.core.progress import tracked
 from rlhf_lab.evaluations.evaluator import heldout_evaluator
+from rlhf_lab.evaluations.policy_log import policy_name
 from rlhf_lab.evaluations.settings import Compare
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.encoding import Encoder
@@ -43,7 +44,7 @@ class ComparePolicies:
         roles = ["reference", *(role for role in compared if role in self.run.needs)]
         policies = []
         for role in tracked(roles, "policies"):
-            name = self._policy_name(role)
+            name = policy_name(self.run, role)
             # A model is loaded only if its summary is not stored yet.
             summary = evaluator.find(name) or evaluator.evaluate(name, self._load_comparable(role))
             metrics = dict(summary["metrics"])
@@ -55,11 +56,6 @@ class ComparePolicies:
             metrics |= self._training_seconds(role)
             policies.append({**summary, "metrics": metrics})
         return Result(policies, corpus_report(self.run.corpus, self.encoder))
-
-    def _policy_name(self, role: str) -> str:
-        """Return the role, or for a reference that is a stage of the recipe the name of the stage."""
-        source = str(self.run.config.needs[role])
-        return role if role != "reference" or "/" in source else f"{source} (reference)"
 
     def _load_comparable(self, role: str) -> nn.Module:
         """Load the policy of a role. Raise ArtifactError if its vocabulary differs from the reference's."""

@@ -60,6 +60,11 @@ def compact(value: Estimate | float) -> str:
     return _typographic_minus(format_estimate(value, digits=digits))
 
 
+def cell(value: Estimate | None) -> str:
+    """Return an estimate as a table cell; "–" if there is none."""
+    return "–" if value is None else compact(value)
+
+
 def usual_size(values: Iterable[Estimate | None]) -> tuple[int, int] | None:
     """Return the most frequent (n, clusters) of a table's estimates, the first one if tied; None without any."""
     # The most frequent counts are stated once, in the heading of the table.

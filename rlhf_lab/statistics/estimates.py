@@ -71,9 +71,9 @@ class Estimate:
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dict; a missing mean and an infinite bound are null."""
         return {
-            "mean": _finite_or_none(self.mean),
-            "low": _finite_or_none(self.low),
-            "high": _finite_or_none(self.high),
+            "mean": finite_or_none(self.mean),
+            "low": finite_or_none(self.low),
+            "high": finite_or_none(self.high),
             "n": self.n,
             "clusters": self.clusters,
             "level": self.level,
@@ -143,14 +143,14 @@ class Comparison:
         """Return a JSON-ready dict; NaN and infinite numbers are null."""
         return {
             "difference": self.difference.to_dict(),
-            "p_value": _finite_or_none(self.p_value),
-            "minimum_detectable_effect": _finite_or_none(self.minimum_detectable_effect),
+            "p_value": finite_or_none(self.p_value),
+            "minimum_detectable_effect": finite_or_none(self.minimum_detectable_effect),
             "test": self.test,
             "power": self.power,
         }
 
 
-def _finite_or_none(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """Return None for NaN and infinity, which JSON cannot store."""
     return value if math.isfinite(value) else None
 

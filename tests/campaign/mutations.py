@@ -603,8 +603,8 @@ MEASURES = (
     ),
     Mutant(
         "null_is_zero",
-        "evaluator._floats",
-        "math.nan",
+        "estimates.floats",
+        "np.nan",
         "0.0",
         "unscored replies pull means towards 0",
     ),

@@ -13,7 +13,7 @@ from rlhf_lab.packs.judging.leaderboard.board import Board, People, Player
 from rlhf_lab.packs.judging.statistics.judge_bias import PositionBias
 from rlhf_lab.packs.judging.statistics.ranking import Neighbours, Ranking
 from rlhf_lab.reports.sections import PageSection, ReportPage
-from rlhf_lab.results.wording import compact
+from rlhf_lab.results.wording import cell, compact
 from rlhf_lab.statistics.estimates import Estimate
 
 DEGENERATE_SHARE = 0.01
@@ -77,16 +77,12 @@ def _cells(board: Board, player: Player) -> tuple[str, ...]:
     rank = _span(board.ranking.ranks[name]) if strength else NOT_RATED
     controlled = player.length_controlled.win_rate if player.length_controlled else None
     counts = (str(player.prompts), str(player.comparisons), _reasons(player.unscored))
-    standing = (name, rank, _number(strength), *counts)
-    cells = (*standing, _number(styled), _number(player.win_rate), _number(controlled))
+    standing = (name, rank, cell(strength), *counts)
+    cells = (*standing, cell(styled), cell(player.win_rate), cell(controlled))
     corrected = player.corrected.mean if player.corrected else None
     if WITH_PEOPLE in _headings(board):
-        return (*cells, _number(corrected))
+        return (*cells, cell(corrected))
     return cells
-
-
-def _number(estimate: Estimate | None) -> str:
-    return "–" if estimate is None else compact(estimate)
 
 
 def _span(ranks: tuple[int, int]) -> str:
@@ -261,7 +257,7 @@ def _matrix(ranking: Ranking) -> list[tuple[str, ...]]:
     """Return rows of names and win probabilities of the row's player against the column's."""
     rows = []
     for name in ranking.order:
-        cells = [_number(ranking.win_probabilities.get((name, other))) for other in ranking.order]
+        cells = [cell(ranking.win_probabilities.get((name, other))) for other in ranking.order]
         rows.append((name, *cells))
     return rows
 

@@ -16,7 +16,7 @@ from typing import Any
 from rlhf_lab.core.files import json_lines, write_text
 from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.data.transcript import as_prompt
-from rlhf_lab.evaluations.policy_log import PolicyLog
+from rlhf_lab.evaluations.policy_log import PolicyLog, policy_name
 from rlhf_lab.packs.judging.safety.asking import NamedPolicy, Rows, refused, succeeded
 from rlhf_lab.packs.judging.safety.canaries import read_canaries, sample_canaries, system_prompts, training_prompt
 from rlhf_lab.packs.judging.safety.classify import Classifier, grade_columns
@@ -59,7 +59,7 @@ class SafetyEvaluation:
         )
 
     def finish(self) -> Result:
-        names = {role: self._policy_name(role) for role in self.run.needs if role != "attacker"}
+        names = {role: policy_name(self.run, role) for role in self.run.needs if role != "attacker"}
         # the reference comes first, because the others are compared with it
         for role in ["reference", *(role for role in names if role != "reference")]:
             if not self.log.find(names[role]):  # an earlier attempt may have evaluated it
@@ -67,13 +67,6 @@ class SafetyEvaluation:
         write_text(self.run.directory / REGRESSIONS, self._regression_cases())
         counts = {"safety/prompts/unsafe": len(self.set.harmful), "safety/prompts/safe": len(self.set.safe)}
         return Result(self._compare_summaries(), counts)
-
-    def _policy_name(self, role: str) -> str:
-        """Return the role; for a reference that is a stage of the recipe, the stage's name."""
-        source = str(self.run.config.needs[role])
-        if role != "reference" or "/" in source:
-            return role
-        return f"{source} (reference)"
 
     def _evaluate(self, policy: NamedPolicy) -> None:
         # every part of the evaluation contributes rows of its own kind to one table
