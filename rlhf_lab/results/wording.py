@@ -132,6 +132,14 @@ def markdown_table(headings: Sequence[object], rows: Iterable[Iterable[object]],
     return "\n".join(map(markdown_row, [headings, rule, *rows]))
 
 
+def markdown_section(
+    title: str, note: str, headings: Sequence[object], rows: Iterable[Iterable[object]], align: str
+) -> str:
+    """Return a section of a Markdown page with a table; empty without rows."""
+    shown = list(rows)
+    return f"\n## {title}\n\n{note}\n\n{markdown_table(headings, shown, align)}\n" if shown else ""
+
+
 def duration(seconds: float | None) -> str:
     """Return a duration in the largest suitable unit; "unknown" for None."""
     if seconds is None or not math.isfinite(seconds):

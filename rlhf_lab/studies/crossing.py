@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.results.wording import compact, markdown_table, signed
+from rlhf_lab.results.wording import compact, markdown_section, signed
 from rlhf_lab.statistics.crossing import Crossing, find_crossing
 from rlhf_lab.statistics.inference import Comparison
 from rlhf_lab.studies.frame import Study
@@ -103,8 +103,8 @@ def crossing_markdown(study: Study) -> str:
     for row in crossings_of(study):
         shown = ["–" if comparison is None else signed(comparison.difference) for comparison in row.differences]
         positions = [f"{position:g}" for position in row.positions]
-        table = markdown_table((row.unit, "difference"), zip(positions, shown, strict=True), "rr")
         sentence = _sentence(study, row) if row.crossing else "Not every position has a pair of runs."
         title = f"Crossing of {study.label(row.level)} and {study.label(study.baseline)}"
-        sections.append(f"\n## {title}\n\n{sentence} {NOTE}\n\n{table}\n")
+        rows = zip(positions, shown, strict=True)
+        sections.append(markdown_section(title, f"{sentence} {NOTE}", (row.unit, "difference"), rows, "rr"))
     return "".join(sections)
