@@ -34,17 +34,16 @@ class DesignAudit(ScoredPolicyStage):
     missing = "needs.design is not set; algorithm=design_report measures that reward (or reward=gold)"
     settings: DesignReport
 
-    def __init__(self, settings: DesignReport, run: Run):
-        super().__init__(settings, run)
-        self.text_reward = text_reward(self.reward, run.corpus)
-
     def finish(self) -> Result:
         run = self.run
         samples = self.settings.samples
         self.evaluator.evaluate(REFERENCE_NAME, self.model, samples)
         responses = by_prompt(self.evaluator.rows(REFERENCE_NAME))
         pairs = with_gold(run.corpus.test[: run.config.evaluation.pairs], run.corpus.oracle)
-        metrics = {**audit_pairs(self.text_reward, pairs), **choice_metrics(responses, self.settings.choose_from)}
+        metrics = {
+            **audit_pairs(text_reward(self.reward, run.corpus), pairs),
+            **choice_metrics(responses, self.settings.choose_from),
+        }
         primary = [name for name in PRIMARY if name in metrics]
         return Result(self.evaluator.policies, {**metrics, **corpus_report(run.corpus, self.encoder)}, primary)
 

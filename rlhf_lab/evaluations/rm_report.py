@@ -18,7 +18,7 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.files import write_json, write_text
 from rlhf_lab.core.types import FloatArray, Oracle, Pair, RewardBatch, TextReward
 from rlhf_lab.evaluations import rm_figures
-from rlhf_lab.evaluations.evaluator import heldout_evaluator
+from rlhf_lab.evaluations.evaluator import ScoredPolicyStage
 from rlhf_lab.evaluations.reward_audit import (
     FILLER,
     audit_margins,
@@ -30,8 +30,7 @@ from rlhf_lab.evaluations.reward_audit import (
     words,
 )
 from rlhf_lab.evaluations.settings import RewardReport
-from rlhf_lab.models.build import load_encoder, load_policy
-from rlhf_lab.rewards.graph import build_reward, text_reward
+from rlhf_lab.rewards.graph import text_reward
 from rlhf_lab.rewards.learned.bt import ScoreScale, member_folders
 from rlhf_lab.statistics import calibration
 from rlhf_lab.statistics.association import pooled_products, within_prompts
@@ -51,23 +50,15 @@ PRIMARY = (
 )
 
 
-class ReportCard:
+class ReportCard(ScoredPolicyStage):
     """Stage that audits the reward graph of the run; see metrics.py."""
 
-    def __init__(self, settings: RewardReport, run: Run):
-        self.settings = settings
-        self.run = run
-        source, model_settings = run.needs["policy"], run.config.model
-        self.model = load_policy(source, model_settings, device=run.device)
-        self.encoder = load_encoder(source, model_settings)
-        reward = build_reward(run)
-        self.reward = text_reward(reward, run.corpus) if reward else None
-        self.evaluator = heldout_evaluator(run, self.model, self.encoder, reward)
+    missing = "needs.reward is not set; algorithm=rm_report audits it (or use reward=gold)"
+    settings: RewardReport
 
     def finish(self) -> Result:
-        assert self.reward is not None, "config.check refuses a report without what its reward reads"
         run = self.run
-        reward = self.reward
+        reward = text_reward(self.reward, run.corpus)
         # the last part of a path or hub id is short enough for a table
         name = Path(str(run.config.needs["policy"])).name
         self.evaluator.evaluate(name, self.model)
