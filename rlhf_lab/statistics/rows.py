@@ -21,7 +21,8 @@ Row = TypeVar("Row", bound=Mapping[str, Any])
 
 def column(rows: Sequence[Mapping[str, Any]], name: str) -> FloatArray:
     """Return one column, (N,); a missing value and None are NaN."""
-    return floats([row.get(name) for row in rows])
+    values: list[Any] = [row.get(name) for row in rows]
+    return floats(values)
 
 
 def grouped(rows: Sequence[Row], key: str) -> dict[Any, list[Row]]:
