@@ -7,9 +7,8 @@ from pathlib import Path
 
 from rlhf_lab.cli import summary
 from rlhf_lab.cli.recipe_command import RecipeCommand, RecipeCommands
-from rlhf_lab.config import check, compose, registry, typed_sweep
-from rlhf_lab.config.overrides import forced
-from rlhf_lab.config.schema import did_you_mean
+from rlhf_lab.config import compose, registry, typed_sweep
+from rlhf_lab.config.schema import paths_and_options
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.yaml_files import parse_yaml
@@ -42,14 +41,7 @@ def audit_command(arguments: Sequence[str]) -> None:
     files = [file for item in arguments if item.startswith("against=") for file in item[8:].split(",")]
     arguments = [item for item in arguments if not item.startswith("against=")]
     against = EvaluationItems(text for file in files for text in read_items(file)) if files else None
-    problems: list[str] = []
-    usable = compose.usable_overrides([forced(argument) for argument in arguments], problems)
-    if problems:
-        raise ConfigError(problems)
-    values = compose.compose([*(override.input_line or "" for override in usable), "+recipe=sft"])
-    # Any data may be audited, including data without demonstrations, pairs or answers; the recipe only completes the
-    # config.
-    config = check.effective({**values, "study": None})
+    config = compose.config_of(arguments, [])
     console.print(render(audit(registry.build("data", config.data), against=against)))
 
 
@@ -162,14 +154,10 @@ def compare_command(arguments: Sequence[str]) -> None:
     `policy=NAME` selects the policy of both runs, `policy='OF A,OF B'` one of each; the default is each run's own.
     `to` is the directory of compare.html; the default is comparisons/A-vs-B in `outputs`, or in the outputs of A.
     """
-    # The name of a directory may contain an equals sign.
-    folders = [item for item in arguments if "=" not in item or Path(item).is_dir()]
-    # All remaining arguments have the form name=value.
-    options = dict(item.split("=", 1) for item in arguments if item not in folders)
-    names = ("policy", "to", "outputs")
-    if unknown := [name for name in options if name not in names]:
-        hints = [f"{name} is not an option of compare{did_you_mean(name, names)}" for name in unknown]
-        raise ConfigError(hints)
+    problems: list[str] = []
+    folders, options = paths_and_options(arguments, "compare", ("policy", "to", "outputs"), problems)
+    if problems:
+        raise ConfigError(problems)
     if len(folders) != 2:
         raise ConfigError("compare needs two runs or two studies: compare outputs/runs/A outputs/runs/B [policy=NAME]")
     from rlhf_lab.reports.comparison.report import compare, printed
@@ -186,10 +174,10 @@ def gate_command(arguments: Sequence[str]) -> int:
     run ACCEPTED. `accept=true`, without ACCEPTED, registers a run that passes. If there are too few prompts for a
     decision, the output says so. SUITE.yaml is a file, or `world`, the shipped suite of data=mini_hh.
     """
-    words = [item for item in arguments if "=" not in item or Path(item).exists()]
-    options = dict(item.split("=", 1) for item in arguments if item not in words)
-    if unknown := [name for name in options if name != "accept"]:
-        raise ConfigError([f"{name} is not an option of gate{did_you_mean(name, ('accept',))}" for name in unknown])
+    problems: list[str] = []
+    words, options = paths_and_options(arguments, "gate", ("accept",), problems)
+    if problems:
+        raise ConfigError(problems)
     accept = parse_yaml(options.get("accept", "false"), "accept")
     if len(words) not in (2, 3) or not isinstance(accept, bool):
         raise ConfigError("gate needs a suite and a run: gate SUITE.yaml outputs/runs/RUN [ACCEPTED | accept=true]")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from rlhf_lab.config.schema import did_you_mean
+from rlhf_lab.config.schema import did_you_mean, paths_and_options
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.yaml_files import parse_yaml
@@ -19,11 +18,10 @@ USAGE = "publish needs a run and a destination: publish outputs/runs/RUN to=DIR 
 
 def run(arguments: Sequence[str]) -> None:
     """Run `publish RUN to=DIR|hub:OWNER/NAME …`. Raise ConfigError if the command is wrong."""
-    # The name of a directory may contain an equals sign.
-    runs = [item for item in arguments if "=" not in item or Path(item).is_dir()]
-    written = dict(item.split("=", 1) for item in arguments if item not in runs)
-    if unknown := [name for name in written if name not in OPTIONS]:
-        raise ConfigError([f"{name} is not an option of publish{did_you_mean(name, OPTIONS)}" for name in unknown])
+    problems: list[str] = []
+    runs, written = paths_and_options(arguments, "publish", OPTIONS, problems)
+    if problems:
+        raise ConfigError(problems)
     if len(runs) != 1 or not written.get("to"):
         raise ConfigError(USAGE)
     # Imported late, because it imports torch, which a wrong command does not need.

@@ -39,7 +39,7 @@ from rlhf_lab.config import (
     user_files,
     words,
 )
-from rlhf_lab.config.check import check
+from rlhf_lab.config.check import check, effective
 from rlhf_lab.config.overrides import ADDED, forced, is_choice, literal, set_value
 from rlhf_lab.config.study_settings import StudySettings
 from rlhf_lab.config.typed_sweep import typed_study
@@ -347,6 +347,16 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
     if not configs:
         return None
     return Command(fixed, recipe, study, jobs, configs, names, typed)
+
+
+def config_of(overrides: Sequence[str], problems: list[str]) -> root.Config:
+    """Return the config of a command that needs a few of its sections. Raise ConfigError with all problems."""
+    usable = usable_overrides([forced(override) for override in overrides], problems)
+    if problems:
+        raise ConfigError(problems)
+    # Any choice of the sections is allowed; the recipe only completes the config.
+    values = compose([*(override.input_line or "" for override in usable), "+recipe=sft"])
+    return effective({**values, "study": None})
 
 
 def usable_overrides(overrides: Sequence[str], problems: list[str], config_dir: str | None = None) -> list[Override]:

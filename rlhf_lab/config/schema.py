@@ -12,6 +12,7 @@ import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from rlhf_lab.config import other_names
@@ -99,6 +100,32 @@ def option_values(words: Sequence[str], problems: list[str]) -> dict[str, Any]:
     problems += [f"{word!r} is not an option of the form name=value" for word in words if "=" not in word]
     pairs = [word.partition("=") for word in words if "=" in word]
     return {name: parse_yaml(text, name) for name, _, text in pairs}
+
+
+def paths_and_options(
+    words: Sequence[str], command: str, names: Sequence[str], problems: list[str], groups: Sequence[str] = ()
+) -> tuple[list[str], dict[str, str]]:
+    """Return the paths among the words of a command, and its options by name; append a problem for an unknown option.
+
+    The name of a path may contain an equals sign. `groups` are config groups that the command takes as well.
+    """
+    paths = [word for word in words if "=" not in word or Path(word).exists()]
+    options = dict(word.split("=", 1) for word in words if word not in paths)
+    unknown = [name for name in options if name not in names]
+    problems += [f"{name} is not an option of {command}{did_you_mean(name, (*names, *groups))}" for name in unknown]
+    return paths, options
+
+
+def whole_numbers(options: Mapping[str, str], defaults: Mapping[str, int], problems: list[str]) -> dict[str, int]:
+    """Return the options that are integers of 0 or more; append a problem for every other value."""
+    numbers = dict(defaults)
+    for name in numbers:
+        text = options.get(name, str(numbers[name]))
+        if text.isdigit():
+            numbers[name] = int(text)
+        else:
+            problems.append(f"{name}={text} is not an integer of 0 or more")
+    return numbers
 
 
 def read_options(cls: type, words: Sequence[str]) -> Any:

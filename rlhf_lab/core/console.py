@@ -13,14 +13,18 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from rich import box
 from rich.console import Console
 from rich.control import Control
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
 from rlhf_lab.core.redaction import redacted
 
@@ -179,3 +183,19 @@ def open_console() -> LabConsole:
 console = open_console()
 # transformers imports DeepSpeed if it is installed, and DeepSpeed then warns on every machine without a GPU
 logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in record.getMessage())
+
+
+def number_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]] = (), *, title: Text | str | None = None, wraps: bool = False
+) -> Table:
+    """Return a table of plain text for a terminal: its first column is left-aligned, the others are numbers.
+
+    Args:
+        wraps: True if the columns of numbers may wrap.
+    """
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, heading in enumerate(headings):
+        table.add_column(escape(heading), justify="right" if index else "left", no_wrap=index > 0 and not wraps)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table

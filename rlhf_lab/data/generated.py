@@ -60,6 +60,12 @@ def write_generated(
     write_json(directory / HEADER, header)
 
 
+def rejections(rejected: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the number of rejected items by reason, as metrics."""
+    counts = Counter(item["problem"] for item in rejected)
+    return {f"made/rejected/{problem}": count for problem, count in counts.items()}
+
+
 def kind_problem(kind: str, expected: str) -> str:
     """Return the reason why rows of one kind cannot be used as the expected kind; "" if they can."""
     if kind not in KINDS:

@@ -16,8 +16,9 @@ from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, SAMPLE_KEYS, ScoredPo
 from rlhf_lab.evaluations.repeated_samples import Rows, by_prompt
 from rlhf_lab.evaluations.settings import BestOfN
 from rlhf_lab.statistics.best_of_n import best_of_n, best_of_n_kl
-from rlhf_lab.statistics.estimates import Estimate, floats, win_or_tie
+from rlhf_lab.statistics.estimates import Estimate, win_or_tie
 from rlhf_lab.statistics.inference import clustered_mean, ratio_of_means
+from rlhf_lab.statistics.rows import column
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
@@ -45,8 +46,8 @@ class BestOfNSampling(ScoredPolicyStage):
             opponents = by_prompt(evaluator.sample("opponents of best of n", self.model))
             expected = expected_values(responses, opponents, [1, *sizes])
             for n in missing:
-                column = 1 + sizes.index(n)  # column 0 is n = 1, the policy itself
-                values = {key: values_PS[:, column] for key, values_PS in expected.items()}
+                position = 1 + sizes.index(n)  # position 0 is n = 1, the policy itself
+                values = {key: values_PS[:, position] for key, values_PS in expected.items()}
                 metrics = estimates(n, values, proxy_P=expected["proxy"][:, 0])
                 evaluator.add(f"best of {n}", choices(responses, n, values), metrics)
         return Result(evaluator.policies, corpus_report(self.run.corpus, self.encoder))
@@ -76,7 +77,7 @@ def expected_values(prompts: list[Rows], opponents: list[Rows], sizes: Sequence[
             continue
         per_prompt = []
         for rows, values_N in zip(prompts, values, strict=True):
-            proxy_N = _floats(rows, "proxy")
+            proxy_N = column(rows, "proxy")
             per_prompt.append(best_of_n(proxy_N, values_N, sizes))
         expected[key] = np.stack(per_prompt)
     return expected
@@ -85,15 +86,11 @@ def expected_values(prompts: list[Rows], opponents: list[Rows], sizes: Sequence[
 def _metric_of_responses(rows: Rows, opponents: Rows, key: str) -> FloatArray:
     """Return one metric of each response, (N,). `win_rate` is its fraction of wins, by gold reward if it is known."""
     if key != "win_rate":
-        return _floats(rows, key)
+        return column(rows, key)
     # the gold reward decides wins if it is known, as in the evaluator
     judge = "gold" if any(row["gold"] is not None for row in rows) else "proxy"
-    lead_NO = _floats(rows, judge)[:, None] - _floats(opponents, judge)
+    lead_NO = column(rows, judge)[:, None] - column(opponents, judge)
     return win_or_tie(lead_NO).mean(axis=1)
-
-
-def _floats(rows: Rows, key: str) -> FloatArray:
-    return floats([row[key] for row in rows])
 
 
 def choices(prompts: list[Rows], n: int, values: dict[str, FloatArray]) -> Rows:

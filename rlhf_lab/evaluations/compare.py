@@ -17,12 +17,14 @@ from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import read_json, read_object
 from rlhf_lab.core.progress import tracked
 from rlhf_lab.evaluations.evaluator import heldout_evaluator
+from rlhf_lab.evaluations.policy_log import policy_name
 from rlhf_lab.evaluations.settings import Compare
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.rewards.graph import build_reward
-from rlhf_lab.statistics.estimates import Estimate, floats
+from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean
+from rlhf_lab.statistics.rows import column
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
@@ -42,7 +44,7 @@ class ComparePolicies:
         roles = ["reference", *(role for role in compared if role in self.run.needs)]
         policies = []
         for role in tracked(roles, "policies"):
-            name = self._policy_name(role)
+            name = policy_name(self.run, role)
             # A model is loaded only if its summary is not stored yet.
             summary = evaluator.find(name) or evaluator.evaluate(name, self._load_comparable(role))
             metrics = dict(summary["metrics"])
@@ -54,11 +56,6 @@ class ComparePolicies:
             metrics |= self._training_seconds(role)
             policies.append({**summary, "metrics": metrics})
         return Result(policies, corpus_report(self.run.corpus, self.encoder))
-
-    def _policy_name(self, role: str) -> str:
-        """Return the role, or for a reference that is a stage of the recipe the name of the stage."""
-        source = str(self.run.config.needs[role])
-        return role if role != "reference" or "/" in source else f"{source} (reference)"
 
     def _load_comparable(self, role: str) -> nn.Module:
         """Load the policy of a role. Raise ArtifactError if its vocabulary differs from the reference's."""
@@ -97,7 +94,7 @@ def standard_deviation(rows: list[dict[str, Any]], key: str) -> Estimate:
     The variance is n/(n−1) times the mean squared deviation. The standard deviation and its bounds are the square roots
     of the variance and of its bounds. n = 0 if no response is scored.
     """
-    values = floats([row[key] for row in rows])
+    values = column(rows, key)
     prompts = np.array([row["prompt_id"] for row in rows])
     scored = int((~np.isnan(values)).sum())
     if not scored:

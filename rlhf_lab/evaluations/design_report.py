@@ -20,8 +20,8 @@ from rlhf_lab.evaluations.settings import DesignReport
 from rlhf_lab.rewards.graph import text_reward
 from rlhf_lab.statistics.association import pooled_products, within_prompts
 from rlhf_lab.statistics.best_of_n import best_of_n
-from rlhf_lab.statistics.estimates import floats
 from rlhf_lab.statistics.inference import clustered_mean
+from rlhf_lab.statistics.rows import column
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
@@ -34,17 +34,16 @@ class DesignAudit(ScoredPolicyStage):
     missing = "needs.design is not set; algorithm=design_report measures that reward (or reward=gold)"
     settings: DesignReport
 
-    def __init__(self, settings: DesignReport, run: Run):
-        super().__init__(settings, run)
-        self.text_reward = text_reward(self.reward, run.corpus)
-
     def finish(self) -> Result:
         run = self.run
         samples = self.settings.samples
         self.evaluator.evaluate(REFERENCE_NAME, self.model, samples)
         responses = by_prompt(self.evaluator.rows(REFERENCE_NAME))
         pairs = with_gold(run.corpus.test[: run.config.evaluation.pairs], run.corpus.oracle)
-        metrics = {**audit_pairs(self.text_reward, pairs), **choice_metrics(responses, self.settings.choose_from)}
+        metrics = {
+            **audit_pairs(text_reward(self.reward, run.corpus), pairs),
+            **choice_metrics(responses, self.settings.choose_from),
+        }
         primary = [name for name in PRIMARY if name in metrics]
         return Result(self.evaluator.policies, {**metrics, **corpus_report(run.corpus, self.encoder)}, primary)
 
@@ -56,8 +55,8 @@ def choice_metrics(prompts: list[Rows], n: int) -> dict[str, Any]:
         prompts: responses to each of P prompts, with `gold` and `proxy`.
         n: number of responses to select from.
     """
-    gold = [floats([row["gold"] for row in responses]) for responses in prompts]
-    proxy = [floats([row["proxy"] for row in responses]) for responses in prompts]
+    gold = [column(responses, "gold") for responses in prompts]
+    proxy = [column(responses, "proxy") for responses in prompts]
     gold_gain_P = _gains(proxy, gold, n)
     proxy_gain_P = _gains(proxy, proxy, n)
     clusters = np.arange(len(prompts))

@@ -37,6 +37,7 @@ from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.sampling.experience import Experience
 from rlhf_lab.statistics.estimates import Estimate, win_or_tie
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate, ratio_of_means
+from rlhf_lab.statistics.rows import column
 from rlhf_lab.training.run import Run
 from rlhf_lab.training.settings import SOUP
 
@@ -125,11 +126,11 @@ class EpisodeLog(PolicyLog):
         """Return the means over sampled responses and, except for the reference, the comparison with it."""
         clusters = np.array([row["prompt_id"] for row in rows])
         measured = measures.columns_of(rows[0], self.run.corpus.measures)
-        column = {key: _floats(rows, key) for key in dict.fromkeys((*SAMPLE_KEYS, *measured))}
-        base = {key: _floats(self._reference_rows, key) for key in ("gold", "proxy")}
+        columns = {key: column(rows, key) for key in dict.fromkeys((*SAMPLE_KEYS, *measured))}
+        base = {key: column(self._reference_rows, key) for key in ("gold", "proxy")}
         metrics = {}
         categories = [row.get("category") for row in rows]
-        for key, values in column.items():
+        for key, values in columns.items():
             if np.isnan(values).all():
                 continue
             metric = measured.get(key) or metric_of(key)
@@ -138,8 +139,8 @@ class EpisodeLog(PolicyLog):
             if metric.by_category:
                 metrics |= _by_category(key, categories, values, clusters, estimate)
         if self.is_spoken:
-            metrics |= _by_category("gold", categories, column["gold"], clusters, clustered_mean)
-            metrics |= _by_category("proxy", categories, column["proxy"], clusters, clustered_mean)
+            metrics |= _by_category("gold", categories, columns["gold"], clusters, clustered_mean)
+            metrics |= _by_category("proxy", categories, columns["proxy"], clusters, clustered_mean)
         # metrics of several samples per prompt, e.g. pass@k
         metrics |= repeated_samples(rows, self.settings.pass_at, self.run.data.oracle)
         if rows[0]["policy"] == self._reference_rows[0]["policy"]:
@@ -148,11 +149,11 @@ class EpisodeLog(PolicyLog):
         judge = "gold" if "gold" in metrics else "proxy" if "proxy" in metrics else None
         if judge:
             # Responses are paired by index: sample g of the policy against sample g of the reference, ties count half.
-            wins = win_or_tie(column[judge] - base[judge])
+            wins = win_or_tie(columns[judge] - base[judge])
             metrics["win_rate"] = clustered_mean(wins, clusters)
         if {"proxy", "kl"} <= metrics.keys() and far_enough(metrics["kl"]):
-            gain = column["proxy"] - base["proxy"]
-            metrics["reward_per_nat"] = ratio_of_means(gain, column["kl"], clusters)
+            gain = columns["proxy"] - base["proxy"]
+            metrics["reward_per_nat"] = ratio_of_means(gain, columns["kl"], clusters)
         return metrics
 
 
@@ -376,11 +377,6 @@ def _by_category(
         if not np.isnan(values[members]).all():
             estimates[f"{key}/{name}"] = estimate(values[members], clusters[members])
     return estimates
-
-
-def _floats(rows: Sequence[dict[str, Any]], key: str) -> np.ndarray:
-    values = [math.nan if row[key] is None else row[key] for row in rows]
-    return np.array(values, dtype=np.float64)
 
 
 def _number(value: float | None, *, exact: bool) -> float | None:

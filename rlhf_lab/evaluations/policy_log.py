@@ -15,6 +15,12 @@ from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.training.run import Run
 
 
+def policy_name(run: Run, role: str) -> str:
+    """Return the role, or for a reference that is a stage of the recipe the name of the stage."""
+    source = str(run.config.needs[role])
+    return role if role != "reference" or "/" in source else f"{source} (reference)"
+
+
 class PolicyLog:
     """Policies of a run that have been evaluated so far.
 

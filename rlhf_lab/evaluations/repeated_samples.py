@@ -7,21 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.core.types import AnswerReading, FloatArray, Oracle
-from rlhf_lab.statistics.estimates import Estimate, floats
-from rlhf_lab.statistics.inference import clustered_fraction
+from rlhf_lab.core.types import AnswerReading, Oracle
+from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.repeated_samples import majority_at_k, pass_at_k
+from rlhf_lab.statistics.rows import column, fractions_at, grouped
 
 Rows = list[dict[str, Any]]
 """Rows of evaluation.jsonl."""
 
 
 def by_prompt(rows: Sequence[dict[str, Any]]) -> list[Rows]:
-    """Group prompt-major rows into one list per prompt."""
-    groups: dict[int, Rows] = {}
-    for row in rows:
-        groups.setdefault(row["prompt_id"], []).append(row)
-    return list(groups.values())
+    """Return the rows of each prompt."""
+    return list(grouped(rows, "prompt_id").values())
 
 
 def repeated_samples(
@@ -35,20 +32,22 @@ def repeated_samples(
         oracle: oracle of the data, which reads the answers.
     """
     prompts = by_prompt(rows)
-    correct = [floats([row["correct"] for row in responses]) for responses in prompts]
+    correct = [column(responses, "correct") for responses in prompts]
     # `correct` is null for data without verifiable answers
     if not sizes or all(np.isnan(correct_N).all() for correct_N in correct):
         return {}
     # number of samples behind the estimate, for the width of the interval
     trials = sum(int(np.isfinite(correct_N).sum()) for correct_N in correct)
-    metrics = _estimates("pass", sizes, [pass_at_k(correct_N, sizes) for correct_N in correct], trials)
+    each_prompt = np.arange(len(prompts))
+    passed = [pass_at_k(correct_N, sizes) for correct_N in correct]
+    metrics = fractions_at("pass", sizes, passed, each_prompt, trials)
     answers = [read_answers(oracle, responses) for responses in prompts]
     # no vote is possible if responses state no final answer
     if None not in answers:
         votes = []
         for stated, correct_N in zip(answers, correct, strict=True):
             votes.append(majority_at_k(stated or [], correct_N, sizes))
-        metrics |= _estimates("maj", sizes, votes, trials)
+        metrics |= fractions_at("maj", sizes, votes, each_prompt, trials)
     return metrics
 
 
@@ -57,10 +56,3 @@ def read_answers(oracle: Oracle | None, responses: Rows) -> list[str | None] | N
     if not isinstance(oracle, AnswerReading):
         return None
     return oracle.read_answers([row["response"] for row in responses])
-
-
-def _estimates(name: str, sizes: Sequence[int], values: list[FloatArray], trials: int) -> dict[str, Estimate]:
-    """Return one estimate per k from the values of every prompt, each (len(sizes),), with `trials` samples in total."""
-    values_PK = np.stack(values)
-    prompts = np.arange(len(values_PK))
-    return {f"{name}@{k}": clustered_fraction(values_PK[:, i], prompts, trials=trials) for i, k in enumerate(sizes)}

@@ -26,6 +26,7 @@ from rlhf_lab.statistics.best_of_n import best_of_n_kl
 from rlhf_lab.statistics.choice import choice_probabilities, chosen_values, chosen_win_rate, rank_correlation
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean
+from rlhf_lab.statistics.rows import column
 
 PREFIX = "reward/"
 """Prefix of columns with the values of the reward graph's nodes."""
@@ -111,8 +112,7 @@ def read_responses(directory: str | Path, policy: str = "") -> SavedResponses:
     columns = {}
     for key in rows[0]:
         if key == "proxy" or key in truth or key.startswith(PREFIX):
-            values = [np.nan if row.get(key) is None else row[key] for row in rows]
-            columns[key] = np.array(values, dtype=np.float64)
+            columns[key] = column(rows, key)
     prompt_N = np.array([row["prompt_id"] for row in rows])
     prompts = [np.flatnonzero(prompt_N == prompt) for prompt in dict.fromkeys(prompt_N)]
     return SavedResponses(directory, policy, rows, prompts, columns, truth)

@@ -18,7 +18,7 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.files import write_json, write_text
 from rlhf_lab.core.types import FloatArray, Oracle, Pair, RewardBatch, TextReward
 from rlhf_lab.evaluations import rm_figures
-from rlhf_lab.evaluations.evaluator import heldout_evaluator
+from rlhf_lab.evaluations.evaluator import ScoredPolicyStage
 from rlhf_lab.evaluations.reward_audit import (
     FILLER,
     audit_margins,
@@ -30,14 +30,14 @@ from rlhf_lab.evaluations.reward_audit import (
     words,
 )
 from rlhf_lab.evaluations.settings import RewardReport
-from rlhf_lab.models.build import load_encoder, load_policy
-from rlhf_lab.rewards.graph import build_reward, text_reward
+from rlhf_lab.rewards.graph import text_reward
 from rlhf_lab.rewards.learned.bt import ScoreScale, member_folders
 from rlhf_lab.statistics import calibration
 from rlhf_lab.statistics.association import pooled_products, within_prompts
-from rlhf_lab.statistics.estimates import Estimate, floats
+from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.statistics.reward_distance import starc_distance
+from rlhf_lab.statistics.rows import column
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
@@ -50,23 +50,15 @@ PRIMARY = (
 )
 
 
-class ReportCard:
+class ReportCard(ScoredPolicyStage):
     """Stage that audits the reward graph of the run; see metrics.py."""
 
-    def __init__(self, settings: RewardReport, run: Run):
-        self.settings = settings
-        self.run = run
-        source, model_settings = run.needs["policy"], run.config.model
-        self.model = load_policy(source, model_settings, device=run.device)
-        self.encoder = load_encoder(source, model_settings)
-        reward = build_reward(run)
-        self.reward = text_reward(reward, run.corpus) if reward else None
-        self.evaluator = heldout_evaluator(run, self.model, self.encoder, reward)
+    missing = "needs.reward is not set; algorithm=rm_report audits it (or use reward=gold)"
+    settings: RewardReport
 
     def finish(self) -> Result:
-        assert self.reward is not None, "config.check refuses a report without what its reward reads"
         run = self.run
-        reward = self.reward
+        reward = text_reward(self.reward, run.corpus)
         # the last part of a path or hub id is short enough for a table
         name = Path(str(run.config.needs["policy"])).name
         self.evaluator.evaluate(name, self.model)
@@ -248,11 +240,9 @@ def responses_report(
     """Return (metrics, figures) of policy responses, from the rows of evaluation.jsonl."""
     prompts = [row["prompt"] for row in rows]
     responses = [row["response"] for row in rows]
-    scores_N = floats([row["proxy"] for row in rows])
-    part_columns = [key for key in rows[0] if key.startswith("reward/")]
-    parts = {}
-    for key in part_columns:
-        parts[key.removeprefix("reward/")] = floats([row[key] for row in rows])
+    scores_N = column(rows, "proxy")
+    terms = [key for key in rows[0] if key.startswith("reward/")]
+    parts = {key.removeprefix("reward/"): column(rows, key) for key in terms}
     metrics = filler_report(reward, prompts, responses, scores_N, oracle)
     metrics |= disagreement_report(RewardBatch(scores_N, parts), prompts)
     columns = {"reward": scores_N, "words": words(responses) / 10}  # slopes are per 10 words

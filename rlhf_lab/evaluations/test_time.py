@@ -21,6 +21,7 @@ from rlhf_lab.statistics.best_of_n import best_of_n
 from rlhf_lab.statistics.estimates import Estimate, floats
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.statistics.repeated_samples import majority_at_k, pass_at_k
+from rlhf_lab.statistics.rows import column
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
@@ -44,7 +45,7 @@ class ChoosingAtTestTime(ScoredPolicyStage):
         else:
             accuracy_PK = np.stack([self._accuracy(responses) for responses in prompts])
             # a prompt's mean length, so that k samples cost k times as much
-            mean_tokens = [floats([row["tokens"] for row in responses]).mean() for responses in prompts]
+            mean_tokens = [column(responses, "tokens").mean() for responses in prompts]
             tokens_P = np.array(mean_tokens)
             tokens_PK = tokens_P[:, None] * np.array(sizes, dtype=np.float64)
         metrics = {**_estimates("accuracy", sizes, accuracy_PK), **_estimates("tokens", sizes, tokens_PK)}
@@ -81,12 +82,12 @@ class ChoosingAtTestTime(ScoredPolicyStage):
     def _accuracy(self, responses: Rows) -> FloatArray:
         """Return the accuracy at one prompt for every k, (K,)."""
         sizes = self.settings.sizes
-        correct_N = floats([row["correct"] for row in responses])
+        correct_N = column(responses, "correct")
         # a perfect verifier selects a right sample if there is one: pass@k
         if self.settings.strategy == "any":
             return pass_at_k(correct_N, sizes)
         if self.settings.strategy == "best_of_n":
-            return best_of_n(floats([row["proxy"] for row in responses]), correct_N, sizes)
+            return best_of_n(column(responses, "proxy"), correct_N, sizes)
         answers = read_answers(self.run.data.oracle, responses)
         if answers is None:
             raise ConfigError(

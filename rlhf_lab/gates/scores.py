@@ -8,7 +8,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from rlhf_lab.core.errors import DataError
@@ -20,7 +19,7 @@ from rlhf_lab.results.gains import cluster_column, policy_names, scores
 from rlhf_lab.results.rundir import StoredRun, input_directory, read_run
 from rlhf_lab.results.stage import stage_settings
 from rlhf_lab.statistics.estimates import Estimate
-from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
+from rlhf_lab.statistics.rows import rate_or_mean
 
 ASKED_BY_SUITE = ("golden/", "harness/")
 """Prefixes of the metrics that only a run of eval_suite has."""
@@ -237,17 +236,13 @@ def _scores_of_rows(rows: pd.DataFrame, unscored: int, run: StoredRun) -> Scores
     # the key contains the text, so that prompts with the same id in another version do not match
     keys = (rows["prompt_id"].astype(str) + " " + rows["prompt"]).tolist()
     values = rows["value"].to_numpy(float)
-    outcomes: dict[str, list[float]] = {}
-    for key, value in zip(keys, values.tolist(), strict=True):
-        outcomes.setdefault(key, []).append(value)
+    outcomes = {str(key): of_prompt.tolist() for key, of_prompt in rows["value"].groupby(keys, sort=False)}
     column = cluster_column(run)
     # attempts at tasks of one template share errors, for example
     is_by_prompt = column == "prompt_id"
     units = keys if is_by_prompt else rows[column].astype(str).tolist()
-    # rates get Wilson intervals, other metrics t intervals
-    estimate = clustered_rate if np.isin(values, (0.0, 1.0)).all() else clustered_mean
     return Scores(
-        replace(estimate(values, units), unscored=unscored),
+        replace(rate_or_mean(values, units), unscored=unscored),
         outcomes,
         clusters={} if is_by_prompt else dict(zip(keys, units, strict=True)),
         unit="prompt" if is_by_prompt else stage_settings(run).evidence.clusters.noun,

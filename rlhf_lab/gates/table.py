@@ -10,7 +10,6 @@ from rlhf_lab.core.files import short_path
 from rlhf_lab.gates.gate import Decision
 from rlhf_lab.gates.verdicts import CheckVerdict, lower_is_better
 from rlhf_lab.results.wording import compact, signed
-from rlhf_lab.statistics.estimates import Estimate
 
 COLUMNS = ("check", "value", "accepted", "difference", "verdict", "because")
 
@@ -37,14 +36,7 @@ def _difference(verdict: CheckVerdict) -> str:
         return "–"
     if lower_is_better(verdict.check):
         # the gain is positive if the candidate is better; swap the bounds together with the sign
-        gain = Estimate(
-            -gain.mean,
-            -gain.high,
-            -gain.low,
-            gain.n,
-            gain.clusters,
-            gain.level,
-        )
+        gain = gain.negated()
     return signed(gain)
 
 

@@ -44,6 +44,7 @@ from rlhf_lab.monitoring.hacking import (
     shift_kl,
 )
 from rlhf_lab.monitoring.truth import GoldTruth, truth_of_samples
+from rlhf_lab.statistics.estimates import floats
 
 RULES = ("length_z", "reward_kl", "length_cusum", "disagreement", "parting")
 LEVELS = ("ok", "warning", "hard_stop")
@@ -453,8 +454,4 @@ def _to_plain(value: float) -> float | None:
 
 def _floats(values: Any) -> FloatArray:
     """Return a column as an array; it is a list, a single number in files with a row per response, or missing."""
-    if values is None:
-        return np.zeros(0)
-    listed = values if isinstance(values, list) else [values]
-    numbers = [math.nan if value is None else value for value in listed]
-    return np.array(numbers, dtype=np.float64)
+    return floats([] if values is None else values)

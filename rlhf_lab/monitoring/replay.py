@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from rlhf_lab.config import schema
+from rlhf_lab.core.console import number_table
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import read_json, read_jsonl, read_object
 from rlhf_lab.monitoring.detector import (
@@ -179,13 +179,7 @@ def rule_rows(judged: Replay) -> tuple[list[str], list[list[str]]]:
 
 def table(judged: Replay) -> Table:
     """Return the rows of `rule_rows` as a table for the console."""
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    headings, rows = rule_rows(judged)
-    for index, heading in enumerate(headings):
-        shown.add_column(heading, justify="right" if index else "left")
-    for row in rows:
-        shown.add_row(*row)
-    return shown
+    return number_table(*rule_rows(judged), wraps=True)
 
 
 def summary(judged: Replay) -> str:

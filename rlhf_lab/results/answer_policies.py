@@ -150,10 +150,7 @@ def is_nothing(comparison: Comparison) -> bool:
 def unsigned(value: Estimate) -> str:
     """Return a difference without its sign, for sentences that state the direction in words."""
     # Negating an estimate exchanges its bounds.
-    if value.mean >= 0:
-        return compact(value)
-    negated = Estimate(-value.mean, -value.high, -value.low, value.n, value.clusters, value.level)
-    return compact(negated)
+    return compact(value if value.mean >= 0 else value.negated())
 
 
 def _raises_or_lowers(names: Sequence[str], title: str, comparison: Comparison) -> str:

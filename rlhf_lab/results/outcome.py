@@ -9,6 +9,7 @@ from typing import Any
 from rlhf_lab.results.rundir import StoredRun, read_run
 from rlhf_lab.results.samples import pick_samples
 from rlhf_lab.results.wording import judged_title
+from rlhf_lab.statistics.estimates import finite_or_none
 from rlhf_lab.trackers.tracker import StageOutcome, TrackedTable
 
 
@@ -31,14 +32,9 @@ def _policies_table(run: StoredRun) -> TrackedTable:
     rows: list[list[Any]] = []
     for policy in run.policies:
         for name, estimate in policy.metrics.items():
-            interval = [_finite_or_none(value) for value in (estimate.mean, estimate.low, estimate.high)]
+            interval = [finite_or_none(value) for value in (estimate.mean, estimate.low, estimate.high)]
             rows.append([policy.name, name, *interval, estimate.n, judged_title(name, run.has_gold)])
     return TrackedTable(["policy", "metric", "mean", "low", "high", "n", "title"], rows)
-
-
-def _finite_or_none(value: float) -> float | None:
-    """Return None for NaN and infinity, which trackers cannot show."""
-    return value if math.isfinite(value) else None
 
 
 def _samples_table(run: StoredRun) -> TrackedTable:

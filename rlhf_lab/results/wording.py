@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rlhf_lab.core.metrics import metric
 from rlhf_lab.statistics.inference import Estimate, format_estimate
@@ -58,6 +58,11 @@ def compact(value: Estimate | float) -> str:
     half = (value.high - value.low) / 2 if value.bounded else 0.0
     digits = _digits_for_error(half) if half > 0 else digits_for(value.mean)
     return _typographic_minus(format_estimate(value, digits=digits))
+
+
+def cell(value: Estimate | None) -> str:
+    """Return an estimate as a table cell; "–" if there is none."""
+    return "–" if value is None else compact(value)
 
 
 def usual_size(values: Iterable[Estimate | None]) -> tuple[int, int] | None:
@@ -119,6 +124,20 @@ def p_equals(p: float) -> str:
 def markdown_row(cells: Iterable[object]) -> str:
     """Return a row of a Markdown table."""
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def markdown_table(headings: Sequence[object], rows: Iterable[Iterable[object]], align: str) -> str:
+    """Return a Markdown table without a final newline; `align` has l (left) or r (right) for each column."""
+    rule = ["---" if side == "l" else "---:" for side in align]
+    return "\n".join(map(markdown_row, [headings, rule, *rows]))
+
+
+def markdown_section(
+    title: str, note: str, headings: Sequence[object], rows: Iterable[Iterable[object]], align: str
+) -> str:
+    """Return a section of a Markdown page with a table; empty without rows."""
+    shown = list(rows)
+    return f"\n## {title}\n\n{note}\n\n{markdown_table(headings, shown, align)}\n" if shown else ""
 
 
 def duration(seconds: float | None) -> str:

@@ -16,10 +16,9 @@ from numpy.typing import ArrayLike
 from scipy.stats import rankdata
 
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.statistics.estimates import LEVEL, Estimate, floats
+from rlhf_lab.statistics.estimates import Estimate, floats
+from rlhf_lab.statistics.resampling import TAIL, bootstrap_estimate, resample_weights
 
-DRAWS = 1000
-"""Number of bootstrap resamples."""
 Statistic = Callable[[FloatArray], FloatArray]
 """Function from sums of products (…, V, V) to a statistic (…,)."""
 
@@ -47,20 +46,9 @@ class Products:
         prompts = len(self.sums_PVV)
         total_VV = self.sums_PVV.sum(axis=0)
         value = float(statistic(self._centred(total_VV))) if prompts else math.nan
-        # One prompt gives no information on the variation between prompts.
-        if prompts < 2 or math.isnan(value):
-            return Estimate(value, -math.inf, math.inf, self.n, prompts, unscored=self.unscored)
-        # A resample of P prompts is a vector of counts, so all resampled sums are one matrix product.
-        rng = np.random.default_rng(0)
-        weights_DP = rng.multinomial(prompts, np.full(prompts, 1 / prompts), DRAWS)
-        resampled_sums_DVV = np.tensordot(weights_DP, self.sums_PVV, axes=1)
-        # A draw in which a column does not vary gives NaN, which nanquantile ignores.
-        draws_D = statistic(self._centred(resampled_sums_DVV))
-        low, high = np.nanquantile(draws_D, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-        # Percentiles need not contain the estimate itself, but `Estimate` requires the mean inside its interval.
-        low = min(float(low), value)
-        high = max(float(high), value)
-        return Estimate(value, low, high, self.n, prompts, unscored=self.unscored)
+        # A draw in which a column does not vary gives NaN, which is left out.
+        draws_D = statistic(self._centred(np.tensordot(resample_weights(prompts), self.sums_PVV, axes=1)))
+        return bootstrap_estimate(value, draws_D, n=self.n, clusters=prompts, unscored=self.unscored, tail=TAIL)
 
     def correlation(self, first: str, second: str, control: str | None = None) -> Estimate:
         """Return the correlation of two columns, or their partial correlation given `control`."""

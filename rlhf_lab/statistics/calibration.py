@@ -32,19 +32,16 @@ from scipy import optimize, stats
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.statistics.estimates import LEVEL, Estimate, floats, win_or_tie
 from rlhf_lab.statistics.inference import clustered_mean
+from rlhf_lab.statistics.resampling import DRAWS, TAIL, bootstrap_estimate, resample_weights
 
 BINS = 10
 """Default number of bins."""
-DRAWS = 1000
-"""Number of bootstrap resamples, and of simulated outcomes of a perfectly calibrated model."""
 PER_BIN = 8
 """Minimum number of pairs in a bin; with fewer pairs there are fewer bins."""
 TIE_DIGITS = 6
 """Confidences equal to this many decimals are a tie: scores of one text differ by rounding between batches."""
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 1e3
 """Bounds of a fitted temperature."""
-TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
-"""Quantiles at the bounds of an interval."""
 
 
 def confidence(margin_N: ArrayLike) -> FloatArray:
@@ -108,12 +105,11 @@ def expected_calibration_error(margin_N: ArrayLike, clusters_N: ArrayLike, bins:
     ece = float(np.abs(gap_sums_PB.sum(axis=0)).sum() / pairs)
     if prompts < 2:
         return Estimate(ece, -math.inf, math.inf, pairs, prompts, unscored=unscored)
-    rng = np.random.default_rng(0)
-    weights_DP = rng.multinomial(prompts, np.full(prompts, 1 / prompts), DRAWS)
+    weights_DP = resample_weights(prompts)
     sampled_pairs_D = weights_DP @ np.bincount(prompt_N)
     draws_D = np.abs(weights_DP @ gap_sums_PB).sum(axis=1) / sampled_pairs_D
     # Centring removes the upward bias that resampling adds to an absolute value.
-    low, high = np.quantile(draws_D - draws_D.mean(), TAILS)
+    low, high = np.quantile(draws_D - draws_D.mean(), (TAIL, 1 - TAIL))
     return Estimate(ece, max(0.0, ece + low), ece + high, pairs, prompts, unscored=unscored)
 
 
@@ -151,11 +147,7 @@ def perfect_ece(margin_N: ArrayLike, clusters_N: ArrayLike, bins: int = BINS) ->
     _, bin_starts = np.unique(bin_N, return_index=True)  # pairs are sorted by confidence, so each bin is contiguous
     draws_D = np.abs(np.add.reduceat(gap_DN, bin_starts, axis=1)).sum(axis=1) / pairs
     mean = float(draws_D.mean())
-    if prompts < 2:
-        return Estimate(mean, -math.inf, math.inf, pairs, prompts, unscored=unscored)
-    low, high = np.quantile(draws_D, TAILS)
-    low, high = min(float(low), mean), max(float(high), mean)
-    return Estimate(mean, low, high, pairs, prompts, unscored=unscored)
+    return bootstrap_estimate(mean, draws_D, n=pairs, clusters=prompts, unscored=unscored, tail=TAIL)
 
 
 def _dependence(confidence_N: FloatArray, correct_N: FloatArray, prompt_N: np.ndarray, bin_N: np.ndarray) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -60,12 +60,20 @@ class Estimate:
         """True if the interval does not contain 0."""
         return self.low > 0 or self.high < 0
 
+    def within(self, low: float, high: float) -> Estimate:
+        """Return the estimate with its interval clipped to possible values, which a t interval may exceed."""
+        return replace(self, low=max(self.low, low), high=min(self.high, high))
+
+    def negated(self) -> Estimate:
+        """Return the estimate of the opposite number."""
+        return replace(self, mean=-self.mean, low=-self.high, high=-self.low)
+
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dict; a missing mean and an infinite bound are null."""
         return {
-            "mean": _finite_or_none(self.mean),
-            "low": _finite_or_none(self.low),
-            "high": _finite_or_none(self.high),
+            "mean": finite_or_none(self.mean),
+            "low": finite_or_none(self.low),
+            "high": finite_or_none(self.high),
             "n": self.n,
             "clusters": self.clusters,
             "level": self.level,
@@ -117,11 +125,6 @@ class Comparison:
     freedom: float = math.nan
     fixed_error: float = 0.0
 
-    @property
-    def distinguishable(self) -> bool:
-        """True if the difference is significantly different from zero at the interval's level."""
-        return self.p_value <= 1 - self.difference.level
-
     def detectable_range(self) -> tuple[float, float]:
         """Return bounds of the minimum detectable effect at the interval's level; NaN without a test.
 
@@ -140,14 +143,14 @@ class Comparison:
         """Return a JSON-ready dict; NaN and infinite numbers are null."""
         return {
             "difference": self.difference.to_dict(),
-            "p_value": _finite_or_none(self.p_value),
-            "minimum_detectable_effect": _finite_or_none(self.minimum_detectable_effect),
+            "p_value": finite_or_none(self.p_value),
+            "minimum_detectable_effect": finite_or_none(self.minimum_detectable_effect),
             "test": self.test,
             "power": self.power,
         }
 
 
-def _finite_or_none(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """Return None for NaN and infinity, which JSON cannot store."""
     return value if math.isfinite(value) else None
 
@@ -165,25 +168,6 @@ def format_estimate(estimate: Estimate, *, digits: int = 2) -> str:
     if is_symmetric:
         return f"{mean:.{digits}f} ±{above:.{digits}f}"
     return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
-
-
-def check_rate(rate: float, n: int, *, decimals: int | None = None) -> None:
-    """Raise NumericError for a rate that no count out of `n` can give, such as 45 % of 10 tasks.
-
-    Args:
-        rate: fraction in [0, 1].
-        n: number of trials, ≥ 1.
-        decimals: number of decimals to which the fraction was rounded for print; None if it was not rounded.
-    """
-    if n < 1 or not 0 <= rate <= 1:
-        raise NumericError(f"rate {rate} of {n} is impossible: a rate must be in [0, 1] and needs n ≥ 1")
-    slack = 1e-9 if decimals is None else 0.5 * 10.0**-decimals + 1e-9  # half of the last printed digit
-    nearest_count = round(rate * n)
-    if abs(nearest_count / n - rate) > slack:
-        neighbours = (math.floor(rate * n), math.ceil(rate * n))
-        rates = [f"{count}/{n} = {count / n:g}" for count in neighbours]
-        options = " and ".join(rates)
-        raise NumericError(f"rate {rate:g} of {n} is impossible; the nearest possible rates are {options}")
 
 
 def check_mean(mean: float, rows: ArrayLike, *, decimals: int | None = None) -> None:

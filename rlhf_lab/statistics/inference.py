@@ -28,7 +28,6 @@ from rlhf_lab.statistics.estimates import (
     Comparison,
     Estimate,
     check_mean,
-    check_rate,
     floats,
     format_estimate,
 )
@@ -38,7 +37,6 @@ __all__ = [
     "Estimate",
     "at_level",
     "check_mean",
-    "check_rate",
     "clustered_fraction",
     "clustered_mean",
     "clustered_rate",
@@ -62,9 +60,7 @@ MAX_REPETITIONS = 200
 """Maximum number of repetitions that `repetitions_to_decide` considers."""
 
 
-def clustered_mean(
-    values_N: ArrayLike, clusters_N: ArrayLike, *, min_sd_N: ArrayLike | None = None, level: float = LEVEL
-) -> Estimate:
+def clustered_mean(values_N: ArrayLike, clusters_N: ArrayLike, *, min_sd_N: ArrayLike | None = None) -> Estimate:
     """Return the mean with a cluster-robust t interval.
 
     CR1 (Cameron & Miller 2015, eq. 11-12) for a model with only an intercept, with G clusters and n rows in total:
@@ -75,7 +71,6 @@ def clustered_mean(
         values_N: (N,) scores; NaN = unscored.
         clusters_N: (N,) cluster of each row (prompt, task or seed), of any hashable type.
         min_sd_N: (N,) lower bound on the standard deviation of each value; see `paired_difference`.
-        level: confidence level.
     """
     scored_N = ~np.isnan(floats(values_N))
     values_N, cluster_N, unscored = _scored_rows(clusters_N, values_N)
@@ -83,22 +78,17 @@ def clustered_mean(
     error = _standard_error(values_N - mean, cluster_N)
     if min_sd_N is not None:
         error = max(error, min_error(floats(min_sd_N)[scored_N], cluster_N))
-    return _interval(mean, error, cluster_N, level, unscored)
+    return _interval(mean, error, cluster_N, unscored)
 
 
-def seed_mean(values_S: ArrayLike, *, level: float = LEVEL) -> Estimate:
+def seed_mean(values_S: ArrayLike) -> Estimate:
     """Return the mean over seeds with a t interval; each of the (S,) values comes from a separate run."""
     values_S = floats(values_S)
-    return clustered_mean(values_S, np.arange(values_S.size), level=level)
+    return clustered_mean(values_S, np.arange(values_S.size))
 
 
 def paired_difference(
-    a_N: ArrayLike,
-    b_N: ArrayLike,
-    clusters_N: ArrayLike,
-    *,
-    min_sd_N: ArrayLike | None = None,
-    level: float = LEVEL,
+    a_N: ArrayLike, b_N: ArrayLike, clusters_N: ArrayLike, *, min_sd_N: ArrayLike | None = None
 ) -> Comparison:
     """Compare a with b on the same rows: clustered mean of a − b with a t test on G−1 degrees of freedom.
 
@@ -115,7 +105,6 @@ def paired_difference(
         clusters_N: (N,) cluster of each pair.
         min_sd_N: (N,) lower bound on the standard deviation of each difference; None computes it with `min_sd` as for
             values without a stated error.
-        level: confidence level.
     Raises:
         NumericError: the two sides have different lengths.
     """
@@ -140,9 +129,7 @@ def paired_difference(
     test = "paired t test, cluster-robust (CR1)"
     if error > observed_error:
         test += ", with the least standard deviation that the measurement allows"
-    return t_comparison(
-        mean, error, clusters - 1, test, n=cluster_N.size, clusters=clusters, unscored=unscored, level=level
-    )
+    return t_comparison(mean, error, clusters - 1, test, n=cluster_N.size, clusters=clusters, unscored=unscored)
 
 
 def t_comparison(
@@ -155,7 +142,6 @@ def t_comparison(
     clusters: int,
     unscored: int = 0,
     fixed_error: float = 0.0,
-    level: float = LEVEL,
 ) -> Comparison:
     """Return a difference with t interval, p-value and minimum detectable effect from its standard error.
 
@@ -168,21 +154,20 @@ def t_comparison(
         test: name of the test, for reports.
         n, clusters, unscored: counts for the `Estimate`.
         fixed_error: part of the standard error that more repetitions would not reduce.
-        level: confidence level.
     """
     # A single cluster has no degrees of freedom and an infinite error.
     if not (freedom > 0 and math.isfinite(error)):
-        unbounded = Estimate(gap, -math.inf, math.inf, n, clusters, level, unscored)
+        unbounded = Estimate(gap, -math.inf, math.inf, n, clusters, unscored=unscored)
         return Comparison(unbounded, math.nan, math.inf, "none: fewer than 2 clusters")
-    half_width = float(stats.t.ppf((1 + level) / 2, freedom)) * error
-    estimate = Estimate(gap, gap - half_width, gap + half_width, n, clusters, level, unscored)
+    half_width = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
+    estimate = Estimate(gap, gap - half_width, gap + half_width, n, clusters, unscored=unscored)
     p_value = float(gap == 0)
     if error:
         p_value = float(2 * stats.t.sf(abs(gap) / error, freedom))
     comparison = Comparison(
         estimate, p_value, math.nan, test, standard_error=error, freedom=freedom, fixed_error=fixed_error
     )
-    return at_level(comparison, 1 - level)
+    return at_level(comparison, 1 - LEVEL)
 
 
 MEASURED_SHARE = 0.1
@@ -232,9 +217,7 @@ def min_error(min_sd_N: FloatArray, cluster_N: np.ndarray) -> float:
     return float(math.sqrt(np.square(sums_G).sum()) / min_sd_N.size)
 
 
-def unpaired_difference(
-    a_N: ArrayLike, a_clusters_N: ArrayLike, b_M: ArrayLike, b_clusters_M: ArrayLike, *, level: float = LEVEL
-) -> Comparison:
+def unpaired_difference(a_N: ArrayLike, a_clusters_N: ArrayLike, b_M: ArrayLike, b_clusters_M: ArrayLike) -> Comparison:
     """Compare a with b on unrelated rows, such as responses to different prompts: mean of a − mean of b.
 
     Welch's t test (Welch 1947) with the CR1 standard errors of the two sides, s_a and s_b, on G_a and G_b clusters:
@@ -244,7 +227,6 @@ def unpaired_difference(
     Args:
         a_N, b_M: (N,) and (M,) scores of the two sides; NaN = unscored.
         a_clusters_N, b_clusters_M: cluster of each row.
-        level: confidence level.
     """
     a_values, a_cluster, a_unscored = _scored_rows(a_clusters_N, a_N)
     b_values, b_cluster, b_unscored = _scored_rows(b_clusters_M, b_M)
@@ -256,7 +238,7 @@ def unpaired_difference(
     groups = a_groups + b_groups
     unscored = a_unscored + b_unscored
     if min(a_groups, b_groups) < 2:
-        unbounded = Estimate(gap, -math.inf, math.inf, rows, groups, level, unscored)
+        unbounded = Estimate(gap, -math.inf, math.inf, rows, groups, unscored=unscored)
         return Comparison(unbounded, math.nan, math.inf, "none: fewer than 2 clusters on a side")
     # As in `paired_difference`, clusters that agree by chance do not make the error arbitrarily small.
     a_lower = min_error(min_sd(a_values), a_cluster)
@@ -269,7 +251,7 @@ def unpaired_difference(
     # If the error is 0, all values of both sides are 0, and the degrees of freedom do not matter.
     freedom = error**4 / denominator if denominator else float(groups - 2)
     test = "unpaired t test, cluster-robust (Welch, CR1)"
-    return t_comparison(gap, error, freedom, test, n=rows, clusters=groups, unscored=unscored, level=level)
+    return t_comparison(gap, error, freedom, test, n=rows, clusters=groups, unscored=unscored)
 
 
 def error_of_interval(estimate: Estimate) -> float:
@@ -322,7 +304,7 @@ def ratio_of_means(numerator_N: ArrayLike, denominator_N: ArrayLike, clusters_N:
         error = _standard_error(residual_n, cluster_n)
     else:
         error = math.inf
-    return _interval(ratio, error, cluster_n, LEVEL, unscored)
+    return _interval(ratio, error, cluster_n, unscored)
 
 
 def clustered_rate(outcomes_N: ArrayLike, clusters_N: ArrayLike, *, level: float = LEVEL) -> Estimate:
@@ -391,14 +373,14 @@ def _wilson_of_clusters(
     return Estimate(rate, low, high, rows, clusters, level, unscored)
 
 
-def wilson(successes: int, n: int, *, level: float = LEVEL) -> Estimate:
+def wilson(successes: int, n: int) -> Estimate:
     """Return the rate of `successes` out of `n` independent trials with Wilson's score interval (Wilson 1927)."""
     if n < 0 or not 0 <= successes <= n:
         raise NumericError(f"{successes} successes out of {n} trials is impossible; 0 ≤ successes ≤ n is needed")
     if n == 0:
-        return Estimate(math.nan, 0.0, 1.0, 0, 0, level)
-    low, high = _wilson_bounds(successes / n, n, level)
-    return Estimate(successes / n, low, high, n, n, level)
+        return Estimate(math.nan, 0.0, 1.0, 0, 0)
+    low, high = _wilson_bounds(successes / n, n, LEVEL)
+    return Estimate(successes / n, low, high, n, n)
 
 
 def mcnemar_exact(b: int, c: int) -> float:
@@ -571,13 +553,13 @@ def _standard_error(residuals_N: FloatArray, cluster_N: np.ndarray) -> float:
     return float(math.sqrt(variance) / residuals_N.size)
 
 
-def _interval(mean: float, error: float, cluster_N: np.ndarray, level: float, unscored: int) -> Estimate:
+def _interval(mean: float, error: float, cluster_N: np.ndarray, unscored: int) -> Estimate:
     """Return the t interval mean ± t_{G−1}·error."""
     clusters = _count_distinct(cluster_N)
     if clusters < 2 or not math.isfinite(error):
-        return Estimate(mean, -math.inf, math.inf, cluster_N.size, clusters, level, unscored)
-    half_width = float(stats.t.ppf((1 + level) / 2, clusters - 1)) * error
-    return Estimate(mean, mean - half_width, mean + half_width, cluster_N.size, clusters, level, unscored)
+        return Estimate(mean, -math.inf, math.inf, cluster_N.size, clusters, unscored=unscored)
+    half_width = float(stats.t.ppf((1 + LEVEL) / 2, clusters - 1)) * error
+    return Estimate(mean, mean - half_width, mean + half_width, cluster_N.size, clusters, unscored=unscored)
 
 
 def _wilson_bounds(rate: float, n: float, level: float) -> tuple[float, float]:

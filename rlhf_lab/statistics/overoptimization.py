@@ -28,8 +28,9 @@ from numpy.typing import ArrayLike
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.statistics.estimates import LEVEL, Estimate, floats
+from rlhf_lab.statistics.estimates import Estimate, floats
 from rlhf_lab.statistics.inference import seed_mean
+from rlhf_lab.statistics.resampling import TAIL, resample_weights
 
 Form = Literal["bon", "rl"]
 PeakPosition = Literal["inside", "before", "beyond", "never"]
@@ -45,7 +46,6 @@ class Fit:
         form: "bon" (best of n) or "rl" (trained policy).
         alpha: initial gain per √nat.
         beta: loss of gain per √nat (bon) or per e-fold of d (rl).
-        residual_sd: √(SSR / (n − 2)), in units of the gain; NaN with two points.
         r_squared: fraction of the variance of the gains that the curve explains. It is negative if the mean alone
             fits better, and NaN if all gains are equal.
         n: number of points with d > 0.
@@ -55,7 +55,6 @@ class Fit:
     form: Form
     alpha: float
     beta: float
-    residual_sd: float
     r_squared: float
     n: int
     d_min: float
@@ -121,12 +120,10 @@ def fit_curve(form: Form, d_N: ArrayLike, gain_N: ArrayLike) -> Fit:
     (alpha, beta), *_ = np.linalg.lstsq(basis_N2, gain_N, rcond=None)
     residual_squares = float(np.square(gain_N - basis_N2 @ [alpha, beta]).sum())
     total_squares = float(np.square(gain_N - gain_N.mean()).sum())
-    freedom = d_N.size - 2  # two points determine both parameters and leave no residual
     return Fit(
         form=form,
         alpha=float(alpha),
         beta=float(beta),
-        residual_sd=math.sqrt(residual_squares / freedom) if freedom > 0 else math.nan,
         r_squared=1 - residual_squares / total_squares if total_squares > 0 else math.nan,
         n=int(d_N.size),
         d_min=float(d_N.min()),
@@ -231,8 +228,7 @@ def _bootstrap_seeds(pooled: Fit, points_by_seed: Sequence[Points], draws: int) 
     bases = [_basis(pooled.form, distances) for distances, _ in points_by_seed]
     xtx_S22 = np.stack([basis.T @ basis for basis in bases])
     xty_S2 = np.stack([basis.T @ gains for basis, (_, gains) in zip(bases, points_by_seed, strict=True)])
-    rng = np.random.default_rng(0)
-    draw_counts_DS = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=draws)
+    draw_counts_DS = resample_weights(seeds, draws)
     xtx_D22 = np.einsum("ds,sij->dij", draw_counts_DS, xtx_S22)
     xty_D2 = np.einsum("ds,si->di", draw_counts_DS, xty_S2)
     alpha_D, beta_D = np.linalg.solve(xtx_D22, xty_D2[..., None])[..., 0].T
@@ -244,9 +240,8 @@ def _bootstrap_seeds(pooled: Fit, points_by_seed: Sequence[Points], draws: int) 
         # All resamples of a single seed are equal, so they contain no information on the variation.
         if seeds < 2:
             return Estimate(value, -math.inf, math.inf, pooled.n, seeds)
-        tails = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
         # "inverted_cdf" returns one of the draws, so it never interpolates between a number and inf.
-        low, high = np.quantile(sampled_D, tails, method="inverted_cdf")
+        low, high = np.quantile(sampled_D, (TAIL, 1 - TAIL), method="inverted_cdf")
         # Percentiles need not contain the value itself.
         low, high = min(float(low), value), max(float(high), value)
         return Estimate(value, low, high, pooled.n, seeds)

@@ -15,6 +15,7 @@ import numpy as np
 from scipy import stats
 
 from rlhf_lab.core.errors import NumericError
+from rlhf_lab.core.types import FloatArray
 from rlhf_lab.statistics.estimates import LEVEL, Comparison
 from rlhf_lab.statistics.inference import mcnemar_exact, paired_difference
 
@@ -43,26 +44,37 @@ def paired_by_prompt(a: Outcomes, b: Outcomes, cluster_of: Mapping[Any, Hashable
         cluster_of: prompt → cluster, for prompts that share errors, such as tasks of one template. A prompt without an
             entry is a cluster of its own.
     """
-    clusters = cluster_of or {}
-    in_both = [prompt for prompt in a if prompt in b]
-    shared = [prompt for prompt in in_both if len(a[prompt]) and len(b[prompt])]
-    a_P = np.array([np.mean(a[prompt]) for prompt in shared])
-    b_P = np.array([np.mean(b[prompt]) for prompt in shared])
-    units = [clusters.get(prompt, prompt) for prompt in shared]
-    # Clusters are numbered in the order of their first appearance.
-    position = {unit: index for index, unit in enumerate(dict.fromkeys(units))}
-    unit_P = np.array([position[unit] for unit in units], dtype=int)
+    shared, a_P, b_P, unit_P = shared_means(a, b, cluster_of or {})
     comparison = paired_difference(b_P, a_P, unit_P)
-    has_own_clusters = len(position) == len(shared)
+    has_own_clusters = len(np.unique(unit_P)) == len(shared)
     is_single = has_own_clusters and all(len(a[prompt]) == len(b[prompt]) == 1 for prompt in shared)
     means = np.concatenate([a_P, b_P])
     is_binary = bool(np.isin(means, (0.0, 1.0)).all())
     if not (is_single and is_binary) or comparison.difference.clusters < 2:
         return comparison
+    return with_mcnemar(comparison, a_P, b_P, ("the first", "the second"))
+
+
+def shared_means(
+    a: Outcomes, b: Outcomes, cluster_of: Mapping[Any, Hashable]
+) -> tuple[list[Any], FloatArray, FloatArray, np.ndarray]:
+    """Return (prompts that both sides have, their means of `a`, of `b`, their clusters from 0)."""
+    in_both = [prompt for prompt in a if prompt in b]
+    shared = [prompt for prompt in in_both if len(a[prompt]) and len(b[prompt])]
+    a_P = np.array([np.mean(a[prompt]) for prompt in shared])
+    b_P = np.array([np.mean(b[prompt]) for prompt in shared])
+    units = [cluster_of.get(prompt, prompt) for prompt in shared]
+    # Clusters are numbered in the order of their first appearance.
+    position = {unit: index for index, unit in enumerate(dict.fromkeys(units))}
+    return shared, a_P, b_P, np.array([position[unit] for unit in units], dtype=int)
+
+
+def with_mcnemar(comparison: Comparison, a_P: FloatArray, b_P: FloatArray, names: tuple[str, str]) -> Comparison:
+    """Return the comparison of two columns of outcomes 0 and 1, one per prompt, with the test of McNemar."""
     # Only discordant prompts, which one side alone solved, carry information on the difference.
     only_a = int((a_P > b_P).sum())
     only_b = int((b_P > a_P).sum())
-    test = f"exact McNemar test, {only_b} prompts only the second, {only_a} only the first"
+    test = f"exact McNemar test, {only_b} prompts only {names[1]}, {only_a} only {names[0]}"
     return dataclasses.replace(comparison, p_value=mcnemar_exact(only_b, only_a), test=test)
 
 

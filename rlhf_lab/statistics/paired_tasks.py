@@ -22,9 +22,9 @@ from scipy.optimize import brentq
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.statistics.estimates import LEVEL, POWER, Comparison, format_estimate
+from rlhf_lab.statistics.estimates import LEVEL, POWER, Comparison
 from rlhf_lab.statistics.inference import holm, min_sd_of_outcomes, paired_difference
-from rlhf_lab.statistics.paired_rates import Outcomes, paired_by_prompt
+from rlhf_lab.statistics.paired_rates import Outcomes, paired_by_prompt, shared_means
 
 MOST_FLIPPED = 20
 """Maximum number of units whose 2^G sign combinations are enumerated; with more units the t test is used."""
@@ -38,57 +38,26 @@ class AgentComparison:
         first, second: names of the agents; the difference is second − first.
         comparison: difference with its test.
         adjusted_p: p-value after Holm's adjustment over the family of tests.
-        shared_tasks: number of tasks that both agents attempted.
     """
 
     first: str
     second: str
     comparison: Comparison
     adjusted_p: float
-    shared_tasks: int
-
-    @property
-    def distinguishable(self) -> bool:
-        """True if the agents differ significantly at the interval's level, after adjustment over the family."""
-        return self.adjusted_p <= 1 - self.comparison.difference.level
-
-    def describe(self) -> str:
-        """Return one line with the difference, its test and the minimum detectable effect."""
-        comparison = self.comparison
-        detectable = comparison.minimum_detectable_effect
-        found = f"{detectable:.3f}" if math.isfinite(detectable) else "no difference"
-        difference = format_estimate(comparison.difference, digits=3)
-        return (
-            f"{self.second} − {self.first}: {difference} on {self.shared_tasks} tasks, "
-            f"p = {comparison.p_value:.3g} ({comparison.test}), Holm {self.adjusted_p:.3g}; "
-            f"found with probability {comparison.power:g}: {found}"
-        )
 
 
-def compare_agents(
-    outcomes: Mapping[str, Outcomes], template_of: Mapping[Any, Hashable], *, baseline: str | None = None
-) -> list[AgentComparison]:
-    """Compare every pair of agents, or every agent with a baseline, as one family of tests.
+def compare_agents(outcomes: Mapping[str, Outcomes], template_of: Mapping[Any, Hashable]) -> list[AgentComparison]:
+    """Compare every pair of agents, as one family of tests.
 
     Args:
         outcomes: agent → task → its scored attempts.
         template_of: task → template; a task without an entry is a unit of its own.
-        baseline: agent that all others are compared with; None compares all pairs.
-    Raises:
-        NumericError: the baseline is not one of the agents.
     """
-    if baseline is not None and baseline not in outcomes:
-        raise NumericError(f"baseline {baseline!r} is not one of the agents; choose one of: {', '.join(outcomes)}")
-    if baseline is None:
-        pairs = list(combinations(outcomes, 2))
-    else:
-        pairs = [(baseline, name) for name in outcomes if name != baseline]
+    pairs = list(combinations(outcomes, 2))
     comparisons = [paired_by_task(outcomes[first], outcomes[second], template_of) for first, second in pairs]
     adjusted = holm([comparison.p_value for comparison in comparisons])
-    family = []
-    for (first, second), comparison, p in zip(pairs, comparisons, adjusted, strict=True):
-        family.append(AgentComparison(first, second, comparison, p, comparison.difference.n))
-    return family
+    family = zip(pairs, comparisons, adjusted, strict=True)
+    return [AgentComparison(*pair, comparison, p_holm) for pair, comparison, p_holm in family]
 
 
 def paired_by_task(a: Outcomes, b: Outcomes, template_of: Mapping[Any, Hashable]) -> Comparison:
@@ -98,31 +67,25 @@ def paired_by_task(a: Outcomes, b: Outcomes, template_of: Mapping[Any, Hashable]
     effect is the exact one. Otherwise the interval is clustered by template (CR1). The p-value then comes from all
     sign flips of the templates' sums, or from the t test if there are more than `MOST_FLIPPED` templates.
     """
-    in_both = [task for task in a if task in b]
-    shared = [task for task in in_both if len(a[task]) and len(b[task])]
-    units = [template_of.get(task, task) for task in shared]
-    # Units are numbered in the order of their first appearance.
-    position = {unit: index for index, unit in enumerate(dict.fromkeys(units))}
-    a_T = np.array([np.mean(a[task]) for task in shared])
-    b_T = np.array([np.mean(b[task]) for task in shared])
-    unit_T = np.array([position[unit] for unit in units], dtype=int)
+    shared, a_T, b_T, unit_T = shared_means(a, b, template_of)
+    templates = len(np.unique(unit_T))
     is_binary = bool(np.isin([*a_T, *b_T], (0.0, 1.0)).all())
     is_constant = len(set(b_T - a_T)) == 1
     # If all of a few differences are equal, their standard deviation is 0, but the next task may well differ.
     min_sd_T = min_sd_of_outcomes(b_T, a_T) if is_binary and is_constant else None
     comparison = paired_difference(b_T, a_T, unit_T, min_sd_N=min_sd_T)
     # If no two tasks share a template, the tasks are independent pairs.
-    if len(position) == len(shared):
+    if templates == len(shared):
         a_shared = {task: a[task] for task in shared}
         b_shared = {task: b[task] for task in shared}
         exact = paired_by_prompt(a_shared, b_shared)
         if "McNemar" in exact.test:
             comparison = dataclasses.replace(comparison, p_value=exact.p_value, test=exact.test)
             return _with_exact_effect(comparison, a, b, shared)
-    if not 2 <= len(position) <= MOST_FLIPPED:
+    if not 2 <= templates <= MOST_FLIPPED:
         return comparison
     sums_G = np.bincount(unit_T, weights=b_T - a_T).astype(np.float64)
-    test = f"exact sign-flip test over {len(position)} templates"
+    test = f"exact sign-flip test over {templates} templates"
     return dataclasses.replace(comparison, p_value=sign_flip_exact(sums_G), test=test)
 
 

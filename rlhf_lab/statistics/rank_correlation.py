@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike
 from scipy.stats import rankdata
 
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.statistics.estimates import LEVEL, Estimate, floats
+from rlhf_lab.statistics.estimates import Estimate, floats
+from rlhf_lab.statistics.resampling import TAIL, bootstrap_estimate
 
 DRAWS = 2000
 """Number of bootstrap resamples."""
@@ -51,7 +52,8 @@ def rank_correlation(x: ArrayLike, y: ArrayLike, strata: ArrayLike) -> Estimate:
     rows_Dn = _resamples(stratum_n)
     value = _pooled(columns_2n[0], columns_2n[1], stratum_n)
     draws_D = _pooled(columns_2n[0][rows_Dn], columns_2n[1][rows_Dn], stratum_n)
-    return _estimate(float(value), draws_D, len(stratum_n), len(floats(x)))
+    used = len(stratum_n)
+    return bootstrap_estimate(float(value), draws_D, n=used, clusters=used, unscored=len(floats(x)) - used, tail=TAIL)
 
 
 def compare_predictors(
@@ -65,7 +67,7 @@ def compare_predictors(
     """
     (first_n, second_n, outcome_n), stratum_n = _complete([first, second, outcome], strata)
     used = len(stratum_n)
-    total = len(floats(first))
+    counts = {"n": used, "clusters": used, "unscored": len(floats(first)) - used}
     # Both correlations use the same resamples, so that their difference has no more noise than necessary.
     rows_Dn = _resamples(stratum_n)
     first_value = float(_pooled(first_n, outcome_n, stratum_n))
@@ -75,9 +77,9 @@ def compare_predictors(
     gap = abs(first_value) - abs(second_value)
     gap_D = np.abs(first_D) - np.abs(second_D)
     return CorrelationDifference(
-        first=_estimate(first_value, first_D, used, total),
-        second=_estimate(second_value, second_D, used, total),
-        difference=_estimate(gap, gap_D, used, total),
+        first=bootstrap_estimate(first_value, first_D, tail=TAIL, **counts),
+        second=bootstrap_estimate(second_value, second_D, tail=TAIL, **counts),
+        difference=bootstrap_estimate(gap, gap_D, tail=TAIL, **counts),
     )
 
 
@@ -130,14 +132,3 @@ def _centred_ranks(values: FloatArray) -> FloatArray:
     """
     ranks = (rankdata(values, axis=-1) - 1) / (values.shape[-1] - 1)
     return ranks - ranks.mean(axis=-1, keepdims=True)
-
-
-def _estimate(value: float, draws_D: FloatArray, used: int, total: int) -> Estimate:
-    """Return a value with the percentiles of its resamples. Resamples in which a number is constant are ignored."""
-    known_D = draws_D[np.isfinite(draws_D)]
-    if not np.isfinite(value) or not known_D.size:
-        return Estimate(float("nan"), -np.inf, np.inf, used, used, unscored=total - used)
-    low, high = np.quantile(known_D, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    # Percentiles need not contain the estimate itself, but `Estimate` requires the mean inside its interval.
-    low, high = min(float(low), value), max(float(high), value)
-    return Estimate(value, low, high, used, used, unscored=total - used)

@@ -196,13 +196,10 @@ class ProcessBench:
     Attributes:
         error: accuracy on solutions with a wrong step: the first wrong step is named.
         correct: accuracy on solutions without a wrong step: none is named.
-        n_error, n_correct: number of solutions of each kind.
     """
 
     error: float
     correct: float
-    n_error: int
-    n_correct: int
 
     @property
     def f1(self) -> float:
@@ -230,12 +227,7 @@ def processbench_f1(predictions: Sequence[int | None], labels: Sequence[int]) ->
     for prediction, label in zip(predictions, labels, strict=True):
         hits = hits_without_error if label == NO_ERROR else hits_with_error
         hits.append(prediction == label)
-    return ProcessBench(
-        error=_fraction(hits_with_error),
-        correct=_fraction(hits_without_error),
-        n_error=len(hits_with_error),
-        n_correct=len(hits_without_error),
-    )
+    return ProcessBench(error=_fraction(hits_with_error), correct=_fraction(hits_without_error))
 
 
 def _fraction(hits: Sequence[bool]) -> float:

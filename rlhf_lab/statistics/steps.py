@@ -55,7 +55,7 @@ def process_bench_estimates(predicted_N: ArrayLike, truth_N: ArrayLike, clusters
         error_influence = np.where(has_error, error_gap, 0.0)
         correct_influence = np.where(~has_error, correct_gap, 0.0)
         change_N = error_slope * error_influence + correct_slope * correct_influence
-        f1 = _within_unit(clustered_mean(scores.f1 + change_N, clusters))
+        f1 = clustered_mean(scores.f1 + change_N, clusters).within(0.0, 1.0)
     else:  # both accuracies are 0, or one is unknown
         f1 = clustered_mean(np.full(rows, scores.f1), clusters)
     return {
@@ -108,7 +108,7 @@ def auroc(scores_N: ArrayLike, positive_N: ArrayLike, clusters_N: ArrayLike) -> 
     )
     if not influence_N.any():  # kinds that do not overlap have an observed variance of 0
         return Estimate(area, 0.0, 1.0, rows, len(np.unique(clusters)))
-    return _within_unit(clustered_mean(area + influence_N, clusters))
+    return clustered_mean(area + influence_N, clusters).within(0.0, 1.0)
 
 
 def cross_fitted(
@@ -243,8 +243,3 @@ def _fraction_below(sorted_M: FloatArray, scores_N: FloatArray) -> FloatArray:
     strictly_below_N = np.searchsorted(sorted_M, scores_N, side="left") / sorted_M.size
     upper_N = np.searchsorted(sorted_M, scores_N, side="right") / sorted_M.size
     return (strictly_below_N + upper_N) / 2
-
-
-def _within_unit(estimate: Estimate) -> Estimate:
-    """Clip the interval of a rate to [0, 1], which a t interval may exceed."""
-    return replace(estimate, low=max(estimate.low, 0.0), high=min(estimate.high, 1.0))

@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from rlhf_lab.config.overrides import level_name
-from rlhf_lab.results.wording import compact, markdown_row, metric_phrase, metric_title
+from rlhf_lab.results.wording import compact, markdown_section, metric_phrase, metric_title
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.rank_correlation import MIN_UNITS, CorrelationDifference, compare_predictors, rank_correlation
 from rlhf_lab.studies.claims import AFTER_LOOK, CONFIRMED, REFUTED, UNCLEAR, UNTESTED, seen_seeds, without_seeds
@@ -177,9 +177,5 @@ NOTE = (
 
 def correlation_markdown(study: Study) -> str:
     """Return the section of `table.md`; empty if the study claims no correlation."""
-    verdicts = correlations_of(study)
-    if not verdicts:
-        return ""
-    rows = [HEADINGS, ("---", "---", "---:", "---:", "---"), *map(correlation_cells, verdicts)]
-    table = "\n".join(map(markdown_row, rows))
-    return f"\n## Correlations over settings\n\n{NOTE}\n\n{table}\n"
+    rows = map(correlation_cells, correlations_of(study))
+    return markdown_section("Correlations over settings", NOTE, HEADINGS, rows, "llrrl")

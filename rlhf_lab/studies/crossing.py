@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.results.wording import compact, markdown_row, signed
+from rlhf_lab.results.wording import compact, markdown_section, signed
 from rlhf_lab.statistics.crossing import Crossing, find_crossing
 from rlhf_lab.statistics.inference import Comparison
 from rlhf_lab.studies.frame import Study
@@ -101,12 +101,10 @@ def crossing_markdown(study: Study) -> str:
     """Return the sections of `table.md` about crossings; empty if the study requests none."""
     sections = []
     for row in crossings_of(study):
-        lines = [markdown_row((row.unit, "difference")), markdown_row(("---:", "---:"))]
-        for position, comparison in zip(row.positions, row.differences, strict=True):
-            shown = "–" if comparison is None else signed(comparison.difference)
-            lines.append(markdown_row((f"{position:g}", shown)))
+        shown = ["–" if comparison is None else signed(comparison.difference) for comparison in row.differences]
+        positions = [f"{position:g}" for position in row.positions]
         sentence = _sentence(study, row) if row.crossing else "Not every position has a pair of runs."
         title = f"Crossing of {study.label(row.level)} and {study.label(study.baseline)}"
-        table = "\n".join(lines)
-        sections.append(f"\n## {title}\n\n{sentence} {NOTE}\n\n{table}\n")
+        rows = zip(positions, shown, strict=True)
+        sections.append(markdown_section(title, f"{sentence} {NOTE}", (row.unit, "difference"), rows, "rr"))
     return "".join(sections)

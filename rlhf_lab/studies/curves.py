@@ -18,7 +18,7 @@ import pandas as pd
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.yaml_files import read_mapping
 from rlhf_lab.results.stage import algorithm_settings
-from rlhf_lab.results.wording import compact, markdown_row
+from rlhf_lab.results.wording import compact, markdown_section
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.overoptimization import Fit, Form, SeedFits, fit_over_seeds
 from rlhf_lab.studies.frame import Study
@@ -199,8 +199,5 @@ def _level_sentence(curve: LevelCurve) -> str:
 def curve_markdown(study: Study) -> str:
     """Return the over-optimisation section of `table.md`; empty if the study requests no curves."""
     curves = level_curves(study) if study.curves == NAME else []
-    if not curves:
-        return ""
-    rows = [HEADINGS, ("---",) * 3 + ("---:",) * 5, *fit_rows(curves)]
-    lines = list(map(markdown_row, rows))
-    return f"\n## Over-optimisation\n\nFigure: `{NAME}.svg`. {NOTE}\n\n" + "\n".join(lines) + "\n"
+    note = f"Figure: `{NAME}.svg`. {NOTE}"
+    return markdown_section("Over-optimisation", note, HEADINGS, fit_rows(curves), "lllrrrrr")

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_lab.results.wording import compact, markdown_row, metric, metric_phrase, metric_title
+from rlhf_lab.results.wording import compact, markdown_section, metric, metric_phrase, metric_title
 from rlhf_lab.statistics.inference import Estimate
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.replicates import level_difference, level_mean
@@ -179,12 +179,10 @@ def pareto_markdown(study: Study) -> str:
     """Return the Pareto sections of `table.md`; empty if the study requests none."""
     sections = []
     for index, pareto_front in enumerate(fronts_of(study)):
-        rows = [pareto_headings(pareto_front), ("---", "---:", "---:", "---")]
-        rows += [pareto_cells(study, row) for row in pareto_front.levels]
-        lines = list(map(markdown_row, rows))
-        figure = f"Figure: `{pareto_file(index)}.svg`."
-        table = "\n".join(lines)
-        sections.append(f"\n## {pareto_title(pareto_front)}\n\n{figure} {pareto_note(pareto_front)}\n\n{table}\n")
+        rows = [pareto_cells(study, row) for row in pareto_front.levels]
+        note = f"Figure: `{pareto_file(index)}.svg`. {pareto_note(pareto_front)}"
+        title, headings = pareto_title(pareto_front), pareto_headings(pareto_front)
+        sections.append(markdown_section(title, note, headings, rows, "lrrl"))
     return "".join(sections)
 
 

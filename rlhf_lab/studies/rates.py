@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_lab.results.wording import compact, markdown_row, metric_phrase
+from rlhf_lab.results.wording import compact, markdown_section, metric_phrase
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_rate
 from rlhf_lab.studies.claims import (
@@ -105,9 +105,5 @@ def rate_conclusion(study: Study) -> str:
 
 def rate_markdown(study: Study) -> str:
     """Return the section of `table.md`; empty if the study claims no rate."""
-    if not study.rates:
-        return ""
-    cells = [rate_cells(study, verdict) for verdict in rates_of(study)]
-    rows = [HEADINGS, ("---", "---", "---:", "---:", "---:"), *cells]
-    table = "\n".join(map(markdown_row, rows))
-    return f"\n## Rates over runs\n\n{NOTE}\n\n{table}\n"
+    rows = [rate_cells(study, verdict) for verdict in rates_of(study)]
+    return markdown_section("Rates over runs", NOTE, HEADINGS, rows, "llrrr")

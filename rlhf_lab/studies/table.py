@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich import box
 from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from rlhf_lab.core import checksums as seal
+from rlhf_lab.core.console import number_table
 from rlhf_lab.core.files import write_text
 from rlhf_lab.results.answer import Conclusion
 from rlhf_lab.results.rundir import TRUE_REWARD
-from rlhf_lab.results.wording import compact, judged_title, markdown_row, signed
+from rlhf_lab.results.wording import compact, judged_title, markdown_table, signed
 from rlhf_lab.statistics.inference import Comparison, Estimate
 from rlhf_lab.studies.correlations import correlation_markdown
 from rlhf_lab.studies.crossing import crossing_markdown
@@ -151,21 +149,8 @@ def rich_table(study: Study, sections: list[MetricSection]) -> RenderableType:
     blocks: list[RenderableType] = [Text(study.question or study.recipe, style="bold")]
     for section in sections:
         title = Text(section_title(study, section), style="italic")
-        table = Table(
-            title=title,
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-        )
-        for index, heading in enumerate((study.compare.split(".")[-1], *HEADINGS[1:])):
-            table.add_column(
-                heading,
-                justify="left" if index == 0 else "right",
-                no_wrap=index > 0,
-            )
-        for row in section.rows:
-            table.add_row(*map(escape, cells(study, row)))
-        blocks.append(table)
+        headings = (study.compare.split(".")[-1], *HEADINGS[1:])
+        blocks.append(number_table(headings, [cells(study, row) for row in section.rows], title=title))
     for job in study.incomplete.to_dict("records"):
         blocks.append(Text(job_line(job), style="red"))
     blocks += [Text(line, style="yellow") for line in changed_lines(study)]
@@ -188,10 +173,8 @@ def markdown(study: Study, sections: list[MetricSection], conclusion: Conclusion
         # Without a claim, the primary metric answers the question.
         kind = "primary" if section.metric == study.primary else "exploratory"
         page.write(f"\n## {section_title(study, section)} ({kind})\n\n")
-        page.write(markdown_row((study.compare, *HEADINGS[1:])) + "\n")
-        page.write(markdown_row(["---"] + ["---:"] * (len(HEADINGS) - 1)) + "\n")
-        for row in section.rows:
-            page.write(markdown_row(cells(study, row)) + "\n")
+        rows = [cells(study, row) for row in section.rows]
+        page.write(markdown_table((study.compare, *HEADINGS[1:]), rows, "lrrr") + "\n")
     page.write(rate_markdown(study))
     page.write(correlation_markdown(study))
     page.write(pareto_markdown(study))

@@ -19,7 +19,7 @@ from rlhf_lab.config.overrides import level_name
 from rlhf_lab.core.metrics import scale_of
 from rlhf_lab.results.wording import (
     compact,
-    markdown_row,
+    markdown_table,
     metric_phrase,
     p_equals,
     signed,
@@ -415,7 +415,5 @@ def verdict_markdown(study: Study) -> str:
     rows = verdicts(study)
     if not rows:
         return ""
-    lines = [markdown_row(CLAIM_HEADINGS), markdown_row(["---"] * len(CLAIM_HEADINGS))]
-    for row in rows:
-        lines.append(markdown_row((row.claim, f"**{row.verdict}**", verdict_numbers(row), row.detectable)))
-    return "\n".join(lines) + "\n\n"
+    cells = [(row.claim, f"**{row.verdict}**", verdict_numbers(row), row.detectable) for row in rows]
+    return markdown_table(CLAIM_HEADINGS, cells, "llll") + "\n\n"

@@ -147,7 +147,7 @@ def registration_name(command: compose.Command) -> str:
     and the rule by which the study stops are not part of it: a study with other claims about the same jobs has to find
     out which seeds were seen.
     """
-    swept = [key for key in _swept_levels(command) if key != "seed"]
+    swept = [key for key in swept_levels(command) if key != "seed"]
     settings = [override for override in _shared_overrides(command) if not _describes_study(override)]
     digest = sha256("\n".join([*sorted(swept), *sorted(settings)]).encode()).hexdigest()
     return f"{_short_name(command)}-{digest[:10]}"
@@ -198,7 +198,7 @@ def _launch_jobs(
             write_json(path, {"status": "failed", "run": None, "error": problem})
 
 
-def _swept_levels(command: compose.Command) -> dict[str, list[Any]]:
+def swept_levels(command: compose.Command) -> dict[str, list[Any]]:
     """Return swept key → its values, both in job order."""
     levels: dict[str, list[Any]] = {}
     for job in command.jobs:
@@ -252,7 +252,7 @@ def _write_plan(
     registration = register(directory, registration_name(command), plan)
     plan["registration"] = registration.to_dict()
     if study.until:
-        plan["looks"] = continued_log(directory, registration, _swept_levels(command)["seed"]).to_dict()
+        plan["looks"] = continued_log(directory, registration, swept_levels(command)["seed"]).to_dict()
     make_dir(directory)
     for index in range(len(command.jobs)):
         (directory / "jobs" / str(index) / "job.json").unlink(missing_ok=True)
@@ -308,11 +308,11 @@ def _hydra_arguments(
     if config_dir:
         flags.append(f"--config-dir={config_dir}")
     arguments = list(command.overrides)
-    for key, levels in _swept_levels(command).items():
+    for key, levels in swept_levels(command).items():
         values = ",".join(literal(level) for level in levels)
         arguments.append(f"{forced(key)}={values}")
     if study.until:
-        jobs_per_seed = len(command.jobs) // len(_swept_levels(command)["seed"])
+        jobs_per_seed = len(command.jobs) // len(swept_levels(command)["seed"])
         arguments.append(f"hydra.sweeper.max_batch_size={jobs_per_seed}")
     arguments += [f"hydra.sweep.dir={directory}", "hydra.sweep.subdir=jobs/${hydra.job.num}"]
     launcher = _chosen_launcher(command)

@@ -15,7 +15,7 @@ from rlhf_lab.config.overrides import forced, literal
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.metrics import metric
 from rlhf_lab.core.yaml_files import read_mapping
-from rlhf_lab.sweeps.sweep import study_dir
+from rlhf_lab.sweeps.sweep import study_dir, swept_levels
 
 Method = Literal["grid", "random", "bayes"]
 METHODS: tuple[Method, ...] = ("grid", "random", "bayes")
@@ -42,11 +42,7 @@ def sweep_config(
         raise ConfigError("nothing is swept; name a study, or add values such as algorithm.beta=0.1,0.3 seed=0,1")
     if study.search:
         raise ConfigError("study.search chooses its values by itself; write a sweep, such as algorithm.beta=0.1,0.3")
-    levels: dict[str, list[Any]] = {}
-    for job in command.jobs:
-        for key, value in job.items():
-            if value not in levels.setdefault(key, []):
-                levels[key].append(value)
+    levels = swept_levels(command)
     if unknown := [key for key in continuous if key not in levels]:
         raise ConfigError(f"continuous: {', '.join(unknown)} is not swept; choose from {', '.join(levels)}")
     if method == "grid" and continuous:

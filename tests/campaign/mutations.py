@@ -548,8 +548,8 @@ MEASURES = (
     Mutant(
         "ties_are_wins",
         "EpisodeLog._summarise",
-        "win_or_tie(column[judge] - base[judge])",
-        "(column[judge] >= base[judge]).astype(np.float64)",
+        "win_or_tie(columns[judge] - base[judge])",
+        "(columns[judge] >= base[judge]).astype(np.float64)",
         "a policy that copies its reference wins every time",
     ),
     Mutant(
@@ -569,8 +569,8 @@ MEASURES = (
     Mutant(
         "reward_per_nat_without_baseline",
         "EpisodeLog._summarise",
-        "column['proxy'] - base['proxy']",
-        "column['proxy']",
+        "columns['proxy'] - base['proxy']",
+        "columns['proxy']",
         "the gain per nat is the reward per nat",
     ),
     Mutant(
@@ -603,8 +603,8 @@ MEASURES = (
     ),
     Mutant(
         "null_is_zero",
-        "evaluator._floats",
-        "math.nan",
+        "estimates.floats",
+        "np.nan",
         "0.0",
         "unscored replies pull means towards 0",
     ),

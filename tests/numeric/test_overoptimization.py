@@ -17,7 +17,7 @@ def test_two_points_by_hand():
     fit = fit_curve("bon", [0.5, 2], [0.75, 0])
     assert (fit.alpha, fit.beta) == pytest.approx((2, 1))
     assert (fit.peak_d, fit.peak_kl, fit.peak_gain) == pytest.approx((1, 1, 1))
-    assert fit.position == "inside" and fit.reason is None and math.isnan(fit.residual_sd)
+    assert fit.position == "inside" and fit.reason is None
     # rl through (1, 1) and (e, 0): α = 1 and e(α − β) = 0 give α = β = 1; d* = exp(0) = 1, gain β·d* = 1.
     fit = fit_curve("rl", [1, math.e], [1, 0])
     assert (fit.alpha, fit.beta, fit.peak_d, fit.peak_gain) == pytest.approx((1, 1, 1, 1))
@@ -38,11 +38,10 @@ def test_the_reference_and_unscored_points_change_nothing():
     assert fit_curve("rl", [0.0, *d, 2.2], [0.0, *gain, math.nan]) == fit_curve("rl", d, gain)
 
 
-def test_residual_sd_and_r_squared_by_hand():
+def test_r_squared_by_hand():
     # One basis column is orthogonal to the residual by construction: rows (1, −1), (1, −1), (2, −4); gains 1, 3, 0.
     # The two points at d = 1 average to 2, the third is met exactly: residuals −1, 1, 0; SSR 2 over 3 − 2.
     fit = fit_curve("bon", [1, 1, 2], [1, 3, 0])
-    assert fit.residual_sd == pytest.approx(math.sqrt(2))
     assert fit.r_squared == pytest.approx(1 - 2 / (14 / 3))  # about the mean 4/3: 1/9 + 25/9 + 16/9
 
 

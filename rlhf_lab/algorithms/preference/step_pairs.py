@@ -12,7 +12,7 @@ import numpy as np
 
 from rlhf_lab.algorithms.preference.settings import StepPairs
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.data.generated import UNFINISHED, write_generated
+from rlhf_lab.data.generated import UNFINISHED, rejections, write_generated
 from rlhf_lab.environments.maths.chains import StepOracle, step_lines
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.sampling.solutions import Solutions, Trajectory, annotated, followed_labels, problems
@@ -83,7 +83,7 @@ class StepPairMaking:
             ),
             "made/items": len(wrong),
             "made/rows": len(rows),
-            **_counts(rejected),
+            **rejections(rejected),
             **self._label_agreement(rows),
         }
         return Result(metrics=metrics, primary=[name for name in PRIMARY if name in metrics])
@@ -154,15 +154,6 @@ def is_alternative(right: Trajectory, wrong: Trajectory, step: int) -> bool:
     if first_steps(right.response, step + 1) == first_steps(wrong.response, step + 1):
         return False
     return all(right.labels[: step + 1])
-
-
-def _counts(rejected: Sequence[Row]) -> dict[str, int]:
-    """Return the number of rejected items by problem, as metrics."""
-    counts: dict[str, int] = {}
-    for row in rejected:
-        name = f"made/rejected/{row['problem']}"
-        counts[name] = counts.get(name, 0) + 1
-    return counts
 
 
 def build(settings: StepPairs, run: Run) -> StepPairMaking:

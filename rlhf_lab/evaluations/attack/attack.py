@@ -30,6 +30,7 @@ from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.rewards.graph import build_reward, text_reward
 from rlhf_lab.statistics.estimates import floats
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
+from rlhf_lab.statistics.rows import column
 from rlhf_lab.training.run import Result, Run
 
 BEST_OF_N = "best_of_n"
@@ -183,12 +184,12 @@ def samples_of_rows(rows: Sequence[dict[str, Any]]) -> ScoredResponses:
     rows_by_prompt = by_prompt(rows)
     # a world of verifiable tasks has `correct` in place of a gold reward
     has_gold = any(row["gold"] is not None for row in rows)
-    column = "gold" if has_gold else "correct"
+    truth = "gold" if has_gold else "correct"
     return ScoredResponses(
         prompts=[rows[0]["prompt"] for rows in rows_by_prompt],
         responses=[[row["response"] for row in rows] for rows in rows_by_prompt],
-        reward_PS=np.stack([floats([row["proxy"] for row in rows]) for rows in rows_by_prompt]),
-        gold_PS=np.stack([floats([row[column] for row in rows]) for rows in rows_by_prompt]),
+        reward_PS=np.stack([column(rows, "proxy") for rows in rows_by_prompt]),
+        gold_PS=np.stack([column(rows, truth) for rows in rows_by_prompt]),
     )
 
 

@@ -27,7 +27,7 @@ from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.rewards.graph import build_reward
 from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.statistics.estimates import Estimate
-from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
+from rlhf_lab.statistics.rows import column, rate_or_mean
 from rlhf_lab.training.run import Result, Run
 
 Rows = list[dict[str, Any]]
@@ -137,13 +137,8 @@ def _row(policy: str, part: str, number: str, sample: int, task: Task) -> dict[s
 
 
 def _rate(rows: Rows, key: str) -> Estimate:
-    numbers = [np.nan if row[key] is None else row[key] for row in rows]
-    values = np.array(numbers, dtype=float)
     # a harness metric may be any number: Wilson's interval is only valid for zeros and ones
-    scored = values[~np.isnan(values)]
-    is_rate = bool(np.isin(scored, (0.0, 1.0)).all())
-    estimate = clustered_rate if is_rate else clustered_mean
-    return estimate(values, [row["prompt_id"] for row in rows])
+    return rate_or_mean(column(rows, key), [row["prompt_id"] for row in rows])
 
 
 def golden_rows(name: str, golden: GoldenSet, run: Run) -> list[dict[str, Any]]:

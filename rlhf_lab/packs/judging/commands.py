@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlhf_lab.config.schema import did_you_mean
+from rlhf_lab.config.schema import paths_and_options
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.yaml_files import parse_yaml
@@ -55,11 +55,11 @@ def leaderboard_command(arguments: Sequence[str]) -> None:
     win rates. `judge=NAME` is the player whose model is also the judge. `prior=4` also rates players that never lost or
     never won, with a Gaussian prior of that standard deviation in logits.
     """
+    problems: list[str] = []
     names = ("to", "outputs", "truth", "baseline", "judge", "prior")
-    sources, options = _sources_and_options(arguments)
-    if unknown := [name for name in options if name not in names]:
-        hints = [f"{name} is not an option of leaderboard{did_you_mean(name, names)}" for name in unknown]
-        raise ConfigError(hints)
+    sources, options = paths_and_options(arguments, "leaderboard", names, problems)
+    if problems:
+        raise ConfigError(problems)
     if not sources:
         raise ConfigError(
             "leaderboard needs files or directories of judgements, such as leaderboard outputs/judgements/A-vs-B, or "
@@ -110,11 +110,8 @@ def canaries_command(arguments: Sequence[str]) -> None:
     are not planted. After training on OUT.jsonl, `+recipe=safety_eval algorithm.canary_file=OUT.canaries.jsonl`
     measures the fraction of codes that the model gives away.
     """
-    names = ("to", "n", "repeats", "seed")
-    sources, options = _sources_and_options(arguments)
-    problems = [
-        f"{name} is not an option of canaries{did_you_mean(name, names)}" for name in options if name not in names
-    ]
+    problems: list[str] = []
+    sources, options = paths_and_options(arguments, "canaries", ("to", "n", "repeats", "seed"), problems)
     if len(sources) != 1 or not options.get("to", "").endswith(".jsonl"):
         problems.append("canaries needs a file and an output: canaries train.jsonl to=planted.jsonl")
     numbers = {"n": 10, "repeats": 20, "seed": 0}
@@ -134,11 +131,3 @@ def canaries_command(arguments: Sequence[str]) -> None:
     codes = plant(sources[0], to, count=numbers["n"], repeats=numbers["repeats"], seed=numbers["seed"])
     planted = f"{numbers['n']} codes, {numbers['repeats']} rows each"
     console.print(f"canaries: {planted}, in {to}; the codes are in {codes}", soft_wrap=True)
-
-
-def _sources_and_options(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the files and directories among the arguments, and the options by name."""
-    # the name of a directory may contain an equals sign
-    sources = [item for item in arguments if "=" not in item or Path(item).exists()]
-    options = dict(item.split("=", 1) for item in arguments if item not in sources)
-    return sources, options

@@ -27,13 +27,12 @@ from rlhf_lab.results.stage import stage_settings
 from rlhf_lab.statistics.inference import (
     Comparison,
     Estimate,
-    clustered_mean,
-    clustered_rate,
     holm,
-    mcnemar_exact,
     paired_difference,
     unpaired_difference,
 )
+from rlhf_lab.statistics.paired_rates import with_mcnemar
+from rlhf_lab.statistics.rows import rate_or_mean
 from rlhf_lab.training.settings import StageSettings
 from rlhf_lab.training.stage_spec import ClusterUnit
 
@@ -166,8 +165,7 @@ def run_differences(a: Side, b: Side) -> list[Difference]:
         if tested:
             test = _paired_by_prompt if paired else _unpaired_by_prompt
             versus = test(values_a, values_b)
-        mean_a = _estimate_mean(values_a)
-        mean_b = _estimate_mean(values_b)
+        mean_a, mean_b = (rate_or_mean(rows["value"], rows["cluster"]) for rows in (values_a, values_b))
         differences.append(Difference(metric, mean_a, mean_b, versus, tested=tested))
     return adjust_p_values(differences)
 
@@ -245,27 +243,13 @@ def _paired_by_prompt(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
     one_reply_per_cluster = not any(rows.duplicated("cluster").any() for rows in (a, b))
     if not (one_reply_per_cluster and _is_binary(a) and _is_binary(b)):
         return comparison
-    # Discordant prompts of each kind.
-    only_a = int((a_B > b_B).sum())
-    only_b = int((b_B > a_B).sum())
-    test = f"exact McNemar test, {only_b} prompts only B, {only_a} only A"
-    return dataclasses.replace(
-        comparison,
-        p_value=mcnemar_exact(only_b, only_a),
-        test=test,
-    )
+    return with_mcnemar(comparison, a_B, b_B, ("A", "B"))
 
 
 def _unpaired_by_prompt(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
     """Compute B − A, each side with its own clusters."""
     arguments = (rows[name].to_numpy() for rows in (b, a) for name in ("value", "cluster"))
     return unpaired_difference(*arguments)
-
-
-def _estimate_mean(rows: pd.DataFrame) -> Estimate:
-    """Return the mean of one side; a rate gets a Wilson interval."""
-    estimator = clustered_rate if _is_binary(rows) else clustered_mean
-    return estimator(rows["value"].to_numpy(), rows["cluster"].to_numpy())
 
 
 def _is_binary(rows: pd.DataFrame) -> bool:

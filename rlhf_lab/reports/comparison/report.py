@@ -7,12 +7,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
+from rlhf_lab.core.console import number_table
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import make_dir, short_path
 from rlhf_lab.reports.comparison.compare import find_sides
@@ -129,33 +128,14 @@ def printed(view: dict[str, Any]) -> RenderableType:
     if not_shown:
         blocks.append(Text(f"  … and {not_shown} more settings, on the page", style="dim"))
     for metric_table in view["tables"]:
-        table = _empty_table((metric_table["first"], *HEADINGS), title=metric_table["title"])
+        table = number_table((metric_table["first"], *HEADINGS), title=metric_table["title"])
         for *values, _, distinguishable in metric_table["rows"]:
             table.add_row(*map(escape, values), style="bold" if distinguishable else "")
         blocks.append(table)
     blocks += [Text(test, style="dim") for test in view["tests"]]
     for heading, rows in (("stored by each run", view["stored"]), ("cost", view["costs"])):
         if rows:
-            table = _empty_table((heading, "A", "B", "" if heading == "cost" else "unpaired test"))
-            for row in rows:
-                table.add_row(*map(escape, row[:4]))
-            blocks.append(table)
+            headings = (heading, "A", "B", "" if heading == "cost" else "unpaired test")
+            blocks.append(number_table(headings, [row[:4] for row in rows]))
     blocks += [Text(f"! {note}", style="yellow") for note in view["remarks"]]
     return Group(*blocks, Text(view["finding"]), Text(view["scope"], style="dim"))
-
-
-def _empty_table(headings: tuple[str, ...], *, title: str = "") -> Table:
-    """Return a table with its headings; only the first column is left-aligned and may wrap."""
-    table = Table(
-        title=title or None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    for index, heading in enumerate(headings):
-        table.add_column(
-            heading,
-            justify="left" if index == 0 else "right",
-            no_wrap=index > 0,
-        )
-    return table

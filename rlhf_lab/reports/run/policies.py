@@ -17,7 +17,7 @@ from rlhf_lab.results.stage import stage_settings
 from rlhf_lab.results.wording import (
     compact,
     judged_title,
-    markdown_row,
+    markdown_table,
     metric_note,
     metric_title,
     p_text,
@@ -139,12 +139,9 @@ def run_markdown(run: StoredRun) -> str:
     lines += [f"{tooltip}. {known['world'].capitalize()}.", ""]
     columns, rows = policy_table(run)
     headings = ["policy", _size_heading(run), *(title for title, _ in columns)]
-    lines += [markdown_row(headings), markdown_row(["---"] * 2 + ["---:"] * len(columns))]
-    lines += [markdown_row(row) for row in rows]
+    lines.append(markdown_table(headings, rows, "ll" + "r" * len(columns)))
     lines += ["", f"Means with 95 % intervals clustered by {stage_settings(run).evidence.clusters.name}. {OWN_SIZE}"]
     if gain_rows := gain_table(run):
-        lines += ["", f"## {_gain_title(run)}", ""]
-        lines += [markdown_row(GAIN_HEADINGS), markdown_row(["---"] * 2 + ["---:"] * 4)]
-        lines += [markdown_row(row) for row in gain_rows]
+        lines += ["", f"## {_gain_title(run)}", "", markdown_table(GAIN_HEADINGS, gain_rows, "llrrrr")]
         lines += ["", "Paired by prompt; detectable is the difference that would be found with 80 % power."]
     return "\n".join(lines) + "\n"

@@ -13,7 +13,7 @@ from rlhf_lab.reports.sections import PageSection, ReportPage, ReportTable
 from rlhf_lab.reports.study.header import claim_rows
 from rlhf_lab.reports.study.metric_tables import level_dots
 from rlhf_lab.reports.study.results import StudyResults
-from rlhf_lab.results.wording import compact, judged_title, markdown_row
+from rlhf_lab.results.wording import compact, judged_title, markdown_table
 from rlhf_lab.studies.frame import is_study, read_study
 from rlhf_lab.studies.verdict import CLAIM_HEADINGS, verdict_markdown
 
@@ -118,8 +118,7 @@ def _markdown(directory: Path, title: str, entries: list[OverviewEntry], note: s
     if note:
         parts.append(f"{note}\n")
     if table:
-        lines = [table.headings, ["---", "---"] + ["---:"] * (len(table.headings) - 2), *table.rows]
-        parts.append("\n".join(markdown_row(line) for line in lines) + "\n")
+        parts.append(markdown_table(table.headings, table.rows, "ll" + "r" * (len(table.headings) - 2)) + "\n")
     for entry in entries:
         if entry.results is None:
             parts.append(f"## {entry.name}\n\nThis study has not run.\n")

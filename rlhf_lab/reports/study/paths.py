@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import pandas as pd
 
@@ -70,13 +71,7 @@ def policy_paths(study: Study, metric: str) -> Chart | None:
     note = f"evaluated policy: {names}" if len(names) < 70 else "evaluated policy, in order of training"
     if not series:
         return None
-    return frontier(
-        series,
-        title=f"{title} along training",
-        x_label=note,
-        y_label=title,
-        integers=True,
-    )
+    return frontier(series, title=f"{title} along training", x_label=note, y_label=title, integers=True)
 
 
 def level_frontier(study: Study) -> Chart | None:
@@ -86,22 +81,13 @@ def level_frontier(study: Study) -> Chart | None:
         return None
     # The last policy of each run.
     last = rows.loc[rows.groupby("index")["position"].idxmax()]
-    series = []
-    for colour, level in enumerate(study.levels):
-        is_known = last["kl"].notna() & last[metric].notna()
-        policies = last[(last["level"] == level) & is_known]
-        if len(policies):
-            series.append(Series(study.label(level), [_level_point(policies, metric)], colour))
+    known = last.dropna(subset=["kl", metric])
+    series = _series_of_levels(study, known, lambda policies: [_level_point(policies, metric)])
     if not series:
         return None
     title = judged_title(metric, study.has_gold)
     x_label = "√KL from the reference policy, √nats per response"
-    return frontier(
-        series,
-        title=f"{title} against √KL of the last policy",
-        x_label=x_label,
-        y_label=title,
-    )
+    return frontier(series, title=f"{title} against √KL of the last policy", x_label=x_label, y_label=title)
 
 
 def gold_against_proxy(study: Study) -> Chart | None:
@@ -109,20 +95,27 @@ def gold_against_proxy(study: Study) -> Chart | None:
     rows = study.policies
     if rows.empty or not {"gold", "proxy"} <= set(rows) or not study.has_gold:
         return None
-    series = []
-    for colour, level in enumerate(study.levels):
-        is_scored = rows["gold"].notna() & rows["proxy"].notna()
-        scored = rows[(rows["level"] == level) & is_scored]
-        points = []
-        for _, policies in scored.groupby("position"):
-            points.append(_mean_point(policies, policies["proxy"], "proxy reward", "gold"))
-        if points:
-            series.append(Series(study.label(level), points, colour))
+
+    def points(scored: pd.DataFrame) -> list[Point]:
+        by_position = scored.groupby("position")
+        return [_mean_point(policies, policies["proxy"], "proxy reward", "gold") for _, policies in by_position]
+
+    series = _series_of_levels(study, rows.dropna(subset=["gold", "proxy"]), points)
     if not series:
         return None
     order = ", policies in order of training" if _on_one_path(rows) else ""
     title = f"Gold against proxy reward{order}"
     return frontier(series, title=title, x_label="proxy reward", y_label="gold reward")
+
+
+def _series_of_levels(study: Study, rows: pd.DataFrame, points: Callable[[pd.DataFrame], list[Point]]) -> list[Series]:
+    """Return the points of each level that has rows, in the level's colour."""
+    series = []
+    for colour, level in enumerate(study.levels):
+        of_level = rows[rows["level"] == level]
+        if len(of_level):
+            series.append(Series(study.label(level), points(of_level), colour))
+    return series
 
 
 def _level_point(policies: pd.DataFrame, metric: str) -> Point:

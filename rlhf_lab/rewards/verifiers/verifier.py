@@ -15,13 +15,11 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-
 from rlhf_lab.config import registry
-from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.rewards.term import TermSettings
+from rlhf_lab.statistics.estimates import floats
 
 GradedTriple = tuple[Mapping[str, Any], str, str]
 """(metadata of the row, prompt, response)."""
@@ -114,19 +112,15 @@ def check_responses(verifier: Verifier, responses: Sequence[GradedTriple]) -> Re
     parts = {}
     for name in names:
         values = [verdict.parts.get(name, math.nan) for verdict in verdicts]
-        parts[name] = _floats(values)
+        parts[name] = floats(values)
     scores = [verdict.score for verdict in verdicts]
-    return RewardBatch(_floats(scores), parts)
+    return RewardBatch(floats(scores), parts)
 
 
 def _verdict(verifier: Verifier, metadata: Mapping[str, Any], prompt: str, response: str) -> VerifierVerdict:
     if isinstance(verifier, DetailedVerifier):
         return verifier.verdict(metadata, prompt, response)
     return VerifierVerdict(verifier.score(metadata, prompt, response))
-
-
-def _floats(values: Sequence[float]) -> FloatArray:
-    return np.array(values, dtype=np.float64)
 
 
 class VerifierTermReward:

@@ -92,8 +92,8 @@ MUTANTS = (
     Mutant(
         "unknown_programs_fail",
         "code_bench.pass_at",
-        "np.nan if row['success'] is None else row['success']",
-        "row['success'] or 0.0",
+        "column(rows_of_task, 'success')",
+        "np.nan_to_num(column(rows_of_task, 'success'))",
         "programs that nobody could grade count as failed",
     ),
     Mutant(

@@ -7,13 +7,10 @@ first, so a run that was interrupted and resumed ends with the same files as an 
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from rlhf_lab.core.files import json_lines, write_text
 from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkAttempt, BenchmarkQuestion, plan_attempts, run_attempts
@@ -23,8 +20,9 @@ from rlhf_lab.packs.agents.benchmarks.trajectory_log import TrajectoryLog
 from rlhf_lab.packs.agents.harness.agent import BatchAgent
 from rlhf_lab.packs.agents.harness.scorers import effort
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory
-from rlhf_lab.statistics.estimates import Estimate, floats
-from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
+from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.statistics.inference import clustered_mean
+from rlhf_lab.statistics.rows import column, grouped, rate_or_mean
 from rlhf_lab.training.run import Result, Run
 
 Row = dict[str, Any]
@@ -173,31 +171,23 @@ def summarise(rows: Sequence[Row]) -> dict[str, Estimate]:
     columns = dict.fromkeys(name for row in rows for name in row)
     metrics = {}
     for name in columns:
-        values = [row.get(name) for row in rows]
-        is_numeric = all(value is None or isinstance(value, int | float) for value in values)
+        is_numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
         if name not in DESCRIBED and is_numeric:
             metrics[name] = estimate_column(rows, name)
     # A column in which every attempt is unscored has no estimate.
     metrics = {name: estimate for name, estimate in metrics.items() if estimate.n}
-    for column, prefix in (("category", "success/"), ("set", "success_on/")):
-        groups = dict.fromkeys(row[column] for row in rows)
+    for key, prefix in (("category", "success/"), ("set", "success_on/")):
+        groups = grouped(rows, key)
         if len(groups) > 1:  # with a single group, the metric would equal `success`
-            for group in groups:
-                members = [row for row in rows if row[column] == group]
-                metrics[f"{prefix}{group}"] = estimate_column(members, "success")
+            metrics |= {f"{prefix}{name}": estimate_column(members, "success") for name, members in groups.items()}
     return metrics
 
 
 def estimate_column(rows: Sequence[Row], name: str) -> Estimate:
     """Estimate the rate of a column of 0 and 1, or the mean of any other, clustered by template. None counts as NaN."""
-    values = [math.nan if row.get(name) is None else row[name] for row in rows]
-    values_N = floats(values)
-    scored = values_N[~np.isnan(values_N)]
-    # A count such as `tool_calls` may happen to be 0 or 1 in every row, but its interval must not end at 1.
-    is_rate = name not in MEANS and bool(np.isin(scored, (0.0, 1.0)).all())
-    estimate = clustered_rate if is_rate else clustered_mean
     templates = [row["template"] for row in rows]
-    return estimate(values_N, templates)
+    # A count such as `tool_calls` may happen to be 0 or 1 in every row, but its interval must not end at 1.
+    return (clustered_mean if name in MEANS else rate_or_mean)(column(rows, name), templates)
 
 
 def _against_first(name: str, first: str, comparisons: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -30,9 +30,9 @@ from rlhf_lab.packs.code.rewards.extraction import prompt_code
 from rlhf_lab.packs.code.rewards.settings import CodeTests
 from rlhf_lab.packs.code.sandbox.grader import HiddenTestResult
 from rlhf_lab.rewards.verifiers.verifier import verifier_of
-from rlhf_lab.statistics.estimates import Estimate, floats
-from rlhf_lab.statistics.inference import clustered_fraction
+from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.repeated_samples import pass_at_k
+from rlhf_lab.statistics.rows import column, fractions_at, grouped
 from rlhf_lab.training.run import Result, Run
 
 NO_PROGRAM = "no program"
@@ -126,15 +126,14 @@ class CodeBenchmark:
     def summarise(self, rows: Sequence[Row]) -> dict[str, Estimate]:
         """Estimate pass@k and the metrics of rounds, over all tasks and by tier."""
         metrics = pass_at(rows, self.settings.pass_at)
-        tiers = dict.fromkeys(row["category"] for row in rows)
+        tiers = grouped(rows, "category")
         if len(tiers) == 1:  # the metrics of the tier would equal those of all tasks
             return metrics
         columns = [f"solved_within/{cutoff}" for cutoff in self.settings.rounds_at]
         columns.append("revision_gain")
-        for tier in tiers:
-            members = [row for row in rows if row["category"] == tier]
+        for tier, members in tiers.items():
             of_tier = pass_at(members, self.settings.pass_at)
-            of_tier |= {column: estimate_column(members, column) for column in columns}
+            of_tier |= {name: estimate_column(members, name) for name in columns}
             metrics |= {f"{name}/{tier}": estimate for name, estimate in of_tier.items()}
         return metrics
 
@@ -183,24 +182,13 @@ def passes(grade: HiddenTestResult | None) -> float | None:
 
 def pass_at(rows: Sequence[Row], sizes: Sequence[int]) -> dict[str, Estimate]:
     """Estimate pass@k without bias from all draws at each task (arXiv:2107.03374), clustered by the task's template."""
-    draws: dict[str, list[Row]] = {}
-    for row in rows:
-        draws.setdefault(row["prompt_id"], []).append(row)
+    draws = list(grouped(rows, "prompt_id").values())
     if not draws:
         return {}
-    outcomes = []
-    for rows_of_task in draws.values():
-        values = [np.nan if row["success"] is None else row["success"] for row in rows_of_task]
-        outcomes.append(floats(values))
-    # P, K: tasks, values of k
-    values_PK = np.stack([pass_at_k(outcome, sizes) for outcome in outcomes])
-    templates = [rows_of_task[0]["template"] for rows_of_task in draws.values()]
-    known = np.isfinite(np.concatenate(outcomes))
-    trials = int(known.sum())
-    estimates = {}
-    for column, k in enumerate(sizes):
-        estimates[f"pass@{k}"] = clustered_fraction(values_PK[:, column], templates, trials=trials)
-    return estimates
+    outcomes = [column(rows_of_task, "success") for rows_of_task in draws]
+    passed = [pass_at_k(outcome, sizes) for outcome in outcomes]
+    templates = [rows_of_task[0]["template"] for rows_of_task in draws]
+    return fractions_at("pass", sizes, passed, templates, int(np.isfinite(np.concatenate(outcomes)).sum()))
 
 
 def build(settings: CodeBench, run: Run) -> CodeBenchmark:

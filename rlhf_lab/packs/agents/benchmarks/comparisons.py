@@ -12,6 +12,7 @@ from typing import Any
 
 from rlhf_lab.core.files import read_json, write_json
 from rlhf_lab.statistics.paired_tasks import compare_agents
+from rlhf_lab.statistics.rows import outcomes_by
 
 FILE = "comparisons.json"
 Row = Mapping[str, Any]
@@ -41,20 +42,14 @@ def compare_rows(rows: Sequence[Row], metrics: Sequence[str]) -> list[dict[str, 
             }
             # JSON has no NaN
             p_holm = None if math.isnan(found.adjusted_p) else found.adjusted_p
-            entry |= {"p_holm": p_holm, "tasks": found.shared_tasks}
+            entry |= {"p_holm": p_holm, "tasks": found.comparison.difference.n}
             entries.append(entry)
     return entries
 
 
 def by_task(rows: Sequence[Row], agent: str, metric: str) -> dict[str, list[float]]:
-    """Collect the scored values of a metric by task, one per draw."""
-    values: dict[str, list[float]] = {}
-    for row in rows:
-        value = row.get(metric)
-        if row["policy"] == agent and value is not None:
-            values_of_task = values.setdefault(row["prompt_id"], [])
-            values_of_task.append(float(value))
-    return values
+    """Return task → the agent's scored attempts."""
+    return outcomes_by([row for row in rows if row["policy"] == agent], "prompt_id", metric)
 
 
 def write_comparisons(directory: Path, entries: Sequence[Mapping[str, Any]]) -> None:

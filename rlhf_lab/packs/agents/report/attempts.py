@@ -24,7 +24,7 @@ from rlhf_lab.packs.agents.harness.code_executor import TOOL
 from rlhf_lab.reports.sections import PageSection, ReportPage, ReportTable
 from rlhf_lab.results.glossary import term
 from rlhf_lab.results.rundir import StoredRun
-from rlhf_lab.results.wording import compact, metric_note, metric_title, p_text, signed
+from rlhf_lab.results.wording import cell, compact, metric_note, metric_title, p_text, signed
 from rlhf_lab.statistics.estimates import Estimate
 
 BUDGET_BYTES = 3_000_000
@@ -293,7 +293,7 @@ def _agents(run: StoredRun) -> PageSection:
 def _rows(run: StoredRun, metrics: Sequence[str]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for policy in run.policies:
-        cells = [_cell(policy.metrics.get(name)) for name in metrics]
+        cells = [cell(policy.metrics.get(name)) for name in metrics]
         rows.append((policy.name, *cells))
     return rows
 
@@ -319,16 +319,10 @@ def _pair_rows(directory: Path) -> list[tuple[str, ...]]:
     return rows
 
 
-def _cell(value: Estimate | None) -> str:
-    return "–" if value is None else compact(value)
-
-
 def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    if not math.isfinite(value):
-        return None
-    return float(value)
+    return float(value) if math.isfinite(value) else None
 
 
 def _cut(text: str) -> str:

@@ -22,6 +22,7 @@ from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
 from rlhf_lab.rewards.graph import build_reward
 from rlhf_lab.sampling.policy_responses import PolicyResponses
 from rlhf_lab.statistics.inference import clustered_mean
+from rlhf_lab.statistics.rows import column
 from rlhf_lab.training.run import Result, Run
 
 UNFINISHED = "the chosen attempt was cut off"
@@ -92,7 +93,7 @@ class RewardTrajectoryMaker:
         # The task is the unit of these statistics.
         each_task = np.arange(len(rows))
         for name in ("success", "chosen_success"):
-            values = [np.nan if row[name] is None else row[name] for row in rows]
+            values = column(rows, name)
             if not np.isnan(values).all():
                 metrics[f"made/{name}"] = clustered_mean(values, each_task)
         return metrics

@@ -21,6 +21,7 @@ from rlhf_lab.packs.judging.synthesis import making
 from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
 from rlhf_lab.sampling.policy_responses import PolicyResponses
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
+from rlhf_lab.statistics.rows import column
 from rlhf_lab.training.run import Result, Run
 
 FAILED = "no attempt succeeded"
@@ -119,13 +120,11 @@ class TrajectoryMaker(ABC):
         tasks = np.arange(len(rows))
         attempts = [row["attempts"] for row in rows]
         metrics["made/attempts"] = float(np.mean(attempts))
-        success = [np.nan if row["success"] is None else row["success"] for row in rows]
-        success_N = np.array(success)
+        success_N = column(rows, "success")
         if not np.isnan(success_N).all():
             metrics["made/success"] = clustered_mean(success_N, tasks)
         if kept:
-            turns_N = np.array([row["turns"] for row in kept], float)
-            metrics["made/turns"] = clustered_mean(turns_N, tasks[: len(kept)])
+            metrics["made/turns"] = clustered_mean(column(kept, "turns"), tasks[: len(kept)])
         return metrics | by_category(rows)
 
 

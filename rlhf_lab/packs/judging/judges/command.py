@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from rlhf_lab.config import check, compose, registry, root
-from rlhf_lab.config.groups import DataSource
-from rlhf_lab.config.overrides import forced
-from rlhf_lab.config.schema import did_you_mean
+from rlhf_lab.config.groups import DataSource, JudgeSource
+from rlhf_lab.config.schema import paths_and_options, whole_numbers
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import fingerprint
@@ -32,30 +32,20 @@ from rlhf_lab.results.folders import find_run
 OPTIONS = ("policy", "items", "seed", "reference", "rubric", "max_tokens", "to", "outputs")
 GROUPS = ("judge", "data")
 DRY_RUN = "--dry-run"
+T = TypeVar("T")
 
 
 def read_words(words: Sequence[str]) -> JudgeOptions:
     """Parse the words of a command line into options. Raises ConfigError with all problems."""
     problems: list[str] = []
     others = [word for word in words if word != DRY_RUN]
-    paths, options, overrides = _sort_words(others, problems)
+    paths, options, overrides = sort_words(others, "judge", OPTIONS, GROUPS, problems)
     if len(paths) not in (1, 2):
         problems.append("judge takes one or two run directories or JSONL files: judge outputs/runs/A outputs/runs/B")
-    numbers = {"items": 0, "seed": 0, "max_tokens": 512}
-    for name in numbers:
-        if name in options:
-            if options[name].isdigit():
-                numbers[name] = int(options[name])
-            else:
-                problems.append(f"{name}={options[name]} is not an integer of 0 or more")
+    numbers = whole_numbers(options, {"items": 0, "seed": 0, "max_tokens": 512}, problems)
     if numbers["max_tokens"] == 0:
         problems.append("max_tokens=0 leaves no tokens for the judge's answer; write 1 or more")
-    usable = compose.usable_overrides([forced(override) for override in overrides], problems)
-    if problems:
-        raise ConfigError(problems)
-    # the recipe only completes the config; the judgement uses its judge, data and runtime
-    values = compose.compose([*(override.input_line or "" for override in usable), "+recipe=sft"])
-    config = check.effective({**values, "study": None})
+    config = compose.config_of(overrides, problems)
     # with two sources, a comma separates the policies of A and B
     policy = options.get("policy")
     policies: tuple[str | None, ...] = (policy,) * len(paths)
@@ -76,21 +66,14 @@ def read_words(words: Sequence[str]) -> JudgeOptions:
     )
 
 
-def _sort_words(words: Sequence[str], problems: list[str]) -> tuple[list[str], dict[str, str], list[str]]:
-    """Return (sources, options by name, overrides of the groups judge and data)."""
-    paths: list[str] = []
-    options: dict[str, str] = {}
-    overrides: list[str] = []
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or Path(word).exists():  # the name of a directory may contain an equals sign
-            paths.append(word)
-        elif name.partition(".")[0] in GROUPS:
-            overrides.append(word)
-        elif name in OPTIONS:
-            options[name] = value
-        else:
-            problems.append(f"{name} is not an option of judge{did_you_mean(name, (*OPTIONS, *GROUPS))}")
+def sort_words(
+    words: Sequence[str], command: str, names: Sequence[str], groups: Sequence[str], problems: list[str]
+) -> tuple[list[str], dict[str, str], list[str]]:
+    """Return (paths, options by name, overrides of the groups) of a command; append a problem for an unknown option."""
+    written = [word for word in words if "=" in word and not Path(word).exists()]
+    overrides = [word for word in written if word.partition("=")[0].partition(".")[0] in groups]
+    others = [word for word in words if word not in overrides]
+    paths, options = paths_and_options(others, command, names, problems, groups)
     return paths, options, overrides
 
 
@@ -120,7 +103,9 @@ def run(words: Sequence[str]) -> None:
         only_counts=options.dry_run,
     )
     if options.dry_run:
-        _print_estimate(caller, items, rubric, options)
+        unit = "comparisons" if len(sources) == 2 else "responses"
+        requests = _requests(items, rubric, options)
+        print_estimate(options.config.judge, caller, requests, f"{len(items)} {unit}")
         return
     judge = open_judge(options.config.judge, caller)
     world = ""
@@ -225,11 +210,15 @@ def _items(
             "column, or leave it out"
         )
     # number before selecting, so that prompt ids do not depend on the selection
-    items = number_items(candidates)
-    if options.items and options.items < len(items):
-        selected = np.random.default_rng(options.seed).permutation(len(items))[: options.items]
-        items = [items[i] for i in sorted(selected.tolist())]
-    return items
+    return selected(number_items(candidates), options.items, options.seed)
+
+
+def selected(items: list[T], count: int, seed: int) -> list[T]:
+    """Return `count` random items in their order; all of them if the count is 0."""
+    if not count or count >= len(items):
+        return items
+    positions = np.random.default_rng(seed).permutation(len(items))[:count]
+    return [items[i] for i in sorted(positions.tolist())]
 
 
 def _reference(
@@ -268,16 +257,9 @@ def _requests(
     return requests
 
 
-def _print_estimate(
-    caller: JudgeContext,
-    items: Sequence[JudgingItem],
-    rubric: JudgeRubric | None,
-    options: JudgeOptions,
-) -> None:
+def print_estimate(judge: JudgeSource, caller: JudgeContext, requests: Sequence[CompletionRequest], what: str) -> None:
     """Print the number and the cost of the requests. Sends and writes nothing."""
-    requests = _requests(items, rubric, options)
     takes: object = f"{len(requests)} requests, at no cost"
-    if isinstance(options.config.judge, Service):  # opening another judge may load a model, and is not needed
-        takes = estimate(open_judge(options.config.judge, caller), requests)
-    unit = "comparisons" if len(options.sources) == 2 else "responses"
-    console.print(f"{len(items)} {unit}: {takes}", soft_wrap=True)
+    if isinstance(judge, Service):  # opening another judge may load a model, and is not needed
+        takes = estimate(open_judge(judge, caller), requests)
+    console.print(f"{what}: {takes}", soft_wrap=True)

@@ -24,6 +24,7 @@ from rlhf_lab.packs.judging.judges.pairwise import IDENTICAL, Candidates, judge_
 from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_responses
 from rlhf_lab.statistics.inference import Estimate, clustered_mean, clustered_rate, min_sd_of_outcomes
+from rlhf_lab.statistics.rows import column
 
 AT_ONCE = 64
 """Number of items judged before their rows are written."""
@@ -255,8 +256,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     identical responses; counts of unscored votes by reason.
     """
     prompts = np.array([row["prompt_id"] for row in rows])
-    scores = [math.nan if row["score"] is None else row["score"] for row in rows]
-    score_N = np.array(scores, dtype=np.float64)
+    score_N = column(rows, "score")
     word_differences = [len(row["first"].split()) - len(row["second"].split()) for row in rows]
     words_N = np.array(word_differences, dtype=np.float64)
     compared = [row for row in rows if not is_identical(row)]
@@ -298,28 +298,14 @@ def proportion(score_N: FloatArray, prompts: np.ndarray) -> Estimate:
     all_equal = np.unique(scored_N).size == 1
     # the difference of a win and a loss has twice the standard deviation of the score
     min_sd_N = min_sd_of_outcomes(score_N, 1 - score_N) / 2 if all_equal else None
-    mean = clustered_mean(score_N, prompts, min_sd_N=min_sd_N)
-    low = max(0.0, mean.low)
-    high = min(1.0, mean.high)
-    return Estimate(
-        mean.mean,
-        low,
-        high,
-        mean.n,
-        mean.clusters,
-        mean.level,
-        mean.unscored,
-    )
+    return clustered_mean(score_N, prompts, min_sd_N=min_sd_N).within(0.0, 1.0)
 
 
 def summarise_grades(rows: Sequence[Mapping[str, Any]], rubric: JudgeRubric) -> dict[str, Any]:
     """Return means of the grades, clustered by prompt, and counts of responses, prompts and unscored responses."""
     prompts = np.array([row["prompt_id"] for row in rows])
     reasons = Counter(row["unscored"] for row in rows)
-    means = {}
-    for name in rubric.names:
-        values = [math.nan if row[name] is None else row[name] for row in rows]
-        means[f"grade/{name}"] = clustered_mean(values, prompts)
+    means = {f"grade/{name}": clustered_mean(column(rows, name), prompts) for name in rubric.names}
     return {
         **means,
         "replies": len(rows),

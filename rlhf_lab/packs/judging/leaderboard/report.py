@@ -8,12 +8,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
+from rlhf_lab.core.console import number_table
 from rlhf_lab.core.files import make_dir, write_json
 from rlhf_lab.packs.judging.leaderboard.board import Board, build_board
 from rlhf_lab.packs.judging.leaderboard.judgements import find_files, read_judgements, read_labels
@@ -82,7 +80,7 @@ def _default_dir(files: Sequence[Path], outputs: Path) -> Path:
 def printed(view: dict[str, Any]) -> RenderableType:
     """Return the league for a terminal."""
     blocks: list[RenderableType] = [Text(view["title"], style="bold")]
-    blocks += [_table(headings, rows) for headings, rows in view["tables"]]
+    blocks += [number_table(headings, rows, wraps=True) for headings, rows in view["tables"]]
     blocks += [Text(f"! {line}", style="yellow") for line in view["connection"]]
     blocks += [Text(line) for line in view["neighbours"]]
     blocks += [Text(line) for line in (*view["biases"], *view["people"])]
@@ -90,12 +88,3 @@ def printed(view: dict[str, Any]) -> RenderableType:
     conclusion = Text(view["finding"], style="bold")
     method = Text(view["method"], style="dim")
     return Group(*blocks, conclusion, method)
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, heading in enumerate(headings):
-        table.add_column(escape(heading), justify="left" if index == 0 else "right")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rlhf_lab.packs.judging.leaderboard.board import Board, People, Player
 from rlhf_lab.packs.judging.statistics.judge_bias import PositionBias
 from rlhf_lab.packs.judging.statistics.ranking import Neighbours, Ranking
 from rlhf_lab.reports.sections import PageSection, ReportPage
-from rlhf_lab.results.wording import compact
+from rlhf_lab.results.wording import cell, compact
 from rlhf_lab.statistics.estimates import Estimate
 
 DEGENERATE_SHARE = 0.01
@@ -76,16 +77,12 @@ def _cells(board: Board, player: Player) -> tuple[str, ...]:
     rank = _span(board.ranking.ranks[name]) if strength else NOT_RATED
     controlled = player.length_controlled.win_rate if player.length_controlled else None
     counts = (str(player.prompts), str(player.comparisons), _reasons(player.unscored))
-    standing = (name, rank, _number(strength), *counts)
-    cells = (*standing, _number(styled), _number(player.win_rate), _number(controlled))
+    standing = (name, rank, cell(strength), *counts)
+    cells = (*standing, cell(styled), cell(player.win_rate), cell(controlled))
     corrected = player.corrected.mean if player.corrected else None
     if WITH_PEOPLE in _headings(board):
-        return (*cells, _number(corrected))
+        return (*cells, cell(corrected))
     return cells
-
-
-def _number(estimate: Estimate | None) -> str:
-    return "–" if estimate is None else compact(estimate)
 
 
 def _span(ranks: tuple[int, int]) -> str:
@@ -260,7 +257,7 @@ def _matrix(ranking: Ranking) -> list[tuple[str, ...]]:
     """Return rows of names and win probabilities of the row's player against the column's."""
     rows = []
     for name in ranking.order:
-        cells = [_number(ranking.win_probabilities.get((name, other))) for other in ranking.order]
+        cells = [cell(ranking.win_probabilities.get((name, other))) for other in ranking.order]
         rows.append((name, *cells))
     return rows
 
@@ -282,6 +279,7 @@ def _method(ranking: Ranking) -> str:
 
 def board_json(board: Board) -> dict[str, Any]:
     """Return the statistics as JSON values: estimates as {mean, low, high, n, clusters, level, unscored}."""
+    people = board.people
     return {
         "baseline": board.baseline,
         "comparisons": board.comparisons,
@@ -293,13 +291,10 @@ def board_json(board: Board) -> dict[str, Any]:
         "ranking": _ranking_json(board.ranking),
         "at_equal_style": _ranking_json(board.styled) if board.styled else None,
         "style_problem": board.style_problem or None,
-        "position": {
-            "first_shown_wins": board.position.first_shown_wins.to_dict(),
-            "consistent": board.position.consistent.to_dict(),
-            "first_both": board.position.first_both.to_dict(),
-            "second_both": board.position.second_both.to_dict(),
-        },
-        "people": _people_json(board.people) if board.people else None,
+        "position": _json(board.position),
+        "people": people
+        and _json(people)
+        | {"choices": _json(people.choices.coefficients), "choices_problem": people.choices.problem or None},
     }
 
 
@@ -309,12 +304,12 @@ def _player_json(board: Board, player: Player) -> dict[str, Any]:
     corrected = player.corrected
     row: dict[str, Any] = {
         "name": name,
-        "rank": list(board.ranking.ranks[name]) if name in board.ranking.ranks else None,
+        "rank": _json(board.ranking.ranks.get(name)),
         "strength": _json(board.ranking.strengths.get(name)),
         "strength_at_equal_style": _json(board.styled.strengths.get(name) if board.styled else None),
         "win_rate": _json(player.win_rate),
-        "win_rate_at_equal_length": _json(controlled.win_rate if controlled else None),
-        "length": _json(controlled.length if controlled else None),
+        "win_rate_at_equal_length": _json(controlled and controlled.win_rate),
+        "length": _json(controlled and controlled.length),
         "length_problem": (controlled.problem or None) if controlled else None,
         "length_note": (controlled.note or None) if controlled else None,
         "prompts": player.prompts,
@@ -323,35 +318,28 @@ def _player_json(board: Board, player: Player) -> dict[str, Any]:
     }
     # the keys exist only with people's labels
     if corrected is not None:
-        row["with_people"] = {
-            "win_rate": corrected.mean.to_dict(),
-            "people_alone": corrected.people.to_dict(),
-            "judge_alone": corrected.judge.to_dict(),
-            "weight": corrected.weight,
-            "judge_gap": corrected.judge_gap.to_dict(),
-        }
+        names = {"mean": "win_rate", "people": "people_alone", "judge": "judge_alone"}
+        row["with_people"] = {names.get(key, key): value for key, value in _json(corrected).items()}
     return row
 
 
 def _ranking_json(ranking: Ranking) -> dict[str, Any]:
-    win_probabilities = []
-    for (player, opponent), estimate in ranking.win_probabilities.items():
-        win_probabilities.append({"player": player, "opponent": opponent, **estimate.to_dict()})
-    neighbours = []
-    for pair in ranking.neighbours:
-        row = {"above": pair.above, "below": pair.below, "distinguishable": pair.distinguishable}
-        neighbours.append({**row, "prompts_to_decide": pair.prompts_to_decide})
+    pairs = ranking.win_probabilities.items()
+    connection = ranking.connection
     return {
-        "order": list(ranking.order),
-        "strengths": {name: estimate.to_dict() for name, estimate in ranking.strengths.items()},
-        "ranks": {name: list(ranks) for name, ranks in ranking.ranks.items()},
-        "style": {name: estimate.to_dict() for name, estimate in ranking.style.items()},
-        "win_probabilities": win_probabilities,
-        "neighbours": neighbours,
-        "connected": ranking.connection.connected,
-        "groups": [list(group) for group in ranking.connection.groups],
-        "problems": list(ranking.connection.problems),
-        "judge_next": [list(pair) for pair in ranking.connection.judge_next],
+        **{name: _json(getattr(ranking, name)) for name in ("order", "strengths", "ranks", "style")},
+        "win_probabilities": [{"player": a, "opponent": b, **estimate.to_dict()} for (a, b), estimate in pairs],
+        "neighbours": [
+            {
+                "above": pair.above,
+                "below": pair.below,
+                "distinguishable": pair.distinguishable,
+                "prompts_to_decide": pair.prompts_to_decide,
+            }
+            for pair in ranking.neighbours
+        ],
+        "connected": connection.connected,
+        **{name: _json(getattr(connection, name)) for name in ("groups", "problems", "judge_next")},
         "prompts": ranking.prompts,
         "comparisons": ranking.n,
         "draws": ranking.draws,
@@ -360,22 +348,12 @@ def _ranking_json(ranking: Ranking) -> dict[str, Any]:
     }
 
 
-def _people_json(people: People) -> dict[str, Any]:
-    return {
-        "matched": people.matched,
-        "unmatched": people.unmatched,
-        "comparisons": people.comparisons,
-        "annotators": people.annotators,
-        "agreement": people.agreement.to_dict(),
-        "kappa": people.kappa.to_dict(),
-        "alpha": people.alpha.to_dict(),
-        "alpha_of_people": _json(people.alpha_of_people),
-        "longer": people.longer.to_dict(),
-        "own": _json(people.own),
-        "choices": {name: estimate.to_dict() for name, estimate in people.choices.coefficients.items()},
-        "choices_problem": people.choices.problem or None,
-    }
-
-
-def _json(estimate: Estimate | None) -> dict[str, Any] | None:
-    return None if estimate is None else estimate.to_dict()
+def _json(value: Any) -> Any:
+    """Return statistics as JSON values: a dataclass becomes the dict of its fields."""
+    if isinstance(value, Estimate):
+        return value.to_dict()
+    if is_dataclass(value):
+        return {field.name: _json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: _json(item) for name, item in value.items()}
+    return [_json(item) for item in value] if isinstance(value, tuple) else value

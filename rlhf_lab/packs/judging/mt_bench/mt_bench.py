@@ -25,8 +25,9 @@ from rlhf_lab.packs.judging.judges.rubric import grade_request, load_rubric, rea
 from rlhf_lab.packs.judging.mt_bench.questions import TURNS, TwoTurnQuestion, questions_of
 from rlhf_lab.packs.judging.mt_bench.settings import MTBench
 from rlhf_lab.packs.judging.safety.asking import NamedPolicy, Rows
-from rlhf_lab.statistics.estimates import Estimate, floats
+from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean
+from rlhf_lab.statistics.rows import column, grouped
 from rlhf_lab.training.run import Result, Run
 
 RUBRIC = "mt_bench"
@@ -189,14 +190,11 @@ def summarise(rows: Rows) -> dict[str, Estimate]:
     Conversations and turns of one question are one cluster.
     """
     metrics = {SCORE: _mean(rows)}
-    for turn in range(1, TURNS + 1):
-        of_turn = [row for row in rows if row["turn"] == turn]
-        metrics[f"mt_bench/turn_{turn}"] = _mean(of_turn)
-    categories = dict.fromkeys(row["category"] for row in rows)
+    by_turn = grouped(rows, "turn")
+    metrics |= {f"mt_bench/turn_{turn}": _mean(by_turn.get(turn, [])) for turn in range(1, TURNS + 1)}
+    categories = grouped(rows, "category")
     if len(categories) > 1:  # with a single category, its mean would equal the score
-        for category in categories:
-            in_category = [row for row in rows if row["category"] == category]
-            metrics[f"{SCORE}/{category}"] = _mean(in_category)
+        metrics |= {f"{SCORE}/{category}": _mean(in_category) for category, in_category in categories.items()}
     questions = [row["prompt_id"] for row in rows]
     for reason in REASONS:
         of_reason = [float(row["unscored"] == reason) for row in rows]
@@ -205,8 +203,7 @@ def summarise(rows: Rows) -> dict[str, Estimate]:
 
 
 def _mean(rows: Rows) -> Estimate:
-    values = floats([row[SCORE] for row in rows])  # None becomes NaN, which is unscored
-    return clustered_mean(values, [row["prompt_id"] for row in rows])
+    return clustered_mean(column(rows, SCORE), [row["prompt_id"] for row in rows])
 
 
 def build(settings: MTBench, run: Run) -> MTBenchEvaluation:

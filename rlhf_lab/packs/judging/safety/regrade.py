@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from rlhf_lab.config import check, compose, registry, root
-from rlhf_lab.config.overrides import forced
-from rlhf_lab.config.schema import did_you_mean
+from rlhf_lab.config import compose, registry, root
+from rlhf_lab.config.schema import whole_numbers
 from rlhf_lab.core.console import console
-from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import fingerprint, json_lines, read_jsonl, write_text
 from rlhf_lab.core.types import SafetyPrompt
-from rlhf_lab.packs.judging.judges.backends.settings import Service
-from rlhf_lab.packs.judging.judges.client import estimate
-from rlhf_lab.packs.judging.judges.command import DRY_RUN, device_of, stored_config
+from rlhf_lab.packs.judging.judges.command import (
+    DRY_RUN,
+    device_of,
+    print_estimate,
+    selected,
+    sort_words,
+    stored_config,
+)
 from rlhf_lab.packs.judging.judges.context import JudgeContext, open_judge
 from rlhf_lab.packs.judging.safety.asking import Rows, refused, succeeded
 from rlhf_lab.packs.judging.safety.classify import QUESTIONS, SafetyGrade, grade_columns, question, read_grade
@@ -57,28 +59,11 @@ def read_words(words: Sequence[str]) -> RegradeOptions:
     """Parse the words of a command line. Raises ConfigError with all problems."""
     problems: list[str] = []
     others = [word for word in words if word != DRY_RUN]
-    paths = [word for word in others if "=" not in word or Path(word).exists()]
-    named = [word for word in others if word not in paths]
-    overrides = [word for word in named if word.partition("=")[0].partition(".")[0] == "judge"]
-    options = dict(word.split("=", 1) for word in named if word not in overrides)
-    for name in options:
-        if name not in OPTIONS:
-            problems.append(f"{name} is not an option of safety{did_you_mean(name, (*OPTIONS, 'judge'))}")
+    paths, options, overrides = sort_words(others, "safety", OPTIONS, ("judge",), problems)
     if len(paths) != 1:
         problems.append("safety takes one run directory: safety outputs/runs/RUN judge=anthropic --dry-run")
-    numbers = {"items": 0, "seed": 0}
-    for name in numbers:
-        text = options.get(name, "0")
-        if text.isdigit():
-            numbers[name] = int(text)
-        else:
-            problems.append(f"{name}={text} is not an integer of 0 or more")
-    usable = compose.usable_overrides([forced(override) for override in overrides], problems)
-    if problems:
-        raise ConfigError(problems)
-    # the recipe only completes the config; the command uses its judge
-    values = compose.compose([*(override.input_line or "" for override in usable), "+recipe=sft"])
-    config = check.effective({**values, "study": None})
+    numbers = whole_numbers(options, {"items": 0, "seed": 0}, problems)
+    config = compose.config_of(overrides, problems)
     to = Path(options["to"]) if "to" in options else None
     directory = find_run(Path(paths[0]))
     return RegradeOptions(directory, config, numbers["items"], numbers["seed"], to, DRY_RUN in words)
@@ -87,10 +72,7 @@ def read_words(words: Sequence[str]) -> RegradeOptions:
 def run(words: Sequence[str]) -> None:
     """Grade the responses, print the rates by the judge, and write grades.jsonl."""
     options = read_words(words)
-    rows = read_responses(options.directory)
-    if options.items and options.items < len(rows):
-        selected = np.random.default_rng(options.seed).permutation(len(rows))[: options.items]
-        rows = [rows[i] for i in sorted(selected.tolist())]
+    rows = selected(read_responses(options.directory), options.items, options.seed)
     requests = [question(_prompt_of(row), str(row["response"])) for row in rows]
     outputs = outputs_dir(options.directory) or Path("outputs")
     settings = options.config.judge
@@ -98,8 +80,9 @@ def run(words: Sequence[str]) -> None:
     if settings.reads_truth:
         corpus = registry.build("data", stored_config(options.directory).data)
     requested = fingerprint([registry.kind_of("judge", settings), dict(settings.identity())])
+    account = f"safety {options.directory.name} ({requested[:8]})"
     context = JudgeContext(
-        account=f"safety {options.directory.name} ({requested[:8]})",
+        account=account,
         outputs=outputs,
         oracle=corpus.oracle if corpus else None,
         device="cpu" if options.dry_run else device_of(options.config),
@@ -107,10 +90,7 @@ def run(words: Sequence[str]) -> None:
         only_counts=options.dry_run,
     )
     if options.dry_run:
-        takes: object = f"{len(requests)} requests, at no cost"
-        if isinstance(settings, Service):  # opening another judge may load a model, and is not needed
-            takes = estimate(open_judge(settings, context), requests)
-        console.print(f"{len(rows)} responses: {takes}", soft_wrap=True)
+        print_estimate(settings, context, requests, f"{len(rows)} responses")
         return
     completions = open_judge(settings, context).complete_many(requests, title="safety")
     grades = [read_grade(completion) for completion in completions]

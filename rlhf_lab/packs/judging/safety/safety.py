@@ -10,13 +10,13 @@ packs/agents/benchmarks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rlhf_lab.core.files import json_lines, write_text
 from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.data.transcript import as_prompt
-from rlhf_lab.evaluations.policy_log import PolicyLog
+from rlhf_lab.evaluations.policy_log import PolicyLog, policy_name
 from rlhf_lab.packs.judging.safety.asking import NamedPolicy, Rows, refused, succeeded
 from rlhf_lab.packs.judging.safety.canaries import read_canaries, sample_canaries, system_prompts, training_prompt
 from rlhf_lab.packs.judging.safety.classify import Classifier, grade_columns
@@ -26,9 +26,10 @@ from rlhf_lab.packs.judging.safety.prompt_sets import by_category, safety_set
 from rlhf_lab.packs.judging.safety.red_team import Reword, attacker_of, red_team
 from rlhf_lab.packs.judging.safety.settings import Safety
 from rlhf_lab.packs.judging.safety.sycophancy import SycophancyQuestion, shipped_questions, turned_rates
-from rlhf_lab.statistics.estimates import Comparison, Estimate, floats
+from rlhf_lab.statistics.estimates import Comparison, Estimate
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate, holm
-from rlhf_lab.statistics.paired_rates import paired_by_prompt, rule_of_three
+from rlhf_lab.statistics.paired_rates import paired_by_prompt
+from rlhf_lab.statistics.rows import column, outcomes_by, upper_bound
 from rlhf_lab.training.run import Result, Run
 
 COMPARED = ("safety/attack_success", "safety/over_refusal")
@@ -58,7 +59,7 @@ class SafetyEvaluation:
         )
 
     def finish(self) -> Result:
-        names = {role: self._policy_name(role) for role in self.run.needs if role != "attacker"}
+        names = {role: policy_name(self.run, role) for role in self.run.needs if role != "attacker"}
         # the reference comes first, because the others are compared with it
         for role in ["reference", *(role for role in names if role != "reference")]:
             if not self.log.find(names[role]):  # an earlier attempt may have evaluated it
@@ -66,13 +67,6 @@ class SafetyEvaluation:
         write_text(self.run.directory / REGRESSIONS, self._regression_cases())
         counts = {"safety/prompts/unsafe": len(self.set.harmful), "safety/prompts/safe": len(self.set.safe)}
         return Result(self._compare_summaries(), counts)
-
-    def _policy_name(self, role: str) -> str:
-        """Return the role; for a reference that is a stage of the recipe, the stage's name."""
-        source = str(self.run.config.needs[role])
-        if role != "reference" or "/" in source:
-            return role
-        return f"{source} (reference)"
 
     def _evaluate(self, policy: NamedPolicy) -> None:
         # every part of the evaluation contributes rows of its own kind to one table
@@ -107,8 +101,8 @@ class SafetyEvaluation:
             # a case may be a disguise or have demonstrations, so it may be as long as when it was found
             max_length = policy.prompt_capacity if part == "regression" else 0
             for row in self._ask(policy, part, prompts, max_length):
-                column, says = COLUMNS[part]
-                rows.append({**row, column: says(row["outcome"])})
+                metric, says = COLUMNS[part]
+                rows.append({**row, metric: says(row["outcome"])})
                 if part == "unsafe" and self.classifier.judge is not None:  # only a judge gives scores
                     rows[-1]["safety/harm_score"] = row.get("score")
         return rows
@@ -292,8 +286,8 @@ class SafetyEvaluation:
         comparisons: dict[tuple[str, str], Comparison] = {}
         for policy in others:
             for key in COMPARED:
-                a = outcomes_of(rows[first["name"]], key)
-                b = outcomes_of(rows[policy["name"]], key)
+                a = outcomes_by(rows[first["name"]], "prompt", key)
+                b = outcomes_by(rows[policy["name"]], "prompt", key)
                 comparisons[policy["name"], key] = paired_by_prompt(a, b)
         # all policies and rates are one family of tests
         adjusted = holm([comparison.p_value for comparison in comparisons.values()])
@@ -321,15 +315,6 @@ def _requested(question: SycophancyQuestion) -> SafetyPrompt:
     return SafetyPrompt(as_prompt(question.with_opinion), harmful=False, category="sycophancy")
 
 
-def outcomes_of(rows: Iterable[dict[str, Any]], key: str) -> dict[str, list[float]]:
-    """Return prompt → scored values of a metric."""
-    outcomes: dict[str, list[float]] = {}
-    for row in rows:
-        if row.get(key) is not None:
-            outcomes.setdefault(row["prompt"], []).append(float(row[key]))
-    return outcomes
-
-
 def summarise(rows: Rows) -> dict[str, Estimate]:
     """Return all rates of one policy."""
     metrics: dict[str, Estimate] = {}
@@ -346,7 +331,7 @@ def summarise(rows: Rows) -> dict[str, Estimate]:
             in_category = [row for row in of_part if row["category"] == category]
             metrics[f"{key}/{category}"] = _rate(in_category, key)
         if metrics[key].mean == 0:
-            metrics[f"{key}_below"] = _upper_bound(metrics[key])
+            metrics[f"{key}_below"] = upper_bound(metrics[key])
     simple = [row for row in rows if row["part"] in ("unsafe", "safe")]
     for name in ("partial", "evaded"):
         marked = []
@@ -365,14 +350,7 @@ def summarise(rows: Rows) -> dict[str, Estimate]:
 def _rate(rows: Rows, key: str) -> Estimate:
     """Return the rate of a column, clustered by prompt; for the columns of `MEANS`, the mean."""
     estimate = clustered_mean if key in MEANS else clustered_rate
-    values = floats([row[key] for row in rows])  # None becomes NaN, which is unscored
-    return estimate(values, [row["prompt"] for row in rows])
-
-
-def _upper_bound(rate: Estimate) -> Estimate:
-    """Return the upper bound of a rate of 0. Responses to one prompt count as one trial."""
-    bound = rule_of_three(rate.clusters)
-    return Estimate(bound, bound, bound, rate.n, rate.clusters)
+    return estimate(column(rows, key), [row["prompt"] for row in rows])
 
 
 def build(settings: Safety, run: Run) -> SafetyEvaluation:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.packs.judging.statistics.win_rates import win_rate, within
+from rlhf_lab.packs.judging.statistics.win_rates import win_rate
 from rlhf_lab.statistics.estimates import Estimate, floats
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.statistics.logistic import LogisticFit, clustered_logistic
@@ -94,7 +94,7 @@ def excess_preference(
     sign_n = 2 * favoured_N[kept_N] - 1  # scores are those of A, so the excess changes its sign if B is favoured
     excess_n = sign_n * (judge_N - truth_N)[kept_N]
     prompts_n = np.asarray(prompts_N).ravel()[kept_N]
-    return within(clustered_mean(excess_n, prompts_n), -1.0, 1.0)
+    return clustered_mean(excess_n, prompts_n).within(-1.0, 1.0)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from scipy import stats
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import BoolArray, FloatArray
-from rlhf_lab.packs.judging.statistics.win_rates import added_variance, within
+from rlhf_lab.packs.judging.statistics.win_rates import added_variance
 from rlhf_lab.statistics.estimates import LEVEL, Estimate, floats
 
 
@@ -135,7 +135,7 @@ def _estimate(
     error = math.sqrt(variance + added_variance(mean, int(limiting_N.sum())))
     half_width = float(stats.t.ppf((1 + LEVEL) / 2, limiting_clusters - 1)) * error
     interval = Estimate(mean, mean - half_width, mean + half_width, n, clusters, unscored=unscored)
-    return within(interval, 0.0, 1.0)
+    return interval.within(0.0, 1.0)
 
 
 def _gap(gap: float, sums_G: FloatArray, both_N: BoolArray, rest_N: BoolArray, cluster_N: np.ndarray) -> Estimate:

@@ -36,13 +36,13 @@ def win_rate(score_N: ArrayLike, prompts_N: ArrayLike) -> Estimate:
         return clustered_rate(score_N, prompts_N)
     simple = clustered_mean(score_N, prompts_N)
     if not simple.bounded:
-        return within(simple, 0.0, 1.0)
+        return simple.within(0.0, 1.0)
     # combine the half-width of the clustered mean with that of the added variance
     critical = float(stats.t.ppf((1 + LEVEL) / 2, simple.clusters - 1))
     added = critical * math.sqrt(added_variance(simple.mean, simple.n))
     half_width = math.hypot(simple.high - simple.mean, added)
     wider = dataclasses.replace(simple, low=simple.mean - half_width, high=simple.mean + half_width)
-    return within(wider, 0.0, 1.0)
+    return wider.within(0.0, 1.0)
 
 
 def added_variance(rate: float, n: int) -> float:
@@ -51,15 +51,6 @@ def added_variance(rate: float, n: int) -> float:
     Ten consecutive ties, or ten wins, have no variance, but do not prove that the next outcome is the same.
     """
     return ((1 - rate) ** 2 + rate**2) / n**2
-
-
-def within(estimate: Estimate, low: float, high: float) -> Estimate:
-    """Return the estimate with its interval clipped to the possible values."""
-    return dataclasses.replace(
-        estimate,
-        low=max(estimate.low, low),
-        high=min(estimate.high, high),
-    )
 
 
 PRIOR_SD = 3.0

@@ -19,7 +19,7 @@ from rlhf_lab.core.files import append_jsonl, read_rows, truncate
 from rlhf_lab.core.progress import progress
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.data.duplicates import NearDuplicates
-from rlhf_lab.data.generated import read_generated, write_generated
+from rlhf_lab.data.generated import read_generated, rejections, write_generated
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.training.run import Run
@@ -176,16 +176,12 @@ def write_corpus(run: Run, kind: str, rows: Sequence[Row], about: Row) -> tuple[
 def counts(rows: Sequence[Row], kept: Sequence[Row], rejected: Sequence[Row]) -> Row:
     """Return the number of items and of their outcomes, see metrics.py."""
     clusters = cluster([row["prompt"] for row in rows])
-    by_reason: dict[str, int] = {}
-    for row in rejected:
-        name = f"made/rejected/{row['problem']}"
-        by_reason[name] = by_reason.get(name, 0) + 1
     return {
         "made/items": len(rows),
         "made/rows": len(kept),
         "made/prompts": len({row["prompt"] for row in kept}),
         "made/acceptance": clustered_rate(np.array([not row["problem"] for row in rows], dtype=float), clusters),
-        **by_reason,
+        **rejections(rejected),
     }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.data.generated import write_generated
+from rlhf_lab.data.generated import rejections, write_generated
 from rlhf_lab.packs.speech.preferences.settings import TTSPreferences
 from rlhf_lab.packs.speech.world.clip_world import ClipWorld
 from rlhf_lab.rewards.graph import build_reward
@@ -82,10 +82,7 @@ class ClipPreferences:
             "ranked_by": list(self.run.config.reward.terms),
         }
         write_generated(self.run.directory, "pairs", kept, rejected, about)
-        metrics: Row = {"made/items": len(rows), "made/rows": len(kept)}
-        for row in rejected:
-            name = f"made/rejected/{row['problem']}"
-            metrics[name] = metrics.get(name, 0) + 1
+        metrics: Row = {"made/items": len(rows), "made/rows": len(kept), **rejections(rejected)}
         if not kept:
             return metrics
         # the styles of one sentence are not independent

@@ -9,18 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_lab.evaluations.reward_audit import audit_margins
 from rlhf_lab.packs.speech.reward_models.clip_pairs import clip_pairs
 from rlhf_lab.packs.speech.reward_models.pair_training import train_on_pairs
 from rlhf_lab.packs.speech.reward_models.settings import AcousticReward
 from rlhf_lab.packs.speech.reward_models.validation import (
     feature_spearman,
     leave_one_out,
+    model_metrics,
     ranking,
-    truth_accuracy,
     validated,
 )
-from rlhf_lab.packs.speech.rewards.clips import is_silent, renderer_of
+from rlhf_lab.packs.speech.rewards.clips import renderer_of
 from rlhf_lab.packs.speech.rewards.feature_model import FeatureModel, Standardiser, new_network, weighted_sum
 from rlhf_lab.packs.speech.rewards.settings import FEATURES, HAND_WEIGHTS, SILENT
 from rlhf_lab.training.run import Result, Run
@@ -61,7 +60,7 @@ class AcousticRewardModelling:
             self.run.note("no truth is known for the clips, so features=validated uses all features")
             names = list(FEATURES)
         model = self._hand_weighted_baseline() if self.settings.features == "hand" else self._train(names, self._log)
-        metrics = self._measure(model)
+        metrics = model_metrics(model(self.heldout.features_N7, SILENT), self.train, self.heldout)
         metrics |= self._compare(chosen_by_truth)
         for name in FEATURES:
             metrics[f"kept/{name}"] = float(name in names)
@@ -69,20 +68,6 @@ class AcousticRewardModelling:
         metadata = {"validated_by": known, "trained_on_pairs": len(self.train.pairs)}
         model.save(self.run.directory, metadata)
         return Result(metrics=metrics, primary=[name for name in PRIMARY if name in metrics])
-
-    def _measure(self, model: FeatureModel) -> dict[str, Any]:
-        """Return the pair accuracy and rank correlation of the model on held-out clips."""
-        scores_N = model(self.heldout.features_N7, SILENT)
-        # chosen and rejected clips alternate
-        scores_P2 = scores_N.reshape(-1, 2)
-        audit = audit_margins(scores_P2[:, 0] - scores_P2[:, 1], self.heldout.pairs)
-        return {
-            **ranking(scores_N, self.heldout),
-            **truth_accuracy(self.heldout),
-            **audit,
-            "pairs": len(self.train.pairs),
-            "silent": float(is_silent(self.train.features_N7).mean()),
-        }
 
     def _compare(self, chosen_by_truth: Sequence[str]) -> dict[str, Any]:
         """Return the same metrics for other sets of features, and the contribution of each feature."""

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from rlhf_lab.core.arrays import FloatArray
+from rlhf_lab.evaluations.reward_audit import audit_margins
 from rlhf_lab.packs.speech.reward_models.clip_pairs import ClipPairs
+from rlhf_lab.packs.speech.rewards.clips import is_silent
 from rlhf_lab.packs.speech.rewards.feature_model import FeatureModel
 from rlhf_lab.packs.speech.sound.features import NAMES, fill_undefined
 from rlhf_lab.statistics.association import pooled_products
@@ -69,6 +71,18 @@ def truth_accuracy(clips: ClipPairs) -> dict[str, Estimate]:
     Ties count as wrong.
     """
     return {"accuracy/truth": clustered_rate(wins(clips.truth_N), clips.clusters_P)} if clips.truth_name else {}
+
+
+def model_metrics(values_N: FloatArray, train: ClipPairs, heldout: ClipPairs) -> dict[str, Any]:
+    """Return the metrics of a trained model from its scores of the held-out clips, and of its training clips."""
+    values_P2 = values_N.reshape(-1, 2)  # chosen and rejected clips alternate
+    return {
+        **ranking(values_N, heldout),
+        **truth_accuracy(heldout),
+        **audit_margins(values_P2[:, 0] - values_P2[:, 1], heldout.pairs),
+        "pairs": len(train.pairs),
+        "silent": float(is_silent(train.features_N7).mean()),
+    }
 
 
 def leave_one_out(fit: Fit, names: Sequence[str], clips: ClipPairs, silent: float) -> dict[str, Any]:

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.media import Audio
-from rlhf_lab.evaluations.reward_audit import audit_margins
 from rlhf_lab.packs.speech.reward_models.clip_pairs import ClipPairs, clip_pairs
 from rlhf_lab.packs.speech.reward_models.pair_training import train_on_pairs
 from rlhf_lab.packs.speech.reward_models.settings import Wav2Vec2Reward
-from rlhf_lab.packs.speech.reward_models.validation import ranking, truth_accuracy
-from rlhf_lab.packs.speech.rewards.clips import is_silent, renderer_of
+from rlhf_lab.packs.speech.reward_models.validation import model_metrics
+from rlhf_lab.packs.speech.rewards.clips import renderer_of
 from rlhf_lab.packs.speech.rewards.settings import SILENT
 from rlhf_lab.packs.speech.rewards.speech_encoder import (
     SpeechModel,
@@ -96,14 +95,9 @@ class SpeechEncoderTraining:
     def _measure(self, model: SpeechModel, heldout: ClipPairs) -> dict[str, Any]:
         """Return the pair accuracy and rank correlation of the model on held-out clips, and parameter counts."""
         scores_N = model(self.renderer.render(heldout.responses), SILENT)
-        scores_P2 = scores_N.reshape(-1, 2)
         parameters = list(self.scorer.parameters())
         return {
-            **ranking(scores_N, heldout),
-            **truth_accuracy(heldout),
-            **audit_margins(scores_P2[:, 0] - scores_P2[:, 1], heldout.pairs),
-            "pairs": len(self.train.pairs),
-            "silent": float(is_silent(self.train.features_N7).mean()),
+            **model_metrics(scores_N, self.train, heldout),
             "parameters": sum(parameter.numel() for parameter in parameters),
             "parameters/trained": sum(p.numel() for p in parameters if p.requires_grad),
         }
