@@ -279,7 +279,6 @@ def _method(ranking: Ranking) -> str:
 
 def board_json(board: Board) -> dict[str, Any]:
     """Return the statistics as JSON values: estimates as {mean, low, high, n, clusters, level, unscored}."""
-    people = board.people
     return {
         "baseline": board.baseline,
         "comparisons": board.comparisons,
@@ -292,10 +291,13 @@ def board_json(board: Board) -> dict[str, Any]:
         "at_equal_style": _ranking_json(board.styled) if board.styled else None,
         "style_problem": board.style_problem or None,
         "position": _json(board.position),
-        "people": people
-        and _json(people)
-        | {"choices": _json(people.choices.coefficients), "choices_problem": people.choices.problem or None},
+        "people": _people_json(board.people) if board.people else None,
     }
+
+
+def _people_json(people: People) -> dict[str, Any]:
+    choices = {"choices": _json(people.choices.coefficients), "choices_problem": people.choices.problem or None}
+    return {**_json(people), **choices}
 
 
 def _player_json(board: Board, player: Player) -> dict[str, Any]:
@@ -308,8 +310,8 @@ def _player_json(board: Board, player: Player) -> dict[str, Any]:
         "strength": _json(board.ranking.strengths.get(name)),
         "strength_at_equal_style": _json(board.styled.strengths.get(name) if board.styled else None),
         "win_rate": _json(player.win_rate),
-        "win_rate_at_equal_length": _json(controlled and controlled.win_rate),
-        "length": _json(controlled and controlled.length),
+        "win_rate_at_equal_length": _json(controlled.win_rate if controlled else None),
+        "length": _json(controlled.length if controlled else None),
         "length_problem": (controlled.problem or None) if controlled else None,
         "length_note": (controlled.note or None) if controlled else None,
         "prompts": player.prompts,
