@@ -58,6 +58,7 @@ class Study:
         gold_source: kinds of gold that the runs have, as in `StoredRun.gold_source`; empty if none has gold.
         replication: what differs between the study's seeds besides training.
         labels: swept key → labels of its values: a text with "{}", or value → text.
+        arms: name of an arm → its settings, if the study compares arms.
         fronts: pairs of metrics with a margin, as `study_settings.ParetoSettings` in plain values.
         correlations: claimed correlations, as `study_settings.CorrelationSettings` in plain values.
         rates: claimed rates, as `study_settings.RateSettings` in plain values.
@@ -89,6 +90,7 @@ class Study:
     gold_source: str
     replication: Replication = UNKNOWN
     labels: Mapping[str, Any] = field(default_factory=dict)
+    arms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     fronts: tuple[Mapping[str, Any], ...] = ()
     correlations: tuple[Mapping[str, Any], ...] = ()
     rates: tuple[Mapping[str, Any], ...] = ()
@@ -239,6 +241,7 @@ def read_study(directory: Path | str) -> Study:
         gold_source=" or ".join(gold_sources),
         replication=replication,
         labels=plan.get("labels") or {},
+        arms=plan.get("arms") or {},
         fronts=tuple(plan.get("fronts") or ()),
         correlations=tuple(plan.get("correlations") or ()),
         rates=tuple(plan.get("rates") or ()),

@@ -186,16 +186,23 @@ def claim_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str
     """
     is_equivalence = claim["direction"] == "same"
     published = claim.get("published")
+    level = level_name(claim["level"])
+    versus = baseline_level(plan) if claim.get("versus") is None else level_name(claim["versus"])
+    # An arm with other settings is another level, whatever its name.
+    settings = plan.get("arms") or {}
+    named = {level, versus, level_name(claim.get("by"))}
+    arms = {name: settings[name] for name in sorted(named) if name in settings}
     return {
+        **({"arms": arms} if arms else {}),
         "by": None if claim.get("by") is None else {plan["by"]: level_name(claim["by"])},
         "compare": plan["compare"],
         "direction": claim["direction"],
-        "level": level_name(claim["level"]),
+        "level": level,
         "margin": float(claim["margin"]) if is_equivalence else None,
         "method": SEQUENTIAL if plan.get("until") else FIXED_LIST,
         "metric": claim["metric"],
         "published": None if published is None else float(published),
-        "versus": baseline_level(plan) if claim.get("versus") is None else level_name(claim["versus"]),
+        "versus": versus,
     }
 
 

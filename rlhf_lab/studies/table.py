@@ -17,6 +17,7 @@ import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from rlhf_lab.config.overrides import literal
 from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.console import number_table
 from rlhf_lab.core.files import write_text
@@ -158,6 +159,15 @@ def rich_table(study: Study, sections: list[MetricSection]) -> RenderableType:
     return Group(*blocks)
 
 
+def arm_markdown(study: Study) -> str:
+    """Return the settings of each arm as a Markdown list; "" for a study without arms."""
+    lines = []
+    for name, settings in study.arms.items():
+        words = ", ".join(f"`{key}={literal(value)}`" for key, value in settings.items())
+        lines.append(f"- {study.label(name)}: {words or 'the recipe as it is'}")
+    return "\n".join(["Arms:", "", *lines, "", ""]) if lines else ""
+
+
 def markdown(study: Study, sections: list[MetricSection], conclusion: Conclusion) -> str:
     """Return the table as a Markdown page: the answer, its limits, the claims, then the numbers."""
     page = io.StringIO()
@@ -167,6 +177,7 @@ def markdown(study: Study, sections: list[MetricSection], conclusion: Conclusion
     if study.hypothesis:
         page.write(f"Hypothesis: {study.hypothesis}\n\n")
     page.write(verdict_markdown(study))
+    page.write(arm_markdown(study))
     page.write(registration_markdown(study))
     page.write(f"Command: `{study.command}`. Numbers are {label(study)}. {method(study)}\n")
     for section in sections:

@@ -246,6 +246,8 @@ def _write_plan(
             for index, (job, stage) in enumerate(zip(command.jobs, stages, strict=True))
         ],
     }
+    if study.arms:
+        plan["arms"] = redacted(study.arms)
     for name in METRIC_PARTS:
         if parts := getattr(study, name):
             plan[name] = [schema.to_plain_values(part) for part in parts]

@@ -51,6 +51,18 @@ def test_a_study_says_what_its_gold_is(make_study):
     assert table.label(study) == f"measured; gold is {score} or {truth}"
 
 
+def test_the_page_lists_the_settings_of_arms(make_study):
+    directory = make_study(seeds=2)
+    assert table.arm_markdown(read_study(directory)) == ""
+    plan = json.loads((directory / "study.json").read_text())
+    plan["arms"] = {"current": {}, "mixed": {"algorithm.beta": 0.3, "reward.clip": 2}}
+    (directory / "study.json").write_text(json.dumps(plan))
+    assert table.arm_markdown(read_study(directory)).splitlines()[2:4] == [
+        "- buffer current: the recipe as it is",
+        "- buffer mixed: `algorithm.beta=0.3`, `reward.clip=2`",
+    ]
+
+
 def test_metrics_come_from_the_last_policy_unless_the_run_has_its_own(make_study):
     directory = make_study(seeds=2)
     study = read_study(directory)

@@ -204,6 +204,16 @@ def test_the_meaning_of_a_claim():
     assert claim_meaning(plan | {"until": "decided"}, claim)["method"] == SEQUENTIAL
 
 
+def test_an_arm_with_other_settings_is_another_claim():
+    arms = {"none": {}, "strict": {"algorithm.beta": 0.3}, "lax": {"algorithm.beta": 0.01}}
+    plan = {"compare": "study.arm", "baseline": "none", "by": "", "until": None, "jobs": [], "arms": arms}
+    claim = {"metric": "gold", "level": "strict", "direction": "higher", "versus": None, "margin": 0.0}
+    meaning = claim_meaning(plan, claim)
+    assert meaning["arms"] == {"none": {}, "strict": {"algorithm.beta": 0.3}} and list(meaning) == sorted(meaning)
+    assert claim_meaning(plan | {"arms": arms | {"lax": {}}}, claim) == meaning  # an arm that it does not compare
+    assert claim_meaning(plan | {"arms": arms | {"strict": {"algorithm.beta": 0.4}}}, claim) != meaning
+
+
 def test_a_damaged_registration_is_refused(directory):
     run(directory, HIGHER)
     path = directory.parents[1] / "registrations" / f"{NAME}.json"
