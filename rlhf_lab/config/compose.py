@@ -570,10 +570,14 @@ def job_values(values: Mapping[str, Any], written: Collection[str]) -> dict[str,
         written: keys of the command line and of the sweep, whose values are not reduced by `size=smoke`.
 
     Raises:
+        ConfigError: there is no such arm.
         KeyError: a setting of the arm does not exist.
     """
     study = values["study"] or {}
-    arm = (study.get("arms") or {}).get(study.get("arm")) or {}
+    arms, name = study.get("arms") or {}, study.get("arm")
+    if name is not None and name not in arms:
+        raise ConfigError(f"study.arm={name} is not one of study.arms: {', '.join(arms) or 'none'}")
+    arm = arms.get(name) or {}
     result = {**copy.deepcopy(dict(values)), "study": None}
     for key, value in arm.items():
         set_value(result, key, value)

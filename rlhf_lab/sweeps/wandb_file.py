@@ -40,6 +40,11 @@ def sweep_config(
     study = command.study
     if study is None:
         raise ConfigError("nothing is swept; name a study, or add values such as algorithm.beta=0.1,0.3 seed=0,1")
+    if study.arms:
+        raise ConfigError(
+            "an agent starts single jobs without the study, so it knows no study.arms; sweep the settings themselves, "
+            "or run the study without wandb"
+        )
     if study.search:
         raise ConfigError("study.search chooses its values by itself; write a sweep, such as algorithm.beta=0.1,0.3")
     levels = swept_levels(command)

@@ -327,6 +327,10 @@ def test_an_arm_has_several_settings(tmp_path):
     assert small.stages["sft"]["algorithm"]["epochs"] == 3 and small.evaluation.prompts < full.evaluation.prompts
     single = compose.check_command(["+recipe=mine", "study.arm=strict", "seed=0"], directory).configs
     assert [config.algorithm.beta for config in single] == [0.7]
+    with pytest.raises(ConfigError, match=r"study\.arm=lax is not one of study\.arms: plain, strict"):
+        compose.check_command(["+recipe=mine", "study.arm=lax", "seed=0"], directory)
+    with pytest.raises(ConfigError, match=r"study\.arm=strict is not one of study\.arms: none"):
+        compose.check_command(["+recipe=mine", "study=null", "++study.arm=strict", "seed=0"], directory)
 
 
 @pytest.mark.parametrize(

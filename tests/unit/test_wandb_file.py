@@ -108,6 +108,7 @@ def test_ranges() -> None:
             "a metric with a direction, and kl has none",
         ),
         (["+recipe=study/buffers", "runs=0"], "runs=0"),
+        (["+recipe=study/mitigations"], "it knows no study.arms"),
     ],
 )
 def test_what_cannot_be_a_sweep_is_explained(words: list[str], message: str) -> None:
