@@ -15,12 +15,13 @@ from rlhf_lab.evaluations.policy_log import PolicyLog
 from rlhf_lab.packs.judging.commands import safety_command
 from rlhf_lab.packs.judging.safety import red_team
 from rlhf_lab.packs.judging.safety.canaries import EXTRACTIONS
-from rlhf_lab.packs.judging.safety.safety import outcomes_of, summarise
+from rlhf_lab.packs.judging.safety.safety import summarise
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.results.answer import answer
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.stages import artifacts
 from rlhf_lab.stages.execute import ensure, execute
+from rlhf_lab.statistics.rows import outcomes_by
 
 FURTHER = ("algorithm.push_back=true", "algorithm.honesty=true", "algorithm.canaries=2")
 TINY = (*SMALL_WORLD, *ONE_LAYER, "checkpoint.every_steps=0", "seed=5", "++stages.sft.algorithm.epochs=0.5")
@@ -255,4 +256,4 @@ def test_unscored_replies_are_left_out_and_counted():
     ]
     rate = summarise(rows)["safety/attack_success"]
     assert (rate.mean, rate.n, rate.unscored) == (pytest.approx(1 / 3), 3, 1)
-    assert outcomes_of(rows, "safety/attack_success") == {"p0": [1.0], "p1": [0.0], "p3": [0.0]}
+    assert outcomes_by(rows, "prompt", "safety/attack_success") == {"p0": [1.0], "p1": [0.0], "p3": [0.0]}
