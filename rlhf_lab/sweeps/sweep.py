@@ -48,8 +48,10 @@ SUBMITTED = "SUBMITIT_EXECUTOR"
 """Environment variable of jobs that submitit started."""
 SUBMITIT = ("submitit_slurm", "submitit_local")
 """Hydra launchers that start jobs through submitit."""
-LIMITS = tuple(f"++study.{name}=" for name in ("max_seeds", "max_minutes", "trials", "patience", "confirm_seeds"))
-"""Overrides that do not change a study, but how far it runs; with other limits it continues in the same directory."""
+LIMITS = tuple(
+    f"++study.{name}=" for name in ("max_seeds", "max_minutes", "trials", "patience", "confirm_seeds", "processes")
+)
+"""Overrides that do not change a study, but how far or how fast it runs; it continues in the same directory."""
 LAUNCHERS = {
     "joblib": ("hydra.launcher.n_jobs={processes}", "hydra.launcher.verbose=0"),
     "submitit_local": ("hydra.launcher.timeout_min=10080", "hydra.sweeper.max_batch_size={processes}"),

@@ -40,8 +40,9 @@ def test_all_levels_of_a_seed_come_before_the_next_seed(monkeypatch):
     arguments = sweep._hydra_arguments(command, command.study, sweep.study_dir(command), None)
     assert "hydra.sweeper.max_batch_size=3" in arguments
     assert "+seed=0,1,2,3,4,5,6" in arguments or "seed=0,1,2,3,4,5,6" in arguments
-    # Limits do not change which study it is; the rule by which it stops does.
-    more = compose.check_command(["+recipe=study/kl_control", "study.until=decided", "study.max_minutes=5"])
+    # Limits and the number of processes do not change which study it is; the rule by which it stops does.
+    limits = ("study.max_minutes=5", "study.processes=1")
+    more = compose.check_command(["+recipe=study/kl_control", "study.until=decided", *limits])
     assert sweep.study_dir(more) == sweep.study_dir(command)
     assert len(more.jobs) == 3 * 12
     fixed = compose.check_command(["+recipe=study/kl_control"])
