@@ -562,11 +562,11 @@ def _composed_job(
     return None
 
 
-def job_values(values: Mapping[str, Any], written: Collection[str]) -> dict[str, Any]:
+def job_values(values: dict[str, Any], written: Collection[str]) -> dict[str, Any]:
     """Return the values of one job: without the study, with the settings of the job's arm, at the size they name.
 
     Args:
-        values: composed values of the entire config.
+        values: composed values of the entire config, a copy of its own for the job: its mappings are changed.
         written: keys of the command line and of the sweep, whose values are not reduced by `size=smoke`.
 
     Raises:
@@ -578,7 +578,7 @@ def job_values(values: Mapping[str, Any], written: Collection[str]) -> dict[str,
     if name is not None and name not in arms:
         raise ConfigError(f"study.arm={name} is not one of study.arms: {', '.join(arms) or 'none'}")
     arm = arms.get(name) or {}
-    result = {**copy.deepcopy(dict(values)), "study": None}
+    result = {**values, "study": None}
     for key, value in arm.items():
         set_value(result, key, value)
     return smoke.sized(result, {*written, *arm}, recipe_values)

@@ -116,15 +116,17 @@ def paths_and_options(
     return paths, options
 
 
-def whole_numbers(options: Mapping[str, str], defaults: Mapping[str, int], problems: list[str]) -> dict[str, int]:
-    """Return the options that are integers of 0 or more; append a problem for every other value."""
+def whole_numbers(
+    options: Mapping[str, str], defaults: Mapping[str, int], problems: list[str], *, minimum: int = 0
+) -> dict[str, int]:
+    """Return the options that are integers of `minimum` or more; append a problem for every other value."""
     numbers = dict(defaults)
     for name in numbers:
         text = options.get(name, str(numbers[name]))
-        if text.isdigit():
+        if text.isdigit() and int(text) >= minimum:
             numbers[name] = int(text)
         else:
-            problems.append(f"{name}={text} is not an integer of 0 or more")
+            problems.append(f"{name}={text} is not an integer of {minimum} or more")
     return numbers
 
 

@@ -17,16 +17,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-from rich import box
 from rich.console import Console
 from rich.control import Control
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
 
 from rlhf_lab.core.redaction import redacted
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
 
 CLOSED_PIPE = 141
 """Exit status of a command whose output pipe was closed, e.g. by `| head`: 128 + SIGPIPE, the convention of shells."""
@@ -193,6 +193,11 @@ def number_table(
     Args:
         wraps: True if the columns of numbers may wrap.
     """
+    # Imported late, because most commands print no table, and every command imports this module.
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, heading in enumerate(headings):
         table.add_column(escape(heading), justify="right" if index else "left", no_wrap=index > 0 and not wraps)

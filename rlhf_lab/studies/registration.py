@@ -190,11 +190,11 @@ def claim_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str
     versus = baseline_level(plan) if claim.get("versus") is None else level_name(claim["versus"])
     # An arm with other settings is another level, whatever its name.
     settings = plan.get("arms") or {}
-    named = {level, versus, level_name(claim.get("by"))}
-    arms = {name: settings[name] for name in sorted(named) if name in settings}
+    by = None if claim.get("by") is None else level_name(claim["by"])
+    arms = {name: settings[name] for name in sorted(settings) if name in (level, versus, by)}
     return {
         **({"arms": arms} if arms else {}),
-        "by": None if claim.get("by") is None else {plan["by"]: level_name(claim["by"])},
+        "by": None if by is None else {plan["by"]: by},
         "compare": plan["compare"],
         "direction": claim["direction"],
         "level": level,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlhf_lab.config.schema import paths_and_options
+from rlhf_lab.config.schema import paths_and_options, whole_numbers
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.yaml_files import parse_yaml
@@ -114,14 +114,8 @@ def canaries_command(arguments: Sequence[str]) -> None:
     sources, options = paths_and_options(arguments, "canaries", ("to", "n", "repeats", "seed"), problems)
     if len(sources) != 1 or not options.get("to", "").endswith(".jsonl"):
         problems.append("canaries needs a file and an output: canaries train.jsonl to=planted.jsonl")
-    numbers = {"n": 10, "repeats": 20, "seed": 0}
-    for name in numbers:
-        if name in options:
-            if options[name].isdigit() and (name == "seed" or int(options[name]) > 0):
-                numbers[name] = int(options[name])
-            else:
-                low = 0 if name == "seed" else 1
-                problems.append(f"{name}={options[name]} is not an integer of {low} or more")
+    numbers = whole_numbers(options, {"n": 10, "repeats": 20}, problems, minimum=1)
+    numbers |= whole_numbers(options, {"seed": 0}, problems)
     if problems:
         raise ConfigError(problems)
     # imported after the checks: a wrong command should fail fast
