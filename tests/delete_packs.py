@@ -86,10 +86,15 @@ def delete(names: Iterable[str]) -> None:
 
 def accepted_results(name: str) -> list[Path]:
     """The pages of results of a pack's recipes, with the figures that they show."""
-    stems = sorted({recipe.stem for recipe in (PACKS / name / "recipes").rglob("*.yaml")})
-    found = [page for stem in stems if (page := RESULTS / f"{stem}.md").is_file()]
-    shown = [target for page in found for _, target in LINK.findall(page.read_text(encoding="utf-8"))]
-    return found + [RESULTS / target for target in sorted(set(shown)) if re.fullmatch(r"\w+\.svg", target)]
+    stems = {recipe.stem for recipe in (PACKS / name / "recipes").rglob("*.yaml")}
+    found = [page for page in sorted(RESULTS.rglob("*.md")) if page.stem in stems]
+    shown = {
+        page.parent / target
+        for page in found
+        for _, target in LINK.findall(page.read_text(encoding="utf-8"))
+        if re.fullmatch(r"\w+\.svg", target)
+    }
+    return found + sorted(shown)
 
 
 def pages() -> list[Path]:

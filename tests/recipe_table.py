@@ -6,6 +6,7 @@ import posixpath
 from pathlib import Path
 
 import yaml
+from docs_site import results
 
 from rlhf_lab.cli import recipe_list
 
@@ -20,8 +21,8 @@ def row(name: str, path: Path) -> str:
     says, question = recipe_list.header(text), yaml.safe_load(text)["question"]
     cost = recipe_list.cost_of(says)
     assert cost, f"{path}: the line Cost begins with about … minutes"
-    result = ROOT / "docs" / "results" / f"{path.stem}.md"
-    accepted = f"; [accepted result](../docs/results/{result.name})" if result.is_file() else ""
+    result = results.page_of(name)
+    accepted = f"; [accepted result](../{result.relative_to(ROOT).as_posix()})" if result else ""
     link = posixpath.relpath(path.relative_to(ROOT).as_posix(), "recipes")
     cells = [f"[`{name}`]({link})", question, says["source"], str(cost), says["expect"] + accepted]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"

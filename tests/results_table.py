@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from docs_site import results
 from docs_site.page import plain, table
 
-from rlhf_lab.cli.results import CODE_LINK
 from rlhf_lab.studies.claims import CONFIRMED, REFUTED, SMALLER, VERDICTS
 
-RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+RESULTS = results.RESULTS
 PAGE = RESULTS / "README.md"
 DECIDED = (CONFIRMED, REFUTED, SMALLER)
 GROUPS = {
@@ -22,8 +22,24 @@ GROUPS = {
     "Single comparisons": "These pages state no claims; the interval of a run is over prompts, not over training runs.",
 }
 """Heading → sentence below it."""
+HEADINGS = ["question", "claims", "answer", "seeds", ""]
 # Verdicts about differences are bold; those about correlations and rates are not.
 VERDICT = re.compile(rf"^\|.*\| (?:\*\*)?({'|'.join(VERDICTS)})(?:\*\*)? \|", re.M)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Row of a page of results.
+
+    Attributes:
+        file: the page.
+        group: heading of the table that has the row.
+        cells: one text per entry of `HEADINGS`.
+    """
+
+    file: Path
+    group: str
+    cells: list[str]
 
 
 def claims(text: str) -> Counter[str]:
@@ -46,40 +62,57 @@ def row(recipe: results.Recipe, found: results.Result, file: Path, text: str) ->
     counts = claims(text)
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
     svg = file.with_suffix(".svg")
-    figure = f"[figure]({svg.name})" if svg.is_file() else ""
-    made = "recorded" if CODE_LINK.search(text) else "not recorded"
-    return [f"[{plain(recipe.question)}]({file.name})", verdicts, plain(found.verdict), found.seeds, figure, made]
+    figure = f"[figure]({svg.relative_to(RESULTS).as_posix()})" if svg.is_file() else ""
+    link = f"[{plain(recipe.question)}]({file.relative_to(RESULTS).as_posix()})"
+    return [link, verdicts, plain(found.verdict), found.seeds, figure]
 
 
-def page() -> str:
-    """Return the text of the index."""
-    rows: dict[str, list[list[str]]] = {heading: [] for heading in GROUPS}
-    shown = {PAGE.name}
+def rows_of_recipes() -> tuple[list[Row], list[Row]]:
+    """Return the rows of pages that record their code, and those of the archive."""
+    recorded: list[Row] = []
+    archived: list[Row] = []
     recipes = results.recipes()
     for recipe in recipes.values():
         found = results.result_of(recipe.name)
         # A recipe and a study may have the same last name; the page is then that of the study.
         is_of_study = f"study/{recipe.name}" in recipes
         if found and not is_of_study:
-            file = RESULTS / Path(found.file).name
-            shown.add(file.name)
+            file = results.ROOT / found.file
             text = file.read_text(encoding="utf-8")
-            rows[group_of(claims(text))].append(row(recipe, found, file, text))
-    headings = ["question", "claims", "answer", "seeds", "", "code"]
+            rows = archived if file.parent == results.ARCHIVE else recorded
+            rows.append(Row(file, group_of(claims(text)), row(recipe, found, file, text)))
+    return recorded, archived
+
+
+def sections(rows: list[Row], level: str) -> list[str]:
+    """Return a heading and a table for each group that has rows."""
+    parts = []
+    for heading, sentence in GROUPS.items():
+        cells = [row.cells for row in rows if row.group == heading]
+        if cells:
+            parts += [f"{level} {heading}\n", *([f"{sentence}\n"] if sentence else []), table(HEADINGS, cells)]
+    return parts
+
+
+def page() -> str:
+    """Return the text of the index."""
+    recorded, archived = rows_of_recipes()
+    shown = {row.file for row in recorded} | {PAGE}
+    others = sorted(path for path in RESULTS.glob("*.md") if path not in shown)
+    titles = [(path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# "), path.name) for path in others]
     parts = [
         "# Results\n",
-        "Accepted results of recipes. Each page has its command, its tables, and what its intervals cover. "
-        "`code` says if a page names the commit and the definitions that made it; "
-        "`rlhf-lab results check` compares those with the present code. Pages without that record were made "
-        "by versions 0.6 to 0.12, and do not say if their claims were written before the first look at the numbers. "
-        "This page is made by `make recipes`.\n",
+        "Accepted results of recipes. A page has its command, its tables, what its intervals cover, when its claims "
+        "were written, the values of each seed, and the commit and definitions that made it. "
+        "`rlhf-lab results check` compares those with the present code. This page is made by `make recipes`.\n",
+        *sections(recorded, "##"),
+        "## Measurements of the package itself\n",
+        "".join(f"- [{title}]({name})\n" for title, name in titles),
+        "## Archive\n",
+        "These pages were made by versions 0.6 to 0.12. They do not say by which code, nor if their claims were "
+        "written before the first look at the numbers. A page leaves the archive when its recipe is run again.\n",
+        *sections(archived, "###"),
     ]
-    for heading, sentence in GROUPS.items():
-        if rows[heading]:
-            parts += [f"## {heading}\n", *([f"{sentence}\n"] if sentence else []), table(headings, rows[heading])]
-    others = sorted(path.name for path in RESULTS.glob("*.md") if path.name not in shown)
-    titles = {name: (RESULTS / name).read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for name in others}
-    parts += ["## Measurements of the package itself\n", "".join(f"- [{titles[name]}]({name})\n" for name in others)]
     return "\n".join(parts)
 
 

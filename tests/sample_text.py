@@ -65,7 +65,7 @@ def places() -> dict[str, list[Place]]:
     """All places by kind, in the order of their files."""
     package = ROOT / "rlhf_lab"
     files = [SourceFile(path.relative_to(package), path.read_text("utf-8")) for path in sorted(package.rglob("*.py"))]
-    pages = [path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name not in ("design", "results")]
+    pages = [path for path in sorted((ROOT / "docs").rglob("*.md")) if not {"design", "results"} & set(path.parts)]
     recipes = [*sorted((ROOT / "recipes").rglob("*.yaml")), *sorted(package.glob("packs/*/recipes/**/*.yaml"))]
     found = {
         "docstring": [place for file in files for place in docstrings(file)],

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import yaml
 
@@ -14,6 +15,8 @@ from rlhf_lab.cli import recipe_list
 from rlhf_lab.config import inventory
 
 RESULTS = ROOT / "docs" / "results"
+ARCHIVE = RESULTS / "archive"
+"""Results of versions 0.6 to 0.12, which record neither their code nor when their claims were written."""
 VERDICT_LENGTH = 300
 
 
@@ -71,14 +74,20 @@ def _read(name: str) -> Recipe:
     return Recipe(name, file, text, values["question"], recipe_list.header(text), unique)
 
 
+def page_of(name: str) -> Path | None:
+    """Return the page of a recipe's accepted result, or None. A page in docs/results replaces one in the archive."""
+    files = [directory / f"{name.rpartition('/')[2]}.md" for directory in (RESULTS, ARCHIVE)]
+    return next((file for file in files if file.is_file()), None)
+
+
 @cache
 def result_of(name: str) -> Result | None:
     """Return the accepted result of a recipe, or None."""
-    page = RESULTS / f"{name.rpartition('/')[2]}.md"
-    if not page.is_file():
+    page = page_of(name)
+    if page is None:
         return None
     text = page.read_text(encoding="utf-8")
-    return Result(f"docs/results/{page.name}", verdict(text), seeds(text))
+    return Result(page.relative_to(ROOT).as_posix(), verdict(text), seeds(text))
 
 
 def verdict(text: str) -> str:

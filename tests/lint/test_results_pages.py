@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from docs_site import results
 
+from rlhf_lab.cli.results import CODE_LINK
 from rlhf_lab.config import inventory
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
-RECIPES = [name.removeprefix("study/") for name in inventory.recipes() if name.startswith("study/")]
-STUDIES = sorted(name for name in RECIPES if (RESULTS / f"{name}.md").is_file())
+STUDIES = {name: page for name in inventory.recipes() if name.startswith("study/") and (page := results.page_of(name))}
 
 
 def lacks(page: str) -> list[str]:
@@ -30,7 +29,12 @@ def test_there_are_pages():
     assert len(STUDIES) >= 19
 
 
-@pytest.mark.parametrize("name", STUDIES)
+def test_only_pages_that_record_their_code_are_outside_the_archive():
+    recorded = {page.name for page in STUDIES.values() if CODE_LINK.search(page.read_text(encoding="utf-8"))}
+    assert recorded == {page.name for page in STUDIES.values() if page.parent != results.ARCHIVE}
+
+
+@pytest.mark.parametrize("name", sorted(STUDIES))
 def test_a_page_says_what_it_rests_on(name):
-    missing = lacks((RESULTS / f"{name}.md").read_text(encoding="utf-8"))
+    missing = lacks(STUDIES[name].read_text(encoding="utf-8"))
     assert not missing, f"{name} lacks {', '.join(missing)}"

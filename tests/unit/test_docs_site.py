@@ -26,7 +26,7 @@ def test_every_paper_of_a_recipe_is_on_the_page_of_papers() -> None:
     row = next(
         line for line in text.splitlines() if "2310.12036" not in line and "(/recipes/dpo_iterative.yaml)" in line
     )
-    assert "/docs/results/dpo_iterative.md" in row
+    assert "/docs/results/archive/dpo_iterative.md" in row
 
 
 def test_reference_pages_have_every_command_metric_and_exported_name() -> None:
@@ -46,7 +46,7 @@ def test_the_page_of_an_algorithm_has_its_guide_and_its_reference_implementation
     assert "| `algorithm.only_correct` |" in option.text
     linked: list[str] = []
     assert "](../source/tests/reference/sft.py.md)" in links.rewritten(option, linked.append)
-    assert {"docs/results/model_scale.md", "recipes/sft.yaml"} <= set(linked)
+    assert {"docs/results/archive/model_scale.md", "recipes/sft.yaml"} <= set(linked)
 
 
 def test_every_reference_implementation_has_a_guide_that_names_settings_of_its_algorithm() -> None:
