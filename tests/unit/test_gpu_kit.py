@@ -96,6 +96,6 @@ def test_registered_claims_name_a_claim_of_a_study():
         study = yaml.safe_load((root / "recipes" / f"{row['study']}.yaml").read_text())["study"]
         assert 0 <= row["claim"] < len(study["predicts"])
         assert row["sign"] in "+-"
-        page = (root / "docs" / "results" / row["page"]).read_text()
+        page = next((root / "docs" / "results").rglob(row["page"])).read_text()
         line = next(line for line in page.splitlines() if line.startswith(f"| {row['text']} |"))
         assert "confirmed" in line and ("−" if row["sign"] == "-" else "+") in line.split("|")[3]

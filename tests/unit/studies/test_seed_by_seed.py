@@ -33,7 +33,8 @@ SETTINGS = StudySettings(
 def test_all_levels_of_a_seed_come_before_the_next_seed(monkeypatch):
     for name in (sweep.PROCESSES, sweep.SWEEP):  # set by `_hydra_arguments`, and removed after this test
         monkeypatch.setenv(name, "1")
-    command = compose.check_command(["+recipe=study/kl_control", "study.until=decided", "study.max_seeds=7"])
+    words = ["+recipe=study/kl_control", "seed=0,1,2,3,4"]
+    command = compose.check_command([*words, "study.until=decided", "study.max_seeds=7"])
     assert [job["seed"] for job in command.jobs] == [seed for seed in range(7) for _ in range(3)]
     assert len({job["algorithm.kl_controller"] for job in command.jobs[:3]}) == 3
     assert command.study is not None
@@ -42,10 +43,10 @@ def test_all_levels_of_a_seed_come_before_the_next_seed(monkeypatch):
     assert "+seed=0,1,2,3,4,5,6" in arguments or "seed=0,1,2,3,4,5,6" in arguments
     # Limits and the number of processes do not change which study it is; the rule by which it stops does.
     limits = ("study.max_minutes=5", "study.processes=1")
-    more = compose.check_command(["+recipe=study/kl_control", "study.until=decided", *limits])
+    more = compose.check_command([*words, "study.until=decided", *limits])
     assert sweep.study_dir(more) == sweep.study_dir(command)
-    assert len(more.jobs) == 3 * 12
-    fixed = compose.check_command(["+recipe=study/kl_control"])
+    assert len(more.jobs) == 3 * 8  # the recipe's own max_seeds
+    fixed = compose.check_command([*words, "study.until=null"])
     assert [job["seed"] for job in fixed.jobs[:5]] == [0, 1, 2, 3, 4]  # as before: seeds vary fastest
     assert sweep.study_dir(fixed) != sweep.study_dir(command)
 
