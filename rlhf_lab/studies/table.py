@@ -185,7 +185,9 @@ def markdown(study: Study, sections: list[MetricSection], conclusion: Conclusion
         kind = "primary" if section.metric == study.primary else "exploratory"
         page.write(f"\n## {section_title(study, section)} ({kind})\n\n")
         rows = [cells(study, row) for row in section.rows]
-        page.write(markdown_table((study.compare, *HEADINGS[1:]), rows, "lrrr") + "\n")
+        # "study.arm" is no setting that a reader knows
+        headings = (study.compare.removeprefix("study."), *HEADINGS[1:])
+        page.write(markdown_table(headings, rows, "lrrr") + "\n")
     page.write(rate_markdown(study))
     page.write(correlation_markdown(study))
     page.write(pareto_markdown(study))

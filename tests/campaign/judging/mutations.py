@@ -48,13 +48,6 @@ MUTANTS = (
         "half-judged comparisons pass for inconsistent ones",
     ),
     Mutant(
-        "unanimous_votes_too_wide",
-        "judging.proportion",
-        "least_sd_of_outcomes(score_N, 1 - score_N) / 2",
-        "least_sd_of_outcomes(score_N, 1 - score_N)",
-        "unanimous win rates have intervals of twice their width",
-    ),
-    Mutant(
         "first_shown_by_name",
         "judging.summarise",
         "vote['winner'] == vote['shown']",

@@ -18,12 +18,12 @@ import numpy as np
 
 from rlhf_lab.config.groups import JudgeSource
 from rlhf_lab.core.files import append_jsonl, fingerprint, json_lines, read_rows, truncate, write_text
-from rlhf_lab.core.types import FloatArray
 from rlhf_lab.packs.judging.judges.answers import REASONS
 from rlhf_lab.packs.judging.judges.pairwise import IDENTICAL, Candidates, judge_pairs, system_text
 from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_responses
-from rlhf_lab.statistics.inference import Estimate, clustered_mean, clustered_rate, min_sd_of_outcomes
+from rlhf_lab.packs.judging.statistics.win_rates import win_rate
+from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.statistics.rows import column
 
 AT_ONCE = 64
@@ -275,7 +275,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     reasons = Counter(vote["unscored"] for row in rows for vote in row["votes"])
     return {
         # if all responses are identical, nothing was compared: that is no draw
-        "win_rate": proportion(score_N if compared else np.full(len(rows), math.nan), prompts),
+        "win_rate": win_rate(score_N if compared else np.full(len(rows), math.nan), prompts),
         "consistency": clustered_rate(agree_N, agree_prompts),
         "first_shown": clustered_rate(chose_first, vote_prompts),
         "words": clustered_mean(words_N, prompts),
@@ -290,15 +290,6 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def is_identical(row: Mapping[str, Any]) -> bool:
     """Return True if a row of judgements.jsonl has two identical responses, which are never sent to the judge."""
     return all(vote["reason"] == IDENTICAL for vote in row["votes"])
-
-
-def proportion(score_N: FloatArray, prompts: np.ndarray) -> Estimate:
-    """Return the mean of scores in 0…1 with an interval within 0…1. Equal scores still get an interval."""
-    scored_N = score_N[~np.isnan(score_N)]
-    all_equal = np.unique(scored_N).size == 1
-    # the difference of a win and a loss has twice the standard deviation of the score
-    min_sd_N = min_sd_of_outcomes(score_N, 1 - score_N) / 2 if all_equal else None
-    return clustered_mean(score_N, prompts, min_sd_N=min_sd_N).within(0.0, 1.0)
 
 
 def summarise_grades(rows: Sequence[Mapping[str, Any]], rubric: JudgeRubric) -> dict[str, Any]:
