@@ -14,6 +14,9 @@ Policies along one run have the same noise, so a seed is the independent unit. W
 and the interval is accordingly wide.
 Secondary interval: one fit through all points, with percentiles of a bootstrap over complete seeds. It is defined even
 if some seeds have no maximum, but it is too narrow with few seeds: 3 seeds have only 10 distinct resamples.
+
+Each curve is also compared with the other one: both are fitted to all seeds but one, and the policies of that seed are
+scored by their log-likelihood under each.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ from rlhf_lab.statistics.resampling import TAIL, resample_weights
 
 Form = Literal["bon", "rl"]
 PeakPosition = Literal["inside", "before", "beyond", "never"]
+RIVAL: dict[Form, Form] = {"bon": "rl", "rl": "bon"}
+"""Form of a curve → the other form, which has as many parameters."""
 Points = tuple[FloatArray, FloatArray]
 """Distances √KL and gold gains of policies, each (N,)."""
 
@@ -152,6 +157,7 @@ class SeedFits:
             interval of ln d*; it is None unless every seed has a maximum. Averaging α and β averages the curves.
         pooled: one fit through all points of all seeds.
         bootstrap: pooled fit with percentiles over resampled seeds; a bound is inf if resamples have no maximum.
+        advantage: mean over seeds of `held_out_advantage`; None with fewer than two seeds.
     """
 
     fits: tuple[Fit, ...]
@@ -159,6 +165,7 @@ class SeedFits:
     over_seeds: Summary
     pooled: Fit
     bootstrap: Summary
+    advantage: Estimate | None
 
     def gain(self, d_N: ArrayLike) -> FloatArray:
         """Return the mean over seeds of their curves at (N,) distances."""
@@ -199,7 +206,40 @@ def fit_over_seeds(form: Form, d_N: ArrayLike, gain_N: ArrayLike, seed_N: ArrayL
         over_seeds=_summarise_seeds(fits),
         pooled=pooled,
         bootstrap=_bootstrap_seeds(pooled, points_by_seed, draws),
+        advantage=held_out_advantage(form, points_by_seed),
     )
+
+
+def held_out_advantage(form: Form, points_by_seed: Sequence[Points]) -> Estimate | None:
+    """Return how much better a curve predicts the policies of a seed that it was not fitted to than its rival.
+
+    Both curves are fitted to the points of all other seeds. The result is the log-likelihood of the seed's gains under
+    the first, minus that under the second, in nats per policy, with a t interval over seeds; None with fewer than two.
+    Fits of different seeds share points, so the interval is descriptive.
+    """
+    if len(points_by_seed) < 2:
+        return None
+    differences = []
+    for held_out in points_by_seed:
+        others = [points for points in points_by_seed if points is not held_out]
+        distances = np.concatenate([d_n for d_n, _ in others])
+        gains = np.concatenate([gain_n for _, gain_n in others])
+        if np.unique(distances).size < 2:
+            return None
+        own, rival = (_log_likelihood(name, (distances, gains), held_out) for name in (form, RIVAL[form]))
+        differences.append(own - rival)
+    return seed_mean(differences)
+
+
+def _log_likelihood(form: Form, fitted_to: Points, held_out: Points) -> float:
+    """Return the mean log-likelihood of `held_out` under a curve, with the residual variance of `fitted_to`."""
+    curve = fit_curve(form, *fitted_to)
+    d_N, gain_N = fitted_to
+    degrees = max(1, d_N.size - 2)  # two parameters
+    variance = max(float(np.square(gain_N - curve.gain(d_N)).sum()) / degrees, np.finfo(np.float64).tiny)
+    held_out_d, held_out_gain = held_out
+    squared_error = float(np.square(held_out_gain - curve.gain(held_out_d)).mean())
+    return -0.5 * (math.log(2 * math.pi * variance) + squared_error / variance)
 
 
 def _summarise_seeds(fits: Sequence[Fit]) -> Summary:

@@ -18,19 +18,31 @@ import pandas as pd
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.yaml_files import read_mapping
 from rlhf_lab.results.stage import algorithm_settings
-from rlhf_lab.results.wording import compact, markdown_section
+from rlhf_lab.results.wording import compact, markdown_section, signed
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.overoptimization import Fit, Form, SeedFits, fit_over_seeds
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.training.settings import StageSettings
 
 NAME = "overoptimization"
-HEADINGS = ("level", "curve", "over", "α", "β", "KL at peak, nats", "gold gained there", "R²")
+HEADINGS = (
+    "level",
+    "curve",
+    "over",
+    "α",
+    "β",
+    "KL at peak, nats",
+    "gold gained there",
+    "R²",
+    "against the other curve",
+)
 FORMULAS: dict[Form, str] = {"bon": "d(α − βd)", "rl": "d(α − β ln d)"}
 NOTE = (
     "d = √KL, nats per response; gain over the first policy of the same run. “seeds”: one curve per seed, t interval "
     "over seeds (primary; the KL is a geometric mean). “pooled”: one curve, percentiles over resampled seeds; too "
-    "narrow with few seeds. The curves are those of arXiv:2210.10760."
+    "narrow with few seeds. The curves are those of arXiv:2210.10760. “against the other curve”: log-likelihood of a "
+    "seed's gains under the curve fitted to all other seeds, minus that under d(α − βd) for training or d(α − β ln d) "
+    "for best-of-n, in nats per policy; above 0 the row's own curve predicts better."
 )
 
 
@@ -116,15 +128,16 @@ def fit_rows(curves: Sequence[LevelCurve]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for curve in curves:
         if curve.gold is None:
-            rows.append((curve.level, FORMULAS[curve.form], curve.problem, "–", "–", "–", "–", "–"))
+            rows.append((curve.level, FORMULAS[curve.form], curve.problem, *["–"] * 6))
             continue
         seed_fits = curve.gold.fits
         mean_r2 = float(np.mean([fit.r_squared for fit in seed_fits]))
         seed_count = f"{len(seed_fits)} seed{'s' * (len(seed_fits) != 1)}"
         pooled = curve.gold.pooled
-        for name, summary, fits, r2 in (
-            (seed_count, curve.gold.over_seeds, seed_fits, mean_r2),
-            ("pooled", curve.gold.bootstrap, (pooled,), pooled.r_squared),
+        advantage = "–" if curve.gold.advantage is None else signed(curve.gold.advantage)
+        for name, summary, fits, r2, against in (
+            (seed_count, curve.gold.over_seeds, seed_fits, mean_r2, advantage),
+            ("pooled", curve.gold.bootstrap, (pooled,), pooled.r_squared, "–"),
         ):
             no_peak = _turning_count(fits)
             kl = no_peak if summary.peak_kl is None else _on_ratio_scale(summary.peak_kl)
@@ -132,7 +145,7 @@ def fit_rows(curves: Sequence[LevelCurve]) -> list[tuple[str, ...]]:
             if summary.peak_kl and not all(fit.position == "inside" for fit in fits):
                 kl += " (extrapolated)"
             alpha, beta = _with_open_end(summary.alpha), _with_open_end(summary.beta)
-            rows.append((curve.level, FORMULAS[curve.form], name, alpha, beta, kl, gain, compact(r2)))
+            rows.append((curve.level, FORMULAS[curve.form], name, alpha, beta, kl, gain, compact(r2), against))
     return rows
 
 
@@ -200,4 +213,4 @@ def curve_markdown(study: Study) -> str:
     """Return the over-optimisation section of `table.md`; empty if the study requests no curves."""
     curves = level_curves(study) if study.curves == NAME else []
     note = f"Figure: `{NAME}.svg`. {NOTE}"
-    return markdown_section("Over-optimisation", note, HEADINGS, fit_rows(curves), "lllrrrrr")
+    return markdown_section("Over-optimisation", note, HEADINGS, fit_rows(curves), "lllrrrrrr")

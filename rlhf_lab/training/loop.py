@@ -132,7 +132,12 @@ class Algorithm(ABC):
     def evaluation_due(self, step: int) -> bool:
         """Return True if `evaluate` runs after this step."""
         every = self.settings.eval_every_steps
-        return bool(every) and (step + 1) % every == 0
+        if not every:
+            return False
+        done = step + 1
+        is_power_of_two = done & (done - 1) == 0
+        early = self.settings.eval_early and done < every and is_power_of_two
+        return early or done % every == 0
 
     def evaluate(self, step: int) -> None:
         """Measure the model after this step and log the result."""

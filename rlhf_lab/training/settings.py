@@ -196,6 +196,8 @@ class TrainingSettings(StageSettings):
             rows of a batch have similar length; 1 turns bucketing off.
         log_every_steps: optimiser steps between two rows of metrics.jsonl.
         eval_every_steps: optimiser steps between two evaluations during training; 0 evaluates only at the end.
+        eval_early: True to also evaluate after 1, 2, 4, 8, … steps below `eval_every_steps`. A policy moves fastest at
+            the start, so curves against KL have more points there.
     """
 
     by_size = BySize(
@@ -222,6 +224,7 @@ class TrainingSettings(StageSettings):
     # Logs and evaluations.
     log_every_steps: Annotated[int, Ge(1)] = 10
     eval_every_steps: Annotated[int, Ge(0, hint="0 evaluates at the end only")] = 0
+    eval_early: bool = False
 
     @classmethod
     def adapted(cls, values: Mapping[str, Any], unset: Collection[str], sharding: str) -> dict[str, Any]:
@@ -236,6 +239,10 @@ class TrainingSettings(StageSettings):
             (
                 self.optimizer != "muon" or self.muon_lr is not None,
                 "optimizer=muon needs muon_lr; try 0.02, or use optimizer=adamw",
+            ),
+            (
+                bool(self.eval_every_steps) or not self.eval_early,
+                "eval_early=true adds evaluations to those of eval_every_steps; set algorithm.eval_every_steps too",
             ),
             (len(self.adam_betas) == 2, f"adam_betas={self.adam_betas} must have two numbers, e.g. [0.9,0.95]"),
         )

@@ -5,11 +5,12 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.evaluations.best_of_n import estimates
 from rlhf_lab.statistics.best_of_n import best_of_n, best_of_n_kl, best_of_n_weights
-from rlhf_lab.statistics.overoptimization import fit_curve, fit_over_seeds
+from rlhf_lab.statistics.overoptimization import fit_curve, fit_over_seeds, held_out_advantage
 
 
 def test_two_points_by_hand():
@@ -207,3 +208,26 @@ def test_the_kl_of_best_of_n_is_exact_without_ties():
     for n in (1, 2, 8):
         density = n * u ** (n - 1)
         assert best_of_n_kl(n) == pytest.approx((density * np.log(density)).mean(), abs=1e-5)
+
+
+def test_a_seed_is_predicted_by_the_curves_of_the_others():
+    """Against scipy: both curves fitted by least squares to one seed, the normal log-density of the other's gains."""
+    rng = np.random.default_rng(0)
+    distances = np.linspace(0.2, 3.0, 12)
+    seeds = [(distances, distances * (1.0 - 0.8 * np.log(distances)) + rng.normal(0, 0.05, 12)) for _ in range(2)]
+    columns = {
+        "rl": np.stack([distances, -distances * np.log(distances)], axis=1),
+        "bon": np.stack([distances, -(distances**2)], axis=1),
+    }
+
+    def log_density(form: str, fitted: int, held_out: int) -> float:
+        coefficients, squares, *_ = np.linalg.lstsq(columns[form], seeds[fitted][1], rcond=None)
+        sd = np.sqrt(squares[0] / (12 - 2))
+        return float(norm.logpdf(seeds[held_out][1], columns[form] @ coefficients, sd).mean())
+
+    expected = [log_density("rl", fitted, 1 - fitted) - log_density("bon", fitted, 1 - fitted) for fitted in (1, 0)]
+    advantage = held_out_advantage("rl", seeds)
+    assert advantage is not None and advantage.mean == pytest.approx(np.mean(expected)) and advantage.mean > 0
+    rival = held_out_advantage("bon", seeds)
+    assert rival is not None and rival.mean == pytest.approx(-advantage.mean)
+    assert held_out_advantage("rl", seeds[:1]) is None  # nothing is held out

@@ -64,6 +64,7 @@ COMMON = {
     "max_length": handled_by_lab("rows are truncated by Encoder.row"),
     "log_every_steps": renamed_to("logging_steps"),
     "eval_every_steps": handled_by_lab("rlhf_lab's own evaluation, called between steps"),
+    "eval_early": handled_by_lab("rlhf_lab's own evaluation, called between steps"),
 }
 
 # Settings of trainers on a corpus, whose steps rlhf_lab plans in advance.
