@@ -40,7 +40,7 @@ from rlhf_lab.config import (
     words,
 )
 from rlhf_lab.config.check import check, effective
-from rlhf_lab.config.overrides import ADDED, forced, is_choice, literal, set_value
+from rlhf_lab.config.overrides import ADDED, forced, is_choice, level_name, literal, set_value
 from rlhf_lab.config.study_settings import StudySettings
 from rlhf_lab.config.typed_sweep import typed_study
 from rlhf_lab.core.errors import ConfigError
@@ -315,6 +315,10 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
                 study = _with_levels(study, {study.by: fixed_by})
             from_study = {key: levels for key, levels in study.sweep.items() if key not in named}
             swept = {**from_study, **swept}
+        problems.extend(_repeated_values(swept))
+        if study and study.until and study.compare not in swept:
+            # One level is chosen, so no claim can be tested: the jobs are those of the listed seeds.
+            study = dataclasses.replace(study, until=None)
         if study and study.until:
             # Seeds vary slowest, so that all levels of a seed run before the next seed.
             seeds = _planned_seeds(swept.pop("seed", [base["seed"]]), study.max_seeds)
@@ -347,6 +351,17 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
     if not configs:
         return None
     return Command(fixed, recipe, study, jobs, configs, names, typed)
+
+
+def _repeated_values(swept: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return a problem for each swept key that has a value twice. Numbers may be written differently: 1e-3, 0.001."""
+    problems = []
+    for key, levels in swept.items():
+        names = [level_name(level) for level in levels]
+        repeated = dict.fromkeys(name for name in names if names.count(name) > 1)
+        if repeated:
+            problems.append(f"{key}={','.join(names)} has {', '.join(repeated)} more than once; write each value once")
+    return problems
 
 
 def config_of(overrides: Sequence[str], problems: list[str]) -> root.Config:

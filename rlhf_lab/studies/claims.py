@@ -8,7 +8,7 @@ from typing import Any
 
 from rlhf_lab.config.overrides import level_name
 from rlhf_lab.statistics.inference import holm
-from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.frame import RUN_SEED, Study
 from rlhf_lab.studies.registration import RegisteredClaim, kind_of
 
 CONFIRMED, REFUTED, UNCLEAR, UNTESTED = "confirmed", "not confirmed", "not distinguishable", "not tested"
@@ -56,9 +56,10 @@ def panel_of_claim(study: Study, claim: Mapping[str, Any]) -> Study | None:
 
 def without_seeds(study: Study, seeds: Collection[int]) -> Study:
     """Return a study without the jobs with these seeds."""
-    if not seeds or "seed" not in study.frame:
+    if not seeds:
         return study
-    return dataclasses.replace(study, frame=study.frame[~study.frame["seed"].isin(seeds)])
+    column = "seed" if "seed" in study.frame else RUN_SEED
+    return dataclasses.replace(study, frame=study.frame[~study.frame[column].isin(seeds)])
 
 
 def compared_levels(study: Study, claim: Mapping[str, Any]) -> tuple[str, str]:

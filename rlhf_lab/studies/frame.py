@@ -28,6 +28,8 @@ from rlhf_lab.studies.replication import UNKNOWN, Replication
 COMPLETED = "completed"
 NOT_RUN = "not run"
 """Status of jobs that never started."""
+RUN_SEED = "run seed"
+"""Column with the seed of each job's run, also if the study does not sweep seeds."""
 ALL_SEEDS = "all seeds"
 """Name of the only level of a sweep over seeds alone: seeds are repetitions and are not compared with each other."""
 
@@ -52,7 +54,7 @@ class Study:
         size: `full`, `quick` or `smoke`.
         factors: every override that some job sets.
         frame: one row per job: index, status, error, run (Path or None), changed (`StoredRun.changed`, with commas),
-            level, one column per factor, and per metric m the columns m, "m/low", "m/high", "m/n".
+            level, `RUN_SEED`, one column per factor, and per metric m the columns m, "m/low", "m/high", "m/n".
         policies: one row per evaluated policy of each completed job: index, level, seed, position, policy, joined
             (True if it is on the path of its run's training), and one column per metric.
         gold_source: kinds of gold that the runs have, as in `StoredRun.gold_source`; empty if none has gold.
@@ -200,7 +202,8 @@ def read_study(directory: Path | str) -> Study:
         row, run = _read_job(directory, job_index, metrics, job.get("run"))
         row["level"] = ALL_SEEDS if compare == "seed" else level_name(overrides.get(compare))
         factor_values = {factor: overrides.get(factor) for factor in factors}
-        rows.append({**row, **factor_values})
+        # A single seed is not swept, but it can be one that was seen before a claim was written.
+        rows.append({**row, RUN_SEED: job.get("seed"), **factor_values})
         if run is not None and row["status"] == COMPLETED:
             gold_sources |= {run.gold_source: None} if run.has_gold else {}
             worlds[row["index"]] = run.world

@@ -2,9 +2,10 @@
 
 The outcome is a metric that is 0 or 1 in every run, such as `in_time/warning` or `false/warning`; runs without a value
 do not count, and their number is printed. All levels are taken together. Runs of the same seed share data and upstream
-stages, so the Wilson interval is clustered by seed (`statistics.inference.clustered_rate`), at 95 % after Bonferroni's
-adjustment for the number of rates that the study claims. A claim is decided if the interval excludes the number. It is
-registered when the study first runs, and seeds that were seen before do not count for it (`registration.py`).
+stages, so the Wilson interval is clustered by seed (`statistics.inference.clustered_rate`). Its level is 95 % after
+Bonferroni's adjustment for the number of rates that the study claims or has withdrawn after a look. A claim is decided
+if the interval excludes the number. It is registered when the study first runs, and seeds that were seen before do not
+count for it (`registration.py`).
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ from rlhf_lab.studies.claims import (
 )
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import seeds
+from rlhf_lab.studies.registration import kind_of
 from rlhf_lab.studies.verdict import after_look_sentence, excluded_seeds, setting_for_other_seeds
 
 HEADINGS = ("claim", "here", "runs that count", "runs that do not", "rate")
 NOTE = (
     "Rates over all runs that have the outcome, with intervals clustered by seed and adjusted for the number of claims "
-    "in this table. A claim is decided if its interval excludes the stated number."
+    "in this table and of those withdrawn after a look. A claim is decided if its interval excludes the stated number."
 )
 
 
@@ -62,7 +64,9 @@ def rates_of(study: Study) -> list[RateVerdict]:
 def _judge(study: Study, claim: Mapping[str, Any]) -> RateVerdict:
     """Compute one rate and compare it with the number of the claim."""
     jobs = without_seeds(study, seen_seeds(study, claim)).completed
-    level = 1 - ALPHA / len(study.rates)
+    # A rate that was withdrawn after a look still counts, or dropping hopeless ones would make the others easier.
+    withdrawn = sum(kind_of(entry.meaning) == "rate" for entry in study.registration.withdrawn)
+    level = 1 - ALPHA / (len(study.rates) + withdrawn)
     rate = clustered_rate(jobs[claim["metric"]].to_numpy(dtype=float), seeds(jobs), level=level)
     words = rate_in_words(claim)
     if rate.clusters < 2:
@@ -87,7 +91,7 @@ def decide_rate(claim: Mapping[str, Any], rate: Estimate) -> str:
 
 def rate_in_words(claim: Mapping[str, Any]) -> str:
     """Return a claim in words, for example "false warnings: lower than 20% of runs"."""
-    return f"{metric_phrase(claim['metric'])}: {claim['direction']} than {claim['than']:.0%} of runs"
+    return f"{metric_phrase(claim['metric'])}: {claim['direction']} than {100 * claim['than']:g}% of runs"
 
 
 def rate_cells(study: Study, verdict: RateVerdict) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlhf_lab.config.overrides import level_name
+from rlhf_lab.config.study_settings import ARM
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import fingerprint, make_dir, read_json, read_object, write_json
 
@@ -191,7 +192,8 @@ def claim_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str
     # An arm with other settings is another level, whatever its name.
     settings = plan.get("arms") or {}
     by = None if claim.get("by") is None else level_name(claim["by"])
-    arms = {name: settings[name] for name in sorted(settings) if name in (level, versus, by)}
+    pools_arms = by is None and plan.get("by") == ARM
+    arms = {name: settings[name] for name in sorted(settings) if pools_arms or name in (level, versus, by)}
     return {
         **({"arms": arms} if arms else {}),
         "by": None if by is None else {plan["by"]: by},
@@ -216,6 +218,7 @@ def correlation_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> di
         claim: one of its `correlations`.
     """
     return {
+        **_all_arms(plan),
         "by": plan.get("by") or None,
         "direction": claim["direction"],
         "method": RANKS,
@@ -236,12 +239,19 @@ def rate_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str,
         claim: one of its `rates`.
     """
     return {
+        **_all_arms(plan),
         "direction": claim["direction"],
         "method": RATE,
         "metric": claim["metric"],
         "settings": _swept_values(plan),
         "than": float(claim["than"]),
     }
+
+
+def _all_arms(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of all arms as a part of a claim's meaning; empty for a study without arms."""
+    arms = plan.get("arms") or {}
+    return {"arms": {name: arms[name] for name in sorted(arms)}} if arms else {}
 
 
 def _swept_values(plan: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -269,7 +279,9 @@ def baseline_level(plan: Mapping[str, Any]) -> str:
     """
     if plan.get("baseline") is not None:
         return level_name(plan["baseline"])
-    return level_name(plan["jobs"][0].get("overrides", {}).get(plan["compare"]))
+    levels = [job.get("overrides", {}).get(plan["compare"]) for job in plan["jobs"]]
+    # A baseline of null is only allowed if it is a level.
+    return level_name(None if None in levels else levels[0])
 
 
 def register(directory: Path, name: str, plan: Mapping[str, Any]) -> Registration:

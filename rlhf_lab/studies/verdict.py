@@ -7,6 +7,7 @@ Seeds that were looked at before a claim was registered do not count for it (`re
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -216,6 +217,10 @@ def excluded_seeds(study: Study, claim: Mapping[str, Any]) -> str:
 def _sequential_verdict(study: Study, claim: Mapping[str, Any], state: ClaimState) -> ClaimVerdict:
     """Write the sentence of a claim of a study that stops when its claims are decided."""
     words = claim_in_words(study, claim)
+    if study.log is not None and study.log.looks:
+        # An interrupted seed may have some of its jobs; the look did not see them.
+        looked_at = study.log.seeds[: study.log.looks[-1].seeds]
+        study = dataclasses.replace(study, frame=study.frame[study.frame["seed"].isin(looked_at)])
     if state.verdict == NOT_SWEPT:
         return ClaimVerdict(words, NOT_SWEPT, _not_swept_sentence(missing_levels(study, claim), words))
     if state.comparison is None:

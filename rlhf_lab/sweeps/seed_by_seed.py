@@ -8,7 +8,7 @@ after it, and its page shows it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from rlhf_lab.studies.frame import Study, read_study
 from rlhf_lab.studies.look_log import LookLog
 from rlhf_lab.studies.registration import record_look
 from rlhf_lab.studies.replication import Replication
-from rlhf_lab.studies.sequential import look_at
+from rlhf_lab.studies.sequential import ClaimState, look_at
 from rlhf_lab.studies.table import build_sections, rich_table
 from rlhf_lab.studies.verdict import verdict_numbers, verdicts
 
@@ -97,7 +97,7 @@ class StudyProgress:
             log, states = look_at(study, seeds)
             open_states = [state for state in states if state.verdict in OPEN]
             expected = max((state.seeds or len(log.seeds) for state in open_states), default=seeds)
-            log = replace(log, stopped=self._reason_to_stop(log, seeds))
+            log = replace(log, stopped=self._reason_to_stop(log, seeds, states))
             registration = record_look(self.directory, study.completed["index"])
             study = replace(study, log=log, registration=registration)
             path = self.directory / "study.json"
@@ -107,8 +107,10 @@ class StudyProgress:
         self._print(study, seeds, expected)
         return bool(log.stopped)
 
-    def _reason_to_stop(self, log: LookLog, seeds: int) -> str:
+    def _reason_to_stop(self, log: LookLog, seeds: int, states: Sequence[ClaimState]) -> str:
         """Return why no further seed runs; empty if one does."""
+        if states and all(state.verdict == NOT_SWEPT for state in states):
+            return "no claim is about the levels of this sweep"
         if not log.looks[-1].levels:
             return "every claim is decided"
         if seeds == len(log.seeds):

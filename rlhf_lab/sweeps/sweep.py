@@ -128,11 +128,19 @@ def check_fronts(fronts: Sequence[ParetoSettings]) -> None:
 
 
 def study_dir(command: compose.Command) -> Path:
-    """Return the directory of a checked command's study. Shared overrides or a typed sweep add a hash to its name."""
+    """Return the directory of a checked command's study.
+
+    What the command line changes adds a hash to its name: shared overrides, and swept values other than seeds. Other
+    seeds continue the same study.
+    """
     name = _short_name(command)
-    shared = [override for override in _shared_overrides(command) if not override.startswith(LIMITS)]
-    if shared or command.typed:
-        digest = sha256("\n".join(sorted(shared)).encode()).hexdigest()
+    changes = [override for override in _shared_overrides(command) if not override.startswith(LIMITS)]
+    written = command.study.sweep if command.study and not command.typed else {}
+    for key, levels in swept_levels(command).items():
+        if key != "seed" and list(written.get(key, [])) != levels:
+            changes.append(_sweep_override(key, levels))
+    if changes or command.typed:
+        digest = sha256("\n".join(sorted(changes)).encode()).hexdigest()
         name += f"-{digest[:6]}"
     return Path(command.configs[0].outputs) / "studies" / name
 
@@ -208,6 +216,12 @@ def swept_levels(command: compose.Command) -> dict[str, list[Any]]:
             if value not in levels.setdefault(key, []):
                 levels[key].append(value)
     return levels
+
+
+def _sweep_override(key: str, levels: Sequence[Any]) -> str:
+    """Return the override that sweeps a key over values, as Hydra reads it."""
+    values = ",".join(literal(level) for level in levels)
+    return f"{forced(key)}={values}"
 
 
 def _write_plan(
@@ -289,10 +303,14 @@ def continued_log(directory: Path, registration: Registration, seeds: Sequence[i
             "that starts again with other seeds would be wrong too often; give these seeds first, and more of them "
             "with study.max_seeds=N. Claims that are new count only seeds that were not seen"
         )
+    # Levels of claims that were added get seeds again, also if every earlier claim is decided.
+    added = [entry.meaning for entry in registration.claims if entry.hash not in before]
+    added_levels = [meaning[side] for meaning in added for side in ("level", "versus")]
     looks = []
     for look in log.looks:
         decided = {moved[claim]: verdict for claim, verdict in look.decided.items() if claim in moved}
-        looks.append(dataclasses.replace(look, decided=decided))
+        levels = tuple(dict.fromkeys([*look.levels, *added_levels]))
+        looks.append(dataclasses.replace(look, decided=decided, levels=levels))
     return LookLog(tuple(seeds), tuple(looks))
 
 
@@ -312,9 +330,7 @@ def _hydra_arguments(
     if config_dir:
         flags.append(f"--config-dir={config_dir}")
     arguments = list(command.overrides)
-    for key, levels in swept_levels(command).items():
-        values = ",".join(literal(level) for level in levels)
-        arguments.append(f"{forced(key)}={values}")
+    arguments += [_sweep_override(key, levels) for key, levels in swept_levels(command).items()]
     if study.until:
         jobs_per_seed = len(command.jobs) // len(swept_levels(command)["seed"])
         arguments.append(f"hydra.sweeper.max_batch_size={jobs_per_seed}")

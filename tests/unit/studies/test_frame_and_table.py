@@ -19,6 +19,7 @@ from rlhf_lab.results.answer import Conclusion
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.results.wording import signed
 from rlhf_lab.studies import table
+from rlhf_lab.studies.claims import without_seeds
 from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.table import (
@@ -279,3 +280,17 @@ def test_an_impossible_estimate_is_refused(make_run):
     run = read_run(directory)
     assert "gold" not in run.policies[0].metrics
     assert any("gold is rejected" in problem for problem in run.problems)
+
+
+def test_a_single_seed_of_the_command_line_is_known(make_study):
+    """`seed=7` is in no job's overrides, but a claim may have been written after seed 7 was seen."""
+    directory = make_study(seeds=1)
+    plan = json.loads((directory / "study.json").read_text())
+    plan["jobs"] = [
+        {"overrides": {key: value for key, value in job["overrides"].items() if key != "seed"}, "seed": 7}
+        for job in plan["jobs"]
+    ]
+    (directory / "study.json").write_text(json.dumps(plan))
+    study = read_study(directory)
+    assert "seed" not in study.frame  # it is not a factor
+    assert without_seeds(study, [7]).frame.empty

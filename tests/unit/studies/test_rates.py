@@ -16,7 +16,7 @@ from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.studies.claims import AFTER_LOOK, CONFIRMED, REFUTED, UNCLEAR, UNTESTED
 from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import read_study
-from rlhf_lab.studies.rates import decide_rate, rate_conclusion, rate_markdown, rates_of
+from rlhf_lab.studies.rates import decide_rate, rate_conclusion, rate_in_words, rate_markdown, rates_of
 from rlhf_lab.studies.registration import (
     RegisteredClaim,
     Registration,
@@ -124,6 +124,10 @@ def test_seeds_that_were_seen_do_not_count(base):
     assert any(line.startswith("Rate 1 (000000000000) was registered on ") for line in registration_lines(later))
     first = replace(later, frame=study.frame[study.frame["seed"] < 10])
     assert rates_of(first)[0].verdict == AFTER_LOOK and "`seed=10,11," in rate_markdown(first)
+    # Dropping a rate after a look does not make the others easier: two rates are 97.5 % each.
+    dropped = replace(study, registration=Registration("x", withdrawn=(entry,)))
+    two = replace(study, rates=(FALSE, FALSE | {"than": 0.3}))
+    assert rates_of(dropped)[0].rate == rates_of(two)[0].rate != rates_of(study)[0].rate
     gone = replace(later, registration=replace(later.registration, rates=(), withdrawn=(entry,)))
     assert any("Withdrawn" in line and "lower than 50% of runs" in line for line in registration_lines(gone))
 
@@ -141,3 +145,8 @@ def test_kinds_of_claims_are_told_apart():
 def test_settings_are_refused_with_a_message():
     with pytest.raises(ConfigError, match="than"):
         RateSettings("false/warning", "lower", than=1.5)
+
+
+def test_small_rates_are_not_rounded():
+    assert rate_in_words(FALSE | {"than": 0.005}).endswith("lower than 0.5% of runs")
+    assert rate_in_words(FALSE | {"than": 0.2}).endswith("lower than 20% of runs")

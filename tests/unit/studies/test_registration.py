@@ -10,6 +10,7 @@ import pytest
 from synthetic_runs import write_study
 
 from rlhf_lab.config import compose
+from rlhf_lab.config.overrides import level_name
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.reports.report import write_study_report
 from rlhf_lab.reports.study.correlations import correlations as correlation_section
@@ -26,7 +27,16 @@ from rlhf_lab.studies.claims import (
 from rlhf_lab.studies.correlations import correlation_markdown, correlations_of
 from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import Study, read_study
-from rlhf_lab.studies.registration import SEQUENTIAL, Registration, claim_meaning, record_look, register
+from rlhf_lab.studies.registration import (
+    SEQUENTIAL,
+    Registration,
+    baseline_level,
+    claim_meaning,
+    correlation_meaning,
+    rate_meaning,
+    record_look,
+    register,
+)
 from rlhf_lab.studies.registration_text import registration_lines
 from rlhf_lab.studies.table import build_sections
 from rlhf_lab.studies.verdict import claim_level, verdicts
@@ -212,6 +222,18 @@ def test_an_arm_with_other_settings_is_another_claim():
     assert meaning["arms"] == {"none": {}, "strict": {"algorithm.beta": 0.3}} and list(meaning) == sorted(meaning)
     assert claim_meaning(plan | {"arms": arms | {"lax": {}}}, claim) == meaning  # an arm that it does not compare
     assert claim_meaning(plan | {"arms": arms | {"strict": {"algorithm.beta": 0.4}}}, claim) != meaning
+    # Pooled over arms, and over all runs, a claim is about every arm.
+    pooled = plan | {"compare": "beta", "by": "study.arm", "correlations": [RANKED]}
+    rate = {"metric": "gold_fell", "direction": "lower", "than": 0.5}
+    for of, statement in ((claim_meaning, claim), (correlation_meaning, RANKED), (rate_meaning, rate)):
+        assert of(pooled, statement)["arms"] == arms, of
+
+
+def test_null_can_be_the_baseline():
+    jobs = [{"overrides": {"algorithm.muon_lr": value}} for value in (0.02, None)]
+    plan = {"compare": "algorithm.muon_lr", "baseline": None, "jobs": jobs}
+    assert baseline_level(plan) == level_name(None)
+    assert baseline_level(plan | {"jobs": jobs[:1]}) == "0.02"  # without one, the first level
 
 
 def test_a_damaged_registration_is_refused(directory):

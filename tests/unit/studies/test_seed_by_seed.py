@@ -17,6 +17,7 @@ from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.look_log import NOT_NEEDED, Look, LookLog
 from rlhf_lab.studies.registration import Registration, register
 from rlhf_lab.studies.replication import Replication
+from rlhf_lab.studies.verdict import verdicts
 from rlhf_lab.sweeps import seed_by_seed, sweep
 
 CLAIM = {"metric": "gold", "level": "mixed", "direction": "higher", "versus": None, "margin": 0.0, "by": None}
@@ -49,6 +50,32 @@ def test_all_levels_of_a_seed_come_before_the_next_seed(monkeypatch):
     fixed = compose.check_command([*words, "study.until=null"])
     assert [job["seed"] for job in fixed.jobs[:5]] == [0, 1, 2, 3, 4]  # as before: seeds vary fastest
     assert sweep.study_dir(fixed) != sweep.study_dir(command)
+
+
+def test_one_level_alone_is_no_study_that_decides():
+    """`study.arm=audit seed=0` runs one job, as docs/running.md says."""
+    command = compose.check_command(["+recipe=study/mitigations", "study.arm=audit", "seed=0"])
+    assert len(command.jobs) == 1 and command.study is not None and command.study.until is None
+
+
+def test_sweeps_of_other_values_have_other_directories():
+    words = ["+recipe=sft", "algorithm.lr=0.003,0.0003", "seed=0,1"]
+    directory = sweep.study_dir(compose.check_command(words))
+    others = (["algorithm.batch_size=4,8"], ["algorithm.lr=0.003,0.0001"])
+    directories = {sweep.study_dir(compose.check_command(["+recipe=sft", *other, "seed=0,1"])) for other in others}
+    assert len({directory, *directories}) == 3
+    assert sweep.study_dir(compose.check_command([*words[:2], "seed=0,1,2"])) == directory  # more seeds continue it
+    whole = sweep.study_dir(compose.check_command(["+recipe=study/kl_control"]))
+    assert whole.name == "kl_control"
+    levels = ["+recipe=study/kl_control", "algorithm.kl_controller=none,fixed"]
+    assert sweep.study_dir(compose.check_command(levels)) != whole
+
+
+def test_a_value_that_is_swept_twice_is_refused():
+    with pytest.raises(ConfigError, match=r"algorithm\.lr=0\.001,0\.001,0\.0001 has 0\.001 more than once"):
+        compose.check_command(["+recipe=sft", "algorithm.lr=0.001,1e-3,0.0001"])
+    with pytest.raises(ConfigError, match="seed=0,1,1 has 1 more than once"):
+        compose.check_command(["+recipe=study/kl_control", "seed=0,1,1"])
 
 
 def test_seeds_are_those_of_the_sweep_and_then_the_next_integers():
@@ -111,6 +138,23 @@ def test_a_study_stops_when_decided(directory, capsys):
     assert "3 of at most 4 seeds done" in out and "0 of 1 claims open; every claim is decided" in out
     assert "confirmed     gold reward is higher with buffer mixed than with buffer current: +" in out
     assert read_study(directory).log == log
+
+
+def test_claims_about_absent_levels_decide_nothing(directory, capsys):
+    plan = plan_of(directory) | {"predicts": [CLAIM | {"level": "absent"}]}
+    (directory / "study.json").write_text(json.dumps(plan))
+    assert seed_by_seed.StudyProgress(directory, SETTINGS).finish_seed(3)
+    assert plan_of(directory)["looks"]["stopped"] == "no claim is about the levels of this sweep"
+
+
+def test_the_page_of_an_interrupted_seed_has_the_numbers_of_the_last_look(directory):
+    progress = seed_by_seed.StudyProgress(directory, SETTINGS)
+    plan = plan_of(directory) | {"predicts": [CLAIM | {"level": "stale"}]}
+    (directory / "study.json").write_text(json.dumps(plan))
+    assert not progress.finish_seed(3)
+    study = read_study(directory)
+    looked_at = study.frame[study.frame["seed"] < 3]
+    assert verdicts(study) == verdicts(replace(study, frame=looked_at))
 
 
 def test_limits_stop_a_study(directory, capsys):
@@ -180,6 +224,7 @@ def test_the_same_claims_continue_with_the_same_seeds_first(directory):
         continued([CLAIM, stale], [5, 0, 1])
     # Decisions follow their claims if the list changes.
     changed = CLAIM | {"direction": "lower"}
-    assert continued([stale, changed], [0, 1, 2, 3]).looks == (Look(3, {0: REFUTED}, ()),)
+    added = (Look(3, {0: REFUTED}, ("mixed", "current")),)  # the new claim gets seeds, though the other is decided
+    assert continued([stale, changed], [0, 1, 2, 3]).looks == added
     assert continued([changed], [0, 1, 2, 3]) == LookLog((0, 1, 2, 3))
     assert sweep.continued_log(directory / "elsewhere", Registration(), [0, 1]) == LookLog((0, 1))
