@@ -34,7 +34,7 @@ def build(settings: Unpaired) -> Corpus:
     corpus = load_corpus("unpaired", settings, partial(parse_row, settings=settings))
     liked = sum(bool(pair.chosen) for pair in corpus.train)
     # the KTO loss compares both kinds, so it needs both
-    if liked in (0, len(corpus.train)):
+    if corpus.train and liked in (0, len(corpus.train)):
         raise DataError(
             f"{settings.path}: all {len(corpus.train)} responses for training are {'liked' if liked else 'disliked'}, "
             "but unpaired data need both kinds; check the column data.label, or use data=sft for liked responses only"

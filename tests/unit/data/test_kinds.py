@@ -13,7 +13,9 @@ from rlhf_lab.config.registry import build
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data import prompts, sft, unpaired, verifiable
+from rlhf_lab.data.few import few_rows
 from rlhf_lab.data.file_settings import Demonstrations, Pairs, PromptsData, Unpaired, Verifiable
+from rlhf_lab.data.loading import SORTED
 from rlhf_lab.data.metadata import NOT_JSON, OTHER_FACTS, TOO_LARGE
 from rlhf_lab.data.mix import OVER_RATIO, split_counts
 from rlhf_lab.data.rows import RowProblem
@@ -124,6 +126,28 @@ def test_unpaired_data_need_both_labels(tmp_path):
     rows = [{"prompt": f"{i}?", "completion": "x", "label": True} for i in range(40)]
     with pytest.raises(DataError, match=r"are liked, but unpaired data need both kinds; check the column data.label"):
         build("data", Unpaired(path=write(tmp_path / "a.jsonl", rows)))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_limit_leaves_both_labels_of_sorted_unpaired_data(tmp_path, first):
+    rows = [{"prompt": f"{i}?", "completion": "x", "label": first == (i < 60)} for i in range(120)]
+    settings = Unpaired(path=write(tmp_path / "a.jsonl", rows), max_pairs=16)
+    for corpus in (build("data", settings), few_rows(settings)):
+        assert [bool(pair.chosen) for pair in corpus.train] == [first] * 15 + [not first]
+        assert corpus.report["train"].noted == {SORTED: 1}
+
+
+def test_a_limit_leaves_the_first_unpaired_rows_of_a_mixed_file(tmp_path):
+    rows = [{"prompt": f"{i}?", "completion": "x", "label": i in (3, 5)} for i in range(120)]
+    path = write(tmp_path / "a.jsonl", rows)
+    limited, full = (build("data", Unpaired(path=path, max_pairs=limit)) for limit in (16, 0))
+    assert limited.train == full.train[:16] and not limited.report["train"].noted
+
+
+def test_unpaired_data_that_are_all_held_out_need_no_label_for_training(tmp_path):
+    rows = [{"prompt": f"{i}?", "completion": "x", "label": True} for i in range(40)]
+    corpus = build("data", Unpaired(path=write(tmp_path / "a.jsonl", rows), test_fraction=1))
+    assert (len(corpus.train), len(corpus.test)) == (0, 40)
 
 
 # Verifiable
