@@ -17,8 +17,7 @@ from rlhf_lab.data.messages import read_tools, text_or_messages
 from rlhf_lab.data.pairs import SEVERAL_MESSAGES, strip_prompt
 from rlhf_lab.data.roles import columns_problem
 from rlhf_lab.data.rows import MissingColumns, RowProblem, column, describe
-from rlhf_lab.data.split_rows import SplitRow, prompt_oddities, read_prompt
-from rlhf_lab.data.transcript import render_prompt
+from rlhf_lab.data.split_rows import SplitRow, prompt_oddities, prompt_of
 
 EMPTY_REPLY = "empty reply"
 MEANING = {
@@ -49,8 +48,8 @@ def parse_row(values: Mapping[str, Any], settings: Unpaired) -> SplitRow:
         raise MissingColumns(problem)
     tools = read_tools(values, settings.tools)
     provided = text_or_messages(values, settings.prompt)
-    prompt = read_prompt(provided) if isinstance(provided, str) else render_prompt(provided, tools)
-    side = strip_prompt(prompt, text_or_messages(values, settings.completion), tools)
+    prompt = prompt_of(provided, tools)
+    side = strip_prompt(prompt_of(provided), text_or_messages(values, settings.completion))
     if side is None:
         return SplitRow(prompt, "", "", drop=SEVERAL_MESSAGES)
     response = side[0].rstrip()

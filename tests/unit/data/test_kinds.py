@@ -12,7 +12,7 @@ from support import checked
 from rlhf_lab.config.registry import build
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.data import prompts, sft, unpaired, verifiable
+from rlhf_lab.data import pairs, prompts, sft, unpaired, verifiable
 from rlhf_lab.data.few import few_rows
 from rlhf_lab.data.file_settings import Demonstrations, Pairs, PromptsData, Unpaired, Verifiable
 from rlhf_lab.data.loading import SORTED
@@ -105,6 +105,47 @@ def test_the_first_of_several_turns_is_asked_and_all_are_facts():
     split = prompts.parse_row({"turns": ["One?", "Two?"], "question_id": 81}, PromptsData(path="x", prompt="turns"))
     assert split.prompt == "\n\nHuman: One?\n\nAssistant:"
     assert split.metadata == {"turns": ["One?", "Two?"], "question_id": 81}
+
+
+# Tools
+
+
+@pytest.mark.parametrize(
+    ("module", "settings"),
+    [(pairs, Pairs), (sft, Demonstrations), (unpaired, Unpaired), (prompts, PromptsData), (verifiable, Verifiable)],
+)
+@pytest.mark.parametrize("prompt", ["What time is it?", [{"role": "user", "content": "What time is it?"}]])
+def test_a_prompt_of_any_form_offers_the_tools_of_its_row(module, settings, prompt):
+    replies = {"completion": " Noon", "chosen": " Noon", "rejected": " No", "label": True, "answer": "12"}
+    split = module.parse_row({"prompt": prompt, **replies, "tools": TOOLS}, settings(path="x"))
+    assert split.drop is None
+    messages, tools = to_conversation(split.prompt)
+    assert (messages, tools) == ([{"role": "user", "content": "What time is it?"}], TOOLS)
+
+
+REPEATED = "\n\nHuman: Now?\n\nAssistant:"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "side"),
+    [
+        ("Now?", lambda text: [{"role": "user", "content": "Now?"}, {"role": "assistant", "content": text}]),
+        ([{"role": "user", "content": "Now?"}], lambda text: f"{REPEATED} {text}"),
+        (None, lambda text: f"{REPEATED} {text}"),
+    ],
+    ids=["text and messages", "messages and text", "no prompt column"],
+)
+def test_a_side_repeats_its_prompt_without_the_tools(prompt, side):
+    row = {"prompt": prompt, "chosen": side("Noon"), "rejected": side("No"), "tools": TOOLS}
+    settings = Pairs(path="x") if prompt else Pairs(path="x", prompt="")
+    split = pairs.parse_row(row, settings)
+    assert (split.drop, split.chosen, split.rejected) == (None, "Noon", "No")
+    assert split.prompt == f"\n\nTools: {json.dumps(TOOLS)}{REPEATED}"
+
+
+def test_the_first_turn_of_a_list_offers_the_tools_of_its_row():
+    split = prompts.parse_row({"prompt": ["One?", "Two?"], "tools": json.dumps(TOOLS)}, PromptsData(path="x"))
+    assert to_conversation(split.prompt) == ([{"role": "user", "content": "One?"}], TOOLS)
 
 
 # Unpaired
