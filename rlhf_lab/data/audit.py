@@ -115,8 +115,8 @@ def _is_imitated(corpus: Corpus) -> bool:
 
 
 def _responses_of(pair: Pair) -> tuple[str, ...]:
-    """Return the responses of a pair. A demonstration has no rejected one."""
-    return (pair.chosen, pair.rejected) if pair.rejected else (pair.chosen,)
+    """Return the responses of a pair, an empty one for a prompt alone. Not every kind of data has both sides."""
+    return tuple(response for response in (pair.chosen, pair.rejected) if response) or ("",)
 
 
 def example_of(pair: Pair) -> str:
@@ -229,7 +229,7 @@ def _describe_lengths(report: AuditReport, split: str, pairs: Sequence[Pair], pr
     if not pairs:
         return
     if not preferences:
-        lengths = [len(pair.chosen) for pair in pairs]
+        lengths = [len(response) for pair in pairs for response in _responses_of(pair)]
         report.statistics[f"{split}/median characters"] = float(np.median(lengths))
         return
     chosen = np.array([len(pair.chosen) for pair in pairs])

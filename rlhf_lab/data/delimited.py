@@ -1,7 +1,8 @@
 """Rows of .csv and .tsv files: RFC 4180 quoting, a header row, newlines inside quoted fields, UTF-8.
 
 Every field is text, and an empty field is the empty text. A list of {role, content} messages is parsed from JSON, or
-from the Python notation that pandas writes. Rows are numbered as in a spreadsheet: the header is row 1.
+from the Python notation that pandas writes for lists. What it writes for arrays cannot be read. Rows are numbered as in
+a spreadsheet: the header is row 1.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ast
 import csv
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,10 @@ from typing import Any
 from rlhf_lab.core import bounded_files
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.data.lines import file_lines
-from rlhf_lab.data.rows import BadRows, SourceRow
+from rlhf_lab.data.rows import BadRows, SourceRow, UnreadableMessages
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
+START_OF_MESSAGES = re.compile(r"""\[\{\s*['"](role|content)['"]\s*:""")
 
 
 def read_delimited(file: Path, bad: BadRows) -> Iterator[SourceRow]:
@@ -97,7 +100,7 @@ def _fields_problem(header: list[str], fields: list[str], delimiter: str) -> str
 
 
 def _parse_field(field: str) -> Any:
-    """Return the text of a field, or the list of messages that it encodes."""
+    """Return the text of a field, the list of messages that it encodes, or `UnreadableMessages`."""
     if not field.startswith("[{") or "role" not in field:  # a fast test first: few fields contain messages
         return field
     # JSON first; pandas writes lists with single quotes, which only Python reads
@@ -106,6 +109,13 @@ def _parse_field(field: str) -> Any:
             value = parse(field)
         except (ValueError, SyntaxError, RecursionError):
             continue
-        if all(isinstance(item, dict) and "role" in item and "content" in item for item in value):
-            return value
+        return value if all(map(_is_message, value)) else field
+    if START_OF_MESSAGES.match(field) and field.endswith("}]"):
+        # pandas writes an array without commas; inserting them could change what a message says
+        return UnreadableMessages(field)
     return field
+
+
+def _is_message(item: object) -> bool:
+    # a message with tool calls may have no content
+    return isinstance(item, dict) and "role" in item and ("content" in item or "tool_calls" in item)

@@ -26,6 +26,7 @@ Join = Callable[[Iterator[SourceRow]], Iterator[SourceRow]]
 UNREADABLE = "unreadable row"
 OVER_LIMIT = "over data.max_pairs"
 REPAIRED = "lone surrogates (half a character) replaced by U+FFFD"
+SORTED = "the only response of its kind within data.max_pairs: the rows are sorted by label; shuffle the file"
 IN_TRAIN = "prompt also in train"
 
 
@@ -46,10 +47,17 @@ class SplitReader:
 
     "longer wins" counts all readable pairs, including dropped ones. A pair counts if the stripped chosen response has
     more characters than the rejected one; a tie does not. Demonstrations have no rejected response to compare with.
+
+    Attributes:
+        both_kinds: True to keep the last of `max_pairs` places for a disliked response if all before it are liked, or
+            for a liked one if all are disliked. A file may be sorted by its labels.
+        kinds: kinds of the pairs so far, True for a pair with a chosen response.
     """
 
     max_pairs: int
     preferences: bool = True
+    both_kinds: bool = False
+    kinds: set[bool] = field(default_factory=set)
     pairs: list[Pair] | PairFile = field(default_factory=list)
     metadata: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     report: SourceReport = field(default_factory=SourceReport)
@@ -80,13 +88,16 @@ class SplitReader:
             self.drop(split.drop, where)
         elif also_in and _short_digest(split.prompt) in also_in:
             self.drop(IN_TRAIN, where)
-        elif self.full:
+        elif self.full or self._place_is_reserved(split):
             self.drop(OVER_LIMIT, where)
         else:
             self.report.kept += 1
+            self.kinds.add(bool(split.chosen))
             meta = {"source": where, **split.meta}
             self.pairs.append(Pair(split.prompt, split.chosen, split.rejected, meta))
             notes = list(split.notes)
+            if self.full and OVER_LIMIT in self.report.dropped:  # rows were dropped to keep this place
+                notes.append(SORTED)
             if split.metadata:
                 # metadata belong to a prompt, so those of its first row count
                 first = self.metadata.setdefault(split.prompt, split.metadata)
@@ -94,6 +105,11 @@ class SplitReader:
                     notes.append(OTHER_FACTS)
             for note in notes:
                 self.note(note, where)
+
+    def _place_is_reserved(self, split: SplitRow) -> bool:
+        """Return True if only one place is left, and it is kept for a pair of the other kind."""
+        is_last = len(self.pairs) == self.max_pairs - 1
+        return self.both_kinds and is_last and self.kinds == {bool(split.chosen)}
 
     def finish(self) -> SourceReport:
         """Add the statistics to the report and return it."""
@@ -138,8 +154,9 @@ def load_corpus(name: str, settings: FileSettings, parse: Parse, join: Join = it
     """
     has_pairs = Capability.PAIRS in settings.capabilities
     train, test = (
-        SplitReader(settings.max_pairs, has_pairs, PairFile() if settings.streaming else []) for _ in range(2)
+        SplitReader(settings.max_pairs, has_pairs, pairs=PairFile() if settings.streaming else []) for _ in range(2)
     )
+    train.both_kinds = Capability.UNPAIRED in settings.capabilities
     if settings.test_path is None:
 
         def choose(split: SplitRow) -> SplitReader:

@@ -9,6 +9,7 @@ several messages, which are dropped and counted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,9 +25,10 @@ from rlhf_lab.data.split_rows import (
     NO_REPLY,
     SplitRow,
     check,
-    read_prompt,
+    prompt_of,
     read_transcript,
     split_pair,
+    with_tools,
 )
 from rlhf_lab.data.transcript import SAID, normalise, render_prompt, response_text, unquote
 
@@ -61,12 +63,12 @@ def parse_row(values: Mapping[str, Any], columns: Pairs) -> SplitRow:
         )
     tools = read_tools(values, columns.tools)
     if columns.prompt:
-        provided_prompt = text_or_messages(values, columns.prompt)
-        if isinstance(provided_prompt, str):
-            return _split_explicit(read_prompt(provided_prompt), chosen, rejected, tools)
-        return _split_explicit(render_prompt(provided_prompt, tools), chosen, rejected, tools)
+        provided = text_or_messages(values, columns.prompt)
+        split = _split_explicit(prompt_of(provided), chosen, rejected)
+        return replace(split, prompt=prompt_of(provided, tools))
     if isinstance(chosen, str) or isinstance(rejected, str):
-        return split_pair(str(chosen), str(rejected))
+        split = split_pair(str(chosen), str(rejected))
+        return replace(split, prompt=with_tools(split.prompt, tools))
     return _split_implicit_messages(chosen, rejected, tools)
 
 
@@ -94,11 +96,9 @@ def _split_implicit_messages(chosen: Sequence[Message], rejected: Sequence[Messa
     return check(prompt, chosen_response, rejected_response)
 
 
-def _split_explicit(
-    prompt: str, chosen: str | Sequence[Message], rejected: str | Sequence[Message], tools: Tools
-) -> SplitRow:
-    chosen_side = strip_prompt(prompt, chosen, tools)
-    rejected_side = strip_prompt(prompt, rejected, tools)
+def _split_explicit(prompt: str, chosen: str | Sequence[Message], rejected: str | Sequence[Message]) -> SplitRow:
+    chosen_side = strip_prompt(prompt, chosen)
+    rejected_side = strip_prompt(prompt, rejected)
     if chosen_side is None or rejected_side is None:
         return SplitRow(prompt, "", "", drop=SEVERAL_MESSAGES)
     chosen_response, chosen_repeats = chosen_side
@@ -109,8 +109,11 @@ def _split_explicit(
     return split
 
 
-def strip_prompt(prompt: str, side: str | Sequence[Message], tools: Tools = ()) -> tuple[str, bool] | None:
-    """Return (response, True if the prompt was repeated), or None if the side is not the prompt plus one response."""
+def strip_prompt(prompt: str, side: str | Sequence[Message]) -> tuple[str, bool] | None:
+    """Return (response, True if the prompt was repeated), or None if the side is not the prompt plus one response.
+
+    The prompt is without tools, which a side does not repeat.
+    """
     if isinstance(side, str):
         # a side may be the full transcript, or only the response
         transcript = read_transcript(side) if SAID.match(normalise(side)) else side
@@ -122,5 +125,5 @@ def strip_prompt(prompt: str, side: str | Sequence[Message], tools: Tools = ()) 
     response = response_text(side[-1])
     if len(side) == 1:
         return response, False
-    repeats_prompt = render_prompt(side[:-1], tools) == prompt
+    repeats_prompt = render_prompt(side[:-1]) == prompt
     return (response, True) if repeats_prompt else None

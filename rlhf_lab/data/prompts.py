@@ -18,8 +18,7 @@ from rlhf_lab.data.messages import read_messages, read_tools
 from rlhf_lab.data.metadata import metadata_of
 from rlhf_lab.data.roles import columns_problem
 from rlhf_lab.data.rows import MissingColumns, column, is_text_list
-from rlhf_lab.data.split_rows import SplitRow, prompt_oddities, read_prompt
-from rlhf_lab.data.transcript import render_prompt
+from rlhf_lab.data.split_rows import SplitRow, prompt_oddities, prompt_of
 
 EMPTY_PROMPT = "empty prompt"
 NO_QUESTION = "prompt ends with an assistant turn"
@@ -40,18 +39,19 @@ def parse_row(values: Mapping[str, Any], settings: PromptsData) -> SplitRow:
     value = column(values, settings.prompt)
     texts: tuple[str, ...] = (settings.prompt, settings.tools)
     drop = None
+    tools = read_tools(values, settings.tools)
     if isinstance(value, str):
         drop = None if value.strip() else EMPTY_PROMPT
-        prompt = read_prompt(value)
+        prompt = prompt_of(value, tools)
     # MT-Bench lists the user turns of a conversation
     elif is_text_list(value) and value:
         texts = (settings.tools,)  # the list stays in the metadata: graders and multi-turn benchmarks need later turns
         drop = None if value[0].strip() else EMPTY_PROMPT
-        prompt = read_prompt(value[0])
+        prompt = prompt_of(value[0], tools)
     else:
         messages = read_messages(value, settings.prompt, FORM)
         drop = NO_QUESTION if messages[-1]["role"] == "assistant" else None
-        prompt = render_prompt(messages, read_tools(values, settings.tools))
+        prompt = prompt_of(messages, tools)
     prompt = as_requested(prompt, settings)
     metadata, notes = metadata_of(values, texts, settings.fact_columns)
     all_notes = [*prompt_oddities(prompt), *notes]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
 
 from rlhf_lab.core.errors import DataError
@@ -18,6 +19,13 @@ class SourceRow(NamedTuple):
     file: str
     number: int
     values: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableMessages:
+    """Field of a .csv or .tsv that looks like a list of messages but is neither JSON nor Python notation."""
+
+    text: str
 
 
 class RowProblem(ValueError):
@@ -103,6 +111,11 @@ def describe(value: object) -> str:
     names = {str: "text", bool: "a truth value", int: "a number", float: "a number", list: "a list", dict: "an object"}
     if value is None:
         return "null"
+    if isinstance(value, UnreadableMessages):
+        return (
+            "messages that pandas wrote from an array, without commas between them (save the table as .parquet or "
+            ".jsonl, or apply list() to the column before to_csv)"
+        )
     type_name = names.get(type(value), type(value).__name__)
     text = repr(value)
     excerpt = text[:40] + "…" if len(text) > 40 else text

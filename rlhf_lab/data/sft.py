@@ -19,7 +19,7 @@ from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import completion_text, messages_column, read_tools, text_or_messages
 from rlhf_lab.data.roles import missing_columns
 from rlhf_lab.data.rows import MissingColumns, text_column
-from rlhf_lab.data.split_rows import NO_REPLY, SplitRow, prompt_oddities, read_prompt, read_transcript
+from rlhf_lab.data.split_rows import NO_REPLY, SplitRow, prompt_oddities, prompt_of, read_prompt, read_transcript
 from rlhf_lab.data.transcript import SAID, normalise, parse, render_prompt, response_text, to_messages
 
 EMPTY_REPLY = "empty reply"
@@ -93,7 +93,7 @@ def _prompt_and_completion(
     prompt = text_or_messages(values, settings.prompt)
     completion = text_or_messages(values, settings.completion)
     if isinstance(completion, str):
-        text = read_prompt(prompt) if isinstance(prompt, str) else render_prompt(prompt, tools)
+        text = prompt_of(prompt, tools)
         response = completion_text(completion)
         drop = None if response.strip() else EMPTY_REPLY
         return SplitRow(text, response, "", drop=drop, notes=prompt_oddities(text))

@@ -10,12 +10,13 @@ prefix. Responses often start with the same words, and a common prefix would mov
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from rlhf_lab.data.transcript import REPLY, SAID, TURN, after_colon, normalise, quote, render_prompt
+from rlhf_lab.core.messages import Message
+from rlhf_lab.data.transcript import REPLY, SAID, TURN, after_colon, normalise, quote, render_prompt, to_messages
 
 MARKER = re.compile(r"\b(?:Human|Assistant)\s*:")
 """Text that looks like the start of a turn, anywhere in a body."""
@@ -72,6 +73,18 @@ def read_prompt(text: str) -> str:
         return render_prompt([{"role": "user", "content": text.strip()}])
     transcript = read_transcript(text)
     return transcript if transcript.endswith(REPLY) else transcript + REPLY
+
+
+def prompt_of(provided: str | Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Convert a column of text or messages into a prompt that offers the tools of its row."""
+    if isinstance(provided, str):
+        return with_tools(read_prompt(provided), tools)
+    return render_prompt(provided, tools)
+
+
+def with_tools(prompt: str, tools: Sequence[Mapping[str, Any]]) -> str:
+    """Return a prompt that had no tools with the tools of its row."""
+    return render_prompt(to_messages(prompt), tools) if tools else prompt
 
 
 def split_response(transcript: str) -> tuple[str, str] | None:

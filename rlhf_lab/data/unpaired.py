@@ -17,8 +17,7 @@ from rlhf_lab.data.messages import read_tools, text_or_messages
 from rlhf_lab.data.pairs import SEVERAL_MESSAGES, strip_prompt
 from rlhf_lab.data.roles import columns_problem
 from rlhf_lab.data.rows import MissingColumns, RowProblem, column, describe
-from rlhf_lab.data.split_rows import SplitRow, prompt_oddities, read_prompt
-from rlhf_lab.data.transcript import render_prompt
+from rlhf_lab.data.split_rows import SplitRow, prompt_oddities, prompt_of
 
 EMPTY_REPLY = "empty reply"
 MEANING = {
@@ -34,7 +33,7 @@ def build(settings: Unpaired) -> Corpus:
     corpus = load_corpus("unpaired", settings, partial(parse_row, settings=settings))
     liked = sum(bool(pair.chosen) for pair in corpus.train)
     # the KTO loss compares both kinds, so it needs both
-    if liked in (0, len(corpus.train)):
+    if corpus.train and liked in (0, len(corpus.train)):
         raise DataError(
             f"{settings.path}: all {len(corpus.train)} responses for training are {'liked' if liked else 'disliked'}, "
             "but unpaired data need both kinds; check the column data.label, or use data=sft for liked responses only"
@@ -49,8 +48,8 @@ def parse_row(values: Mapping[str, Any], settings: Unpaired) -> SplitRow:
         raise MissingColumns(problem)
     tools = read_tools(values, settings.tools)
     provided = text_or_messages(values, settings.prompt)
-    prompt = read_prompt(provided) if isinstance(provided, str) else render_prompt(provided, tools)
-    side = strip_prompt(prompt, text_or_messages(values, settings.completion), tools)
+    prompt = prompt_of(provided, tools)
+    side = strip_prompt(prompt_of(provided), text_or_messages(values, settings.completion))
     if side is None:
         return SplitRow(prompt, "", "", drop=SEVERAL_MESSAGES)
     response = side[0].rstrip()

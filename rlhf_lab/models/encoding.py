@@ -77,8 +77,12 @@ class Encoder:
         """Return token ids of a prompt, with BOS if the model uses it. A prompt that is too long loses its start."""
         if text and self.chat and self.to_conversation:  # text for plain language modelling has an empty prompt
             ids = self.chat.prompt(*self.to_conversation(text))
-            # Many templates write BOS themselves; it must not appear twice.
-            prefix = [] if ids[:1] == self._prefix else self._prefix
+            prefix = self._prefix
+            bos = self.tokenizer.bos_token_id
+            # Many templates write BOS themselves: it must not appear twice, and a cut must not remove it. A token that
+            # the template repeats and the tokenizer does not add is no BOS but the start of every turn.
+            if ids[:1] == [bos] and (prefix or bos not in ids[1:]):
+                prefix, ids = [bos], ids[1:]
         else:
             ids = self._ids(text)
             prefix = self._prefix

@@ -22,6 +22,7 @@ from rlhf_lab.core import hub
 from rlhf_lab.core.bounded_files import MIB, check_regular, read_bounded
 from rlhf_lab.core.errors import OPTIONAL, ArtifactError, DataError, LabError, MissingDependency
 from rlhf_lab.core.files import parse_json, read_json, read_object, write_json
+from rlhf_lab.data.generated import generated_identity
 from rlhf_lab.models.settings import Stored
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -499,6 +500,11 @@ def model_identity(source: str) -> str:
             if path.is_file() and not path.name.startswith("."):
                 _hash_file_ends(digest, path, str(path.relative_to(directory)))
     return digest.hexdigest()[:16]
+
+
+def input_identity(source: str) -> str:
+    """Return the identity of an entry of `needs`: of the rows of a generated corpus, else of a model."""
+    return generated_identity(Path(source)) or model_identity(source)
 
 
 def base_identity(source: str, commit: str | None = None) -> str:

@@ -22,6 +22,7 @@ from rlhf_lab.core.errors import ConfigError, DataError, NumericError
 from rlhf_lab.core.files import parse_json
 from rlhf_lab.core.metrics import INPUT
 from rlhf_lab.core.yaml_files import parse_yaml
+from rlhf_lab.models.model_files import input_identity
 from rlhf_lab.statistics.inference import Estimate
 
 P = ParamSpec("P")
@@ -179,18 +180,24 @@ def _input_run(run: StoredRun, role: str) -> StoredRun | None:
 
 
 def input_directory(run: Path, need: Mapping[str, Any]) -> Path | None:
-    """Return the directory of an input that a stage made; None for a model from elsewhere, or if it is missing.
+    """Return the run directory of an input; None if no run made it, or if it is missing or has changed.
 
     Args:
         run: directory of the run that used the input.
-        need: the input's entry in the run's manifest: recipe, key, dir.
+        need: the input's entry in the run's manifest: recipe, key, dir. Without a recipe, the user named the directory
+            of a model or of a run.
     """
-    if not need.get("recipe"):
-        return None
-    written = Path(str(need["dir"]))
+    written = Path(str(need.get("dir", "")))
     # Stages of one store are next to each other, also after the store was moved.
-    candidates = (run.parent / written.name, written.resolve())
-    return next((directory for directory in candidates if is_run(directory)), None)
+    if need.get("recipe"):
+        candidates = (run.parent / written.name, written.resolve())
+        return next((directory for directory in candidates if is_run(directory)), None)
+    for directory in (run.parent / written.parent.name / written.name, run.parent / written.name, written.resolve()):
+        owner = directory.parent if directory.name == "model" else directory
+        # An input that the user named may have been replaced since.
+        if is_run(owner) and input_identity(str(directory)) == need.get("key"):
+            return owner
+    return None
 
 
 def is_run(directory: Path) -> bool:

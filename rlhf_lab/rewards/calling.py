@@ -115,7 +115,7 @@ def scores(values: Any, responses: Sequence[str], what: str) -> FloatArray:
 
 
 def _is_score(entry: Any) -> bool:
-    return entry is None or isinstance(entry, Real)
+    return entry is None or isinstance(entry, (Real, np.bool_))  # NumPy's truth values are no numbers to Python
 
 
 def nan_count(values: Any) -> int:

@@ -76,12 +76,24 @@ class CheckedReward:
             self._note(self._describe_counts())
         return batch
 
+    @property
+    def faults(self) -> tuple[str, int]:
+        """First tolerated failure, empty without one, and number of NaN that a user's function returned."""
+        return self._first_failure, getattr(self._reward, "returned_nan", 0)
+
+    @faults.setter
+    def faults(self, stored: tuple[str, int]) -> None:
+        self._first_failure, returned_nan = stored
+        if hasattr(self._reward, "returned_nan"):
+            self._reward.returned_nan = returned_nan
+
     def _describe_counts(self) -> str:
         total = self.scored + self.abstained
         text = f"reward {self.name}: {self.abstained} of {total} responses unscored"
-        if nan := getattr(self._reward, "returned_nan", 0):  # a user's function that returns NaN is usually a mistake
+        first_failure, nan = self.faults
+        if nan:  # a user's function that returns NaN is usually a mistake
             text += f", {nan} of them NaN ({nan / total:.0%} of all)"
-        return f"{text}, {self.failed} calls failed, first: {self._first_failure}" if self.failed else text
+        return f"{text}, {self.failed} calls failed, first: {first_failure}" if self.failed else text
 
     def _stop(self, error: Exception, *, shared: bool) -> LabError:
         """Return the error that stops the run, with instructions."""

@@ -108,7 +108,8 @@ class GraphReward(CheckedReward):
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a training checkpoint stores."""
         counts = {name: [term.scored, term.abstained, term.failed] for name, term in self.terms.items()}
-        return {"baseline": self.baseline, "counts": counts}
+        faults = {name: term.faults for name, term in self.terms.items()}
+        return {"baseline": self.baseline, "counts": counts, "faults": faults}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
@@ -116,6 +117,9 @@ class GraphReward(CheckedReward):
         for name, (scored, abstained, failed) in state["counts"].items():
             term = self.terms[name]
             term.scored, term.abstained, term.failed = int(scored), int(abstained), int(failed)
+        # Checkpoints of versions up to 0.16 have no faults.
+        for name, (first_failure, returned_nan) in state.get("faults", {}).items():
+            self.terms[name].faults = (str(first_failure), int(returned_nan))
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from rlhf_lab.config.overrides import merge, set_value
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json, read_object
 from rlhf_lab.core.packs import contributed_objects, named
-from rlhf_lab.data.generated import generated_identity, kind_problem
+from rlhf_lab.data.generated import kind_problem
 from rlhf_lab.data.reading import local_files
-from rlhf_lab.models.model_files import model_identity
+from rlhf_lab.models.model_files import input_identity, model_identity
 from rlhf_lab.monitoring.settings import is_audited
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.stages.code_digest import Reference, differences, digests
@@ -58,7 +58,7 @@ class External:
 
     @cached_property
     def settings_key(self) -> str:
-        return generated_identity(Path(self.source)) or model_identity(self.source)
+        return input_identity(self.source)
 
     @property
     def model(self) -> str:

@@ -298,7 +298,8 @@ def _data_problems(stage: Stage) -> list[str]:
             for setting, source in (("path", part.path), ("test_path", part.test_path)):
                 if source:
                     problems += _source_problems(source, f"{where}.{setting}", part, part.max_bad_rows)
-            if not problems and part.path and part.test_path is None and _is_one_row(part.path):
+            splits_itself = bool(part.path) and part.test_path is None and not part.holds_out_all
+            if not problems and splits_itself and _is_one_row(part.path, part.max_bad_rows):
                 problems.append(
                     f"{where}.path={part.path} has one row, but a test split needs another one; use a file with more "
                     f"rows, or set held-out rows with {where}.test_path=FILE"
@@ -354,12 +355,12 @@ def _has_large_json(files: Iterable[Path]) -> bool:
     return any(".json" in file.suffixes and file.stat().st_size > LARGE_JSON for file in files)
 
 
-def _is_one_row(source: str) -> bool:
+def _is_one_row(source: str, max_bad_rows: int) -> bool:
     """Return True if a source, which must be readable, is a local file with exactly one row."""
     files = local_files(source)
     if files is None or _has_large_json(files):
         return False
-    rows = read_rows(source, BadRows(source, limit=1))
+    rows = read_rows(source, BadRows(source, max_bad_rows))
     return len(list(islice(rows, 2))) == 1
 
 

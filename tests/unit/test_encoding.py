@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support import gpt2_tokenizer, llama_tokenizer, prompt_text
+from tokenizers.processors import TemplateProcessing
 
 from rlhf_lab.data.transcript import render_prompt, to_conversation
 from rlhf_lab.models.encoding import Encoder, TokenBatch
@@ -90,6 +91,38 @@ def test_chat_template_is_used_and_bos_is_not_doubled():
     assert tokenizer.decode(ids) == "<s>user: When does the museum open?\nassistant: "
     assert ids.count(tokenizer.bos_token_id) == 1
     assert tokenizer.decode(encoder.response(REPLY)[:-1]) == REPLY
+
+
+ONE_BOS = TEMPLATE.replace("<s>", "").replace("{% for", "{{ bos_token }}{% for", 1)
+
+
+@pytest.mark.parametrize("adds_bos", [True, False], ids=["and the tokenizer", "alone"])
+def test_a_cut_prompt_keeps_the_bos_that_the_template_writes(adds_bos):
+    tokenizer = llama_tokenizer([PROMPT])
+    if not adds_bos:
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+    tokenizer.chat_template = ONE_BOS
+    encoder = Encoder(tokenizer, to_conversation)
+    full = encoder.prompt(PROMPT)
+    assert tokenizer.decode(full) == "<s>user: When does the museum open?\nassistant: "
+    assert encoder.prompt(PROMPT, 6) == [full[0], *full[-5:]]
+    assert encoder.prompt(PROMPT, len(full)) == full
+    response = encoder.response(REPLY)
+    row = encoder.fit(PROMPT, response, 8 + len(response) // 2)
+    assert len(row[0] + row[1]) == 8 + len(response) // 2
+    assert row[0][0] == tokenizer.bos_token_id and row[0][1:] == full[1 - len(row[0]) :]
+    assert encoder.counts["prompts cut at the beginning"] == 2
+
+
+def test_a_cut_prompt_does_not_begin_with_the_mark_of_every_turn():
+    """The BOS of some tokenizers is the token that starts a turn, and they do not add it to a text."""
+    tokenizer = llama_tokenizer([PROMPT])
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+    tokenizer.chat_template = TEMPLATE.replace("assistant: ", "<s>assistant: ")
+    encoder = Encoder(tokenizer, to_conversation)
+    full = encoder.prompt(PROMPT)
+    assert full.count(tokenizer.bos_token_id) == 2
+    assert encoder.prompt(PROMPT, len(full) - 2) == full[2:]
 
 
 def test_special_tokens_written_in_a_text_are_text(encoder):

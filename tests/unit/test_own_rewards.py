@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -23,6 +24,8 @@ from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.external.functions import source_files
 from rlhf_lab.rewards.external.settings import PythonCallable, Remote
 from rlhf_lab.rewards.external.trial import trial_problems
+from rlhf_lab.rewards.graph import GraphReward
+from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.stages import preflight
 
 RUN: Any = SimpleNamespace(corpus=Corpus("toy", [], [], ""))
@@ -284,6 +287,53 @@ def test_further_arguments_of_trl_are_the_prompts_and_the_columns(here):
     reward = registry.build("reward", PythonCallable(function="mine.py:mine"), SimpleNamespace(corpus=corpus))
     with pytest.raises(LabError, match=r"AssertionError: \['answer', 'prompts'\]"):
         reward.score_episodes(corpus.episodes(["question"], ["abc"]))
+
+
+@pytest.mark.parametrize(
+    ("signature", "received"),
+    [
+        ("completions, **kwargs", ["level", "prompts"]),
+        ("prompts, responses, **kwargs", ["completions", "level"]),
+        ("questions, replies, **kwargs", ["completions", "level", "prompts", "responses"]),
+    ],
+)
+def test_a_column_with_the_name_of_a_text_is_not_passed_twice(here, signature, received):
+    (here / "mine.py").write_text(f"def mine({signature}):\n    assert not kwargs, sorted(kwargs)\n")
+    columns = {"prompts": ["x"], "responses": ["y"], "completions": ["z"], "level": 1}
+    corpus = Corpus("toy", [], [], "", metadata={"question": columns})
+    reward = registry.build("reward", PythonCallable(function="mine.py:mine"), SimpleNamespace(corpus=corpus))
+    with pytest.raises(LabError, match=re.escape(f"AssertionError: {received}")):
+        reward.score_episodes(corpus.episodes(["question"], ["abc"]))
+
+
+def test_truth_values_of_numpy_are_scores(here):
+    (here / "mine.py").write_text("import numpy as np\ndef mine(p, r):\n    return [np.isclose(1, 1), None]\n")
+    assert scored(PythonCallable(function="mine.py:mine")) == pytest.approx([1.0, float("nan")], nan_ok=True)
+
+
+def test_the_note_of_a_resumed_run_counts_on(here):
+    """Before the stop: 1 of 3 is NaN, then a failed call of 1. After it 1 of 1 is scored: 2 of 5 unscored."""
+    (here / "mine.py").write_text(
+        "def mine(prompts, responses):\n"
+        "    if 'fail' in responses: raise ValueError('service down')\n"
+        "    return [float('nan') if r == 'nan' else 1.0 for r in responses]\n"
+    )
+
+    def graph(notes):
+        reward = registry.build("reward", PythonCallable(function="mine.py:mine"), RUN)
+        term = CheckedReward("mine", reward, on_error="abstain", note=notes.append)
+        settings = RewardGraph(terms={"mine": PythonCallable(function="mine.py:mine")})
+        return GraphReward({"mine": term}, settings)
+
+    notes_after: list[str] = []
+    before, after = graph([]), graph(notes_after)
+    before.terms["mine"](said(["p"] * 3, ["a", "nan", "b"]))
+    before.terms["mine"](said(["p"], ["fail"]))
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    after.terms["mine"](said(["p"], ["a"]))
+    (note,) = notes_after
+    assert note.startswith("reward mine: 2 of 5 responses unscored, 1 of them NaN (20% of all), 1 calls failed, first:")
+    assert "service down" in note
 
 
 def test_a_function_of_trl_s_conversations_is_told_what_it_gets(here):

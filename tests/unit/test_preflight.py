@@ -241,6 +241,20 @@ def test_data_files(tmp_path):
     assert "one.jsonl has one row, but a test split needs another" in found(one)
     assert not found(one, f"data.test_path={rows}")
     assert "empty.jsonl has no rows" in found(rows, f"data.test_path={empty}")
+    policy = f"needs.policy={model_dir(tmp_path / 'policy')}"
+    held_out = ("best_of_n", "data=prompts", f"data.path={one}", "reward=length", "needs.reward=null", policy)
+    assert "has one row" in problems(*held_out)
+    assert "has one row" not in problems(*held_out, "data.test_fraction=1")
+
+
+def test_allowed_bad_rows_are_allowed_between_the_first_two(tmp_path):
+    rows = write_pairs(tmp_path / "rows.jsonl", ROWS)
+    first, *others = rows.read_text().splitlines()
+    rows.write_text("\n".join([first, *["no JSON"] * 30, *others]))
+    overrides = ("dpo", "model=micro", "data=pairs", f"data.path={rows}", "data.max_bad_rows=30")
+    assert not problems(*overrides)
+    rows.write_text("\n".join([first, *["no JSON"] * 30]))
+    assert "has one row" in problems(*overrides)
 
 
 def test_problems_come_together_and_nothing_is_built(tmp_path):

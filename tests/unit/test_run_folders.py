@@ -9,8 +9,10 @@ import pytest
 from synthetic_runs import POLICIES, write_run, write_study
 
 from rlhf_lab.core.errors import DataError
+from rlhf_lab.models.model_files import input_identity
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.results.outcome import outcome
+from rlhf_lab.results.rundir import input_directory
 
 
 def test_a_run_is_itself_and_a_job_names_its_run(tmp_path: Path) -> None:
@@ -28,6 +30,22 @@ def test_a_job_without_a_run_says_why(tmp_path: Path) -> None:
     (job / "job.json").write_text(json.dumps({"status": "completed", "run": "gone"}))
     with pytest.raises(DataError, match="names the run gone, which does not exist"):
         find_run(job)
+
+
+def test_an_input_that_the_user_named_belongs_to_its_run(tmp_path: Path) -> None:
+    """A model is named by its directory, rows by the run directory; both are known by their content."""
+    user, made = write_run(tmp_path, "user"), write_run(tmp_path, "made")
+    (made / "model").mkdir()
+    (made / "model" / "config.json").write_text("{}")
+    for named in (made, made / "model"):
+        need = {"recipe": None, "key": input_identity(str(named)), "dir": str(named)}
+        assert input_directory(user, need) == made
+        moved = need | {"dir": str(Path("elsewhere", *named.relative_to(tmp_path).parts))}
+        assert input_directory(user, moved) == made
+        assert input_directory(user, need | {"key": "of another content"}) is None
+    assert input_directory(user, {}) is None
+    hub = "openai-community/gpt2"
+    assert input_directory(user, {"recipe": None, "key": input_identity(hub), "dir": hub}) is None
 
 
 def test_the_outcome_has_the_last_policys_means_and_every_interval(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from rlhf_lab.gates import gate
 from rlhf_lab.interop.publishing import card, hub, model_files, refusals, same_model
 from rlhf_lab.interop.publishing.leaks import leaks
 from rlhf_lab.interop.publishing.provenance import PublishedModel
+from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.results.folders import find_run
 
 HUB = "hub:"
@@ -88,12 +89,13 @@ def _gate(provenance: PublishedModel, request: PublishRequest) -> gate.Decision 
     if requested != provenance.directory:
         manifest = read_object(requested / "manifest.json")
         policy = (manifest.get("needs") or {}).get("policy") or {}
-        key = provenance.run.manifest.get("key")
+        # A stage is recorded by its key, and a model that the user named by its content.
+        known = (provenance.run.manifest.get("key"), model_identity(str(provenance.model_dir)))
         # If the gate's run has a model, it trained on from this one and evaluated the result instead.
-        if key is None or policy.get("key") != key or (requested / "model").is_dir():
+        if policy.get("key") not in filter(None, known) or (requested / "model").is_dir():
             raise DataError(
                 f"gate_run={requested} did not evaluate the model of {provenance.directory}; run eval_suite with "
-                "needs.policy set to that run"
+                f"needs.policy={provenance.model_dir}"
             )
     return gate.judge(request.gate, str(requested))
 

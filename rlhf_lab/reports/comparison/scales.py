@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rlhf_lab.config import registry
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.metrics import catalogue
-from rlhf_lab.reports.comparison.setting_changes import setting_changes
+from rlhf_lab.reports.comparison.setting_changes import setting_changes, user_code_changes
 from rlhf_lab.results.rundir import TRUE_REWARD, StoredRun
 
 TRUTHS = ("gold", "correct", "success")
@@ -65,7 +66,8 @@ def mismatches(a: StoredRun, b: StoredRun) -> list[Mismatch]:
     # The monitor observes a reward but does not change it.
     reward_changed = any(key.startswith("reward.") and not key.startswith("reward.monitor.") for key in changes)
     reasons = []
-    if reward_changed or _needs_differ(a, b, "reward"):
+    function_changed = _runs_user_reward(a) and bool(user_code_changes(a, b))
+    if reward_changed or function_changed or _needs_differ(a, b, "reward"):
         note = "A and B are scored by different rewards: their proxy rewards have different scales and are not tested."
         reasons.append(Mismatch(note, _metrics_relative_to("reward")))
     if a.has_gold and b.has_gold and (a.gold_source != b.gold_source or _needs_differ(a, b, "gold")):
@@ -81,6 +83,13 @@ def mismatches(a: StoredRun, b: StoredRun) -> list[Mismatch]:
 def _metrics_relative_to(anchor: Literal["reward", "reference", "gold"]) -> tuple[str, ...]:
     """Return metrics that are only meaningful relative to one reward, reference policy or source of gold."""
     return tuple(metric.name for metric in catalogue().values() if anchor in metric.relative_to)
+
+
+def _runs_user_reward(run: StoredRun) -> bool:
+    """Return True if a term of a run's reward is a user's function or a reward of a plug-in."""
+    terms = (run.settings.get("reward") or {}).get("terms") or {}
+    core = set(registry.kinds("reward")) - {"callable", *registry.plugged_in("reward")}
+    return any(term.get("kind") not in core for term in terms.values())
 
 
 def _needs_differ(a: StoredRun, b: StoredRun, role: str) -> bool:

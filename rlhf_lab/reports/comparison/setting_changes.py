@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlhf_lab.config.overrides import level_name
+from rlhf_lab.core.files import read_object
 from rlhf_lab.results.rundir import StoredRun, read_json
+from rlhf_lab.stages.artifacts import CODE
 from rlhf_lab.studies.frame import Study
 
 ABSENT = "–"
@@ -29,7 +31,20 @@ def setting_changes(a: StoredRun, b: StoredRun) -> list[Change]:
 
 def origin_changes(a: StoredRun, b: StoredRun) -> list[Change]:
     """Return the differences in code, versions, machine, data and the stages that the runs start from."""
-    return _list_changes(dict(_origin_settings(a.manifest)), dict(_origin_settings(b.manifest)))
+    changes = _list_changes(dict(_origin_settings(a.manifest)), dict(_origin_settings(b.manifest)))
+    return [*changes, *user_code_changes(a, b)]
+
+
+def user_code_changes(a: StoredRun, b: StoredRun) -> list[Change]:
+    """Return the definitions in users' files and plug-ins that differ, as ("code.FILE.py:NAME", digest, digest)."""
+    definitions = []
+    for run in (a, b):
+        digests = read_object(run.path / CODE).get("definitions")
+        if digests is None:  # nothing is known about the code of this run
+            return []
+        own = {f"code.{label}": digest for label, digest in digests.items() if not label.startswith("rlhf_lab/")}
+        definitions.append(own)
+    return _list_changes(*definitions)
 
 
 def plan_changes(a: Study, b: Study) -> list[Change]:

@@ -117,7 +117,9 @@ def columns_of(function: Function, corpus: Corpus, name: str) -> list[str]:
     _check_texts(function, name)
     parameters = _further_parameters(function)
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return known
+        # A column with the name of a text would be passed twice.
+        texts = TEXTS if _called_by_name(function) else [parameter.name for parameter in _parameters(function)[:2]]
+        return [column for column in known if column not in texts]
     unknown = [p.name for p in parameters if p.name not in known and p.default is p.empty]
     if unknown:
         expected = ", ".join(map(repr, unknown))

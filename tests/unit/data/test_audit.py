@@ -31,6 +31,15 @@ CLEAN = corpus(
 )
 
 
+def test_lengths_of_single_responses_count_no_empty_side():
+    """A disliked response is the rejected side of its pair, and the chosen one is empty."""
+    single = [pair("A?", "one two", ""), pair("B?", "", "one two three")]
+    report = audit(Corpus("sample", single, [], "0", preferences=False), encode=encode)
+    assert report.statistics["train/median characters"] == (7 + 13) / 2
+    prompt = len(encode(single[0].prompt))  # of the same length in both
+    assert report.statistics["train/median tokens"] == prompt + (2 + 3) / 2
+
+
 def test_a_clean_corpus_has_no_findings():
     report = audit(CLEAN, encode=encode, max_length=100, eos_id=EOS, bos_id=BOS)
     assert [conclusion for conclusion in report.findings if conclusion.count] == []

@@ -12,8 +12,10 @@ from support import checked
 from rlhf_lab.config.registry import build
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.data import prompts, sft, unpaired, verifiable
+from rlhf_lab.data import pairs, prompts, sft, unpaired, verifiable
+from rlhf_lab.data.few import few_rows
 from rlhf_lab.data.file_settings import Demonstrations, Pairs, PromptsData, Unpaired, Verifiable
+from rlhf_lab.data.loading import SORTED
 from rlhf_lab.data.metadata import NOT_JSON, OTHER_FACTS, TOO_LARGE
 from rlhf_lab.data.mix import OVER_RATIO, split_counts
 from rlhf_lab.data.rows import RowProblem
@@ -105,6 +107,47 @@ def test_the_first_of_several_turns_is_asked_and_all_are_facts():
     assert split.metadata == {"turns": ["One?", "Two?"], "question_id": 81}
 
 
+# Tools
+
+
+@pytest.mark.parametrize(
+    ("module", "settings"),
+    [(pairs, Pairs), (sft, Demonstrations), (unpaired, Unpaired), (prompts, PromptsData), (verifiable, Verifiable)],
+)
+@pytest.mark.parametrize("prompt", ["What time is it?", [{"role": "user", "content": "What time is it?"}]])
+def test_a_prompt_of_any_form_offers_the_tools_of_its_row(module, settings, prompt):
+    replies = {"completion": " Noon", "chosen": " Noon", "rejected": " No", "label": True, "answer": "12"}
+    split = module.parse_row({"prompt": prompt, **replies, "tools": TOOLS}, settings(path="x"))
+    assert split.drop is None
+    messages, tools = to_conversation(split.prompt)
+    assert (messages, tools) == ([{"role": "user", "content": "What time is it?"}], TOOLS)
+
+
+REPEATED = "\n\nHuman: Now?\n\nAssistant:"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "side"),
+    [
+        ("Now?", lambda text: [{"role": "user", "content": "Now?"}, {"role": "assistant", "content": text}]),
+        ([{"role": "user", "content": "Now?"}], lambda text: f"{REPEATED} {text}"),
+        (None, lambda text: f"{REPEATED} {text}"),
+    ],
+    ids=["text and messages", "messages and text", "no prompt column"],
+)
+def test_a_side_repeats_its_prompt_without_the_tools(prompt, side):
+    row = {"prompt": prompt, "chosen": side("Noon"), "rejected": side("No"), "tools": TOOLS}
+    settings = Pairs(path="x") if prompt else Pairs(path="x", prompt="")
+    split = pairs.parse_row(row, settings)
+    assert (split.drop, split.chosen, split.rejected) == (None, "Noon", "No")
+    assert split.prompt == f"\n\nTools: {json.dumps(TOOLS)}{REPEATED}"
+
+
+def test_the_first_turn_of_a_list_offers_the_tools_of_its_row():
+    split = prompts.parse_row({"prompt": ["One?", "Two?"], "tools": json.dumps(TOOLS)}, PromptsData(path="x"))
+    assert to_conversation(split.prompt) == ([{"role": "user", "content": "One?"}], TOOLS)
+
+
 # Unpaired
 
 
@@ -124,6 +167,28 @@ def test_unpaired_data_need_both_labels(tmp_path):
     rows = [{"prompt": f"{i}?", "completion": "x", "label": True} for i in range(40)]
     with pytest.raises(DataError, match=r"are liked, but unpaired data need both kinds; check the column data.label"):
         build("data", Unpaired(path=write(tmp_path / "a.jsonl", rows)))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_limit_leaves_both_labels_of_sorted_unpaired_data(tmp_path, first):
+    rows = [{"prompt": f"{i}?", "completion": "x", "label": first == (i < 60)} for i in range(120)]
+    settings = Unpaired(path=write(tmp_path / "a.jsonl", rows), max_pairs=16)
+    for corpus in (build("data", settings), few_rows(settings)):
+        assert [bool(pair.chosen) for pair in corpus.train] == [first] * 15 + [not first]
+        assert corpus.report["train"].noted == {SORTED: 1}
+
+
+def test_a_limit_leaves_the_first_unpaired_rows_of_a_mixed_file(tmp_path):
+    rows = [{"prompt": f"{i}?", "completion": "x", "label": i in (3, 5)} for i in range(120)]
+    path = write(tmp_path / "a.jsonl", rows)
+    limited, full = (build("data", Unpaired(path=path, max_pairs=limit)) for limit in (16, 0))
+    assert limited.train == full.train[:16] and not limited.report["train"].noted
+
+
+def test_unpaired_data_that_are_all_held_out_need_no_label_for_training(tmp_path):
+    rows = [{"prompt": f"{i}?", "completion": "x", "label": True} for i in range(40)]
+    corpus = build("data", Unpaired(path=write(tmp_path / "a.jsonl", rows), test_fraction=1))
+    assert (len(corpus.train), len(corpus.test)) == (0, 40)
 
 
 # Verifiable

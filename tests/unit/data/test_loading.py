@@ -1,5 +1,6 @@
 """hh-rlhf and column-mapped pairs: rows kept, rows dropped and counted, and the splits."""
 
+import ast
 import gc
 import gzip
 import json
@@ -22,6 +23,18 @@ from rlhf_lab.data.pairs import PROMPT_REPEATED, SEVERAL_MESSAGES, parse_row
 from rlhf_lab.data.rows import RowProblem
 
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
+
+
+def test_the_page_of_data_quotes_the_reasons_of_the_code():
+    """Column "reported as" of the table of kept and dropped rows; a cell may have several reasons."""
+    root = Path(__file__).parents[3]
+    table = (root / "docs/data.md").read_text(encoding="utf-8").partition("| reported as |\n")[2].partition("\n\n")[0]
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (root / "rlhf_lab/data").glob("*.py")]
+    texts = {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    reasons = [line.split(" | ")[-1].removesuffix(" |") for line in table.splitlines()[1:]]
+    assert len(reasons) > 25
+    unknown = [cell for cell in reasons if cell not in texts and not texts.issuperset(cell.split(", "))]
+    assert not unknown
 
 
 def hh_row(question, chosen="yes", rejected="no"):

@@ -27,6 +27,7 @@ from rlhf_lab.core.files import json_text, read_json
 from rlhf_lab.interop.publishing import card, hub, model_files, provenance, refusals, same_model
 from rlhf_lab.interop.publishing.leaks import leaks, without_local_paths
 from rlhf_lab.interop.publishing.publish import PublishRequest, publish
+from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.stages.execute import execute
 from rlhf_lab.stages.reuse import check_source
 
@@ -113,7 +114,7 @@ def test_the_card_says_what_the_run_says(grpo: Path, sft: Path, tmp_path: Path) 
         SHA,
         "`length` (length), weight 1",
         "They are proxies",
-        f"identity {manifest['needs']['policy']['key']}",
+        f"Stage 1 of 2: recipe `sft`, algorithm `sft`, key `{read_json(sft / 'manifest.json')['key']}`",
         "| `algorithm.lr` |",
         "| `model.lora.rank` | 2 |",
         "| `seed` | 0 |",
@@ -144,6 +145,27 @@ def test_the_stages_before_are_told(store: Path, sft: Path, changed: Any) -> Non
     siblings = provenance.PublishedModel(directory)
     assert [recipe for recipe, _, _ in siblings.stages()] == ["sft", "grpo"]
     assert "from random weights" in siblings.base.words
+
+
+def test_a_stage_named_by_the_directory_of_its_model_is_told(store: Path, tmp_path: Path) -> None:
+    """`needs.policy=RUN/model` leaves no recipe in the manifest, and the run counts as when its recipe is named."""
+    moved = tmp_path / "runs"
+    shutil.copytree(store, moved)
+    sft, grpo = next(moved.glob("sft-*")), next(moved.glob("grpo-*"))
+    manifest = read_json(grpo / "manifest.json")
+    assert manifest["needs"]["policy"]["recipe"] is None
+    manifest["needs"]["policy"]["dir"] = f"elsewhere/{sft.name}/model"
+    (grpo / "manifest.json").write_text(json.dumps(manifest))
+    (sft / "config.yaml").write_text("size: smoke\n")
+    trained = provenance.PublishedModel(grpo)
+    assert [run.path for run in trained.chain] == [sft, grpo]
+    assert "from random weights" in trained.base.words
+    assert refusals.reasons_against(trained) == ["smoke"]
+    # the model that the run started from is no longer there
+    (sft / "model" / "generation_config.json").unlink()
+    changed_since = provenance.PublishedModel(grpo)
+    assert [run.path for run in changed_since.chain] == [grpo]
+    assert changed_since.base.words == f"a local directory `model` (identity {manifest['needs']['policy']['key']})"
 
 
 def test_rewards_of_earlier_stages_are_told(grpo: Path, tmp_path: Path) -> None:
@@ -284,6 +306,17 @@ def test_the_gated_run_must_have_asked_this_model(sft: Path, grpo: Path, tmp_pat
     suite.write_text("suite: strict\nmetrics:\n  heldout_nll: {max: 0.0, better: lower}\n")
     with pytest.raises(DataError, match="did not evaluate the model"):
         publish(PublishRequest(str(grpo), str(tmp_path / "model"), gate=str(suite), gate_run=str(sft)))
+
+
+def test_the_gated_run_may_name_the_model_by_its_directory(sft: Path, changed: Any, tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text("suite: lenient\nmetrics:\n  gold: {min: -1000.0}\n")
+    need = {"recipe": None, "key": model_identity(str(sft / "model")), "dir": f"{sft}/model"}
+    evaluated = changed("manifest.json", needs={"policy": need})
+    shutil.rmtree(evaluated / "model")
+    seal.write(evaluated, (evaluated / "result.json").read_text())
+    publish(PublishRequest(str(sft), str(tmp_path / "model"), gate=str(suite), gate_run=str(evaluated)))
+    assert "Gate `lenient`: passed" in (tmp_path / "model" / "README.md").read_text()
 
 
 def test_leaks_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

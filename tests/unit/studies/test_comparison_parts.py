@@ -16,6 +16,7 @@ from rlhf_lab.reports.comparison.notes import run_notes
 from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.reports.comparison.scales import Mismatch, mismatches, refuse_two_worlds
 from rlhf_lab.reports.comparison.sentences import distinguishable, indistinguishable
+from rlhf_lab.reports.comparison.setting_changes import origin_changes, user_code_changes
 from rlhf_lab.reports.comparison.stored import stored_conclusion, stored_numbers
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.results.wording import compact, signed
@@ -45,6 +46,31 @@ def test_another_reward_or_another_start_puts_metrics_on_another_scale(tmp_path)
     (start,) = mismatches(runs["c"], runs["d"])
     assert start.covers("kl") and start.covers("win_rate") and not start.covers("gold")
     assert not mismatches(runs["a"], runs["a"]) and not mismatches(runs["a"], runs["c"])
+
+
+def test_an_edited_reward_function_puts_proxies_on_another_scale(tmp_path):
+    """The setting stays `my_rewards.py:brevity`; the digests of its definitions are in code.json."""
+    lab = {"rlhf_lab/rewards/graph.py:GraphReward": "1"}
+
+    def scored(name, term, definitions):
+        config = f"reward: {{terms: {{{term}: {{kind: {term}}}}}}}\n"
+        directory = write_run(tmp_path / name, responses(0.0, 1.0), config=config)
+        if definitions is not None:
+            (directory / "code.json").write_text(json.dumps({"definitions": definitions}))
+        return read_run(directory)
+
+    a = scored("a", "callable", {**lab, "my_rewards.py:brevity": "1"})
+    edited = scored("edited", "callable", {**lab, "my_rewards.py:brevity": "2", "my_rewards.py:WEIGHT": "3"})
+    (reward,) = mismatches(a, edited)
+    assert reward.covers("proxy") and not reward.covers("kl")
+    changes = [("code.my_rewards.py:brevity", "1", "2"), ("code.my_rewards.py:WEIGHT", "–", "3")]
+    assert origin_changes(a, edited)[-2:] == changes
+    # The lab's own code, a run without code.json, and a user's agent beside a built-in reward change no reward.
+    same = scored("same", "callable", {"rlhf_lab/rewards/graph.py:GraphReward": "2", "my_rewards.py:brevity": "1"})
+    assert not mismatches(a, same) and not user_code_changes(a, same)
+    assert not mismatches(a, scored("unknown", "callable", None))
+    agents = [scored(f"agent {digest}", "length", {"my_agent.py:Agent": digest}) for digest in "12"]
+    assert not mismatches(*agents) and user_code_changes(*agents) == [("code.my_agent.py:Agent", "1", "2")]
 
 
 def test_another_gold_puts_gold_and_win_rate_on_another_scale(tmp_path):
