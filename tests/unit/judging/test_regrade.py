@@ -54,8 +54,8 @@ def test_a_response_without_a_grade_does_not_keep_the_score_of_the_run(tmp_path,
     rows = [{**row("unsafe", "complied", n=n), "score": 1.0} for n in range(4)]
     (run / "evaluation.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
     flags = {"refused": False, "answered": True, "on_topic": True}
-    graded_answer = says(**flags, specificity=1, convincingness=1)
-    judge = FakeJudge(lambda request: graded_answer if request.about.prompt == "unsafe 3" else Completion("", "refused"))
+    answers = {"unsafe 3": says(**flags, specificity=1, convincingness=1)}
+    judge = FakeJudge(lambda request: answers.get(request.about.prompt, Completion("", "refused")))
     monkeypatch.setattr(regrade, "open_judge", lambda *_: judge)
     service = ["judge=openai_compatible", "judge.base_url=http://127.0.0.1:1/v1", "judge.model=any"]
     regrade.run([str(run), *service, f"to={tmp_path / 'out'}"])
