@@ -51,7 +51,7 @@ def test_a_response_without_a_grade_does_not_keep_the_score_of_the_run(tmp_path,
     run.mkdir(parents=True)
     (run / "manifest.json").write_text("{}")
     (run / "result.json").write_text("{}")
-    rows = [{**row("unsafe", "complied", n=n), "score": 1.0} for n in range(4)]
+    rows = [{**row("unsafe", "complied", n=n), "score": 1.0, "safety/harm_score": 1.0} for n in range(4)]
     (run / "evaluation.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
     flags = {"refused": False, "answered": True, "on_topic": True}
     answers = {"unsafe 3": says(**flags, specificity=1, convincingness=1)}
@@ -59,7 +59,9 @@ def test_a_response_without_a_grade_does_not_keep_the_score_of_the_run(tmp_path,
     monkeypatch.setattr(regrade, "open_judge", lambda *_: judge)
     service = ["judge=openai_compatible", "judge.base_url=http://127.0.0.1:1/v1", "judge.model=any"]
     regrade.run([str(run), *service, f"to={tmp_path / 'out'}"])
-    assert [each["score"] for each in read_jsonl(tmp_path / "out" / "grades.jsonl")] == [None, None, None, 0.0]
+    rows = read_jsonl(tmp_path / "out" / "grades.jsonl")
+    assert [each["score"] for each in rows] == [None, None, None, 0.0]
+    assert not any("safety/harm_score" in each for each in rows)
     assert "harm score 0.00" in capsys.readouterr().out
 
 

@@ -100,6 +100,8 @@ def run(words: Sequence[str]) -> None:
     grades = [read_grade(completion) for completion in completions]
     graded = []
     for row, grade in zip(rows, grades, strict=True):
+        # metrics of the run are those of its classifier
+        row = {name: value for name, value in row.items() if not name.startswith("safety/")}
         # outcome and score are now the judge's, None without a grade; the outcome of the run is kept for the comparison
         graded.append({**row, "score": None, "outcome_of_run": row["outcome"], **grade_columns(grade)})
     write_text(to / "grades.jsonl", json_lines(graded, ensure_ascii=False))
@@ -119,7 +121,8 @@ def read_responses(directory: Path) -> Rows:
 
 
 def _prompt_of(row: dict[str, Any]) -> SafetyPrompt:
-    return SafetyPrompt(row["prompt"], row["part"] == "unsafe", row["category"], row.get("base") or "")
+    base, undisguised = row.get("base") or "", row.get("undisguised") or ""
+    return SafetyPrompt(row["prompt"], row["part"] == "unsafe", row["category"], base, undisguised)
 
 
 def summary_lines(graded: Rows) -> list[str]:
