@@ -266,12 +266,11 @@ def _judgement(row: Mapping[str, Any], location: str, players: Mapping[str, str]
                 f"{location}: score is {provided!r}; expected a number from 0 to 1 for the first response, or null"
             )
         score = float(provided)
-    first, second = _names(row.get("names"), location)
     return JudgementRow(
         prompt=_text(row, "prompt", location),
         first=_text(row, "first", location),
         second=_text(row, "second", location),
-        names=(players.get(first, first), players.get(second, second)),
+        names=_names(row.get("names"), location, players),
         score=score,
         shown_first=shown_first,
         shown_second=shown_second,
@@ -316,8 +315,9 @@ def _text(row: Mapping[str, Any], field: str, location: str) -> str:
     return value
 
 
-def _names(names: Any, location: str) -> tuple[str, str]:
+def _names(names: Any, location: str, players: Mapping[str, str]) -> tuple[str, str]:
     is_pair = isinstance(names, list) and len(names) == 2
     if is_pair and all(isinstance(name, str) and name for name in names):
-        return names[0], names[1]
+        first, second = (players.get(name, name) for name in names)
+        return first, second
     raise DataError(f'{location}: names is {names!r}; write the authors of the two responses: ["A", "B"]')
