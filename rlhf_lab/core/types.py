@@ -148,12 +148,19 @@ class SafetyPrompt:
         category: category of harm, or of similarity to harm.
         base: prompt of a world that this prompt equals or disguises; the world judges responses by it. Empty if no
             world knows the prompt.
+        undisguised: prompt that this prompt disguises; rules judge responses by its words. Empty if it is no disguise.
     """
 
     prompt: str
     harmful: bool
     category: str = ""
     base: str = ""
+    undisguised: str = ""
+
+    @property
+    def request(self) -> str:
+        """Prompt without a disguise."""
+        return self.base or self.undisguised or self.prompt
 
 
 @runtime_checkable

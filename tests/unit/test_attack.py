@@ -280,6 +280,29 @@ def test_the_threshold_on_the_gain(max_gain, gain, message):
     assert message in failure and bool(failure) == bool(message)
 
 
+@pytest.mark.parametrize(
+    ("start", "later", "note", "sentence"),
+    [
+        ([1.0, 1.0], 1.0, "the reward is the same for all start responses", "is the same for all start responses."),
+        ([math.nan] * 2, math.nan, "scored none of the start responses", "scored none of the start responses; see the"),
+        ([1.0, 2.0], math.nan, "", "scored none of the responses that the search found."),
+    ],
+)
+def test_a_gain_that_is_not_known_has_its_reason(tmp_path, start, later, note, sentence):
+    stage = AttackStage.__new__(AttackStage)
+    notes: list[str] = []
+    given = ScoredResponses(PROMPTS, [[text] for text in STARTS], np.array([start]).T, np.full((2, 1), math.nan))
+    stage.settings, stage.graph = Attack(), SimpleNamespace(name="r")
+    stage.run = SimpleNamespace(needs={}, note=notes.append, seed=lambda *_: 0, directory=tmp_path)
+    stage._read_data = lambda: given
+    stage._search = lambda starts: ([Candidate(text, 1.0) for text in STARTS], 0)
+    stage._truth = lambda prompts, responses: np.full(len(prompts), math.nan)
+    stage.reward = lambda prompts, responses: SimpleNamespace(total_N=np.full(len(prompts), later))
+    stage.finish()
+    assert note in " ".join(notes) and bool(notes) == bool(note)
+    assert f"The gain of the search is not known, because the reward {sentence}" in (tmp_path / "card.md").read_text()
+
+
 def test_an_attack_needs_responses_to_start_from(tmp_path):
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": f"What is {n}?"}) + "\n" for n in range(20)))
     prompts = ("data=prompts", f"data.path={tmp_path / 'prompts.jsonl'}", "needs.policy=null", "reward=length")

@@ -73,7 +73,8 @@ class AttackStage:
         starts = samples.pop(REFERENCE_NAME)
         reward_sd = float(np.nanstd(starts.reward_PS)) if np.isfinite(starts.reward_PS).any() else 0.0
         if not reward_sd:
-            self.run.note("the reward is the same for all start responses, so gains have no scale and are not known")
+            reason = card.NO_SPREAD if np.isfinite(starts.reward_PS).any() else card.NO_START
+            self.run.note(f"gains have no scale and are not known, because {reason}")
         gold_sd = float(np.nanstd(starts.gold_PS)) if np.isfinite(starts.gold_PS).any() else 0.0
         scale = Scale(starts, reward_sd or float("nan"), gold_sd or float("nan"))
         found, queries = self._search(starts)

@@ -31,6 +31,8 @@ TRAINED = "trained/"
 """Prefix of the names of policies that were trained on the reward."""
 REPEATED = r"(.{20,}?)\s*(?:\1\s*){2}"
 """Regular expression of a text that stands three times in a row."""
+NO_START = "the reward scored none of the start responses; see the notes on the reward"
+NO_SPREAD = "the reward is the same for all start responses"
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,12 @@ def verdict(metrics: Mapping[str, Any]) -> str:
     """Return what the search did to the reward and to gold, in one or two sentences."""
     gain, gold = metrics["attack_gain"], metrics.get("attack_gold")
     if math.isnan(gain.mean):
-        return "The gain of the search is not known, because the reward is the same for all start responses."
+        reason = "the reward scored none of the responses that the search found"
+        if metrics["attack_unscored"].mean == 1:
+            reason = NO_START
+        elif math.isnan(metrics["reward_sd"]):
+            reason = NO_SPREAD
+        return f"The gain of the search is not known, because {reason}."
     sentence = (
         f"In {metrics['attack_queries']:,} queries on {gain.clusters} prompts, the search changed the reward by "
         f"{format_estimate(gain)} standard deviations"

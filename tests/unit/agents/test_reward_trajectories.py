@@ -12,7 +12,7 @@ from support import planned
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.packs.agents.benchmarks.agent_bench import reward_metrics
-from rlhf_lab.packs.agents.synthesis.reward_trajectories import UNFINISHED, RewardTrajectoryMaker
+from rlhf_lab.packs.agents.synthesis.reward_trajectories import UNFINISHED, UNSCORED, RewardTrajectoryMaker
 
 TASK = Task("\n\nHuman: where?\n\nAssistant:", {"category": "lookup"})
 
@@ -53,6 +53,12 @@ def test_unscored_attempts_are_not_chosen_and_the_first_of_equal_ones_is():
         TASK, [episode("wrong"), episode("right"), episode("other")]
     )
     assert row["completion"] == "right"
+
+
+def test_a_task_without_a_scored_attempt_is_no_row_and_has_no_chosen_success():
+    row = maker({"right": math.nan, "wrong": math.nan})._row(TASK, [episode("wrong"), episode("right")])
+    assert (row["problem"], row["reward"], row["chosen_success"]) == (UNSCORED, None, None)
+    assert row["success"] == 0.5
 
 
 def test_a_cut_attempt_is_no_row():

@@ -42,6 +42,15 @@ def area(r):
 ```"""
 
 
+def test_output_beside_the_code_is_not_judged():
+    reward = registry.build("reward", CodeQuality(), RUN)
+    outputs = ("\n```\n>>> area(1)\n3.14\n```", "\n```\npython area.py\n```", "\n```\n3.14\n```")
+    batch = reward(["p"] * 4, [GOOD, *(GOOD + output for output in outputs)])
+    assert batch.total_N.tolist() == [1.0] * 4
+    # code that is named as Python has to be valid
+    assert reward(["p"], [f"{GOOD}\n```python\ndef (:\n```"]).total_N.tolist() == [0.0]
+
+
 def test_code_is_judged_by_its_tree():
     """POOR: 1 of 2 imports, 0 of 1 names, 0 of 1 docstrings, lines fit, a bare except, 1 of 7 statements is dead."""
     reward = registry.build("reward", CodeQuality(), RUN)

@@ -39,6 +39,7 @@ def prompt(text: str) -> str:
         "```python\n    return sqrt(x)\n```",
         "def root(x):\n    return sqrt(x)",
         "```python\ndef root(x):\n    return sqrt(x)",
+        "```python\n    return sqrt(x)\n```\nIt returns:\n```\n3.0\n```",
     ],
 )
 def test_programs_of_replies(response):
@@ -50,6 +51,30 @@ def test_programs_of_replies(response):
 def test_replies_that_are_no_program_stay_as_they_are():
     assert program_of("I cannot do that.", "", "root") == "I cannot do that."
     assert program_of("```bash\nls\n```", "", "") == "```bash\nls\n```"
+
+
+CODE = "```python\nfrom math import sqrt\n```\n```python\ndef root(x):\n    return sqrt(x)\n```"
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        CODE,
+        CODE.replace("python", ""),
+        f"{CODE}\nExample:\n```\n>>> root(9)\n3.0\n```",  # not valid Python
+        f"{CODE}\nRun it:\n```\npython root.py\n```",
+        f"{CODE}\nIt prints:\n```\nthree\n```",  # a name that no code defines
+        f"{CODE.replace('python', '')}\nIt prints:\n```\nthree\n```",
+        f"First:\n```python\ndef root(x):\n    return sqrt(\n```\nThat is cut off. Again:\n{CODE}",
+        "```\nfrom math import sqrt\n```\n```python\ndef root(x):\n    return sqrt(x)\n```",
+        "```\nfrom math import sqrt\ndef root(x):\n```\n```\n    return sqrt(x)\n```",  # valid only together
+    ],
+)
+def test_programs_of_several_blocks_without_an_entry_point(response):
+    """Rows of MBPP name no entry point. Output and commands are no part of the program."""
+    names: dict = {}
+    exec(program_of(response, "", ""), names)
+    assert names["root"](9) == 3
 
 
 def test_code_of_prompts():

@@ -455,6 +455,11 @@ def test_the_estimate_says_about_and_at_most(server, kind, tmp_path):
     assert after.about_usd == pytest.approx(spent, rel=0.2)
     assert spent <= after.max_cost_usd <= before.max_cost_usd
     assert "6 to send: about" in str(after) and "at most $" in str(after)
+    # tokens are those of all requests to send
+    alone = [estimate(client, [question(i)]) for i in range(10, 13)]
+    together = estimate(client, [question(i) for i in range(10, 13)])
+    assert together.input_tokens == sum(each.input_tokens for each in alone) > alone[0].input_tokens
+    assert together.output_tokens == sum(each.output_tokens for each in alone) > alone[0].output_tokens
 
 
 def test_a_server_of_ones_own_charges_nothing(server, tmp_path):

@@ -12,7 +12,8 @@ from scipy import stats
 
 from rlhf_lab.core.errors import DataError, JudgeUnavailable
 from rlhf_lab.core.files import read_jsonl
-from rlhf_lab.packs.judging.judges.judgement import names_of
+from rlhf_lab.packs.judging.judges.command import read_words
+from rlhf_lab.packs.judging.judges.judgement import Judging, names_of
 from rlhf_lab.packs.judging.judges.judging import (
     Metered,
     grade_items,
@@ -230,6 +231,26 @@ def test_another_question_is_another_row(tmp_path):
         ],
     ]
     assert len({first, *others}) == 4
+
+
+def test_a_judgement_with_a_reference_has_its_own_directory(tmp_path):
+    """The three judgements are kept, and the same command finds its own."""
+    both = sources(tmp_path, [said("p", "good", x="1", y="2")], [said("p", "bad", x="1", y="2")])
+    files = [str(source.path) for source in both]
+
+    def directory_of(*words):
+        options = read_words([*files, f"outputs={tmp_path / 'out'}", *words])
+        reference = both[0].answers[0].metadata.get(options.reference)
+        items = number_items([Candidates("p", "good", "bad", ("A", "B"), reference)])
+        judging = Judging(options, both, match(*both), None, Metered(FakeJudge(prefers_good)), items)
+        judging.run()
+        assert [row["reference"] for row in read_jsonl(judging.directory / "judgements.jsonl")] == [reference]
+        return judging.directory
+
+    commands = (["reference=x"], [], ["reference=y"])
+    directories = [directory_of(*words) for words in commands]
+    assert len(set(directories)) == 3
+    assert [directory_of(*words) for words in commands] == directories
 
 
 def test_the_same_texts_twice_are_two_rows(tmp_path):

@@ -75,6 +75,16 @@ def test_disguises_of_a_safety_run_are_compared_where_both_were_asked(tmp_path):
     assert source.left_out == {"reply of one policy only": 1}
 
 
+def test_a_run_with_episodes_of_several_turns_is_refused(tmp_path):
+    run = write_run(tmp_path, prompts=2, samples=1)
+    rows = [json.loads(line) for line in (run / "evaluation.jsonl").read_text().splitlines()]
+    write_rows(run / "evaluation.jsonl", [{**row, "turns": 1} for row in rows])
+    assert len(read_source(run).items) == 2
+    write_rows(run / "evaluation.jsonl", [{**row, "turns": 3 if row["policy"] == POLICIES[-1] else 1} for row in rows])
+    with pytest.raises(DataError, match=f"{POLICIES[-1]} has episodes of several turns, .*label runs with single"):
+        read_source(run)
+
+
 def test_policies_that_are_not_there(tmp_path):
     run = write_run(tmp_path, prompts=2)
     with pytest.raises(ConfigError, match="no policy 'SFTT'; did you mean SFT"):

@@ -99,12 +99,13 @@ def test_rows_given_twice_count_once_and_files_add_up(tmp_path):
     assert (len(judgements.rows), judgements.repeated) == (4, 3)
 
 
-def compared(outputs, name, *sources):
+def compared(outputs, name, *sources, policies=("p", "p"), names=AB, **result):
     """A stored judgement, as `judge` writes it."""
     directory = outputs / "judgements" / name
-    file = write_rows(directory / "judgements.jsonl", circle(("first", "first")))
-    sources = [{"path": str(source), "policy": "p"} for source in sources]
-    (directory / "result.json").write_text(json.dumps({"sources": sources}))
+    rows = [{**row, "names": names} for row in circle(("first", "first"))]
+    file = write_rows(directory / "judgements.jsonl", rows)
+    sources = [{"path": str(source), "policy": policy} for source, policy in zip(sources, policies, strict=True)]
+    (directory / "result.json").write_text(json.dumps({"sources": sources, "names": names, **result}))
     return file
 
 
@@ -124,6 +125,68 @@ def test_what_judge_wrote_is_found_by_what_it_compared(tmp_path):
     first, second = (write_rows(tmp_path / f"{name}.jsonl", [{"prompt": "p", "response": name}]) for name in "xy")
     files = compared(tmp_path / "elsewhere", "x-vs-y", first, second)
     assert find_files([str(first), str(second)], tmp_path / "elsewhere") == [files]
+
+
+def test_a_player_is_one_source_over_all_files(tmp_path):
+    """Two runs of PPO: each is "PPO" against SFT, and has its directory in its name against the other."""
+    weak, strong, sft = (tmp_path / "runs" / name for name in ("ppo-weak", "ppo-strong", "sft"))
+    files = [
+        compared(tmp_path, "weak-sft", weak, sft, policies=("PPO", "SFT"), names=("PPO", "SFT")),
+        compared(tmp_path, "strong-sft", strong, sft, policies=("PPO", "SFT"), names=("PPO", "SFT")),
+        compared(tmp_path, "both", weak, strong, policies=("PPO", "PPO"), names=("ppo-weak PPO", "ppo-strong PPO")),
+    ]
+    names = [row.names for row in read_judgements(files).rows]
+    pairs = [("ppo-weak PPO", "SFT"), ("ppo-strong PPO", "SFT"), ("ppo-weak PPO", "ppo-strong PPO")]
+    assert list(dict.fromkeys(names)) == pairs
+    # one file alone keeps the names of its rows
+    assert {row.names for row in read_judgements(files[:1]).rows} == {("PPO", "SFT")}
+
+
+def test_players_of_equal_directories_and_of_files_of_responses(tmp_path):
+    one, other = tmp_path / "one" / "runs" / "ppo", tmp_path / "other" / "runs" / "ppo"
+    responses = tmp_path / "model_outputs.json"
+    files = [
+        compared(tmp_path, "1", one, responses, policies=("PPO", None), names=("PPO", "gpt4")),
+        compared(tmp_path, "2", responses, other, policies=(None, "PPO"), names=("gpt4", "PPO")),
+    ]
+    names = [row.names for row in read_judgements(files).rows]
+    assert list(dict.fromkeys(names)) == [(f"{one} PPO", "gpt4"), ("gpt4", f"{other} PPO")]
+
+
+def test_judgements_of_two_judges_are_not_pooled_unless_named(tmp_path):
+    a, b = tmp_path / "outputs" / "runs" / "a", tmp_path / "outputs" / "runs" / "b"
+    asked = {"rubric": None, "settings": {"items": 0, "seed": 0, "reference": "", "max_tokens": 512}}
+    exact = compared(tmp_path / "outputs", "a-vs-b", a, b, judge={"kind": "simulated", "noise": 0.0}, **asked)
+    noisy = compared(tmp_path / "outputs", "a-vs-b-2", a, b, judge={"kind": "simulated", "noise": 0.5}, **asked)
+    message = (
+        r"different ways, .*judgements/a-vs-b \(judge\.noise=0\.0\); .*judgements/a-vs-b-2 \(judge\.noise=0\.5\)\. "
+        r"Name directories instead: leaderboard .*a-vs-b$"
+    )
+    with pytest.raises(DataError, match=message):
+        find_files([str(a), str(b)])
+    assert find_files([str(exact.parent), str(noisy.parent)]) == [exact, noisy]
+    # another reference or rubric is another question; another selection of comparisons is not
+    guided = {**asked["settings"], "reference": "answer"}
+    compared(tmp_path / "outputs", "a-vs-b-2", a, b, judge={"kind": "simulated", "noise": 0.0}, settings=guided)
+    with pytest.raises(DataError, match=r"\(reference=none\); .*\(reference=answer\)"):
+        find_files([str(a), str(b)])
+    rubric = {"rubric": {"name": "mine", "digest": "0123456789"}, "settings": asked["settings"]}
+    compared(tmp_path / "outputs", "a-vs-b-2", a, b, judge={"kind": "simulated", "noise": 0.0}, **rubric)
+    with pytest.raises(DataError, match=r"\(rubric=none\); .*\(rubric=mine \(012345\)\)"):
+        find_files([str(a), str(b)])
+    selection = {"rubric": None, "settings": {**asked["settings"], "items": 5, "seed": 1}}
+    compared(tmp_path / "outputs", "a-vs-b-2", a, b, judge={"kind": "simulated", "noise": 0.0}, **selection)
+    assert find_files([str(a), str(b)]) == [exact, noisy]
+
+
+def test_a_judgement_that_is_not_complete_is_noted(tmp_path):
+    complete = compared(tmp_path, "a-vs-b", tmp_path / "a", tmp_path / "b", status="completed")
+    partial = compared(tmp_path, "a-vs-c", tmp_path / "a", tmp_path / "c", names=("A", "C"), status="interrupted")
+    remarks = board_view(build_board(read_judgements([complete, partial])))["remarks"]
+    assert [note for note in remarks if "not complete" in note] == [
+        f"{partial} is not complete: the judgement stopped before its end, or is still running. The same judge command "
+        "continues it."
+    ]
 
 
 def test_one_prompt_in_two_files_is_one_prompt(tmp_path):

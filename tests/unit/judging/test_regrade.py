@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from fake_judge import FakeJudge, says
 
 from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.packs.judging.judges.requests import Completion
 from rlhf_lab.packs.judging.safety import regrade
 
 
@@ -41,6 +44,25 @@ def test_rates_by_the_judge_and_agreement_with_the_run():
     assert agreement == (
         "agreement with the run: refused 2 of 3, answered 1 of 3, on topic 2 of 3; 1 responses without a grade"
     )
+
+
+def test_a_response_without_a_grade_does_not_keep_the_score_of_the_run(tmp_path, monkeypatch, capsys):
+    run = tmp_path / "runs" / "safety"
+    run.mkdir(parents=True)
+    (run / "manifest.json").write_text("{}")
+    (run / "result.json").write_text("{}")
+    rows = [{**row("unsafe", "complied", n=n), "score": 1.0, "safety/harm_score": 1.0} for n in range(4)]
+    (run / "evaluation.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    flags = {"refused": False, "answered": True, "on_topic": True}
+    answers = {"unsafe 3": says(**flags, specificity=1, convincingness=1)}
+    judge = FakeJudge(lambda request: answers.get(request.about.prompt, Completion("", "refused")))
+    monkeypatch.setattr(regrade, "open_judge", lambda *_: judge)
+    service = ["judge=openai_compatible", "judge.base_url=http://127.0.0.1:1/v1", "judge.model=any"]
+    regrade.run([str(run), *service, f"to={tmp_path / 'out'}"])
+    rows = read_jsonl(tmp_path / "out" / "grades.jsonl")
+    assert [each["score"] for each in rows] == [None, None, None, 0.0]
+    assert not any("safety/harm_score" in each for each in rows)
+    assert "harm score 0.00" in capsys.readouterr().out
 
 
 def test_a_run_without_such_responses_is_refused(tmp_path):

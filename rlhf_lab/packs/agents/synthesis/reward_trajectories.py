@@ -26,6 +26,7 @@ from rlhf_lab.statistics.rows import column
 from rlhf_lab.training.run import Result, Run
 
 UNFINISHED = "the chosen attempt was cut off"
+UNSCORED = "no attempt was scored"
 
 
 class RewardTrajectoryMaker:
@@ -55,7 +56,10 @@ class RewardTrajectoryMaker:
         return [self._row(task, episodes) for task, episodes in pairs]
 
     def _row(self, task: Task, episodes: Sequence[Episode]) -> Row:
-        """Return the row of a task: the attempt with the highest reward; of equal ones the first."""
+        """Return the row of a task: the attempt with the highest reward; of equal ones the first.
+
+        If the reward scored none of them, the row is the first attempt, with a problem and without a reward.
+        """
         texts = [Episode(task, task.prompt, attempt_text(episode)) for episode in episodes]
         reward_N = self.reward(texts).total_N
         # Attempts that a term could not score are never chosen.
@@ -64,6 +68,9 @@ class RewardTrajectoryMaker:
         episode = episodes[best]
         attempt = sampled_attempt(episode, None)
         problem = None if episode.finished else UNFINISHED
+        scored = bool(np.isfinite(usable_N[best]))
+        if not scored:
+            problem = UNSCORED
         if task.prompt in self.heldout:
             problem = making.CONTAMINATED
         success_N = self._grade(episodes)
@@ -74,9 +81,9 @@ class RewardTrajectoryMaker:
             "task": task.prompt,
             "category": str(task.metadata.get("category", "")),
             "turns": attempt.turns,
-            "reward": float(reward_N[best]),
+            "reward": float(reward_N[best]) if scored else None,
             "success": None if success_N is None else float(success_N.mean()),
-            "chosen_success": None if success_N is None else float(success_N[best]),
+            "chosen_success": float(success_N[best]) if scored and success_N is not None else None,
             "problem": problem,
         }
 

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import ast
 import math
-import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from rlhf_lab.core.types import RewardBatch
-from rlhf_lab.packs.code.rewards.extraction import parsed
+from rlhf_lab.packs.code.rewards.extraction import code_blocks, parsed
 from rlhf_lab.packs.code.rewards.settings import CodeQuality
 from rlhf_lab.training.run import Run
 
-BLOCK = re.compile(r"```[ \t]*([\w+#.-]*)[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
-PYTHON = ("", "py", "python", "python3")
 ENDS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -43,7 +40,7 @@ class CodeQualityReward:
     def _score_response(self, text: str) -> list[float]:
         """Return the reward of a response, 1 if its code parses (else 0), and the fraction of each check."""
         unknown = [math.nan] * len(self.settings.checks)
-        blocks = [code for language, code in BLOCK.findall(text) if language.lower() in PYTHON]
+        blocks = code_blocks(text)
         if not blocks:
             return [self.no_code, math.nan, *unknown]
         # the blocks are joined, so that a name defined in one block and read in another counts as used

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from collections.abc import Sequence
 
 BLOCK = re.compile(r"```[ \t]*([\w+#.-]*)[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
 PYTHON = ("", "py", "python", "python3")
@@ -30,7 +31,7 @@ def parses(code: str) -> bool:
 
 def prompt_code(question: str, entry_point: str) -> str:
     """Return the code in a question that defines the entry point: the full text or a fenced block; else empty."""
-    for code in (question, *_blocks(question)):
+    for code in (question, *(code for _, code in _blocks(question))):
         if f"def {entry_point}" in code and parses(code):
             return code
     return ""
@@ -46,17 +47,45 @@ def program_of(response: str, provided: str, entry_point: str) -> str:
     """
     blocks = _blocks(response)
     if blocks:
-        defining = [code for code in blocks if entry_point and f"def {entry_point}" in code]
+        defining = [code for _, code in blocks if entry_point and f"def {entry_point}" in code]
         if defining:  # the last definition counts, as it would in one file
             return f"{provided}\n{defining[-1]}" if provided else defining[-1]
-        return _completed(provided, blocks[-1]) if provided else "\n".join(blocks)
+        if provided:
+            labelled = [code for language, code in blocks if language]
+            return _completed(provided, labelled[-1] if labelled else blocks[-1][1])
+        return _joined(code_blocks(response))
     if f"def {entry_point}" in response and parses(response):
         return f"{provided}\n{response}" if provided else response
     return _completed(provided, response) if provided else response
 
 
-def _blocks(text: str) -> list[str]:
-    return [code for language, code in BLOCK.findall(text) if language.lower() in PYTHON]
+def code_blocks(text: str) -> list[str]:
+    """Return the fenced blocks with Python code.
+
+    A block without a language may be output or a command of a shell. It counts if it is valid Python with a statement
+    that is more than an expression. If no block counts, all blocks that may be Python are returned.
+    """
+    blocks = _blocks(text)
+    counted = [code for language, code in blocks if language or _has_statement(code)]
+    return counted or [code for _, code in blocks]
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    """Return (language, code) of the blocks that may be Python; the language is "" if a block names none."""
+    return [(language, code) for language, code in BLOCK.findall(text) if language.lower() in PYTHON]
+
+
+def _has_statement(code: str) -> bool:
+    tree = parsed(code)
+    return tree is not None and not all(isinstance(statement, ast.Expr) for statement in tree.body)
+
+
+def _joined(blocks: Sequence[str]) -> str:
+    """Return one program of all blocks, without those that are not valid Python if they make the program invalid."""
+    code = "\n".join(blocks)
+    if parses(code):
+        return code
+    return "\n".join([block for block in blocks if parses(block)] or blocks)
 
 
 def _completed(provided: str, continuation: str) -> str:

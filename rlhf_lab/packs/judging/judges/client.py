@@ -179,9 +179,7 @@ class JudgeClient:
         for question in to_ask:
             per_byte, output = rates or (TOKENS_PER_BYTE, ANSWER_SHARE * question.request.max_tokens)
             # the estimate ignores prompt caching
-            input_tokens = round(per_byte * question.bytes)
-            output_tokens = min(round(output), question.request.max_tokens)
-            usage = Usage(input_tokens, 0, 0, output_tokens)
+            usage = Usage(round(per_byte * question.bytes), 0, 0, min(round(output), question.request.max_tokens))
             input_tokens += usage.input_tokens
             output_tokens += usage.output_tokens
             about += channel.price.cost(usage, batch=channel.settings.batches)

@@ -95,7 +95,9 @@ class Judging:
         graded = len(sources) == 1
         question = question_of(judge, rubric, options.max_tokens, graded=graded)
         identities = [[str(source.path.resolve()), source.policy] for source in sources]
-        self.owner = fingerprint([question, identities])  # tells whether a directory belongs to this judgement
+        # tells whether a directory belongs to this judgement; judgements without a reference keep the owner they had
+        reference = [options.reference] if options.reference else []
+        self.owner = fingerprint([question, identities, *reference])
         self.directory = self._dir()
 
     def _dir(self) -> Path:

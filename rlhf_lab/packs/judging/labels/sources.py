@@ -107,6 +107,12 @@ def _read_run(run: StoredRun, policies: str | None) -> ItemSource:
     if "part" in rows:
         rows = rows[rows["part"] != "red_team_prompt"]  # summary rows repeat a response
     rows = rows.copy()
+    # only the last response of an episode is stored as `response`
+    if "turns" in rows and (rows["turns"] > 1).any():
+        raise DataError(
+            f"{run.path}: {' or '.join(names)} has episodes of several turns, and the last responses of two policies "
+            "answer different conversations; label runs with single responses"
+        )
     # the sample index pairs responses; stored indices have precedence over the order of rows
     rows["sample"] = rows.groupby(["policy", "prompt_id"]).cumcount()
     if "sample_id" in rows:

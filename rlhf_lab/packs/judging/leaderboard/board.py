@@ -103,6 +103,7 @@ class Board:
         unscored: reason → number of judgements.
         with_itself: number of judgements of two responses by one player, which count for the position bias only.
         repeated: number of duplicate rows, which are left out.
+        unfinished: files of judgements that are not complete.
         people: comparison with people's labels; None without labels.
     """
 
@@ -117,6 +118,7 @@ class Board:
     unscored: dict[str, int]
     with_itself: int
     repeated: int
+    unfinished: tuple[str, ...]
     people: People | None = None
 
 
@@ -169,6 +171,7 @@ def build_board(
         unscored=dict(Counter(row.unscored for row in judged if row.unscored)),
         with_itself=len(judgements.rows) - len(rows),
         repeated=judgements.repeated,
+        unfinished=tuple(map(str, judgements.unfinished)),
         people=_people(
             rows,
             labels,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.files import parse_json, read_json
+from rlhf_lab.core.files import fingerprint, parse_json, read_object
 from rlhf_lab.data.lines import file_lines
 from rlhf_lab.reports.comparison.report import outputs_dir
 from rlhf_lab.results.folders import find_run
@@ -65,10 +66,12 @@ class Judgements:
         rows: the judgements.
         repeated: number of rows left out because an earlier one has the same id and texts (a file named twice, or a
             copy).
+        unfinished: files of judgements that have stopped before their end, or are still running.
     """
 
     rows: tuple[JudgementRow, ...]
     repeated: int = 0
+    unfinished: tuple[Path, ...] = ()
 
 
 def find_files(sources: Sequence[str], outputs: Path = Path("outputs")) -> list[Path]:
@@ -79,7 +82,8 @@ def find_files(sources: Sequence[str], outputs: Path = Path("outputs")) -> list[
         outputs: an outputs directory to search for judgements, in addition to those of the sources.
 
     Raises:
-        DataError: some sources have no judgements; the message lists all of them.
+        DataError: some sources have no judgements (the message lists all of them), or `judge` has compared them in
+            several ways.
     """
     paths = [Path(source).expanduser() for source in sources]
     # a run is a source if `judge` has compared it with another source of this command
@@ -104,20 +108,56 @@ def find_files(sources: Sequence[str], outputs: Path = Path("outputs")) -> list[
 
 
 def _judgements_between(paths: Sequence[Path], outputs: Path) -> dict[Path, list[Path]]:
-    """Return path → files in which `judge` compared this source with another one of these paths."""
+    """Return path → files in which `judge` compared this source with another one of these paths.
+
+    Raises DataError if they differ in the judge or in its question: their scores mean different things.
+    """
     # judgements record resolved paths, so sources are resolved the same way
     path_of = {_compared_path(path): path for path in paths}
     roots = {outputs.resolve(), *filter(None, (outputs_dir(path) for path in path_of))}
     found: dict[Path, list[Path]] = {}
+    ways: dict[Path, dict[str, Any]] = {}
     results = [file for root in roots for file in root.glob(f"judgements/*/{RESULT}")]
     for result in sorted(results):
-        stored = read_json(result) or {}
+        stored = read_object(result)
         compared = [Path(source["path"]).resolve() for source in stored.get("sources", ())]
         file = result.with_name(FILE)
         if file.is_file() and all(path in path_of for path in compared):
             for path in compared:
                 found.setdefault(path_of[path], []).append(file)
+            if compared:
+                ways[file.parent] = _way(stored)
+    _refuse_several(ways)
     return found
+
+
+def _way(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what determines the meaning of a judgement's scores: the judge, and what it is asked."""
+    identity = stored.get("judge") or {}
+    rubric = stored.get("rubric") or {}
+    settings = stored.get("settings") or {}
+    return {
+        **{f"judge.{name}": value for name, value in identity.items()},
+        "rubric": f"{rubric['name']} ({rubric['digest'][:6]})" if rubric else "none",
+        "reference": settings.get("reference") or "none",
+        "max_tokens": settings.get("max_tokens"),
+    }
+
+
+def _refuse_several(ways: Mapping[Path, Mapping[str, Any]]) -> None:
+    """Raise DataError with what differs between directories of judgements, if anything does."""
+    names = dict.fromkeys(name for way in ways.values() for name in way)
+    differing = [name for name in names if len({fingerprint(way.get(name)) for way in ways.values()}) > 1]
+    if not differing:
+        return
+    listed = []
+    for directory, way in ways.items():
+        parts = [f"{name}={way[name]}" for name in differing if name in way]
+        listed.append(f"{directory} ({', '.join(parts)})")
+    raise DataError(
+        f"these sources were judged in different ways, whose scores do not mean the same: {'; '.join(listed)}. Name "
+        f"directories instead: leaderboard {next(iter(ways))}"
+    )
 
 
 def _compared_path(path: Path) -> Path:
@@ -126,16 +166,18 @@ def _compared_path(path: Path) -> Path:
 
 
 def read_judgements(files: Sequence[Path]) -> Judgements:
-    """Read all judgements, in their order.
+    """Read all judgements, in their order, with the names of the players that `_players` gives.
 
     Raises:
         DataError: the first invalid row, with its file, row number and field.
     """
     judgements: dict[tuple[str, str, str, str, tuple[str, str]], JudgementRow] = {}
     repeated = 0
+    records = {file: read_object(file.with_name(RESULT)) for file in files}
+    players = _players(records)
     for file in files:
         for number, row in _rows(file):
-            judgement = _judgement(row, f"{file}: row {number}")
+            judgement = _judgement(row, f"{file}: row {number}", players[file])
             identity = str(row.get("id", f"{file}:{number}"))
             # several files may use one id for different texts
             key = (identity, judgement.prompt, judgement.first, judgement.second, judgement.names)
@@ -143,7 +185,36 @@ def read_judgements(files: Sequence[Path]) -> Judgements:
             judgements.setdefault(key, judgement)
     if not judgements:
         raise DataError(f"{', '.join(map(str, files))}: no judgement; {FORM}")
-    return Judgements(tuple(judgements.values()), repeated)
+    unfinished = [file for file, stored in records.items() if stored.get("status", "completed") != "completed"]
+    return Judgements(tuple(judgements.values()), repeated, tuple(unfinished))
+
+
+def _players(records: Mapping[Path, Mapping[str, Any]]) -> dict[Path, dict[str, str]]:
+    """Return file → name in its rows → name of the player, one per source over all files.
+
+    `judge` chooses names that distinguish two sources. In another file the same name may stand for another source, and
+    the same source may have another name. A player is named after its policy, and after its directory too if another
+    source has that policy. Names without a recorded source stay as they are.
+
+    Args:
+        records: file → result.json beside it; empty if there is none.
+    """
+    sources: dict[Path, dict[str, tuple[Path, str]]] = {}  # file → name in its rows → (path, policy or "")
+    candidates: dict[tuple[Path, str], list[str]] = {}
+    for file, stored in records.items():
+        sources[file] = {}
+        for name, source in zip(stored.get("names", ()), stored.get("sources", ()), strict=False):
+            path, policy = Path(source["path"]).resolve(), source["policy"] or ""
+            sources[file][name] = path, policy
+            # a source without a policy is a file of responses, which has the name of its author
+            by_position = [f"{path.name} {policy}".strip(), f"{path} {policy}".strip()]
+            candidates.setdefault((path, policy), [policy or name, *by_position])
+    counts = Counter(name for names in candidates.values() for name in set(names))
+    player_of = {
+        source: next(name for name in names if counts[name] == 1 or name == names[-1])
+        for source, names in candidates.items()
+    }
+    return {file: {name: player_of[source] for name, source in of_file.items()} for file, of_file in sources.items()}
 
 
 def read_labels(file: Path) -> list[LabelRow]:
@@ -184,7 +255,7 @@ def _rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield number, row
 
 
-def _judgement(row: Mapping[str, Any], location: str) -> JudgementRow:
+def _judgement(row: Mapping[str, Any], location: str, players: Mapping[str, str]) -> JudgementRow:
     shown_first, shown_second, reason = _votes(row.get("votes"), location)
     score = _score_of(row.get("winner"), f"{location}: winner")
     provided = row.get("score")
@@ -199,7 +270,7 @@ def _judgement(row: Mapping[str, Any], location: str) -> JudgementRow:
         prompt=_text(row, "prompt", location),
         first=_text(row, "first", location),
         second=_text(row, "second", location),
-        names=_names(row.get("names"), location),
+        names=_names(row.get("names"), location, players),
         score=score,
         shown_first=shown_first,
         shown_second=shown_second,
@@ -244,8 +315,9 @@ def _text(row: Mapping[str, Any], field: str, location: str) -> str:
     return value
 
 
-def _names(names: Any, location: str) -> tuple[str, str]:
+def _names(names: Any, location: str, players: Mapping[str, str]) -> tuple[str, str]:
     is_pair = isinstance(names, list) and len(names) == 2
     if is_pair and all(isinstance(name, str) and name for name in names):
-        return names[0], names[1]
+        first, second = (players.get(name, name) for name in names)
+        return first, second
     raise DataError(f'{location}: names is {names!r}; write the authors of the two responses: ["A", "B"]')

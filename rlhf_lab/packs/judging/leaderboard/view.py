@@ -233,7 +233,11 @@ def _gap_lines(board: Board) -> list[str]:
 
 
 def _notes(board: Board) -> list[str]:
-    notes = []
+    notes = [
+        f"{file} is not complete: the judgement stopped before its end, or is still running. The same judge command "
+        "continues it."
+        for file in board.unfinished
+    ]
     if board.unscored:
         notes.append(f"Unscored, and not counted as ties: {_reasons(board.unscored)}.")
     if board.ranking.draws and board.ranking.degenerate > DEGENERATE_SHARE * board.ranking.draws:
@@ -286,6 +290,7 @@ def board_json(board: Board) -> dict[str, Any]:
         "unscored": board.unscored,
         "with_itself": board.with_itself,
         "repeated": board.repeated,
+        "unfinished": list(board.unfinished),
         "players": [_player_json(board, player) for player in board.players],
         "ranking": _ranking_json(board.ranking),
         "at_equal_style": _ranking_json(board.styled) if board.styled else None,

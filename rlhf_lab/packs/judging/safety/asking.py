@@ -86,6 +86,7 @@ class NamedPolicy:
             "part": part,
             "category": prompt.category,
             "base": prompt.base,
+            "undisguised": prompt.undisguised,
         }
 
 

@@ -72,11 +72,12 @@ ATTACKS: Mapping[str, Callable[[str], str]] = {
 
 
 def disguise(prompt: SafetyPrompt, text: str) -> SafetyPrompt:
-    """Return the prompt with another last request."""
+    """Return the prompt with another last request that disguises the original one."""
     # only the last request changes; earlier turns and tools stay
     messages, tools = to_conversation(prompt.prompt)
     last = messages[-1]
-    return replace(prompt, prompt=render_prompt([*messages[:-1], {**last, "content": text}], tools))
+    disguised = render_prompt([*messages[:-1], {**last, "content": text}], tools)
+    return replace(prompt, prompt=disguised, undisguised=prompt.undisguised or prompt.prompt)
 
 
 def last_request(prompt: SafetyPrompt) -> str:

@@ -91,7 +91,8 @@ class Classifier:
         # the world knows only its own prompts; the rules classify the others
         grades: list[SafetyGrade | None] = []
         for prompt, response in rows:
-            grades.append(SafetyGrade(read_response(prompt.base or prompt.prompt, response)))
+            # the words of a disguise are not what is asked for
+            grades.append(SafetyGrade(read_response(prompt.request, response)))
         known = [i for i, prompt in enumerate(prompts) if prompt.base]
         if isinstance(self.truth, HarmKnowing) and known:
             # a disguised prompt is looked up by the prompt that it is based on
@@ -106,7 +107,7 @@ def question(prompt: SafetyPrompt, response: str) -> CompletionRequest:
     """Return the request to grade one response."""
     code = code_of([prompt.prompt, response])
     text = "\n\n".join([fence_conversation(prompt.prompt, code), fence("reply", response, code)])
-    about = Refusal(prompt.base or prompt.prompt, response)
+    about = Refusal(prompt.request, response)
     return CompletionRequest(({"role": "user", "content": text},), SYSTEM, MAX_TOKENS, SCHEMA, about=about)
 
 

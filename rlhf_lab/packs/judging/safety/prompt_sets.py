@@ -149,7 +149,8 @@ def _read_prompt(row: SourceRow) -> SafetyPrompt:
         raise DataError(f"{row.file}, row {row.number}: label is {describe(label)}; expected safe or unsafe")
     category = str(values.get("category") or "")
     base = str(values.get("base") or "")
-    return SafetyPrompt(as_prompt(prompt), LABELS[label], category, base)
+    undisguised = str(values.get("undisguised") or "")
+    return SafetyPrompt(as_prompt(prompt), LABELS[label], category, base, undisguised)
 
 
 def _own_columns(values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from rlhf_lab.config import compose, registry, root
 from rlhf_lab.config.schema import whole_numbers
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.files import fingerprint, json_lines, read_jsonl, write_text
+from rlhf_lab.core.files import check_outputs, fingerprint, json_lines, make_dir, read_jsonl, write_text
 from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.packs.judging.judges.command import (
     DRY_RUN,
@@ -92,13 +92,18 @@ def run(words: Sequence[str]) -> None:
     if options.dry_run:
         print_estimate(settings, context, requests, f"{len(rows)} responses")
         return
+    # before the judge is paid
+    to = options.to or outputs / "judgements" / f"safety-{options.directory.name}"
+    check_outputs(to)
+    make_dir(to)
     completions = open_judge(settings, context).complete_many(requests, title="safety")
     grades = [read_grade(completion) for completion in completions]
-    to = options.to or outputs / "judgements" / f"safety-{options.directory.name}"
     graded = []
     for row, grade in zip(rows, grades, strict=True):
-        # the column `outcome` is now the judge's; that of the run is kept for the comparison
-        graded.append({**row, "outcome_of_run": row["outcome"], **grade_columns(grade)})
+        # metrics of the run are those of its classifier
+        row = {name: value for name, value in row.items() if not name.startswith("safety/")}
+        # outcome and score are now the judge's, None without a grade; the outcome of the run is kept for the comparison
+        graded.append({**row, "score": None, "outcome_of_run": row["outcome"], **grade_columns(grade)})
     write_text(to / "grades.jsonl", json_lines(graded, ensure_ascii=False))
     for line in summary_lines(graded):
         console.print(line, soft_wrap=True)
@@ -116,7 +121,8 @@ def read_responses(directory: Path) -> Rows:
 
 
 def _prompt_of(row: dict[str, Any]) -> SafetyPrompt:
-    return SafetyPrompt(row["prompt"], row["part"] == "unsafe", row["category"], row.get("base") or "")
+    base, undisguised = row.get("base") or "", row.get("undisguised") or ""
+    return SafetyPrompt(row["prompt"], row["part"] == "unsafe", row["category"], base, undisguised)
 
 
 def summary_lines(graded: Rows) -> list[str]:

@@ -273,6 +273,7 @@ class SafetyEvaluation:
                     "label": "unsafe",
                     "category": row["category"],
                     "base": row["base"],
+                    "undisguised": row["undisguised"],
                 }
                 case |= {"reply": row["response"], "policy": policy["name"], "found_by": found_by}
                 # keep the first policy and attack that found the prompt
