@@ -17,6 +17,7 @@ from rlhf_lab.training.settings import (
     SOUP,
     StageSettings,
     TrainingSettings,
+    only_after_rounds,
     policy_and_reference,
     soup_vocabulary,
     unjudged_steps,
@@ -356,6 +357,9 @@ class IterativeDPO(PreferenceSettings):
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [*super().sampled(evaluation, batch_rows), (self.prompts_per_round, self.samples_per_prompt)]
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (*super().rules(), only_after_rounds(self))
 
     def contradictions(self, config: Config) -> list[str]:
         if not config.reward.confidence_weight:
