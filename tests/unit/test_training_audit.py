@@ -287,6 +287,8 @@ def test_what_cannot_be_audited_is_refused(tmp_path):
         checked("ppo", ON, "reward.audit.action=stop", "sharding=fsdp_full")
     with pytest.raises(ConfigError, match=r"reward\.audit\.labels_per_iteration=8: .* controls when samples are drawn"):
         checked("grpo", ON, "engine=trl")
+    with pytest.raises(ConfigError, match=r"with its start, but needs\.soup makes the reference another model"):
+        checked("ppo_salsa", ON)
     with pytest.raises(ConfigError, match=r"delta=0\.5 must be at least 0 and below 0\.5"):
         checked("ppo", ON, "reward.audit.delta=0.5")
     with pytest.raises(ConfigError, match=r"reward\.audit\.from .*labels_from"):
