@@ -102,6 +102,15 @@ def test_no_alarm_on_a_healthy_run(recipe, policy, tmp_path):
     assert found["audit/win_rate"] > 0.55 and found["audit/certified_at"] == LAST[recipe]
 
 
+def test_a_spent_budget_ends_with_an_audit_of_the_iterations_that_trained(policy, tmp_path):
+    """Ten iterations are planned. The last audit has the number of those before the budget was spent."""
+    stage = plan("grpo", policy, tmp_path, *HACKED, "algorithm.token_budget=1500")
+    execute(stage)
+    trained = len(logged(stage, "generated_tokens"))
+    assert 2 < trained < LAST["grpo"]
+    assert [row["iteration"] for row in audited(stage)] == list(range(1, trained + 1))
+
+
 def test_buying_comparisons_changes_no_training(policy, tmp_path):
     """Bit for bit: the model, and every logged number but the audit's own."""
     on = plan("grpo", policy, tmp_path, *HEALTHY)
