@@ -231,9 +231,10 @@ class OnPolicy(Algorithm):
         self.plan = plan_steps(
             self.experience.lengths,
             batch_size=batch_size,
-            epochs=round(settings.epochs),
+            epochs=settings.epochs,
             bucket_batches=settings.length_bucket_batches,
             seed=self.run.seed("on_policy/order", self.iteration),
+            whole_epochs=True,
         )
 
     def _experience(self, groups: list[EpisodeGroup], metrics: dict[str, float]) -> tuple[Experience, Tensor]:
